@@ -230,10 +230,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=5, help="of the speeds")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--steps", type=int, help="of nanoGPT, instead of as many as the minutes allow")
-    parser.add_argument("--rates", type=float, nargs="+", default=[1e-3, 2e-3, 4e-3])
+    parser.add_argument("--rates", type=float, nargs="+", default=[2e-3, 4e-3, 8e-3])
     parser.add_argument("--rows", type=int, default=12, help="windows per step of nanoGPT; 12 in its guide")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--tokens", type=int, default=1_000_000, help="first length of contextwise's runs")
+    parser.add_argument(
+        "--tokens",
+        type=int,
+        nargs="+",
+        default=[2_400_000, 2_730_000],
+        help="first lengths of contextwise's runs",
+    )
     parser.add_argument("--held-out-tokens", type=int, default=262_144)
     options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -285,13 +291,14 @@ def main(arguments: list[str] | None = None) -> None:
     for seed in options.seeds:
         goal = theirs(f"nanogpt-{rate:g}-seed{seed}", steps, rate, seed)
         for name in recipes:
-            runs = []
-            tokens: float = options.tokens
+            runs: list[dict[str, float]] = []
+            lengths = sorted(options.tokens)
             while (needed := tokens_to(goal["loss"], runs)) is None and len(runs) < 8:
-                runs.append(ours(f"{name}-{tokens:.0f}-seed{seed}", name, round(tokens), seed))
-                lowest = min(run["loss"] for run in runs)
-                lengths = [run["tokens"] for run in runs]
-                tokens = max(lengths) * 1.3 if lowest > goal["loss"] else min(lengths) / 1.3
+                if len(runs) >= len(lengths):
+                    above = min(run["loss"] for run in runs) > goal["loss"]
+                    lengths.append(round(max(lengths) * 1.3 if above else min(lengths) / 1.3))
+                tokens = lengths[len(runs)]
+                runs.append(ours(f"{name}-{tokens}-seed{seed}", name, tokens, seed))
             if needed is None:
                 raise RuntimeError(
                     f"the runs of {name} do not surround nanoGPT's loss {goal['loss']:.3f}; set --tokens"
