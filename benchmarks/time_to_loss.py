@@ -291,7 +291,7 @@ def main(arguments: list[str] | None = None) -> None:
     for seed in options.seeds:
         goal = theirs(f"nanogpt-{rate:g}-seed{seed}", steps, rate, seed)
         for name in recipes:
-            runs: list[dict[str, float]] = []
+            runs = []
             lengths = sorted(options.tokens)
             while (needed := tokens_to(goal["loss"], runs)) is None and len(runs) < 8:
                 if len(runs) >= len(lengths):

@@ -1,6 +1,8 @@
 """Trials: what is equal between arms, the decision after each seed, resuming, the search over rates, and bad input."""
 
+import dataclasses
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -353,6 +355,9 @@ def test_the_plan_promises_seeds_from_the_spread_of_the_trial(finished, corpus_f
     assert plan.affordable == 5 and plan.runs == 15
     assert plan.to_dict()["expected_seeds_by_margins"].keys() == {"0", "1", "2", "4"}
     assert plan.least == pytest.approx(plan.to_dict()["least_difference"])
+    about_any = dataclasses.replace(plan, documents="random", documents_half_width=0.5)
+    assert about_any.least == pytest.approx(math.hypot(plan.least, 0.5))
+    assert about_any.expected_seeds(0.4) is None and about_any.expected_seeds(9.0) is not None
 
 
 def test_a_plan_trains_no_run_and_writes_nothing(corpus_folder, tmp_path, capsys):

@@ -1,5 +1,6 @@
 """A trial as terminal tables and as a page: the decision first, the path of the intervals, cost, rates, what was held fixed."""
 
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -198,9 +199,14 @@ def _expected(plan: TrialPlan) -> str:
         if plan.least
         else ""
     )
+    documents = ""
+    if plan.documents == "random":
+        half = plan.documents_half_width
+        size = f"± {half:.4f} nats" if math.isfinite(half) else "no interval: hold out more"
+        documents = f" The held-out documents add {size}, which no seeds reduce."
     return (
-        f"Differences between seeds have a standard deviation of {deviation:.4f} nats ({plan.source}, {seeds} seeds). A true "
-        f"difference is decided in 4 of 5 trials within: {'; '.join(words)}.{least}"
+        f"Differences between seeds have a standard deviation of {deviation:.4f} nats ({plan.source}, {seeds} seeds)."
+        f"{documents} A true difference is decided in 4 of 5 trials within: {'; '.join(words)}.{least}"
     )
 
 

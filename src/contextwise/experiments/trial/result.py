@@ -123,6 +123,9 @@ class Comparison:
             "difference": self.difference.to_dict(),
             "sentence": self.sentence(),
             "seeds_to_decide": None if self.decided_after else self.further_seeds,
+            "documents_half_width": self.documents_half_width
+            if math.isfinite(self.documents_half_width)
+            else None,
             "looks": as_json(self.looks),
         }
 
@@ -268,6 +271,7 @@ class TrialPlan:
     Attributes:
         seed_seconds: wall time of one seed of all arms at all budgets, scoring included; search_seconds: of the search.
         deviation: of the paired differences by seed, with the number of seeds it is known from; None without earlier trials.
+        documents_half_width: of the differences over documents in those trials; it counts where any such documents decide.
     """
 
     lengths: list[Length]
@@ -284,6 +288,7 @@ class TrialPlan:
     deviation: tuple[float, int] | None
     source: str
     documents: Documents
+    documents_half_width: float = 0.0
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -311,10 +316,13 @@ class TrialPlan:
         """Seeds within which a true difference is decided in 4 of 5 cases; None if not within those that are affordable."""
         if self.deviation is None:
             return None
-        deviation = upper_deviation(*self.deviation)
-        return seeds_to_decide(
-            difference, deviation, self.margin, self.confidence, most=max(2, self.affordable)
-        )
+        deviation, most = upper_deviation(*self.deviation), max(2, self.affordable)
+        return seeds_to_decide(difference, deviation, self.margin, self.confidence, self._half, most=most)
+
+    @property
+    def _half(self) -> float:
+        """The half width over documents that no number of seeds reduces."""
+        return self.documents_half_width if self.documents == "random" else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
@@ -332,5 +340,6 @@ class TrialPlan:
         """The smallest observed difference that the affordable seeds decide, nats per token; None if it is not known."""
         if self.deviation is None:
             return None
-        least = least_difference(upper_deviation(*self.deviation), self.affordable, self.confidence)
+        deviation = upper_deviation(*self.deviation)
+        least = least_difference(deviation, self.affordable, self.confidence, self._half)
         return least if math.isfinite(least) else None

@@ -165,7 +165,7 @@ class Trial:
         if search is not None:
             runs = len(search.factors) * search.seeds * len(shortest)
             share = search.share * len(search.factors) * search.seeds
-        deviation, source = self._known_deviation()
+        deviation, half, source = self._known_spread()
         plan = TrialPlan(
             lengths=lengths,
             parameters={name: run.parameters for name, run in self.arms.planned.items()},
@@ -183,6 +183,7 @@ class Trial:
             source=source,
             notes=self.arms.notes(lengths),
             documents=self.settings.documents,
+            documents_half_width=half,
         )
         if plan.affordable < 2:
             needed = duration(plan.search_seconds + 2 * plan.seed_seconds)
@@ -197,25 +198,26 @@ class Trial:
         """The confidence of each interval, so that all hold together with the trial's."""
         return simultaneous(self.settings.confidence, self.settings.shared_by * len(self.arms.budgets))
 
-    def _known_deviation(self) -> tuple[tuple[float, int] | None, str]:
-        """The spread of paired differences in this trial, else in those beside it, and where it is from."""
+    def _known_spread(self) -> tuple[tuple[float, int] | None, float, str]:
+        """The spread of paired differences by seed and over documents, and whose: of this trial, else of those beside it."""
         for files, source in (
             ([self.path / RESULT], "this trial"),
             (sorted(self.path.parent.glob(f"*/{RESULT}")), "earlier trials beside this one"),
         ):
-            groups = []
+            groups, halves = [], []
             for file in files:
                 with contextlib.suppress(ContextwiseError, KeyError, TypeError):
-                    losses = read_json(file, "a trial's result")["losses"]
-                    base = read_json(file, "a trial's result")["reference"]
+                    result = read_json(file, "a trial's result")
+                    losses, base = result["losses"], result["reference"]
+                    halves += [each["documents_half_width"] or math.inf for each in result["comparisons"]]
                     for arm, budgets in losses.items():
                         for at, values in budgets.items():
                             pairs = zip(values, losses[base][at], strict=False)
                             groups += [[a - b for a, b in pairs]] if arm != base else []
             deviation = pooled_deviation(groups)
             if deviation is not None and deviation[0] > 0:
-                return deviation, source
-        return None, ""
+                return deviation, statistics.median(halves), source
+        return None, 0.0, ""
 
     # ---- running ----
 
