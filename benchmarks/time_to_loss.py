@@ -327,7 +327,7 @@ def main(arguments: list[str] | None = None) -> None:
     settings = {
         "recipe": options.recipe.name,
         "corpus": options.corpus.name,
-        "minutes": options.minutes,
+        "minutes": None if options.steps else options.minutes,
         "held_out_tokens": options.held_out_tokens,
         "nanogpt": {"rates": tried, "learning_rate": rate, "rows": options.rows, "steps": steps},
         "speeds": {
