@@ -72,10 +72,11 @@ def test_the_papers_models_have_the_published_parameters_and_two_blocks(
     assert recipe.total_steps == steps
 
 
-def test_the_nano_recipes_train_as_the_demo_and_trials_do():
+def test_the_nano_recipes_train_as_the_demo_and_trials_do_at_a_rate_for_longer_runs():
+    shared = {name: value for name, value in FAST_TRAINING.items() if name != "learning_rate"}
     for name in ("gpt2", "pm", "contextlm"):
         training = yaml.safe_load((FOLDER / "contextlm" / f"{name}-nano.yaml").read_text())["training"]
-        assert training.items() >= FAST_TRAINING.items()
+        assert training.items() >= shared.items()
 
 
 def test_there_are_recipes_of_the_paper_for_both_of_its_families():

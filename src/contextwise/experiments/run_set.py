@@ -59,10 +59,11 @@ FAST_TRAINING: dict[str, Any] = {
     "optimizer": "muon",
     "muon_learning_rate": 0.04,
     "muon_momentum": 0.9,
-    "learning_rate": 0.06,
+    "learning_rate": 0.02,
     "beta1": 0.8,
 }
-"""How the nano recipes train, and the demo and trials by default: Muon for the blocks, AdamW with a high rate for the rest."""
+"""How the demo and trials train by default: Muon for the blocks, AdamW with a high rate for the rest. The nano recipes, which are ten
+times as long, have three times this rate."""
 
 
 class Arm(Settings):
