@@ -243,15 +243,17 @@ def test_logits_and_loss_wait_for_nothing(name):
     batch = {key: value for key, value in batch_of(name, "padded").items() if key != "labelled"}
     if name == "proxy":
         batch["proxy_targets"] = tokens()
+    model = on_device(name).eval()
     with FakeAccelerator(), torch.no_grad():
-        out = on_device(name).eval()(**batch)
+        out = model(**batch)
     assert out.logits.device.type == out.loss.device.type == DEVICE
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_an_evaluation_waits_for_nothing(name):
+    model = TrainedModel(on_device(name)).eval()
     with FakeAccelerator(), torch.no_grad():
-        TrainedModel(on_device(name)).eval()(**batch_of(name, "padded") or batch_of(name, "whole rows"))
+        model(**batch_of(name, "padded") or batch_of(name, "whole rows"))
 
 
 @pytest.mark.parametrize("name", DECODERS)
@@ -285,8 +287,9 @@ def test_prefill_and_cached_steps_wait_for_nothing(name, padded):
 @pytest.mark.parametrize("name", STOCK)
 def test_stock_models_wait_in_transformers_alone(name):
     """Known: a stock model's own forward reads a padding mask, to leave it out where nothing is padding."""
+    model = on_device(name).eval()
     with pytest.raises(Synchronised) as caught, FakeAccelerator(), torch.no_grad():
-        on_device(name).eval()(tokens(), attention_mask=tokens())
+        model(tokens(), attention_mask=tokens())
     outside = [entry for entry in caught.traceback if "/torch/" not in str(entry.path)]
     after = [str(entry.path) for entry in outside if "accelerator.py" not in str(entry.path)]
     assert after[-1].endswith("transformers/masking_utils.py")

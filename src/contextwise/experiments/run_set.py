@@ -62,8 +62,7 @@ FAST_TRAINING: dict[str, Any] = {
     "learning_rate": 0.02,
     "beta1": 0.8,
 }
-"""How the demo and trials train by default: Muon for the blocks, AdamW with a high rate for the rest. The nano recipes, which are ten
-times as long, have three times this rate."""
+"""How the demo and trials train by default: Muon for the blocks, AdamW with a high rate for the rest."""
 
 
 class Arm(Settings):
