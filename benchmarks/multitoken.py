@@ -2,7 +2,7 @@
 
 Claims: the memory that a further head takes is that of its parameters and their gradients, not of its logits; speculative
 decoding gives the greedy tokens in less time. The second needs models that were trained (``--models RUN ...``, for example of
-``recipes/multitoken/``): with weights as they are drawn no proposal is ever right.
+``contextwise recipes multitoken``): with weights as they are drawn no proposal is ever right.
 """
 
 import argparse

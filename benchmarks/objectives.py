@@ -1,8 +1,8 @@
 """All pretraining objectives on the same text: what each reads, is asked, costs and reaches, as one table in Markdown.
 
 ``python -m benchmarks.objectives --corpus corpora/stdlib --out runs/objectives`` trains a run set whose arms are the recipes of
-``recipes/objectives`` (a finished run is not trained again), reads the ledger, evaluates the decoders on the next token of the
-held-out documents, and keeps it all as JSON.
+the document ``objectives`` (a finished run is not trained again), reads the ledger, evaluates the decoders on the next token of
+the held-out documents, and keeps it all as JSON.
 """
 
 import argparse
@@ -14,13 +14,14 @@ import torch
 from benchmarks.harness import publish
 from contextwise.base.config import read_yaml
 from contextwise.base.progress import say
+from contextwise.base.recipes import RECIPES
 from contextwise.comparison.budgets import ledger
 from contextwise.comparison.compared_runs import evaluate_all
 from contextwise.data import Corpus
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.models.loading import kind_of, load_config
 
-RECIPES = Path(__file__).parents[1] / "recipes" / "objectives"
+OBJECTIVES = RECIPES / "objectives"
 
 
 def next_token_losses(runs: list[Path], corpus: Path) -> dict[str, dict[str, Any]]:
@@ -63,7 +64,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     settings = [f"training.tokens={options.tokens}"] if options.tokens else []
-    recipes = {file.stem: read_yaml(file) for file in sorted(RECIPES.glob("*.yaml"))}
+    recipes = {file.stem: read_yaml(file) for file in sorted(OBJECTIVES.glob("*.yaml"))}
     arms = {
         name: Arm(
             recipe={**recipe, "data": {**recipe["data"], "corpus": str(options.corpus)}}, settings=settings

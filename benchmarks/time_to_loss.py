@@ -35,6 +35,7 @@ from scipy import stats
 from benchmarks.harness import publish
 from benchmarks.training_step import load_nanogpt
 from contextwise.base.progress import say
+from contextwise.base.recipes import recipe_path
 from contextwise.data import Corpus
 from contextwise.data.windows import Windows
 from contextwise.models import load_model
@@ -221,8 +222,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--recipe", type=Path, default=Path("recipes/contextlm/gpt2-nano.yaml"))
-    parser.add_argument("--beside", type=Path, nargs="*", default=[], help="further recipes")
+    parser.add_argument("--recipe", type=recipe_path, default="gpt2-nano", help="a file or a name")
+    parser.add_argument("--beside", type=recipe_path, nargs="*", default=[], help="further recipes")
     parser.add_argument("--corpus", type=Path, default=Path("corpora/stdlib"))
     parser.add_argument("--nanogpt", type=Path, default=Path(__file__).parents[2] / "nanoGPT")
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs and of finished results")

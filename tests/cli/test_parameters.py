@@ -1,27 +1,24 @@
 """``contextwise parameters``: Table 1 of CUE for any configuration, and the parts of other models."""
 
 import json
-from pathlib import Path
 
 import pytest
 import yaml
 
+from contextwise.base.recipes import RECIPES
 from contextwise.models import backbone_config, build_model, named_size, parameter_count
-
-RECIPES = Path(__file__).parents[2] / "recipes"
 
 
 @pytest.fixture
 def workplace(tmp_path):
-    """A folder with the recipes and a model."""
-    (tmp_path / "recipes").symlink_to(RECIPES)
+    """A folder with a model."""
     config = backbone_config("gpt2", named_size("gpt2", "nano"), 300, 256)
     build_model(config).save_pretrained(tmp_path / "model")
     return tmp_path
 
 
 def test_the_table_of_the_paper_is_printed_without_a_network_and_without_the_runs(contextwise):
-    _, shown, _ = contextwise("parameters recipes/cue/joint-paper.yaml")
+    _, shown, _ = contextwise("parameters cue/joint-paper")
     rows = [line.split() for line in shown.splitlines()]
     assert ["sentence", "encoder", "24,380,416", "17.9%", "frozen", "none"] in rows
     assert ["text", "encoder", "65,190,912", "47.8%", "frozen", "none"] in rows
@@ -36,7 +33,7 @@ def modules_of(contextwise, source):
 
 
 def test_of_a_proxy_only_the_projection_is_trained(contextwise):
-    proxy = modules_of(contextwise, "recipes/cue/proxy-paper.yaml")["proxy"]
+    proxy = modules_of(contextwise, "proxy-paper")["proxy"]
     assert proxy["trained"] == 16 * 512 + 512
     # V x 128 x 16 x 128 x V, with biases (CUE, Section 4.2.1)
     autoencoder = 28_996 * 128 + 128 + 128 * 16 + 16 + 16 * 128 + 128 + 128 * 28_996 + 28_996

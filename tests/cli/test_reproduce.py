@@ -2,16 +2,16 @@
 
 import json
 import math
-from pathlib import Path
 
 import pytest
 import yaml
 
+from contextwise.base.recipes import RECIPES
 from contextwise.data.synthetic import ParityData
 from contextwise.experiments.cost import cost_of
 from contextwise.reproductions.item import list_items, measure_at, recipes_folder
 
-SHIPPED = list_items(Path(__file__).parents[2] / "recipes")
+SHIPPED = list_items(RECIPES)
 
 
 def training(**changes):
@@ -205,5 +205,5 @@ def test_the_papers_scale_is_the_published_setting(tmp_path):
     assert all(abs(parity.minimum_cross_entropy(c) - value) < 2.5e-4 for c, value in printed.items())
 
 
-def test_the_recipes_of_the_checkout_are_found():
+def test_the_items_of_the_package_are_found():
     assert (recipes_folder() / "intrinsic_entropy/table1.yaml").is_file()

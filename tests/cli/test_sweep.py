@@ -59,7 +59,7 @@ def test_a_failed_run_is_listed_with_its_reason(contextwise, workplace, monkeypa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("", "a sweep file is missing"),
+        ("", "a sweep is missing"),
         ("no.yaml", "there is no recipe at no.yaml"),
         ("tiny.yaml --status x", "leave the recipe tiny.yaml out"),
         ("--status .", ". is not a sweep: it has no plan.json"),

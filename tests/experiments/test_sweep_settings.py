@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
+from contextwise.base.recipes import RECIPES
 from contextwise.experiments.sweep import SweepRecipe, load_sweep, run_id
 from sweeping import sweep_values
 
-RECIPES = Path(__file__).parents[2] / "recipes" / "context_scaling"
+SWEEPS = RECIPES / "context_scaling"
 # Items of contextwise reproduce lie beside them: tests/reproductions/test_items.py.
-SHIPPED = sorted(path for path in RECIPES.glob("*.yaml") if "\nscales:" not in path.read_text())
+SHIPPED = sorted(path for path in SWEEPS.glob("*.yaml") if "\nscales:" not in path.read_text())
 VALUES = sweep_values(Path("corpus"), Path("out"))
 
 

@@ -13,6 +13,7 @@ import yaml
 
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, DataError, Interrupted
+from contextwise.base.recipes import RECIPES
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.sequential import half_widths
 from contextwise.data import Corpus, prepare_corpus
@@ -29,7 +30,7 @@ RECIPE = {
     "model": {"layers": 1, "width": 16, "heads": 2},
     "training": {"tokens_per_step": 64, "learning_rate": 3e-3, "evaluation_tokens": 16, "log_every": 1},
 }
-TRIALS = Path(__file__).parents[2] / "recipes/trials"
+TRIALS = RECIPES / "trials"
 SLOWER = ["training.learning_rate=1e-6"]
 
 

@@ -26,9 +26,7 @@ from contextwise.training.model import model_config, starting_model
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "extending" / "variant.md"
-TOP, LATENT = (
-    f"{ROOT}/examples/variants/{name}" for name in ("token_order.py:TokenOrder", "next_latent.py:NextLatent")
-)
+TOP, LATENT = (f"variants/{name}" for name in ("token_order.py:TokenOrder", "next_latent.py:NextLatent"))
 WIDTH, VOCABULARY, CONTEXT = 16, 257, 16
 MODELS = '''
 import torch

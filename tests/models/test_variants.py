@@ -1,8 +1,7 @@
-"""The two variants of examples/variants, by hand-worked examples and by their definitions."""
+"""The two variants of the package, by hand-worked examples and by their definitions."""
 
 import importlib.util
 import math
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -12,7 +11,9 @@ from hypothesis import strategies as st
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "variants"
+from contextwise.base.recipes import RECIPES
+
+EXAMPLES = RECIPES / "variants"
 VOCABULARY = 7
 
 

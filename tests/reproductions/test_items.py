@@ -1,15 +1,13 @@
 """The items that ship of intrinsic entropy, context scaling and objectives: each parses and can be planned without a corpus."""
 
-from pathlib import Path
-
 import pytest
 
+from contextwise.base.recipes import RECIPES
 from contextwise.experiments.cost import cost_of
 from contextwise.reproductions.item import list_items, measure_at
 from contextwise.reproductions.models import GivenModel
 from contextwise.reproductions.tables import printed_table
 
-RECIPES = Path(__file__).parents[2] / "recipes"
 DOCUMENTS = ("intrinsic_entropy", "context_scaling", "objectives")
 SHIPPED = {name: item for name, item in list_items(RECIPES).items() if name.startswith(DOCUMENTS)}
 FIGURES = [1, 2, 3, 4, 5, 7, 9, 10, 12, 13, 15]

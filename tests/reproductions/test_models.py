@@ -1,11 +1,10 @@
 """Models trained on the same batches: what they differ in, and when a claim holds; a whole measurement in miniature."""
 
-from pathlib import Path
-
 import pytest
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
+from contextwise.base.recipes import RECIPES
 from contextwise.data import prepare_corpus
 from contextwise.experiments.cost import cost_of
 from contextwise.reproductions.item import Item, Scale, list_items, measure_at
@@ -14,7 +13,7 @@ from small import write_documents
 
 SHIPPED = {
     name: item
-    for name, item in list_items(Path(__file__).parents[2] / "recipes").items()
+    for name, item in list_items(RECIPES).items()
     if item.measure in ("trained_models", "text_perplexity")
 }
 PREDICTOR = ["model.context_predictor.chunk_size=4", "model.context_predictor.predictor_layers=1"]

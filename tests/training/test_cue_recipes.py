@@ -2,11 +2,11 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DataError
+from contextwise.base.recipes import RECIPES
 from contextwise.data import prepare_corpus
 from contextwise.models.cue import CueConfig
 from contextwise.training import load_recipe, train
@@ -15,7 +15,7 @@ from contextwise.training.model import model_config
 from contextwise.training.parameters import modules_of
 from cue_runs import CONTEXTS, recipe, save_text_encoder, write_articles
 
-FOLDER = Path(__file__).parents[2] / "recipes" / "cue"
+FOLDER = RECIPES / "cue"
 STAGES = ["sentence-lm", "sentence-lstm", "joint", "adapt", "unigrams", "proxy", "adapt-proxy", "swap"]
 PAPER = [FOLDER / f"{stage}-paper.yaml" for stage in STAGES]
 

@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextwise.base.errors import ConfigError
+from contextwise.base.recipes import RECIPES
 from contextwise.training import Recipe, load_recipe
 from small import recipe_values
 
-RECIPES = (Path(__file__).parents[2] / "recipes").rglob("*.yaml")
+FILES = RECIPES.rglob("*.yaml")
 # Grids of runs and reproductions of tables and figures have files of their own kinds.
-SHIPPED = sorted(path for path in RECIPES if "training" in yaml.safe_load(path.read_text()))
+SHIPPED = sorted(path for path in FILES if "training" in yaml.safe_load(path.read_text()))
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.stem}")

@@ -2,21 +2,20 @@
 
 import math
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 import yaml
 
+from contextwise.base.recipes import RECIPES
 from contextwise.experiments.run_set import FAST_TRAINING
 from contextwise.models import ContextLMConfig, MultiTokenConfig, backbone_config, named_size, parameter_count
 from contextwise.training import load_recipe
 from contextwise.training.model import model_config
 
-FOLDER = Path(__file__).parents[2] / "recipes"
-SWEEPS = FOLDER / "context_scaling"  # grids of runs: tests/experiments
-ITEMS = FOLDER / "intrinsic_entropy"  # tables and figures: tests/cli/test_reproduce.py
-CUE = FOLDER / "cue"  # made of the parts of earlier runs: tests/training/test_cue_recipes.py
-RUNS = (path for path in FOLDER.rglob("*.yaml") if "training" in yaml.safe_load(path.read_text()))
+SWEEPS = RECIPES / "context_scaling"  # grids of runs: tests/experiments
+ITEMS = RECIPES / "intrinsic_entropy"  # tables and figures: tests/cli/test_reproduce.py
+CUE = RECIPES / "cue"  # made of the parts of earlier runs: tests/training/test_cue_recipes.py
+RUNS = (path for path in RECIPES.rglob("*.yaml") if "training" in yaml.safe_load(path.read_text()))
 SHIPPED = sorted(path for path in RUNS if not {SWEEPS, ITEMS, CUE} & set(path.parents))
 PAPER = [path for path in SHIPPED if path.stem.endswith("-paper")]
 
@@ -67,7 +66,7 @@ def test_the_papers_recipes_agree_with_its_tables(path, tmp_path, monkeypatch):
 def test_the_papers_models_have_the_published_parameters_and_two_blocks(
     name, backbone, block, steps, tmp_path, monkeypatch
 ):
-    recipe = recipe_of(FOLDER / "contextlm" / f"{name}.yaml", tmp_path, monkeypatch)
+    recipe = recipe_of(RECIPES / "contextlm" / f"{name}.yaml", tmp_path, monkeypatch)
     assert parameter_count(model_config(recipe, None, None)) == backbone + 2 * block
     assert recipe.total_steps == steps
 
@@ -75,7 +74,7 @@ def test_the_papers_models_have_the_published_parameters_and_two_blocks(
 def test_the_nano_recipes_train_as_the_demo_and_trials_do_at_a_rate_for_longer_runs():
     shared = {name: value for name, value in FAST_TRAINING.items() if name != "learning_rate"}
     for name in ("gpt2", "pm", "contextlm"):
-        training = yaml.safe_load((FOLDER / "contextlm" / f"{name}-nano.yaml").read_text())["training"]
+        training = yaml.safe_load((RECIPES / "contextlm" / f"{name}-nano.yaml").read_text())["training"]
         assert training.items() >= shared.items()
 
 

@@ -22,7 +22,7 @@ from contextwise.base.errors import ConfigError, ContextwiseError
 from contextwise.base.progress import console, first_process
 
 PANELS = {
-    "Start": ["demo", "prepare", "corpus"],
+    "Start": ["demo", "prepare", "corpus", "recipes"],
     "Train": ["train", "sweep", "parameters"],
     "Measure": ["attention", "entropy", "judge"],
     "Decide": ["trial", "compare", "compare-curves", "ledger", "forgetting", "plan", "report"],

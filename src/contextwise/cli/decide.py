@@ -10,12 +10,13 @@ from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import write_json
 from contextwise.base.progress import say
+from contextwise.base.recipes import recipe_path, shipped_recipe
 from contextwise.cli.common import AsJson, Label, set_option, show, show_json, show_line
 
 if TYPE_CHECKING:
     from contextwise.analysis.scaling import Budget, Observations
 
-ARM = "gpt2, pm, contextlm, contextlm-every, contextlm-add, multitoken, a recipe (.yaml), or path.py:Name"
+ARM = "gpt2, pm, contextlm, contextlm-every, contextlm-add, multitoken, a recipe, or path.py:Name"
 ComparisonFile = Annotated[Path | None, Option(help="Write the comparison to this JSON file.")]
 
 
@@ -24,7 +25,7 @@ def trial(
         list[str] | None,
         Argument(
             metavar="TRIAL_OR_ARMS...",
-            help=f"A trial file (.yaml with arms), or two arms and more, the reference first: {ARM}.",
+            help=f"A trial (a YAML file or a name that `recipes` lists), or arms, the reference first: {ARM}.",
         ),
     ] = None,
     corpus: Annotated[Path | None, Option(help="A prepared corpus with held-out documents.")] = None,
@@ -93,15 +94,15 @@ def trial(
         return
     if not arms:
         raise ConfigError(
-            "there is nothing to compare; give two arms, a trial file (.yaml), or --ledger and a folder"
+            "there is nothing to compare; give two arms, a trial (a YAML file or its name), or --ledger and a folder"
         )
-    file = Path(arms[0]) if len(arms) == 1 else None
-    if file is not None and file.suffix not in (".yaml", ".yml"):
-        raise ConfigError(
-            f"one arm ({arms[0]}) has nothing to be compared to; give two arms, or a trial file (.yaml)"
-        )
-    if file is not None:
-        read_yaml(file)  # its errors need no torch, which takes seconds to import
+    file = arms[0] if len(arms) == 1 else None
+    if file is not None:  # errors of the file need no torch, which takes seconds to import
+        if not file.endswith((".yaml", ".yml")) and shipped_recipe(file, "trial") is None:
+            raise ConfigError(
+                f"one arm ({file}) has nothing to be compared to; give two arms, or a trial (a YAML file or its name)"
+            )
+        read_yaml(recipe_path(file, "trial"))
     from contextwise.experiments.trial import Trial, load_trial
     from contextwise.experiments.trial.settings import RESOLVED
     from contextwise.reports.trial import PAGE, plan_tables, run_with_page, trial_tables

@@ -41,7 +41,7 @@ def reproduce(
         ),
     ] = None,
     recipes: Annotated[
-        Path | None, Option(help="Folder of the items.", show_default="the checkout's recipes")
+        Path | None, Option(help="Folder of the items.", show_default="those of the package")
     ] = None,
 ) -> None:
     """Reproduce a table or figure of a source document, and print it beside theirs.

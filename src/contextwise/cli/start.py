@@ -1,4 +1,4 @@
-"""Verbs to start with: ``contextwise demo``, ``prepare`` and ``corpus``."""
+"""Verbs to start with: ``contextwise demo``, ``prepare``, ``corpus`` and ``recipes``."""
 
 import dataclasses
 import shlex
@@ -12,7 +12,9 @@ from typer import Argument, Option
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import listed
+from contextwise.base.files import atomic_write
 from contextwise.base.progress import console, say
+from contextwise.base.recipes import shipped_recipes
 from contextwise.base.tables import Column, Table
 from contextwise.cli.common import AsJson, Split, show, show_json, show_line
 
@@ -285,3 +287,37 @@ def _rewards(lengths: "DocumentLengths", contexts: list[int] | None) -> list[str
         )
         sentences.append(advice or too_short)
     return sentences
+
+
+def recipes(
+    name: Annotated[
+        str | None, Argument(help="A recipe, or a document for all of its recipes.", show_default="all")
+    ] = None,
+    copy: Annotated[
+        Path | None,
+        Option(help="Copy the recipe, or all of them in folders of their documents, into this folder."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the recipes that come with the package, print one, or copy them to be changed.
+
+    `train`, `sweep`, `trial` and `reproduce` take their names: contextwise train contextlm-nano
+    """
+    found = shipped_recipes(name or "")
+    if not found:
+        raise ConfigError(f"there is no recipe {name}; contextwise recipes lists all")
+    if copy is not None:
+        for recipe in found:
+            path = copy / (recipe.path.name if len(found) == 1 else f"{recipe.name}.yaml")
+            if path.exists():
+                raise ConfigError(f"{path} exists already; give another folder, or remove it")
+            atomic_write(path, recipe.path.read_bytes())
+            show_line(str(path))
+        return
+    if as_json:
+        show_json([{"name": each.name, "verb": each.verb, "about": each.about} for each in found])
+    elif len(found) == 1:
+        print(found[0].path.read_text(encoding="utf-8"), end="")
+    else:
+        rows = [[each.name, each.verb, each.about] for each in found]
+        show(Table("", [Column("Recipe"), Column("Verb", align="left"), Column("What", align="left")], rows))

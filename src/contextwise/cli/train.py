@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 
 def train(
-    recipe: Annotated[Path, Argument(help="A YAML file; its settings are listed in the reference.")],
+    recipe: Annotated[
+        str,
+        Argument(
+            help="A YAML file (its settings are listed in the reference), or a name that `recipes` lists."
+        ),
+    ],
     settings: Annotated[
         list[str] | None,
         set_option("A setting in place of the recipe's: --set training.steps=500. Repeatable."),
@@ -35,11 +40,12 @@ def train(
     """
     if as_json and not dry_run:
         raise ConfigError("--json goes with --dry-run")
+    from contextwise.base.recipes import recipe_path
     from contextwise.training import load_recipe
 
     loaded = load_recipe(recipe, settings or [], out)  # before torch is imported, which takes seconds
     if dry_run:
-        _show_dry_run(loaded, recipe.parent, as_json)
+        _show_dry_run(loaded, recipe_path(recipe).parent, as_json)
         return
     _check_files(loaded)
     from contextwise.experiments.causality import refuse_leaking_variant
@@ -132,7 +138,8 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
 
 def sweep(
     recipe: Annotated[
-        Path | None, Argument(help="A YAML file: a base recipe and a grid of settings.")
+        str | None,
+        Argument(help="A YAML file (a base recipe and a grid of settings), or a name that `recipes` lists."),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -160,7 +167,7 @@ def sweep(
     if status is not None and recipe is not None:
         raise ConfigError(f"--status lists the sweep in the folder {status}; leave the recipe {recipe} out")
     if status is None and recipe is None:
-        raise ConfigError("a sweep file is missing; give its path, or --status and a sweep's folder")
+        raise ConfigError("a sweep is missing; give its file or name, or --status and a sweep's folder")
     if as_json and not dry_run and status is None:
         raise ConfigError("--json goes with --dry-run or --status")
     if jobs is not None and jobs < 1:
@@ -208,7 +215,7 @@ def parameters(
         str,
         Argument(
             metavar="RECIPE_OR_RUN",
-            help="A recipe (a YAML file), a run, a Hugging Face model folder, or a name on the Hub.",
+            help="A recipe (a YAML file or a name), a run, a Hugging Face model folder, or a name on the Hub.",
         ),
     ],
     as_json: AsJson = False,

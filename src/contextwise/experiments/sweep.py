@@ -23,6 +23,7 @@ from contextwise.base.config import Settings, read_yaml, validate, with_override
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError
 from contextwise.base.files import atomic_write, read_json, write_json
 from contextwise.base.progress import say
+from contextwise.base.recipes import recipe_path
 from contextwise.base.runs import differing_keys
 from contextwise.data.corpus import Corpus
 from contextwise.experiments.executors import ExecutorSettings
@@ -245,11 +246,13 @@ def run_id(recipe: Recipe) -> str:
     return f"{run_name(recipe)}-s{recipe.seed}-{content_id(recipe)}"
 
 
-def load_sweep(path: Path, overrides: list[str] | None = None, output: Path | None = None) -> SweepRecipe:
-    """Read a sweep file.
+def load_sweep(
+    sweep: str | Path, overrides: list[str] | None = None, output: str | Path | None = None
+) -> SweepRecipe:
+    """Read the recipe of a sweep.
 
     Args:
-        path: a YAML file.
+        sweep: a YAML file, or the name of a sweep that comes with the package.
         overrides: ``key=value`` settings of the sweep file that go before its own: ``base.seed=1``,
             ``grid.data.context=[64, 128]``, ``executor.jobs=2``.
         output: the sweep's folder, in place of the file's. For the ``sweep.yaml`` of a sweep's folder it is that folder.
@@ -257,9 +260,10 @@ def load_sweep(path: Path, overrides: list[str] | None = None, output: Path | No
     Raises:
         ConfigError: lists everything that is wrong with it.
     """
+    path = recipe_path(sweep, "sweep")
     data = read_yaml(path)
     if isinstance(data.get("base"), str):
-        data["base"] = read_yaml(path.parent / data["base"])
+        data["base"] = read_yaml(recipe_path(data["base"], folder=path.parent))
     for override in overrides or []:
         key, _, text = override.partition("=")
         first, _, rest = key.strip().partition(".")
@@ -277,7 +281,7 @@ def load_sweep(path: Path, overrides: list[str] | None = None, output: Path | No
     elif (path.parent / PLAN).exists() and path.name == RESOLVED:
         data["output"] = str(path.parent)
     data.setdefault("name", path.stem)
-    return validate(SweepRecipe, data, f"the sweep {path}")
+    return validate(SweepRecipe, data, f"the sweep {sweep}")
 
 
 class Sweep(RunSet):

@@ -1,6 +1,6 @@
 """Items: tables and figures of the source documents, their printed figures, and settings to reproduce them at several scales.
 
-1. An item is a file ``recipes/<document>/<item>.yaml`` with the key ``scales``: the printed figures, the name of the measure
+1. An item is a recipe ``<document>/<item>.yaml`` with the key ``scales``: the printed figures, the name of the measure
    that reproduces them, and that measure's settings at each scale. A file without that key is a recipe for training.
 2. A measure is settings (so that a misspelt key is refused) with two methods: ``run_set(folder)``, the training runs that it
    needs, and ``measure(item, folder)``, which trains them and returns an :class:`Outcome`. It registers its name with
@@ -26,6 +26,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import as_json
 from contextwise.base.files import read_json, write_json
 from contextwise.base.machine import describe_environment
+from contextwise.base.recipes import RECIPES
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
 from contextwise.data.corpus import MANIFEST
@@ -209,17 +210,14 @@ class Outcome:
 
 
 def recipes_folder(given: Path | None = None) -> Path:
-    """The folder of the items: the given one, the checkout's, or ``recipes`` in the working directory.
+    """The folder of the items: the given one, or that of the package.
 
     Raises:
         ConfigError: it does not exist.
     """
-    beside = Path(__file__).parents[3] / "recipes"
-    folder = given or (beside if beside.is_dir() else Path("recipes"))
+    folder = given or RECIPES
     if not folder.is_dir():
-        raise ConfigError(
-            f"there is no folder of recipes at {folder}; give one with --recipes, or run in a checkout"
-        )
+        raise ConfigError(f"there is no folder of recipes at {folder}")
     return folder
 
 

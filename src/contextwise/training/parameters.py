@@ -13,6 +13,7 @@ from torch import nn
 from transformers import AutoModel, DistilBertConfig, PreTrainedConfig
 
 from contextwise.base.config import read_yaml, validate
+from contextwise.base.recipes import recipe_path, shipped_recipe
 from contextwise.base.runs import RunFolder
 from contextwise.data.corpus import Corpus
 from contextwise.models.cue import CueConfig
@@ -103,8 +104,8 @@ def modules_of(source: str) -> tuple[str, list[Module]]:
         ConfigError, CheckpointError, DataError: the source cannot be read, or builds on a run that does not exist.
     """
     path = Path(source)
-    if path.suffix in (".yaml", ".yml"):
-        return f"the recipe {path}", recipe_modules(load_recipe(path), path.parent)
+    if path.suffix in (".yaml", ".yml") or (not path.exists() and shipped_recipe(source)):
+        return f"the recipe {source}", recipe_modules(load_recipe(source), recipe_path(source).parent)
     if not (path / "recipe.yaml").exists():
         return str(source), _modules(load_config(source), None)
     recipe = validate(Recipe, RunFolder.open(path).recipe(), f"the recipe of {path}")

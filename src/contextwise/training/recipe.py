@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from contextwise.base.config import Settings, read_yaml, validate, with_overrides
 from contextwise.base.errors import ConfigError, ContextwiseError, Problem
+from contextwise.base.recipes import recipe_path
 from contextwise.data.contexts import ContextSettings
 from contextwise.models.sizes import KINDS
 from contextwise.objectives import AnyObjective, Causal, Cut
@@ -310,19 +311,22 @@ def with_newer_settings(recipe: dict[str, Any]) -> dict[str, Any]:
     return recipe
 
 
-def load_recipe(path: Path, overrides: list[str] | None = None, output: Path | None = None) -> Recipe:
-    """Read a recipe file.
+def load_recipe(
+    recipe: str | Path, overrides: list[str] | None = None, output: str | Path | None = None
+) -> Recipe:
+    """Read a recipe.
 
     Args:
-        path: a YAML file.
-        overrides: ``section.key=value`` settings that replace the file's.
+        recipe: a YAML file, or the name of a recipe that comes with the package.
+        overrides: ``section.key=value`` settings that replace the recipe's.
         output: the run folder, instead of the file's.
 
     Raises:
         ConfigError: all problems of the recipe, in one message.
     """
+    path = recipe_path(recipe)
     data = with_overrides(read_yaml(path), overrides or [])
     if output is not None:
         data["output"] = str(output)
     data.setdefault("name", path.stem)
-    return validate(Recipe, data, f"the recipe {path}")
+    return validate(Recipe, data, f"the recipe {recipe}")

@@ -12,6 +12,7 @@ from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator,
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError, Problem
+from contextwise.base.recipes import RECIPES
 from contextwise.data.contexts import ContextSettings
 from contextwise.data.synthetic import ParityData
 from contextwise.models.sizes import KINDS, SIZES, ModelSize, named_size, shape_problems
@@ -98,7 +99,9 @@ class MultiTokenSettings(Settings):
 class VariantSettings(Settings):
     """A model of the user's own; without this section the stock model is trained."""
 
-    file: str = Field(description="the Python file; path.py:Name in place of this section names both")
+    file: str = Field(
+        description="the Python file, also variants/… of the package; path.py:Name in place of this section names both"
+    )
     name: str = Field(description="of the class or function in it")
     options: dict[str, Any] = Field(default_factory=dict, description="its keyword arguments")
     sha256: str = Field("", description="of the file's content; read from the file if not given")
@@ -111,7 +114,9 @@ class VariantSettings(Settings):
     @model_validator(mode="after")
     def _identified(self) -> "VariantSettings":
         # The values of a valid section change without further checks: a run may start in another folder.
-        self.__dict__["file"] = str(Path(self.file).expanduser().absolute())
+        file = Path(self.file).expanduser()
+        shipped = RECIPES / file  # "variants/token_order.py"
+        self.__dict__["file"] = str((shipped if shipped.is_file() and not file.exists() else file).absolute())
         self.__dict__["sha256"] = self.sha256 or digest(read_code(self.file))
         return self
 

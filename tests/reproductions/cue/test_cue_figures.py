@@ -8,6 +8,7 @@ import pytest
 from scipy import sparse
 
 from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.recipes import RECIPES
 from contextwise.reproductions.cue.figure_3_attention import (
     most_weight,
     relative_weights,
@@ -27,7 +28,6 @@ from contextwise.reproductions.item import Item, list_items, measure_at
 from contextwise.training.parameters import Module
 from sentence_models import WORDS
 
-RECIPES = Path(__file__).parents[3] / "recipes"
 ITEMS = {name: item for name, item in list_items(RECIPES).items() if name.startswith("cue/")}
 
 

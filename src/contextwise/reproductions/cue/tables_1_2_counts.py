@@ -11,13 +11,13 @@ import yaml
 from pydantic import Field
 
 from contextwise.base.config import Settings, read_yaml
-from contextwise.base.errors import ConfigError
+from contextwise.base.recipes import recipe_path
 from contextwise.data import Corpus
 from contextwise.models.sizes import readable_count
 from contextwise.objectives.text import SentenceIndex
 from contextwise.objectives.vocabulary import Vocabulary
 from contextwise.reproductions.claims import Claim, exact
-from contextwise.reproductions.item import Item, ItemMeasure, Outcome, recipes_folder, registered
+from contextwise.reproductions.item import Item, ItemMeasure, Outcome, registered
 from contextwise.reproductions.tables import table_of
 from contextwise.training.parameters import Module, modules_of
 
@@ -29,8 +29,8 @@ _ADAPTED = "context encoder"
 class ModuleCounts(ItemMeasure):
     """The modules of the model that two recipes describe: of joint training, and of adaptation."""
 
-    joint: str = Field("cue/joint-paper.yaml", description="relative to the folder of recipes")
-    adapt: str = "cue/adapt-paper.yaml"
+    joint: str = Field("cue/joint-paper", description="name of a recipe, or its path")
+    adapt: str = "cue/adapt-paper"
     corpus: str | None = Field(None, description="in place of the recipes' own, for its vocabulary")
     tolerance: float | None = Field(None, gt=0, description="of the claim on the printed counts, relative")
 
@@ -53,9 +53,7 @@ class ModuleCounts(ItemMeasure):
 
     def _modules(self, name: str) -> list[Module]:
         """A recipe's modules; of recipes of runs that are still to come, by those beside it."""
-        path = recipes_folder() / name
-        if not path.is_file():
-            raise ConfigError(f"there is no recipe {path}; name one relative to the folder of recipes")
+        path = recipe_path(name)
         if self.corpus is None:
             return modules_of(str(path))[1]
         with tempfile.TemporaryDirectory() as folder:  # the same recipes on the given corpus

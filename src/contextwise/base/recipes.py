@@ -1,0 +1,89 @@
+"""The recipes that come with the package, addressed by name: ``contextlm-nano``, or ``contextlm/contextlm-nano``."""
+
+import difflib
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from contextwise.base.config import read_yaml
+from contextwise.base.errors import ConfigError
+
+RECIPES = Path(str(resources.files("contextwise"))) / "recipes"
+"""Folder of the shipped recipes, ``<document>/<name>.yaml``; ``variants/`` has models of their own."""
+KEYS = {"reproduce": "scales", "trial": "arms", "sweep": "grid", "train": "training"}
+"""Verb -> the key that only its recipes have at the top."""
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """A recipe of the package: its name with its document, and its file."""
+
+    name: str
+    path: Path
+
+    @property
+    def verb(self) -> str:
+        """The verb that the recipe is for: train, sweep, trial or reproduce."""
+        values = read_yaml(self.path)
+        return next(verb for verb, key in KEYS.items() if key in values)
+
+    @property
+    def about(self) -> str:
+        """The first sentence of the comment at its beginning."""
+        lines = self.path.read_text(encoding="utf-8").splitlines()
+        comment = " ".join(line.removeprefix("#").strip() for line in lines[: _first(lines)])
+        return comment.partition(". ")[0].rstrip(".")
+
+
+def shipped_recipes(name: str = "") -> list[Shipped]:
+    """The recipes of the package; with a name, those of this name or of this document."""
+    paths = sorted(RECIPES.glob("*/*.yaml"))
+    recipes = [Shipped(f"{path.parent.name}/{path.stem}", path) for path in paths]
+    return [each for each in recipes if name in ("", each.name, each.path.stem, each.path.parent.name)]
+
+
+def shipped_recipe(name: str, verb: str = "train") -> Path | None:
+    """The file of the shipped recipe with a name; None if there is none.
+
+    Raises:
+        ConfigError: the recipe is for another verb, or several have the name.
+    """
+    named = [each for each in shipped_recipes() if name in (each.name, each.path.stem)]
+    own = [each for each in named if each.verb == verb]
+    if len(own) > 1:
+        names = " or ".join(each.name for each in own)
+        raise ConfigError(f"several recipes have the name {name!r}; give {names}")
+    if named and not own:
+        each = named[0]
+        raise ConfigError(f"the recipe {name} is not for {verb}; run: contextwise {each.verb} {each.name}")
+    return own[0].path if own else None
+
+
+def recipe_path(name: str | Path, verb: str = "train", folder: Path = Path()) -> Path:
+    """The file of a recipe: a path below ``folder``, or the name of a recipe that comes with the package.
+
+    Args:
+        verb: what the recipe is for (a key of :data:`KEYS`), where several recipes have the name.
+
+    Raises:
+        ConfigError: there is no such recipe.
+    """
+    path = folder / name
+    if path.is_file() or path.suffix in (".yaml", ".yml"):
+        return path
+    shipped = shipped_recipe(str(name), verb)
+    if shipped is None:
+        known = {key: each.name for each in shipped_recipes() for key in (each.name, each.path.stem)}
+        near = difflib.get_close_matches(str(name), known, n=1)
+        hint = (
+            f"did you mean {near[0]}?"
+            if near
+            else "contextwise recipes lists those that come with the package"
+        )
+        raise ConfigError(f"there is no recipe {name}; give the path of a YAML file, or a name ({hint})")
+    return shipped
+
+
+def _first(lines: list[str]) -> int:
+    """Index of the first line that is no comment."""
+    return next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
