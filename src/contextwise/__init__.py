@@ -1,8 +1,9 @@
 """Contextwise: pretrain language models that predict their context, and measure how much context they really use."""
 
-import sys
+from contextwise.base.stopping import is_command  # first: it handles signals from here on
+
+# isort: split
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from contextwise.base.lazy import lazy_exports
@@ -32,7 +33,7 @@ __getattr__ = lazy_exports(__name__, {"models": __all__, "data": ["Corpus"]})
 
 # Importing the package registers its models with transformers' Auto classes. That imports torch, which takes seconds; the
 # `contextwise` command answers --help and mistyped options at once, and its commands import the models themselves.
-if Path(sys.argv[0]).name != "contextwise" and sys.orig_argv[1:3] != ["-m", "contextwise"]:
+if not is_command():
     from contextwise.models.spec import register_models
 
     register_models()

@@ -2,39 +2,103 @@
 
 import copy
 import difflib
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, Self, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Tag, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, Tag, ValidationError, model_validator
 
-from contextwise.base.errors import ConfigError, Problem
+from contextwise.base.errors import ConfigError, Problem, refuse_pipe
 
 Model = TypeVar("Model", bound="Settings")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """PyYAML's safe loader in C if available: several times faster."""
+DEEPEST, MOST_VALUES = 50, 100_000
+"""Levels and values of a YAML document."""
+LARGEST_INTEGER, LARGEST_NUMBER = 2**48, 1e30
+"""Of a setting: more tokens than there are texts, more FLOPs than there are machines."""
+
+Name = Annotated[str, Field(pattern=r"^[^/\\\x00-\x1f\x7f]+$", max_length=200)]
+"""The name of a run or of runs, which is part of a folder's name."""
 
 
 class Settings(BaseModel):
-    """Base class of all settings: unknown keys are errors, values are checked on assignment, numbers must be finite."""
+    """Base class of all settings: unknown keys are errors, values are checked on assignment, numbers are finite and bounded."""
 
     model_config = ConfigDict(
         extra="forbid", validate_assignment=True, allow_inf_nan=False, protected_namespaces=()
     )
 
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        """Refuse numbers that no machine can use; arithmetic with them would overflow far from here."""
+        problems = []
+        for name in type(self).model_fields:
+            value = self.__dict__[name]
+            for number in value if isinstance(value, list | tuple) else [value]:
+                limit = LARGEST_INTEGER if isinstance(number, int) else LARGEST_NUMBER
+                if isinstance(number, int | float) and abs(number) > limit:
+                    problems.append(Problem(f"but must be at most {limit:.4g}", name, number))
+        if problems:
+            raise ConfigError(*problems)
+        return self
+
+
+def parse_yaml(text: str) -> Any:
+    """Read the values of a YAML document that a user wrote.
+
+    Raises:
+        ValueError: it is not YAML, is nested deeper than 50 levels, or stands for more than 100,000 values, aliases included;
+            the message is one line.
+    """
+    try:
+        depth = 0
+        for event in yaml.parse(text, Loader=_LOADER):
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEEPEST:
+                raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+        loader = _LOADER(text)
+        try:
+            node = loader.get_single_node()
+            if node is None:
+                return None
+            if _values_of(node, {}) > MOST_VALUES:
+                raise ValueError(f"with its aliases it stands for more than {MOST_VALUES:,} values")
+            return loader.construct_document(node)
+        finally:
+            loader.dispose()
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
+        raise ValueError(" ".join(str(error).split())) from None
+
+
+def _values_of(node: yaml.Node, known: dict[int, float]) -> float:
+    """Number of values that a node stands for, with those of its aliases; infinite for a node that contains itself."""
+    if id(node) not in known:
+        known[id(node)] = math.inf  # while it is being counted
+        if isinstance(node, yaml.ScalarNode):
+            node.value.encode()  # a UnicodeEncodeError for half of a surrogate pair
+            parts: list[yaml.Node] = []
+        else:
+            pairs = isinstance(node, yaml.MappingNode)
+            parts = [part for pair in node.value for part in pair] if pairs else node.value
+        known[id(node)] = 1 + sum(_values_of(part, known) for part in parts)
+    return known[id(node)]
+
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping; a :class:`ConfigError` if it is missing, unreadable, invalid YAML, or not a mapping."""
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
+        refuse_pipe(path)
+        data = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"there is no recipe at {path}; give the path of a YAML file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the recipe {path} cannot be read: {error}") from None
-    except yaml.YAMLError as error:
-        detail = " ".join(str(error).split())
-        raise ConfigError(f"the recipe {path} is not valid YAML: {detail}") from None
+    except ValueError as error:
+        raise ConfigError(f"the recipe {path} is not valid YAML: {error}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"the recipe {path} must be a mapping of keys to values, not {type(data).__name__}")
     return data
@@ -48,10 +112,10 @@ def with_overrides(data: dict[str, Any], overrides: list[str]) -> dict[str, Any]
         if not equals or not key.strip():
             raise ConfigError(f"the setting {override!r} is not of the form section.key=value")
         try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
+            value = parse_yaml(text)
+        except ValueError:
             raise ConfigError(
-                f"the setting {override!r} has a value that is not valid YAML; quote it"
+                f"the setting {override[:200]!r} has a value that is not valid YAML; quote it"
             ) from None
         *sections, last = key.strip().split(".")
         target = result

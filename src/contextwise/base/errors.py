@@ -4,8 +4,12 @@ Each message has one or two sentences: what is wrong, where (the field or file, 
 The command line prints it without a traceback and exits with :attr:`ContextwiseError.exit_status`.
 """
 
+import errno
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
+
+from contextwise.base import stopping
 
 NOT_GIVEN: Any = object()
 
@@ -79,6 +83,14 @@ class TrainingError(ContextwiseError):
 
 
 class Interrupted(ContextwiseError):
-    """The process stopped after saving, on a signal (SIGTERM, SIGINT)."""
+    """The process stopped after saving, on a signal; its exit status is 130 after SIGINT, 143 after SIGTERM."""
 
-    exit_status = 1
+    @property
+    def exit_status(self) -> int:  # type: ignore[override]
+        return stopping.exit_status()
+
+
+def refuse_pipe(path: Path) -> None:
+    """Raise an OSError for a named pipe, a socket or a device, which could be read without end; ``/dev/fd`` is a shell's pipe."""
+    if path.exists() and not path.is_file() and not path.is_dir() and path.parent.name != "fd":
+        raise OSError(errno.EINVAL, "it is a pipe, a socket or a device; give a file", str(path))

@@ -12,6 +12,7 @@ import glob
 import hashlib
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator
@@ -20,13 +21,16 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.errors import ConfigError, ContextwiseError, DataError
 from contextwise.base.progress import say
 
 PARTIAL = ".partial-"
 _REFUSED = (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NOT_WRITABLE = {errno.EROFS, errno.ENOENT, errno.EIO, errno.ENAMETOOLONG}
+_NUMBER = re.compile(r"\(os error (\d+)\)")  # in the messages of libraries in Rust
+_PATH = re.compile(r"(~|\.\.)?(/[^/\n{}<>|]+)(/[^/\n{}<>|]+)+/?|~(/[^/\n{}<>|]+)+/?")
 
 
 def sync_directory(path: Path) -> None:
@@ -53,19 +57,41 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def system_error(error: BaseException) -> int | None:
+    """The system's number (``errno``) of an error; libraries in Rust (safetensors, tokenizers) put it into the message."""
+    if isinstance(error, OSError) and error.errno:
+        return error.errno
+    match = _NUMBER.search(str(error))
+    return int(match[1]) if match else None
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether an error, or one that caused it, says that the disk is full or a file as large as it may be."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if system_error(cause) in _FULL:
+            return True
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return False
+
+
 @contextlib.contextmanager
 def disk_errors(what: str, where: Path) -> Iterator[None]:
     """Convert errors of a full disk or a forbidden write to a :class:`DataError` with a description and the path."""
     try:
         yield
-    except OSError as error:
-        if error.errno in _FULL:
+    except ContextwiseError:
+        raise
+    except Exception as error:
+        if is_disk_full(error):
             raise DataError(
                 f"no space left while writing {what} to {where}; existing files are unchanged: "
                 "free some space, or choose another folder, and run the same command again"
             ) from error
-        if isinstance(error, _REFUSED) or error.errno in (errno.EROFS, errno.ENOENT):
-            raise DataError(f"{what} cannot be written to {where}: {error.strerror or error}") from error
+        number = system_error(error)
+        if isinstance(error, _REFUSED) or number in _NOT_WRITABLE:
+            reason = os.strerror(number) if number else error
+            raise DataError(f"{what} cannot be written to {where}: {reason}") from error
         raise
 
 
@@ -255,3 +281,22 @@ def read_json(path: Path, what: str) -> Any:
         raise DataError(f"{what} is missing: there is no file {path}") from None
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise DataError(f"{what} cannot be read: {path}: {error}") from None
+
+
+def without_folders(value: Any) -> Any:
+    """A copy of JSON values in which every path of this machine (absolute, or above the current folder) is its last part."""
+    if isinstance(value, dict):
+        return {key: without_folders(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_folders(each) for each in value]
+    if isinstance(value, str) and _PATH.fullmatch(value):
+        return Path(value).name
+    return value
+
+
+def relative_to_here(text: str) -> str:
+    """A text to be shared, in which paths begin at the current folder, or at ``~``, instead of at the root."""
+    for folder, name in ((Path.cwd(), ""), (Path.home(), "~/")):
+        if len(folder.parts) > 1:
+            text = text.replace(f"{folder}/", name)
+    return text

@@ -14,6 +14,7 @@ from rich import progress
 from rich.console import Console
 
 from contextwise.base.errors import Interrupted
+from contextwise.base.stopping import SIGNALS, received
 
 console = Console(stderr=True, highlight=False)
 
@@ -64,8 +65,6 @@ class Interruption:
     Long loops call :meth:`check` between two pieces of work. A second signal of the same kind has its default effect.
     """
 
-    SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
     def __init__(self) -> None:
         self.signal: str | None = None  # name of the signal that requested a stop
         self._listening = False
@@ -87,13 +86,14 @@ class Interruption:
 
         def handle(number: int, frame: FrameType | None) -> None:
             self.signal = signal.Signals(number).name
+            received.number = number
             signal.signal(number, previous[signal.Signals(number)])
 
         if self._listening:
             yield self
             return
         try:
-            for number in self.SIGNALS:
+            for number in SIGNALS:
                 previous[number] = signal.signal(number, handle)
         except ValueError:  # not the main thread, which alone receives signals
             yield self

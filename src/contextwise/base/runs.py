@@ -6,6 +6,7 @@ export with tokenizer) · ``summary.json`` (written last: a run that has one is 
 
 import contextlib
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -74,14 +75,25 @@ class RunFolder:
         return read_json(self.summary_file, "the run's summary")
 
     def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """Rows of ``metrics.jsonl``, of one kind (``train``, ``validation``) or of all, without a last line cut by a kill."""
+        """Rows of ``metrics.jsonl``, of one kind (``train``, ``validation``) or of all, without lines that a kill cut short.
+
+        Raises:
+            CheckpointError: the file cannot be read, or is not text.
+        """
         if not self.metrics_file.exists():
             return []
+        try:
+            lines = self.metrics_file.read_text(encoding="utf-8").split("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not text"
+            raise CheckpointError(
+                f"the metrics {self.metrics_file} cannot be read: {reason}; restore the file, or remove it"
+            ) from None
         rows = []
-        for line in self.metrics_file.read_text(encoding="utf-8").split("\n"):
-            with contextlib.suppress(json.JSONDecodeError):
+        for line in lines:
+            with contextlib.suppress(ValueError, RecursionError):
                 row = json.loads(line)
-                if kind is None or row.get("kind") == kind:
+                if isinstance(row, dict) and isinstance(row.get("step"), int) and kind in (None, row.get("kind")):
                     rows.append(row)
         return rows
 
@@ -89,6 +101,12 @@ class RunFolder:
         """Append one row, in one write."""
         with disk_errors("metrics", self.metrics_file), self.metrics_file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, allow_nan=False) + "\n")
+
+    def sync_metrics(self) -> None:
+        """Sync the rows to disk, before something is written that takes them for granted."""
+        if self.metrics_file.exists():
+            with disk_errors("metrics", self.metrics_file), self.metrics_file.open("rb") as file:
+                os.fsync(file.fileno())
 
     def rewind_metrics(self, step: int, trunk: "RunFolder | None" = None) -> None:
         """Remove the rows after ``step``, whose steps will be repeated; with a trunk, start with its rows up to ``step``."""

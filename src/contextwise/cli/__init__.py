@@ -2,13 +2,20 @@
 
 The verbs import what they run inside their functions: ``--help``, ``--version`` and mistyped verbs are answered without torch.
 
-Exit status: 0 done; 2 the input is at fault; 130 stopped by Ctrl-C; 1 anything else.
+Exit status: 0 done; 2 the input is at fault; 130 stopped by Ctrl-C, 143 by SIGTERM; 1 anything else. An error that nothing
+explains is one sentence too, with the path of a file that holds its traceback.
 """
 
+import contextlib
 import importlib
+import io
 import os
 import re
+import shlex
+import signal
 import sys
+import tempfile
+import traceback
 from collections.abc import Callable
 from functools import cache, cached_property
 from importlib import metadata
@@ -18,7 +25,9 @@ import typer
 from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
-from contextwise.base.errors import ConfigError, ContextwiseError
+from contextwise.base import stopping
+from contextwise.base.errors import ConfigError, ContextwiseError, DataError
+from contextwise.base.pretrained import trust
 from contextwise.base.progress import console, first_process
 
 PANELS = {
@@ -33,8 +42,8 @@ PANELS = {
 
 The verbs of all other measures are in the panel of measures too; they are made from their settings.
 """
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells give it (128 + SIGINT)."""
+_NO_MEMORY = "can't allocate memory"
+"""What torch says on a CPU."""
 
 
 class Verb(TyperCommand):
@@ -123,6 +132,15 @@ def _options(
         bool,
         typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
     ] = False,
+    traceback: Annotated[  # main() has taken this and the next
+        bool, typer.Option("--traceback", help="Show the traceback of an error; may stand after the verb too.")
+    ] = False,
+    trust_remote_code: Annotated[
+        bool,
+        typer.Option(
+            "--trust-remote-code", help="Run the Python code that comes with a model; may stand after the verb too."
+        ),
+    ] = False,
 ) -> None:
     pass
 
@@ -138,7 +156,7 @@ def quieten_libraries() -> None:
         os.environ.setdefault(name, "error")
 
 
-def print_error(error: ContextwiseError) -> None:
+def print_error(error: ContextwiseError | str) -> None:
     """Print ``error: <message>`` on standard error, once for all the processes of a launch.
 
     The message holds text of users (paths, values): it is shown as it is, brackets included, and control
@@ -147,16 +165,117 @@ def print_error(error: ContextwiseError) -> None:
     if first_process():
         message = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(error))
         # Lines are broken to fit a terminal only: in a log file a broken path could not be searched for.
-        console.print(Text.assemble(("error", "bold red"), ": ", message), soft_wrap=not console.is_terminal)
+        with contextlib.suppress(OSError):
+            console.print(
+                Text.assemble(("error", "bold red"), ": ", message), soft_wrap=not console.is_terminal
+            )
 
 
 def main() -> None:
     """Run the command line and exit."""
     quieten_libraries()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names of files need not be text
     try:
+        with stopping.raising():
+            status = _status_of_command()
+    except stopping.Stopped:  # while the end was reported
+        stopping.end_at_once(stopping.received.number or signal.SIGINT)
+    sys.exit(status)
+
+
+def _status_of_command() -> int:
+    show_traceback, trust.remote_code = _take("--traceback"), _take("--trust-remote-code")
+    try:
+        for argument in sys.argv[1:]:
+            _check_text(argument)
         app()
-    except ContextwiseError as error:
-        print_error(error)
-        sys.exit(error.exit_status)
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException as error:
+        status = _report(error, show_traceback)
+    if stopping.received.raised:
+        if first_process():
+            console.print(stopping.message())
+        status = stopping.exit_status()
+    return _flushed(status)
+
+
+def _check_text(argument: str) -> None:
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(
+            f"the argument {argument!r} is not UTF-8 text; rename the file, or correct it"
+        ) from None
+
+
+def _take(option: str) -> bool:
+    """Remove an option that may stand anywhere before ``--`` from the command line; whether it was there."""
+    end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    given = option in sys.argv[1:end]
+    sys.argv = [sys.argv[0], *(word for word in sys.argv[1:end] if word != option), *sys.argv[end:]]
+    return given
+
+
+def _report(error: BaseException, show_traceback: bool) -> int:
+    """Print what ended a command, in one sentence; the exit status."""
+    if isinstance(error, KeyboardInterrupt):
+        if not stopping.received.raised and first_process():
+            console.print(stopping.message())
+        return stopping.exit_status()
+    if show_traceback:
+        traceback.print_exception(error)
+    known = error if isinstance(error, ContextwiseError) else _of_the_system(error)
+    if known is not None:
+        print_error(known)
+        return known.exit_status
+    if not stopping.received.raised:  # a library may turn the stop into an error of its own
+        print_error(_unexpected(error))
+    return 1
+
+
+def _of_the_system(error: BaseException) -> ContextwiseError | None:
+    """The error of a full disk, a file that cannot be used, or too little memory; None for others."""
+    from contextwise.base.files import is_disk_full
+
+    if is_disk_full(error):
+        return DataError("no space left on the disk; free some space, and run the same command again")
+    if isinstance(error, OSError) and error.filename is not None:
+        return DataError(f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}")
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or _NO_MEMORY in str(error):
+        reason = " ".join(str(error).split())[:160]
+        return ConfigError(
+            f"the memory of this machine is not enough{f' ({reason})' if reason else ''}; take a smaller model, context or batch"
+        )
+    return None
+
+
+def _unexpected(error: BaseException) -> str:
+    """The message of an error that nothing else explains; its traceback is written to a file."""
+    lines = str(error).strip().splitlines()
+    what = f"{type(error).__name__}{f': {lines[0][:200]}' if lines else ''}"
+    content = [f"contextwise {metadata.version('contextwise')}\n", f"{shlex.join(sys.argv)}\n\n"]
+    content += traceback.format_exception(error)
+    try:
+        handle, path = tempfile.mkstemp(prefix="contextwise-crash-", suffix=".txt")
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.writelines(content)
+    except OSError:
+        return f"unexpected {what}; --traceback shows where it happened"
+    return f"unexpected {what}; the traceback is in {path} (--traceback shows it): please report it"
+
+
+def _flushed(status: int) -> int:
+    """Write what standard output still holds; the exit status, 1 if that fails."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError) and not status:
+            print_error(f"standard output cannot be written: {error.strerror}")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
+        return status or 1
+    return status

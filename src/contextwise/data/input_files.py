@@ -16,17 +16,20 @@ from typing import Any, BinaryIO, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from contextwise.base.errors import DataError
+from contextwise.base.errors import DataError, refuse_pipe
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _HALF_A_PAIR = "holds half of a surrogate pair, which is no text"
+LONGEST_LINE, LONGEST_FILE = 2**28, 2**31 - 1
+"""Bytes that are read at once, unpacked."""
 
 
 @contextlib.contextmanager
 def readable(path: Path) -> Iterator[None]:
     """Convert errors while reading ``path`` into a :class:`DataError` that names it."""
     try:
+        refuse_pipe(path)
         yield
     except FileNotFoundError:
         raise DataError(f"there is no file {path}") from None
@@ -55,7 +58,10 @@ def unpacked(raw: BinaryIO, path: Path) -> Iterator[BinaryIO]:
 def read_bytes(path: Path) -> bytes:
     """Read a complete file, decompressed if its name ends in ``.gz``; a :class:`DataError` if it is missing or damaged."""
     with readable(path), path.open("rb") as raw, unpacked(raw, path) as file:
-        return file.read()
+        content = file.read(LONGEST_FILE + 1)
+    if len(content) > LONGEST_FILE:
+        raise DataError(f"{path} holds more than 2 GiB of text; split it")
+    return content
 
 
 def parse_json(content: bytes) -> Any:
@@ -96,7 +102,9 @@ def json_entries(path: Path) -> Iterator[tuple[str, bytes, float]]:
     size = max(1, path.stat().st_size)
     with path.open("rb") as raw, unpacked(raw, path) as file:
         started = False
-        for number, line in enumerate(file, start=1):
+        for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), start=1):
+            if len(line) > LONGEST_LINE:
+                raise DataError(f"{path}:{number}: the line is longer than 256 MiB; split the text")
             content = line.removeprefix(codecs.BOM_UTF8).strip()
             if content.startswith(b"[") and not started:
                 items = parse_json(content + file.read())

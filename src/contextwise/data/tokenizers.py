@@ -13,6 +13,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import sha256_file
 from contextwise.base.machine import hub_problem
+from contextwise.base.pretrained import failure_reason, from_pretrained
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -22,8 +23,11 @@ PIECE = 65_536  # characters after which a long text may be cut without changing
 # Approximate size of the text that one call tokenizes; the tokenizer needs about a hundred times this memory.
 GROUP_BYTES = 1_000_000
 CACHED_WORDS = 200_000
+LARGEST_VOCABULARY = 2**20  # that is learned
+LONGEST_WORD = 1000  # characters; learning takes a time quadratic in it
 _KNOWN_ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")
 _CUT = re.compile(r"(?<=[!-~])\n")
+_LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD}}}(?=\S)|\s{{{LONGEST_WORD}}}(?=\s)")
 
 
 @dataclass
@@ -119,6 +123,8 @@ def vocabulary_to_learn(spec: str) -> int | None:
     number = spec.removeprefix("train:")
     if not (number.isascii() and number.isdigit()):
         raise ConfigError(f"tokenizer is {spec!r}, but train: takes a vocabulary size, such as train:4096")
+    if len(number) > 7 or int(number) > LARGEST_VOCABULARY:
+        raise ConfigError(f"tokenizer is {spec[:60]!r}, but a vocabulary has at most {LARGEST_VOCABULARY:,} tokens")
     if int(number) < 257:
         raise ConfigError(
             f"tokenizer is {spec!r}, but a vocabulary needs at least 257 tokens: 256 bytes and end-of-text"
@@ -140,9 +146,19 @@ def learn_bpe(texts: Iterable[str], vocab_size: int) -> CorpusTokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    # Pieces have the words of the texts, and bound the memory.
-    backend.train_from_iterator((piece for text in texts for piece in pieces(text, PIECE)), trainer)
+    # Pieces have the words of the texts, and bound the memory; only words of over a thousand characters are cut.
+    parts = (part for text in texts for piece in pieces(text, PIECE) for part in _short_words(piece))
+    backend.train_from_iterator(parts, trainer)
     return _wrap(backend, "trained", f"train:{vocab_size}")
+
+
+def _short_words(text: str) -> Iterator[str]:
+    """Cut a text inside words, and runs of white space, of more than ``LONGEST_WORD`` characters."""
+    start = 0
+    for word in _LONG_WORD.finditer(text):
+        yield text[start : word.end()]
+        start = word.end()
+    yield text[start:]
 
 
 def byte_tokenizer() -> CorpusTokenizer:
@@ -246,6 +262,6 @@ def _from_pretrained(name: str, problem: str) -> Any:
     from transformers import AutoTokenizer  # imports torch
 
     try:
-        return AutoTokenizer.from_pretrained(name)
+        return from_pretrained(AutoTokenizer, name)
     except Exception as error:
-        raise DataError(f"{problem}: {' '.join(str(error).split())[:300]}") from None
+        raise DataError(f"{problem}: {failure_reason(error)}") from None

@@ -22,6 +22,9 @@ from contextwise.models.loading import load_config
 
 WARM_UP_TOKENS = 8
 
+LOWEST_TEMPERATURE = 1e-3
+"""Logits that are divided by less overflow in half precision."""
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -42,9 +45,10 @@ class Sampling:
     greedy: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.temperature < float("inf"):
+        if not LOWEST_TEMPERATURE <= self.temperature <= 1 / LOWEST_TEMPERATURE:
             raise ConfigError(
-                f"the temperature is {self.temperature}, but must be a positive number; for the likeliest token set greedy"
+                f"the temperature is {self.temperature}, but must lie between {LOWEST_TEMPERATURE} and "
+                f"{1 / LOWEST_TEMPERATURE:g}; for the likeliest token set greedy"
             )
         if self.top_k is not None and self.top_k < 1:
             raise ConfigError(f"top-k is {self.top_k}, but must be at least 1")

@@ -20,6 +20,7 @@ from pydantic import Field
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
 from contextwise.base.files import is_held
+from contextwise.base.pretrained import trust
 from contextwise.experiments.folder import PlannedRun, RunSetFolder
 
 INPUT_AT_FAULT = 2
@@ -98,6 +99,7 @@ class RunProcess:
         folder = folder.absolute()
         command = [sys.executable, "-m", "contextwise", "train", str(folder / "recipes" / f"{run}.yaml")]
         command += ["--out", str(folder / "runs" / run)]
+        command += ["--trust-remote-code"] * trust.remote_code
         self.log = folder / "logs" / f"{run}.log"
         try:
             self.log.parent.mkdir(parents=True, exist_ok=True)

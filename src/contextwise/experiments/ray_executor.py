@@ -5,11 +5,13 @@ checkpoint.
 """
 
 import logging
+import signal
 import socket
 import time
 from typing import Any
 
 from contextwise.base.errors import ConfigError
+from contextwise.base.stopping import SIGNALS
 from contextwise.experiments.executors import Outcome, train_run
 from contextwise.experiments.folder import PlannedRun, RunSetFolder
 
@@ -45,7 +47,13 @@ class RayExecutor:
             try:
                 if colon and port.isdigit():  # Ray itself would try to connect for minutes
                     socket.create_connection((host, int(port)), timeout=10).close()
-                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+                # Whoever reaches the ports of a cluster can run code on it: one of its own is on the loopback interface.
+                own = {} if address else {"_node_ip_address": "127.0.0.1", "include_dashboard": False}
+                handlers = {number: signal.getsignal(number) for number in SIGNALS}
+                ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
+                for number, handler in handlers.items():
+                    if signal.getsignal(number) is not handler:  # Ray has put its own in the place of it
+                        signal.signal(number, handler)
             except (OSError, RuntimeError, ValueError) as error:
                 raise ConfigError(
                     f"no Ray cluster answers at {address}: {str(error).splitlines()[0]}; start one with ray start --head, or "

@@ -13,13 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from contextwise.base.errors import CheckpointError, ConfigError
-from contextwise.base.files import atomic_directory, read_json
+from contextwise.base.files import atomic_directory, read_json, without_folders
+from contextwise.base.progress import say
 from contextwise.models.composition import ComposedConfig
 from contextwise.models.embedding import Embedder, Pooling, load_text_model
 from contextwise.models.loading import load_config, load_tokenizer, model_class, model_folder
 from contextwise.models.tokenizers import put_around
 
 PACKAGE = "contextwise"
+SHARED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.md", "LICENSE*", "NOTICE*")
+"""Files of a model that an export holds: no code, nothing that would have to be unpickled."""
+CONFIGS = ("config.json", "generation_config.json", "tokenizer_config.json")
 POOLING_MODES = {
     "cls": "pooling_mode_cls_token",
     "mean": "pooling_mode_mean_tokens",
@@ -30,7 +34,9 @@ POOLING_MODES = {
 def export_model_folder(
     source: str | Path, out: Path, standalone: bool = False, card: str | None = None
 ) -> Path:
-    """Copy a model's folder, optionally with its code.
+    """Copy a model's folder: weights, configuration, tokenizer and texts, optionally with the code of Contextwise.
+
+    Other files, such as Python code and pickles of a stranger's model, stay behind; so do folders of this machine.
 
     Args:
         source: a finished run, or a model's folder.
@@ -45,23 +51,42 @@ def export_model_folder(
     folder = Path(model_folder(source))
     if not folder.is_dir():
         raise CheckpointError(f"{source} is not a folder on this machine; download it first")
+    config = read_json(folder / "config.json", "the model's configuration")
+    variant = config.get("file") if config.get("model_type") == "variant" else None
     _check_new(out)
     files: dict[str, str] = {} if card is None else {"README.md": card}
     if standalone:
         classes = _classes(source)
         files |= _code([kind.__module__ for kind in classes.values()])
-        config = read_json(folder / "config.json", "the model's configuration")
-        config["auto_map"] = {
-            auto: f"{_flat(kind.__module__)}.{kind.__name__}" for auto, kind in classes.items()
-        }
-        files["config.json"] = _json(config)
+        auto_map = {auto: f"{_flat(kind.__module__)}.{kind.__name__}" for auto, kind in classes.items()}
+        files["config.json"] = _json(_shared(config) | {"auto_map": auto_map})
     with atomic_directory(out, "the exported model") as target:
         for file in sorted(folder.iterdir()):
-            if file.is_file():
+            if file.name in files or not file.is_file():
+                continue
+            if not (_may_be_shared(file, folder) or (variant and file.name == Path(variant).name)):
+                say(f"note: {file.name} is left out: an export holds weights, configuration, tokenizer and texts")
+                continue
+            content = read_json(file, "the configuration") if file.name in CONFIGS else {}
+            if (shared := _shared(content)) != content:
+                files[file.name] = _json(shared)
+            else:
                 shutil.copyfile(file, target / file.name)
         for name, text in files.items():
             (target / name).write_text(text, encoding="utf-8")
     return out
+
+
+def _may_be_shared(file: Path, folder: Path) -> bool:
+    """Whether a file is one of a model, and no link out of its folder (the Hub's cache links to its own ``blobs``)."""
+    homes = folder.resolve(), folder.resolve().parent.parent / "blobs"
+    return any(file.match(pattern) for pattern in SHARED) and file.resolve().parent in homes
+
+
+def _shared(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration without folders of this machine, and without the code that a stranger's model names."""
+    own = {"_name_or_path", "name_or_path", "auto_map"}
+    return without_folders({key: value for key, value in config.items() if key not in own})
 
 
 def _check_new(out: Path) -> None:

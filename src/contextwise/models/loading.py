@@ -20,6 +20,7 @@ from transformers import (
 
 from contextwise.base.errors import CheckpointError
 from contextwise.base.machine import hub_problem
+from contextwise.base.pretrained import failure_reason, from_pretrained
 from contextwise.objectives.kind import Kind
 
 
@@ -75,7 +76,7 @@ def load_config(path_or_name: str | Path) -> PreTrainedConfig:
     _check_reachable(folder)
     _register_models()
     try:
-        return AutoConfig.from_pretrained(folder)
+        return from_pretrained(AutoConfig, folder)
     except Exception as error:
         reason = _failure_reason(folder, error)
         raise CheckpointError(f"no configuration could be loaded from {path_or_name}: {reason}") from error
@@ -104,7 +105,7 @@ def _failure_reason(folder: str, error: Exception) -> str:
     if "ignore_mismatched_sizes" in str(error):
         fix = "export it again, or use the config.json that belongs to it"
         return f"the shapes of its weights do not match its config.json; {fix}"
-    return " ".join(str(error).split())[:300]
+    return failure_reason(error)
 
 
 def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
@@ -179,14 +180,24 @@ def load_with_missing(
     _register_models()
     try:
         # Weights are loaded from safetensors only: unpickling could run code.
-        model, info = loader.from_pretrained(
-            folder, dtype=dtype or "auto", use_safetensors=True, output_loading_info=True
+        model, info = from_pretrained(
+            loader, folder, dtype=dtype or "auto", use_safetensors=True, output_loading_info=True
         )
     except Exception as error:
         reason = _failure_reason(folder, error)
         raise CheckpointError(f"no {what} could be loaded from {path_or_name}: {reason}") from error
+    _check_finite(model, path_or_name)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return model.to(device).eval(), sorted(info["missing_keys"])
+
+
+def _check_finite(model: PreTrainedModel, source: str | Path) -> None:
+    """Raise a CheckpointError if a weight is not a finite number."""
+    for name, weight in model.named_parameters():
+        if weight.is_floating_point() and weight.numel() and not torch.stack(weight.aminmax()).isfinite().all():
+            raise CheckpointError(
+                f"the weights {name} of {source} hold numbers that are not finite; train or download it again"
+            )
 
 
 def load_tokenizer(path_or_name: str | Path) -> PreTrainedTokenizerBase:
@@ -199,6 +210,7 @@ def load_tokenizer(path_or_name: str | Path) -> PreTrainedTokenizerBase:
             f"the model {path_or_name} has no tokenizer; save it to the model's folder with tokenizer.save_pretrained"
         )
     try:
-        return AutoTokenizer.from_pretrained(folder)
+        return from_pretrained(AutoTokenizer, folder)
     except Exception as error:
-        raise CheckpointError(f"no tokenizer could be loaded from {path_or_name}") from error
+        reason = failure_reason(error)
+        raise CheckpointError(f"no tokenizer could be loaded from {path_or_name}: {reason}") from error

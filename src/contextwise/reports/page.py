@@ -19,7 +19,7 @@ import plotly.graph_objects as go
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate, as_json
-from contextwise.base.files import atomic_write
+from contextwise.base.files import atomic_write, relative_to_here
 from contextwise.base.tables import Table, mark
 from contextwise.reports.plotly_script import plotly_script
 
@@ -98,14 +98,14 @@ class Page:
     below: Sequence[Part] = ()
 
     def write(self, path: Path) -> None:
-        """Write the page, complete or not at all.
+        """Write the page, complete or not at all, without the names of the folders above the current one.
 
         Raises:
             ConfigError: ``path`` is a folder.
             DataError: the file cannot be written.
         """
         check_file(path)
-        atomic_write(path, self.render(), "the page")
+        atomic_write(path, relative_to_here(self.render()), "the page")
 
     def render(self) -> str:
         """The HTML file."""

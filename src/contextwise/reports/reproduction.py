@@ -58,7 +58,7 @@ def _making(outcome: dict[str, Any], command: str) -> list[Part]:
     rows = []
     for run in outcome["runs"]:
         corpus, counts = run["corpus"], (readable_count(run["parameters"]), readable_count(run["tokens"]))
-        about = f"{run['seconds']:,.0f} s", corpus["path"], corpus["fingerprint"][:12]
+        about = f"{run['seconds']:,.0f} s", without_folders(corpus["path"]), corpus["fingerprint"][:12]
         rows.append([run["name"], run["seed"], *counts, *about])
     seed = Column("seed", "integer", "d")
     columns: list[Column | str] = ["run", seed, "parameters", "tokens", "trained in", "corpus", "its hash"]

@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 import yaml
 
-from contextwise.base.files import read_json
+from contextwise.base.files import read_json, without_folders
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import mark
 from contextwise.comparison.compared_runs import COMPARABLE
@@ -164,11 +164,11 @@ def _run(curve: Curve) -> Markup:
     run = curve.run
     file = run.environment_file
     environment = read_json(file, "the environment of the run") if file.exists() else {}
-    about: dict[str, Any] = {"run": run.path}
+    about: dict[str, Any] = {"run": without_folders(str(run.path))}
     if run.finished:
         corpus = run.summary()["corpus"]
-        about |= {"corpus": corpus["path"], "content hash": corpus["fingerprint"]}
-    recipe = yaml.safe_dump(run.recipe(), sort_keys=False, allow_unicode=True)
+        about |= {"corpus": without_folders(corpus["path"]), "content hash": corpus["fingerprint"]}
+    recipe = yaml.safe_dump(without_folders(run.recipe()), sort_keys=False, allow_unicode=True)
     facts = page.facts({**about, **page.environment_facts(environment)})
     both = '<div class="facts">\n<div><h3>recipe</h3>{recipe}</div>\n<div><h3>environment</h3>{facts}</div>\n</div>'
     line, state = "{mark}{label}: recipe and environment{state}", "" if run.finished else " (not finished)"

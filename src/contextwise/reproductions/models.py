@@ -30,7 +30,7 @@ class GivenModel(CorpusMeasure):
     A corpus that has to be prepared gets the tokenizer of a given model, unless ``tokenizer`` is set.
     """
 
-    name: str = Field("model", pattern=r"^[^/\\]+$", description="name of the run, if a model is trained")
+    name: Name = Field("model", description="name of the run, if a model is trained")
     model: str = Field("", description="a run, a model's folder or Hub name; if empty, `recipe` is trained")
     parameters: int | None = Field(None, gt=0, description="of a given model, for the plan")
     recipe: dict[str, Any] | None = Field(None, description="of the model that is trained if none is given")

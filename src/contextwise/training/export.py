@@ -10,7 +10,7 @@ import torch
 from huggingface_hub import ModelCardData
 
 from contextwise.base.config import validate
-from contextwise.base.files import atomic_directory, read_json, write_json
+from contextwise.base.files import atomic_directory, read_json, without_folders, write_json
 from contextwise.base.runs import RunFolder
 from contextwise.data.contexts import ContextSettings
 from contextwise.models.building import parameter_count
@@ -131,11 +131,11 @@ def model_card(run: RunFolder, standalone: bool) -> str:
     if isinstance(model, SizedModel | PretrainedModel):
         composed = "none" if predictor is None else _listed(predictor.model_dump())
     if isinstance(model, PretrainedModel):
-        backbone = f"`{model.pretrained}`"
+        backbone = f"`{without_folders(model.pretrained)}`"
     stage: dict[str, Any] = {}
     if cue is not None:  # the settings that differ from their defaults, the sources first
         values = cue.model_dump(exclude_defaults=True)
-        backbone = f"`{values.get('sentence_encoder') or values['start']}`, frozen"
+        backbone = f"`{without_folders(values.get('sentence_encoder') or values['start'])}`, frozen"
         sources = ("stage", "start", "sentence_encoder", "text_encoder", "pooling")
         stage = {name: values[name] for name in (*sources, *values) if name in values}
     loss = summary["validation_loss"]
@@ -165,11 +165,12 @@ def model_card(run: RunFolder, standalone: bool) -> str:
     }
     tokenizer = any((run.model / file).exists() for file in TOKENIZER_FILES)
     trust = ", trust_remote_code=True" if standalone else ""
+    name = json.dumps(recipe.name, ensure_ascii=False)  # a string of Python too, whatever quotes are in it
     lines = [
         f"from transformers import {loader}{', AutoTokenizer' * tokenizer}",
         *([] if standalone or not ours else ["import contextwise  # registers the model"]),
-        f'model = {loader}.from_pretrained("{recipe.name}"{trust})',
-        *([f'tokenizer = AutoTokenizer.from_pretrained("{recipe.name}")'] if tokenizer else []),
+        f'model = {loader}.from_pretrained({name}{trust})',
+        *([f'tokenizer = AutoTokenizer.from_pretrained({name})'] if tokenizer else []),
     ]
     if cue is not None:
         config: Any = load_config(run.path)
@@ -202,12 +203,12 @@ def context_encoder_card(source: str | Path) -> str | None:
     rows = {
         "e_cue": f"{config.width} channels",
         "contexts": ", ".join(ContextSettings(**config.contexts).types),
-        "text encoder": ", ".join(f"{key} {config.text_encoder[key]}" for key in TEXT_FACTS),
+        "text encoder": ", ".join(f"{key} {without_folders(config.text_encoder[key])}" for key in TEXT_FACTS),
     }
     lines = [
         "from transformers import AutoModel",
         "import contextwise  # registers the model",
-        f'model = AutoModel.from_pretrained("{name}")',
+        f'model = AutoModel.from_pretrained({json.dumps(name, ensure_ascii=False)})',
         "",
         *_encoded(config),
         "e_cue = model(contexts)  # or: contextwise embed MODEL --contexts contexts.jsonl --out cue.npy",
@@ -222,7 +223,7 @@ TEXT_FACTS = ("name", "pooling", "max_tokens")
 
 def _encoded(config: CueContextConfig) -> list[str]:
     """Lines of code that encode the texts of one sentence's contexts as ``contexts`` (1, K, C)."""
-    name, pooling, tokens = (config.text_encoder[key] for key in TEXT_FACTS)
+    name, pooling, tokens = (without_folders(config.text_encoder[key]) for key in TEXT_FACTS)
     types = ContextSettings(**config.contexts).types
     return [
         "import torch",
@@ -236,11 +237,16 @@ def _encoded(config: CueContextConfig) -> list[str]:
 
 def _card(data: ModelCardData, name: str, rows: Mapping[str, str | None], lines: list[str]) -> str:
     """The text of a card; a row whose value is None does not apply."""
-    shown = (f"| {row} | {value} |" for row, value in rows.items() if value is not None)
+    shown = (f"| {row} | {_cell(value)} |" for row, value in rows.items() if value is not None)
     table = "\n".join(["| | |", "|---|---|", *shown])
     usage = "\n".join(["```python", *lines, "```"])
     return f"---\n{data.to_yaml()}\n---\n\n# {name}\n\n{table}\n\n{usage}\n\nTrained with Contextwise.\n"
 
 
+def _cell(value: str) -> str:
+    """A text as a cell of a table in Markdown."""
+    return " ".join(value.split()).replace("|", "\\|")
+
+
 def _listed(settings: dict[str, object]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in settings.items())
+    return ", ".join(f"{name} {without_folders(value)}" for name, value in settings.items())

@@ -1,8 +1,10 @@
 """The metrics of a run: tokens, operations and seconds so far, losses, and the rows of ``metrics.jsonl``."""
 
+import json
 import time
 from typing import Any
 
+from contextwise.base.errors import TrainingError
 from contextwise.training.batches import BatchSizes
 
 # Dense bf16 matrix throughput, FLOP/s, from the manufacturers; for model FLOPs utilization.
@@ -123,7 +125,18 @@ class RunMetrics:
         return self.row("train", step, losses | rates)
 
     def row(self, kind: str, step: int, values: dict[str, Any]) -> dict[str, Any]:
-        """A row of ``metrics.jsonl``: the cost of the run so far, and the values of a training, validation or curve row."""
+        """A row of ``metrics.jsonl``: the cost of the run so far, and the values of a training, validation or curve row.
+
+        Raises:
+            TrainingError: a value is not finite.
+        """
+        try:
+            json.dumps(values, allow_nan=False)
+        except ValueError:
+            raise TrainingError(
+                f"the {kind} loss at step {step} is not a finite number; a lower training.learning_rate or a longer warm-up is "
+                "the usual fix, in another run folder"
+            ) from None
         names = ("tokens", "input_tokens", "target_tokens", "flops", "seconds")
         cost = {name: getattr(self, name) for name in names}
         return {"kind": kind, "step": step, **cost, **values}

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from contextwise.base.config import Settings, read_yaml, validate, with_overrides
+from contextwise.base.config import Name, Settings, read_yaml, validate, with_overrides
 from contextwise.base.errors import ConfigError, ContextwiseError, Problem
 from contextwise.base.recipes import recipe_path
 from contextwise.data.contexts import ContextSettings
@@ -36,8 +36,7 @@ from contextwise.training.settings import (
 class Recipe(Settings):
     """The settings of one training run."""
 
-    name: str = Field(
-        pattern=r"^[^/\\]+$",
+    name: Name = Field(
         description="name of the run; runs with the same name and different seeds are compared as one",
     )
     seed: int = Field(0, ge=0, lt=2**31)

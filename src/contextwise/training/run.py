@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 import torch.distributed as dist
 from accelerate import PartialState
@@ -18,6 +19,7 @@ from contextwise.base.machine import describe_environment, has_fast_bf16, keep_f
 from contextwise.base.progress import interruption, say
 from contextwise.base.runs import RunFolder
 from contextwise.models.attention import fast_attention
+from contextwise.models.building import parameter_count, training_memory
 from contextwise.models.sizes import readable_count
 from contextwise.models.spec import training_flops_per_example, training_flops_per_target
 from contextwise.models.variant.code import known_code
@@ -63,6 +65,7 @@ def train(recipe: Recipe) -> RunFolder:
                 say(f"{run.path} is finished already: nothing to do")
             return run
         checkpoint = _find_checkpoint(run, recipe, inputs, processes, trunk)
+        _check_memory(recipe, inputs, processes)
         trainer = build_trainer(recipe, run, inputs, processes)
         if processes.is_main_process:
             trainer.add_callback(ProgressLine(recipe.name, recipe.total_steps))
@@ -166,6 +169,20 @@ def _find_checkpoint(
         return checkpoint
 
     return _in_first_process(processes, find)
+
+
+def _check_memory(recipe: Recipe, inputs: TrainingInputs, processes: PartialState) -> None:
+    """Raise a ConfigError if the machine cannot hold the weights, with gradients and moments where all are trained."""
+    on_cpu = processes.device.type == "cpu"
+    total = psutil.virtual_memory().total if on_cpu else torch.cuda.mem_get_info()[1]
+    total *= processes.num_processes if recipe.training.fsdp and not on_cpu else 1
+    needed, _ = training_memory(inputs.config, 0)
+    frozen = isinstance(recipe.model, CueModel) or getattr(recipe.model, "freeze_backbone", False)
+    if needed > total * (4 if frozen else 1):
+        raise ConfigError(
+            f"the model has {readable_count(parameter_count(inputs.config))} parameters, which with gradients and optimizer take "
+            f"{needed / 1e9:,.0f} GB, but {'this machine' if on_cpu else 'the GPU'} has {total / 1e9:,.0f} GB; take a smaller one"
+        )
 
 
 def build_trainer(
@@ -301,5 +318,6 @@ def _finish(
     weights = trainer.whole_weights() if early is None else early.best_weights()
     if trainer.is_world_process_zero():
         export_model(trainer.run, inputs, weights)
+        trainer.run.sync_metrics()
         write_summary(trainer, recipe, inputs)
     trainer.accelerator.wait_for_everyone()

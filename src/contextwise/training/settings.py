@@ -19,6 +19,9 @@ from contextwise.models.sizes import KINDS, SIZES, ModelSize, named_size, shape_
 from contextwise.models.variant.code import digest, parse_variant, read_code
 from contextwise.objectives.kind import Kind
 
+DEEPEST, WIDEST, LONGEST, MOST_WORDS, FASTEST = 1024, 2**20, 2**24, 2**24, 1e3
+"""Bounds of layers, of widths and heads, of contexts, of vocabularies, and of rates."""
+
 
 class ReplaySettings(Settings):
     """The replay of an old corpus during training on a new one."""
@@ -36,7 +39,7 @@ class CorpusData(Settings):
     tokens: int | None = Field(
         None, ge=1, description="train on the first tokens of the split only, repeated as often as needed"
     )
-    context: int = Field(256, ge=1, description="training context: tokens per window")
+    context: int = Field(256, ge=1, le=LONGEST, description="training context: tokens per window")
     cross_documents: bool = Field(True, description="windows may hold parts of several documents")
     separate_documents: bool = Field(False, description="attention and positions stay inside a document")
     contexts: ContextSettings | None = Field(None, description="contexts of each sentence, for model.cue")
@@ -81,18 +84,18 @@ AnyData = Annotated[
 class ContextPredictorSettings(Settings):
     """ContextLM's pathway; without this section the plain backbone is trained."""
 
-    chunk_size: int = Field(4, ge=1)
-    predictor_layers: int = Field(2, ge=1)
+    chunk_size: int = Field(4, ge=1, le=LONGEST)
+    predictor_layers: int = Field(2, ge=1, le=DEEPEST)
     pooling: Literal["mean", "mlp", "attention", "latent_attention"] = "mean"
     injection: Literal["gate", "scalar_gate", "norm_gate", "projection", "add", "norm_add"] = "gate"
-    injection_layer: int = Field(0, ge=0)
+    injection_layer: int = Field(0, ge=0, le=DEEPEST)
     inject_every_layer: bool = False
 
 
 class MultiTokenSettings(Settings):
     """Multi-token heads; without this section only the next-token head is trained."""
 
-    future_tokens: int = Field(4, ge=1)
+    future_tokens: int = Field(4, ge=1, le=256)
     head: Literal["layer", "linear"] = "layer"
 
 
@@ -133,19 +136,20 @@ class SizedModel(ModelSettings):
     family: Literal["gpt2", "gpt_neox", "llama", "qwen3", "lstm", "bert", "t5"] = Field(
         "gpt2", description="decoders, an encoder (bert), an encoder-decoder (t5)"
     )
-    vocab_size: int | None = Field(None, ge=2, description="vocabulary size; by default the tokenizer's")
+    vocab_size: int | None = Field(None, ge=2, le=MOST_WORDS, description="vocabulary size; by default the tokenizer's")
     size: str = "nano"
-    layers: int | None = Field(None, ge=1, description="instead of those of the size")
-    width: int | None = Field(None, ge=1)
-    heads: int | None = Field(None, ge=1)
+    layers: int | None = Field(None, ge=1, le=DEEPEST, description="instead of those of the size")
+    width: int | None = Field(None, ge=1, le=WIDEST)
+    heads: int | None = Field(None, ge=1, le=WIDEST)
     feed_forward: int | None = Field(
-        None, ge=1, description="inner width of each block; by default the family's (4 times the width)"
+        None, ge=1, le=WIDEST, description="inner width of each block; by default the family's (4 times the width)"
     )
     extra_layers: int = Field(
         0,
+        le=DEEPEST,
         description="additional layers: 2 for the parameter-matched baseline; negative for a trunk below heads with layers",
     )
-    max_context: int | None = Field(None, ge=1, description="positions; by default the training context")
+    max_context: int | None = Field(None, ge=1, le=LONGEST, description="positions; by default the training context")
     context_predictor: ContextPredictorSettings | None = None
     multi_token: MultiTokenSettings | None = None
     variant: VariantSettings | None = Field(None, description="a model of your own: path.py:Name")
@@ -236,8 +240,8 @@ class SentenceSettings(Settings):
 
     sentence_encoder: str = Field(description="a sentence model: a run, a folder or a name on the Hub")
     decoder: Literal["transformer", "concatenate"] = "transformer"
-    decoder_layers: int | None = Field(None, ge=1, description="6 if not given")
-    decoder_heads: int | None = Field(None, ge=1, description="4 if not given")
+    decoder_layers: int | None = Field(None, ge=1, le=DEEPEST, description="6 if not given")
+    decoder_heads: int | None = Field(None, ge=1, le=WIDEST, description="4 if not given")
     sentence_inputs: bool = Field(True, description="false: only the contexts predict (Table 4)")
     head: Literal["sentence_encoder", "random"] = Field(
         "sentence_encoder",
@@ -265,9 +269,9 @@ class TextSettings(Settings):
 class ContextEncoderSettings(TextSettings):
     """The Transformer blocks over the set of a sentence's contexts."""
 
-    context_layers: int | None = Field(None, ge=0, description="2 if not given")
-    context_heads: int | None = Field(None, ge=1, description="4 if not given")
-    context_feed_forward: int | None = Field(None, ge=1, description="4 times the width if not given")
+    context_layers: int | None = Field(None, ge=0, le=DEEPEST, description="2 if not given")
+    context_heads: int | None = Field(None, ge=1, le=WIDEST, description="4 if not given")
+    context_feed_forward: int | None = Field(None, ge=1, le=WIDEST, description="4 times the width if not given")
     context_dropout: float = Field(0.0, ge=0, lt=1, description="probability to drop a context in training")
 
 
@@ -275,7 +279,7 @@ class JointStage(SentenceSettings, ContextEncoderSettings):
     """The stage that trains decoder and context encoder together."""
 
     stage: Literal["joint"]
-    width: int | None = Field(None, ge=1, description="of e_cue; the sentence encoder's if not given")
+    width: int | None = Field(None, ge=1, le=WIDEST, description="of e_cue; the sentence encoder's if not given")
 
 
 class AdaptStage(ContextEncoderSettings):
@@ -284,7 +288,7 @@ class AdaptStage(ContextEncoderSettings):
     stage: Literal["adapt"]
     start: str = Field(description="the CUE run whose parts are kept")
     fresh_context_encoder: bool = Field(False, description="a random context encoder instead of the start's")
-    width: int | None = Field(None, ge=1, description="of e_cue; must be the start's")
+    width: int | None = Field(None, ge=1, le=WIDEST, description="of e_cue; must be the start's")
 
 
 class ProxyStage(SentenceSettings):
@@ -293,7 +297,7 @@ class ProxyStage(SentenceSettings):
     stage: Literal["proxy"]
     autoencoder: str = Field(description="a run of model.family unigram_autoencoder")
     noise: float = Field(0.0, ge=0, description="sigma of the noise on proxies (Eq. 7)")
-    width: int | None = Field(None, ge=1, description="of e_cue; the sentence encoder's if not given")
+    width: int | None = Field(None, ge=1, le=WIDEST, description="of e_cue; the sentence encoder's if not given")
 
 
 class SwapStage(SentenceSettings, TextSettings):
@@ -301,7 +305,7 @@ class SwapStage(SentenceSettings, TextSettings):
 
     stage: Literal["swap"]
     start: str = Field(description="the CUE run whose context encoder is kept")
-    width: int | None = Field(None, ge=1, description="of e_cue; must be the start's")
+    width: int | None = Field(None, ge=1, le=WIDEST, description="of e_cue; must be the start's")
 
 
 def _stage_variant(values: Any) -> str:
@@ -334,8 +338,8 @@ class AutoencoderModel(ModelSettings):
 
     learning_rate: ClassVar[float] = 1e-3
     family: Literal["unigram_autoencoder"]
-    vocab_size: int | None = Field(None, ge=2, description="vocabulary size; by default the tokenizer's")
-    width: int = Field(16, ge=1, description="width of the code")
+    vocab_size: int | None = Field(None, ge=2, le=MOST_WORDS, description="vocabulary size; by default the tokenizer's")
+    width: int = Field(16, ge=1, le=WIDEST, description="width of the code")
 
 
 class ParityTransformerModel(ModelSettings):
@@ -343,9 +347,9 @@ class ParityTransformerModel(ModelSettings):
 
     learning_rate: ClassVar[float] = 1e-3
     family: Literal["parity_transformer"]
-    layers: int = Field(3, ge=1)
-    width: int = Field(208, ge=1)
-    heads: int = Field(4, ge=1)
+    layers: int = Field(3, ge=1, le=DEEPEST)
+    width: int = Field(208, ge=1, le=WIDEST)
+    heads: int = Field(4, ge=1, le=WIDEST)
 
 
 class ParityMLPModel(ModelSettings):
@@ -353,9 +357,9 @@ class ParityMLPModel(ModelSettings):
 
     learning_rate: ClassVar[float] = 1e-3
     family: Literal["parity_mlp"]
-    layers: int = Field(1, ge=1)
-    width: int = Field(512, ge=1)
-    feature_size: int = Field(80, ge=1, description="width of its context feature")
+    layers: int = Field(1, ge=1, le=DEEPEST)
+    width: int = Field(512, ge=1, le=WIDEST)
+    feature_size: int = Field(80, ge=1, le=WIDEST, description="width of its context feature")
 
 
 ParityModel = ParityTransformerModel | ParityMLPModel
@@ -404,7 +408,7 @@ class TrainingSettings(Settings):
         0.3, gt=0, description="tokens of all steps below tokens_per_step; below 1, a share of the run"
     )
     micro_batch_tokens: int | None = Field(None, ge=1, description="maximum in a forward pass of a process")
-    learning_rate: float | None = Field(None, gt=0, description="by default that of the size")
+    learning_rate: float | None = Field(None, gt=0, le=FASTEST, description="by default that of the size")
     minimum_learning_rate: float | None = Field(
         None,
         ge=0,
@@ -430,10 +434,10 @@ class TrainingSettings(Settings):
     optimizer: Literal["adamw", "muon"] = Field(
         "adamw", description="muon: Muon for the matrices of the blocks, AdamW for the rest"
     )
-    muon_learning_rate: float = Field(0.02, gt=0)
+    muon_learning_rate: float = Field(0.02, gt=0, le=FASTEST)
     muon_momentum: float = Field(0.95, ge=0, lt=1)
-    muon_weight_decay: float = Field(0.01, ge=0)
-    weight_decay: float = Field(0.1, ge=0)
+    muon_weight_decay: float = Field(0.01, ge=0, le=FASTEST)
+    weight_decay: float = Field(0.1, ge=0, le=FASTEST)
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.95, ge=0, lt=1)
     clip: float = Field(1.0, ge=0, description="maximum gradient norm; 0 disables clipping")
@@ -447,7 +451,7 @@ class TrainingSettings(Settings):
         False,
         description="initial values depend on the seed and the tensor's name only: models that share tensors start alike",
     )
-    workers: int = Field(0, ge=0, description="processes that load windows in advance")
+    workers: int = Field(0, ge=0, le=128, description="processes that load windows in advance")
     log_every: int = Field(10, ge=1)
     evaluate_every: int = Field(0, ge=0, description="steps between validations; 0: only at the end")
     evaluation_tokens: int = Field(65_536, ge=1, description="tokens per validation")

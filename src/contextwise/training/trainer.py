@@ -377,6 +377,7 @@ class PretrainingTrainer(Trainer):
             dist.all_gather_object(random_states, random)
         weights, moments = checkpoints.gather(self.model_wrapped, _bare(self.optimizer))
         if self.is_world_process_zero() and not target.exists():
+            self.run.sync_metrics()  # a run that resumes does not repeat the steps before the checkpoint
             with atomic_directory(target, "the checkpoint") as folder:
                 checkpoints.write_weights(folder, weights)
                 groups = checkpoints.write_optimizer(folder, moments)

@@ -13,6 +13,7 @@ import numpy as np
 
 from contextwise.base.errors import DataError
 from contextwise.base.files import read_json, sha256_file, write_json
+from contextwise.base.pretrained import failure_reason, from_pretrained
 from contextwise.data.corpus.stores import OWN_COLUMNS, ArrowStore, BinStore, Store, ZarrStore, open_zarr
 
 if TYPE_CHECKING:
@@ -188,11 +189,10 @@ class Corpus:
 
         folder = self.path / "tokenizer"
         try:
-            return AutoTokenizer.from_pretrained(folder)
+            return from_pretrained(AutoTokenizer, folder)
         except Exception as error:  # transformers and tokenizers raise errors of many classes here
-            reason = str(error)[:200]
             raise DataError(
-                f"the tokenizer {folder} is damaged: {reason}; prepare the corpus again"
+                f"the tokenizer {folder} is damaged: {failure_reason(error)}; prepare the corpus again"
             ) from None
 
     def verify(self) -> None:

@@ -109,6 +109,9 @@ def open_hub(given: str, limit: int | None) -> DatasetRows:
 
 def _records(table: "pa.Table | pa.RecordBatch", name: str, first: int, text_field: str) -> Iterator[Record]:
     """Convert rows of a table to documents; ``first`` is the number of its first row."""
+    names = table.schema.names
+    if twice := [column for column in dict.fromkeys(names) if names.count(column) > 1]:
+        raise DataError(f"{name} has two columns {twice[0]!r}; rename one of them")
     if text_field not in table.schema.names:
         columns = ", ".join(map(repr, table.schema.names[:12]))
         raise DataError(

@@ -139,6 +139,8 @@ class Subject:
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
         try:
             device = torch.device(self._device)
+            if device.type == "meta":  # which has shapes and no values
+                raise RuntimeError
             torch.empty(0, device=device)
         except (RuntimeError, AssertionError):
             raise ConfigError(

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, field_validator, model_validator
 
-from contextwise.base.config import Settings, read_yaml, validate, with_overrides
+from contextwise.base.config import Name, parse_yaml, read_yaml, Settings, validate, with_overrides
 from contextwise.base.errors import ConfigError, Problem
 from contextwise.base.recipes import recipe_path, shipped_recipe
 from contextwise.comparison.sequential import Documents
@@ -69,7 +69,7 @@ class RateSearch(Settings):
 class TrialSettings(Settings):
     """A comparison of ways to train, by paired seeds, until it is decided."""
 
-    name: str = Field(pattern=r"^[^/\\]+$")
+    name: Name
     arms: dict[str, Arm] = Field(
         min_length=2,
         description=f"two or more; names ({', '.join(BUILT_IN)}), recipes, models of your own (path.py:Name), or "
@@ -257,7 +257,7 @@ def _identified_setting(setting: str) -> str:
     """A setting with the SHA-256 of the file that it names: another content of the file is another question."""
     if not setting.startswith(VARIANT):
         return setting
-    value = yaml.safe_load(setting.removeprefix(VARIANT))
+    value = parse_yaml(setting.removeprefix(VARIANT))
     return VARIANT + json.dumps(validate(VariantSettings, value, setting).model_dump())
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import yaml
 from huggingface_hub.constants import HF_HOME
 
+from contextwise.base.config import parse_yaml
 from contextwise.base.errors import CheckpointError, ConfigError
 
 NAMED = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)(?P<options>(,\w+=[^,]*)*)")
@@ -40,7 +40,7 @@ def parse_variant(text: str) -> dict[str, Any]:
             f"{text!r} names no variant; write path.py:ClassName, or path.py:ClassName,option=value"
         )
     pairs = (pair.partition("=") for pair in match["options"].split(",")[1:])
-    options = {key: yaml.safe_load(value) for key, _, value in pairs}
+    options = {key: parse_yaml(value) for key, _, value in pairs}
     return {"file": match["file"], "name": match["name"], "options": options}
 
 

@@ -18,6 +18,7 @@ from contextwise.analysis.spectra import intrinsic_entropies, relative_eigenvalu
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import NORMAL, plus_minus
+from contextwise.base.pretrained import from_pretrained
 from contextwise.base.tables import Table
 from contextwise.data.synthetic import ParityData
 from contextwise.data.synthetic.samples import Samples
@@ -116,9 +117,9 @@ def opened(run: Run) -> tuple[Any, Samples]:
 
     kinds = {kind.config_class.model_type: kind for kind in (ParityMLP, ParityTransformer)}
     folder = run.folder / "model"
-    kind = kinds[AutoConfig.from_pretrained(folder).model_type]
+    kind = kinds[from_pretrained(AutoConfig, folder).model_type]
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = kind.from_pretrained(folder, use_safetensors=True).to(device).eval()
+    model = from_pretrained(kind, folder, use_safetensors=True).to(device).eval()
     return model, Samples(data_of(run), VALIDATION_SEED, "validation")
 
 

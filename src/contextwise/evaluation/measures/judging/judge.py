@@ -73,6 +73,17 @@ class Endpoint:
         if not self.timeout > 0:
             raise ConfigError(f"timeout is {self.timeout}; give a positive number of seconds")
 
+    def masked(self, text: str) -> str:
+        """A text of the endpoint, which may repeat the key, without it."""
+        return text if self.key == "none" else text.replace(self.key, "***")
+
+    def _reason(self, error: BaseException) -> str:
+        """The message of an error, on one line, without the key."""
+        body = getattr(error, "body", None)
+        message = (body.get("message") or body.get("detail")) if isinstance(body, dict) else None
+        text = self.masked(str(message or error or type(error).__name__))
+        return " ".join(text.split())[:200].rstrip(".")
+
     def client(self) -> "OpenAI":
         """A client, which threads may share."""
         try:
@@ -105,8 +116,8 @@ class Endpoint:
             if not isinstance(choice.message.content, str | None):
                 raise TypeError(f"its content is not a text but {str(choice.message.content)[:60]}")
             return {
-                "text": choice.message.content or "",
-                "finish_reason": choice.finish_reason,
+                "text": self.masked(choice.message.content or ""),
+                "finish_reason": choice.finish_reason and self.masked(str(choice.finish_reason)),
                 "prompt_tokens": None if usage is None else usage.prompt_tokens,
                 "completion_tokens": None if usage is None else usage.completion_tokens,
             }
@@ -115,21 +126,21 @@ class Endpoint:
                 f"no answer within {self.timeout:g} s, {self.retries + 1} times; a longer timeout may help"
             ) from None
         except openai.APIConnectionError as error:
-            raise EndpointDown(_reason(error.__cause__ or error)) from None
+            raise EndpointDown(self._reason(error.__cause__ or error)) from None
         except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
             raise ConfigError(
-                f"{self.url} refuses the key (status {error.status_code}: {_reason(error)}); "
+                f"{self.url} refuses the key (status {error.status_code}: {self._reason(error)}); "
                 "set OPENAI_API_KEY, or give key_file"
             ) from None
         except openai.NotFoundError as error:
             raise ConfigError(
                 f"{self.url} knows no judge {self.model!r}, or is not the endpoint's base, which mostly ends in /v1 "
-                f"(status 404: {_reason(error)})"
+                f"(status 404: {self._reason(error)})"
             ) from None
         except openai.APIStatusError as error:
-            raise RequestFailed(f"status {error.status_code}: {_reason(error)}") from None
+            raise RequestFailed(f"status {error.status_code}: {self._reason(error)}") from None
         except (openai.OpenAIError, AttributeError, TypeError, IndexError, ValueError) as error:
-            raise RequestFailed(f"the answer is not of the protocol ({_reason(error)})") from None
+            raise RequestFailed(f"the answer is not of the protocol ({self._reason(error)})") from None
 
 
 def read_key(file: Path | None) -> str:
@@ -145,12 +156,6 @@ def read_key(file: Path | None) -> str:
     if not key or not key.isascii() or len(key.split()) != 1:
         raise DataError(f"the key file {file} must hold one key and nothing else")
     return key
-
-
-def _reason(error: BaseException) -> str:
-    body = getattr(error, "body", None)
-    message = (body.get("message") or body.get("detail")) if isinstance(body, dict) else None
-    return " ".join(str(message or error or type(error).__name__).split())[:200].rstrip(".")
 
 
 def judge_answers(

@@ -27,11 +27,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-import yaml
 from jinja2 import TemplateSyntaxError, meta
 from pydantic import Field, field_validator
 
-from contextwise.base.config import Settings, validate
+from contextwise.base.config import Settings, parse_yaml, validate
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data.input_files import read_bytes, read_objects, readable
 
@@ -99,8 +98,8 @@ def read_mapping(path: Path, known: Collection[str]) -> TaskData:
 def _read_yaml(path: Path) -> dict[str, Any]:
     with readable(path):
         try:
-            data = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (UnicodeDecodeError, yaml.YAMLError) as error:
+            data = parse_yaml(path.read_text(encoding="utf-8"))
+        except ValueError as error:
             raise ConfigError(
                 f"the mapping file {path} is not valid YAML: {' '.join(str(error).split())[:200]}"
             ) from None

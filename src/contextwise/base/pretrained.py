@@ -1,0 +1,37 @@
+"""Loading with transformers: the one way in which models, configurations and tokenizers are read.
+
+A folder or a repository on the Hub may hold Python code of its own (``auto_map``). It runs only if the user trusts it.
+"""
+
+from pathlib import Path
+from typing import Any
+
+UNTRUSTED = (
+    "it can only be loaded by running the Python code that comes with it; read that code, and give --trust-remote-code (Python: "
+    "contextwise.base.pretrained.trust.remote_code = True) if you trust its author"
+)
+
+
+class Trust:
+    """Whose code may run.
+
+    Attributes:
+        remote_code: run the Python code that comes with a model or tokenizer; for the whole process.
+    """
+
+    remote_code = False
+
+
+trust = Trust()
+
+
+def from_pretrained(loader: Any, source: str | Path, **options: Any) -> Any:
+    """Load with a class that has ``from_pretrained``; code of ``source`` runs only if :data:`trust` says so."""
+    return loader.from_pretrained(source, trust_remote_code=trust.remote_code, **options)
+
+
+def failure_reason(error: Exception) -> str:
+    """Why loading failed, on one line."""
+    if "trust_remote_code" in str(error):
+        return UNTRUSTED
+    return " ".join(str(error).split())[:300]

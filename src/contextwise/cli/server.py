@@ -1,0 +1,307 @@
+"""The server of ``contextwise serve``: two routes of the OpenAI protocol, answered by the handlers of transformers' server.
+
+transformers' own server can also load other models, unload them, and run arbitrary generation settings for whoever reaches it.
+Here are the routes that a client of one model needs. Requests are checked before they reach a handler, and every refusal is a
+status between 400 and 503 with a sentence.
+"""
+
+import asyncio
+import hmac
+import json
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+import uvicorn
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.cli.serving.chat_completion import ChatCompletionHandler
+from transformers.cli.serving.completion import CompletionHandler
+from transformers.cli.serving.model_manager import ModelManager
+from transformers.cli.serving.utils import GenerationState
+
+from contextwise.base.errors import ConfigError
+from contextwise.evaluation.generation import LOWEST_TEMPERATURE
+from contextwise.evaluation.kernel.subject import positions
+from contextwise.models import load_model, load_tokenizer
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+BODY_BYTES, BODY_SECONDS = 2**20, 30
+DEFAULT_TOKENS = 256
+Scope = dict[str, Any]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ValueError("it holds half of a surrogate pair, which is no text") from None
+    return value
+
+
+Text = Annotated[str, StringConstraints(min_length=1), BeforeValidator(_text)]
+
+
+class _Sampled(BaseModel):
+    """The fields of a request that both routes have; what it does not name is refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    model: str | None = None
+    max_tokens: int | None = Field(None, ge=1)
+    temperature: float | None = Field(None, ge=0, le=100)
+    top_p: float | None = Field(None, gt=0, le=1)
+    seed: int | None = Field(None, ge=0, lt=2**63)
+    stop: Text | Annotated[list[Text], Field(max_length=16)] | None = None
+    frequency_penalty: float | None = Field(None, gt=-1, le=2)
+    stream: bool | None = None
+    stream_options: dict[str, Any] | None = None
+    n: Literal[1] | None = None
+    user: str | None = None
+
+
+class Completion(_Sampled):
+    """A request of ``/v1/completions``."""
+
+    prompt: Text
+    suffix: Text | None = None
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: Literal["text"]
+    text: Text
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Text | Annotated[list[_Part], Field(min_length=1, max_length=1000)]
+
+
+class Chat(_Sampled):
+    """A request of ``/v1/chat/completions``."""
+
+    messages: list[_Message] = Field(min_length=1, max_length=1000)
+    max_completion_tokens: int | None = Field(None, ge=1)
+
+
+class OneModel(ModelManager):
+    """Holds one model, loaded as every verb loads it: from safetensors, and without code of its own unless that is trusted."""
+
+    def __init__(self, source: str, device: str) -> None:
+        self.source = source
+        # Its name in the server's memory, which is never read as a path.
+        super().__init__(device=device, force_model=Path(source).resolve().name or "model")
+
+    def _load_processor(self, *_: Any, **__: Any) -> PreTrainedTokenizerBase:  # type: ignore[override]
+        return load_tokenizer(self.source)
+
+    def _load_model(self, *_: Any, **__: Any) -> PreTrainedModel:
+        return load_model(self.source, device=None if self.device == "auto" else str(self.device))
+
+
+class Guard:
+    """Refuses requests before they are read: of other origins, without the key, too large, or too many at once.
+
+    Args:
+        app: the application.
+        hosts: names under which a client may address the server; None: any.
+        key: that requests must have, if there is one.
+        queue: requests that are answered or wait at one time.
+    """
+
+    def __init__(self, app: Any, hosts: tuple[str, ...] | None, key: str | None, queue: int) -> None:
+        self.app, self.hosts, self.key, self.queue, self.running = app, hosts, key, queue, 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        if refusal := self.refusal(headers):
+            await refused(*refusal)(scope, receive, send)
+            return
+        if self.running >= self.queue:
+            busy = f"{self.queue} requests are being answered already; try again later"
+            await refused(503, busy)(scope, receive, send)
+            return
+        self.running += 1
+        try:
+            body = await asyncio.wait_for(_read(receive), BODY_SECONDS)
+            if body is None:
+                await refused(413, f"the request is larger than {BODY_BYTES:,} bytes")(scope, receive, send)
+                return
+            first: list[dict[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
+
+            async def replayed() -> dict[str, Any]:
+                return first.pop() if first else await receive()
+
+            await self.app(scope, replayed, send)
+        except TimeoutError:
+            await refused(408, f"the request did not arrive within {BODY_SECONDS} seconds")(scope, receive, send)
+        finally:
+            self.running -= 1
+
+    def refusal(self, headers: dict[str, str]) -> tuple[int, str] | None:
+        """Status and sentence of a request that is refused by its headers."""
+        host = headers.get("host", "")
+        # A page of another site can have a name of its own that leads here (DNS rebinding), so the name is checked too.
+        if self.hosts is not None and urlsplit(f"//{host}").hostname not in self.hosts:
+            return 403, f"this server is addressed as {self.hosts[0]}, not as {host[:100]!r}"
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != host:
+            return 403, f"requests of pages of another origin ({origin[:100]}) are refused"
+        given = headers.get("authorization", "").removeprefix("Bearer ")
+        if self.key is not None and not hmac.compare_digest(given.encode(), self.key.encode()):
+            return 401, "the request has not this server's key (Authorization: Bearer KEY)"
+        length = headers.get("content-length", "0")
+        if not length.isdigit() or len(length) > 15 or int(length) > BODY_BYTES:
+            return 413, f"the request is larger than {BODY_BYTES:,} bytes"
+        return None
+
+
+async def _read(receive: Receive) -> bytes | None:
+    """The body of a request; None if it is too large."""
+    body = b""
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if len(body) > BODY_BYTES:
+            return None
+        if not message.get("more_body", False):
+            return body
+
+
+def refused(status: int, why: str) -> JSONResponse:
+    """A refusal in the form that clients of the protocol read."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return JSONResponse({"error": {"message": why, "type": kind, "code": status}}, status_code=status)
+
+
+def build_app(models: OneModel, most_tokens: int) -> FastAPI:
+    """The application: ``/v1/completions``, ``/v1/chat/completions``, ``/v1/models`` and ``/health``.
+
+    Args:
+        most_tokens: of one answer.
+    """
+    name = str(models.force_model)
+    names = {name, models.source, str(Path(models.source).resolve())}
+    model, tokenizer = models.load_model_and_processor(models.process_model_name(name))
+    state = GenerationState()
+    completion, chat = CompletionHandler(models, state), ChatCompletionHandler(models, state)
+    app = FastAPI(title="contextwise serve", docs_url=None, redoc_url=None, openapi_url=None)
+    limit = positions(model.config)
+
+    @app.exception_handler(HTTPException)
+    async def refuse(_: Request, problem: HTTPException) -> JSONResponse:
+        return refused(problem.status_code, str(problem.detail))
+
+    @app.exception_handler(404)
+    @app.exception_handler(405)
+    async def unknown(request: Request, _: Any) -> JSONResponse:
+        return refused(404, f"there is no {request.method} {request.url.path[:100]}; POST /v1/completions continues a prompt")
+
+    @app.exception_handler(Exception)
+    async def fail(_: Request, problem: Exception) -> JSONResponse:
+        return refused(500, f"the model failed: {type(problem).__name__}")
+
+    async def checked(request: Request, form: type[_Sampled]) -> dict[str, Any]:
+        """The fields of a request that are given, with the number of tokens that the model has room for."""
+        try:
+            values = form.model_validate(json.loads(await request.body()))
+        except ValidationError as error:
+            raise HTTPException(400, _problems(error)) from None
+        except (ValueError, RecursionError) as error:
+            raise HTTPException(400, f"the request is not JSON ({str(error)[:100]})") from None
+        if values.model is not None and values.model not in names:
+            raise HTTPException(400, f"the model here is {models.source}, not {values.model[:100]!r}")
+        if values.temperature is not None and 0 < values.temperature < LOWEST_TEMPERATURE:
+            raise HTTPException(400, f"temperature must be 0 or at least {LOWEST_TEMPERATURE}")
+        prompt = prompt_tokens(values)
+        if not prompt:
+            raise HTTPException(400, "the prompt holds no token; give some text")
+        room = most_tokens if limit is None else min(most_tokens, limit - prompt)
+        if room < 1:
+            raise HTTPException(400, f"the prompt has {prompt} tokens, but the model has {limit} positions; shorten it")
+        content = values.model_dump(exclude_none=True, exclude={"max_completion_tokens", "n", "user"})
+        wanted = getattr(values, "max_completion_tokens", None) or values.max_tokens or DEFAULT_TOKENS
+        return content | {"model": name, "max_tokens": min(wanted, room)}
+
+    def prompt_tokens(values: Any) -> int:
+        if isinstance(values, Completion):
+            return len(tokenizer(values.prompt).input_ids)
+        if tokenizer.chat_template is None:
+            raise HTTPException(400, "the model's tokenizer has no chat template; use /v1/completions")
+        try:
+            messages = completion.get_processor_inputs_from_messages(
+                values.model_dump()["messages"], models.get_model_modality(model, processor=tokenizer)
+            )
+            return len(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True).input_ids)
+        except Exception as error:  # the template's own refusals
+            raise HTTPException(400, f"the chat template refuses the messages ({str(error)[:200]})") from None
+
+    @app.post("/v1/completions")
+    async def completions(request: Request) -> Any:
+        return await completion.handle_request(await checked(request, Completion), _id())
+
+    @app.post("/v1/chat/completions")
+    async def chat_completions(request: Request) -> Any:
+        return await chat.handle_request(await checked(request, Chat), _id())
+
+    @app.get("/v1/models")
+    async def list_models() -> Any:
+        return {"object": "list", "data": [{"id": models.source, "object": "model", "owned_by": "contextwise"}]}
+
+    @app.get("/health")
+    async def health() -> Any:
+        return {"status": "ok"}
+
+    return app
+
+
+def _id() -> str:
+    from uuid import uuid4
+
+    return str(uuid4())
+
+
+def _problems(error: ValidationError) -> str:
+    parts = []
+    for problem in error.errors()[:5]:
+        field, text = ".".join(map(str, problem["loc"])), problem["msg"]
+        unknown = problem["type"] == "extra_forbidden"
+        parts.append(f"{field or 'the request'}: {'is not supported' if unknown else text[0].lower() + text[1:]}"[:200])
+    return "; ".join(parts)
+
+
+def run_server(
+    source: str, host: str, port: int, device: str, key: str | None, most_tokens: int, queue: int
+) -> None:
+    """Answer requests until a signal stops the process.
+
+    Raises:
+        ConfigError: the port is taken, or the address is not one of this machine.
+        CheckpointError: the model cannot be loaded.
+    """
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"nothing can listen at {host}:{port} ({reason}); choose another --port or --host") from None
+    with listener:
+        app = build_app(OneModel(source, device), most_tokens)
+        hosts = (host, *LOOPBACK) if host in LOOPBACK else None
+        guarded = Guard(app, hosts, key, queue)
+        config = uvicorn.Config(guarded, log_level="warning", timeout_graceful_shutdown=5)
+        uvicorn.Server(config).run(sockets=[listener])

@@ -1,0 +1,140 @@
+"""Every write may fail: one sentence, what was there is unchanged, and the next call succeeds; so after a power failure."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from contextwise.base.files import PARTIAL
+from faults import POWER_FAILS, Disk, fresh, no_file_above, tree, until_power_fails
+from processes import _FORKS
+from small import recipe_values, save_model, small_gpt2, write_documents
+
+SAME_BYTES = ("out/corpus/", "model/", "out/v.npy", "out/shared/")
+"""Files that two runs of a command write alike; others hold times."""
+COMMANDS = {
+    "prepare": "prepare text.jsonl --tokenizer train:300 --out out/corpus",
+    "prepare again": "prepare text.jsonl --tokenizer train:300 --out old/corpus --overwrite",
+    "train": "train recipe.yaml --out out/run",
+    "evaluate": "evaluate model --corpus old/corpus --limit 2 --out out/loss",
+    "evaluate again": "evaluate model --corpus old/corpus --limit 2 --out old/loss --overwrite",
+    "curve": "curve model --corpus old/corpus --samples 8 --out out/curve",
+    "embed": "embed model lines.txt --out out/v.npy",
+    "export": "export model --out out/shared",
+    "report": "report old/run --out out/report.html",
+    "report again": "report old/run --out old/report.html",
+}
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a text, a corpus, a recipe, a model, and results of earlier commands."""
+    from contextwise.data import Corpus, prepare_corpus
+    from contextwise.evaluation.kernel import measure
+    from contextwise.evaluation.measures.loss import Loss
+    from contextwise.training import Recipe, train
+
+    folder = tmp_path_factory.mktemp("template")
+    write_documents(folder / "text.jsonl", 12)
+    (folder / "lines.txt").write_text("one line\nanother\n")
+    prepare_corpus(folder / "text.jsonl", "bytes", folder / "old" / "corpus", validation=0.3)
+    values = recipe_values(folder / "old" / "corpus", folder / "old" / "run", steps=2, save_every=1)
+    values["training"] |= {"evaluate_every": 1, "log_every": 1}
+    train(Recipe.model_validate(values))
+    del values["output"]
+    values["data"]["corpus"] = "old/corpus"
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(values))
+    save_model(folder / "model", small_gpt2())
+    corpus = Corpus.open(folder / "old" / "corpus", "validation")
+    measure(folder / "model", Loss(limit=1), corpus, out=folder / "old" / "loss")
+    (folder / "old" / "report.html").write_text("an older page")
+    return folder
+
+
+def chosen(count: int, number: int, every: bool) -> list[int]:
+    """The operations that fail: all, or some drawn ones, the same in each run."""
+    return list(range(1, count + 1)) if every else sorted(random.Random(count).sample(range(1, count + 1), min(number, count)))
+
+
+def whole(contextwise: Callable, template: Path, folder: Path, command: str) -> tuple[dict[str, str], int]:
+    """The files after the undisturbed command, and the number of its operations."""
+    contextwise.folder = fresh(template, folder)
+    with Disk(folder).installed() as disk:
+        status, _, errors = contextwise(command)
+    assert status == 0, errors
+    return tree(folder), len(disk.operations)
+
+
+def same(files: dict[str, str], expected: dict[str, str]) -> None:
+    """The same files, of the same content where it does not depend on the time."""
+    assert files.keys() == expected.keys()
+    for name in files:
+        if any(part in name for part in SAME_BYTES):
+            assert files[name] == expected[name], name
+
+
+def finished(contextwise: Callable, folder: Path, command: str, expected: dict[str, str], outcome: tuple) -> None:
+    """After a command that may have failed: one sentence, nothing lost or left over, and the same command succeeds."""
+    status, _, errors = outcome
+    lines = [line for line in errors.splitlines() if line.startswith("error: ")]
+    assert status in (0, 2) and "Traceback" not in errors and "unexpected" not in errors, errors
+    if status == 2:
+        assert len(lines) == 1, errors
+        assert not [path for path in folder.rglob("*") if PARTIAL in path.name], errors
+    status, _, errors = contextwise(command)
+    assert status == 0, errors
+    same(tree(folder), expected)
+
+
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_operation_on_files_may_fail(contextwise, template: Path, tmp_path: Path, name: str, every: bool) -> None:
+    command = COMMANDS[name]
+    expected, count = whole(contextwise, template, tmp_path / "whole", command)
+    before = tree(template)
+    for number in chosen(count, 3, every):
+        for stays in (False, True) if every else (bool(number % 2),):
+            folder = contextwise.folder = fresh(template, tmp_path / "faulty")
+            with Disk(folder, number, stays).installed() as disk:
+                outcome = contextwise(command)
+            if outcome[0]:
+                now = tree(folder)
+                assert {file: now.get(file) for file in before} == before, disk.operations[number - 1]
+            finished(contextwise, folder, command, expected, outcome)
+
+
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_file_may_grow(contextwise, template: Path, tmp_path: Path, name: str, every: bool) -> None:
+    command, before = COMMANDS[name], tree(template)
+    expected, _ = whole(contextwise, template, tmp_path / "whole", command)
+    sizes = sorted({path.stat().st_size for path in (tmp_path / "whole").rglob("*") if path.is_file()})
+    limits = sorted({limit for size in sizes for limit in (size - 1, size // 2) if limit >= 0}) if every else [40, 3000]
+    for limit in limits:
+        folder = contextwise.folder = fresh(template, tmp_path / "faulty")
+        with no_file_above(limit):
+            outcome = contextwise(command)
+        if outcome[0]:
+            now = tree(folder)
+            assert {file: now.get(file) for file in before} == before, limit
+        finished(contextwise, folder, command, expected, outcome)
+
+
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_after_a_power_failure_the_same_command_succeeds(
+    contextwise, template: Path, tmp_path: Path, name: str, every: bool
+) -> None:
+    command = COMMANDS[name]
+    expected, count = whole(contextwise, template, tmp_path / "whole", command)
+    for number in chosen(count, 1, every):
+        folder = contextwise.folder = fresh(template, tmp_path / "faulty")
+        process = _FORKS.Process(target=until_power_fails, args=(folder, command.split(), number))
+        process.start()
+        process.join()
+        assert process.exitcode == POWER_FAILS
+        status, _, errors = contextwise(command)
+        assert status == 0, errors
+        same(tree(folder), expected)

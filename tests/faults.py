@@ -1,0 +1,193 @@
+"""A disk that fails in the middle of a command, and a power failure after which only what was synced is left."""
+
+import builtins
+import contextlib
+import errno
+import hashlib
+import io
+import os
+import resource
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import safetensors.torch
+from safetensors import SafetensorError
+
+from contextwise import cli
+
+POWER_FAILS = 99
+"""Exit status of a process in which the power failed."""
+_ERRORS = {"fsync": errno.EIO, "rename": errno.EIO}
+
+
+@contextlib.contextmanager
+def no_file_above(size: int) -> Iterator[None]:
+    """While this lasts, the system refuses to let any file of this process grow beyond ``size`` bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+class _File(io.FileIO):
+    """A file whose writes are operations of a disk."""
+
+    def __init__(self, disk: "Disk", path: str, mode: str) -> None:
+        self.disk = disk
+        super().__init__(path, mode)
+
+    def write(self, data: Any, /) -> int:
+        self.disk.operation("write", self.name)
+        return super().write(data)
+
+
+class Disk:
+    """The operations on files below a folder while the ``with`` block runs: opening to write, writes, fsync, rename, mkdir.
+
+    Writes of libraries in Rust and C++ are one operation for each file; :func:`no_file_above` fails inside them.
+
+    Args:
+        fails: number of the operation that fails, from 1; 0: none.
+        stays: whether all operations after it fail too.
+        power: the power fails at that operation instead: the process ends at once.
+
+    Attributes:
+        operations: all, in order.
+        synced: inode -> time of change that was synced.
+        renamed: (source, target) of the last rename whose folder was not synced.
+    """
+
+    def __init__(self, root: Path, fails: int = 0, stays: bool = False, power: Callable[["Disk"], None] | None = None):
+        self.root, self.fails, self.stays, self.power = str(root.resolve()), fails, stays, power
+        self.operations: list[str] = []
+        self.synced: dict[int, int] = {}
+        self.renamed: tuple[str, str] | None = None
+        self._open, self._fsync, self._rename, self._mkdir = builtins.open, os.fsync, os.rename, os.mkdir
+
+    def operation(self, kind: str, path: Any) -> None:
+        name = os.path.abspath(os.fsdecode(path))
+        if not name.startswith(self.root):
+            return
+        self.operations.append(f"{kind} {name.removeprefix(self.root)}")
+        number = len(self.operations)
+        if number == self.fails or (self.stays and 0 < self.fails < number):
+            if self.power is not None:
+                self.power(self)
+                os._exit(POWER_FAILS)
+            code = _ERRORS.get(kind, errno.ENOSPC)
+            raise OSError(code, os.strerror(code))
+
+    def open(self, file: Any, mode: str = "r", buffering: int = -1, *arguments: Any, **options: Any) -> Any:
+        if isinstance(file, int) or not set("wax+") & set(mode) or not self._below(file):
+            return self._open(file, mode, buffering, *arguments, **options)
+        self.operation("open", file)
+        raw = _File(self, os.fsdecode(file), mode.replace("b", "").replace("t", ""))
+        if buffering == 0:
+            return raw
+        buffer = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
+        return buffer if "b" in mode else io.TextIOWrapper(buffer, *arguments, **options)
+
+    def _below(self, file: Any) -> bool:
+        return os.path.abspath(os.fsdecode(file)).startswith(self.root)
+
+    def fsync(self, descriptor: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        self.operation("fsync", path)
+        self._fsync(descriptor)
+        status = os.fstat(descriptor)
+        self.synced[status.st_ino] = status.st_mtime_ns
+        if self.renamed is not None and path == os.path.dirname(self.renamed[1]):
+            self.renamed = None
+
+    def rename(self, source: Any, target: Any, **options: Any) -> None:
+        self.operation("rename", target)
+        replaced = os.path.lexists(target)
+        self._rename(source, target, **options)
+        pair = os.path.abspath(os.fsdecode(source)), os.path.abspath(os.fsdecode(target))
+        self.renamed = None if replaced else pair
+
+    def mkdir(self, path: Any, *arguments: Any, **options: Any) -> None:
+        self.operation("mkdir", path)
+        self._mkdir(path, *arguments, **options)
+
+    def _library(self, function: Any, error: type[Exception], place: int) -> Any:
+        """A function of a library that writes the file at the argument ``place``."""
+
+        def write(*arguments: Any, **options: Any) -> Any:
+            if isinstance(arguments[place], str | os.PathLike):
+                try:
+                    self.operation("write", arguments[place])
+                except OSError as problem:
+                    raise error(f"I/O error: {problem.strerror} (os error {problem.errno})") from None
+            return function(*arguments, **options)
+
+        return write
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator["Disk"]:
+        """Let all operations of this process pass here."""
+        with contextlib.ExitStack() as stack:
+            for module, name, function in (
+                (builtins, "open", self.open),
+                (io, "open", self.open),
+                (os, "fsync", self.fsync),
+                (os, "rename", self.rename),
+                (os, "replace", self.rename),
+                (os, "mkdir", self.mkdir),
+                (pq, "write_table", self._library(pq.write_table, OSError, 1)),
+                (pa.ipc, "new_stream", self._library(pa.ipc.new_stream, OSError, 0)),
+                (
+                    safetensors.torch,
+                    "serialize_file",
+                    self._library(safetensors.torch.serialize_file, SafetensorError, 1),
+                ),
+            ):
+                stack.enter_context(mock.patch.object(module, name, function))
+            yield self
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """Relative path -> SHA-256 of every file below a folder, lock files left out."""
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.name.endswith(".lock")
+    }
+
+
+def until_power_fails(root: Path, words: list[str], fails: int) -> None:
+    """Run a command in this process until its operation ``fails``, and leave on the disk what a power failure would.
+
+    Of files that changed since they were last synced, nothing is left but the name; a rename whose folder was not synced
+    has not happened.
+    """
+
+    def lose(disk: Disk) -> None:
+        if disk.renamed is not None and os.path.lexists(disk.renamed[1]):
+            disk._rename(disk.renamed[1], disk.renamed[0])
+        for path in root.rglob("*"):
+            if path.is_file() and (status := path.stat()).st_size:
+                if disk.synced.get(status.st_ino) != status.st_mtime_ns:
+                    os.truncate(path, 0)
+
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(nowhere, standard)
+    os.chdir(root)
+    sys.argv = ["contextwise", *words]
+    with Disk(root, fails, power=lose).installed():
+        cli.main()
+
+
+def fresh(template: Path, folder: Path) -> Path:
+    """A copy of a folder; file times are those of now."""
+    shutil.rmtree(folder, ignore_errors=True)
+    return Path(shutil.copytree(template, folder, copy_function=shutil.copyfile))
