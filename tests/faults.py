@@ -1,5 +1,6 @@
 """A disk that fails in the middle of a command, and a power failure after which only what was synced is left."""
 
+# ruff: noqa: PTH100, PTH115, PTH120
 import builtins
 import contextlib
 import errno
@@ -65,7 +66,9 @@ class Disk:
         renamed: (source, target) of the last rename whose folder was not synced.
     """
 
-    def __init__(self, root: Path, fails: int = 0, stays: bool = False, power: Callable[["Disk"], None] | None = None):
+    def __init__(
+        self, root: Path, fails: int = 0, stays: bool = False, power: Callable[["Disk"], None] | None = None
+    ):
         self.root, self.fails, self.stays, self.power = str(root.resolve()), fails, stays, power
         self.operations: list[str] = []
         self.synced: dict[int, int] = {}
@@ -174,9 +177,9 @@ def until_power_fails(root: Path, words: list[str], fails: int) -> None:
         if disk.renamed is not None and os.path.lexists(disk.renamed[1]):
             disk._rename(disk.renamed[1], disk.renamed[0])
         for path in root.rglob("*"):
-            if path.is_file() and (status := path.stat()).st_size:
-                if disk.synced.get(status.st_ino) != status.st_mtime_ns:
-                    os.truncate(path, 0)
+            status = path.stat()
+            if path.is_file() and status.st_size and disk.synced.get(status.st_ino) != status.st_mtime_ns:
+                os.truncate(path, 0)
 
     nowhere = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):

@@ -20,7 +20,25 @@ from processes import _FORKS
 SECONDS, MEMORY = 30, 12 * 2**30
 """What a command may take."""
 VALUES: tuple[Any, ...] = (
-    *(None, True, False, "", " ", "10", "1e3", "none", ".", "..", "/", "/dev/null", "/dev/zero", "a" * 300, "\x00", "é\n", "`rm`"),
+    *(
+        None,
+        True,
+        False,
+        "",
+        " ",
+        "10",
+        "1e3",
+        "none",
+        ".",
+        "..",
+        "/",
+        "/dev/null",
+        "/dev/zero",
+        "a" * 300,
+        "\x00",
+        "é\n",
+        "`rm`",
+    ),
     *(0, -1, 1, 2, 3, 7, 2**31 - 1, 2**31, 2**53, 2**63, 2**64, 10**30, -(10**30)),
     *(0.5, 1.0, 1.5, -0.0, 1e-300, 1e-9, 1e9, 1e30, 1e308, -1e308, float("nan"), float("inf")),
     *([], {}, [[]], [0], ["a", "a"], {"a": 1}, {1: 2}, {"": {}}),
@@ -125,7 +143,21 @@ def mutated_bytes(content: bytes, draw: random.Random) -> bytes:
         elif how == 3:
             data[at : at + length] = draw.randbytes(length)
         else:
-            data[at:at] = draw.choice([b"\x00", b"\xff", b"\xef\xbb\xbf", b"'", b'"', b"{", b"[", b"\n", b"&a *a", b"1e999", b"\\ud800"])
+            data[at:at] = draw.choice(
+                [
+                    b"\x00",
+                    b"\xff",
+                    b"\xef\xbb\xbf",
+                    b"'",
+                    b'"',
+                    b"{",
+                    b"[",
+                    b"\n",
+                    b"&a *a",
+                    b"1e999",
+                    b"\\ud800",
+                ]
+            )
     return bytes(data)
 
 

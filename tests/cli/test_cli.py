@@ -1,7 +1,11 @@
 """What every command shares: quick help, exit statuses, and errors that people can read."""
 
+import errno
+import os
+import signal
 import subprocess
 import sys
+import time
 from importlib import metadata
 from pathlib import Path
 
@@ -91,7 +95,7 @@ def exit_status_of(problem: BaseException, monkeypatch: pytest.MonkeyPatch) -> i
 
 @pytest.mark.parametrize(
     ("kind", "status"),
-    [(ConfigError, 2), (DataError, 2), (CheckpointError, 2), (TrainingError, 1), (Interrupted, 1)],
+    [(ConfigError, 2), (DataError, 2), (CheckpointError, 2), (TrainingError, 1), (Interrupted, 130)],
 )
 def test_exit_statuses(
     kind: type[ContextwiseError],
@@ -107,12 +111,132 @@ def test_control_c_has_its_own_exit_status(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_status_of(KeyboardInterrupt(), monkeypatch) == 130
-    assert capsys.readouterr() == ("", "")
+    assert capsys.readouterr() == ("", "stopped by Ctrl-C\n")
 
 
-def test_an_error_of_the_program_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ZeroDivisionError):
-        exit_status_of(ZeroDivisionError(), monkeypatch)
+def test_an_unexpected_error_is_one_sentence_and_a_file_with_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["contextwise", "train", "x.yaml"])
+    assert exit_status_of(ZeroDivisionError("of seven\nby nothing"), monkeypatch) == 1
+    (file,) = tmp_path.iterdir()
+    assert capsys.readouterr().err == (
+        f"error: unexpected ZeroDivisionError: of seven; the traceback is in {file} (--traceback shows it): please report it\n"
+    )
+    text = file.read_text()
+    assert text.startswith("contextwise ") and "contextwise train x.yaml" in text
+    assert "Traceback" in text and "by nothing" in text and file.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("words", [["--traceback", "train"], ["train", "x.yaml", "--traceback"]])
+def test_a_traceback_is_shown_on_request(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["contextwise", *words])
+    assert exit_status_of(ConfigError("it went wrong"), monkeypatch) == 2
+    assert "Traceback" in capsys.readouterr().err and "--traceback" not in sys.argv
+    monkeypatch.setattr("sys.argv", ["contextwise", "generate", "m", "--", "--traceback"])
+    assert exit_status_of(ConfigError("it went wrong"), monkeypatch) == 2
+    assert "Traceback" not in capsys.readouterr().err and sys.argv[-1] == "--traceback"
+
+
+@pytest.mark.parametrize(
+    ("problem", "status", "message"),
+    [
+        (OSError(errno.ENOSPC, "full"), 2, "no space left on the disk; "),
+        (RuntimeError("I/O error: No space left on device (os error 28)"), 2, "no space left on the disk; "),
+        (
+            OSError(errno.ENAMETOOLONG, "File name too long", "x" * 9),
+            2,
+            "xxxxxxxxx cannot be used: File name too long",
+        ),
+        (MemoryError(), 2, "the memory of this machine is not enough; "),
+        (
+            RuntimeError("can't allocate memory: you tried 9 bytes"),
+            2,
+            "the memory of this machine is not enough (can't ",
+        ),
+    ],
+)
+def test_errors_of_the_system_are_explained(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    problem: Exception,
+    status: int,
+    message: str,
+) -> None:
+    assert exit_status_of(problem, monkeypatch) == status
+    assert capsys.readouterr().err.startswith(f"error: {message}")
+
+
+def test_a_full_disk_that_caused_another_error_is_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        try:
+            raise OSError(errno.EDQUOT, "quota")
+        except OSError:
+            raise ValueError("not saved")  # noqa: B904
+    except ValueError as error:
+        assert exit_status_of(error, monkeypatch) == 2
+    assert "no space left" in capsys.readouterr().err
+
+
+def test_names_that_are_no_text_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["contextwise", "corpus", "a\udcff"])
+    with pytest.raises(SystemExit) as raised:
+        cli.main()
+    assert raised.value.code == 2 and "is not UTF-8 text" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_end_any_verb_with_one_line_and_their_status(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: signal.Signals
+) -> None:
+    def app() -> None:
+        os.kill(os.getpid(), number)
+        time.sleep(10)
+
+    before = signal.getsignal(number)
+    monkeypatch.setattr(cli, "app", app)
+    with pytest.raises(SystemExit) as raised:
+        cli.main()
+    name = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}[number]
+    assert raised.value.code == 128 + number
+    assert capsys.readouterr() == ("", f"stopped by {name}\n")
+    assert signal.getsignal(number) == before
+
+
+def caught(process: int) -> int:
+    """The signals that a process has handlers for, as bits."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("SigCgt")).split()[1], 16)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_at_any_instant_of_the_start(number: signal.Signals) -> None:
+    for hundredth in range(20):
+        process = subprocess.Popen(
+            [COMMAND, "corpus", "no/corpus"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        while not caught(process.pid) & (1 << signal.SIGTERM - 1):  # until then Python itself is starting
+            time.sleep(0.001)
+        time.sleep(hundredth / 50)
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=60)
+        assert output == "" and "Traceback" not in errors and len(errors.splitlines()) == 1, errors
+        assert process.returncode in (2, 128 + number)
+
+
+def test_a_full_standard_output_is_one_line() -> None:
+    for arguments in ("--version", "reproduce --list"):
+        done = run("bash", "-c", f"{COMMAND} {arguments} > /dev/full")
+        assert done.returncode == 1
+        assert done.stderr == "error: standard output cannot be written: No space left on device\n"
 
 
 def test_only_the_first_process_of_a_launch_speaks(

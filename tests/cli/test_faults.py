@@ -55,7 +55,11 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def chosen(count: int, number: int, every: bool) -> list[int]:
     """The operations that fail: all, or some drawn ones, the same in each run."""
-    return list(range(1, count + 1)) if every else sorted(random.Random(count).sample(range(1, count + 1), min(number, count)))
+    return (
+        list(range(1, count + 1))
+        if every
+        else sorted(random.Random(count).sample(range(1, count + 1), min(number, count)))
+    )
 
 
 def whole(contextwise: Callable, template: Path, folder: Path, command: str) -> tuple[dict[str, str], int]:
@@ -75,7 +79,9 @@ def same(files: dict[str, str], expected: dict[str, str]) -> None:
             assert files[name] == expected[name], name
 
 
-def finished(contextwise: Callable, folder: Path, command: str, expected: dict[str, str], outcome: tuple) -> None:
+def finished(
+    contextwise: Callable, folder: Path, command: str, expected: dict[str, str], outcome: tuple
+) -> None:
     """After a command that may have failed: one sentence, nothing lost or left over, and the same command succeeds."""
     status, _, errors = outcome
     lines = [line for line in errors.splitlines() if line.startswith("error: ")]
@@ -90,7 +96,9 @@ def finished(contextwise: Callable, folder: Path, command: str, expected: dict[s
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_operation_on_files_may_fail(contextwise, template: Path, tmp_path: Path, name: str, every: bool) -> None:
+def test_every_operation_on_files_may_fail(
+    contextwise, template: Path, tmp_path: Path, name: str, every: bool
+) -> None:
     command = COMMANDS[name]
     expected, count = whole(contextwise, template, tmp_path / "whole", command)
     before = tree(template)
@@ -111,7 +119,11 @@ def test_no_file_may_grow(contextwise, template: Path, tmp_path: Path, name: str
     command, before = COMMANDS[name], tree(template)
     expected, _ = whole(contextwise, template, tmp_path / "whole", command)
     sizes = sorted({path.stat().st_size for path in (tmp_path / "whole").rglob("*") if path.is_file()})
-    limits = sorted({limit for size in sizes for limit in (size - 1, size // 2) if limit >= 0}) if every else [40, 3000]
+    limits = (
+        sorted({limit for size in sizes for limit in (size - 1, size // 2) if limit >= 0})
+        if every
+        else [40, 3000]
+    )
     for limit in limits:
         folder = contextwise.folder = fresh(template, tmp_path / "faulty")
         with no_file_above(limit):

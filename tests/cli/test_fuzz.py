@@ -39,7 +39,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small_recipe(folder: Path) -> dict[str, Any]:
     values = recipe_values(folder / "corpus", folder / "out", steps=2, save_every=1)
     values["model"] |= {"layers": 1, "width": 8}
-    values["training"] |= {"evaluate_every": 1, "evaluation_tokens": 64, "workers": 0, "schedule": "wsd", "optimizer": "adamw"}
+    values["training"] |= {
+        "evaluate_every": 1,
+        "evaluation_tokens": 64,
+        "workers": 0,
+        "schedule": "wsd",
+        "optimizer": "adamw",
+    }
     return values | {"seed": 3, "objective": {"name": "causal"}}
 
 
@@ -55,7 +61,11 @@ def test_mutated_recipes(folder: Path, tmp_path: Path, rounds: int) -> None:
         # Status 1: it trained, and the loss was no finite number.
         if (problem := ended.problem((0, 1, 2))) is not None:
             problems.append(f"{recipe.read_bytes()!r}\n{problem}")
-        if ended.status == 2 and out.exists() and [file for file in out.iterdir() if not file.name.startswith(".")]:
+        if (
+            ended.status == 2
+            and out.exists()
+            and [file for file in out.iterdir() if not file.name.startswith(".")]
+        ):
             problems.append(f"left behind: {[*out.iterdir()]}\n{recipe.read_bytes()!r}\n{ended.errors}")
         shutil.rmtree(out, ignore_errors=True)
     assert tree(folder) == before
@@ -95,8 +105,12 @@ def write_hostile_texts(folder: Path) -> dict[str, Path]:
         "false.parquet": b"PAR1 not really PAR1",
         "word.txt": b"a" * 300_000,
         "blanks.txt": b"x" + b" " * 300_000 + b"x",
-        "reserved.jsonl": b'{"text": "some words", "input_ids": 1, "n_bytes": "x", "document_hash": []}\n' * 30,
-        "names.jsonl": json.dumps({"text": "some words", "": 1, "a\u0000b": 2, "\U0001f600": [1, "x"]}).encode() + b"\n",
+        "reserved.jsonl": b'{"text": "some words", "input_ids": 1, "n_bytes": "x", "document_hash": []}\n'
+        * 30,
+        "names.jsonl": json.dumps(
+            {"text": "some words", "": 1, "a\u0000b": 2, "\U0001f600": [1, "x"]}
+        ).encode()
+        + b"\n",
     }
     for name, content in contents.items():
         (folder / name).write_bytes(content)
@@ -144,7 +158,11 @@ def commands_on(place: Path) -> dict[str, list[list[str]]]:
     recipe.write_text(yaml.safe_dump(small_recipe(place)))
     corpus, measured = ["--corpus", "corpus"], ["--out", "result"]
     return {
-        "corpus": [["corpus", "corpus"], ["evaluate", "model", *corpus, *measured], ["train", "recipe.yaml", "--out", "out"]],
+        "corpus": [
+            ["corpus", "corpus"],
+            ["evaluate", "model", *corpus, *measured],
+            ["train", "recipe.yaml", "--out", "out"],
+        ],
         "model": [
             ["evaluate", "model", *corpus, *measured],
             ["generate", "model", "the", "--max-new-tokens", "3"],
@@ -161,8 +179,21 @@ def commands_on(place: Path) -> dict[str, list[list[str]]]:
     }
 
 
-HOSTILE_WORDS = [str(value) for value in VALUES if not isinstance(value, list | dict) and "\x00" not in str(value)]
-HOSTILE_WORDS += ["9" * 5000, "meta", "train:99999999999", "cuda:99", "\udcff", "run", "corpus", "model", "text.jsonl", "-5"]
+HOSTILE_WORDS = [
+    str(value) for value in VALUES if not isinstance(value, list | dict) and "\x00" not in str(value)
+]
+HOSTILE_WORDS += [
+    "9" * 5000,
+    "meta",
+    "train:99999999999",
+    "cuda:99",
+    "\udcff",
+    "run",
+    "corpus",
+    "model",
+    "text.jsonl",
+    "-5",
+]
 
 
 @pytest.mark.parametrize("rounds", ROUNDS)
@@ -181,8 +212,16 @@ def test_hostile_command_lines(folder: Path, tmp_path: Path, rounds: int) -> Non
         shutil.copytree(folder, place)
         verb = draw.choice(verbs)
         parameters = parsed.commands[verb].make_context(verb, [], resilient_parsing=True).command.params
-        options = {parameter.opts[0]: parameter for parameter in parameters if parameter.opts[0].startswith("-")}
-        words = [verb, *(draw.choice(["run", "model", "corpus", "text.jsonl", draw.choice(HOSTILE_WORDS)]) for _ in range(draw.randint(0, 2)))]
+        options = {
+            parameter.opts[0]: parameter for parameter in parameters if parameter.opts[0].startswith("-")
+        }
+        words = [
+            verb,
+            *(
+                draw.choice(["run", "model", "corpus", "text.jsonl", draw.choice(HOSTILE_WORDS)])
+                for _ in range(draw.randint(0, 2))
+            ),
+        ]
         if "--corpus" in options:
             words += ["--corpus", "corpus"]
         for name in draw.sample(sorted(options), min(len(options), draw.randint(0, 3))):
@@ -192,7 +231,9 @@ def test_hostile_command_lines(folder: Path, tmp_path: Path, rounds: int) -> Non
     report(problems)
 
 
-def test_numbers_that_are_not_finite_in_weights_are_refused(contextwise, folder: Path, tmp_path: Path) -> None:
+def test_numbers_that_are_not_finite_in_weights_are_refused(
+    contextwise, folder: Path, tmp_path: Path
+) -> None:
     model = Path(shutil.copytree(folder / "model", tmp_path / "model"))
     weights = load_file(model / "model.safetensors")
     weights["transformer.wte.weight"][3, 3] = np.nan

@@ -64,7 +64,9 @@ def test_code_that_is_trusted_runs(evil: Path, tmp_path: Path, monkeypatch: pyte
     assert (tmp_path / "ran").exists()
 
 
-def test_the_command_line_trusts_only_where_it_is_told_to(contextwise, evil: Path, tmp_path: Path, corpus_folder: Path) -> None:
+def test_the_command_line_trusts_only_where_it_is_told_to(
+    contextwise, evil: Path, tmp_path: Path, corpus_folder: Path
+) -> None:
     contextwise.refused(f"generate {evil} the", "give --trust-remote-code")
     assert not (tmp_path / "ran").exists()
     # It is loaded then; what else the stranger's class lacks is an error of its own.
@@ -83,13 +85,21 @@ def test_every_load_passes_through_one_function() -> None:
         for line in path.read_text().splitlines()
         if ".from_pretrained(" in line and not line.strip().startswith(("f'", 'f"', "*(", "#"))
     }
-    assert calls == {"base/pretrained.py", "models/cue/parts.py", "models/cue/modeling.py"}  # the latter: super()
+    assert calls == {
+        "base/pretrained.py",
+        "models/cue/parts.py",
+        "models/cue/modeling.py",
+    }  # the latter: super()
 
 
 def test_an_export_holds_no_code_no_pickle_and_no_folder_of_this_machine(tmp_path: Path) -> None:
     folder = save_model(tmp_path / "model", small_gpt2())
     config = json.loads((folder / "config.json").read_text())
-    config |= {"_name_or_path": "/home/someone/secret", "auto_map": {"AutoConfig": "evil.EvilConfig"}, "note": "/home/someone/x"}
+    config |= {
+        "_name_or_path": "/home/someone/secret",
+        "auto_map": {"AutoConfig": "evil.EvilConfig"},
+        "note": "/home/someone/x",
+    }
     (folder / "config.json").write_text(json.dumps(config))
     for name in ("evil.py", "pytorch_model.bin", "training_args.bin", "optimizer.pt", "weights.pkl"):
         (folder / name).write_bytes(b"evil")
@@ -99,7 +109,17 @@ def test_an_export_holds_no_code_no_pickle_and_no_folder_of_this_machine(tmp_pat
     out = export_model_folder(folder, tmp_path / "out")
     names = {path.name for path in out.iterdir()}
     assert names == {
-        *("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "LICENSE")
+        *(
+            "config.json",
+            "generation_config.json",
+            "model.safetensors",
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "LICENSE",
+        )
     }
-    assert "someone" not in (out / "config.json").read_text() and "auto_map" not in (out / "config.json").read_text()
+    assert (
+        "someone" not in (out / "config.json").read_text()
+        and "auto_map" not in (out / "config.json").read_text()
+    )
     assert AutoConfig.from_pretrained(out).n_embd == 16

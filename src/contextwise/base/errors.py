@@ -91,6 +91,6 @@ class Interrupted(ContextwiseError):
 
 
 def refuse_pipe(path: Path) -> None:
-    """Raise an OSError for a named pipe, a socket or a device, which could be read without end; ``/dev/fd`` is a shell's pipe."""
+    """Raise an OSError for a named pipe, a socket or a device, which may have no end; ``/dev/fd`` is a shell's pipe."""
     if path.exists() and not path.is_file() and not path.is_dir() and path.parent.name != "fd":
         raise OSError(errno.EINVAL, "it is a pipe, a socket or a device; give a file", str(path))

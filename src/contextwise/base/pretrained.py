@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 UNTRUSTED = (
-    "it can only be loaded by running the Python code that comes with it; read that code, and give --trust-remote-code (Python: "
+    "it can only be loaded by running the Python code in it; read that code, and give --trust-remote-code (in Python: "
     "contextwise.base.pretrained.trust.remote_code = True) if you trust its author"
 )
 

@@ -93,7 +93,11 @@ class RunFolder:
         for line in lines:
             with contextlib.suppress(ValueError, RecursionError):
                 row = json.loads(line)
-                if isinstance(row, dict) and isinstance(row.get("step"), int) and kind in (None, row.get("kind")):
+                if (
+                    isinstance(row, dict)
+                    and isinstance(row.get("step"), int)
+                    and kind in (None, row.get("kind"))
+                ):
                     rows.append(row)
         return rows
 

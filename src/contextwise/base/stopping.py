@@ -1,17 +1,13 @@
 """SIGINT and SIGTERM end the command line with one line and one exit status, whatever it is doing.
 
-:mod:`contextwise` imports this module first: a signal that arrives while the command is being imported ends the process at once.
-Later, inside :func:`raising`, it raises :class:`Stopped`, so that what is open is closed; measurements and training install a
-handler of their own, which lets them save (:class:`contextwise.base.progress.Interruption`).
+:mod:`contextwise` imports this module first: a signal that arrives while the command is being imported ends the process at
+once. Later, inside :class:`Raising`, it raises :class:`Stopped`, so that what is open is closed; measurements and training
+install a handler of their own, which lets them save (:class:`contextwise.base.progress.Interruption`).
 """
 
-import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from types import FrameType
-from typing import Any
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _EXIT_STATUS = 128
@@ -53,51 +49,50 @@ def message() -> str:
     return f"stopped by {'Ctrl-C' if name == 'SIGINT' else name}"
 
 
-def end_at_once(number: int, _: FrameType | None = None) -> None:
+def end_at_once(number: int, _: object = None) -> None:
     """Handle a signal while nothing is open: print a line and end the process."""
     received.number = number
-    if os.environ.get("RANK", "0") == "0":
-        with contextlib.suppress(OSError):
+    try:
+        if os.environ.get("RANK", "0") == "0":
             os.write(2, f"{message()}\n".encode())
-    os._exit(exit_status())
+    finally:
+        os._exit(exit_status())
 
 
-@contextlib.contextmanager
-def raising() -> Iterator[None]:
-    """Let the signals raise :class:`Stopped` inside the block; no effect outside the main thread."""
-    process, hook = os.getpid(), sys.unraisablehook
-    previous: dict[signal.Signals, Any] = {}
+if is_command():
+    for _number in SIGNALS:
+        signal.signal(_number, end_at_once)
 
-    def handle(number: int, _: FrameType | None) -> None:
-        if os.getpid() != process:  # a forked child
+
+class Raising:
+    """Context in which the signals raise :class:`Stopped`; no effect outside the main thread."""
+
+    def __enter__(self) -> None:
+        received.number, received.raised = None, False
+        self.process, self.hook = os.getpid(), sys.unraisablehook
+        try:
+            self.previous = {number: signal.signal(number, self.handle) for number in SIGNALS}
+        except ValueError:  # not the main thread, which alone receives signals
+            self.previous = {}
+        else:
+            sys.unraisablehook = self.unraisable
+
+    def __exit__(self, *_: object) -> None:
+        sys.unraisablehook = self.hook
+        for number, handler in self.previous.items():
+            signal.signal(number, handler)
+
+    def handle(self, number: int, _: object) -> None:
+        """Raise :class:`Stopped`; end a forked child as the signal would."""
+        if os.getpid() != self.process:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
         received.number, received.raised = number, True
         raise Stopped
 
-    def unraisable(problem: Any) -> None:
-        # Raised where Python cannot pass it on, in a finalizer for instance.
+    def unraisable(self, problem: "sys.UnraisableHookArgs") -> None:
+        """End the process where Python cannot pass the exception on, in a finalizer for instance."""
         if isinstance(problem.exc_value, Stopped):
             end_at_once(received.number or signal.SIGINT)
-        hook(problem)
-
-    received.number, received.raised = None, False
-    try:
-        for number in SIGNALS:
-            previous[number] = signal.signal(number, handle)
-    except ValueError:  # not the main thread, which alone receives signals
-        yield
-        return
-    sys.unraisablehook = unraisable
-    try:
-        yield
-    finally:
-        sys.unraisablehook = hook
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-if is_command():
-    for _number in SIGNALS:
-        signal.signal(_number, end_at_once)
+        self.hook(problem)

@@ -13,6 +13,7 @@ import os
 import re
 import shlex
 import signal
+import stat
 import sys
 import tempfile
 import traceback
@@ -133,12 +134,14 @@ def _options(
         typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
     ] = False,
     traceback: Annotated[  # main() has taken this and the next
-        bool, typer.Option("--traceback", help="Show the traceback of an error; may stand after the verb too.")
+        bool,
+        typer.Option("--traceback", help="Show the traceback of an error; may stand after the verb too."),
     ] = False,
     trust_remote_code: Annotated[
         bool,
         typer.Option(
-            "--trust-remote-code", help="Run the Python code that comes with a model; may stand after the verb too."
+            "--trust-remote-code",
+            help="Run the Python code that comes with a model; may stand after the verb too.",
         ),
     ] = False,
 ) -> None:
@@ -178,7 +181,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names of files need not be text
     try:
-        with stopping.raising():
+        with stopping.Raising():
             status = _status_of_command()
     except stopping.Stopped:  # while the end was reported
         stopping.end_at_once(stopping.received.number or signal.SIGINT)
@@ -195,7 +198,8 @@ def _status_of_command() -> int:
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException as error:
-        status = _report(error, show_traceback)
+        of_output = isinstance(error, OSError) and error.filename is None and _output_is_full()
+        status = _output_failed(error) if of_output else _report(error, show_traceback)
     if stopping.received.raised:
         if first_process():
             console.print(stopping.message())
@@ -245,10 +249,14 @@ def _of_the_system(error: BaseException) -> ContextwiseError | None:
         return DataError("no space left on the disk; free some space, and run the same command again")
     if isinstance(error, OSError) and error.filename is not None:
         return DataError(f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}")
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or _NO_MEMORY in str(error):
+    if (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or _NO_MEMORY in str(error)
+    ):
         reason = " ".join(str(error).split())[:160]
         return ConfigError(
-            f"the memory of this machine is not enough{f' ({reason})' if reason else ''}; take a smaller model, context or batch"
+            f"the memory of this machine is not enough{reason and f' ({reason})'}; take a smaller model, context or batch"
         )
     return None
 
@@ -268,14 +276,28 @@ def _unexpected(error: BaseException) -> str:
     return f"unexpected {what}; the traceback is in {path} (--traceback shows it): please report it"
 
 
+def _output_is_full() -> bool:
+    """Whether standard output is ``/dev/full``, or a file on a full disk."""
+    try:
+        os.write(1, b"")  # an error for /dev/full alone
+        return stat.S_ISREG(os.fstat(1).st_mode) and os.fstatvfs(1).f_bavail == 0
+    except OSError:
+        return True
+
+
 def _flushed(status: int) -> int:
-    """Write what standard output still holds; the exit status, 1 if that fails."""
+    """Write what standard output still holds; the exit status, not 0 if that fails."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
     except OSError as error:
-        if not isinstance(error, BrokenPipeError) and not status:
-            print_error(f"standard output cannot be written: {error.strerror}")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
-        return status or 1
+        return status or _output_failed(error)
     return status
+
+
+def _output_failed(error: OSError) -> int:
+    """Print that standard output cannot be written, if its reader did not end; the exit status."""
+    if not isinstance(error, BrokenPipeError):
+        print_error(f"standard output cannot be written: {os.strerror(error.errno or 0)}")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more at its end
+    return 1

@@ -267,8 +267,12 @@ def serve(
     key_file: Annotated[
         Path | None, Option(help="File with a key that every request must have.", show_default="no key")
     ] = None,
-    max_tokens: Annotated[int, Option(min=1, max=2**20, help="Maximum number of tokens of an answer.")] = 2048,
-    queue: Annotated[int, Option(min=1, max=10_000, help="Requests that are answered or wait at one time.")] = 32,
+    max_tokens: Annotated[
+        int, Option(min=1, max=2**20, help="Maximum number of tokens of an answer.")
+    ] = 2048,
+    queue: Annotated[
+        int, Option(min=1, max=10_000, help="Requests that are answered or wait at one time.")
+    ] = 32,
 ) -> None:
     """Answer OpenAI-compatible requests, with the handlers of transformers.
 

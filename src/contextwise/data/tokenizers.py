@@ -124,7 +124,9 @@ def vocabulary_to_learn(spec: str) -> int | None:
     if not (number.isascii() and number.isdigit()):
         raise ConfigError(f"tokenizer is {spec!r}, but train: takes a vocabulary size, such as train:4096")
     if len(number) > 7 or int(number) > LARGEST_VOCABULARY:
-        raise ConfigError(f"tokenizer is {spec[:60]!r}, but a vocabulary has at most {LARGEST_VOCABULARY:,} tokens")
+        raise ConfigError(
+            f"tokenizer is {spec[:60]!r}, but a vocabulary has at most {LARGEST_VOCABULARY:,} tokens"
+        )
     if int(number) < 257:
         raise ConfigError(
             f"tokenizer is {spec!r}, but a vocabulary needs at least 257 tokens: 256 bytes and end-of-text"

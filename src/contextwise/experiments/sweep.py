@@ -19,7 +19,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, field_validator, model_validator
 
-from contextwise.base.config import Name, read_yaml, Settings, validate, with_overrides
+from contextwise.base.config import Name, Settings, read_yaml, validate, with_overrides
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError
 from contextwise.base.files import atomic_write, read_json, write_json
 from contextwise.base.progress import say

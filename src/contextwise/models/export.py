@@ -65,7 +65,9 @@ def export_model_folder(
             if file.name in files or not file.is_file():
                 continue
             if not (_may_be_shared(file, folder) or (variant and file.name == Path(variant).name)):
-                say(f"note: {file.name} is left out: an export holds weights, configuration, tokenizer and texts")
+                say(
+                    f"note: {file.name} is left out: an export holds weights, configuration, tokenizer and texts"
+                )
                 continue
             content = read_json(file, "the configuration") if file.name in CONFIGS else {}
             if (shared := _shared(content)) != content:

@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 import yaml
 
 from contextwise.base.estimates import Estimate
+from contextwise.base.files import without_folders
 from contextwise.base.tables import Column, Table
 from contextwise.models.sizes import readable_count
 from contextwise.reports import page

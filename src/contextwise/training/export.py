@@ -169,8 +169,8 @@ def model_card(run: RunFolder, standalone: bool) -> str:
     lines = [
         f"from transformers import {loader}{', AutoTokenizer' * tokenizer}",
         *([] if standalone or not ours else ["import contextwise  # registers the model"]),
-        f'model = {loader}.from_pretrained({name}{trust})',
-        *([f'tokenizer = AutoTokenizer.from_pretrained({name})'] if tokenizer else []),
+        f"model = {loader}.from_pretrained({name}{trust})",
+        *([f"tokenizer = AutoTokenizer.from_pretrained({name})"] if tokenizer else []),
     ]
     if cue is not None:
         config: Any = load_config(run.path)
@@ -208,7 +208,7 @@ def context_encoder_card(source: str | Path) -> str | None:
     lines = [
         "from transformers import AutoModel",
         "import contextwise  # registers the model",
-        f'model = AutoModel.from_pretrained({json.dumps(name, ensure_ascii=False)})',
+        f"model = AutoModel.from_pretrained({json.dumps(name, ensure_ascii=False)})",
         "",
         *_encoded(config),
         "e_cue = model(contexts)  # or: contextwise embed MODEL --contexts contexts.jsonl --out cue.npy",

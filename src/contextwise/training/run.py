@@ -179,9 +179,13 @@ def _check_memory(recipe: Recipe, inputs: TrainingInputs, processes: PartialStat
     needed, _ = training_memory(inputs.config, 0)
     frozen = isinstance(recipe.model, CueModel) or getattr(recipe.model, "freeze_backbone", False)
     if needed > total * (4 if frozen else 1):
+        parameters, where = (
+            readable_count(parameter_count(inputs.config)),
+            "this machine" if on_cpu else "the GPU",
+        )
         raise ConfigError(
-            f"the model has {readable_count(parameter_count(inputs.config))} parameters, which with gradients and optimizer take "
-            f"{needed / 1e9:,.0f} GB, but {'this machine' if on_cpu else 'the GPU'} has {total / 1e9:,.0f} GB; take a smaller one"
+            f"the model has {parameters} parameters, which with gradients and optimizer take {needed / 1e9:,.0f} GB, but "
+            f"{where} has {total / 1e9:,.0f} GB; take a smaller one"
         )
 
 

@@ -136,20 +136,27 @@ class SizedModel(ModelSettings):
     family: Literal["gpt2", "gpt_neox", "llama", "qwen3", "lstm", "bert", "t5"] = Field(
         "gpt2", description="decoders, an encoder (bert), an encoder-decoder (t5)"
     )
-    vocab_size: int | None = Field(None, ge=2, le=MOST_WORDS, description="vocabulary size; by default the tokenizer's")
+    vocab_size: int | None = Field(
+        None, ge=2, le=MOST_WORDS, description="vocabulary size; by default the tokenizer's"
+    )
     size: str = "nano"
     layers: int | None = Field(None, ge=1, le=DEEPEST, description="instead of those of the size")
     width: int | None = Field(None, ge=1, le=WIDEST)
     heads: int | None = Field(None, ge=1, le=WIDEST)
     feed_forward: int | None = Field(
-        None, ge=1, le=WIDEST, description="inner width of each block; by default the family's (4 times the width)"
+        None,
+        ge=1,
+        le=WIDEST,
+        description="inner width of each block; by default the family's (4 times the width)",
     )
     extra_layers: int = Field(
         0,
         le=DEEPEST,
         description="additional layers: 2 for the parameter-matched baseline; negative for a trunk below heads with layers",
     )
-    max_context: int | None = Field(None, ge=1, le=LONGEST, description="positions; by default the training context")
+    max_context: int | None = Field(
+        None, ge=1, le=LONGEST, description="positions; by default the training context"
+    )
     context_predictor: ContextPredictorSettings | None = None
     multi_token: MultiTokenSettings | None = None
     variant: VariantSettings | None = Field(None, description="a model of your own: path.py:Name")
@@ -271,7 +278,9 @@ class ContextEncoderSettings(TextSettings):
 
     context_layers: int | None = Field(None, ge=0, le=DEEPEST, description="2 if not given")
     context_heads: int | None = Field(None, ge=1, le=WIDEST, description="4 if not given")
-    context_feed_forward: int | None = Field(None, ge=1, le=WIDEST, description="4 times the width if not given")
+    context_feed_forward: int | None = Field(
+        None, ge=1, le=WIDEST, description="4 times the width if not given"
+    )
     context_dropout: float = Field(0.0, ge=0, lt=1, description="probability to drop a context in training")
 
 
@@ -279,7 +288,9 @@ class JointStage(SentenceSettings, ContextEncoderSettings):
     """The stage that trains decoder and context encoder together."""
 
     stage: Literal["joint"]
-    width: int | None = Field(None, ge=1, le=WIDEST, description="of e_cue; the sentence encoder's if not given")
+    width: int | None = Field(
+        None, ge=1, le=WIDEST, description="of e_cue; the sentence encoder's if not given"
+    )
 
 
 class AdaptStage(ContextEncoderSettings):
@@ -297,7 +308,9 @@ class ProxyStage(SentenceSettings):
     stage: Literal["proxy"]
     autoencoder: str = Field(description="a run of model.family unigram_autoencoder")
     noise: float = Field(0.0, ge=0, description="sigma of the noise on proxies (Eq. 7)")
-    width: int | None = Field(None, ge=1, le=WIDEST, description="of e_cue; the sentence encoder's if not given")
+    width: int | None = Field(
+        None, ge=1, le=WIDEST, description="of e_cue; the sentence encoder's if not given"
+    )
 
 
 class SwapStage(SentenceSettings, TextSettings):
@@ -338,7 +351,9 @@ class AutoencoderModel(ModelSettings):
 
     learning_rate: ClassVar[float] = 1e-3
     family: Literal["unigram_autoencoder"]
-    vocab_size: int | None = Field(None, ge=2, le=MOST_WORDS, description="vocabulary size; by default the tokenizer's")
+    vocab_size: int | None = Field(
+        None, ge=2, le=MOST_WORDS, description="vocabulary size; by default the tokenizer's"
+    )
     width: int = Field(16, ge=1, le=WIDEST, description="width of the code")
 
 

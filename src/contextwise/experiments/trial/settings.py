@@ -5,10 +5,9 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field, field_validator, model_validator
 
-from contextwise.base.config import Name, parse_yaml, read_yaml, Settings, validate, with_overrides
+from contextwise.base.config import Name, Settings, parse_yaml, read_yaml, validate, with_overrides
 from contextwise.base.errors import ConfigError, Problem
 from contextwise.base.recipes import recipe_path, shipped_recipe
 from contextwise.comparison.sequential import Documents
