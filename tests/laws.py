@@ -9,6 +9,7 @@ import numpy as np
 import yaml
 
 from contextwise.analysis.sweep_points import SweepPoint
+from contextwise.base.runs import RunFolder
 from small import write_rows
 
 SIZES = {"pico": 150e3, "nano": 900e3, "micro": 2.9e6}
@@ -89,6 +90,6 @@ def write_sweep(
         rows = [{"kind": "curve", "best_context_loss": point.loss, **asdict(point)} for point in own]
         write_rows(run / "metrics.jsonl", rows)
         if name not in unfinished:
-            (run / "summary.json").write_text("{}")
+            RunFolder(run).write_summary({})
     (folder / "plan.json").write_text(json.dumps({"corpus": "0" * 64, "runs": plan}))
     return folder

@@ -131,7 +131,7 @@ class Program:
             os.close(end)
         self.stdin = os.fdopen(to_stdin, "w")
         self.stdout, self.stderr = os.fdopen(from_stdout), os.fdopen(from_stderr)
-        self.kill = self._process.kill
+        self.kill, self.pid = self._process.kill, self._process.pid
 
     @property
     def returncode(self) -> int | None:
@@ -147,6 +147,13 @@ class Program:
             texts = self.stdout.read(), self.stderr.read()
         self._process.join()
         return texts
+
+
+def forked(function: Callable[..., None], *arguments: object) -> multiprocessing.Process:
+    """A function of a module of the tests, in a process of its own, started."""
+    process = _FORKS.Process(target=function, args=arguments)
+    process.start()
+    return process  # type: ignore[return-value]
 
 
 def start_training(recipe_file: Path, delay: float = 0.0, processes: int = 1) -> TrainingProcesses:

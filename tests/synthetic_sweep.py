@@ -70,7 +70,7 @@ def write_run(sweep: Sweep, run: PlannedRun, measurements: int, noise: float, gp
     draw = np.random.default_rng([run.seed, run.context, run.parameters])
     steps = [round(run.steps * (i + 1) / measurements) for i in range(measurements)]
     write_rows(folder.metrics_file, [measured(run, step, draw.normal(0, noise)) for step in steps])
-    write_json(folder.summary_file, {"name": run.id})
+    folder.write_summary({"name": run.id})
 
 
 def measured(run: PlannedRun, step: int, off: float = 0.0) -> dict[str, Any]:

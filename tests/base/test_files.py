@@ -1,7 +1,9 @@
 """Files and folders that are complete or absent."""
 
+import contextlib
 import errno
 import os
+import socket
 
 import numpy as np
 import pytest
@@ -13,10 +15,10 @@ from contextwise.base.files import (
     exclusive,
     is_held,
     read_json,
-    sha256_file,
     write_json,
     write_vectors,
 )
+from contextwise.base.hashes import sha256_file
 from processes import Program
 
 
@@ -209,3 +211,105 @@ def test_vectors_on_a_full_disk(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="no space left while writing the vectors"):
         write_vectors(tmp_path / "v.npy", [ROWS], 7)
     assert [file.read_text() for file in tmp_path.iterdir()] == ["before"]
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_nothing_is_written_once_the_lock_was_removed(tmp_path, inside):
+    """Another process may have the output from then on, whose lock stays."""
+    target = tmp_path / "run"
+    removed = "lock file .*lock was removed while this process used the run"
+    with exclusive(target, "the run", inside=inside):
+        write_json(target / "a.json", 1)
+        (target / ".lock" if inside else tmp_path / ".run.lock").unlink()
+        with exclusive_of_another_process(target, inside):
+            for write in (
+                lambda: write_json(target / "a.json", 2),
+                lambda: write_json(target / "new" / "b.json", 2),
+                lambda: write_vectors(target / "v.npy", [ROWS], 7),
+                lambda: atomic_directory(target / "folder").__enter__(),
+            ):
+                with pytest.raises(DataError, match=removed):
+                    write()
+            assert read_json(target / "a.json", "it") == 1
+            assert {path.name for path in target.iterdir()} <= {"a.json", ".lock"}
+    write_json(target / "a.json", 3)
+
+
+@contextlib.contextmanager
+def exclusive_of_another_process(path, inside):
+    program = (
+        "import sys; from pathlib import Path; from contextwise.base.files import exclusive\n"
+        "with exclusive(Path(sys.argv[1]), 'the run', inside=sys.argv[2] == 'True'):\n"
+        "    print('held', flush=True); sys.stdin.read()"
+    )
+    process = Program(program, path, inside)
+    assert process.stdout.readline() == "held\n"
+    yield process
+    assert is_held(path, inside=inside)
+    process.communicate()
+    assert not is_held(path, inside=inside)
+
+
+def test_a_folder_whose_lock_was_removed_while_it_was_written_does_not_appear(tmp_path):
+    with pytest.raises(DataError, match="lock was removed"), atomic_directory(tmp_path / "folder"):
+        (tmp_path / ".folder.lock").unlink()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_is_killed_between_two_renames_loses_nothing(tmp_path):
+    """Without an exchange of folders the old one is moved away first; the next process moves it back."""
+    (tmp_path / "folder.partial-old").mkdir()
+    (tmp_path / "folder.partial-old" / "a").write_text("old")
+    with pytest.raises(RuntimeError), atomic_directory(tmp_path / "folder", replace=True):
+        raise RuntimeError
+    assert (tmp_path / "folder" / "a").read_text() == "old"
+
+
+@pytest.fixture
+def no_flock(monkeypatch):
+    """A file system without ``flock``."""
+
+    def refused(file, operation):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("contextwise.base.files.fcntl.flock", refused)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_file_is_the_lock_where_there_is_no_flock(tmp_path, no_flock, inside):
+    target = tmp_path / "run"
+    with exclusive(target, "the run", inside=inside):
+        assert is_held(target, inside=inside)
+        with (
+            pytest.raises(
+                ConfigError, match=rf"using the run .*\(process {os.getpid()} on .* remove .*lock.owner\)"
+            ),
+            exclusive(target, "the run", inside=inside),
+        ):
+            pass
+        write_json(target / "a.json", 1)
+    assert not is_held(target, inside=inside)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["a.json"]
+    with (
+        pytest.raises(DataError, match="lock.owner was removed"),
+        exclusive(target, "the run", inside=inside),
+    ):
+        next(tmp_path.rglob("*.owner")).unlink()
+        write_json(target / "a.json", 2)
+    assert read_json(target / "a.json", "it") == 1
+
+
+def test_the_file_of_a_killed_process_is_removed_and_that_of_another_machine_is_not(tmp_path, no_flock):
+    process = Program("print()")
+    process.communicate()
+    owner = tmp_path / ".run.lock.owner"
+    owner.write_text(f"{socket.gethostname()} {process.pid}")
+    assert not is_held(tmp_path / "run")
+    with exclusive(tmp_path / "run", "the run"):
+        assert owner.read_text().endswith(f" {os.getpid()}")
+    owner.write_text("elsewhere 1")
+    assert is_held(tmp_path / "run")
+    refused = pytest.raises(ConfigError, match=r"\(process 1 on elsewhere; if it has ended, remove .*owner\)")
+    with refused, exclusive(tmp_path / "run", "the run"):
+        pass
+    assert owner.read_text() == "elsewhere 1"

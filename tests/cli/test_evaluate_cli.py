@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
+from contextwise.base.runs import RunFolder
 from contextwise.data import prepare_corpus
 from contextwise.evaluation.kernel import results_of
 from small import small_gpt2, write_rows, write_run
@@ -27,7 +28,7 @@ def workplace(tmp_path_factory):
             folder / "runs" / name, small_gpt2(corpus.vocab_size, seed=seed), corpus.tokenizer(), recipe
         )
         trained_on = {"path": "corpus", "fingerprint": corpus.fingerprint}
-        (run / "summary.json").write_text(json.dumps({"tokens": 10, "seconds": 1.0, "corpus": trained_on}))
+        RunFolder(run).write_summary({"tokens": 10, "seconds": 1.0, "corpus": trained_on})
     return folder
 
 

@@ -11,6 +11,7 @@ import yaml
 from rich.console import Console
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
+from contextwise.base.runs import RunFolder
 from contextwise.comparison.comparison import compare
 from contextwise.comparison.tables import comparison_tables
 from measured import write_evaluation
@@ -84,7 +85,7 @@ def write_run(
         "seconds": tokens / speed,
         "corpus": {"path": "data/books", "fingerprint": "train"},
     }
-    (folder / "summary.json").write_text(json.dumps(summary))
+    RunFolder(folder).write_summary(summary)
     rows = [
         {
             "kind": "validation",
@@ -178,9 +179,10 @@ def test_a_run_that_ends_before_another_validates_allows_no_equal_time(tmp_path)
 
 def test_runs_that_validated_on_other_data_allow_no_equal_budgets(tmp_path):
     runs = [write_run(tmp_path / name, name, 1, 4.0) for name in ("one", "two")]
-    summary = json.loads((tmp_path / "two" / "summary.json").read_text())
+    two = RunFolder(tmp_path / "two")
+    summary = two.summary()
     summary["corpus"]["fingerprint"] = "other"
-    (tmp_path / "two" / "summary.json").write_text(json.dumps(summary))
+    two.write_summary(summary)
     comparison = compare(runs)
     assert comparison.budgets == [] and any(
         "validated on different data" in note for note in comparison.notes

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.files import sha256_file
+from contextwise.base.hashes import sha256_file
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.data import documents as documents_module
 from contextwise.data.corpus import writing as writing_module

@@ -67,9 +67,8 @@ def write_run(
             "seconds": STEPS * TOKENS_PER_STEP / speed,
             "tokens_per_second": speed,
         }
-        write_json(
-            run.summary_file,
-            {"name": name, "seed": seed, "parameters": parameters, "corpus": corpus, "context": 256, **spent},
+        run.write_summary(
+            {"name": name, "seed": seed, "parameters": parameters, "corpus": corpus, "context": 256, **spent}
         )
     if evaluated:
         evaluate(run, name, shift, parameters)

@@ -15,6 +15,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, TrainingError
+from contextwise.base.hashes import MANIFEST, seal
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.windows import stack
@@ -119,6 +120,35 @@ def test_runs_repeat_and_seeds_matter(whole, corpus_folder, tmp_path):
 def test_micro_batches_add_up_to_the_same_step(whole, corpus_folder, tmp_path):
     train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "micro", micro_batch_tokens=64)))
     assert farthest(whole, tmp_path / "micro") < 1e-5
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_change_nothing(whole, corpus_folder, tmp_path, workers):
+    train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "run", workers=workers)))
+    assert same(whole, tmp_path / "run")
+
+
+def test_threads_change_the_last_bits_only(whole, corpus_folder, tmp_path):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 2)
+    try:
+        train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "run")))
+    finally:
+        torch.set_num_threads(threads)
+    assert farthest(whole, tmp_path / "run") < 1e-5
+
+
+@pytest.mark.slow
+def test_the_number_of_processes_may_change_at_every_start(whole, corpus_folder, tmp_path):
+    recipe = write_recipe(tmp_path, recipe_values(corpus_folder, tmp_path / "run", save_every=3))
+    for processes, step in ((1, 3), (2, 6), (4, 9)):
+        process = start_training(recipe, 0.5, processes)
+        wait_for(lambda step=step: (tmp_path / "run" / "checkpoints" / f"step-{step}").exists(), process)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=90)
+    code, output = finish_training(recipe)
+    assert code == 0, output
+    assert farthest(whole, tmp_path / "run") < 1e-4
 
 
 def test_stopped_twice_by_sigterm_ends_with_the_same_weights(whole, corpus_folder, tmp_path):
@@ -293,8 +323,8 @@ def test_a_checkpoint_of_another_version_refuses_to_resume(stopped, tmp_path, ha
     else:
         harm(state)
     (checkpoint / "state.json").write_text(json.dumps(state))
-    (checkpoint / checkpoints.MANIFEST).unlink()
-    checkpoints.seal(checkpoint)
+    (checkpoint / MANIFEST).unlink()
+    seal(checkpoint)
     with pytest.raises(CheckpointError, match=rf"another version of Contextwise .*{why}.* train anew"):
         train(Recipe.model_validate(recipe | {"output": str(tmp_path / "run")}))
 
@@ -308,14 +338,74 @@ def test_changed_data_refuses_to_resume(corpus_folder, tmp_path):
         train(Recipe.model_validate(values))
 
 
-def test_a_corpus_whose_bytes_changed_is_refused(corpus_folder, tmp_path):
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_a_corpus_whose_bytes_changed_is_refused(corpus_folder, tmp_path, split):
     shutil.copytree(corpus_folder, tmp_path / "corpus")
-    arrow = next((tmp_path / "corpus" / "train").glob("*.arrow"))
+    arrow = next((tmp_path / "corpus" / split).glob("*.arrow"))
     content = bytearray(arrow.read_bytes())
     content[len(content) // 2] ^= 1
     arrow.write_bytes(content)
     with pytest.raises(DataError, match=arrow.name):
         train(Recipe.model_validate(recipe_values(tmp_path / "corpus", tmp_path / "run")))
+
+
+def test_a_finished_run_of_other_data_is_not_finished_already(corpus_folder, tmp_path):
+    text = write_documents(tmp_path / "text.jsonl", seed=5)
+    shutil.copytree(corpus_folder, tmp_path / "corpus")
+    recipe = Recipe.model_validate(
+        recipe_values(tmp_path / "corpus", tmp_path / "run", steps=2, warmup_steps=1)
+    )
+    train(recipe)
+    prepare_corpus(text, "bytes", tmp_path / "corpus", validation=0.1, overwrite=True)
+    with pytest.raises(
+        DataError, match="is finished, but was trained on other documents than .*corpus holds now"
+    ):
+        train(recipe)
+
+
+@pytest.mark.parametrize("harm", ["cut short", "flipped byte", "empty", "of nothing"])
+def test_a_damaged_summary_is_written_again(whole, corpus_folder, tmp_path, harm):
+    shutil.copytree(whole, tmp_path / "run")
+    run = RunFolder(tmp_path / "run")
+    summary, content = run.summary(), bytearray(run.summary_file.read_bytes())
+    content[content.index(b'"steps": 12') + 9] ^= 1
+    run.summary_file.write_bytes(
+        {"cut short": content[:-9], "flipped byte": content, "empty": b""}.get(harm, b"{}")
+    )
+    assert not run.finished
+    with pytest.raises(CheckpointError, match="summary.* run the command that started it again"):
+        run.summary()
+    train(Recipe.model_validate(recipe_values(corpus_folder, run.path)))
+    assert run.summary() == summary
+    assert same(whole, run.path)
+
+
+def test_a_checkpoint_of_another_recipe_is_refused(corpus_folder, tmp_path):
+    """As if a process had left its recipe in the folder of another one."""
+    values = half_done(corpus_folder, tmp_path / "run")
+    run = RunFolder(tmp_path / "run")
+    run.recipe_file.write_text(yaml.safe_dump(run.recipe() | {"seed": 11}))
+    with pytest.raises(CheckpointError, match="step-8 is not of this run .its recipe differs in seed"):
+        train(Recipe.model_validate(values | {"seed": 11}))
+
+
+def test_a_run_stops_when_its_lock_is_removed(corpus_folder, tmp_path, monkeypatch):
+    """Another process may train there from then on; nothing of the first one is written any more."""
+    values = recipe_values(corpus_folder, tmp_path / "run")
+    ended = PretrainingTrainer.end_step
+
+    def removing(self):
+        ended(self)
+        if self.state.global_step == 6:
+            (tmp_path / "run" / ".lock").unlink()
+
+    monkeypatch.setattr(PretrainingTrainer, "end_step", removing)
+    with pytest.raises(
+        DataError, match="the lock file .*lock was removed while this process used the run folder"
+    ):
+        train(Recipe.model_validate(values))
+    assert [row["step"] for row in RunFolder(tmp_path / "run").metrics("train")] == [2, 4]
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-4"]
 
 
 def test_a_folder_that_holds_another_run_is_refused(whole, corpus_folder, tmp_path):

@@ -9,28 +9,37 @@ import ctypes
 import errno
 import fcntl
 import glob
-import hashlib
+import itertools
 import json
 import os
 import re
 import shutil
+import socket
+import time
 import uuid
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import psutil
 
 from contextwise.base.errors import ConfigError, ContextwiseError, DataError
+from contextwise.base.hashes import sealed, unsealed
 from contextwise.base.progress import say
 
 PARTIAL = ".partial-"
+_REPLACED = f"{PARTIAL}old"
 _REFUSED = (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NOT_WRITABLE = {errno.EROFS, errno.ENOENT, errno.EIO, errno.ENAMETOOLONG}
 _NUMBER = re.compile(r"\(os error (\d+)\)")  # in the messages of libraries in Rust
 _PATH = re.compile(r"(~|\.\.)?(/[^/\n{}<>|]+)(/[^/\n{}<>|]+)+/?|~(/[^/\n{}<>|]+)+/?")
+_NO_FLOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.EACCES, errno.ENOSYS, errno.EINVAL, errno.EBADF}
+_ATTEMPTS = 4  # more than one: `is_held` of another process holds a lock for a moment
+_POLL_SECONDS = 0.05
 
 
 def sync_directory(path: Path) -> None:
@@ -49,12 +58,6 @@ def sync_tree(path: Path) -> None:
             with (Path(folder) / name).open("rb") as file:
                 os.fsync(file.fileno())
         sync_directory(Path(folder))
-
-
-def sha256_file(path: Path) -> str:
-    """Hexadecimal SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def system_error(error: BaseException) -> int | None:
@@ -99,12 +102,54 @@ def _lock_file(path: Path, inside: bool) -> Path:
     return path / ".lock" if inside else path.with_name(f".{path.name}.lock")
 
 
+def _owner_file(file: Path) -> Path:
+    """The lock file on a file system without ``flock``."""
+    return file.with_name(f"{file.name}.owner")
+
+
+@dataclass(frozen=True)
+class _Lock:
+    """A lock that this process holds on ``path`` (``what`` in messages), by its lock file ``file``, which is open."""
+
+    path: Path
+    what: str
+    file: Path
+    opened: BinaryIO
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the file is still the one that this process locked; without it, another process can lock ``path``."""
+        try:
+            return os.path.samestat(os.fstat(self.opened.fileno()), self.file.stat())
+        except OSError:
+            return False
+
+
+_held: dict[Path, _Lock] = {}
+
+
+def check_locks(path: Path) -> None:
+    """Raise a DataError if this process locked ``path``, or a folder that contains it, and the lock file was removed since.
+
+    It is called before every write to an output: another process may have locked and written the output in the meantime.
+    """
+    absolute = path.absolute()
+    for lock in list(_held.values()):
+        if (lock.path == absolute or lock.path in absolute.parents) and not lock.in_place:
+            raise DataError(
+                f"{path} was not written: the lock file {lock.file} was removed while this process used {lock.what}, so "
+                "another process may use it too; run the same command again"
+            )
+
+
 @contextlib.contextmanager
 def exclusive(path: Path, what: str, *, wait: bool = False, inside: bool = False) -> Iterator[None]:
     """Lock ``path`` (``what`` in messages: "the corpus") against other processes that lock it, inside the ``with`` block.
 
     The lock is advisory (``flock``), on ``.NAME.lock`` next to ``path``, which need not exist. The system releases it when
-    the process ends in any way. A second lock in the same process also waits or fails.
+    the process ends in any way. A second lock in the same process also waits or fails. On a file system without ``flock`` the
+    lock is the existence of ``.NAME.lock.owner``, which names the process; that of a process of this machine that was killed
+    is removed.
 
     Args:
         wait: wait for the other process, with a message on standard error, instead of failing.
@@ -114,42 +159,103 @@ def exclusive(path: Path, what: str, *, wait: bool = False, inside: bool = False
         ConfigError: another process holds the lock, and ``wait`` is false.
         DataError: the lock file cannot be written.
     """
-    lock = _lock_file(path, inside)
-    with contextlib.ExitStack() as opened:
-        while True:
-            with disk_errors(what, path):
-                lock.parent.mkdir(parents=True, exist_ok=True)
-                file = opened.enter_context(lock.open("a"))
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not wait:
-                    raise ConfigError(
-                        f"another process is using {what} {path}; wait for it to end, or choose another folder"
-                    ) from None
-                say(f"another process is writing {what} {path}; waiting for it to end")
-                fcntl.flock(file, fcntl.LOCK_EX)
-            # The previous holder removed the lock file: a lock on a removed file has no effect, so check and retry.
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
-                    break
-            opened.close()
+    absolute = path.absolute()
+    file = _lock_file(absolute, inside)
+    check_locks(file)
+    for attempt in itertools.count(1):
+        with disk_errors(what, path):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            lock = _locked(absolute, what, file)
+        if lock is not None:
+            break
+        if attempt == _ATTEMPTS:
+            owner = _shown_owner(file)
+            if not wait:
+                raise ConfigError(
+                    f"another process is using {what} {path}{owner}; wait for it to end, or choose another folder"
+                )
+            say(f"another process is writing {what} {path}{owner}; waiting for it to end")
+        time.sleep(_POLL_SECONDS)
+    with lock.opened:
+        _held[lock.file] = lock
         try:
             yield
         finally:
-            lock.unlink(missing_ok=True)
-            fcntl.flock(file, fcntl.LOCK_UN)  # a forked child may still have the file open
+            del _held[lock.file]
+            if lock.in_place:
+                lock.file.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                fcntl.flock(lock.opened, fcntl.LOCK_UN)  # a forked child may still have the file open
+
+
+def _locked(path: Path, what: str, file: Path) -> _Lock | None:
+    """Create and lock the lock file; None if another process holds it."""
+    lock = _Lock(path, what, file, file.open("ab"))
+    try:
+        fcntl.flock(lock.opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if (
+            lock.in_place
+        ):  # the previous holder removes the file when it ends: a lock on a removed file has no effect
+            return lock
+    except OSError as error:
+        if error.errno in _NO_FLOCK:
+            lock.opened.close()
+            file.unlink(missing_ok=True)
+            return _owned(path, what, _owner_file(file))
+        if not isinstance(error, BlockingIOError):
+            raise
+    lock.opened.close()
+    return None
+
+
+def _owned(path: Path, what: str, file: Path) -> _Lock | None:
+    """Create the lock file where there is no ``flock``; None if another process is its owner."""
+    owner = _owner(file)
+    if owner and not _may_live(owner):
+        # Should another process have just replaced the file, its lock is removed here: it notices that at its next write.
+        file.unlink(missing_ok=True)
+    try:
+        opened = file.open("xb", buffering=0)
+    except FileExistsError:
+        return None
+    opened.write(f"{socket.gethostname()} {os.getpid()}".encode())
+    return _Lock(path, what, file, opened)
+
+
+def _owner(file: Path) -> str | None:
+    """Machine and process that own a lock where there is no ``flock``; None without such a lock."""
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+
+
+def _may_live(owner: str) -> bool:
+    """Whether a process of this machine lives; those of other machines may."""
+    host, _, process = owner.partition(" ")
+    return host != socket.gethostname() or not process.isdigit() or psutil.pid_exists(int(process))
+
+
+def _shown_owner(file: Path) -> str:
+    """The owner in a message; nothing if the system knows it."""
+    owner = _owner(_owner_file(file))
+    if owner is None:
+        return ""
+    host, _, process = owner.partition(" ")
+    return f" (process {process or '?'} on {host or '?'}; if it has ended, remove {_owner_file(file)})"
 
 
 def is_held(path: Path, *, inside: bool = False) -> bool:
     """Whether a process holds ``path`` with :func:`exclusive`. The check acquires the lock for a moment."""
+    file = _lock_file(path, inside)
     try:
-        with _lock_file(path, inside).open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with file.open("rb") as opened:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # there is no lock file
-        pass
+    except OSError:  # there is no lock file, or no flock
+        owner = _owner(_owner_file(file))
+        return owner is not None and _may_live(owner)
     return False
 
 
@@ -167,6 +273,9 @@ def atomic_directory(
         DataError: the disk is full, ``path`` cannot be written, or exists without ``replace``.
     """
     with disk_errors(what, path), contextlib.nullcontext() if held else exclusive(path, what, wait=True):
+        replaced = path.with_name(f"{path.name}{_REPLACED}")
+        if replaced.exists() and not path.exists():  # a process was killed while it replaced the folder
+            replaced.rename(path)
         for leftover in path.parent.glob(f"{glob.escape(path.name)}{PARTIAL}*"):
             shutil.rmtree(leftover, ignore_errors=True)
         partial = path.parent / f"{path.name}{PARTIAL}{uuid.uuid4().hex[:8]}"
@@ -174,6 +283,7 @@ def atomic_directory(
         try:
             yield partial
             sync_tree(partial)
+            check_locks(path)
             if replace and path.exists():
                 _exchange(partial, path)
             else:
@@ -196,7 +306,7 @@ def _exchange(partial: Path, path: Path) -> None:
     names = _AT_FDCWD, os.fsencode(partial), _AT_FDCWD, os.fsencode(path)
     if swap is not None and swap(*names, _RENAME_EXCHANGE) == 0:
         return
-    old = path.with_name(f"{path.name}{PARTIAL}old")
+    old = path.with_name(f"{path.name}{_REPLACED}")
     path.rename(old)
     try:
         partial.rename(path)
@@ -216,6 +326,7 @@ def _atomic_file(path: Path, what: str) -> Iterator[BinaryIO]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
+            check_locks(path)
             partial.replace(path)
             sync_directory(path.parent)
         except BaseException:
@@ -229,6 +340,7 @@ def atomic_write(path: Path, content: str | bytes, what: str = "the file") -> No
     The folder is created if it does not exist, except inside a folder of :func:`atomic_directory`: if that was removed, a
     new one would look complete. A full disk or a forbidden write is a :class:`DataError`.
     """
+    check_locks(path)
     if not any(PARTIAL in parent.name and not parent.exists() for parent in path.parents):
         with disk_errors(what, path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -300,3 +412,16 @@ def relative_to_here(text: str) -> str:
         if len(folder.parts) > 1:
             text = text.replace(f"{folder}/", name)
     return text
+
+
+def write_sealed_json(path: Path, values: dict[str, Any], what: str = "the file") -> None:
+    """Write JSON as :func:`write_json` does, with a hash of the values under ``sha256``."""
+    write_json(path, sealed(values), what)
+
+
+def read_sealed_json(path: Path, what: str) -> dict[str, Any]:
+    """Read what :func:`write_sealed_json` wrote; a :class:`DataError` if it is missing, unreadable or has changed."""
+    try:
+        return unsealed(read_json(path, what))
+    except ValueError as error:
+        raise DataError(f"{what} cannot be used: {path}: {error}") from None

@@ -14,8 +14,15 @@ from typing import Any
 import yaml
 
 from contextwise.base.config import read_yaml
-from contextwise.base.errors import CheckpointError, ConfigError
-from contextwise.base.files import atomic_write, disk_errors, exclusive, read_json
+from contextwise.base.errors import CheckpointError, ConfigError, DataError
+from contextwise.base.files import (
+    atomic_write,
+    check_locks,
+    disk_errors,
+    exclusive,
+    read_sealed_json,
+    write_sealed_json,
+)
 
 KEPT_OUT_OF_COMPARISON = {
     "output",
@@ -23,11 +30,13 @@ KEPT_OUT_OF_COMPARISON = {
     "data.replay.corpus",
     "data.watch",
     "model.variant.file",
+    "training.fsdp",
     "training.save_every",
     "training.keep_checkpoints",
     "training.trackers",
     "training.trunk",
     "training.branches",
+    "training.workers",
 }
 """Settings that may differ when a run is resumed: they do not change its result (the data is compared by its hash)."""
 
@@ -60,7 +69,12 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        return self.summary_file.exists()
+        """Whether the run has a summary that is intact: the last step of a run writes it."""
+        try:
+            read_sealed_json(self.summary_file, "the run's summary")
+        except DataError:
+            return False
+        return True
 
     def recipe(self) -> dict[str, Any]:
         """The resolved recipe, as a dictionary."""
@@ -68,11 +82,17 @@ class RunFolder:
 
     def summary(self) -> dict[str, Any]:
         """The summary of a finished run; a :class:`CheckpointError` if it is not finished."""
-        if not self.finished:
-            raise CheckpointError(
-                f"the run {self.path} is not finished; run the command that started it again"
-            )
-        return read_json(self.summary_file, "the run's summary")
+        again = "run the command that started it again"
+        if not self.summary_file.exists():
+            raise CheckpointError(f"the run {self.path} is not finished; {again}")
+        try:
+            return read_sealed_json(self.summary_file, "the run's summary")
+        except DataError as error:
+            raise CheckpointError(f"{error}; {again}") from None
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """Write the summary, the last step of a run."""
+        write_sealed_json(self.summary_file, summary, "the summary")
 
     def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
         """Rows of ``metrics.jsonl``, of one kind (``train``, ``validation``) or of all, without lines that a kill cut short.
@@ -103,6 +123,7 @@ class RunFolder:
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Append one row, in one write."""
+        check_locks(self.metrics_file)
         with disk_errors("metrics", self.metrics_file), self.metrics_file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, allow_nan=False) + "\n")
 

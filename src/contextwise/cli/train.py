@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.progress import first_process
 from contextwise.base.tables import Column, Row, Table
 from contextwise.cli.common import AsJson, set_option, show, show_json, show_line
@@ -243,3 +243,28 @@ def parameters(
     columns += [Column("Stages that train", align="left")] if staged else []
     show_line(f"Parameters of {what}:")
     show(Table("", columns, rows))
+
+
+def verify(
+    run: Annotated[Path, Argument(help="A run, finished or stopped.")],
+    as_json: AsJson = False,
+) -> None:
+    """Check that a run's files are intact and that its newest checkpoint continues as the run did.
+
+    All hashes are compared, and the steps after the checkpoint are taken again:
+    their losses must be those of metrics.jsonl, bit for bit on the same machine.
+    Nothing is written to the run. Exit status 2 if a check fails.
+    """
+    from contextwise.training.verify import verify_run
+
+    checks = []
+    for check in verify_run(run):
+        checks.append(check)
+        if not as_json:
+            show_line(f"{'passed' if check.passed else 'FAILED'}  {check.what}: {check.found}")
+    if as_json:
+        show_json([asdict(check) for check in checks])
+    failed = [check for check in checks if not check.passed]
+    if failed:
+        first = f"{failed[0].what}: {failed[0].found}"
+        raise CheckpointError(f"{len(failed)} of {len(checks)} checks of {run} failed, the first: {first}")

@@ -13,12 +13,12 @@ import numpy as np
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import read_json
+from contextwise.base.hashes import content_key
 from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, RunFolder
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import Result, Subject, is_result, measure
 from contextwise.evaluation.kernel.result import column_or_none
 from contextwise.evaluation.kernel.subject import results_of_model
-from contextwise.evaluation.kernel.work import content_key
 from contextwise.evaluation.measures.loss import Evaluation, Loss
 from contextwise.evaluation.measures.sentences import SentenceLoss
 from contextwise.training.recipe import with_newer_settings

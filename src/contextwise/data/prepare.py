@@ -20,7 +20,8 @@ from typing import Any
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import FEWEST_DOCUMENTS
-from contextwise.base.files import atomic_directory, exclusive, sha256_file, write_json
+from contextwise.base.files import atomic_directory, exclusive, write_json
+from contextwise.base.hashes import sha256_file
 from contextwise.base.progress import console, progress_bar
 from contextwise.data.corpus import Corpus
 from contextwise.data.corpus.corpus import is_corpus, read_manifest, write_manifest
@@ -117,6 +118,7 @@ def prepare_corpus(
             chosen = _learn(reading, vocabulary)
         with atomic_directory(out, "the corpus", replace=overwrite, held=True) as folder:
             write_manifest(folder, _write_corpus(reading, chosen, folder))
+            _check_output(out, overwrite, given)  # something may have appeared there in the meantime
     return _open(out)
 
 

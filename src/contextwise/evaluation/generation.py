@@ -15,7 +15,7 @@ from contextwise.base.files import read_json, write_json
 from contextwise.base.machine import describe_environment
 from contextwise.base.progress import progress_bar
 from contextwise.base.runs import RunFolder
-from contextwise.evaluation.kernel.subject import positions
+from contextwise.evaluation.kernel.subject import Subject, positions
 from contextwise.models import load_model
 from contextwise.models.decoding import generate
 from contextwise.models.loading import load_config
@@ -221,11 +221,11 @@ def time_runs(
 ) -> None:
     """Time the generation of several trained runs against each other; writes ``evaluation/generation.json`` in each.
 
-    Runs that were already measured together with these settings are not measured again.
+    Runs that were already measured together with these settings and weights are not measured again.
     """
     files = [run.evaluation / "generation.json" for run in runs]
-    together = sorted(run.path.resolve().name for run in runs)
-    settings = {"together": together, "asked": [prompt_tokens, new_tokens, repeats]}
+    digests = {run.path.resolve().name: Subject(run.path).digest for run in runs}
+    settings = {"together": digests, "asked": [prompt_tokens, new_tokens, repeats]}
     what = "the timing of generation"
     if all(file.exists() and settings.items() <= read_json(file, what).items() for file in files):
         return

@@ -30,7 +30,7 @@ from transformers import (
 )
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
-from contextwise.models.loading import Device, kind_of, load_config, load_model, load_with_missing
+from contextwise.models.loading import Device, kind_of, load_config, load_model, load_without_heads
 from contextwise.models.losses import final_hidden_states
 from contextwise.objectives.kind import Kind
 
@@ -63,15 +63,10 @@ def load_text_model(
     """
     if text_kind(load_config(path_or_name)) == "decoder":
         return load_model(path_or_name, dtype=dtype, device=device)
-    model, missing = load_with_missing(AutoModel, "model", path_or_name, dtype, device)
-    # A missing pooler or decoder was initialized at random, and is not used; any other missing weight is an error.
-    parts = {name: name.split(".")[0] for name in missing}
-    required = [name for name, part in parts.items() if part not in ("pooler", "decoder")]
-    if required:
-        raise CheckpointError(
-            f"the model {path_or_name} lacks weights such as {required[0]}; download it again"
-        )
-    if "pooler" in parts.values():
+    # The pooler and the decoder are not used: folders without them are complete.
+    unused = ("pooler", "decoder")
+    model, missing = load_without_heads(AutoModel, "model", path_or_name, dtype, device, unused)
+    if any(name.split(".")[0] == "pooler" for name in missing):
         model.pooler = None
     return model
 

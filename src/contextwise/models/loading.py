@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from transformers import (
 )
 
 from contextwise.base.errors import CheckpointError
+from contextwise.base.hashes import check_intact
 from contextwise.base.machine import hub_problem
 from contextwise.base.pretrained import failure_reason, from_pretrained
 from contextwise.objectives.kind import Kind
@@ -163,20 +165,60 @@ def load_as(
     """Load a model with a class that has ``from_pretrained``; ``what`` names the type of model in errors.
 
     Raises:
-        CheckpointError: the model does not exist or is damaged.
+        CheckpointError: the model does not exist, is damaged, lacks weights, or has weights that do not belong to it.
     """
-    return load_with_missing(loader, what, path_or_name, dtype, device)[0]
+    model, missing, unexpected = _loaded(loader, what, path_or_name, dtype, device)
+    _check_complete(path_or_name, missing, unexpected)
+    return model
 
 
-def load_with_missing(
+def load_without_heads(
     loader: Any,
     what: str,
     path_or_name: str | Path,
     dtype: torch.dtype | None = None,
     device: Device = None,
+    unused: Collection[str] = ("pooler",),
 ) -> tuple[Any, list[str]]:
-    """:func:`load_as`, which also returns the names of the weights that the folder lacks (initialized at random)."""
+    """:func:`load_as` for a model whose folder may have other heads; also returns the names of weights that it lacks.
+
+    Those weights have random values.
+
+    Args:
+        unused: parts of the backbone whose weights may be missing too.
+    """
+    model, missing, unexpected = _loaded(loader, what, path_or_name, dtype, device)
+    parts = {name for name, _ in model.base_model.named_children()} - set(unused)
+
+    def of_backbone(names: list[str]) -> list[str]:
+        return [
+            name for name in names if name.removeprefix(f"{model.base_model_prefix}.").split(".")[0] in parts
+        ]
+
+    _check_complete(path_or_name, of_backbone(missing), of_backbone(unexpected))
+    return model, missing
+
+
+def _check_complete(path_or_name: str | Path, missing: list[str], unexpected: list[str]) -> None:
+    """Raise a CheckpointError that names the weights that a model's folder lacks, or that do not belong to the model."""
+    problems = [
+        f"{', '.join(names[:3])}{f' and {len(names) - 3} more' * (len(names) > 3)} {what}"
+        for names, what in ((missing, "missing"), (unexpected, "not part of the model"))
+        if names
+    ]
+    if problems:
+        raise CheckpointError(
+            f"the weights of {path_or_name} do not match its config.json: {'; '.join(problems)}; export or download it "
+            "again, or use the config.json that belongs to it"
+        )
+
+
+def _loaded(
+    loader: Any, what: str, path_or_name: str | Path, dtype: torch.dtype | None, device: Device
+) -> tuple[Any, list[str], list[str]]:
+    """Load a model whose files are intact; also returns the names of missing and of unexpected weights."""
     folder = model_folder(path_or_name)
+    check_intact(folder)
     _register_models()
     try:
         # Weights are loaded from safetensors only: unpickling could run code.
@@ -188,7 +230,7 @@ def load_with_missing(
         raise CheckpointError(f"no {what} could be loaded from {path_or_name}: {reason}") from error
     _check_finite(model, path_or_name)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return model.to(device).eval(), sorted(info["missing_keys"])
+    return model.to(device).eval(), sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
 
 
 def _check_finite(model: PreTrainedModel, source: str | Path) -> None:
@@ -213,6 +255,7 @@ def load_tokenizer(path_or_name: str | Path) -> PreTrainedTokenizerBase:
         raise CheckpointError(
             f"the model {path_or_name} has no tokenizer; save it to the model's folder with tokenizer.save_pretrained"
         )
+    check_intact(folder, unread="*.safetensors")
     try:
         return from_pretrained(AutoTokenizer, folder)
     except Exception as error:

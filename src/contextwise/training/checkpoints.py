@@ -27,17 +27,19 @@ from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
 from contextwise.base.errors import CheckpointError
-from contextwise.base.files import read_json, sha256_file, write_json
+from contextwise.base.files import read_json
+from contextwise.base.hashes import damage
 from contextwise.base.progress import say
 from contextwise.training.metrics import RunMetrics
 
-MANIFEST, STATE = "manifest.json", "state.json"
+STATE = "state.json"
 WEIGHTS, MOMENTS = "weights.safetensors", "optimizer.safetensors"
 STATE_KEYS = {
     "format",
     "step",
     "metrics",
     "fingerprints",
+    "recipe",
     "optimizer_groups",
     "schedule",
     "evaluation_pending",
@@ -77,10 +79,10 @@ def restore(
 ) -> None:
     """Load weights and optimizer state of a checkpoint into a (possibly sharded) model; every process must call it."""
     weights = load_file(folder / WEIGHTS)
-    for name, twin in _ties(model).items():
-        weights.setdefault(name, weights[twin])
     options = StateDictOptions(full_state_dict=True, strict=True)
     with _of_this_version(folder):
+        for name, twin in ties(model).items():
+            weights.setdefault(name, weights[twin])
         set_model_state_dict(model, weights, options=options)
     state: Any = {}
     for key, value in load_file(folder / MOMENTS).items():
@@ -135,7 +137,7 @@ def _of_this_version(folder: Path) -> Iterator[None]:
 _WRAPPERS = {"module", "_orig_mod"}  # added to parameter names by DDP and torch.compile
 
 
-def _ties(model: nn.Module) -> dict[str, str]:
+def ties(model: nn.Module) -> dict[str, str]:
     """Names of tied weights, each with the first name of the same tensor."""
     first: dict[int, str] = {}
     ties = {}
@@ -168,31 +170,6 @@ def restore_random_state(state: dict[str, Any]) -> None:
     torch.set_rng_state(torch.frombuffer(bytearray.fromhex(state["torch"]), dtype=torch.uint8))
     if state["cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(torch.frombuffer(bytearray.fromhex(state["cuda"]), dtype=torch.uint8))
-
-
-def seal(folder: Path) -> None:
-    """Write the manifest, the last file of a checkpoint: size and SHA-256 of every file in ``folder``."""
-    files = {
-        str(file.relative_to(folder)): {"bytes": file.stat().st_size, "sha256": sha256_file(file)}
-        for file in sorted(folder.rglob("*"))
-        if file.is_file()
-    }
-    write_json(folder / MANIFEST, {"format": 1, "files": files}, "the checkpoint")
-
-
-def damage(folder: Path) -> str | None:
-    """Describe the damage of a checkpoint, or None if it is intact."""
-    try:
-        files = read_json(folder / MANIFEST, "its manifest")["files"]
-        for name, entry in files.items():
-            file = folder / name
-            if not file.is_file():
-                return f"{name} is missing"
-            if file.stat().st_size != entry["bytes"] or sha256_file(file) != entry["sha256"]:
-                return f"{name} has changed since it was written"
-    except Exception as error:
-        return f"its manifest cannot be read ({error})"
-    return None
 
 
 def step_of(folder: Path) -> int:

@@ -10,7 +10,8 @@ import torch
 from huggingface_hub import ModelCardData
 
 from contextwise.base.config import validate
-from contextwise.base.files import atomic_directory, read_json, without_folders, write_json
+from contextwise.base.files import atomic_directory, read_json, without_folders
+from contextwise.base.hashes import seal
 from contextwise.base.runs import RunFolder
 from contextwise.data.contexts import ContextSettings
 from contextwise.models.building import parameter_count
@@ -21,6 +22,7 @@ from contextwise.models.sizes import readable_count
 from contextwise.models.spec import build_model
 from contextwise.models.tokenizers import put_around
 from contextwise.models.variant.modeling import VariantConfig
+from contextwise.training.checkpoints import ties
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import trained_parameters
 from contextwise.training.recipe import Recipe
@@ -33,29 +35,30 @@ def export_model(run: RunFolder, inputs: TrainingInputs, weights: dict[str, torc
 
     A CUE model also gets a checkpoint ``parts/NAME`` of each part; the sentence encoder's has the tokenizer.
     """
-    if run.model.exists():
-        return
     model = build_model(inputs.config)
-    model.load_state_dict(weights, strict=False)  # tied weights are stored once
+    for name, twin in ties(model).items():  # stored once
+        weights.setdefault(name, weights[twin])
+    model.load_state_dict(weights)
     model.tie_weights()
     if isinstance(model, CueForCausalLM):
         for name, part in model.parts.items():
-            if (run.path / "parts" / name).exists():  # written before an earlier attempt was killed
-                continue
-            with atomic_directory(run.path / "parts" / name, f"the {name.replace('_', ' ')}") as folder:
+            what = f"the {name.replace('_', ' ')}"
+            with atomic_directory(run.path / "parts" / name, what, replace=True) as folder:
                 part.save_pretrained(folder)
                 if name == "sentence_encoder" and inputs.tokenizer is not None:
                     inputs.tokenizer.save_pretrained(folder)
-    with atomic_directory(run.model, "the model") as folder:
+                seal(folder)
+    tokenizer, kind = inputs.tokenizer, kind_of(inputs.config)
+    if tokenizer is not None and kind != "decoder":
+        # [CLS] and [SEP] around a text for an encoder, end-of-text after it otherwise
+        tokenizer = copy.deepcopy(tokenizer)
+        frame = Frame.of(tokenizer, kind)
+        put_around(tokenizer, frame.before, frame.after)
+    with atomic_directory(run.model, "the model", replace=True) as folder:
         model.save_pretrained(folder)
-        if inputs.tokenizer is None:
-            return
-        tokenizer, kind = inputs.tokenizer, kind_of(inputs.config)
-        if kind != "decoder":  # [CLS] and [SEP] around a text for an encoder, end-of-text after it otherwise
-            tokenizer = copy.deepcopy(tokenizer)
-            frame = Frame.of(tokenizer, kind)
-            put_around(tokenizer, frame.before, frame.after)
-        tokenizer.save_pretrained(folder)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder)
+        seal(folder)
 
 
 def write_summary(trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingInputs) -> None:
@@ -80,12 +83,13 @@ def write_summary(trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingI
         "validation_loss": losses[-1]["loss"] if losses else None,
         "replay_loss": losses[-1].get("replay_loss") if losses else None,
         "corpus": {"path": Path(inputs.corpus.path).name, "fingerprint": inputs.corpus.fingerprint},
+        "fingerprints": inputs.fingerprints,
     }
     if metrics.trunk is not None:
         summary["trunk"] = metrics.trunk
     if inputs.sentences is not None:
         summary["sentences"] = inputs.sentences.facts
-    write_json(run.summary_file, summary, "the summary")
+    run.write_summary(summary)
 
 
 LOADERS = {

@@ -10,7 +10,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
+from contextwise.base.errors import CheckpointError
 from contextwise.base.files import atomic_directory
+from contextwise.base.hashes import damage, seal
 from contextwise.base.progress import console, say
 from contextwise.data.windows import LastTenthWindows, last_tenth_length, log_bins
 from contextwise.training import checkpoints
@@ -115,6 +117,7 @@ class EarlyStopping(TrainerCallback):
                 checkpoints.discard(target)
                 with atomic_directory(target, "the best weights") as folder:
                     checkpoints.write_weights(folder, weights)
+                    seal(folder)
                 checkpoints.prune(self.folder, keep=2)
             self.trainer.accelerator.wait_for_everyone()
             control.should_save = True  # a run resumed from an older checkpoint would overwrite these weights
@@ -127,9 +130,20 @@ class EarlyStopping(TrainerCallback):
                 say(f"the validation loss was lowest at step {best}; training stops at step {step}")
 
     def best_weights(self) -> dict[str, torch.Tensor]:
-        """The weights of the lowest validation loss, whole, on the CPU; those of the last step if none were kept."""
-        file = self.folder / f"step-{self._best()[0]}" / checkpoints.WEIGHTS
-        return load_file(file) if file.exists() else self.trainer.whole_weights()
+        """The weights of the lowest validation loss, whole, on the CPU; those of the last step if none were kept.
+
+        Raises:
+            CheckpointError: they are damaged.
+        """
+        folder = self.folder / f"step-{self._best()[0]}"
+        if not folder.exists():
+            return self.trainer.whole_weights()
+        problem = damage(folder)
+        if problem is not None:
+            raise CheckpointError(
+                f"the best weights {folder} are damaged: {problem}; remove the run folder, and train anew"
+            )
+        return load_file(folder / checkpoints.WEIGHTS)
 
 
 class ProgressLine(TrainerCallback):

@@ -43,6 +43,7 @@ class TrainingInputs:
             is replayed or watched, ``replay_loss``; may be empty.
         added_tokens: texts of the special tokens that were added to the tokenizer.
         replayed: the training split of the replayed old corpus, or None.
+        held_out: the corpora of the validation examples, by the name of the loss.
         curve: windows of the context curve, or None.
         sentences: sentences and CUE model of the objective ``sentence``, or None.
     """
@@ -54,6 +55,7 @@ class TrainingInputs:
     validation: dict[str, Dataset]
     added_tokens: list[str] = field(default_factory=list)
     replayed: Corpus | None = None
+    held_out: dict[str, Corpus] = field(default_factory=dict)
     curve: LastTenthWindows | None = None
     sentences: SentenceInputs | None = None
 
@@ -91,12 +93,13 @@ class TrainingInputs:
             stream = MixtureStream([stream, old], weights, recipe.seed, recipe.examples, label="corpus")
         if sentences is not None:
             stream = sentences.stream(stream, recipe.batch_sizes.first, data.split)
-        validation = _validation_sets(recipe, data, corpus, watched, vocabulary, sentences)
+        validation, held_out = _validation_sets(recipe, data, corpus, watched, vocabulary, sentences)
         exported = corpus.tokenizer() if tokenizer is None else tokenizer
         if exported is not None and objective.name == "instruction":
             exported.chat_template = CHAT_TEMPLATE  # the training format, for serve and apply_chat_template
         curve = _curve_windows(recipe, data)
-        return cls(corpus, config, exported, stream, validation, added, replayed, curve, sentences)
+        read = corpus, config, exported, stream, validation
+        return cls(*read, added, replayed, held_out, curve, sentences)
 
     @classmethod
     def _synthetic(cls, recipe: Recipe, data: SyntheticData) -> "TrainingInputs":
@@ -119,12 +122,13 @@ class TrainingInputs:
 
     @property
     def corpora(self) -> dict[str, Any]:
-        """The training corpora, by role."""
-        return {"train": self.corpus} | ({} if self.replayed is None else {"replay": self.replayed})
+        """All corpora that the run reads, by role: those of the training, and the held-out ones by the name of their loss."""
+        replayed = {} if self.replayed is None else {"replay": self.replayed}
+        return {"train": self.corpus, **replayed, **self.held_out}
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """The content hashes of the training corpora, by role."""
+        """The content hashes of all corpora, by role."""
         return {name: corpus.fingerprint for name, corpus in self.corpora.items()}
 
     @property
@@ -187,13 +191,14 @@ def _validation_sets(
     watched: Corpus | None,
     vocabulary: Vocabulary,
     sentences: SentenceInputs | None,
-) -> dict[str, Dataset]:
-    """Validation examples of the new corpus and of the watched old corpus; empty if the new corpus has none."""
+) -> tuple[dict[str, Dataset], dict[str, Corpus]]:
+    """Validation examples of the new corpus and of the watched old one, and their corpora; empty if the new corpus has none."""
     if data.validation_split not in corpus.splits:  # a .bin file has the training split only
         if watched is not None:
             say(f"note: {watched.path} is not watched, because {corpus.path} has no validation split")
-        return {}
+        return {}, {}
     sets: dict[str, Dataset] = {}
+    corpora: dict[str, Corpus] = {}
     for name, source in {"loss": corpus, "replay_loss": watched}.items():
         if source is None:
             continue
@@ -205,12 +210,12 @@ def _validation_sets(
                 stream.length = min(count, stream.examples.count(0))  # each at most once
             if sentences is not None:
                 stream = sentences.stream(stream, len(stream), data.validation_split)
-            sets[name] = stream
+            sets[name], corpora[name] = stream, held_out
         except ContextwiseError as error:
             say(f"note: no validation on {source.path} during training: {error}")
             if name == "loss":
                 break
-    return sets
+    return sets, corpora
 
 
 def _curve_windows(recipe: Recipe, data: CorpusData) -> LastTenthWindows | None:

@@ -9,10 +9,11 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from contextwise.base.errors import ConfigError, Problem
+from contextwise.base.progress import say
 from contextwise.models.building import backbone_config, initialize_by_name
 from contextwise.models.contextlm import ContextLMConfig, ContextLMForCausalLM
 from contextwise.models.cue import UnigramConfig
-from contextwise.models.loading import kind_of, load_as, load_config, load_model
+from contextwise.models.loading import kind_of, load_as, load_config, load_model, load_without_heads
 from contextwise.models.losses import has_plain_head, token_losses
 from contextwise.models.multitoken import MultiTokenConfig
 from contextwise.models.parity import ParityMLPConfig, ParityTransformerConfig
@@ -172,7 +173,13 @@ def _pretrained(source: str, config: PreTrainedConfig) -> Any:
                 "choose a model whose vocabulary head is a plain matrix"
             )
         return model
-    model = load_as(pretraining_class(config), kind, source, torch.float32, "cpu")
+    if kind == "encoder":
+        model, missing = load_without_heads(pretraining_class(config), kind, source, torch.float32, "cpu")
+        if missing:
+            shown = ", ".join(dict.fromkeys(name.rsplit(".", 1)[0] for name in missing))
+            say(f"note: {source} has no {shown}, which start at random")
+    else:
+        model = load_as(pretraining_class(config), kind, source, torch.float32, "cpu")
     like, attribute = ("BERT", "cls") if kind == "encoder" else ("T5", "_shift_right")
     if not hasattr(model, attribute):
         raise ConfigError(

@@ -13,11 +13,12 @@ from accelerate import PartialState
 from transformers import TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, Interrupted
+from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DataError, Interrupted
 from contextwise.base.files import PARTIAL, atomic_write, write_json
+from contextwise.base.hashes import damage
 from contextwise.base.machine import describe_environment, has_fast_bf16, keep_freed_memory
 from contextwise.base.progress import interruption, say
-from contextwise.base.runs import RunFolder
+from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, RunFolder, differing_keys
 from contextwise.models.attention import fast_attention
 from contextwise.models.building import parameter_count, training_memory
 from contextwise.models.sizes import readable_count
@@ -25,7 +26,7 @@ from contextwise.models.spec import training_flops_per_example, training_flops_p
 from contextwise.models.variant.code import known_code
 from contextwise.training import checkpoints
 from contextwise.training.batches import micro_batch_size
-from contextwise.training.branching import trunk_checkpoint
+from contextwise.training.branching import MAY_DIFFER, trunk_checkpoint
 from contextwise.training.export import export_model, write_summary
 from contextwise.training.hooks import ContextCurve, EarlyStopping, ProgressLine
 from contextwise.training.inputs import TrainingInputs
@@ -61,6 +62,7 @@ def train(recipe: Recipe) -> RunFolder:
     processes = PartialState(cpu=not torch.cuda.is_available())  # gloo on CPU, NCCL on GPU
     with interruption.listening(), _run_lock(run, recipe, processes), fast_steps(processes.device.type):
         if run.finished:
+            _check_same_data(run, inputs)
             if processes.is_main_process:
                 say(f"{run.path} is finished already: nothing to do")
             return run
@@ -89,6 +91,17 @@ def train(recipe: Recipe) -> RunFolder:
             )
         _finish(trainer, recipe, inputs, early)
     return run
+
+
+def _check_same_data(run: RunFolder, inputs: TrainingInputs) -> None:
+    """Raise a DataError if a finished run was trained on other documents than its corpora hold now."""
+    trained_on = run.summary().get("fingerprints", {})
+    for name, fingerprint in inputs.fingerprints.items():
+        if trained_on.get(name, fingerprint) != fingerprint:
+            raise DataError(
+                f"{run.path} is finished, but was trained on other documents than {inputs.corpora[name].path} holds now (its "
+                "content hash differs); restore that corpus, or choose another run folder"
+            )
 
 
 @contextlib.contextmanager
@@ -154,17 +167,11 @@ def _find_checkpoint(
         source = run
         if checkpoint is None and trunk is not None:
             checkpoint, source = trunk, RunFolder(trunk.parent.parent)
-            problem = checkpoints.damage(trunk)
+            problem = damage(trunk)
             if problem is not None:
                 raise CheckpointError(f"the checkpoint {trunk} is damaged: {problem}; train the trunk again")
         if checkpoint is not None:
-            recorded = checkpoints.read_state(checkpoint)["fingerprints"]
-            for name, fingerprint in inputs.fingerprints.items():
-                if recorded.get(name) != fingerprint:
-                    raise CheckpointError(
-                        f"the corpus {inputs.corpora[name].path} is not the one that {source.path} was trained on so far "
-                        "(its content hash differs); restore that corpus, or choose another run folder"
-                    )
+            check_origin(checkpoint, source, recipe, inputs)
         run.rewind_metrics(checkpoints.step_of(checkpoint) if checkpoint is not None else 0, source)
         return checkpoint
 
@@ -189,6 +196,30 @@ def _check_memory(recipe: Recipe, inputs: TrainingInputs, processes: PartialStat
         )
 
 
+def check_origin(checkpoint: Path, source: RunFolder, recipe: Recipe, inputs: TrainingInputs) -> None:
+    """Check that a checkpoint, of the run or its trunk ``source``, was trained with this recipe on these corpora.
+
+    Raises:
+        CheckpointError: it was not, or is of another version.
+    """
+    state = checkpoints.read_state(checkpoint)
+    own = source.path == recipe.folder
+    different = differing_keys(with_newer_settings(state["recipe"]), recipe.resolved())
+    different -= KEPT_OUT_OF_COMPARISON if own else MAY_DIFFER | {"name"}
+    if different:
+        raise CheckpointError(
+            f"the checkpoint {checkpoint} is not of this run (its recipe differs in {', '.join(sorted(different)[:5])}); "
+            "remove it, or choose another run folder"
+        )
+    for name, fingerprint in inputs.fingerprints.items():
+        new = fingerprint if name in inputs.held_out else None  # a corpus may be watched from now on
+        if state["fingerprints"].get(name, new) != fingerprint:
+            raise CheckpointError(
+                f"the corpus {inputs.corpora[name].path} is not the one that {source.path} was trained on so far "
+                "(its content hash differs); restore that corpus, or choose another run folder"
+            )
+
+
 def build_trainer(
     recipe: Recipe, run: RunFolder, inputs: TrainingInputs, processes: PartialState
 ) -> PretrainingTrainer:
@@ -209,7 +240,7 @@ def build_trainer(
         peak * processes.num_processes if peak else None,
     )
     args = training_arguments(recipe, run, inputs, model._no_split_modules or [], processes)
-    trainer = PretrainingTrainer(model, args, run, inputs, metrics, recipe.training, recipe.branch_steps)
+    trainer = PretrainingTrainer(model, args, run, inputs, metrics, recipe)
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     return trainer

@@ -28,6 +28,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from contextwise.base.errors import TrainingError
 from contextwise.base.files import atomic_directory, read_json, write_json
+from contextwise.base.hashes import seal
 from contextwise.base.progress import interruption
 from contextwise.base.runs import RunFolder
 from contextwise.data.windows import stack
@@ -38,7 +39,7 @@ from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import RunMetrics
 from contextwise.training.model import TrainedModel
 from contextwise.training.optimizer import create_optimizer, learning_rate_share
-from contextwise.training.settings import TrainingSettings
+from contextwise.training.recipe import Recipe
 
 NOT_FOR_MODELS = ("window", "objective", "corpus", "length", "counted")
 """Fields of examples that the trainer uses and does not pass to the model: ``length`` () is the number of positions of a
@@ -97,8 +98,7 @@ class PretrainingTrainer(Trainer):
         run: the run folder, for metrics and checkpoints.
         inputs: the training and validation examples, and the corpora, whose content hashes are kept in each checkpoint.
         metrics: counts tokens, operations and time.
-        settings: section ``training`` of the recipe.
-        kept_steps: steps whose checkpoints are never removed.
+        recipe: of the run; each checkpoint keeps it.
     """
 
     def __init__(
@@ -108,11 +108,10 @@ class PretrainingTrainer(Trainer):
         run: RunFolder,
         inputs: TrainingInputs,
         metrics: RunMetrics,
-        settings: TrainingSettings,
-        kept_steps: set[int],
+        recipe: Recipe,
     ) -> None:
         self.run, self.validation, self.metrics = run, inputs.validation, metrics
-        self.fingerprints, self.settings, self.kept_steps = inputs.fingerprints, settings, kept_steps
+        self.fingerprints, self.recipe, self.settings = inputs.fingerprints, recipe, recipe.training
         self.evaluation_pending = False
         self._losses: list[torch.Tensor] = []  # of the micro-batches of a step, as `_parts` and `_inputs`
         self._parts: list[torch.Tensor] = []
@@ -388,14 +387,15 @@ class PretrainingTrainer(Trainer):
                     "step": self.state.global_step,
                     "metrics": self.metrics.state(),
                     "fingerprints": self.fingerprints,
+                    "recipe": self.recipe.resolved(),
                     "optimizer_groups": groups,
                     "schedule": {key: value for key, value in schedule.items() if key != "lr_lambdas"},
                     "evaluation_pending": self.evaluation_pending,
                     "random": random_states,
                 }
                 write_json(folder / checkpoints.STATE, state, "the checkpoint")
-                checkpoints.seal(folder)
-            checkpoints.prune(self.run.checkpoints, self.settings.keep_checkpoints, self.kept_steps)
+                seal(folder)
+            checkpoints.prune(self.run.checkpoints, self.settings.keep_checkpoints, self.recipe.branch_steps)
         self.accelerator.wait_for_everyone()
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
@@ -447,5 +447,5 @@ class _StepHooks(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.end_step()
-        if state.global_step in self.trainer.kept_steps:
+        if state.global_step in self.trainer.recipe.branch_steps:
             control.should_save = True

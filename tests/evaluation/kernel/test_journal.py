@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.evaluation.kernel.work import Journal, content_key
+from contextwise.base.hashes import content_key
+from contextwise.evaluation.kernel.work import Journal
 
 
 def by_number(row):
@@ -16,7 +17,7 @@ def by_number(row):
 def test_one_process_at_a_time_and_nothing_left_of_nothing(tmp_path):
     with Journal.opened(tmp_path / "new" / "x.jsonl") as journal:
         with (
-            pytest.raises(ConfigError, match="another process is writing .*x.jsonl"),
+            pytest.raises(ConfigError, match="another process is using the answers .*x.jsonl"),
             Journal.opened(journal.path),
         ):
             pass

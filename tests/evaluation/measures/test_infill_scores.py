@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from contextwise.base.errors import Interrupted
 from contextwise.base.intervals import ratios
+from contextwise.base.runs import RunFolder
 from contextwise.evaluation.kernel import Result, measure
 from contextwise.evaluation.measures.infill import Infill
 from contextwise.evaluation.measures.infill.filling import Filling
@@ -109,7 +110,7 @@ def test_other_holes_under_the_same_name_are_another_result(run: Path, pattern: 
 
 def test_training_on_the_documents_is_noted(run: Path, pattern: Path, tmp_path: Path) -> None:
     fingerprint = measure(run, Infill(file=pattern)).summary["data"]["fingerprint"]
-    (run / "summary.json").write_text(json.dumps({"corpus": {"fingerprint": fingerprint}}))
+    RunFolder(run).write_summary({"corpus": {"fingerprint": fingerprint}})
     try:
         notes = measure(run, Infill(file=pattern), out=tmp_path / "noted").summary["notes"]
     finally:

@@ -169,7 +169,7 @@ def test_attention_is_that_of_the_checkpoints_weights(news, folder):
 
 def test_one_checkpoint_shows_no_change(tmp_path):
     run = RunFolder(tmp_path)
-    run.summary_file.write_text('{"steps": 6}')
+    run.write_summary({"steps": 6})
     encoder = CueContextEncoder(CueContextConfig(text_width=8, width=16, layers=1, heads=2))
 
     class Vectors:

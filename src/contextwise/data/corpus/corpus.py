@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from contextwise.base.errors import DataError
-from contextwise.base.files import read_json, sha256_file, write_json
+from contextwise.base.files import read_json, write_json
+from contextwise.base.hashes import sha256_file
 from contextwise.base.pretrained import failure_reason, from_pretrained
 from contextwise.data.corpus.stores import OWN_COLUMNS, ArrowStore, BinStore, Store, ZarrStore, open_zarr
 

@@ -21,7 +21,8 @@ import torch
 from torch.utils.data import Dataset
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.files import atomic_directory, read_json, sha256_file, write_json
+from contextwise.base.files import atomic_directory, read_sealed_json, write_sealed_json
+from contextwise.base.hashes import sha256_file
 from contextwise.base.progress import progress_bar
 from contextwise.data.synthetic.parity import FIRST_TASK, MASK, ParityData
 
@@ -185,14 +186,14 @@ def write_samples(samples: Samples, count: int, path: str | Path) -> "StoredSamp
             array.flush()
         manifest = {"format": 1, "samples": count, "fingerprint": samples.fingerprint}
         files = {name: sha256_file(folder / name) for name in _FILES}
-        write_json(folder / _MANIFEST, {**manifest, "files": files}, "the manifest")
+        write_sealed_json(folder / _MANIFEST, {**manifest, "files": files}, "the manifest")
     return open_samples(samples, path)
 
 
 def open_samples(samples: Samples, path: str | Path) -> "StoredSamples":
     """Open the samples that were written to ``path`` with the settings and the seed of ``samples``; others are an error."""
     path = Path(path)
-    manifest = read_json(path / _MANIFEST, "the manifest of the samples")
+    manifest = read_sealed_json(path / _MANIFEST, "the manifest of the samples")
     if manifest["fingerprint"] != samples.fingerprint:
         raise DataError(
             f"the samples in {path} were drawn with other settings or another seed; write them again, or leave "

@@ -9,10 +9,11 @@ A new measure is a subclass of :class:`Measure` in a module of ``contextwise.eva
 Nothing here imports torch before a model is opened, so that settings are checked and help is printed at once.
 """
 
+from contextwise.base.hashes import content_key
 from contextwise.evaluation.kernel.measure import InputFile, Measure, Outcome, measure, measures
 from contextwise.evaluation.kernel.result import Result, is_result, results_of
 from contextwise.evaluation.kernel.subject import Subject
-from contextwise.evaluation.kernel.work import Journal, Work, content_key
+from contextwise.evaluation.kernel.work import Journal, Work
 
 __all__ = ["InputFile", "Journal", "Measure", "Outcome", "Result", "Subject", "Work", "content_key"]
 __all__ += ["is_result", "measure", "measures", "results_of"]

@@ -14,11 +14,11 @@ from rich.console import RenderableType
 from contextwise.base.config import Settings
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
 from contextwise.base.estimates import CONFIDENCE
-from contextwise.base.files import sha256_file
+from contextwise.base.hashes import content_key, sha256_file
 from contextwise.base.progress import interruption, say
 from contextwise.evaluation.kernel.result import Result, finished, write_result
 from contextwise.evaluation.kernel.subject import Subject
-from contextwise.evaluation.kernel.work import Work, content_key
+from contextwise.evaluation.kernel.work import Work
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

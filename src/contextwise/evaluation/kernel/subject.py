@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contextwise.base.errors import CheckpointError, ConfigError
-from contextwise.base.files import sha256_file
+from contextwise.base.hashes import content_key, sha256_file
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation.kernel.result import Result, results_of
-from contextwise.evaluation.kernel.work import content_key
 
 if TYPE_CHECKING:
     import torch

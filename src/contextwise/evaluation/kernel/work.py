@@ -1,8 +1,6 @@
 """Unfinished work: the finished part of a stopped measurement, stored beside the folder of its result."""
 
 import contextlib
-import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -16,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from contextwise.base.errors import ConfigError, DataError, Interrupted
-from contextwise.base.files import atomic_write, disk_errors, exclusive, read_json, write_json
+from contextwise.base.files import atomic_write, check_locks, disk_errors, exclusive, read_json, write_json
 from contextwise.base.progress import interruption
 
 if TYPE_CHECKING:
@@ -27,11 +25,6 @@ WHAT = "the unfinished work"
 SECONDS_BETWEEN_SAVES = 30.0
 OWN_KEY = itemgetter("key")
 Row = dict[str, Any]
-
-
-def content_key(**content: Any) -> str:
-    """SHA-256, hexadecimal, of all that a result depends on."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 class Journal:
@@ -66,24 +59,21 @@ class Journal:
             DataError: it cannot be read or written.
         """
         fresh = not path.parent.exists()
-        with disk_errors("the answers", path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = path.open("a+b")
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ConfigError(
-                    f"another process is writing {path}; wait for it, or choose another folder"
-                ) from None
-            journal = cls(path, file, key)
-            try:
-                yield journal
-            finally:
-                if not journal.rows:
-                    path.unlink()
-                    if fresh:
-                        path.parent.rmdir()
+        try:
+            with exclusive(path, "the answers"):
+                with disk_errors("the answers", path):
+                    file = path.open("a+b")
+                with file:
+                    journal = cls(path, file, key)
+                    try:
+                        yield journal
+                    finally:
+                        if not journal.rows:
+                            path.unlink()
+        finally:
+            if fresh:
+                with contextlib.suppress(OSError):  # it is not empty
+                    path.parent.rmdir()
 
     def add(self, *rows: Row) -> None:
         """Keep rows; they are on the disk when this returns. Several threads may call it at once.
@@ -93,6 +83,7 @@ class Journal:
         """
         # Half of a surrogate pair, which a model can write, has no UTF-8: JSON's escapes are ASCII.
         lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        check_locks(self.path)
         with self._writing, disk_errors("the answers", self.path):
             self._file.write(lines)
             self._file.flush()

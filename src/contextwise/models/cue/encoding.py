@@ -23,7 +23,8 @@ from torch import Tensor
 from transformers import AutoModel, PreTrainedConfig
 
 from contextwise.base.errors import CheckpointError, ConfigError
-from contextwise.base.files import PARTIAL, atomic_write, sha256_file, write_json
+from contextwise.base.files import PARTIAL, atomic_write, write_json
+from contextwise.base.hashes import sha256_file
 from contextwise.base.progress import progress_bar, say
 from contextwise.models.embedding import Embedder, Pooling, load_text_model, text_kind
 from contextwise.models.loading import Device, load_config, load_tokenizer, model_folder

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate
-from contextwise.base.files import sha256_file
+from contextwise.base.hashes import sha256_file
 from contextwise.base.intervals import wilson
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder

@@ -24,7 +24,7 @@ from rapidfuzz.distance import Indel
 from rich.text import Text
 
 from contextwise.base.errors import DataError
-from contextwise.base.files import sha256_file
+from contextwise.base.hashes import sha256_file
 from contextwise.base.intervals import ratios
 from contextwise.base.progress import interruption
 from contextwise.data import Corpus

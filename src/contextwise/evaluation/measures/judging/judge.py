@@ -204,22 +204,22 @@ def judge_answers(
         with interruption.listening():
             why = _ask_all(endpoint, journal, missing, concurrency)
         rows = [{**journal.rows[key], **request.row()} for key, request in requests if key in journal.rows]
-    if not rows:
-        raise ConfigError(f"nothing was judged: {why}; check the endpoint and the judge's name")
-    summary = {
-        **summarize(match.questions, match.models, match.against, rows),
-        "judge": endpoint.model,
-        "endpoint": endpoint.url,
-        "parameters": endpoint.parameters,
-        "missing": len(requests) - len(rows),
-        "why_missing": why if len(rows) < len(requests) else None,
-        "length_controlled": None,
-    }
-    write_json(out / SUMMARY, summary, "the summary")
-    if length_controlled and match.against is not None:
-        summary["length_controlled"] = length_controlled_win_rate(match.models[0], match.against, rows)
+        if not rows:
+            raise ConfigError(f"nothing was judged: {why}; check the endpoint and the judge's name")
+        summary = {
+            **summarize(match.questions, match.models, match.against, rows),
+            "judge": endpoint.model,
+            "endpoint": endpoint.url,
+            "parameters": endpoint.parameters,
+            "missing": len(requests) - len(rows),
+            "why_missing": why if len(rows) < len(requests) else None,
+            "length_controlled": None,
+        }
         write_json(out / SUMMARY, summary, "the summary")
-    return summary
+        if length_controlled and match.against is not None:
+            summary["length_controlled"] = length_controlled_win_rate(match.models[0], match.against, rows)
+            write_json(out / SUMMARY, summary, "the summary")
+        return summary
 
 
 def _ask_all(endpoint: Endpoint, journal: Journal, missing: dict[str, Request], concurrency: int) -> str:

@@ -35,7 +35,7 @@ from lm_eval.tasks._yaml_loader import load_yaml
 from lm_eval.utils import handle_non_serializable
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.files import sha256_file
+from contextwise.base.hashes import sha256_file
 from contextwise.base.machine import hub_problem
 from contextwise.evaluation.kernel import Subject
 from contextwise.evaluation.measures.lm_eval.files import (

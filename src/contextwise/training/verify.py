@@ -1,0 +1,191 @@
+"""Verification of a run: its files are those that it wrote, and its newest checkpoint continues as the run did."""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from transformers import TrainerCallback
+
+from contextwise.base.config import validate
+from contextwise.base.errors import ConfigError, ContextwiseError
+from contextwise.base.files import is_held, read_json
+from contextwise.base.hashes import damage
+from contextwise.base.machine import describe_environment
+from contextwise.base.runs import RunFolder
+from contextwise.training import checkpoints
+from contextwise.training.inputs import TrainingInputs
+from contextwise.training.recipe import Recipe
+from contextwise.training.run import build_trainer, check_origin, fast_steps
+
+COMPARED = (
+    "loss",
+    "objective",
+    "parts",
+    "grad_norm",
+    "learning_rate",
+    "tokens",
+    "input_tokens",
+    "target_tokens",
+)
+"""Values of a training row that do not depend on the time."""
+BITS = ("python", "processor", "gpus", "cuda", "versions")
+"""What the last bits of a sum depend on, of the environment of a run."""
+TOLERANCE = 0.01
+"""Relative difference of losses and gradient norms that counts as equal in another environment."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """The outcome of one check.
+
+    Attributes:
+        what: a file or folder of the run, a corpus, or the steps that were taken again.
+        found: the outcome in words.
+    """
+
+    what: str
+    found: str
+    passed: bool = True
+
+
+def verify_run(path: str | Path) -> Iterator[Check]:
+    """Compare all files of a run with their hashes, and take the step after its newest checkpoint again.
+
+    The loss and the gradient norm of the steps that the run took after the checkpoint are in ``metrics.jsonl``; they must be
+    equal bit for bit in the environment of the run, and to 1% in another one. If the newest checkpoint has no such row, the
+    steps after it are taken twice and compared with each other, and those after an earlier checkpoint with the metrics. The
+    run is not written to.
+
+    Raises:
+        CheckpointError: the folder contains no run.
+        ConfigError: a process is training the run.
+        ConfigError, DataError: its corpora cannot be opened.
+    """
+    run = RunFolder.open(path)
+    if is_held(run.path, inside=True):
+        raise ConfigError(f"another process is training {path}; wait for it to end")
+    recipe = validate(Recipe, run.recipe() | {"output": str(path)}, f"the recipe of {path}")
+    inputs = TrainingInputs.open(recipe)
+    intact: list[Path] = []
+    for folder in _sealed_folders(run):
+        problem = damage(folder)
+        yield Check(folder.relative_to(run.path).as_posix(), problem or "intact", problem is None)
+        if problem is None and folder.parent == run.checkpoints:
+            intact.append(folder)
+    if run.summary_file.exists():
+        yield _checked("summary.json", run.summary)
+    for name, corpus in inputs.corpora.items():
+        yield _checked(f"corpus {corpus.path} ({name})", corpus.verify)
+    for checkpoint in intact:
+        what = f"origin of {checkpoint.relative_to(run.path)}"
+        yield _checked(what, lambda folder=checkpoint: check_origin(folder, run, recipe, inputs))
+    if intact:
+        yield from _next_steps(run, recipe, inputs, intact)
+
+
+def _sealed_folders(run: RunFolder) -> list[Path]:
+    """The folders of a run that have a manifest."""
+    folders = [
+        *checkpoints.list_checkpoints(run.checkpoints),
+        *checkpoints.list_checkpoints(run.path / "best"),
+    ]
+    if run.summary_file.exists() or run.model.exists():
+        folders.append(run.model)
+    return folders + sorted(path for path in (run.path / "parts").glob("*") if path.is_dir())
+
+
+def _checked(what: str, check: Any) -> Check:
+    """The outcome of a function that raises an error for what is wrong."""
+    try:
+        check()
+    except ContextwiseError as error:
+        return Check(what, str(error), False)
+    return Check(what, "intact")
+
+
+def _next_steps(
+    run: RunFolder, recipe: Recipe, inputs: TrainingInputs, intact: list[Path]
+) -> Iterator[Check]:
+    """Continue from the newest checkpoint, and from the newest one with later steps in the metrics."""
+    rows = run.metrics("train")
+    newest = checkpoints.step_of(intact[-1])
+    if newest < recipe.total_steps and not any(row["step"] > newest for row in rows):
+        last = min(newest + 2, recipe.total_steps)
+        first, second = (_continued(recipe, inputs, intact[-1], last) for _ in range(2))
+        yield _compared(f"steps {newest + 1} to {last}, twice", first, second, "")
+    for checkpoint in reversed(intact):
+        start = checkpoints.step_of(checkpoint)
+        later = [row for row in rows if row["step"] > start]
+        if later:
+            # The first step depends on the weights alone, the second one on the optimizer's state too.
+            row = next((row for row in later if row["step"] > start + 1), later[0])
+            then = read_json(run.environment_file, "the run's environment")
+            threads = torch.get_num_threads()
+            torch.set_num_threads(then.get("threads") or threads)
+            try:
+                again = _continued(recipe, inputs, checkpoint, row["step"])
+            finally:
+                torch.set_num_threads(threads)
+            yield _compared(
+                f"steps {start + 1} to {row['step']}", row, again, _different_environment(then, checkpoint)
+            )
+            return
+
+
+def _continued(recipe: Recipe, inputs: TrainingInputs, checkpoint: Path, last: int) -> dict[str, Any]:
+    """The training row of step ``last`` of a run that resumes from ``checkpoint``, in a temporary folder."""
+    changed: dict[str, Any] = {"evaluate_every": 0, "branches": [], "trackers": []}
+    changed = {"training": recipe.training.model_copy(update=changed)}
+    processes = PartialState(cpu=not torch.cuda.is_available())
+    with tempfile.TemporaryDirectory(prefix="verify-") as folder, fast_steps(processes.device.type):
+        copy = RunFolder(folder)
+        copy.checkpoints.mkdir()
+        (copy.checkpoints / checkpoint.name).symlink_to(checkpoint.resolve())
+        trainer = build_trainer(recipe.model_copy(update=changed), copy, inputs, processes)
+        trainer.validation = {}
+        trainer.add_callback(_StopAfter(last))
+        trainer.train(resume_from_checkpoint=str(copy.checkpoints / checkpoint.name))
+        rows = copy.metrics("train")
+        logged = bool(rows) and rows[-1]["step"] == last
+        return (
+            rows[-1] if logged else trainer.metrics.training_row(last, trainer.lr_scheduler.get_last_lr()[0])
+        )
+
+
+class _StopAfter(TrainerCallback):
+    """Stops the training after a step, without saving."""
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        control.should_save = False
+        control.should_training_stop = control.should_training_stop or state.global_step >= self.last
+
+
+def _different_environment(then: dict[str, Any], checkpoint: Path) -> str:
+    """In what the present environment differs from the run's, in words; empty if in nothing that changes a sum."""
+    now = describe_environment()
+    different = [name for name in BITS if then.get(name) != now.get(name)]
+    processes = len(checkpoints.read_state(checkpoint)["random"])
+    return ", ".join([*different, *([f"{processes} processes"] if processes > 1 else [])])
+
+
+def _compared(what: str, row: dict[str, Any], again: dict[str, Any], other: str) -> Check:
+    """Compare two training rows; ``other`` says how the environments differ."""
+    values = f"loss {row['loss']:.6f}, gradient norm {row['grad_norm']:.6f}"
+    different = [name for name in COMPARED if row.get(name) != again.get(name)]
+    if not different:
+        return Check(what, f"equal bit for bit: {values}")
+    distance = max(
+        abs(row[name] - again[name]) / max(abs(row[name]), 1e-12) for name in ("loss", "grad_norm")
+    )
+    now = f"loss {again['loss']:.6f}, gradient norm {again['grad_norm']:.6f}"
+    if other and distance <= TOLERANCE and row["tokens"] == again["tokens"]:
+        return Check(what, f"equal to {distance:.1e} ({values}); the environment differs in {other}")
+    why = f"; the environment differs in {other}" if other else ""
+    return Check(what, f"{', '.join(different)} differ: {values}, but now {now}{why}", False)

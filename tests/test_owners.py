@@ -1,0 +1,70 @@
+"""Every output has one owner: whatever several processes do at once, and are killed at, what is visible is whole and of one."""
+
+import random
+import time
+
+import pytest
+import yaml
+
+from contextwise.base.runs import RunFolder
+from contextwise.data import prepare_corpus
+from contextwise.training import checkpoints
+from owners import KINDS, snapshot, write
+from processes import forked, start_training
+from small import recipe_values, save_model, small_gpt2, write_documents
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    """A source text and a model of each writer, and a corpus."""
+    folder = tmp_path_factory.mktemp("inputs")
+    for number in range(3):
+        write_documents(folder / f"writer {number}.jsonl", 8, seed=number)
+        save_model(folder / f"writer {number}", small_gpt2(seed=number))
+    prepare_corpus(folder / "writer 0.jsonl", "bytes", folder / "corpus", validation=0)
+    return folder
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_visible_is_whole_and_of_one_writer(inputs, tmp_path, kind):
+    target, draw = tmp_path / "output", random.Random(kind)
+    processes = [forked(write, kind, target, inputs, writer, 3) for writer in range(3)]
+    killed = processes[0]
+    kill_at = time.monotonic() + draw.uniform(0.05, 0.5)
+    seen = set()
+    while any(process.is_alive() for process in processes):
+        if time.monotonic() > kill_at:
+            killed.kill()
+        if (files := snapshot(target)) is not None:
+            writers = KINDS[kind][1](files)
+            assert len(writers) == 1
+            seen |= writers
+        time.sleep(0.001)
+    assert [process.exitcode for process in processes[1:]] == [0, 0]
+    assert killed.exitcode in (0, -9)
+    # The next one cleans up what the killed process has left.
+    after = forked(write, kind, target, inputs, 1, 1)
+    after.join()
+    assert after.exitcode == 0
+    files = snapshot(target)
+    assert files is not None and len(KINDS[kind][1](files)) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["output"]
+
+
+def test_of_recipes_that_start_in_one_folder_one_is_trained(corpus_folder, tmp_path):
+    run = RunFolder(tmp_path / "run")
+    started = []
+    for seed in range(3):
+        values = recipe_values(corpus_folder, run.path, steps=2, warmup_steps=1, save_every=1) | {
+            "seed": seed
+        }
+        file = tmp_path / f"{seed}.yaml"
+        file.write_text(yaml.safe_dump(values))
+        started.append(start_training(file))
+    outputs = [process.communicate()[0] for process in started]
+    assert sorted(process.returncode for process in started) == [0, 2, 2], outputs
+    (winner,) = (seed for seed in range(3) if started[seed].returncode == 0)
+    assert run.recipe()["seed"] == run.summary()["seed"] == winner
+    for checkpoint in checkpoints.list_checkpoints(run.checkpoints):
+        assert checkpoints.read_state(checkpoint)["recipe"]["seed"] == winner
+    assert {path.name for path in run.path.iterdir() if path.name.startswith(".")} == set()
