@@ -315,7 +315,7 @@ def test_unsupported_models_are_rejected(tmp_path):
     model = bert().bert
     weights = {name: value for name, value in model.state_dict().items() if "layer.1.output" not in name}
     model.save_pretrained(tmp_path / "bert", state_dict=weights)
-    with pytest.raises(CheckpointError, match=r"lacks weights such as encoder\.layer\.1\.output"):
+    with pytest.raises(CheckpointError, match=r"encoder\.layer\.1\.output\S+ and 1 more missing"):
         load_text_model(tmp_path / "bert")
     assert isinstance(AutoModel.from_config(model.config), BertModel)
     (tmp_path / "bert" / "model.safetensors").unlink()

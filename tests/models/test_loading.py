@@ -2,10 +2,15 @@
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from safetensors.torch import load_file, save_file
+from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
 
 from contextwise.base.errors import CheckpointError
+from contextwise.base.hashes import seal
+from contextwise.data.tokenizers import byte_tokenizer
+from contextwise.data.tokenizers import load_tokenizer as corpus_tokenizer
 from contextwise.models import load_model, load_tokenizer, model_folder
+from contextwise.models.embedding import load_text_model
 
 
 @pytest.fixture
@@ -69,3 +74,86 @@ def test_a_folder_below_an_existing_one_is_never_looked_up_on_the_hub(tmp_path, 
         model_folder("runs/missing")
     assert model_folder("someone/model") == "someone/model"
     assert model_folder("gpt2") == "gpt2"
+
+
+def rewritten(run, change):
+    """The weights after a change; ``change`` gets all tensors by name."""
+    file = run / "model" / "model.safetensors"
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file, {"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda tensors: tensors.pop("transformer.h.0.mlp.c_fc.weight"),
+            "h.0.mlp.c_fc.weight missing; export",
+        ),
+        (
+            lambda tensors: tensors.update({"transformer.h.1.mlp.c_fc.weight": torch.zeros(8, 32)}),
+            "h.1.mlp.c_fc.weight not part of the model",
+        ),
+        (
+            lambda tensors: tensors.update({"v_head.weight": torch.zeros(1)}),
+            "v_head.weight not part of the model",
+        ),
+        (
+            lambda tensors: tensors.update({"transformer.ln_f.weight": torch.zeros(9)}),
+            "shapes of its weights do not match",
+        ),
+        (
+            lambda tensors: [tensors.pop(name) for name in list(tensors) if ".attn." in name],
+            "and 1 more missing",
+        ),
+    ],
+)
+def test_weights_that_are_missing_unexpected_or_of_another_shape_are_named(saved, change, message):
+    _, run = saved
+    rewritten(run, change)
+    for load in (load_model, load_text_model):
+        with pytest.raises(CheckpointError, match=message) as caught:
+            load(run)
+        assert "\n" not in str(caught.value)
+
+
+def test_an_encoder_needs_no_heads_but_its_backbone(tmp_path):
+    shape = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    BertForMaskedLM(BertConfig(vocab_size=50, **shape)).save_pretrained(tmp_path / "model")
+    assert load_text_model(tmp_path).pooler is None
+    rewritten(tmp_path, lambda tensors: tensors.pop("bert.encoder.layer.0.output.dense.weight"))
+    with pytest.raises(CheckpointError, match="output.dense.weight missing"):
+        load_text_model(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "manifest.json"])
+def test_a_sealed_model_is_loaded_only_unchanged(saved, name):
+    _, run = saved
+    byte_tokenizer().tokenizer.save_pretrained(run / "model")
+    seal(run / "model")
+    load_model(run)
+    file = run / "model" / name
+    content = bytearray(file.read_bytes())
+    content[content.rindex(b"1") if name == "config.json" else -9] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(
+        CheckpointError, match=rf"is damaged: .*{name}.* if the change is meant, remove .*manifest.json"
+    ):
+        load_model(run)
+    (run / "model" / "manifest.json").unlink()
+    if name == "manifest.json":
+        load_model(run)
+
+
+def test_a_sealed_tokenizer_is_loaded_only_unchanged(saved):
+    _, run = saved
+    byte_tokenizer().tokenizer.save_pretrained(run / "model")
+    seal(run / "model")
+    (run / "model" / "model.safetensors").unlink()  # not needed for the tokenizer
+    load_tokenizer(run)
+    file = run / "model" / "tokenizer.json"
+    file.write_text(file.read_text().replace('"vocab": {', '"vocab":  {'))
+    for load in (load_tokenizer, lambda run: corpus_tokenizer(str(run))):
+        with pytest.raises(CheckpointError, match="tokenizer.json has changed since it was written"):
+            load(run)

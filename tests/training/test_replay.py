@@ -196,10 +196,11 @@ class TestRuns:
 
     def test_checkpoints_know_both_corpora(self, whole, corpora):
         state = json.loads((whole / "checkpoints" / "step-12" / "state.json").read_text())
-        expected = {"train": corpora[1], "replay": corpora[0]}
-        assert state["fingerprints"] == {
-            name: Corpus.open(path).fingerprint for name, path in expected.items()
-        }
+        train, held_out = (
+            [Corpus.open(path, split).fingerprint for path in corpora] for split in ("train", "validation")
+        )
+        expected = {"train": train[1], "replay": train[0], "loss": held_out[1], "replay_loss": held_out[0]}
+        assert state["fingerprints"] == expected
 
     def test_the_replay_loss_is_what_the_exported_model_gives(self, whole, corpora):
         model, corpus = load_model(whole, device="cpu"), Corpus.open(corpora[0], "validation")

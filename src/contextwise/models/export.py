@@ -14,6 +14,7 @@ from typing import Any
 
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.files import atomic_directory, read_json, without_folders
+from contextwise.base.hashes import MANIFEST, check_intact, seal
 from contextwise.base.progress import say
 from contextwise.models.composition import ComposedConfig
 from contextwise.models.embedding import Embedder, Pooling, load_text_model
@@ -51,6 +52,7 @@ def export_model_folder(
     folder = Path(model_folder(source))
     if not folder.is_dir():
         raise CheckpointError(f"{source} is not a folder on this machine; download it first")
+    check_intact(folder)
     config = read_json(folder / "config.json", "the model's configuration")
     variant = config.get("file") if config.get("model_type") == "variant" else None
     _check_new(out)
@@ -62,7 +64,7 @@ def export_model_folder(
         files["config.json"] = _json(_shared(config) | {"auto_map": auto_map})
     with atomic_directory(out, "the exported model") as target:
         for file in sorted(folder.iterdir()):
-            if file.name in files or not file.is_file():
+            if file.name in (*files, MANIFEST) or not file.is_file():
                 continue
             if not (_may_be_shared(file, folder) or (variant and file.name == Path(variant).name)):
                 say(
@@ -76,6 +78,7 @@ def export_model_folder(
                 shutil.copyfile(file, target / file.name)
         for name, text in files.items():
             (target / name).write_text(text, encoding="utf-8")
+        seal(target)
     return out
 
 
@@ -197,4 +200,5 @@ def export_sentence_transformer(
             (folder / path).mkdir(exist_ok=True)
         for name, content in contents.items():
             (folder / name).write_text(_json(content), encoding="utf-8")
+        seal(folder)
     return out
