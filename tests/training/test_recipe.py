@@ -9,6 +9,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError
 from contextwise.base.recipes import RECIPES
 from contextwise.training import Recipe, load_recipe
@@ -189,3 +190,26 @@ def test_mutated_recipes_never_end_in_a_traceback(data, tmp_path_factory):
         assert str(error)
     else:
         assert recipe.total_steps >= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("seed: 1\nname: x\nseed: 2\n", "the key 'seed' is given twice, in lines 1 and 3"),
+        ("training:\n  steps: 3\n  'steps': 4\n", "the key 'steps' is given twice, in lines 2 and 3"),
+        ("a: [{b: 1, b: 1}]", "the key 'b' is given twice, in lines 1 and 1"),
+    ],
+)
+def test_a_key_that_is_given_twice_is_refused(tmp_path, text, words):
+    (tmp_path / "recipe.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        load_recipe(tmp_path / "recipe.yaml")
+
+
+def test_a_key_beside_a_merged_mapping_replaces_its_value(tmp_path):
+    (tmp_path / "x.yaml").write_text("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}\nc: {<<: *a, y: 4}\n")
+    assert read_yaml(tmp_path / "x.yaml") == {
+        "a": {"x": 1, "y": 2},
+        "b": {"x": 1, "y": 3},
+        "c": {"x": 1, "y": 4},
+    }

@@ -50,8 +50,8 @@ def parse_yaml(text: str) -> Any:
     """Read the values of a YAML document that a user wrote.
 
     Raises:
-        ValueError: it is not YAML, is nested deeper than 50 levels, or stands for more than 100,000 values, aliases included;
-            the message is one line.
+        ValueError: it is not YAML, has a key twice, is nested deeper than 50 levels, or stands for more than 100,000 values,
+            aliases included; the message is one line.
     """
     try:
         depth = 0
@@ -74,6 +74,17 @@ def parse_yaml(text: str) -> Any:
         raise ValueError(" ".join(str(error).split())) from None
 
 
+def _check_keys(node: yaml.MappingNode) -> None:
+    """Raise a ValueError if a mapping has a key twice: YAML forbids it, and PyYAML drops the first value."""
+    first: dict[tuple[str, str], int] = {}
+    for key, _ in node.value:
+        if isinstance(key, yaml.ScalarNode):
+            name, line = (key.tag, key.value), key.start_mark.line + 1
+            if name in first:
+                raise ValueError(f"the key {key.value!r} is given twice, in lines {first[name]} and {line}")
+            first[name] = line
+
+
 def _values_of(node: yaml.Node, known: dict[int, float]) -> float:
     """Number of values that a node stands for, with those of its aliases; infinite for a node that contains itself."""
     if id(node) not in known:
@@ -81,9 +92,11 @@ def _values_of(node: yaml.Node, known: dict[int, float]) -> float:
         if isinstance(node, yaml.ScalarNode):
             node.value.encode()  # a UnicodeEncodeError for half of a surrogate pair
             parts: list[yaml.Node] = []
+        elif isinstance(node, yaml.MappingNode):
+            _check_keys(node)
+            parts = [part for pair in node.value for part in pair]
         else:
-            pairs = isinstance(node, yaml.MappingNode)
-            parts = [part for pair in node.value for part in pair] if pairs else node.value
+            parts = node.value
         known[id(node)] = 1 + sum(_values_of(part, known) for part in parts)
     return known[id(node)]
 

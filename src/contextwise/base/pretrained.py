@@ -6,6 +6,9 @@ A folder or a repository on the Hub may hold Python code of its own (``auto_map`
 from pathlib import Path
 from typing import Any
 
+from contextwise.base.errors import ContextwiseError
+from contextwise.base.hashes import check_intact
+
 UNTRUSTED = (
     "it can only be loaded by running the Python code in it; read that code, and give --trust-remote-code (in Python: "
     "contextwise.base.pretrained.trust.remote_code = True) if you trust its author"
@@ -26,12 +29,19 @@ trust = Trust()
 
 
 def from_pretrained(loader: Any, source: str | Path, **options: Any) -> Any:
-    """Load with a class that has ``from_pretrained``; code of ``source`` runs only if :data:`trust` says so."""
+    """Load with a class that has ``from_pretrained``; code of ``source`` runs only if :data:`trust` says so.
+
+    Raises:
+        CheckpointError: a file of a folder that Contextwise has sealed has changed; weights are read for this with them only.
+    """
+    check_intact(source, unread="" if "use_safetensors" in options else "*.safetensors")
     return loader.from_pretrained(source, trust_remote_code=trust.remote_code, **options)
 
 
 def failure_reason(error: Exception) -> str:
     """Why loading failed, on one line."""
+    if isinstance(error, ContextwiseError):
+        return str(error)
     if "trust_remote_code" in str(error):
         return UNTRUSTED
     return " ".join(str(error).split())[:300]

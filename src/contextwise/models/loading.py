@@ -20,7 +20,6 @@ from transformers import (
 )
 
 from contextwise.base.errors import CheckpointError
-from contextwise.base.hashes import check_intact
 from contextwise.base.machine import hub_problem
 from contextwise.base.pretrained import failure_reason, from_pretrained
 from contextwise.objectives.kind import Kind
@@ -218,7 +217,6 @@ def _loaded(
 ) -> tuple[Any, list[str], list[str]]:
     """Load a model whose files are intact; also returns the names of missing and of unexpected weights."""
     folder = model_folder(path_or_name)
-    check_intact(folder)
     _register_models()
     try:
         # Weights are loaded from safetensors only: unpickling could run code.
@@ -255,7 +253,6 @@ def load_tokenizer(path_or_name: str | Path) -> PreTrainedTokenizerBase:
         raise CheckpointError(
             f"the model {path_or_name} has no tokenizer; save it to the model's folder with tokenizer.save_pretrained"
         )
-    check_intact(folder, unread="*.safetensors")
     try:
         return from_pretrained(AutoTokenizer, folder)
     except Exception as error:

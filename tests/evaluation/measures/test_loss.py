@@ -83,6 +83,14 @@ def test_a_run_is_scored_at_its_training_context_and_keeps_its_evaluation(corpus
     assert {result.path for result in results_of(run / "evaluation")} == {evaluation.path, again.path}
 
 
+def test_measuring_again_gives_the_same_numbers(corpus, model, tmp_path):
+    first, second = (evaluate_model(model, corpus, out=tmp_path / name) for name in ("first", "second"))
+    for table in ("tokens", "documents"):
+        assert first.table_of(table).equals(second.table_of(table))
+    without = [{k: v for k, v in result.summary.items() if k != "seconds"} for result in (first, second)]
+    assert without[0] == without[1]
+
+
 def test_a_result_is_found_again_for_the_same_question_only(corpus, model, tmp_path, monkeypatch, model_of):
     monkeypatch.chdir(tmp_path)
     first = evaluate_model(model, corpus)

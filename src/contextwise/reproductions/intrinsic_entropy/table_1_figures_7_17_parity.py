@@ -18,11 +18,11 @@ from contextwise.analysis.spectra import intrinsic_entropies, relative_eigenvalu
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import NORMAL, plus_minus
-from contextwise.base.pretrained import from_pretrained
 from contextwise.base.tables import Table
 from contextwise.data.synthetic import ParityData
 from contextwise.data.synthetic.samples import Samples
 from contextwise.experiments.run_set import Run, RunSet, RunSetSettings
+from contextwise.models.loading import load_as, load_config
 from contextwise.models.parity import ParityMLP, ParityTransformer
 from contextwise.reproductions.claims import Claim, exact, undecided
 from contextwise.reproductions.item import Item, ItemMeasure, Outcome, registered
@@ -113,13 +113,8 @@ def data_of(run: Run) -> ParityData:
 
 def opened(run: Run) -> tuple[Any, Samples]:
     """The model of a finished run, for evaluation, and the samples that runs are validated and measured on."""
-    from transformers import AutoConfig
-
     kinds = {kind.config_class.model_type: kind for kind in (ParityMLP, ParityTransformer)}
-    folder = run.folder / "model"
-    kind = kinds[from_pretrained(AutoConfig, folder).model_type]
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = from_pretrained(kind, folder, use_safetensors=True).to(device).eval()
+    model = load_as(kinds[load_config(run.folder).model_type], "parity model", run.folder)
     return model, Samples(data_of(run), VALIDATION_SEED, "validation")
 
 
