@@ -94,17 +94,28 @@ def test_leading_directions_are_those_of_the_largest_variance():
     assert density_directions(2000, 4096) == 200 and density_directions(2000, 128) == 128
 
 
-def test_scikit_dimension_is_asked_where_it_is_installed():
-    pytest.importorskip("skdim", reason="scikit-dimension is not installed")
-    x = np.random.default_rng(0).normal(size=(400, 2)) @ np.random.default_rng(1).normal(size=(2, 6))
-    found = further_dimensions(x + 1e-6 * np.random.default_rng(2).normal(size=x.shape))
-    assert {"TwoNN", "MLE"} <= set(found)
-    assert all(1.5 < value < 2.6 for value in found.values())
+@pytest.mark.parametrize(("dimension", "shape"), [(1, "cube"), (2, "cube"), (4, "gaussian"), (2, "sphere")])
+def test_dimensions_by_distances_are_those_of_known_shapes(dimension, shape):
+    draw = np.random.default_rng(dimension)
+    x = draw.normal(size=(1500, dimension + (shape == "sphere")))
+    x = x / np.linalg.norm(x, axis=1, keepdims=True) if shape == "sphere" else x
+    x = draw.uniform(size=x.shape) if shape == "cube" else x
+    # Turned into more channels, which changes no distance.
+    turn = np.linalg.qr(draw.normal(size=(12, 12)))[0][: x.shape[1]]
+    found = further_dimensions(x @ turn)
+    assert list(found) == ["TwoNN", "MLE", "CorrInt", "NN"]
+    assert all(value == pytest.approx(dimension, rel=0.15) for value in found.values()), found
 
 
-def test_without_scikit_dimension_there_is_nothing_further(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "skdim.id", None)
-    assert further_dimensions(gaussian(20, np.eye(2))) == {}
+def test_scale_and_copies_change_no_dimension():
+    x = gaussian(300, np.eye(3))
+    copied = np.concatenate([x, x[:40]])
+    assert further_dimensions(1e3 * x) == pytest.approx(further_dimensions(copied), rel=1e-6)
+
+
+def test_few_points_have_no_dimension():
+    with pytest.raises(DataError, match="need 100 different points, and there are 99"):
+        further_dimensions(np.concatenate([gaussian(99, np.eye(2))] * 2))
 
 
 @pytest.mark.parametrize(

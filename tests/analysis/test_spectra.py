@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contextwise.analysis.fits import fit_line
 from contextwise.analysis.spectra import (
     THRESHOLDS,
     chosen_sizes,
+    exponential_regime,
     increments,
     intrinsic_dimensions,
     intrinsic_entropies,
@@ -98,3 +100,26 @@ def test_chosen_sizes_of_a_single_direction_are_none():
 def test_what_is_no_spectrum_is_refused(eigenvalues, message):
     with pytest.raises(DataError, match=message):
         relative_eigenvalues(np.array(eigenvalues))
+
+
+def test_the_exponential_regime_and_its_slope_are_those_of_a_made_up_spectrum():
+    """λ_i of a power law up to an eighth of 400 channels, then γ(l) exp(-α i); a loss that falls by k with the regime's S."""
+    width, alpha, k = 400, 0.02, 0.003
+    index = np.arange(1, width + 1)
+    growth = {8: 0.5, 32: 0.8, 128: 0.9, 512: 1.0}
+    spectra = {c: np.append(50.0, (g * np.exp(-alpha * index) * 10)[1:]) for c, g in growth.items()}
+    regime = exponential_regime(spectra)
+    assert (regime.directions[0], regime.directions[-1]) == (49, 390)
+    assert regime.alpha == pytest.approx(alpha) and regime.scale == pytest.approx(342 * alpha)
+    assert regime.growth == pytest.approx({c: math.log(g) for c, g in growth.items()})
+    losses = {c: 3 - k * s for c, s in regime.entropies().items()}
+    # Eq. 36 and 37 on the measured dimensions: the slope is k s, up to the rounding to whole directions.
+    dimensions = regime.dimensions(spectra)
+    assert len(dimensions) >= 4
+    for row in dimensions.values():
+        assert fit_line(row, losses).slope.value == pytest.approx(-k * regime.scale, rel=0.06)
+
+
+def test_a_power_law_has_its_exponent():
+    regime = exponential_regime({c: np.arange(1, 101) ** -1.5 for c in (1, 2)})
+    assert [-line.slope.value for line in regime.zipf.values()] == pytest.approx([1.5, 1.5])

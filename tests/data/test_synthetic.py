@@ -1,5 +1,6 @@
 """The parity task: its exact figures, its samples, and their files."""
 
+import contextlib
 import itertools
 import json
 import math
@@ -221,3 +222,19 @@ def test_contexts_beyond_the_bits_are_refused():
         Parity(ParitySettings()).minimum_cross_entropy(61)
     with pytest.raises(ConfigError, match="visible is 21, but the inputs have 20"):
         Samples(data(), 0).batch(np.arange(2), visible=21)
+
+
+@given(st.integers(3, 8), st.integers(1, 9), st.integers(0, 99))
+def test_the_entropy_of_the_answers_is_that_of_all_strings_of_bits(bits, tasks, seed):
+    with contextlib.suppress(ConfigError):  # too many tasks for a bit
+        parity = Parity(ParitySettings(bits=bits, tasks=tasks, first=2, task_seed=seed))
+        strings = np.array(list(itertools.product([0, 1], repeat=bits)))
+        for context in range(bits + 1):
+            seen = parity.larger <= context
+            answers = strings[:, parity.larger[seen] - 1] ^ strings[:, parity.smaller[seen] - 1]
+            different = len({tuple(row) for row in answers.tolist()})  # all equally likely
+            assert parity.answers_entropy(context) == pytest.approx(math.log(different))
+
+
+def test_a_hundred_tasks_on_sixty_bits_have_less_than_a_hundred_bits_of_entropy():
+    assert Parity(ParitySettings()).answers_entropy(60) <= 59 * math.log(2) + 1e-9

@@ -15,7 +15,8 @@ from transformers import (
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.loading import kind_of
-from contextwise.models.spec import Losses, as_attention_mask, build_model, pretraining_losses
+from contextwise.models.masks import as_attention_mask
+from contextwise.models.spec import Losses, build_model, pretraining_losses
 
 VOCABULARY = 41
 

@@ -1,4 +1,4 @@
-"""Entropy of features by a Gaussian kernel density, and further estimates of their dimension.
+"""Entropy of features by a Gaussian kernel density, and their dimension by distances.
 
 The density at a point is the mean of Gaussians about the other points, each with the covariance of the points themselves times
 the square of a bandwidth (intrinsic entropy, Appendix C.2, which uses scipy's default: Scott's factor N^(-1/(D + 4)), 0.997756
@@ -14,21 +14,18 @@ here) does not have that, but the estimate is then far too high. Read difference
 Legend of shapes: N points, D channels, M leading directions.
 """
 
-import importlib
 import math
-import warnings
 from typing import Any
 
-import numpy as np
 import torch
 
+from contextwise.analysis.fits import fit_line
 from contextwise.analysis.spectra import SMALLEST
 from contextwise.base.errors import ConfigError, DataError
 
 _PAIRS_AT_ONCE = 2**24
 _LEAST_POINTS_PER_DIRECTION = 10
-FURTHER = ("TwoNN", "MLE", "CorrInt")
-"""Estimators of scikit-dimension: two nearest neighbours, maximum likelihood, correlation dimension."""
+_LEAST_POINTS, _NEIGHBOURS = 100, 20
 
 
 def scott_factor(points: int, dimensions: int) -> float:
@@ -121,27 +118,50 @@ def _points(features_ND: Any) -> torch.Tensor:
 
 
 def further_dimensions(features_ND: Any, most: int = 2000) -> dict[str, float]:
-    """Estimates of the dimension by scikit-dimension, if that is installed; nothing otherwise.
+    """Estimates of the dimension from the distances between points.
+
+    - ``TwoNN`` (Facco et al. 2017): from the ratio of the distances to the two nearest points, by a line through the origin that
+      leaves out the largest tenth.
+    - ``MLE`` (Levina and Bickel 2004, averaged over points as by MacKay and Ghahramani): from the distances to the 20 nearest.
+    - ``CorrInt`` (Grassberger and Procaccia 1983): growth of the number of pairs between the median distances to the 10th and the
+      20th nearest.
+    - ``NN``: the mean distance to the nearest of D points falls as D^(-1/d) (intrinsic entropy, Theorem 1 with a density that is
+      bounded from below); over D halved up to four times.
 
     Args:
-        most: number of points that are used, the first ones; the estimators compare all pairs.
+        features_ND: (N, D) points; copies of a point are left out.
+        most: number of points that are used, the first ones; all pairs are compared.
 
-    Returns:
-        Name of the estimator -> dimension; one that fails on these points is left out.
+    Raises:
+        DataError: fewer than 100 different points.
     """
-    try:
-        estimators = importlib.import_module("skdim.id")
-    except ImportError:
-        return {}
-    x = _points(features_ND)[:most].numpy()
-    dimensions = {}
-    for name in FURTHER:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                value = float(getattr(estimators, name)().fit(x).dimension_)
-            except Exception:  # each estimator raises errors of its own on points that it cannot judge
-                continue
-        if np.isfinite(value):
-            dimensions[name] = value
-    return dimensions
+    x_ND = torch.unique(_points(features_ND)[:most], dim=0)
+    x_ND = x_ND[torch.randperm(len(x_ND), generator=torch.Generator().manual_seed(0))]
+    if len(x_ND) < _LEAST_POINTS:
+        raise DataError(f"dimensions by distances need {_LEAST_POINTS} different points, and there are {len(x_ND)}")
+    distances_NN = torch.cdist(x_ND, x_ND).fill_diagonal_(math.inf)
+    near_NK = distances_NN.topk(_NEIGHBOURS, dim=1, largest=False).values
+    kept = int(0.9 * len(x_ND))
+    ratios = (near_NK[:, 1] / near_NK[:, 0]).log().sort().values[:kept]
+    levels = -torch.log1p(-torch.arange(1, kept + 1) / len(x_ND))
+    inverse_N = (near_NK[:, -1:] / near_NK[:, :-1]).log().mean(1)
+    radii = near_NK[:, [_NEIGHBOURS // 2 - 1, _NEIGHBOURS - 1]].median(0).values
+    pairs = torch.stack([(distances_NN < radius).sum() for radius in radii])
+    return {
+        "TwoNN": float(ratios @ levels.to(ratios) / (ratios @ ratios)),
+        "MLE": float(1 / inverse_N.mean()),
+        "CorrInt": float((pairs[1] / pairs[0]).log() / (radii[1] / radii[0]).log()),
+        "NN": -1 / fit_line(*_log_distances(distances_NN)).slope.value,
+    }
+
+
+def _log_distances(distances_NN: torch.Tensor) -> tuple[dict[int, float], dict[int, float]]:
+    """Logarithms of D and of the mean distance to the nearest of D points, by the number of halvings."""
+    points, mean = {}, {}
+    for halvings in range(5):
+        count = len(distances_NN) >> halvings
+        # All disjoint parts of the points, so that every D has as many distances.
+        parts = [slice(i * count, (i + 1) * count) for i in range(1 << halvings)]
+        nearest = torch.cat([distances_NN[part, part].amin(1) for part in parts])
+        points[halvings], mean[halvings] = math.log(count), float(nearest.mean().log())
+    return points, mean

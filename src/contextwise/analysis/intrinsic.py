@@ -49,7 +49,7 @@ class IntrinsicEntropy:
         dimensions: threshold -> context -> intrinsic dimension.
         kde: context -> Gaussian-KDE entropy over ``directions`` leading directions; empty where it does not exist.
         kde_with_own: the same with each point in its own density, as in the source.
-        further: estimator of scikit-dimension -> context -> dimension.
+        further: estimator of :func:`.further_dimensions` -> context -> dimension.
         power: fit of the loss over context; None with the reason among ``notes``.
         by_entropy: N -> fit of the loss over S_N, for every N where it can be fitted.
         by_dimension: threshold -> fit of the loss over the dimension.
@@ -112,7 +112,12 @@ class IntrinsicEntropy:
                 self.kde_with_own[context] = kde_entropy(points_KM, bandwidth, leave_one_out=False)
             except DataError as error:
                 self.notes.append(f"There is no kernel density at a context of {context:,} tokens: {error}.")
-            for name, value in further_dimensions(features_KD).items():
+            try:
+                dimensions = further_dimensions(features_KD)
+            except DataError as error:
+                self.notes.append(f"There is no dimension by distances at a context of {context:,} tokens: {error}.")
+                continue
+            for name, value in dimensions.items():
                 self.further.setdefault(name, {})[context] = value
 
     def to_dict(self) -> dict[str, Any]:

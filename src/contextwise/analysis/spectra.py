@@ -6,14 +6,19 @@ whether its covariances are centred; a measurement records it (centred by defaul
 Legend of shapes: D channels, and as many eigenvalues.
 """
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
+from contextwise.analysis.fits import LineFit, fit_line
 from contextwise.base.errors import DataError
 
 THRESHOLDS = tuple(float(threshold) for threshold in np.geomspace(0.002, 0.25, 20))
 """20 thresholds from 0.002 to 0.25 (Section J.2, which does not say how they are spaced): here evenly in their logarithm."""
+ZIPF, EXPONENTIAL = (5 / 4096, 1500 / 4096), (500 / 4096, 4000 / 4096)
+"""Where the source sees a power law and an exponential decay, as shares of its 4,096 channels (Section J.2)."""
 SMALLEST = 1e-12
 """Relative eigenvalues below this are rounding; their logarithm means nothing."""
 
@@ -87,3 +92,65 @@ def chosen_sizes(shared: int, count: int = 6) -> list[int]:
     sizes = np.geomspace(min(10, shared), shared, count)
     rounded = {shared, *(int(float(f"{value:.2g}")) for value in sizes[:-1])}
     return sorted(value for value in rounded if 2 <= value <= shared)
+
+
+@dataclass(frozen=True)
+class ExponentialRegime:
+    """The regime in which eigenvalues decay exponentially, alike at all contexts (Section J.4).
+
+    Attributes:
+        directions: indices i of the regime, from 1 on; the source's m is their number.
+        zipf: context -> line of ln(λ_i / λ_1) over ln i in the regime before; minus its slope is the exponent.
+        decay: context -> line of ln(λ_i / λ_1) over i; minus its slope is α_l.
+        growth: context -> ln γ(l), mean of ln(λ_i / λ_1) over the regime minus that at the longest context.
+    """
+
+    directions: range
+    zipf: dict[int, LineFit]
+    decay: dict[int, LineFit]
+    growth: dict[int, float]
+
+    @property
+    def alpha(self) -> float:
+        """α, the mean over contexts."""
+        return -float(np.mean([line.slope.value for line in self.decay.values()]))
+
+    @property
+    def scale(self) -> float:
+        """s = m α: the loss falls by so many times as much with the dimension as with the entropy of the regime (Eq. 37)."""
+        return len(self.directions) * self.alpha
+
+    def entropies(self) -> dict[int, float]:
+        """S of the regime's directions up to a constant, m ln γ(l), by context (Eq. 36)."""
+        return {context: len(self.directions) * value for context, value in self.growth.items()}
+
+    def dimensions(self, spectra: Mapping[int, np.ndarray]) -> dict[float, dict[int, float]]:
+        """Threshold -> context -> dimension, for the thresholds that lie in the regime at every context."""
+        first, last = self.directions[0], self.directions[-1]
+        counted = {context: intrinsic_dimensions(values) for context, values in spectra.items()}
+        rows = {t: {c: float(of[i]) for c, of in counted.items()} for i, t in enumerate(THRESHOLDS)}
+        return {t: row for t, row in rows.items() if first <= min(row.values()) and max(row.values()) <= last}
+
+
+def exponential_regime(spectra: Mapping[int, np.ndarray]) -> ExponentialRegime:
+    """Fit the regimes of the spectra at several contexts.
+
+    Args:
+        spectra: context -> (D,) eigenvalues.
+
+    Raises:
+        ConfigError: fewer than three directions are in a regime.
+    """
+    width, shared = len(next(iter(spectra.values()))), shared_rank(spectra)
+    logs = {context: np.log(relative_eigenvalues(values)[:shared]) for context, values in spectra.items()}
+    before, within = (
+        range(max(2, math.ceil(low * width)), min(shared, int(high * width)) + 1) for low, high in (ZIPF, EXPONENTIAL)
+    )
+
+    def line(values: np.ndarray, directions: range, scale: Callable[[float], float]) -> LineFit:
+        return fit_line({i: scale(i) for i in directions}, {i: float(values[i - 1]) for i in directions})
+
+    zipf = {context: line(values, before, math.log) for context, values in logs.items()}
+    decay = {context: line(values, within, float) for context, values in logs.items()}
+    means = {context: float(values[within[0] - 1 : within[-1]].mean()) for context, values in logs.items()}
+    return ExponentialRegime(within, zipf, decay, {c: mean - means[max(means)] for c, mean in means.items()})

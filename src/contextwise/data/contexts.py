@@ -8,13 +8,16 @@ import contextlib
 import math
 import re
 from datetime import date, datetime, time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import DataError
+
+if TYPE_CHECKING:
+    from contextwise.data.corpus import Corpus
 
 PREVIOUS = "previous_sentence"
 _DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
@@ -35,16 +38,10 @@ class ContextSettings(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> "ContextSettings":
-        twice = sorted({name for name in self.columns if self.columns.count(name) > 1})
-        if twice:
-            raise ValueError(f"the context column {twice[0]!r} is named twice; name it once")
+        check_columns(self.columns)
         if PREVIOUS in self.columns:
             raise ValueError(
                 f"{PREVIOUS!r} is not a column but the sentence before; set {PREVIOUS}: true instead"
-            )
-        if "document_hash" in self.columns:
-            raise ValueError(
-                "'document_hash' is computed from the document's own text, which a context must not contain; take it out"
             )
         if not self.types:
             raise ValueError(f"there is no context; name columns, or set {PREVIOUS}: true")
@@ -54,6 +51,17 @@ class ContextSettings(Settings):
     def types(self) -> list[str]:
         """Names of the contexts: the columns, then the previous sentence."""
         return [*self.columns, *([PREVIOUS] if self.previous_sentence else [])]
+
+
+def check_columns(columns: list[str]) -> None:
+    """Raise ValueError if a column is named twice, or gives the text itself away."""
+    twice = sorted({name for name in columns if columns.count(name) > 1})
+    if twice:
+        raise ValueError(f"the context column {twice[0]!r} is named twice; name it once")
+    if "document_hash" in columns:
+        raise ValueError(
+            "'document_hash' is computed from the document's own text, which a context must not contain; take it out"
+        )
 
 
 def as_english(value: Any) -> str | None:
@@ -97,3 +105,49 @@ def _date(value: date) -> str:
     # strftime would write the names in the language of the machine.
     day = f"{_DAYS[value.weekday()]} {value.day} {_MONTHS[value.month - 1]} {value.year}"
     return f"{day} {value:%H:%M}" if isinstance(value, datetime) and value.time() != time.min else day
+
+
+def column_texts(corpus: "Corpus", name: str) -> list[str | None]:
+    """The text of a context column for each document; None where it has none. Equal texts are one string in memory.
+
+    Raises:
+        DataError: the column does not exist, has values of different types, or holds objects.
+    """
+    column, dot, field = name.partition(".")
+    if not dot or name in corpus.columns:
+        column, field = name, ""
+    values: list[Any] = corpus.column(column)
+    if not field and name in corpus.manifest["columns_as_json"]:
+        raise DataError(
+            f"the values of the context column {name!r} of {corpus.path} have no common type, so they are kept as JSON text; "
+            "give them one type and prepare the corpus again, or leave the column out"
+        )
+    if field:
+        *parents, last = field.split(".")
+        objects = (_field(value, parents) for value in values)
+        if not any(isinstance(inner, dict) and last in inner for inner in objects):
+            raise DataError(
+                f"the context column {name!r} of {corpus.path} does not exist: {column} has no field {field!r}; "
+                "name one that it has"
+            )
+        values = [_field(value, [*parents, last]) for value in values]
+    shared: dict[str, str] = {}
+    texts: list[str | None] = []
+    for value in values:
+        try:
+            text = as_english(value)
+        except DataError:
+            fields = f", {name}.{next(iter(value))} for one" if isinstance(value, dict) and value else ""
+            raise DataError(
+                f"the context column {name!r} of {corpus.path} holds objects, which have no text of their own; "
+                f"name one of their fields{fields}"
+            ) from None
+        texts.append(None if text is None else shared.setdefault(text, text))
+    return texts
+
+
+def _field(value: Any, path: list[str]) -> Any:
+    """The field of nested objects at a path; None where one of them is missing."""
+    for part in path:
+        value = value.get(part) if isinstance(value, dict) else None
+    return value

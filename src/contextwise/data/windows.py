@@ -87,17 +87,24 @@ class Windows(Dataset):
     def __len__(self) -> int:
         return int(self.first[-1])
 
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+    def start_of(self, index: int) -> int:
+        """Position in the stream at which window ``index`` starts."""
         if not 0 <= index < len(self):
             raise IndexError(index)
         document = int(np.searchsorted(self.first, index, side="right")) - 1
-        start = int(self.starts[document]) + (index - int(self.first[document])) * self.context
-        tokens, positions = self.read(start, self.context + 1)
+        return int(self.starts[document]) + (index - int(self.first[document])) * self.context
+
+    def check_ids(self, tokens: np.ndarray) -> None:
+        """Raise DataError if a token is beyond the model's vocabulary."""
         if self.vocab_size is not None and tokens.max() >= self.vocab_size:
             raise DataError(
                 f"{self.corpus.path} holds the token id {tokens.max()}, but the model's vocabulary has {self.vocab_size} "
                 "tokens; set model.vocab_size"
             )
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        tokens, positions = self.read(self.start_of(index), self.context + 1)
+        self.check_ids(tokens)
         item = {
             "input_ids": torch.from_numpy(tokens[:-1]),
             "labels": torch.from_numpy(tokens[1:]),

@@ -22,6 +22,7 @@ from transformers import (
 from contextwise.base.errors import CheckpointError
 from contextwise.base.machine import hub_problem
 from contextwise.base.pretrained import failure_reason, from_pretrained
+from contextwise.models.prefix import with_prefix
 from contextwise.objectives.kind import Kind
 
 
@@ -228,7 +229,7 @@ def _loaded(
         raise CheckpointError(f"no {what} could be loaded from {path_or_name}: {reason}") from error
     _check_finite(model, path_or_name)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return model.to(device).eval(), sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
+    return with_prefix(model).to(device).eval(), sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
 
 
 def _check_finite(model: PreTrainedModel, source: str | Path) -> None:

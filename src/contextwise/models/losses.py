@@ -16,7 +16,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from contextwise.models.families import adapter
-from contextwise.models.masks import causal_mask, readable_without_sync, takes_masks
+from contextwise.models.masks import (
+    as_attention_mask,
+    causal_mask,
+    prefix_attention,
+    readable_without_sync,
+    takes_masks,
+)
 
 IGNORED = -100
 """Targets with this value are ignored, as in torch and transformers."""
@@ -184,6 +190,7 @@ def token_losses(
     targets: Tensor,
     position_ids: Tensor | None = None,
     attention_mask: Tensor | None = None,
+    prefix: Tensor | None = None,
     **contexts: Tensor | None,
 ) -> Tensor:
     """Compute the loss of each target in nats, for any causal language model; logits are computed in pieces.
@@ -195,11 +202,14 @@ def token_losses(
             wait for the device.
         position_ids: (B, T) or None.
         attention_mask: (B, T) or None.
+        prefix: (B, T), True at positions that see each other in both directions; in place of ``attention_mask``.
         contexts: further inputs of the model, such as a CUE model's ``contexts`` and ``context_mask``.
 
     Returns:
         (B, T) float32.
     """
+    if prefix is not None:
+        attention_mask = as_attention_mask(prefix_attention(prefix, position_ids), model)
     inputs = {"position_ids": position_ids, "attention_mask": attention_mask, **contexts}
     inputs = {name: value for name, value in inputs.items() if value is not None}
     flat, device = targets.reshape(-1), input_ids.device

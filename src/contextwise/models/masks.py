@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask
 from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache
 from transformers.masking_utils import create_causal_mask
@@ -98,3 +99,41 @@ def causal_mask(
         document_BT = (position_ids.diff(prepend=position_ids[:, :1] - 1) != 1).cumsum(1)
         allowed = allowed & (document_BT[:, None, :, None] == document_BT[:, None, None])
     return as_mask(allowed.expand(embeds.shape[0], -1, -1, -1), config, embeds.dtype)
+
+
+def prefix_attention(prefix_BT: Tensor, position_ids: Tensor | None = None) -> Tensor:
+    """The attention mask of a prefix LM (objectives, Section 6.2.4): causal, and bidirectional within the prefix.
+
+    Args:
+        prefix_BT: True at the positions of the prefix.
+        position_ids: (B, T), for packed documents, which do not see each other.
+
+    Returns:
+        (B, 1, T, T) booleans: queries, then keys.
+    """
+    length = prefix_BT.shape[1]
+    causal_TT = torch.ones(length, length, dtype=torch.bool, device=prefix_BT.device).tril()
+    allowed = causal_TT | (prefix_BT[:, :, None] & prefix_BT[:, None, :])
+    return (allowed if position_ids is None else allowed & same_document(position_ids))[:, None]
+
+
+def same_document(position_ids: Tensor) -> Tensor:
+    """Mask of the pairs of positions in the same document, (B, T, T); documents begin at position 0."""
+    document = position_ids.eq(0).cumsum(1)
+    return document[:, :, None] == document[:, None, :]
+
+
+def as_attention_mask(allowed: Tensor, model: Any) -> Any:
+    """Convert booleans (B, 1, T, T), True: may attend, to the mask of the model's attention implementation.
+
+    Raises:
+        ConfigError: the implementation does not support such masks.
+    """
+    if model.config._attn_implementation != "flex_attention":
+        return as_mask(allowed, model.config, model.dtype)
+    rows, _, queries, keys = allowed.shape
+
+    def may_attend(row: Any, _: Any, query: Any, key: Any) -> Tensor:
+        return allowed[row, 0, query, key]
+
+    return create_block_mask(may_attend, rows, None, queries, keys, str(allowed.device))

@@ -24,7 +24,6 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
-from torch.nn.attention.flex_attention import create_block_mask
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -37,7 +36,13 @@ from transformers.pytorch_utils import Conv1D
 
 from contextwise.models.loading import kind_of
 from contextwise.models.losses import IGNORED, final_hidden_states, linear_cross_entropy
-from contextwise.models.masks import as_mask, readable_without_sync, takes_masks
+from contextwise.models.masks import (
+    as_attention_mask,
+    prefix_attention,
+    readable_without_sync,
+    same_document,
+    takes_masks,
+)
 
 Batch = dict[str, Tensor]
 Parts = Sequence[str] | None
@@ -100,44 +105,6 @@ def labelled_losses(
         logits = head(hidden).flatten(0, -2).float()
         total = nn.functional.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED, reduction="sum")
     return Losses(("tokens",), total[None], labels.ne(IGNORED).sum()[None])
-
-
-def prefix_attention(prefix_BT: Tensor, position_ids: Tensor | None = None) -> Tensor:
-    """The attention mask of a prefix LM (objectives, Section 6.2.4): causal, and bidirectional within the prefix.
-
-    Args:
-        prefix_BT: True at the positions of the prefix.
-        position_ids: (B, T), for packed documents, which do not see each other.
-
-    Returns:
-        (B, 1, T, T) booleans: queries, then keys.
-    """
-    length = prefix_BT.shape[1]
-    causal_TT = torch.ones(length, length, dtype=torch.bool, device=prefix_BT.device).tril()
-    allowed = causal_TT | (prefix_BT[:, :, None] & prefix_BT[:, None, :])
-    return (allowed if position_ids is None else allowed & same_document(position_ids))[:, None]
-
-
-def same_document(position_ids: Tensor) -> Tensor:
-    """Mask of the pairs of positions in the same document, (B, T, T); documents begin at position 0."""
-    document = position_ids.eq(0).cumsum(1)
-    return document[:, :, None] == document[:, None, :]
-
-
-def as_attention_mask(allowed: Tensor, model: Any) -> Any:
-    """Convert booleans (B, 1, T, T), True: may attend, to the mask of the model's attention implementation.
-
-    Raises:
-        ConfigError: the implementation does not support such masks.
-    """
-    if model.config._attn_implementation != "flex_attention":
-        return as_mask(allowed, model.config, model.dtype)
-    rows, _, queries, keys = allowed.shape
-
-    def may_attend(row: Any, _: Any, query: Any, key: Any) -> Tensor:
-        return allowed[row, 0, query, key]
-
-    return create_block_mask(may_attend, rows, None, queries, keys, str(allowed.device))
 
 
 def padding_mask(mask_BS: Tensor | None, queries: int, model: Any) -> Any:

@@ -1,23 +1,26 @@
 """Objectives of encoders (objectives, Section 6.2.2): masked tokens, next sentence and sentence order.
 
-The pairs of the last two (BERT's next sentence, ALBERT's sentence order) are made in these steps:
+The label of a pair (BERT's next sentence, ALBERT's sentence order) must not show in anything but its meaning: not in the
+lengths of the segments, not in where they begin and end, and for sentence order not in their words. A pair is made in these steps:
 
 1. Every document is read once and cut into sentences (:mod:`contextwise.objectives.text`).
-2. Consecutive sentences of a document are gathered while they fit into a window with [CLS] and two [SEP]: a chunk, of at
-   least two sentences. If a chunk does not fit (two long sentences), the longer one is cut: A at its front, B at its end,
-   so that the border between them stays. A single sentence left at a document's end, and documents of one sentence, make
-   no pair.
-3. In each epoch a border between two sentences of the chunk is drawn, uniformly: A is before it, B after it. So a
-   segment is mostly several sentences, as BERT's are (Devlin et al. 2019, Appendix A.2).
-4. Half the pairs stay. In the others B comes from another document (next sentence: as many whole sentences as there is
-   room for, starting at a uniformly drawn one, which is how chunks are gathered), or A and B are swapped (sentence order).
-5. ``[CLS] A [SEP] B [SEP]``, padded, then masked like all masked objectives.
+2. In each epoch it is cut into segments, each of as few whole sentences as have half of the room in a window beside [CLS] and
+   two [SEP]. Two consecutive segments are a chunk; so both begin and end in the same way, and no sentence has its place for
+   its length. One chunk in ten is shorter, as in BERT's data. A rest that is too short for two segments is halved; a single
+   sentence left at a document's end, and documents of one sentence, make no pair.
+3. A and B get the same length before the label is drawn: half of the room (the odd token goes to either), or where a segment
+   is shorter, a random length below it, so that all segments are cut.
+4. Sentence order: A and B are the fronts of the chunk's segments, in order or swapped: the same tokens either way.
+5. Next sentence: A is the end of the first segment; B is the front of the second, or of the second segment of a chunk of
+   another document, one of those nearest in length.
+6. ``[CLS] A [SEP] B [SEP]``, padded, then masked like all masked objectives.
 
 For pairs ``cross_documents`` and ``separate_documents`` have no effect: a segment is always from one document.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -43,6 +46,10 @@ if TYPE_CHECKING:
 MASK, CLS, SEP = SpecialToken("[MASK]", "mask"), SpecialToken("[CLS]", "cls"), SpecialToken("[SEP]", "sep")
 PAD = SpecialToken("[PAD]", "pad")
 SHORTEST_PAIR = 8  # [CLS], two [SEP], and something to see on both sides
+SHORT_CHUNKS = 0.1
+"""Share of the chunks with shorter segments: ``short_seq_prob`` of BERT's published code."""
+NEAREST = 64
+"""B of another document is drawn from so many next shorter and so many next longer segments."""
 
 
 class MaskSettings(SingleObjective):
@@ -153,16 +160,17 @@ class SentencePairs(MaskSettings):
                 f"data.context is {cut.context}, but the objective {self.name!r} needs at least {SHORTEST_PAIR}"
             )
         special = vocabulary.ids(self.special_tokens, self.name)
-        sentences = Sentences(corpus, vocabulary, self.language, cut.context - 3)
-        if len(sentences.chunks) == 0:
+        sentences = SentenceIndex(corpus, vocabulary, self.language)
+        pairs = int((np.diff(sentences.starts) > 1).sum())
+        if pairs == 0:
             raise DataError(
                 f"the objective {self.name!r} needs documents of at least two sentences, but all {len(corpus)} of the split "
                 f"{corpus.split!r} of {corpus.path} have one or none; choose the objective 'masked'"
             )
-        if self.name == "next_sentence" and len(sentences.documents) < 2:
+        if self.name == "next_sentence" and pairs == 1:
             raise DataError(
                 f"the objective 'next_sentence' takes sentences of other documents, but the split {corpus.split!r} of "
-                f"{corpus.path} has one document; choose 'sentence_order'"
+                f"{corpus.path} has one document of at least two sentences; choose 'sentence_order'"
             )
         masking = Masking(self, vocabulary, special[0])
         return PairExamples(sentences, masking, special[1:], cut.context, seed)
@@ -180,67 +188,87 @@ class SentenceOrder(SentencePairs):
     name: Literal["sentence_order"] = "sentence_order"
 
 
-class Sentences(SentenceIndex):
-    """The sentences of a corpus, and its chunks for windows with room for ``room`` tokens.
+class PairExamples(Examples):
+    """Masked pairs, cut and drawn anew in each epoch (once, if ``static``).
 
     Attributes:
-        chunks: int64, (chunks, 3): document, first sentence, and the sentence after the last.
-        documents: int64, documents that have a sentence.
-        skipped: number of documents that make no pair, having one sentence or none.
+        chunks: int64, (chunks, 5), of the epoch that was read last: the document, the first token of each of two segments, the
+            token after them, and the tokens that are wanted of each segment.
     """
 
-    def __init__(self, corpus: Corpus, vocabulary: Vocabulary, language: str, room: int) -> None:
-        super().__init__(corpus, vocabulary, language)
-        chunks: list[tuple[int, int, int]] = []
-        for document in range(len(corpus)):
-            borders = self.of(document).tolist()
-            first, count = 0, len(borders) - 1
-            while first + 1 < count:
-                last = first + 2
-                while last < count and borders[last + 1] - borders[first] <= room:
-                    last += 1
-                chunks.append((document, first, last))
-                first = last
-        self.chunks = np.array(chunks, dtype=np.int64).reshape(-1, 3)
-        counts = np.diff(self.starts)
-        self.documents = np.flatnonzero(counts >= 1)
-        self.skipped = int((counts < 2).sum())
-
-
-class PairExamples(Examples):
-    """Masked pairs, drawn anew in each epoch (once, if ``static``)."""
-
     def __init__(
-        self, sentences: Sentences, masking: Masking, special: list[int], context: int, seed: int
+        self, sentences: SentenceIndex, masking: Masking, special: list[int], context: int, seed: int
     ) -> None:
         self.sentences, self.masking, self.settings = sentences, masking, masking.settings
         self.cls, self.sep, self.pad = special
         self.context, self.seed = context, seed
+        self._epoch = -1
+        self._cut_documents(0)
 
     def count(self, epoch: int) -> int:
-        return len(self.sentences.chunks)
+        self._cut_documents(epoch)
+        return len(self.chunks)
+
+    def _cut_documents(self, epoch: int) -> None:
+        """Cut all documents into the chunks of an epoch."""
+        epoch = 0 if self.settings.static else epoch
+        if epoch == self._epoch:
+            return
+        draw = generator(self.seed, epoch, 0, f"{self.settings.name} chunks")
+        half = (self.context - 2) // 2  # of the room, rounded up
+        chunks = []
+        for document in range(len(self.sentences.corpus)):
+            borders = self.sentences.of(document).tolist()
+            first, count = 0, len(borders) - 1
+            while first + 1 < count:
+                wanted = half if draw.random() >= SHORT_CHUNKS else int(draw.integers(2, half + 1))
+                middle = bisect_left(borders, borders[first] + wanted, first + 1)
+                last = count + 1
+                if middle < count:
+                    last = bisect_left(borders, borders[middle] + wanted, middle + 1)
+                if last > count:  # too short for two segments
+                    middle_token = (borders[first] + borders[count]) // 2
+                    middle, last = min(bisect_left(borders, middle_token, first + 1), count - 1), count
+                chunks.append((document, borders[first], borders[middle], borders[last], wanted))
+                first = last
+        self.chunks = np.array(chunks, dtype=np.int64)
+        self._by_length = np.argsort(self.chunks[:, 3] - self.chunks[:, 2], kind="stable")
+        self._rank = np.argsort(self._by_length)
+        self._epoch = epoch
+
+    def _other(self, index: int, draw: np.random.Generator) -> np.ndarray:
+        """The second segment of a chunk of another document, of about the same length."""
+        reach, rank = NEAREST, int(self._rank[index])
+        while True:
+            near = self._by_length[max(0, rank - reach) : rank + reach + 1]
+            near = near[self.chunks[near, 0] != self.chunks[index, 0]]
+            if len(near):
+                document, _, first, last, _ = self.chunks[draw.choice(near)].tolist()
+                return self.sentences.corpus.document(document)[first:last]
+            reach *= 2
 
     def pair(self, index: int, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
-        """Tokens of A and B, and the pair's label."""
-        sentences, room = self.sentences, self.context - 3
-        document, first, last = sentences.chunks[index].tolist()
-        border = int(draw.integers(first + 1, last))
-        a, b = sentences.read(document, first, border), sentences.read(document, border, last)
-        false = int(draw.random() < 0.5)
-        if false and self.settings.name == "next_sentence":
-            a, _ = _cut(a, b, room)
-            others = sentences.documents
-            own = np.searchsorted(others, document)
-            other = int(others[(own + 1 + draw.integers(len(others) - 1)) % len(others)])
-            borders = sentences.of(other)
-            first = int(draw.integers(len(borders) - 1))
-            last = int(np.searchsorted(borders, borders[first] + room - len(a), side="right")) - 1
-            b = sentences.read(other, first, max(last, first + 1))  # the sentences that fit, at least one
-        a, b = _cut(a, b, room)
-        return (b, a, 1) if false and self.settings.name == "sentence_order" else (a, b, false)
+        """Tokens of A and B, and the label, of a chunk of the epoch that was read last."""
+        document, first, middle, last, wanted = self.chunks[index].tolist()
+        tokens = self.sentences.corpus.document(document)
+        segments = [tokens[first:middle], tokens[middle:last]]
+        if self.settings.name == "next_sentence":
+            segments.append(self._other(index, draw))
+        shortest = min(map(len, segments))
+        if shortest < wanted:
+            wanted = int(draw.integers(-(-shortest // 2), max(shortest, 2)))
+        rest = min(wanted, self.context - 3 - wanted)
+        length_a, length_b = (wanted, rest) if draw.random() < 0.5 else (rest, wanted)
+        label = int(draw.random() < 0.5)
+        if self.settings.name == "next_sentence":
+            a, b = segments[0][-length_a:], segments[1 + label]
+        else:
+            a, b = segments[label][:length_a], segments[1 - label]
+        return a.astype(np.int64), b[:length_b].astype(np.int64), label
 
     def arrays(self, epoch: int, index: int) -> dict[str, Any]:
-        draw = generator(self.seed, 0 if self.settings.static else epoch, index, self.settings.name)
+        self._cut_documents(epoch)
+        draw = generator(self.seed, self._epoch, index, self.settings.name)
         a, b, label = self.pair(index, draw)
         ids = np.concatenate([[self.cls], a, [self.sep], b, [self.sep]])
         positions = np.arange(self.context)
@@ -254,9 +282,3 @@ class PairExamples(Examples):
             "pair_label": label,
             "window": index,
         }
-
-
-def _cut(a: np.ndarray, b: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
-    """A and B cut to ``room`` tokens together: the longer one first, A at its front and B at its end."""
-    keep_a = min(len(a), max(room - len(b), room - room // 2))
-    return a[len(a) - keep_a :], b[: room - keep_a]

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
-from contextwise.objectives.kind import Kind
+from contextwise.objectives.kind import Kind, PromptForm
 from contextwise.objectives.objective import NO_LOSS, AnySingleObjective, Cut, Objective
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
 
@@ -74,6 +74,11 @@ class Mixture(Objective):
     @property
     def has_pairs(self) -> bool:
         return any(single.has_pairs for single in self.singles)
+
+    def prompt_form(self, vocabulary: Vocabulary) -> PromptForm | None:
+        """That of the first objective, unless one of them is causal."""
+        forms = [single.prompt_form(vocabulary) for single in self.singles]
+        return None if None in forms else forms[0]
 
     def stream(
         self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary, length: int

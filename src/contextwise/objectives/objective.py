@@ -40,7 +40,7 @@ from pydantic import BeforeValidator, SerializeAsAny
 
 from contextwise.base.config import Settings, validate
 from contextwise.base.errors import ConfigError
-from contextwise.objectives.kind import Kind
+from contextwise.objectives.kind import Kind, PromptForm
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
 
 if TYPE_CHECKING:
@@ -160,6 +160,10 @@ class Objective(Settings, ABC):
     def has_pairs(self) -> bool:
         """Whether examples are pairs of segments with a label, for an encoder's pair head."""
         return False
+
+    def prompt_form(self, vocabulary: Vocabulary) -> PromptForm | None:
+        """How a decoder that was trained on the examples is asked to continue a text; None for causal examples."""
+        return None
 
     @abstractmethod
     def stream(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary, length: int) -> Stream:

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from contextwise.base.errors import DataError
 from contextwise.base.progress import say
-from contextwise.data.contexts import ContextSettings, as_english
+from contextwise.data.contexts import ContextSettings, column_texts
 from contextwise.objectives.kind import Kind
 from contextwise.objectives.objective import NO_LOSS, Cut, Examples, SingleObjective
 from contextwise.objectives.text import SentenceIndex
@@ -87,7 +87,7 @@ class ContextTexts:
     def __init__(self, sentences: SentenceExamples | SentenceIndex, settings: ContextSettings) -> None:
         self.sentences = sentences.sentences if isinstance(sentences, SentenceExamples) else sentences
         self.settings, corpus = settings, self.sentences.corpus
-        self._columns = [_column_texts(corpus, name) for name in settings.columns]
+        self._columns = [column_texts(corpus, name) for name in settings.columns]
         assert self.sentences.vocabulary.tokenizer is not None  # the index needs it
         self._tokenizer = self.sentences.vocabulary.tokenizer
         counts = np.diff(self.sentences.starts)
@@ -129,45 +129,3 @@ class ContextTexts:
         if self.settings.previous_sentence:
             shares[self.types[-1]] = int((counts > 0).sum()) / total
         return shares
-
-
-def _column_texts(corpus: Corpus, name: str) -> list[str | None]:
-    """The text of a context column for each document; equal texts are one string in memory."""
-    column, dot, field = name.partition(".")
-    if not dot or name in corpus.columns:
-        column, field = name, ""
-    values: list[Any] = corpus.column(column)
-    if not field and name in corpus.manifest["columns_as_json"]:
-        raise DataError(
-            f"the values of the context column {name!r} of {corpus.path} have no common type, so they are kept as JSON text; "
-            "give them one type and prepare the corpus again, or leave the column out"
-        )
-    if field:
-        *parents, last = field.split(".")
-        objects = (_field(value, parents) for value in values)
-        if not any(isinstance(inner, dict) and last in inner for inner in objects):
-            raise DataError(
-                f"the context column {name!r} of {corpus.path} does not exist: {column} has no field {field!r}; "
-                "name one that it has"
-            )
-        values = [_field(value, [*parents, last]) for value in values]
-    shared: dict[str, str] = {}
-    texts: list[str | None] = []
-    for value in values:
-        try:
-            text = as_english(value)
-        except DataError:
-            fields = f", {name}.{next(iter(value))} for one" if isinstance(value, dict) and value else ""
-            raise DataError(
-                f"the context column {name!r} of {corpus.path} holds objects, which have no text of their own; "
-                f"name one of their fields{fields}"
-            ) from None
-        texts.append(None if text is None else shared.setdefault(text, text))
-    return texts
-
-
-def _field(value: Any, path: list[str]) -> Any:
-    """The field of nested objects at a path; None where one of them is missing."""
-    for part in path:
-        value = value.get(part) if isinstance(value, dict) else None
-    return value

@@ -21,7 +21,7 @@ from pydantic import Field, model_validator
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.objectives.kind import Kind
+from contextwise.objectives.kind import Kind, PromptForm
 from contextwise.objectives.objective import (
     NO_LOSS,
     Cut,
@@ -272,6 +272,15 @@ class UL2(SingleObjective):
     def special_tokens(self) -> list[SpecialToken]:
         modes = dict.fromkeys(getattr(self.modes, denoiser.mode) for denoiser in self.denoisers)
         return [*sentinel_tokens(self.sentinels), *(SpecialToken(text) for text in modes)]
+
+    def prompt_form(self, vocabulary: Vocabulary) -> PromptForm | None:
+        """Mode S, or the last denoiser's where that is not trained: mode, text and sentinel; the sentinel opens the target."""
+        if self.model != "decoder":
+            return None
+        modes = [denoiser.mode for denoiser in self.denoisers]
+        text = getattr(self.modes, "S" if "S" in modes else modes[-1])
+        mode, sentinel = vocabulary.ids([SpecialToken(text), *sentinel_tokens(1)], self.name)
+        return PromptForm(before=(mode,), after=(sentinel,), opening=(sentinel,))
 
     def window_length(self, denoiser: Denoiser, context: int) -> int:
         """Tokens of a window of one denoiser.

@@ -199,7 +199,7 @@ def measures(
 ) -> Table:
     """The table by context: the loss, S_N for some N, the dimension at some thresholds, the KDE entropy.
 
-    ``further``: whether to include estimates of scikit-dimension, if there are any.
+    ``further``: whether to include dimensions by distances, if there are any.
     """
     some_n, some_theta = _spread(entropy.sizes, sizes), _spread(shown_thresholds(entropy), thresholds)
     estimates = entropy.further if further else {}

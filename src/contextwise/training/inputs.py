@@ -17,8 +17,10 @@ from contextwise.data.sources.alpaca import CHAT_TEMPLATE
 from contextwise.data.synthetic.samples import ParityStream, Samples, open_samples
 from contextwise.data.windows import LastTenthWindows
 from contextwise.models.parity import ParityMLPConfig
+from contextwise.models.prefix import set_prompt_form
 from contextwise.models.tokenizers import check_tokenizer, corpus_tokenizer_hash
 from contextwise.objectives import ExampleStream, MixtureStream, Vocabulary, add_special_tokens
+from contextwise.objectives.metadata import LARGEST_SHARE, MetadataSettings, MetadataStream, MetadataTexts
 from contextwise.training.model import model_config
 from contextwise.training.recipe import Recipe
 from contextwise.training.sentences import SentenceInputs, SentenceStream
@@ -40,7 +42,7 @@ class TrainingInputs:
         tokenizer: the corpus's, with the objective's special tokens; None for a corpus without a tokenizer.
         stream: the examples of the whole run, in order.
         validation: validation examples by the name of their loss in ``metrics.jsonl``: ``loss`` and, with an old corpus that
-            is replayed or watched, ``replay_loss``; may be empty.
+            is replayed or watched, ``replay_loss``; with metadata before the text, ``metadata_loss`` with it; may be empty.
         added_tokens: texts of the special tokens that were added to the tokenizer.
         replayed: the training split of the replayed old corpus, or None.
         held_out: the corpora of the validation examples, by the name of the loss.
@@ -84,8 +86,12 @@ class TrainingInputs:
             if added and size is not None and size > config.vocab_size:
                 config.vocab_size = size
         vocabulary = Vocabulary(tokenizer, corpus.end_of_text, config.vocab_size)
+        set_prompt_form(config, objective.prompt_form(vocabulary))
         replayed, watched = _old_corpora(data, corpus, vocabulary)
         stream: Any = objective.stream(corpus, recipe.cut, recipe.seed, vocabulary, recipe.examples)
+        if data.metadata is not None:
+            own = recipe.examples * (1 - (data.replay.share if data.replay else 0))
+            stream = _with_metadata(recipe, data.metadata, corpus, stream, round(own * (1 - data.metadata.cooldown)))
         if replayed is not None and data.replay is not None:
             # Both corpora are read independently, the new one in the same order as without replay.
             old = objective.stream(replayed, recipe.cut, recipe.seed + _OLD, vocabulary, recipe.examples)
@@ -140,6 +146,14 @@ class TrainingInputs:
             return max(1, round(float(self.stream.lengths.mean()))), 0
         first: dict[str, Any] = self.stream[0]
         return len(first["input_ids"]), len(first["labels"]) if self.config.is_encoder_decoder else 0
+
+
+def _with_metadata(
+    recipe: Recipe, settings: MetadataSettings, corpus: Corpus, stream: ExampleStream, cooldown: int
+) -> MetadataStream:
+    """The examples of a corpus with metadata, up to the item ``cooldown``."""
+    texts = MetadataTexts(corpus, settings.columns, settings.form, recipe.data.context // LARGEST_SHARE)
+    return MetadataStream(stream, texts, settings.share, recipe.seed, cooldown)
 
 
 def _old_corpora(data: CorpusData, corpus: Corpus, vocabulary: Vocabulary) -> tuple[Corpus | None, ...]:
@@ -211,6 +225,10 @@ def _validation_sets(
             if sentences is not None:
                 stream = sentences.stream(stream, len(stream), data.validation_split)
             sets[name], corpora[name] = stream, held_out
+            if name == "loss" and data.metadata is not None and data.metadata.form == "prepend":
+                given = data.metadata.model_copy(update={"share": 1.0})
+                with_metadata = _with_metadata(recipe, given, held_out, stream, len(stream))
+                sets["metadata_loss"], corpora["metadata_loss"] = with_metadata, held_out
         except ContextwiseError as error:
             say(f"note: no validation on {source.path} during training: {error}")
             if name == "loss":

@@ -146,6 +146,13 @@ class Recipe(Settings):
             return
         if data.contexts is not None and not isinstance(model, CueModel):
             yield Problem("is used by model.cue only", "data.contexts", fix="remove it")
+        if data.metadata is not None:
+            if name != "causal":
+                why = f"does not apply to the objective {name!r}"
+                yield Problem(why, "data.metadata", fix="remove it, or set objective: causal")
+            if data.metadata.form == "append" and not data.cross_documents:
+                why = "appends to the ends of documents, which windows of one document do not reach"
+                yield Problem(why, "data.metadata.form", "append", "set data.cross_documents=true")
         if name == "sentence":
             for field in ("replay", "watch"):
                 if getattr(data, field) is not None:

@@ -18,6 +18,7 @@ from contextwise.data.synthetic import ParityData
 from contextwise.models.sizes import KINDS, SIZES, ModelSize, named_size, shape_problems
 from contextwise.models.variant.code import digest, parse_variant, read_code
 from contextwise.objectives.kind import Kind
+from contextwise.objectives.metadata import MetadataSettings
 
 DEEPEST, WIDEST, LONGEST, MOST_WORDS, FASTEST = 1024, 2**20, 2**24, 2**24, 1e3
 """Bounds of layers, of widths and heads, of contexts, of vocabularies, and of rates."""
@@ -43,6 +44,9 @@ class CorpusData(Settings):
     cross_documents: bool = Field(True, description="windows may hold parts of several documents")
     separate_documents: bool = Field(False, description="attention and positions stay inside a document")
     contexts: ContextSettings | None = Field(None, description="contexts of each sentence, for model.cue")
+    metadata: MetadataSettings | None = Field(
+        None, description="metadata of each document in its windows, for the objective causal"
+    )
     verify: bool = Field(True, description="compare the corpus with its hashes before training")
     replay: ReplaySettings | None = Field(
         None, description="adds examples of an old corpus, and validates on it"

@@ -93,6 +93,28 @@ class Parity:
         """Lowest cross entropy of the answer at a context of ``context`` bits, nats (intrinsic entropy, Appendix C.4)."""
         return math.log(2) * float(self.frequencies[self.larger > self._checked(context)].sum())
 
+    def answers_entropy(self, context: int) -> float:
+        """Entropy of the answers of all tasks that are visible at a context together, nats.
+
+        The source (intrinsic entropy, Appendix C.3) gives T log 2 for T tasks. That is so while the answers are independent; the
+        exclusive or of the answers on a cycle of bits is 0, and T bits cannot hold more than the bits that they are made of. Exact
+        is the rank of the tasks over GF(2): bits that tasks connect, less one for each connected group.
+        """
+        seen = self.larger <= self._checked(context)
+        root = list(range(self.bits + 1))
+
+        def group(bit: int) -> int:
+            while root[bit] != bit:
+                root[bit] = bit = root[root[bit]]
+            return bit
+
+        rank = 0
+        for a, b in zip(self.larger[seen].tolist(), self.smaller[seen].tolist(), strict=True):
+            first, second = group(a), group(b)
+            rank += first != second
+            root[first] = second
+        return rank * math.log(2)
+
     @cached_property
     def cumulative(self) -> np.ndarray:
         """(tasks,) cumulative frequencies; the last one is 1."""

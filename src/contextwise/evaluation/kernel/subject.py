@@ -172,9 +172,9 @@ class Subject:
 
     @property
     def run_context(self) -> int | None:
-        """Tokens of a training window of the run; None for a model that is no run."""
+        """Tokens of text in a training window of the run; None for a model that is no run."""
         context = self.run.recipe().get("data", {}).get("context") if self.run else None
-        return context if isinstance(context, int) else None
+        return context - _prompt_tokens(self.config) if isinstance(context, int) else None
 
     @property
     def trained_context(self) -> int | None:
@@ -242,12 +242,20 @@ def results_of_model(source: str, measures: Sequence[str]) -> list[Result]:
 
 
 def positions(config: Any) -> int | None:
-    """Positions that a configuration allows; None if it sets no limit."""
+    """Positions that a configuration allows for text; None if it sets no limit."""
     for part in (config, getattr(config, "backbone_config", None), config.get_text_config()):
         limit = getattr(part, "max_position_embeddings", None)
         if limit is not None:
-            return int(limit)
+            return int(limit) - _prompt_tokens(config)
     return None
+
+
+def _prompt_tokens(config: Any) -> int:
+    """Tokens that a prefix model has around each prompt."""
+    from contextwise.models.prefix import prompt_form
+
+    form = prompt_form(config)
+    return 0 if form is None else form.tokens
 
 
 def _digest_of_loaded(subject: Subject) -> str:

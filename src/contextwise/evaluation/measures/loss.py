@@ -1,6 +1,6 @@
 """Loss, perplexities and bits per byte of held-out documents: ``contextwise evaluate``."""
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -69,8 +69,15 @@ class Loss(Measure):
         "totals are those of lm-evaluation-harness's loglikelihood_rolling.",
     )
     limit: int | None = Field(None, ge=1, description="Score only the first N documents.")
+    metadata: list[str] = Field(
+        [],
+        description="Metadata columns that stand before the text in each window, as with data.metadata; they are not scored, "
+        "and take up to a quarter of the context.",
+    )
 
     def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
+        from contextwise.models.prefix import prompt_form
+
         if subject.is_cue:
             raise ConfigError(
                 f"{subject.source} is a CUE model, which reads single sentences with their contexts; score it with "
@@ -80,17 +87,33 @@ class Loss(Measure):
         stride = max(1, context // 2) if self.stride is None else self.stride
         if stride > context:
             raise ConfigError(f"stride is {stride}; it must be between 1 and the context, {context}")
+        if self.metadata and prompt_form(subject.config) is not None:
+            raise ConfigError(
+                f"metadata is given, but {subject.source} reads a prompt as a prefix, and was not trained with metadata in it"
+            )
         return self.model_copy(update={"context": context, "stride": stride})
 
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
-        from contextwise.evaluation.scoring.windows import documents_table, score_documents, totals
+        from contextwise.evaluation.scoring.windows import (
+            documents_table,
+            score_documents,
+            totals,
+            with_metadata,
+        )
+        from contextwise.objectives.metadata import LARGEST_SHARE, MetadataTexts
 
         assert corpus is not None and self.context is not None and self.stride is not None
         tokens = int(np.sum(corpus.lengths[: self.limit]))
         with progress_bar(f"evaluate {subject.name}", tokens, "tokens") as advance:
             options: dict[str, Any] = {"full_windows": self.full_windows, "limit": self.limit}
             options |= {"batch_tokens": subject.batch_tokens, "on_progress": advance}
-            scores = score_documents(subject.model, corpus, self.context, self.stride, **options)
+            text, stride = self.context, self.stride
+            if self.metadata:
+                texts = MetadataTexts(corpus, self.metadata, "prepend", self.context // LARGEST_SHARE)
+                text = self.context - texts.longest(self.limit or len(corpus))
+                stride = max(1, stride * text // self.context)
+                options["layout"] = partial(with_metadata, texts, corpus.end_of_text)
+            scores = score_documents(subject.model, corpus, text, stride, **options)
         documents = documents_table(corpus, scores)
         summary = {"first_token_scored": scores.first_position == 0, **totals(documents)}
         return Outcome(summary, {"documents": documents, "tokens": scores.table()})

@@ -25,6 +25,8 @@ from contextwise.evaluation.scoring.windows import (
     not_finite,
     vocabulary_size,
 )
+from contextwise.models.masks import as_attention_mask, prefix_attention
+from contextwise.models.prefix import in_form, prompt_form
 
 Features = Literal["last"] | int | None
 LAST: Literal["last"] = "last"
@@ -164,6 +166,11 @@ def _predict(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Compute losses (B,) float32 of the last tokens, and the features (B, D) from which they are predicted."""
     options: dict[str, Any] = {"use_cache": False}
+    visible_BT = tokens_BT[:, :-1]
+    if (form := prompt_form(model.config)) is not None:
+        visible_BT, prefix_BT = in_form(visible_BT, None, form)
+        prefix_BT[:, visible_BT.shape[1] - len(form.opening) :] = 0
+        options["attention_mask"] = as_attention_mask(prefix_attention(prefix_BT.bool()), model)
     if "logits_to_keep" in inspect.signature(model.forward).parameters:
         options["logits_to_keep"] = 1
     watched, from_output = _feature_module(model, layer)
@@ -175,7 +182,7 @@ def _predict(
 
     handle = None if watched is None else watched.register_forward_pre_hook(catch)
     try:
-        output = model(input_ids=tokens_BT[:, :-1], **options, **from_output)
+        output = model(input_ids=visible_BT, **options, **from_output)
     finally:
         if handle is not None:
             handle.remove()

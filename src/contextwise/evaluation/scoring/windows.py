@@ -23,7 +23,7 @@ Legend of shapes: B windows in a batch, T positions of the longest of them, N ta
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -38,9 +38,11 @@ from contextwise.evaluation.kernel.result import column_or_none
 from contextwise.evaluation.kernel.subject import DEFAULT_BATCH_TOKENS
 from contextwise.models import token_losses
 from contextwise.models.losses import IGNORED
+from contextwise.models.prefix import prompt_form
 
 if TYPE_CHECKING:
     from contextwise.data import Corpus
+    from contextwise.objectives.metadata import MetadataTexts
 
 
 class Documents(Protocol):
@@ -74,6 +76,55 @@ class Plan:
     def chosen(self, windows: np.ndarray) -> "Plan":
         """The plan of some of the windows, by index or mask."""
         return Plan(self.document[windows], self.start[windows], self.length[windows], self.skip[windows])
+
+
+class Row(NamedTuple):
+    """A window as a model reads it: each token but the first is predicted from those before it.
+
+    Attributes:
+        tokens: (n,) int64, of the window, with further ones between them.
+        scored: (n,) bool, tokens whose loss counts: the window's own, but those that an earlier window scores.
+        prefix: number of first tokens that see each other in both directions.
+    """
+
+    tokens: np.ndarray
+    scored: np.ndarray
+    prefix: int = 0
+
+
+Layout = Callable[[int, np.ndarray, int], Row]
+"""From (document, the window's tokens (length + 1,), the first targets that are not scored) to what the model reads."""
+
+
+def plain_layout(document: int, tokens: np.ndarray, skip: int) -> Row:
+    """The window as it is."""
+    return Row(tokens, np.arange(len(tokens)) > skip)
+
+
+def layout_of(model: PreTrainedModel) -> Layout:
+    """The layout of a model's windows: what is not scored is the prefix of a model that was trained with one."""
+    form = prompt_form(model.config)
+    if form is None:
+        return plain_layout
+
+    def in_form(document: int, tokens: np.ndarray, skip: int) -> Row:
+        parts = [form.before, tokens[: skip + 1], form.after, form.opening, tokens[skip + 1 :]]
+        whole = np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
+        new = len(tokens) - skip - 1
+        return Row(whole, np.arange(len(whole)) >= len(whole) - new, len(whole) - new - len(form.opening))
+
+    return in_form
+
+
+def with_metadata(
+    texts: "MetadataTexts", end_of_text: int | None, document: int, tokens: np.ndarray, skip: int
+) -> Row:
+    """The layout of a window with its document's metadata before the text, behind the end-of-text that begins a document."""
+    metadata = texts.of(document)
+    begin = int(end_of_text is not None and int(tokens[0]) == end_of_text)
+    whole = np.concatenate([tokens[:begin], metadata, tokens[begin:]])
+    scored = np.arange(len(tokens)) > skip
+    return Row(whole, np.concatenate([scored[:begin], np.zeros(len(metadata), bool), scored[begin:]]))
 
 
 def plan_windows(targets: np.ndarray, context: int, stride: int, full_windows: bool = False) -> Plan:
@@ -155,6 +206,7 @@ def score_documents(
     batch_tokens: int = DEFAULT_BATCH_TOKENS,
     on_progress: Callable[[int], None] | None = None,
     further: Callable[[np.ndarray], dict[str, torch.Tensor]] | None = None,
+    layout: Layout | None = None,
 ) -> Scores:
     """Score every token of the corpus (of its first ``limit`` documents, if given).
 
@@ -168,6 +220,7 @@ def score_documents(
         batch_tokens: positions of a batch, padding included.
         on_progress: called with the number of targets scored, after each batch.
         further: returns the further inputs of the model, such as contexts, for the documents (B,) of a batch's windows.
+        layout: of the windows; by default that of the model, :func:`layout_of`.
 
     Raises:
         ConfigError: ``context`` or ``stride`` is out of range.
@@ -192,7 +245,7 @@ def score_documents(
             for rows in batches(plan.length, batch_tokens):
                 interruption.check("scoring was stopped")
                 inputs = {} if further is None else further(plan.document[rows])
-                nats_BT = window_losses(model, corpus, plan, rows, **inputs)
+                nats_BT = window_losses(model, corpus, plan, rows, layout, **inputs)
                 for row, window in enumerate(rows):
                     document, start = int(plan.document[window]), int(plan.start[window])
                     skip, length = int(plan.skip[window]), int(plan.length[window])
@@ -208,36 +261,52 @@ def score_documents(
 
 
 def window_losses(
-    model: PreTrainedModel, corpus: Documents, plan: Plan, rows: np.ndarray, **further: torch.Tensor
+    model: PreTrainedModel,
+    corpus: Documents,
+    plan: Plan,
+    rows: np.ndarray,
+    layout: Layout | None = None,
+    **further: torch.Tensor,
 ) -> np.ndarray:
     """Loss in nats of the targets of the windows ``rows``: (B, T) float32, 0 at positions that are not scored.
 
-    ``further`` are further inputs of the model, one row per window.
+    ``further`` are further inputs of the model, one row per window; ``layout`` is as for :func:`score_documents`.
 
     Raises:
         DataError: a token id is beyond the model's vocabulary.
         CheckpointError: a loss is not finite.
     """
-    shape, end = (len(rows), int(plan.length[rows].max())), corpus.end_of_text
-    input_ids_BT, targets_BT = np.zeros(shape, np.int64), np.full(shape, IGNORED, np.int64)
-    for row, window in enumerate(rows):
-        length, skip = int(plan.length[window]), int(plan.skip[window])
+    layout, end, read = layout or layout_of(model), corpus.end_of_text, []
+    for window in rows:
+        length, document = int(plan.length[window]), int(plan.document[window])
         first = int(plan.start[window]) - int(end is not None)
-        tokens = corpus.document(int(plan.document[window]))[max(first, 0) : first + length + 1]
+        tokens = corpus.document(document)[max(first, 0) : first + length + 1].astype(np.int64)
         sequence = tokens if end is None or first >= 0 else np.append(end, tokens)
-        input_ids_BT[row, :length] = sequence[:-1]
-        targets_BT[row, skip:length] = sequence[skip + 1 :]
+        read.append(layout(document, sequence, int(plan.skip[window])))
+    shape = (len(rows), max(len(row.tokens) for row in read) - 1)
+    input_ids_BT, targets_BT = np.zeros(shape, np.int64), np.full(shape, IGNORED, np.int64)
+    for number, row in enumerate(read):
+        count = len(row.tokens) - 1
+        input_ids_BT[number, :count] = row.tokens[:-1]
+        targets_BT[number, :count][row.scored[1:]] = row.tokens[1:][row.scored[1:]]
     check_ids(model, np.hstack([input_ids_BT, targets_BT]), plan.document[rows])
     device = next(model.parameters()).device
+    prefixes_B1 = np.array([[row.prefix] for row in read])
+    if prefixes_B1.max() > 1:  # a prefix of one token is causal
+        further |= {"prefix": torch.from_numpy(np.arange(shape[1]) < prefixes_B1).to(device)}
     losses_BT = token_losses(
         model, torch.from_numpy(input_ids_BT).to(device), torch.from_numpy(targets_BT), **further
     )
-    nats_BT = losses_BT.float().cpu().numpy()
+    losses = losses_BT.float().cpu().numpy()
+    nats_BT = np.zeros((len(rows), int(plan.length[rows].max())), np.float32)
+    for number, (row, window) in enumerate(zip(read, rows, strict=True)):
+        length, skip = int(plan.length[window]), int(plan.skip[window])
+        nats_BT[number, skip:length] = losses[number, : len(row.tokens) - 1][row.scored[1:]]
     finite_BT = np.isfinite(nats_BT)
     if not finite_BT.all():
-        row, column = np.argwhere(~finite_BT)[0]
-        position = int(plan.start[rows[row]] + column) + int(corpus.end_of_text is None)
-        document = int(plan.document[rows[row]])
+        number, column = np.argwhere(~finite_BT)[0]
+        position = int(plan.start[rows[number]] + column) + int(corpus.end_of_text is None)
+        document = int(plan.document[rows[number]])
         raise not_finite(f"the model's loss is not finite at token {position} of document {document}")
     return nats_BT
 

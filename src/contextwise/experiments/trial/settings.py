@@ -103,6 +103,10 @@ class TrialSettings(Settings):
         default_factory=RateSearch, description="search, fixed (each arm's own), or settings of the search"
     )
     limit: int | None = Field(None, ge=1, description="use the first N held-out documents only")
+    metadata: list[str] = Field(
+        default_factory=list,
+        description="score every arm with these metadata columns before the text, as evaluate does; without them if empty",
+    )
     keep_going: bool = Field(False, description="train all seeds even where the decision is made")
     executor: ExecutorSettings = ExecutorSettings()
     output: str = Field("", description="the trial's folder; trials/<name> if not given")

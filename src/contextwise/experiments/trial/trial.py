@@ -327,7 +327,7 @@ class Trial:
         from contextwise.evaluation.measures.loss import Loss
 
         limit = None if documents == len(self.arms.held_out) else documents
-        return measure(folder, Loss(limit=limit), self.arms.held_out)
+        return measure(folder, Loss(limit=limit, metadata=self.settings.metadata), self.arms.held_out)
 
     def _comparisons(self, lengths: list[Length], seeds: int) -> list[Comparison]:
         """Every comparison after a number of seeds."""

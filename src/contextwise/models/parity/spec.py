@@ -1,7 +1,7 @@
 """Models of the parity task (intrinsic entropy, Section 4.3 and Appendix J.3): a causal Transformer, and an MLP.
 
-Both have the same inputs and classify between two answers. Their context feature is the last hidden state of the
-Transformer at the task token, and in the MLP a vector that does not depend on the task.
+Both have the same inputs and classify between two answers. Their context feature is a hidden state of the Transformer at the
+task token, by default the last, and in the MLP a vector that does not depend on the task.
 
 Shapes: B samples, L bits, T = L + 1 tokens, K tasks, D channels, F channels of the context feature.
 """
@@ -181,8 +181,11 @@ class ParityTransformer(ParityModel):
             elif isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=module.in_features**-0.5)
 
-    def context_feature(self, input_ids: Tensor) -> Tensor:
-        return self.hidden_states(input_ids)[:, 0]
+    def context_feature(self, input_ids: Tensor, blocks: int | None = None) -> Tensor:
+        """The state at the task token after so many blocks, (B, D); after all of them, and a norm, by default."""
+        if blocks is None:
+            return self.hidden_states(input_ids)[:, 0]
+        return self.backbone(input_ids, output_hidden_states=True).hidden_states[blocks][:, -1]
 
     def hidden_states(self, input_ids: Tensor, **_: Any) -> Tensor:
         return final_hidden_states(self.backbone, input_ids=input_ids)[:, -1:]

@@ -12,14 +12,15 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, field_validator
 
-from contextwise.analysis.fits import LineFit
+from contextwise.analysis.fits import LineFit, fit_line
 from contextwise.analysis.intrinsic import SHARE_OF_SUBSPACES, IntrinsicEntropy
-from contextwise.analysis.spectra import increments, relative_eigenvalues
+from contextwise.analysis.spectra import exponential_regime, increments, relative_eigenvalues
 from contextwise.base.config import Settings, validate
+from contextwise.base.errors import ConfigError
 from contextwise.base.intervals import correlation_estimate
 from contextwise.base.tables import Table
 from contextwise.evaluation.measures.entropy import Entropy
-from contextwise.reproductions.claims import Claim, Verdict, above, all_hold, exact, undecided
+from contextwise.reproductions.claims import Claim, Verdict, above, all_hold, contains, exact, undecided
 from contextwise.reproductions.item import Item, Outcome, registered
 from contextwise.reproductions.models import GivenModel
 from contextwise.reproductions.tables import Plot, points, table_of
@@ -42,8 +43,9 @@ class Limits(Settings):
 class RealEntropy(GivenModel):
     """The same held-out tokens predicted from the nearest l tokens, for each context l."""
 
-    show: Literal["entropy", "context", "spectra", "density", "dimension"] = Field(
-        description="the figure: loss against S_N, loss against context, eigenvalues, kernel density, loss against dimension"
+    show: Literal["entropy", "context", "spectra", "density", "dimension", "regimes"] = Field(
+        description="the figure: loss against S_N, loss against context, eigenvalues, kernel density, loss against dimension; "
+        "or the decay of the eigenvalues"
     )
     contexts: list[int] = Field(min_length=4, description="visible tokens")
     samples: int = Field(ge=50, description="tokens to predict, the same at each context")
@@ -245,12 +247,52 @@ def dimension_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
     return [table], [claim], [_eigenvalues(entropy), by_threshold]
 
 
+def regimes_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
+    """Sections J.2 and J.4: the decay of eigenvalues at each context, and the slope s = m α that Eq. 36 and 37 derive from it."""
+    regime, losses = exponential_regime(entropy.spectra), _values(entropy)
+    rows = [
+        [context, -regime.zipf[context].slope.value, regime.zipf[context].r_squared, -line.slope.value, line.r_squared,
+         regime.growth[context]]
+        for context, line in regime.decay.items()
+    ]  # fmt: skip
+    first, last = regime.directions[0], regime.directions[-1]
+    columns = [("context", ","), ("Zipf exponent", ".3f"), ("R²", ".3f"), ("α_l", ".5f"), ("R² of it", ".3f")]
+    tables = [table_of(f"Eigenvalues; exponential from i = {first} to {last}", [*columns, ("ln γ(l)", "+.4f")], rows)]
+    alphas = [row[3] for row in rows]
+    spread = (max(alphas) - min(alphas)) / regime.alpha
+    claims = [
+        Claim.of(
+            "the exponential decay is about the same at every context (α_l ≈ α)",
+            exact(abs(spread) <= limits.spread, spread),
+            f"α = {regime.alpha:.5f}, from {min(alphas):.5f} to {max(alphas):.5f}",
+        )
+    ]
+    text = "the loss falls with the dimension s = m α times as fast as with the regime's entropy (Eq. 37)"
+    try:
+        by_entropy = fit_line(regime.entropies(), losses)
+        dimensions = regime.dimensions(entropy.spectra)
+        lines = {t: fit_line(row, losses) for t, row in dimensions.items() if len(set(row.values())) > 1}
+    except ConfigError as error:
+        return tables, [*claims, Claim.of(text, undecided(str(error)))], []
+    expected = by_entropy.slope.value * regime.scale
+    tables.append(
+        table_of(
+            f"Slope of the loss over the dimension; by Eq. 37 it is {expected:.5f}, from s = m α = {regime.scale:.3f}",
+            [("threshold", ".4f"), ("slope", ".5f"), ("R²", ".3f")],
+            [[t, line.slope, line.r_squared] for t, line in lines.items()],
+        )
+    )
+    verdict = all_hold(contains(line.slope, expected) for line in lines.values())
+    return tables, [*claims, Claim.of(text, verdict, f"{len(lines)} thresholds in the regime")], [_eigenvalues(entropy)]
+
+
 VIEWS: dict[str, Callable[[IntrinsicEntropy, Limits], View]] = {
     "entropy": entropy_view,
     "context": context_view,
     "spectra": spectra_view,
     "density": density_view,
     "dimension": dimension_view,
+    "regimes": regimes_view,
 }
 
 

@@ -4,7 +4,7 @@ Legend of shapes: N samples, F channels of the context feature.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from pydantic import Field
 from contextwise.analysis.fits import LineFit, fit_line, fit_power
 from contextwise.analysis.spectra import intrinsic_entropies, relative_eigenvalues, shared_rank
 from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import Estimate
+from contextwise.base.estimates import Estimate, as_json
 from contextwise.base.intervals import NORMAL, plus_minus
 from contextwise.base.tables import Table
 from contextwise.data.synthetic import ParityData
@@ -78,13 +78,16 @@ def measure_contexts(model: Any, samples: Samples, contexts: list[int], count: i
 
 
 @torch.no_grad()
-def feature_eigenvalues(model: Any, samples: Samples, context: int, count: int) -> np.ndarray:
-    """Eigenvalues of the centred covariance of the context feature with ``context`` bits visible, (F,), the largest first."""
+def feature_eigenvalues(model: Any, samples: Samples, context: int, count: int, **layer: int) -> np.ndarray:
+    """Eigenvalues of the centred covariance of the context feature with ``context`` bits visible, (F,), the largest first.
+
+    ``layer`` is passed on to ``context_feature``.
+    """
     total: Any = 0.0
     products: Any = 0.0
     for numbers in _pieces(count):
         batch = samples.batch(numbers, visible=context)
-        feature = model.context_feature(batch["input_ids"].to(model.device)).double().cpu().numpy()
+        feature = model.context_feature(batch["input_ids"].to(model.device), **layer).double().cpu().numpy()
         total, products = total + feature.sum(0), products + feature.T @ feature
     mean = total / count
     covariance = products / count - np.outer(mean, mean)
@@ -182,7 +185,11 @@ class ParityTable(OneModel):
 
 @registered("parity_entropy")
 class ParityEntropy(OneModel):
-    """Whether cross entropy is linear in the intrinsic entropy of the leading N directions (Figure 7)."""
+    """Whether cross entropy is linear in the intrinsic entropy of the leading N directions (Figure 7).
+
+    The source takes a middle representation (Section 4.3, Appendix C.4) without saying which: here it is the state after half of
+    the blocks, rounded up, at the task token. The state that the answer is read from is shown beside it.
+    """
 
     linear: float = Field(0.94, gt=0, lt=1, description="R² from which a line counts as one")
 
@@ -190,7 +197,15 @@ class ParityEntropy(OneModel):
         model, samples = opened(*self.train(folder).runs)
         measured = measure_contexts(model, samples, self.contexts, self.samples)
         losses = {context: loss.loss for context, loss in measured.items()}
-        spectra = {c: feature_eigenvalues(model, samples, c, self.samples) for c in self.contexts}
+        middle = -(-model.config.num_hidden_layers // 2)
+        outcome = Outcome([], [], {"losses": losses})
+        for name, layer in {f"after block {middle}": {"blocks": middle}, "last state": {}}.items():
+            spectra = {c: feature_eigenvalues(model, samples, c, self.samples, **layer) for c in self.contexts}
+            self._add(outcome, name, spectra, losses)
+        return outcome
+
+    def _add(self, outcome: Outcome, name: str, spectra: dict[int, np.ndarray], losses: dict[int, float]) -> None:
+        """Add the lines over the entropies of one layer's features to the outcome."""
         entropies = {context: intrinsic_entropies(values) for context, values in spectra.items()}
         shared = shared_rank(spectra)
         lines = {
@@ -201,34 +216,35 @@ class ParityEntropy(OneModel):
         width = len(next(iter(spectra.values())))
         chosen = sorted({2, 5, 10, 20, 40, 70, 100, 200, shared} & set(lines) | ({first} if first else set()))
         table = table_of(
-            f"Cross entropy against S_N over {len(self.contexts)} contexts (features of {width} channels)",
+            f"Cross entropy against S_N over {len(self.contexts)} contexts ({name}, {width} channels)",
             ["N", ("R²", ".4f"), ("slope", ".5f"), ("correlation", "+.4f")],
             [[n, lines[n].r_squared, lines[n].slope.value, lines[n].correlation] for n in chosen],
         )
         best, last = max(line.r_squared for line in lines.values()), lines[shared].r_squared
         lasting = f"from N = {first} on, of {shared}; R² {last:.4f} at the last"
         falling = all(line.slope.value < 0 for n, line in lines.items() if first and n >= first)
-        linear = f"cross entropy is linear in S_N (R² of {self.linear:g} or more) from some N on"
-        falls = "the loss falls as the entropy grows"
+        linear = f"{name}: cross entropy is linear in S_N (R² of {self.linear:g} or more) from some N on"
+        falls = f"{name}: the loss falls as the entropy grows"
         unsure = f"R² {best:.4f} at best, {last:.4f} at N = {shared}"
-        claims = [Claim.of(linear, exact(first is not None, best), lasting if first else unsure)]
+        outcome.tables.append(table)
+        outcome.claims.append(Claim.of(linear, exact(first is not None, best), lasting if first else unsure))
         if first:
-            claims.append(Claim.of(falls, exact(falling), "slopes below 0"))
+            outcome.claims.append(Claim.of(falls, exact(falling), "slopes below 0"))
         else:
-            claims.append(Claim.of(falls, undecided("no line lasts")))
-        r_squared = {n: line.r_squared for n, line in lines.items()}
+            outcome.claims.append(Claim.of(falls, undecided("no line lasts")))
         against = {
             f"N = {n}": sorted(
                 (point(float(entropies[c][n - 1]), losses[c]) for c in self.contexts), key=lambda p: p["x"]
             )
             for n in chosen
         }
-        plots = [
-            spectra_plot({context: relative_eigenvalues(values) for context, values in spectra.items()}),
-            Plot("Cross entropy against S_N", "S_N, nats", "nats", against),
+        relative = {context: relative_eigenvalues(values) for context, values in spectra.items()}
+        outcome.plots += [
+            replace(spectra_plot(relative), title=f"Relative eigenvalues, {name}"),
+            Plot(f"Cross entropy against S_N, {name}", "S_N, nats", "nats", against),
         ]
-        figures = {"eigenvalues": spectra, "losses": losses, "r_squared": r_squared}
-        return Outcome([table], claims, figures, plots=plots)
+        r_squared = {n: line.r_squared for n, line in lines.items()}
+        outcome.figures[name] = as_json({"eigenvalues": spectra, "r_squared": r_squared})
 
 
 def first_lasting(lines: dict[int, LineFit], threshold: float) -> int | None:
@@ -250,7 +266,7 @@ class ParityDimension(ItemMeasure):
         return parity_runs(self.recipe, folder, self.name, context=self.contexts)
 
     def measure(self, item: Item, folder: Path) -> Outcome:
-        losses, dimensions, spectra, lowest = {}, {}, {}, {}
+        losses, dimensions, spectra, lowest, joint = {}, {}, {}, {}, {}
         for context, run in zip(self.contexts, self.train(folder).runs, strict=True):
             model, samples = opened(run)
             loss = measure_contexts(model, samples, [context], self.samples)[context]
@@ -258,12 +274,15 @@ class ParityDimension(ItemMeasure):
             spectra[context] = relative_eigenvalues(eigenvalues)
             losses[context], lowest[context] = loss.loss, loss.minimum
             dimensions[context] = samples.parity.visible_tasks(context)
+            joint[context] = samples.parity.answers_entropy(context)
         bounds = {c: thresholds(spectra[c], dimensions[c]) for c in self.contexts}
         measured = table_of(
             "Dimension (visible tasks) and cross entropy, nats",
-            ["context", "ID", ("lowest", ".4f"), ("model", ".4f"), "θ that counts ID"],
+            ["context", "ID", ("ID log 2", ".3f"), ("exact S", ".3f"), ("lowest", ".4f"), ("model", ".4f"),
+             "θ that counts ID"],
             [
-                [c, dimensions[c], lowest[c], losses[c], "{:.4f} to {:.4f}".format(*bounds[c])]
+                [c, dimensions[c], dimensions[c] * math.log(2), joint[c], lowest[c], losses[c],
+                 "{:.4f} to {:.4f}".format(*bounds[c])]
                 for c in spectra
             ],
         )
@@ -283,6 +302,11 @@ class ParityDimension(ItemMeasure):
                 "one threshold on relative eigenvalues gives the dimension at every context",
                 exact(low < high, low, high),
                 one_threshold,
+            ),
+            Claim.of(
+                "the answers of the T visible tasks have an entropy of T log 2 (C.3)",
+                exact(all(math.isclose(joint[c], dimensions[c] * math.log(2)) for c in joint)),
+                f"exact: {joint[self.contexts[-1]] / math.log(2):.0f} log 2 of {dimensions[self.contexts[-1]]} at the longest",
             ),
         ]
         figures = {"losses": losses, "dimensions": dimensions, "spectra": spectra}

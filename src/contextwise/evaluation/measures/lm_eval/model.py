@@ -24,6 +24,8 @@ from contextwise.base.errors import CheckpointError, DataError
 from contextwise.base.progress import interruption, progress_bar
 from contextwise.evaluation.scoring.windows import batches, vocabulary_size
 from contextwise.models.losses import final_hidden_states, has_plain_head, rows_at_once
+from contextwise.models.masks import as_attention_mask, prefix_attention
+from contextwise.models.prefix import prompt_form
 
 LEAST_ROWS = 128
 """Minimum number of positions whose logits are in memory together: half as many as in training, since each has copies."""
@@ -35,10 +37,15 @@ Document = tuple[str, int]
 
 @dataclass(frozen=True)
 class Row:
-    """Input tokens, and the requests that share them: (number of the request, its continuation)."""
+    """Input tokens, and the requests that share them: (number of the request, its continuation).
+
+    Attributes:
+        prefix: number of first tokens that see each other in both directions: the context, for a model with a prefix.
+    """
 
     inputs: tuple[int, ...]
     requests: tuple[tuple[int, tuple[int, ...]], ...]
+    prefix: int = 0
 
 
 class BoundedLM(HFLM):
@@ -136,8 +143,8 @@ class BoundedLM(HFLM):
 
     def _rows(self, requests: Sequence[Encoded]) -> list[Row]:
         """Group requests with equal input tokens into rows: single tokens after a context, for example."""
-        rows: dict[tuple[int, ...], list[tuple[int, tuple[int, ...]]]] = defaultdict(list)
-        limit = self.max_length
+        rows: dict[tuple[tuple[int, ...], int], list[tuple[int, tuple[int, ...]]]] = defaultdict(list)
+        limit, form = self.max_length, prompt_form(self.model.config)
         for index, (_, context, continuation) in enumerate(requests):
             task, document = self._asking[index] if self._asking else ("a text", 0)
             if not 0 < len(continuation) <= limit:
@@ -148,8 +155,13 @@ class BoundedLM(HFLM):
             tokens = context + continuation
             if len(tokens) > limit + 1:
                 self.cut[task].add(document)
-            rows[tuple(tokens[-(limit + 1) : -1])].append((index, tuple(continuation)))
-        return [Row(inputs, tuple(continuations)) for inputs, continuations in rows.items()]
+            inputs, prefix = tuple(tokens[-(limit + 1) : -1]), 0
+            if form is not None:
+                known = len(inputs) + 1 - len(continuation)
+                read = (*form.before, *inputs[:known], *form.after)
+                inputs, prefix = (*read, *form.opening, *inputs[known:]), len(read)
+            rows[inputs, prefix].append((index, tuple(continuation)))
+        return [Row(inputs, tuple(each), prefix) for (inputs, prefix), each in rows.items()]
 
 
 @torch.no_grad()
@@ -175,7 +187,11 @@ def score_rows(model: PreTrainedModel, rows: Sequence[Row]) -> dict[int, tuple[f
     # (A,) each: index of the request in the batch, position in the flattened batch, token scored at it.
     slot, position, target = torch.tensor(answers).t().contiguous()
     needed, where = position.unique(return_inverse=True)  # (P,) sorted, (A,)
-    nats, greedy = _scores(model, ids, needed, where, target)
+    further: dict[str, Any] = {}
+    if any(row.prefix for row in rows):
+        prefix_BT = torch.arange(ids.shape[1]) < torch.tensor([[row.prefix] for row in rows])
+        further["attention_mask"] = as_attention_mask(prefix_attention(prefix_BT.to(model.device)), model)
+    nats, greedy = _scores(model, ids, needed, where, target, further)
     if nats.isnan().any():
         raise CheckpointError(
             "the model's logits are not numbers (NaN): its weights are damaged, or its number format is too narrow "
@@ -188,7 +204,12 @@ def score_rows(model: PreTrainedModel, rows: Sequence[Row]) -> dict[int, tuple[f
 
 
 def _scores(
-    model: PreTrainedModel, ids: torch.Tensor, needed: torch.Tensor, where: torch.Tensor, target: torch.Tensor
+    model: PreTrainedModel,
+    ids: torch.Tensor,
+    needed: torch.Tensor,
+    where: torch.Tensor,
+    target: torch.Tensor,
+    further: dict[str, Any],
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(A,) on the CPU: log-probability of each target, and whether it is the likeliest.
 
@@ -197,13 +218,14 @@ def _scores(
         needed: (P,) sorted positions of the flattened batch.
         where: (A,) index into ``needed`` of each answer.
         target: (A,) token of each answer.
+        further: inputs of the model beside the tokens.
     """
     device = model.device
     if has_plain_head(model):
-        hidden = final_hidden_states(model, input_ids=ids.to(device)).flatten(0, 1)
+        hidden = final_hidden_states(model, input_ids=ids.to(device), **further).flatten(0, 1)
         head = model.get_output_embeddings()
     else:
-        hidden = model(input_ids=ids.to(device), use_cache=False).logits.flatten(0, 1)
+        hidden = model(input_ids=ids.to(device), use_cache=False, **further).logits.flatten(0, 1)
         head = nn.Identity()
     where, order = where.sort()
     target = target[order]

@@ -27,7 +27,6 @@ from contextwise.evaluation.measures.ruler.questions import (
 
 DEMAND = "Answer the question from the documents. Give the answer alone, without any other words."
 HEADING = "Document {}:\n"
-PASSED_OVER = 20
 FORMS = (
     "give SQuAD's JSON, or JSON Lines whose rows have 'context' (the paragraph), 'question' and 'answers' (with 'text'), and "
     "optionally 'id' and 'title'"
@@ -165,36 +164,42 @@ class DocumentQA(Task):
         question = self.questions[self.order[index % len(self.order)]]
         others = self._others(question.paragraph, index)
         body, needles = self._text(question.paragraph, others, index)
-        # A text may have a few tokens more than its paragraphs one by one.
-        while others and self.size.tokens(body) > self.size.length:
-            others.pop()
-            body, needles = self._text(question.paragraph, others, index)
         ending = f"\n\n{DEMAND}\n\nQuestion: {question.text}\n"
         return Question(f"{DEMAND}\n\nThe documents:\n\n", body, ending, "Answer:", question.answers, needles)
 
     def _others(self, paragraph: int, index: int) -> list[int]:
-        """Other paragraphs that fit together, in random order, those of the same article first.
+        """Other paragraphs that fit together, those of the same article first, each in random order.
 
-        Up to :data:`PASSED_OVER` that do not fit are left out on the way.
+        A joined text has a few tokens more or fewer than its paragraphs one by one, so it is measured: a paragraph too many is
+        left out, and as long as one that was not tried fits into what is missing, it is added.
         """
         order = self.size.generator(f"{self.name} others", index).permutation(len(self.sizes))
         order = order[order != paragraph]
         titles = self.passages.titles
         other_article = np.array([titles[i] != titles[paragraph] for i in order], dtype=bool)
-        room, passed_over = self.size.length - self.sizes[paragraph], 0
-        chosen: list[int] = []
-        for other in order[np.argsort(other_article, kind="stable")].tolist():
-            if self.sizes[other] <= room:
-                chosen.append(other)
-                room -= self.sizes[other]
-            elif (passed_over := passed_over + 1) == PASSED_OVER:
-                break
-        return chosen
+        left = order[np.argsort(other_article, kind="stable")].tolist()
+        room, chosen = int(self.size.length - self.sizes[paragraph]), list[int]()
+        while True:
+            rest, added = left, list[int]()
+            left = []
+            for other in rest:
+                fits = self.sizes[other] <= room
+                (added if fits else left).append(other)
+                room -= int(self.sizes[other]) if fits else 0
+            if not added:
+                return chosen
+            chosen += added
+            while (room := self._room(paragraph, chosen, index)) < 0 and chosen:
+                chosen.pop()
+
+    def _room(self, paragraph: int, others: list[int], index: int) -> int:
+        """Tokens that the text with these paragraphs lacks; below 0, those that are too many."""
+        return self.size.length - self.size.tokens(self._text(paragraph, others, index)[0])
 
     def _text(self, paragraph: int, others: list[int], index: int) -> tuple[str, Spans]:
         draw = self.size.generator(self.name, index)
         shuffled = draw.permutation(np.array(others, dtype=np.int64))
-        distances = distances_behind(self.sizes[shuffled])
+        distances = np.minimum(distances_behind(self.sizes[shuffled]), self.size.length - 1)
         position = int(draw_positions(draw, self.size.probabilities(distances))[0])
         paragraphs = np.insert(shuffled, position, paragraph)
         pieces = [_piece(i, self.passages.paragraphs[p]) for i, p in enumerate(paragraphs, start=1)]

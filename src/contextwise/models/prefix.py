@@ -1,0 +1,109 @@
+"""Decoders that were trained with a prefix (objectives, Section 6.2.4), asked as they were trained.
+
+The configuration of such a model names the form of its prompts (:func:`set_prompt_form`). When it is loaded, ``generate()``
+reads the prompt as the prefix: its positions see each other in both directions, and the cache is filled with their keys and
+values; each new token then sees all before it. Weights, files and the class's name are those of the stock model, so that
+without Contextwise it opens as a causal decoder.
+
+Shapes: B rows, T positions of the prompt, S positions of the cache.
+"""
+
+from dataclasses import asdict
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from contextwise.models.masks import as_attention_mask, prefix_attention
+from contextwise.objectives.kind import PromptForm
+
+_NAME = "prefix_prompt"
+
+
+def set_prompt_form(config: PreTrainedConfig, form: PromptForm | None) -> None:
+    """Write the form of a model's prompts into its configuration; None for one that reads prompts causally."""
+    if form is not None:
+        setattr(config, _NAME, {name: list(ids) for name, ids in asdict(form).items()})
+    elif hasattr(config, _NAME):
+        delattr(config, _NAME)
+
+
+def prompt_form(config: Any) -> PromptForm | None:
+    """The form of a model's prompts; None if it reads them causally."""
+    written = getattr(config, _NAME, None)
+    return None if written is None else PromptForm(**{name: tuple(ids) for name, ids in written.items()})
+
+
+def with_prefix(model: PreTrainedModel) -> PreTrainedModel:
+    """Let ``generate()`` of a model read the prompt in the form of its configuration, if that names one; the same model."""
+    if prompt_form(model.config) is not None:
+        model.__class__ = prefix_class(type(model))
+    return model
+
+
+@cache
+def prefix_class(kind: type[PreTrainedModel]) -> type[PreTrainedModel]:
+    """A class of stock decoders whose prompt is a prefix; it has the stock class's name."""
+    return kind if issubclass(kind, _WithPrefix) else type(kind.__name__, (_WithPrefix, kind), {})
+
+
+class _WithPrefix:
+    """Mixin of a stock decoder: the prompt of ``generate()`` is a prefix."""
+
+    config: Any
+
+    @torch.no_grad()
+    def generate(self, inputs: Tensor | None = None, *args: Any, **options: Any) -> Any:
+        """Generate as transformers does; the prompt in the result is the given one, without the tokens of the form."""
+        form = prompt_form(self.config)
+        if form is None or not form.tokens:
+            return super().generate(inputs, *args, **options)  # type: ignore[misc]
+        given = options.pop("input_ids") if inputs is None else inputs
+        ids, mask = in_form(given, options.pop("attention_mask", None), form)
+        out = super().generate(ids, *args, attention_mask=mask, **options)  # type: ignore[misc]
+        sequences = out if isinstance(out, Tensor) else out.sequences
+        prompts = given.repeat_interleave(len(sequences) // len(given), 0)
+        sequences = torch.cat([prompts, sequences[:, ids.shape[1] :]], 1)
+        if isinstance(out, Tensor):
+            return sequences
+        out.sequences = sequences
+        return out
+
+    def prepare_inputs_for_generation(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The inputs of a step; those of the prompt have the mask of a prefix."""
+        inputs = super().prepare_inputs_for_generation(input_ids, *args, **kwargs)  # type: ignore[misc]
+        cache, form = kwargs.get("past_key_values"), prompt_form(self.config)
+        starts = cache is None or cache.get_seq_length() == 0
+        if form is None or not (kwargs.get("is_first_iteration") and starts):
+            return inputs
+        real_BT = kwargs.get("attention_mask")
+        real_BT = (torch.ones_like(input_ids) if real_BT is None else real_BT).bool()
+        length = input_ids.shape[1]
+        prefix_BT = real_BT & (torch.arange(length, device=input_ids.device) < length - len(form.opening))
+        # A padded position sees itself, so that its values are finite.
+        own_TT = torch.eye(length, dtype=torch.bool, device=input_ids.device)
+        allowed = prefix_attention(prefix_BT) & real_BT[:, None, None] | own_TT
+        if cache is not None:  # a static one has more keys
+            allowed = torch.nn.functional.pad(allowed, (0, cache.get_mask_sizes(length, 0)[0] - length))
+        return inputs | {"attention_mask": as_attention_mask(allowed, self)}
+
+
+def in_form(ids: Tensor, mask: Tensor | None, form: PromptForm) -> tuple[Tensor, Tensor]:
+    """Prompts with the tokens of a form around them, and the mask of their padding, both (B, T + tokens).
+
+    Args:
+        ids: (B, T), padded on the left.
+        mask: (B, T), 0 for padding; None without padding.
+    """
+    rows, length, count = *ids.shape, len(form.before)
+    pads_B1 = torch.zeros_like(ids[:, :1]) if mask is None else mask.eq(0).sum(1, keepdim=True)
+    index_T = torch.arange(length + count, device=ids.device)
+    source_BT = torch.where(index_T < pads_B1 + count, index_T.clamp(max=length - 1), index_T - count)
+    framed = ids.gather(1, source_BT)
+    for i, token in enumerate(form.before):
+        framed.scatter_(1, pads_B1 + i, token)
+    behind = ids.new_tensor([*form.after, *form.opening]).expand(rows, -1)
+    framed = torch.cat([framed, behind], 1)
+    return framed, (torch.arange(framed.shape[1], device=ids.device) >= pads_B1).long()

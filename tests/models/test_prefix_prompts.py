@@ -1,0 +1,161 @@
+"""Prefix models are asked as they were trained: losses, cached steps and prompts with a form."""
+
+import numpy as np
+import pytest
+import torch
+from small import small_gpt2
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+
+from contextwise.evaluation.measures.lm_eval.model import score_rows
+from contextwise.evaluation.scoring.truncated import Targets, truncated_passes
+from contextwise.evaluation.scoring.windows import score_documents
+from contextwise.models import decoding
+from contextwise.models.loading import load_model
+from contextwise.models.masks import as_attention_mask, prefix_attention
+from contextwise.models.prefix import in_form, prompt_form, set_prompt_form, with_prefix
+from contextwise.objectives.kind import PromptForm
+
+UL2 = PromptForm(before=(50, 51), after=(52,), opening=(53,))
+
+
+class Texts:
+    end_of_text = 0
+
+    def __init__(self, *lengths):
+        draw = np.random.default_rng(0)
+        self.documents = [draw.integers(1, 40, size=n) for n in lengths]
+        self.lengths = np.array(lengths)
+
+    def document(self, index):
+        return self.documents[index]
+
+
+def model_of(kind="gpt2", form=PromptForm()):  # noqa: B008 - it is frozen
+    if kind == "gpt2":
+        model = small_gpt2(64, 64, n_layer=2)
+    else:
+        torch.manual_seed(0)
+        shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+        model = GPTNeoXForCausalLM(GPTNeoXConfig(vocab_size=64, max_position_embeddings=64, **shape)).eval()
+    for parameter in model.parameters():  # far from the uniform distribution
+        parameter.data.mul_(6 if parameter.dim() > 1 else 1)
+    set_prompt_form(model.config, form)
+    return with_prefix(model)
+
+
+@torch.no_grad()
+def logits(model, ids, prefix):
+    """Of a whole row by one pass, with the mask written out."""
+    n = len(ids)
+    allowed = torch.ones(n, n, dtype=torch.bool).tril()
+    allowed[:prefix, :prefix] = True
+    mask = as_attention_mask(allowed[None, None], model)
+    return model(input_ids=torch.tensor([ids]), attention_mask=mask, use_cache=False).logits[0]
+
+
+def greedy(model, prompt, form, count):
+    """The continuation by whole passes."""
+    ids = [*form.before, *prompt, *form.after, *form.opening]
+    prefix, start = len(ids) - len(form.opening), len(ids)
+    for _ in range(count):
+        ids.append(int(logits(model, ids, prefix)[-1].argmax()))
+    return ids[start:]
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gpt_neox"])
+@pytest.mark.parametrize("form", [PromptForm(), UL2])
+def test_generation_reads_the_prompt_as_a_prefix(kind, form):
+    model = model_of(kind, form)
+    prompts, count = [[3, 9, 4, 30, 17, 5], [21, 8, 8]], 12
+    expected = [greedy(model, prompt, form, count) for prompt in prompts]
+    whole = [*form.before, *prompts[0], *form.after, *form.opening]
+    differs = logits(model, whole, len(whole) - len(form.opening))[-1] - logits(model, whole, 1)[-1]
+    assert differs.abs().max() > 1e-3  # from what a causal model would see
+    ids = torch.tensor([prompts[0], [0, 0, 0, *prompts[1]]])  # padded on the left
+    mask = torch.tensor([[1] * 6, [0] * 3 + [1] * 3])
+    options = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False, "pad_token_id": 0}
+    for generate in (lambda *a, **o: model.generate(*a, **o), lambda *a, **o: decoding.generate(model, *a, **o)):
+        alone = generate(ids[:1], attention_mask=mask[:1], **options)
+        both = generate(ids, attention_mask=mask, **options)
+        assert alone[0, :6].tolist() == prompts[0] and both[:, :6].tolist() == ids.tolist()
+        assert alone[0, 6:].tolist() == expected[0]
+        assert both[:, 6:].tolist() == expected
+
+
+def test_the_cache_is_filled_with_the_prefix_mask():
+    model, ids = model_of(), torch.tensor([[3, 9, 4, 30, 17, 5]])
+    out = model.generate(ids, max_new_tokens=2, do_sample=False, return_dict_in_generate=True, pad_token_id=0)
+    with torch.no_grad():
+        both = as_attention_mask(torch.ones(1, 1, 6, 6, dtype=torch.bool), model)
+        whole = model(input_ids=ids, attention_mask=both, use_cache=True).past_key_values
+    for cached, expected in zip(out.past_key_values.layers, whole.layers, strict=True):
+        torch.testing.assert_close(cached.keys[:, :, :6], expected.keys)
+        torch.testing.assert_close(cached.values[:, :, :6], expected.values)
+
+
+@pytest.mark.parametrize("form", [PromptForm(), UL2])
+def test_scored_tokens_follow_a_prefix_of_what_is_not_scored(form):
+    model, corpus = model_of("gpt2", form), Texts(30, 7)
+    scores = score_documents(model, corpus, context=12, stride=4, batch_tokens=40)
+    start = 0
+    for length, document in zip(corpus.lengths.tolist(), corpus.documents, strict=True):
+        sequence = [0, *document.tolist()]
+        for first, skip in [(0, 0), *((s, 8) for s in range(4, length - 8, 4))]:
+            window = sequence[first : first + 13]
+            head = [*form.before, *window[: skip + 1], *form.after]
+            ids = [*head, *form.opening, *window[skip + 1 :]]
+            log_p = logits(model, ids, len(head)).log_softmax(-1)
+            new = len(window) - skip - 1
+            expected = [-log_p[len(ids) - new - 1 + i, ids[len(ids) - new + i]] for i in range(new)]
+            found = scores.nats[start + first + skip : start + first + len(window) - 1]
+            np.testing.assert_allclose(found, torch.stack(expected).numpy(), rtol=1e-4, atol=1e-4)
+        start += length
+
+
+def test_a_target_alone_has_all_before_it_as_its_prefix():
+    model, corpus = model_of("gpt2", UL2), Texts(30)
+    (batch,) = truncated_passes(model, corpus, Targets(np.array([0]), np.array([20])), [8])
+    seen, target = corpus.document(0)[12:20].tolist(), int(corpus.document(0)[20])
+    log_p = logits(model, [50, 51, *seen, 52, 53], 11)[-1].log_softmax(-1)
+    assert batch.nats[0] == pytest.approx(-float(log_p[target]), abs=1e-4)
+
+
+@pytest.mark.parametrize("form", [PromptForm(), UL2])
+def test_answers_of_the_harness_follow_a_prefix_of_the_question(form):
+    pytest.importorskip("lm_eval")
+    from contextwise.evaluation.measures.lm_eval.model import BoundedLM
+
+    model = model_of("gpt2", form)
+    lm = BoundedLM.__new__(BoundedLM)
+    lm._model, lm._max_length, lm._asking = model, 40, []
+    requests = [(None, [3, 4, 5], [6, 7]), (None, [3, 4, 5, 6], [7]), (None, [9], [6, 7])]
+    rows = lm._rows(requests)
+    assert len(rows) == 3  # the first two read the same tokens, but not with the same prefix
+    found = score_rows(model, rows)
+    for number, (_, question, answer) in enumerate(requests):
+        head = [*form.before, *question, *form.after]
+        log_p = logits(model, [*head, *form.opening, *answer], len(head)).log_softmax(-1)
+        own = log_p[-len(answer) - 1 : -1]
+        assert found[number][0] == pytest.approx(float(own[range(len(answer)), answer].sum()), abs=1e-4)
+
+
+def test_tokens_of_a_form_stand_behind_the_padding():
+    ids, mask = torch.tensor([[1, 2, 3, 4], [0, 0, 5, 6]]), torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1]])
+    framed, real = in_form(ids, mask, UL2)
+    assert framed.tolist() == [[50, 51, 1, 2, 3, 4, 52, 53], [0, 0, 50, 51, 5, 6, 52, 53]]
+    assert real.tolist() == [[1] * 8, [0] * 2 + [1] * 6]
+
+
+def test_the_form_is_saved_with_the_model(tmp_path):
+    model_of("gpt2", UL2).save_pretrained(tmp_path)
+    loaded = load_model(tmp_path, device="cpu")
+    assert prompt_form(loaded.config) == UL2 and type(loaded).__name__ == "GPT2LMHeadModel"
+    assert loaded.config.architectures == ["GPT2LMHeadModel"]
+    set_prompt_form(loaded.config, None)
+    assert prompt_form(loaded.config) is None
+
+
+def test_prefix_attention_of_the_textbook():
+    """T = 4, P = 2: the first two see each other, the others what is before them."""
+    allowed = prefix_attention(torch.tensor([[True, True, False, False]]))[0, 0].int().tolist()
+    assert allowed == [[1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]

@@ -1,0 +1,137 @@
+"""Metadata in windows: the text is that of plain windows, conditions have no loss, appended metadata has."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from contextwise.base.config import validate
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.data import Corpus, prepare_corpus
+from contextwise.evaluation.kernel import measure
+from contextwise.evaluation.measures.loss import Loss
+from contextwise.models import load_model, token_losses
+from contextwise.objectives import NO_LOSS
+from contextwise.training import Recipe, train
+from contextwise.training.inputs import TrainingInputs
+from small import recipe_values
+
+ROWS = [
+    {"text": "abcdefghij" * 3, "who": "Ann", "day": "1985-05-29"},
+    {"text": "klmno", "who": None, "day": None},
+    {"text": "pqrstuvwxyz" * 2, "who": "Bob", "day": None},
+]
+BLOCKS = ["who: Ann\nday: Wednesday 29 May 1985\n\n", "", "who: Bob\n\n"]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """Three documents in bytes, for training and held out."""
+    folder = tmp_path_factory.mktemp("metadata")
+    sources = []
+    for split, end in [("train", ""), ("validation", "!")]:  # no text is in two splits
+        file = folder / f"{split}.jsonl"
+        file.write_text("".join(json.dumps(row | {"text": row["text"] + end}) + "\n" for row in ROWS))
+        sources.append(f"{split}={file}")
+    return prepare_corpus(sources, "bytes", folder / "corpus").path
+
+
+def recipe(path, output="unused", context=48, steps=12, **metadata):
+    values = recipe_values(path, output, steps=steps, tokens_per_step=context * 2)
+    values["data"] |= {"context": context, "metadata": {"columns": ["who", "day"]} | metadata}
+    values["model"]["context_predictor"] = None
+    return validate(Recipe, values, "the recipe")
+
+
+def shown(example):
+    """The inputs and the targets as text; what has no loss is a dot, end-of-text a bar."""
+    text = ["".join("." if i == NO_LOSS else "|" if i == 256 else chr(i) for i in example[key].tolist())
+            for key in ("input_ids", "labels")]  # fmt: skip
+    return text[0], text[1]
+
+
+def test_a_condition_stands_before_its_text_and_has_no_loss(path):
+    plain = "|" + "|".join(row["text"] for row in ROWS) + "|"
+    stream = TrainingInputs.open(recipe(path, context=20, cooldown=0.0)).stream
+    examples = stream.examples
+    examples.texts.most = 99
+    assert examples.count(0) == (len(plain) - 1) // 20
+    inputs, labels = shown(examples.example(0, 2))  # the window of plain[40:61]
+    assert plain[40:].startswith("rstu")
+    assert inputs == ("who: Bob\n\n" + plain[40:])[:20]
+    assert labels == "." * 9 + plain[40:51]
+    inputs, labels = shown(examples.example(0, 0))
+    assert inputs == ("|" + BLOCKS[0])[:20] and labels == "." * 20
+
+
+def test_metadata_behind_a_document_is_predicted(path):
+    stream = TrainingInputs.open(recipe(path, context=58, columns=["who"], form="append", cooldown=0.0)).stream
+    stream.examples.texts.most = 99
+    inputs, labels = shown(stream.examples.example(0, 0))
+    whole = "|" + ROWS[0]["text"] + "\n\nwho: Ann|" + ROWS[1]["text"] + "|" + ROWS[2]["text"]
+    assert inputs == whole[:58] and labels == whole[1:59]
+
+
+def test_it_reads_the_same_windows_in_the_same_order_and_cools_down(path):
+    given, none = recipe(path, cooldown=0.25), recipe(path)
+    none.data.metadata = None
+    stream, plain = TrainingInputs.open(given).stream, TrainingInputs.open(none).stream
+    assert len(stream) == len(plain) == 24
+    for i in range(24):
+        same = stream[i]["input_ids"].tolist() == plain[i]["input_ids"].tolist()
+        assert stream[i]["window"] == plain[i]["window"] and same == (i >= 18)
+
+
+def test_a_share_of_the_documents_in_each_epoch(path):
+    examples = TrainingInputs.open(recipe(path, share=0.3)).stream.examples
+    drawn = [[len(examples.metadata(epoch, document)) > 0 for document in (0, 2)] for epoch in range(2000)]
+    assert np.abs(np.mean(drawn, 0) - 0.3).max() < 0.05  # five standard errors
+    assert abs(np.corrcoef(np.array(drawn).T)[0, 1]) < 0.12
+
+
+def test_a_run_is_scored_with_and_without(path, tmp_path):
+    run = train(recipe(path, tmp_path / "run", steps=2, cooldown=0.5))
+    losses = run.metrics("validation")[-1]
+    assert losses["loss"] != losses["metadata_loss"]
+    corpus = Corpus.open(path, split="validation")
+    without, given = (measure(run.path, Loss(metadata=columns), corpus) for columns in ([], ["who"]))
+    model = load_model(run.path, device="cpu")
+    # Document 2 with its metadata, written out: one window.
+    block, text = list(b"who: Bob\n\n"), list((ROWS[2]["text"] + "!").encode())
+    ids = torch.tensor([[256, *block, *text]])
+    own = token_losses(model, ids[:, :-1], ids[:, 1:])[0, len(block) :]
+    rows = [result.tokens().to_pandas().query("document == 2")["nats"].to_numpy() for result in (without, given)]
+    np.testing.assert_allclose(rows[1], own.numpy(), atol=1e-5)
+    assert not np.allclose(rows[0], rows[1], atol=1e-5) and len(rows[0]) == len(rows[1])
+    # A document without metadata has the loss that it has without.
+    one, other = (result.documents["nats"].to_numpy()[1] for result in (without, given))
+    assert one == pytest.approx(other, abs=1e-5)
+
+
+def test_what_cannot_be_is_refused(path):
+    with pytest.raises(DataError, match="no metadata column 'whom'; did you mean 'who'"):
+        TrainingInputs.open(recipe(path, columns=["whom"]))
+    with pytest.raises(ConfigError, match="'document_hash' is computed from the document's own text"):
+        recipe(path, columns=["document_hash"])
+    values = recipe(path).model_dump() | {"objective": "prefix"}
+    with pytest.raises(ConfigError, match=r"data\.metadata .*does not apply to the objective 'prefix'"):
+        validate(Recipe, values, "the recipe")
+    values = recipe(path, form="append").model_dump()
+    values["data"]["cross_documents"] = False
+    with pytest.raises(ConfigError, match="set data.cross_documents=true"):
+        validate(Recipe, values, "the recipe")
+
+
+def test_windows_of_one_document_and_separate_ones(path):
+    values = recipe(path, context=20, cooldown=0.0).model_dump()
+    values["data"] |= {"cross_documents": False}
+    single = TrainingInputs.open(validate(Recipe, values, "the recipe")).stream.examples
+    assert "|" not in shown(single.example(0, 1))[0][1:]
+    values["data"] |= {"cross_documents": True, "separate_documents": True, "context": 60}
+    values["training"]["tokens_per_step"] = 120
+    item = TrainingInputs.open(validate(Recipe, values, "the recipe")).stream.examples.example(0, 0)
+    text, positions = shown(item)[0], item["position_ids"].tolist()
+    starts = [i for i, position in enumerate(positions) if position == 0]
+    assert starts == [i for i, sign in enumerate(text) if sign == "|"]
+
