@@ -7,6 +7,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.recipes import RECIPES
 from contextwise.data import prepare_corpus
 from contextwise.experiments.cost import cost_of
+from contextwise.reproductions.claims import Verdict, undecided
 from contextwise.reproductions.item import Item, Scale, list_items, measure_at
 from contextwise.reproductions.models import TrainedModels
 from small import write_documents
@@ -14,7 +15,8 @@ from small import write_documents
 SHIPPED = {
     name: item
     for name, item in list_items(RECIPES).items()
-    if item.measure in ("trained_models", "text_perplexity")
+    if item.measure
+    in ("trained_models", "text_perplexity", "perplexity_and_accuracy", "training_and_generation_cost")
 }
 PREDICTOR = ["model.context_predictor.chunk_size=4", "model.context_predictor.predictor_layers=1"]
 
@@ -98,3 +100,10 @@ def test_the_documents_hours_imply_a_credible_use_of_its_gpus(tmp_path):
     for name, cost in planned.items():
         assert cost.tokens == pytest.approx(300e9, rel=1e-3)
         assert 0.3 < cost.flops / (item.gpu_hours[name] * 3600 * 312e12) < 0.6
+
+
+def test_one_seed_decides_no_difference_of_models():
+    one, two = (validate(TrainedModels, settings(seeds=seeds), "the settings") for seeds in ([0], [0, 1]))
+    for verdict in (Verdict(True), Verdict(False)):
+        assert two.over_seeds(verdict) == verdict
+        assert one.over_seeds(verdict) == undecided("one seed decides no difference of models")

@@ -1,4 +1,4 @@
-"""Trained models on the texts and tasks of lm-evaluation-harness (ContextLM, Section 3, Tables 1, 2, 3, 9, 11 and 12).
+"""Trained models on the texts and tasks of lm-evaluation-harness (ContextLM, Sections 3 and 4, Tables 1, 2, 3, 6, 9, 11 and 12).
 
 Perplexities: the corpus's own is per token of its held-out documents, WikiText's per word and LAMBADA's per last word, as the
 harness defines them. The average is the plain mean of all four, as in the document: LAMBADA's, the largest by far, decides it.
@@ -212,16 +212,35 @@ class TaskAccuracy(OnHarness):
         tasks = tasks_of(summaries[claim.better][0], shots)
         better, than = (accuracy(summaries[name], shots, tasks) for name in claim.names)
         difference = better.minus(than)
-        verdict = above(difference)
+        verdict = self.over_seeds(above(difference))
         if set(tasks) <= set(CHANCE):
             chance = float(np.mean([CHANCE[task] for task in tasks]))
             if not (better.surely_above(chance) or than.surely_above(chance)):
                 verdict = undecided(f"neither model is surely above chance, {chance:.1%}")
         remark = "the interval is from the tasks' standard errors, not paired by question"
-        if len(self.seeds) == 1:
-            remark += ", and does not cover other seeds"
         evidence = f", mean accuracy over {len(tasks)} tasks: {percentage_points(difference)}; {remark}"
         return claim.decided(verdict, evidence, f", {shots} shots")
+
+
+@registered("perplexity_and_accuracy")
+class PerplexityAndAccuracy(TaskAccuracy):
+    """Perplexity on the corpus and, where the tasks' data are given, accuracy on each task (Table 6)."""
+
+    shots: list[int] = Field([0], min_length=1)
+    accuracy_claims: list[Better] = Field([])
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        if self.task_data is not None:
+            self.harness_tasks(self.tasks, self.shots, self.skip_missing)  # what is wrong with it, before any training
+        outcome = TrainedModels.measure(self, item, folder)
+        if self.task_data is None:
+            say("note: accuracies are not measured; give a folder of the tasks' files with --set task_data=FOLDER")
+            return outcome
+        accuracies = TaskAccuracy.measure(self.model_copy(update={"claims": self.accuracy_claims}), item, folder)
+        outcome.tables += accuracies.tables
+        outcome.claims += accuracies.claims
+        outcome.figures |= accuracies.figures
+        return outcome
 
 
 def tasks_of(summary: dict[str, Any], shots: int) -> list[str]:
