@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from small import small_gpt2
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 from contextwise.evaluation.measures.lm_eval.model import score_rows
@@ -14,6 +13,7 @@ from contextwise.models.loading import load_model
 from contextwise.models.masks import as_attention_mask, prefix_attention
 from contextwise.models.prefix import in_form, prompt_form, set_prompt_form, with_prefix
 from contextwise.objectives.kind import PromptForm
+from small import small_gpt2
 
 UL2 = PromptForm(before=(50, 51), after=(52,), opening=(53,))
 
@@ -74,7 +74,10 @@ def test_generation_reads_the_prompt_as_a_prefix(kind, form):
     ids = torch.tensor([prompts[0], [0, 0, 0, *prompts[1]]])  # padded on the left
     mask = torch.tensor([[1] * 6, [0] * 3 + [1] * 3])
     options = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False, "pad_token_id": 0}
-    for generate in (lambda *a, **o: model.generate(*a, **o), lambda *a, **o: decoding.generate(model, *a, **o)):
+    for generate in (
+        lambda *a, **o: model.generate(*a, **o),
+        lambda *a, **o: decoding.generate(model, *a, **o),
+    ):
         alone = generate(ids[:1], attention_mask=mask[:1], **options)
         both = generate(ids, attention_mask=mask, **options)
         assert alone[0, :6].tolist() == prompts[0] and both[:, :6].tolist() == ids.tolist()

@@ -129,6 +129,27 @@ def test_cuts_between_tokens_are_uniform(letters):
     assert chisquare(counts, share * 5000).pvalue > CHANCE
 
 
+@pytest.mark.parametrize("split", ["token", "character"])
+def test_prefix_and_suffix_keep_their_least_lengths(letters, split):
+    """Bytes: a token is a character. Cuts at 3 to 6 of ten; a document of seven tokens has none to move."""
+    objective = build_objective(
+        "infilling", rate=1.0, split=split, least_prefix=3, least_suffix=4, spm_share=0.0
+    )
+    words, corpus = vocabulary(objective, letters), of_texts(["abcdefghij", "abcdefg", "abcdefgh"], letters)
+    cuts = []
+    for epoch in range(800):
+        documents, arrangement = rewritten(objective, corpus, words, epoch)
+        ids = documents.document(0).tolist()
+        first = ids.index(arrangement.suffix) - 1
+        last = 10 - (ids.index(arrangement.middle) - ids.index(arrangement.suffix) - 1)
+        cuts.append((first, last))
+        assert documents.document(1).tolist() == corpus.document(1).tolist()
+        assert len(documents.document(2)) == 12
+    drawn, counts = np.unique(cuts, axis=0, return_counts=True)
+    assert drawn.tolist() == [[a, b] for a in range(3, 7) for b in range(a, 7)]
+    assert chisquare(counts, [800 * (1 if a == b else 2) / 16 for a, b in drawn.tolist()]).pvalue > CHANCE
+
+
 def test_windows_are_cut_from_the_rewritten_documents(corpus, known):
     objective = build_objective("infilling")
     examples = objective.examples(corpus, Cut(64), 0, known(objective))

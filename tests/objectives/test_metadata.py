@@ -66,7 +66,9 @@ def test_a_condition_stands_before_its_text_and_has_no_loss(path):
 
 
 def test_metadata_behind_a_document_is_predicted(path):
-    stream = TrainingInputs.open(recipe(path, context=58, columns=["who"], form="append", cooldown=0.0)).stream
+    stream = TrainingInputs.open(
+        recipe(path, context=58, columns=["who"], form="append", cooldown=0.0)
+    ).stream
     stream.examples.texts.most = 99
     inputs, labels = shown(stream.examples.example(0, 0))
     whole = "|" + ROWS[0]["text"] + "\n\nwho: Ann|" + ROWS[1]["text"] + "|" + ROWS[2]["text"]
@@ -101,7 +103,9 @@ def test_a_run_is_scored_with_and_without(path, tmp_path):
     block, text = list(b"who: Bob\n\n"), list((ROWS[2]["text"] + "!").encode())
     ids = torch.tensor([[256, *block, *text]])
     own = token_losses(model, ids[:, :-1], ids[:, 1:])[0, len(block) :]
-    rows = [result.tokens().to_pandas().query("document == 2")["nats"].to_numpy() for result in (without, given)]
+    rows = [
+        result.tokens().to_pandas().query("document == 2")["nats"].to_numpy() for result in (without, given)
+    ]
     np.testing.assert_allclose(rows[1], own.numpy(), atol=1e-5)
     assert not np.allclose(rows[0], rows[1], atol=1e-5) and len(rows[0]) == len(rows[1])
     # A document without metadata has the loss that it has without.
@@ -134,4 +138,3 @@ def test_windows_of_one_document_and_separate_ones(path):
     text, positions = shown(item)[0], item["position_ids"].tolist()
     starts = [i for i, position in enumerate(positions) if position == 0]
     assert starts == [i for i, sign in enumerate(text) if sign == "|"]
-

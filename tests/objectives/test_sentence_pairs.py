@@ -104,7 +104,10 @@ def test_both_orders_have_the_same_tokens_and_both_segments_are_cut(corpus, know
             # The same draws but for the label: the tokens are those of the other order.
             a, b, label = examples.pair(index, np.random.default_rng([index, seed]))
             one, two = (b, a) if label else (a, b)
-            assert ids[first : first + len(one)] == one.tolist() and ids[middle : middle + len(two)] == two.tolist()
+            assert (
+                ids[first : first + len(one)] == one.tolist()
+                and ids[middle : middle + len(two)] == two.tolist()
+            )
             whole = (len(one) == middle - first) + (len(two) == last - middle)
             orders.setdefault(label, []).append((len(one) == len(two), whole))
     assert all(equal for rows in orders.values() for equal, _ in rows)

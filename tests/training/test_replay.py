@@ -93,6 +93,20 @@ class TestStream:
         pairs = len(set(replayed) & {index + 1 for index in replayed})
         assert binomtest(pairs, len(replayed), share).pvalue > CHANCE
 
+    def test_an_old_corpus_has_an_objective_of_its_own(self, corpora, tmp_path):
+        given = values(corpora, tmp_path, share=0.5)
+        given["data"]["replay"]["objective"] = {"name": "infilling", "rate": 1.0}
+        inputs = TrainingInputs.open(validate(Recipe, given, "the recipe"))
+        middle = inputs.tokenizer.convert_tokens_to_ids("<|fim_middle|>")
+        seen = {0: 0, 1: 0}
+        for index in range(48):
+            example = inputs.stream[index]
+            seen[int(example["corpus"])] += int((example["input_ids"] == middle).sum())
+        assert seen[0] == 0 and seen[1] > 0
+        given["data"]["replay"]["objective"] = "masked"
+        with pytest.raises(ConfigError, match="the objective 'masked' needs another kind of model"):
+            validate(Recipe, given, "the recipe")
+
     def test_each_corpus_is_gone_through_in_its_own_order(self, corpora, tmp_path):
         mixed = TrainingInputs.open(recipe(corpora, tmp_path)).stream
         alone = TrainingInputs.open(recipe(corpora, tmp_path, share=None)).stream

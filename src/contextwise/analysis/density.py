@@ -120,12 +120,12 @@ def _points(features_ND: Any) -> torch.Tensor:
 def further_dimensions(features_ND: Any, most: int = 2000) -> dict[str, float]:
     """Estimates of the dimension from the distances between points.
 
-    - ``TwoNN`` (Facco et al. 2017): from the ratio of the distances to the two nearest points, by a line through the origin that
-      leaves out the largest tenth.
+    - ``TwoNN`` (Facco et al. 2017): from the ratio of the distances to the two nearest points, by a line through the origin
+      without the largest tenth.
     - ``MLE`` (Levina and Bickel 2004, averaged over points as by MacKay and Ghahramani): from the distances to the 20 nearest.
-    - ``CorrInt`` (Grassberger and Procaccia 1983): growth of the number of pairs between the median distances to the 10th and the
-      20th nearest.
-    - ``NN``: the mean distance to the nearest of D points falls as D^(-1/d) (intrinsic entropy, Theorem 1 with a density that is
+    - ``CorrInt`` (Grassberger and Procaccia 1983): growth of the number of pairs between the median distances to the 10th and
+      the 20th nearest.
+    - ``NN``: the mean distance to the nearest of D points falls as D^(-1/d) (intrinsic entropy, Theorem 1 with a density
       bounded from below); over D halved up to four times.
 
     Args:
@@ -138,7 +138,9 @@ def further_dimensions(features_ND: Any, most: int = 2000) -> dict[str, float]:
     x_ND = torch.unique(_points(features_ND)[:most], dim=0)
     x_ND = x_ND[torch.randperm(len(x_ND), generator=torch.Generator().manual_seed(0))]
     if len(x_ND) < _LEAST_POINTS:
-        raise DataError(f"dimensions by distances need {_LEAST_POINTS} different points, and there are {len(x_ND)}")
+        raise DataError(
+            f"dimensions by distances need {_LEAST_POINTS} different points, and there are {len(x_ND)}"
+        )
     distances_NN = torch.cdist(x_ND, x_ND).fill_diagonal_(math.inf)
     near_NK = distances_NN.topk(_NEIGHBOURS, dim=1, largest=False).values
     kept = int(0.9 * len(x_ND))

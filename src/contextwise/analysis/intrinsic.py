@@ -115,7 +115,9 @@ class IntrinsicEntropy:
             try:
                 dimensions = further_dimensions(features_KD)
             except DataError as error:
-                self.notes.append(f"There is no dimension by distances at a context of {context:,} tokens: {error}.")
+                self.notes.append(
+                    f"There is no dimension by distances at a context of {context:,} tokens: {error}."
+                )
                 continue
             for name, value in dimensions.items():
                 self.further.setdefault(name, {})[context] = value

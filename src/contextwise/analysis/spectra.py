@@ -144,7 +144,8 @@ def exponential_regime(spectra: Mapping[int, np.ndarray]) -> ExponentialRegime:
     width, shared = len(next(iter(spectra.values()))), shared_rank(spectra)
     logs = {context: np.log(relative_eigenvalues(values)[:shared]) for context, values in spectra.items()}
     before, within = (
-        range(max(2, math.ceil(low * width)), min(shared, int(high * width)) + 1) for low, high in (ZIPF, EXPONENTIAL)
+        range(max(2, math.ceil(low * width)), min(shared, int(high * width)) + 1)
+        for low, high in (ZIPF, EXPONENTIAL)
     )
 
     def line(values: np.ndarray, directions: range, scale: Callable[[float], float]) -> LineFit:

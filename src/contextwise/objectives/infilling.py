@@ -42,6 +42,9 @@ class Infilling(SingleObjective):
     share. To resume in epoch e, the epochs before it are rewritten to count their windows. With ``split="token"`` the cuts
     are uniform over the positions between tokens; nothing is kept or tokenized.
 
+    With ``least_prefix`` and ``least_suffix`` both cuts are uniform over the positions between the first and the last tokens of
+    a document that stay context; a document without a token more than these stays as it is.
+
     ``end_token`` follows the middle, to stop generation. With null, end-of-text after the document stops it, as in the paper.
     """
 
@@ -49,6 +52,8 @@ class Infilling(SingleObjective):
     kind: ClassVar[Kind] = "decoder"
     rate: float = Field(0.5, gt=0, le=1, description="share of the documents that are rewritten")
     spm_share: float = Field(0.5, ge=0, le=1, description="share of rewritten documents in SPM, not PSM")
+    least_prefix: int = Field(0, ge=0, description="tokens that a prefix has at least")
+    least_suffix: int = Field(0, ge=0, description="tokens that a suffix has at least")
     split: Literal["character", "token"] = "character"
     spm: Literal["published", "marked"] = "published"
     prefix_token: str = "<|fim_prefix|>"
@@ -172,18 +177,21 @@ class InfilledDocuments:
         self.cuts: dict[int, tuple[int, int, bool]] = {}
         self.rewritten: dict[int, np.ndarray] = {}
         draws: dict[int, tuple[np.random.Generator, bool]] = {}
-        for i in np.flatnonzero(corpus.lengths).tolist():
+        kept = settings.least_prefix + settings.least_suffix
+        for i in np.flatnonzero(corpus.lengths > kept).tolist():
             draw = generator(seed, epoch, i, settings.name)
             if draw.random() < settings.rate:
                 draws[i] = draw, bool(draw.random() < settings.spm_share)
         self.lengths = np.array(corpus.lengths, dtype=np.int64)
         if characters is not None:
-            self.rewritten = characters.rewrite(corpus, draws, arrangement)
+            least = settings.least_prefix, settings.least_suffix
+            self.rewritten = characters.rewrite(corpus, draws, arrangement, least)
             for i, ids in self.rewritten.items():
                 self.lengths[i] = len(ids)
             return
         for i, (draw, spm) in draws.items():
-            first, last = np.sort(draw.integers(0, self.lengths[i] + 1, size=2)).tolist()
+            least, most = settings.least_prefix, int(self.lengths[i]) - settings.least_suffix
+            first, last = np.sort(draw.integers(least, most + 1, size=2)).tolist()
             self.cuts[i] = first, last, spm
             self.lengths[i] += 3 + len(arrangement.end)
 
@@ -230,15 +238,24 @@ class Characters:
                 )
 
     def rewrite(
-        self, corpus: Corpus, draws: dict[int, tuple[np.random.Generator, bool]], arrangement: Arrangement
+        self,
+        corpus: Corpus,
+        draws: dict[int, tuple[np.random.Generator, bool]],
+        arrangement: Arrangement,
+        least: tuple[int, int] = (0, 0),
     ) -> dict[int, np.ndarray]:
-        """The chosen documents, rewritten; a few megabytes of texts are in memory at a time."""
+        """The chosen documents, rewritten; a few megabytes of texts are in memory at a time.
+
+        Args:
+            least: tokens of a document at its front and at its end that stay prefix and suffix.
+        """
         rewritten: dict[int, np.ndarray] = {}
         pieces: list[str] = []
         waiting: list[tuple[int, bool]] = []
         for i, (draw, spm) in draws.items():
-            text, _ = self.text.read(corpus.document(i))
-            first, last = np.sort(draw.integers(0, len(text) + 1, size=2)).tolist()
+            text, starts = self.text.read(corpus.document(i))
+            low, high = int(starts[least[0]]), int(starts[len(starts) - 1 - least[1]])
+            first, last = np.sort(draw.integers(low, high + 1, size=2)).tolist()
             pieces += [text[:first], text[first:last], text[last:]]
             waiting.append((i, spm))
             if sum(map(len, pieces)) > self.group_characters or i == next(reversed(draws)):

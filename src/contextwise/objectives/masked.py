@@ -1,7 +1,7 @@
 """Objectives of encoders (objectives, Section 6.2.2): masked tokens, next sentence and sentence order.
 
 The label of a pair (BERT's next sentence, ALBERT's sentence order) must not show in anything but its meaning: not in the
-lengths of the segments, not in where they begin and end, and for sentence order not in their words. A pair is made in these steps:
+lengths of the segments, not in where they begin and end, and for sentence order not in their words. The steps:
 
 1. Every document is read once and cut into sentences (:mod:`contextwise.objectives.text`).
 2. In each epoch it is cut into segments, each of as few whole sentences as have half of the room in a window beside [CLS] and

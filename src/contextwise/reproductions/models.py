@@ -132,7 +132,11 @@ class TrainedModels(CorpusMeasure):
 
     def over_seeds(self, verdict: Verdict) -> Verdict:
         """The verdict on models that were trained; undecided with one seed, whose interval covers no other."""
-        return verdict if len(self.seeds) >= LEAST_SEEDS else undecided("one seed decides no difference of models")
+        return (
+            verdict
+            if len(self.seeds) >= LEAST_SEEDS
+            else undecided("one seed decides no difference of models")
+        )
 
     @property
     def others(self) -> list[str]:
@@ -166,7 +170,9 @@ class TrainedModels(CorpusMeasure):
         claims = []
         for better in self.claims:
             difference = difference_between(comparison, better.better, better.than)
-            claims.append(better.decided(self.over_seeds(below(difference)), f": {difference:+.3f} nats per token"))
+            claims.append(
+                better.decided(self.over_seeds(below(difference)), f": {difference:+.3f} nats per token")
+            )
         if self.growing is not None:
             gains = [difference_between(comparison, *pair) for pair in self.growing.pairs]
             named = zip(self.growing.pairs, gains, strict=True)

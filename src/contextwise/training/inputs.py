@@ -74,8 +74,9 @@ class TrainingInputs:
         corpus = Corpus.open(data.corpus, split=data.split)
         corpus = corpus if data.tokens is None else corpus.first(data.tokens)
         sentences = SentenceInputs.open(recipe, corpus)
-        tokenizer = corpus.tokenizer() if objective.special_tokens or sentences else None
-        added = [] if tokenizer is None else add_special_tokens(tokenizer, objective.special_tokens)
+        special = [token for each in recipe.objectives for token in each.special_tokens]
+        tokenizer = corpus.tokenizer() if special or sentences else None
+        added = [] if tokenizer is None else add_special_tokens(tokenizer, dict.fromkeys(special))
         size = corpus.vocab_size
         if tokenizer is not None and size is not None:
             size = max(size, max(tokenizer.get_vocab().values()) + 1)
@@ -86,22 +87,26 @@ class TrainingInputs:
             if added and size is not None and size > config.vocab_size:
                 config.vocab_size = size
         vocabulary = Vocabulary(tokenizer, corpus.end_of_text, config.vocab_size)
-        set_prompt_form(config, objective.prompt_form(vocabulary))
+        forms = [each.prompt_form(vocabulary) for each in recipe.objectives]
+        set_prompt_form(config, None if None in forms else forms[0])
         replayed, watched = _old_corpora(data, corpus, vocabulary)
         stream: Any = objective.stream(corpus, recipe.cut, recipe.seed, vocabulary, recipe.examples)
         if data.metadata is not None:
             own = recipe.examples * (1 - (data.replay.share if data.replay else 0))
-            stream = _with_metadata(recipe, data.metadata, corpus, stream, round(own * (1 - data.metadata.cooldown)))
+            stream = _with_metadata(
+                recipe, data.metadata, corpus, stream, round(own * (1 - data.metadata.cooldown))
+            )
         if replayed is not None and data.replay is not None:
             # Both corpora are read independently, the new one in the same order as without replay.
-            old = objective.stream(replayed, recipe.cut, recipe.seed + _OLD, vocabulary, recipe.examples)
+            seed = recipe.seed + _OLD
+            old = recipe.objectives[-1].stream(replayed, recipe.cut, seed, vocabulary, recipe.examples)
             weights = [1 - data.replay.share, data.replay.share]
             stream = MixtureStream([stream, old], weights, recipe.seed, recipe.examples, label="corpus")
         if sentences is not None:
             stream = sentences.stream(stream, recipe.batch_sizes.first, data.split)
         validation, held_out = _validation_sets(recipe, data, corpus, watched, vocabulary, sentences)
         exported = corpus.tokenizer() if tokenizer is None else tokenizer
-        if exported is not None and objective.name == "instruction":
+        if exported is not None and any(each.name == "instruction" for each in recipe.objectives):
             exported.chat_template = CHAT_TEMPLATE  # the training format, for serve and apply_chat_template
         curve = _curve_windows(recipe, data)
         read = corpus, config, exported, stream, validation
@@ -219,7 +224,8 @@ def _validation_sets(
         try:
             held_out = Corpus.open(source.path, split=data.validation_split)
             count = max(1, recipe.training.evaluation_tokens // data.context)
-            stream: Any = recipe.objective.stream(held_out, recipe.cut, VALIDATION_SEED, vocabulary, count)
+            objective = recipe.objectives[-1] if name == "replay_loss" else recipe.objective
+            stream: Any = objective.stream(held_out, recipe.cut, VALIDATION_SEED, vocabulary, count)
             if isinstance(stream, ExampleStream):
                 stream.length = min(count, stream.examples.count(0))  # each at most once
             if sentences is not None:

@@ -75,7 +75,7 @@ def model_config(recipe: Recipe, vocab_size: int | None, end_of_text: int | None
         raise ConfigError(f"model.vocab_size is {size}, but the corpus's tokenizer has {vocab_size} tokens")
     if isinstance(model, AutoencoderModel):
         return UnigramConfig(size, widths=[8 * model.width, model.width], eos_token_id=end_of_text)
-    return sized_config(model, size, recipe.data.context, end_of_text, recipe.objective.has_pairs)
+    return sized_config(model, size, recipe.data.context, end_of_text, recipe.has_pairs)
 
 
 def sized_config(
@@ -100,7 +100,7 @@ def sized_config(
 def _pretrained_config(recipe: Recipe, model: PretrainedModel) -> PreTrainedConfig:
     config, context = load_config(model.pretrained), recipe.data.context
     kind = kind_of(config)
-    problems = [*wrong_kind(recipe.objective, kind, model.pretrained)]
+    problems = [problem for each in recipe.objectives for problem in wrong_kind(each, kind, model.pretrained)]
     positions = getattr(config, "max_position_embeddings", None)
     if positions is not None and positions < context:
         why = f"but {model.pretrained} has only {positions} positions"
@@ -110,7 +110,7 @@ def _pretrained_config(recipe: Recipe, model: PretrainedModel) -> PreTrainedConf
         problems.append(Problem(why, "model.context_predictor", fix="remove it"))
     if problems:
         raise ConfigError(*problems)
-    return _composed(config, model, recipe.objective.has_pairs)
+    return _composed(config, model, recipe.has_pairs)
 
 
 def _composed(config: PreTrainedConfig, model: SizedModel | PretrainedModel, pairs: bool) -> PreTrainedConfig:

@@ -12,7 +12,7 @@ from contextwise.base.errors import ConfigError, ContextwiseError, Problem
 from contextwise.base.recipes import recipe_path
 from contextwise.data.contexts import ContextSettings
 from contextwise.models.sizes import KINDS
-from contextwise.objectives import AnyObjective, Causal, Cut
+from contextwise.objectives import AnyObjective, Causal, Cut, Objective
 from contextwise.training.batches import BatchSizes
 from contextwise.training.settings import (
     AdaptStage,
@@ -153,6 +153,9 @@ class Recipe(Settings):
             if data.metadata.form == "append" and not data.cross_documents:
                 why = "appends to the ends of documents, which windows of one document do not reach"
                 yield Problem(why, "data.metadata.form", "append", "set data.cross_documents=true")
+        if data.replay is not None and getattr(data.replay.objective, "name", None) == "sentence":
+            why = "cannot be replayed: single sentences are trained without replay"
+            yield Problem(why, "data.replay.objective", "sentence", "choose another objective")
         if name == "sentence":
             for field in ("replay", "watch"):
                 if getattr(data, field) is not None:
@@ -177,19 +180,35 @@ class Recipe(Settings):
             if model.max_context is not None and model.max_context < context:
                 why = f"but the model has only {model.max_context} positions (model.max_context)"
                 yield Problem(why, "data.context", context)
-            yield from wrong_kind(self.objective, model.kind, family=model.family)
+            for objective in self.objectives:
+                yield from wrong_kind(objective, model.kind, family=model.family)
         if isinstance(model, SizedModel | PretrainedModel):
             predictor = model.context_predictor
             if predictor is not None and predictor.chunk_size > context:
                 name, value = "model.context_predictor.chunk_size", predictor.chunk_size
                 yield Problem(f"more than data.context ({context})", name, value)
             for section in ("context_predictor", "multi_token", "variant"):
-                if self.objective.has_prefix and getattr(model, section, None) is not None:
+                prefix = next((each for each in self.objectives if each.has_prefix), None)
+                if prefix is not None and getattr(model, section, None) is not None:
                     yield Problem(
-                        f"the objective {self.objective.name!r} has bidirectional attention in a prefix, which would leak "
+                        f"the objective {prefix.name!r} has bidirectional attention in a prefix, which would leak "
                         f"through model.{section} into predictions of that prefix",
                         fix="remove one of the two",
                     )
+
+    @property
+    def objectives(self) -> list[Objective]:
+        """The objective of the run, and that of a replayed corpus if it has one of its own."""
+        replay = getattr(self.data, "replay", None)
+        return [
+            self.objective,
+            *([replay.objective] if replay is not None and replay.objective is not None else []),
+        ]
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether examples are pairs of segments with a label."""
+        return any(each.has_pairs for each in self.objectives)
 
     @property
     def _samples(self) -> int | None:

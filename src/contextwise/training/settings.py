@@ -17,6 +17,7 @@ from contextwise.data.contexts import ContextSettings
 from contextwise.data.synthetic import ParityData
 from contextwise.models.sizes import KINDS, SIZES, ModelSize, named_size, shape_problems
 from contextwise.models.variant.code import digest, parse_variant, read_code
+from contextwise.objectives import AnyObjective
 from contextwise.objectives.kind import Kind
 from contextwise.objectives.metadata import MetadataSettings
 
@@ -29,6 +30,9 @@ class ReplaySettings(Settings):
 
     corpus: str = Field(description="folder of the old corpus, prepared with the same tokenizer")
     share: float = Field(0.1, gt=0, lt=1, description="share of the examples that come from it")
+    objective: AnyObjective | None = Field(
+        None, description="of its examples; by default that of the new corpus. For instructions: instruction"
+    )
 
 
 class CorpusData(Settings):

@@ -1,6 +1,5 @@
 """Tables 7, 8 and 10: printed settings, attention by hand, and times in miniature."""
 
-
 import pytest
 
 from contextwise.base.config import validate
@@ -10,7 +9,6 @@ from contextwise.reproductions.contextlm.table_10_cost import Costs, attention_c
 from contextwise.reproductions.item import Item, Scale, find_item, measure_at
 from contextwise.training.recipe import Recipe
 from small import write_documents
-
 
 
 @pytest.mark.parametrize("name", ["table7", "table8"])
@@ -24,7 +22,12 @@ def test_named_sizes_have_the_printed_settings(name, tmp_path):
 
 
 def recipe(**model):
-    values = {"name": "x", "data": {"corpus": "x", "context": 64}, "training": {"steps": 1}, "model": {"layers": 4} | model}
+    values = {
+        "name": "x",
+        "data": {"corpus": "x", "context": 64},
+        "training": {"steps": 1},
+        "model": {"layers": 4} | model,
+    }
     return validate(Recipe, values, "the recipe")
 
 
@@ -38,7 +41,9 @@ def test_attention_of_a_predictor_by_hand():
 
 @pytest.mark.slow
 def test_costs_in_miniature(tmp_path):
-    corpus = prepare_corpus(write_documents(tmp_path / "text.jsonl", 60), "bytes", tmp_path / "corpus", validation=0.3).path
+    corpus = prepare_corpus(
+        write_documents(tmp_path / "text.jsonl", 60), "bytes", tmp_path / "corpus", validation=0.3
+    ).path
     training = {"steps": 2, "tokens_per_step": 64, "learning_rate": 1e-3, "evaluation_tokens": 64}
     model = {"layers": 1, "width": 16, "heads": 2}
     values = {
@@ -48,7 +53,9 @@ def test_costs_in_miniature(tmp_path):
         "claims": [{"text": "less time", "better": "plain", "than": "deep"}],
     }  # fmt: skip
     measure = validate(Costs, values, "the settings")
-    item = Item(title="t", source="s", measure="m", printed={}, scales={"tiny": Scale(machine="any", settings={})})
+    item = Item(
+        title="t", source="s", measure="m", printed={}, scales={"tiny": Scale(machine="any", settings={})}
+    )
     outcome = measure.measure(item, tmp_path / "out")
     assert [row[0] for row in outcome.tables[0].rows] == ["plain", "deep"]
     assert all(len(times) == 2 and min(times) > 0 for times in outcome.figures["ms_per_token"].values())

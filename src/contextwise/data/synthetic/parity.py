@@ -96,9 +96,9 @@ class Parity:
     def answers_entropy(self, context: int) -> float:
         """Entropy of the answers of all tasks that are visible at a context together, nats.
 
-        The source (intrinsic entropy, Appendix C.3) gives T log 2 for T tasks. That is so while the answers are independent; the
-        exclusive or of the answers on a cycle of bits is 0, and T bits cannot hold more than the bits that they are made of. Exact
-        is the rank of the tasks over GF(2): bits that tasks connect, less one for each connected group.
+        The source (intrinsic entropy, Appendix C.3) gives T log 2 for T tasks, which is so while the answers are independent:
+        the exclusive or of the answers around a cycle of bits is 0. Exact is log 2 times the rank of the tasks over GF(2): the
+        bits that tasks connect, less one for each connected group.
         """
         seen = self.larger <= self._checked(context)
         root = list(range(self.bits + 1))

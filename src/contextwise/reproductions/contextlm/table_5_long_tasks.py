@@ -118,7 +118,9 @@ class LongTaskScores(TrainedModels):
         for claim in self.claims:
             gain = self._gain(level, claim.better, claim.than)
             what = f", mean score over groups with {visible:,} tokens visible"
-            claims.append(claim.decided(self.over_seeds(above(gain)), f"{what}: {percentage_points(gain)}; {remark}"))
+            claims.append(
+                claim.decided(self.over_seeds(above(gain)), f"{what}: {percentage_points(gain)}; {remark}")
+            )
         return claims
 
 

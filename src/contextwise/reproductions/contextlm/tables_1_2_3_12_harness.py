@@ -1,4 +1,4 @@
-"""Trained models on the texts and tasks of lm-evaluation-harness (ContextLM, Sections 3 and 4, Tables 1, 2, 3, 6, 9, 11 and 12).
+"""Trained models on the texts and tasks of lm-evaluation-harness (ContextLM, Tables 1, 2, 3, 6, 9, 11 and 12).
 
 Perplexities: the corpus's own is per token of its held-out documents, WikiText's per word and LAMBADA's per last word, as the
 harness defines them. The average is the plain mean of all four, as in the document: LAMBADA's, the largest by far, decides it.
@@ -231,12 +231,18 @@ class PerplexityAndAccuracy(TaskAccuracy):
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         if self.task_data is not None:
-            self.harness_tasks(self.tasks, self.shots, self.skip_missing)  # what is wrong with it, before any training
+            self.harness_tasks(
+                self.tasks, self.shots, self.skip_missing
+            )  # what is wrong with it, before any training
         outcome = TrainedModels.measure(self, item, folder)
         if self.task_data is None:
-            say("note: accuracies are not measured; give a folder of the tasks' files with --set task_data=FOLDER")
+            say(
+                "note: accuracies are not measured; give a folder of the tasks' files with --set task_data=FOLDER"
+            )
             return outcome
-        accuracies = TaskAccuracy.measure(self.model_copy(update={"claims": self.accuracy_claims}), item, folder)
+        accuracies = TaskAccuracy.measure(
+            self.model_copy(update={"claims": self.accuracy_claims}), item, folder
+        )
         outcome.tables += accuracies.tables
         outcome.claims += accuracies.claims
         outcome.figures |= accuracies.figures

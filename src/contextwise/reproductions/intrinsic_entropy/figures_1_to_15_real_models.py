@@ -248,7 +248,7 @@ def dimension_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
 
 
 def regimes_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
-    """Sections J.2 and J.4: the decay of eigenvalues at each context, and the slope s = m α that Eq. 36 and 37 derive from it."""
+    """Sections J.2 and J.4: the decay of eigenvalues at each context, and the slope s = m α that follows (Eq. 36, 37)."""
     regime, losses = exponential_regime(entropy.spectra), _values(entropy)
     rows = [
         [context, -regime.zipf[context].slope.value, regime.zipf[context].r_squared, -line.slope.value, line.r_squared,
@@ -257,7 +257,11 @@ def regimes_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
     ]  # fmt: skip
     first, last = regime.directions[0], regime.directions[-1]
     columns = [("context", ","), ("Zipf exponent", ".3f"), ("R²", ".3f"), ("α_l", ".5f"), ("R² of it", ".3f")]
-    tables = [table_of(f"Eigenvalues; exponential from i = {first} to {last}", [*columns, ("ln γ(l)", "+.4f")], rows)]
+    tables = [
+        table_of(
+            f"Eigenvalues; exponential from i = {first} to {last}", [*columns, ("ln γ(l)", "+.4f")], rows
+        )
+    ]
     alphas = [row[3] for row in rows]
     spread = (max(alphas) - min(alphas)) / regime.alpha
     claims = [
@@ -283,7 +287,11 @@ def regimes_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
         )
     )
     verdict = all_hold(contains(line.slope, expected) for line in lines.values())
-    return tables, [*claims, Claim.of(text, verdict, f"{len(lines)} thresholds in the regime")], [_eigenvalues(entropy)]
+    return (
+        tables,
+        [*claims, Claim.of(text, verdict, f"{len(lines)} thresholds in the regime")],
+        [_eigenvalues(entropy)],
+    )
 
 
 VIEWS: dict[str, Callable[[IntrinsicEntropy, Limits], View]] = {

@@ -187,8 +187,8 @@ class ParityTable(OneModel):
 class ParityEntropy(OneModel):
     """Whether cross entropy is linear in the intrinsic entropy of the leading N directions (Figure 7).
 
-    The source takes a middle representation (Section 4.3, Appendix C.4) without saying which: here it is the state after half of
-    the blocks, rounded up, at the task token. The state that the answer is read from is shown beside it.
+    The source takes a middle representation (Section 4.3, Appendix C.4) without saying which: here it is the state after half
+    of the blocks, rounded up, at the task token. The state that the answer is read from is shown beside it.
     """
 
     linear: float = Field(0.94, gt=0, lt=1, description="R² from which a line counts as one")
@@ -200,11 +200,15 @@ class ParityEntropy(OneModel):
         middle = -(-model.config.num_hidden_layers // 2)
         outcome = Outcome([], [], {"losses": losses})
         for name, layer in {f"after block {middle}": {"blocks": middle}, "last state": {}}.items():
-            spectra = {c: feature_eigenvalues(model, samples, c, self.samples, **layer) for c in self.contexts}
+            spectra = {
+                c: feature_eigenvalues(model, samples, c, self.samples, **layer) for c in self.contexts
+            }
             self._add(outcome, name, spectra, losses)
         return outcome
 
-    def _add(self, outcome: Outcome, name: str, spectra: dict[int, np.ndarray], losses: dict[int, float]) -> None:
+    def _add(
+        self, outcome: Outcome, name: str, spectra: dict[int, np.ndarray], losses: dict[int, float]
+    ) -> None:
         """Add the lines over the entropies of one layer's features to the outcome."""
         entropies = {context: intrinsic_entropies(values) for context, values in spectra.items()}
         shared = shared_rank(spectra)
@@ -278,11 +282,25 @@ class ParityDimension(ItemMeasure):
         bounds = {c: thresholds(spectra[c], dimensions[c]) for c in self.contexts}
         measured = table_of(
             "Dimension (visible tasks) and cross entropy, nats",
-            ["context", "ID", ("ID log 2", ".3f"), ("exact S", ".3f"), ("lowest", ".4f"), ("model", ".4f"),
-             "θ that counts ID"],
             [
-                [c, dimensions[c], dimensions[c] * math.log(2), joint[c], lowest[c], losses[c],
-                 "{:.4f} to {:.4f}".format(*bounds[c])]
+                "context",
+                "ID",
+                ("ID log 2", ".3f"),
+                ("exact S", ".3f"),
+                ("lowest", ".4f"),
+                ("model", ".4f"),
+                "θ that counts ID",
+            ],
+            [
+                [
+                    c,
+                    dimensions[c],
+                    dimensions[c] * math.log(2),
+                    joint[c],
+                    lowest[c],
+                    losses[c],
+                    "{:.4f} to {:.4f}".format(*bounds[c]),
+                ]
                 for c in spectra
             ],
         )
