@@ -10,6 +10,7 @@ import os
 import resource
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import safetensors.torch
 from safetensors import SafetensorError
 
 from contextwise import cli
+from contextwise.base.files import PARTIAL
 
 POWER_FAILS = 99
 """Exit status of a process in which the power failed."""
@@ -71,6 +73,7 @@ class Disk:
     ):
         self.root, self.fails, self.stays, self.power = str(root.resolve()), fails, stays, power
         self.operations: list[str] = []
+        self.started = time.time_ns()
         self.synced: dict[int, int] = {}
         self.renamed: tuple[str, str] | None = None
         self._open, self._fsync, self._rename, self._mkdir = builtins.open, os.fsync, os.rename, os.mkdir
@@ -158,11 +161,12 @@ class Disk:
 
 
 def tree(folder: Path) -> dict[str, str]:
-    """Relative path -> SHA-256 of every file below a folder, lock files left out."""
+    """Relative path -> SHA-256 of every file below a folder, but locks and what a kill may leave beside a single file."""
     return {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.name.endswith(".lock")
+        if path.is_file()
+        and not (path.name.startswith(".") and (path.name.endswith(".lock") or PARTIAL in path.name))
     }
 
 
@@ -178,7 +182,8 @@ def until_power_fails(root: Path, words: list[str], fails: int) -> None:
             disk._rename(disk.renamed[1], disk.renamed[0])
         for path in root.rglob("*"):
             status = path.stat()
-            if path.is_file() and status.st_size and disk.synced.get(status.st_ino) != status.st_mtime_ns:
+            changed = path.is_file() and status.st_size and status.st_mtime_ns >= disk.started
+            if changed and disk.synced.get(status.st_ino) != status.st_mtime_ns:
                 os.truncate(path, 0)
 
     nowhere = os.open(os.devnull, os.O_RDWR)

@@ -62,7 +62,7 @@ class Ended:
             return f"still running after {SECONDS} seconds: {shown}"
         if self.status not in allowed:
             return f"exit status {self.status}: {shown}"
-        if "Traceback" in self.errors or "Traceback" in self.output or "unexpected" in self.errors:
+        if "Traceback" in self.errors or "Traceback" in self.output or "error: unexpected" in self.errors:
             return f"a traceback: {shown}"
         if self.status == 2 and "error: " not in self.errors and "Error" not in self.errors:
             return f"no sentence: {shown}"

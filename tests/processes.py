@@ -19,7 +19,10 @@ from pathlib import Path
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(
-    ["contextwise.training.trainer", "contextwise.training.run", "safetensors.torch"]
+    [
+        *("contextwise.training.trainer", "contextwise.training.run", "safetensors.torch"),
+        *("contextwise.cli.common", "contextwise.models.export", "contextwise.evaluation.measures.loss"),
+    ]
 )
 
 

@@ -87,12 +87,12 @@ class SplitWriter:
 
 
 def rename_reserved(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Prefix the metadata names that the corpus reserves with ``source_``."""
-    renamed = {}
+    """Prefix the metadata names that the corpus reserves with ``source_``; NUL, at which Arrow ends a name, becomes ``_``."""
+    renamed: dict[str, Any] = {}
     for name, value in metadata.items():
-        if name in OWN_COLUMNS:
-            name = f"source_{name}"
-            while name in metadata:
+        if name in OWN_COLUMNS or "\0" in name:
+            name = name.replace("\0", "_") if "\0" in name else f"source_{name}"
+            while name in metadata or name in renamed:
                 name = f"source_{name}"
         renamed[name] = value
     return renamed
