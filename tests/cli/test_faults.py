@@ -107,9 +107,11 @@ def test_every_operation_on_files_may_fail(
             folder = contextwise.folder = fresh(template, tmp_path / "faulty")
             with Disk(folder, number, stays).installed() as disk:
                 outcome = contextwise(command)
-            if outcome[0]:
+            failed = disk.operations[number - 1]
+            # A single file is replaced, and cannot be had back, when the folder is synced.
+            if outcome[0] and (name, failed) != ("report again", "fsync /old"):
                 now = tree(folder)
-                assert {file: now.get(file) for file in before} == before, disk.operations[number - 1]
+                assert {file: now.get(file) for file in before} == before, failed
             finished(contextwise, folder, command, expected, outcome)
 
 

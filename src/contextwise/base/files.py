@@ -284,7 +284,8 @@ def atomic_directory(
             yield partial
             sync_tree(partial)
             check_locks(path)
-            if replace and path.exists():
+            replaces = replace and path.exists()
+            if replaces:
                 _exchange(partial, path)
             else:
                 try:
@@ -295,7 +296,14 @@ def atomic_directory(
                     raise DataError(
                         f"{path} was created by another process while {what} was written; choose another folder"
                     ) from None
-            sync_directory(path.parent)
+            try:
+                sync_directory(path.parent)
+            except OSError:
+                if replaces:
+                    _exchange(partial, path)
+                else:
+                    path.rename(partial)
+                raise
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
