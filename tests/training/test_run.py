@@ -380,6 +380,20 @@ def test_a_damaged_summary_is_written_again(whole, corpus_folder, tmp_path, harm
     assert same(whole, run.path)
 
 
+def test_a_damaged_model_of_a_finished_run_is_exported_again(whole, corpus_folder, tmp_path, capsys):
+    shutil.copytree(whole, tmp_path / "run")
+    run = RunFolder(tmp_path / "run")
+    recipe = Recipe.model_validate(recipe_values(corpus_folder, run.path))
+    (run.model / "model.safetensors").write_bytes(b"")
+    train(recipe)
+    assert "is damaged: model.safetensors has changed" in " ".join(capsys.readouterr().err.split())
+    assert same(whole, run.path) and run.summary() == RunFolder(whole).summary()
+    (run.model / "model.safetensors").write_bytes(b"")
+    shutil.rmtree(run.checkpoints)
+    with pytest.raises(CheckpointError, match="damaged: .* there is no checkpoint to export it from"):
+        train(recipe)
+
+
 def test_a_checkpoint_of_another_recipe_is_refused(corpus_folder, tmp_path):
     """As if a process had left its recipe in the folder of another one."""
     values = half_done(corpus_folder, tmp_path / "run")

@@ -61,10 +61,7 @@ def train(recipe: Recipe) -> RunFolder:
     inputs = TrainingInputs.open(recipe)
     processes = PartialState(cpu=not torch.cuda.is_available())  # gloo on CPU, NCCL on GPU
     with interruption.listening(), _run_lock(run, recipe, processes), fast_steps(processes.device.type):
-        if run.finished:
-            _check_same_data(run, inputs)
-            if processes.is_main_process:
-                say(f"{run.path} is finished already: nothing to do")
+        if run.finished and _in_first_process(processes, lambda: _is_sound(run, inputs)):
             return run
         checkpoint = _find_checkpoint(run, recipe, inputs, processes, trunk)
         _check_memory(recipe, inputs, processes)
@@ -93,8 +90,13 @@ def train(recipe: Recipe) -> RunFolder:
     return run
 
 
-def _check_same_data(run: RunFolder, inputs: TrainingInputs) -> None:
-    """Raise a DataError if a finished run was trained on other documents than its corpora hold now."""
+def _is_sound(run: RunFolder, inputs: TrainingInputs) -> bool:
+    """Whether nothing is left to do for a finished run; if its model is damaged, it is exported again from a checkpoint.
+
+    Raises:
+        DataError: the run was trained on other documents than its corpora hold now.
+        CheckpointError: the model is damaged, and there is no checkpoint.
+    """
     trained_on = run.summary().get("fingerprints", {})
     for name, fingerprint in inputs.fingerprints.items():
         if trained_on.get(name, fingerprint) != fingerprint:
@@ -102,6 +104,15 @@ def _check_same_data(run: RunFolder, inputs: TrainingInputs) -> None:
                 f"{run.path} is finished, but was trained on other documents than {inputs.corpora[name].path} holds now (its "
                 "content hash differs); restore that corpus, or choose another run folder"
             )
+    problem = damage(run.model, required=False)
+    if problem is None:
+        say(f"{run.path} is finished already: nothing to do")
+    elif not checkpoints.list_checkpoints(run.checkpoints):
+        why = f"the model {run.model} is damaged: {problem}, and there is no checkpoint to export it from"
+        raise CheckpointError(f"{why}; remove the run folder, and train anew")
+    else:
+        say(f"warning: the model {run.model} is damaged: {problem}; it is exported again")
+    return problem is None
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from contextwise.base.errors import CheckpointError, ConfigError, DataError, Int
 from contextwise.base.progress import interruption
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.evaluation.kernel import results_of
-from contextwise.evaluation.measures.loss import Evaluation
+from contextwise.evaluation.measures.loss import Evaluation, Loss
 from contextwise.models.tokenizers import corpus_tokenizer_hash
 from measured import evaluate_model
 
@@ -108,6 +108,22 @@ def test_a_result_is_found_again_for_the_same_question_only(corpus, model, tmp_p
     others.append(evaluate_model(model, corpus))
     assert len({result.path for result in (first, *others)}) == 7
     assert others[-1].summary["loss"] != first.summary["loss"]
+
+
+def test_a_model_that_is_replaced_while_it_is_measured_has_no_result(
+    corpus, model, tmp_path, monkeypatch, model_of
+):
+    run = Loss.run
+
+    def and_another_process_trains(self, subject, *arguments):
+        outcome = run(self, subject, *arguments)
+        model_of("gpt2", seed=1, vocab_size=corpus.vocab_size, n_positions=64).save_pretrained(model)
+        return outcome
+
+    monkeypatch.setattr(Loss, "run", and_another_process_trains)
+    with pytest.raises(CheckpointError, match="was replaced while it was measured; measure it again"):
+        evaluate_model(model, corpus, out=tmp_path / "result")
+    assert not (tmp_path / "result").exists()
 
 
 def test_a_model_without_a_recipe_is_scored_at_its_positions_up_to_1024(corpus, tmp_path, model_of):

@@ -168,6 +168,7 @@ def measure(
             say(f"note: {subject.source} is a CUE model; it is measured without contexts")
         try:
             outcome = _run(settings, subject, corpus, work)
+            subject.check_unchanged()
             header = {"measure": settings.name, "key": key, "question": question, "label": label}
             about = header | _about(subject, corpus)
         finally:

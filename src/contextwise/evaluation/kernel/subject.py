@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +72,7 @@ class Subject:
             if tokenizer is not None:
                 self.tokenizer = tokenizer
         self.loaded = not isinstance(source, str | Path)
+        self._measured: dict[str, tuple[int, ...]] = {}
         run = RunFolder(self.source)
         self.run = run if not self.loaded and run.recipe_file.is_file() else None
 
@@ -161,9 +163,21 @@ class Subject:
         """SHA-256, hexadecimal, of the model's configuration, weights and tokenizer."""
         if self.loaded:
             return _digest_of_loaded(self)
-        patterns = (self.folder.glob(pattern) for pattern in MODEL_FILES)
-        files = {file.name: sha256_file(file) for matches in patterns for file in matches if file.is_file()}
-        return content_key(**files)
+        self._measured = self._file_states()
+        return content_key(**{name: sha256_file(self.folder / name) for name in self._measured})
+
+    def check_unchanged(self) -> None:
+        """Raise a CheckpointError if a file of the model was replaced since :attr:`digest` was computed."""
+        if not self.loaded and self.digest and self._file_states() != self._measured:
+            raise CheckpointError(
+                f"the model {self.source} was replaced while it was measured; measure it again"
+            )
+
+    def _file_states(self) -> dict[str, tuple[int, ...]]:
+        """Identity, size and time of the files that determine the model, by name."""
+        matches = chain.from_iterable(self.folder.glob(pattern) for pattern in MODEL_FILES)
+        states = {file.name: file.stat() for file in matches if file.is_file()}
+        return {name: (state.st_ino, state.st_size, state.st_mtime_ns) for name, state in states.items()}
 
     @property
     def positions(self) -> int | None:
