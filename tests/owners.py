@@ -4,7 +4,6 @@ A kind has a function that writes the output for a writer, whose name goes into 
 any process can ever see must be whole and of one writer.
 """
 
-import contextlib
 import hashlib
 import io
 import json
@@ -45,13 +44,18 @@ def delay_files(seed: int, longest: float = 0.004) -> None:
     sys.addaudithook(hook)
 
 
-def write(kind: str, target: Path, inputs: Path, writer: int, times: int) -> None:
-    """Write an output some times; errors that Contextwise raises on purpose are fine."""
+def write(kind: str, target: Path, inputs: Path, writer: int, times: int, log: Path) -> None:
+    """Write an output some times; each success is a line ``writer N`` of the log, each error of Contextwise another line."""
     delay_files(writer)
     sys.stderr = io.StringIO()
     for _ in range(times):
-        with contextlib.suppress(ContextwiseError):
+        try:
             KINDS[kind][0](target, inputs, f"writer {writer}")
+            line = f"writer {writer}"
+        except ContextwiseError as error:
+            line = str(error)
+        with log.open("a") as file:
+            file.write(f"{line}\n")
 
 
 def snapshot(path: Path) -> Snapshot | None:
@@ -178,3 +182,5 @@ KINDS: dict[str, tuple[Callable[[Path, Path, str], None], Callable[[Snapshot], s
     "export": (_export, _whole_export),
 }
 """How an output is written, and the writers of a snapshot, which has to be whole."""
+REPLACED = {"file", "vectors", "folder", "corpus", "result"}
+"""Kinds whose output a later writer replaces; one of the others belongs to the first."""

@@ -9,7 +9,7 @@ import yaml
 from contextwise.base.runs import RunFolder
 from contextwise.data import prepare_corpus
 from contextwise.training import checkpoints
-from owners import KINDS, snapshot, write
+from owners import KINDS, REPLACED, snapshot, write
 from processes import forked, start_training
 from small import recipe_values, save_model, small_gpt2, write_documents
 
@@ -27,8 +27,10 @@ def inputs(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_visible_is_whole_and_of_one_writer(inputs, tmp_path, kind):
-    target, draw = tmp_path / "output", random.Random(kind)
-    processes = [forked(write, kind, target, inputs, writer, 3) for writer in range(3)]
+    folder, log, draw = tmp_path / "outputs", tmp_path / "log", random.Random(kind)
+    folder.mkdir()
+    target = folder / "output"
+    processes = [forked(write, kind, target, inputs, writer, 3, log) for writer in range(3)]
     killed = processes[0]
     kill_at = time.monotonic() + draw.uniform(0.05, 0.5)
     seen = set()
@@ -43,12 +45,22 @@ def test_what_is_visible_is_whole_and_of_one_writer(inputs, tmp_path, kind):
     assert [process.exitcode for process in processes[1:]] == [0, 0]
     assert killed.exitcode in (0, -9)
     # The next one cleans up what the killed process has left.
-    after = forked(write, kind, target, inputs, 1, 1)
+    after = forked(write, kind, target, inputs, 1, 1, log)
     after.join()
     assert after.exitcode == 0
     files = snapshot(target)
-    assert files is not None and len(KINDS[kind][1](files)) == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["output"]
+    assert files is not None
+    (owner,) = KINDS[kind][1](files)
+    assert [path.name for path in folder.iterdir()] == ["output"]
+    lines = log.read_text().splitlines()
+    done = [line for line in lines if line.startswith("writer ")]
+    if kind in REPLACED:
+        assert done == lines and owner == "writer 1"
+    else:  # the first one has it; it may have been killed before it said so
+        assert done in ([owner], []) and seen <= {owner}
+        assert all(
+            "exists" in line or "was created by another process" in line for line in set(lines) - set(done)
+        )
 
 
 def test_of_recipes_that_start_in_one_folder_one_is_trained(corpus_folder, tmp_path):

@@ -193,9 +193,8 @@ def _locked(path: Path, what: str, file: Path) -> _Lock | None:
     lock = _Lock(path, what, file, file.open("ab"))
     try:
         fcntl.flock(lock.opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if (
-            lock.in_place
-        ):  # the previous holder removes the file when it ends: a lock on a removed file has no effect
+        # The previous holder removes the file when it ends: a lock on a removed file has no effect.
+        if lock.in_place:
             return lock
     except OSError as error:
         if error.errno in _NO_FLOCK:
