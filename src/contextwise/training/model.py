@@ -21,6 +21,7 @@ from contextwise.models.spec import Losses, build_model, meta_model, pretraining
 from contextwise.models.variant.code import name_code
 from contextwise.models.variant.modeling import VariantConfig
 from contextwise.training import cue_model
+from contextwise.training.parametrization import Scale, mup_scales, scale_initial_values
 from contextwise.training.recipe import Recipe, wrong_kind
 from contextwise.training.settings import (
     AutoencoderModel,
@@ -148,6 +149,7 @@ def starting_model(recipe: Recipe, config: PreTrainedConfig) -> Any:
         model = build_model(config)
         if recipe.training.paired_initialization:
             initialize_by_name(model, recipe.seed)
+        scale_initial_values(model, parameter_scales(recipe, config))
         return model
     model = _pretrained(settings.pretrained, config)
     if config.vocab_size > model.get_input_embeddings().num_embeddings:
@@ -157,6 +159,17 @@ def starting_model(recipe: Recipe, config: PreTrainedConfig) -> Any:
         if settings.freeze_backbone:
             freeze_backbone(model)
     return model.train()
+
+
+def parameter_scales(recipe: Recipe, config: PreTrainedConfig) -> dict[str, Scale]:
+    """Factors of initial values and learning rates of the model of a recipe with this configuration, by parameter."""
+    settings, model = recipe.training, recipe.model
+    if settings.parametrization == "standard" or not isinstance(model, SizedModel):
+        return {}
+    whole = meta_model(config)
+    vocabulary = whole.get_input_embeddings().num_embeddings
+    base = sized_config(model.at_width(settings.mup_base_width), vocabulary, recipe.data.context, None)
+    return mup_scales(whole, meta_model(base), settings.mup_base_layers)
 
 
 def _pretrained(source: str, config: PreTrainedConfig) -> Any:

@@ -1,6 +1,6 @@
 """The optimizer and the learning-rate schedule of a run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -8,11 +8,15 @@ from torch import nn
 from transformers import PreTrainedModel, get_scheduler
 from transformers.pytorch_utils import Conv1D
 
+from contextwise.training.parametrization import Scale
 from contextwise.training.settings import TrainingSettings
 
 
 def create_optimizer(
-    module: nn.Module, settings: TrainingSettings, learning_rate: float
+    module: nn.Module,
+    settings: TrainingSettings,
+    learning_rate: float,
+    scales: Mapping[str, Scale] | None = None,
 ) -> torch.optim.Optimizer:
     """Create the optimizer of the trained parameters.
 
@@ -21,6 +25,7 @@ def create_optimizer(
 
     Args:
         learning_rate: of AdamW.
+        scales: factors of the rates, by the name of the parameter in the module or in the model that it trains.
     """
     layers = [part for part in module.modules() if isinstance(part, nn.Linear | nn.Embedding | Conv1D)]
     matrices = {id(layer.weight) for layer in layers}
@@ -36,25 +41,51 @@ def create_optimizer(
             id(layer.weight) for layer in layers if layer.weight.shape in shapes
         }  # those of training too
         hidden = matrices - embeddings - heads
-    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    decayed = [p for p in trained if id(p) in matrices - hidden]
-    others = [p for p in trained if id(p) not in matrices]
-    adamw = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}],
-        lr=learning_rate,
-        betas=(settings.beta1, settings.beta2),
-        fused=True,
+    scales = scales or {}
+    adamw = _Groups(settings.weight_decay, settings.independent_weight_decay, learning_rate)
+    muon = _Groups(settings.muon_weight_decay, settings.independent_weight_decay, settings.muon_learning_rate)
+    adamw.add([], decayed=True)
+    adamw.add([], decayed=False)
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            scale = scales.get(name) or scales.get(name.removeprefix("model."), Scale())
+            if id(parameter) in hidden:
+                muon.add([parameter], decayed=True, factor=scale.muon)
+            else:
+                adamw.add([parameter], decayed=id(parameter) in matrices, factor=scale.adamw)
+    first = torch.optim.AdamW(
+        adamw.groups, lr=learning_rate, betas=(settings.beta1, settings.beta2), fused=True
     )
-    inner = [p for p in trained if id(p) in hidden]
-    if not inner:
-        return adamw
-    muon = torch.optim.Muon(
-        inner,
+    if not muon.groups:
+        return first
+    second = torch.optim.Muon(
+        muon.groups,
         lr=settings.muon_learning_rate,
-        weight_decay=settings.muon_weight_decay,
         momentum=settings.muon_momentum,
+        adjust_lr_fn=settings.muon_adjustment,
     )
-    return JoinedOptimizer(adamw, muon)
+    return JoinedOptimizer(first, second)
+
+
+class _Groups:
+    """Parameter groups of an optimizer, one for each pair of weight decay and factor of the rate.
+
+    Args:
+        independent: let parameters of all rates decay equally fast: AdamW and Muon multiply the decay by the rate.
+    """
+
+    def __init__(self, weight_decay: float, independent: bool, learning_rate: float) -> None:
+        self.weight_decay, self.independent, self.learning_rate = weight_decay, independent, learning_rate
+        self.by_kind: dict[tuple[bool, float], dict[str, Any]] = {}
+
+    def add(self, parameters: list[nn.Parameter], decayed: bool, factor: float = 1.0) -> None:
+        decay = (self.weight_decay / (factor if self.independent else 1.0)) if decayed else 0.0
+        new = {"params": [], "weight_decay": decay, "lr": self.learning_rate * factor}
+        self.by_kind.setdefault((decayed, factor), new)["params"] += parameters
+
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        return list(self.by_kind.values())
 
 
 class JoinedOptimizer(torch.optim.Optimizer):

@@ -182,6 +182,8 @@ class Recipe(Settings):
                 yield Problem(why, "data.context", context)
             for objective in self.objectives:
                 yield from wrong_kind(objective, model.kind, family=model.family)
+        if self.training.parametrization == "mup":
+            yield from _problems_of_mup(model, self.training.mup_base_width)
         if isinstance(model, SizedModel | PretrainedModel):
             predictor = model.context_predictor
             if predictor is not None and predictor.chunk_size > context:
@@ -303,6 +305,17 @@ class Recipe(Settings):
         if self.training.epochs is not None:
             data["training"] |= {"steps": self.total_steps, "epochs": None}
         return data
+
+
+def _problems_of_mup(model: Any, base_width: int) -> Iterator[Problem]:
+    name = "training.parametrization"
+    if not isinstance(model, SizedModel) or model.family not in ("gpt2", "gpt_neox", "llama", "qwen3"):
+        why = "but only new models of the families gpt2, gpt_neox, llama and qwen3 have this parametrization"
+        yield Problem(why, name, "mup", "remove it")
+    elif base_width * model.shape.heads % model.shape.width:
+        head = model.shape.width // model.shape.heads
+        why = f"but heads keep their width in every size, here {head} channels"
+        yield Problem(why, "training.mup_base_width", base_width, f"choose a multiple of {head}")
 
 
 def _problems_of_cue(stage: Stage, contexts: ContextSettings | None) -> Iterator[Problem]:

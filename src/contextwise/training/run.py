@@ -31,7 +31,11 @@ from contextwise.training.export import export_model, write_summary
 from contextwise.training.hooks import ContextCurve, EarlyStopping, ProgressLine
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import RunMetrics, peak_flops
-from contextwise.training.model import compile_blocks, starting_model, trained_parameters
+from contextwise.training.model import (
+    compile_blocks,
+    starting_model,
+    trained_parameters,
+)
 from contextwise.training.recipe import Recipe, with_newer_settings
 from contextwise.training.settings import TRAINED, CueModel, SyntheticData
 from contextwise.training.trainer import PretrainingTrainer, StepAbandoned

@@ -181,6 +181,13 @@ class SizedModel(ModelSettings):
             self.layers or size.layers, self.width or size.width, self.heads or size.heads, size.learning_rate
         )
 
+    def at_width(self, width: int) -> "SizedModel":
+        """The model with another width: heads keep theirs, and blocks their proportions; unchecked."""
+        shape = self.shape
+        inner = self.feed_forward and round(self.feed_forward * width / shape.width)
+        heads = width * shape.heads // shape.width
+        return self.model_copy(update={"width": width, "heads": heads, "feed_forward": inner})
+
     @property
     def learning_rate(self) -> float:  # type: ignore[override]
         """The learning rate of the size."""
@@ -460,10 +467,26 @@ class TrainingSettings(Settings):
     muon_learning_rate: float = Field(0.02, gt=0, le=FASTEST)
     muon_momentum: float = Field(0.95, ge=0, lt=1)
     muon_weight_decay: float = Field(0.01, ge=0, le=FASTEST)
+    muon_adjustment: Literal["original", "match_rms_adamw"] = Field(
+        "original", description="how Muon's rate depends on a matrix's shape, as torch.optim.Muon names it"
+    )
     weight_decay: float = Field(0.1, ge=0, le=FASTEST)
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.95, ge=0, lt=1)
     clip: float = Field(1.0, ge=0, description="maximum gradient norm; 0 disables clipping")
+    parametrization: Literal["standard", "mup"] = Field(
+        "standard",
+        description="mup: initial values and rates under which the rates of the base width suit every width",
+    )
+    mup_base_width: int = Field(128, ge=1, description="the width at which the rates are given")
+    mup_base_layers: int | None = Field(
+        None,
+        ge=1,
+        description="the depth at which they are given (CompleteP); by default depth changes nothing",
+    )
+    independent_weight_decay: bool = Field(
+        True, description="with mup: a lower rate of a matrix does not lower its decay"
+    )
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto", description="auto: bf16 on a GPU, and on a CPU with AVX-512-BF16 or AMX; otherwise fp32"
     )

@@ -37,7 +37,7 @@ from contextwise.training import checkpoints
 from contextwise.training.batches import StepIndices, micro_batch_size
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import RunMetrics
-from contextwise.training.model import TrainedModel
+from contextwise.training.model import TrainedModel, parameter_scales
 from contextwise.training.optimizer import create_optimizer, learning_rate_share
 from contextwise.training.recipe import Recipe
 
@@ -112,6 +112,7 @@ class PretrainingTrainer(Trainer):
     ) -> None:
         self.run, self.validation, self.metrics = run, inputs.validation, metrics
         self.fingerprints, self.recipe, self.settings = inputs.fingerprints, recipe, recipe.training
+        self.scales = parameter_scales(recipe, inputs.config)
         self.evaluation_pending = False
         self._losses: list[torch.Tensor] = []  # of the micro-batches of a step, as `_parts` and `_inputs`
         self._parts: list[torch.Tensor] = []
@@ -280,7 +281,7 @@ class PretrainingTrainer(Trainer):
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         if self.optimizer is None:
             module = model if model is not None else self.model
-            self.optimizer = create_optimizer(module, self.settings, self.args.learning_rate)
+            self.optimizer = create_optimizer(module, self.settings, self.args.learning_rate, self.scales)
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:

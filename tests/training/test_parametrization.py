@@ -1,0 +1,189 @@
+"""µP: identities at the base width, factors by hand, sizes of activations over widths, and runs."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from test_run import half_done, same
+
+from contextwise.models import ModelSize, backbone_config, build_model
+from contextwise.models.contextlm import ContextLMConfig
+from contextwise.models.multitoken import MultiTokenConfig
+from contextwise.models.spec import meta_model
+from contextwise.training import Recipe, train
+from contextwise.training.model import parameter_scales, starting_model
+from contextwise.training.optimizer import create_optimizer
+from contextwise.training.parametrization import Scale, mup_scales, scale_initial_values
+from contextwise.training.settings import SizedModel, TrainingSettings
+from small import recipe_values
+
+MUP = {"parametrization": "mup", "mup_base_width": 16}
+CONTEXT = {"context_predictor": {"chunk_size": 4}}
+
+
+def config_of(family: str, width: int, layers: int = 2, **further: Any) -> Any:
+    backbone = backbone_config(family, ModelSize(layers, width, width // 8, 1e-3), 50, 16)
+    if further.get("chunk_size"):
+        return ContextLMConfig(backbone, **further)
+    return MultiTokenConfig(backbone, **further) if further else backbone
+
+
+def scales(
+    family: str, width: int, layers: int = 2, depth: int | None = None, **further: Any
+) -> dict[str, Scale]:
+    wide, base = (meta_model(config_of(family, each, layers, **further)) for each in (width, 16))
+    return mup_scales(wide, base, depth)
+
+
+def test_the_factors_of_gpt2_by_hand():
+    found = scales("gpt2", 64)
+    for layer in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"):
+        assert found[f"transformer.h.1.{layer}.weight"] == Scale(initial=0.5, adamw=0.25)
+        assert f"transformer.h.1.{layer}.bias" not in found
+    assert found["transformer.ln_f.weight"] == found["transformer.ln_f.bias"] == Scale(0.25, 0.25)
+    assert len(found) == 2 * 4 + 2  # neither embeddings, nor the other norms
+
+
+def test_the_factors_of_a_head_of_its_own_are_one():
+    found = scales("gpt_neox", 32)
+    assert "embed_out.weight" not in found and found["gpt_neox.final_layer_norm.weight"] == Scale(0.5, 0.5)
+    assert found["gpt_neox.layers.0.mlp.dense_4h_to_h.weight"] == Scale(2**-0.5, 0.5)
+
+
+def test_the_factors_of_the_pathway_and_of_further_heads():
+    found = scales("gpt2", 32, chunk_size=4, pooling="mlp", injection="projection")
+    assert found["context.layers.0.attn.c_attn.weight"] == Scale(2**-0.5, 0.5)
+    assert found["context.pooling.inner.weight"] == Scale(2**-0.5, 0.5)
+    assert found["context.gate.weight"] == Scale(2**-0.5, 0.5)  # a stack of matrices
+    assert "context.gate.weight" not in scales("llama", 32, chunk_size=4)  # one factor a channel
+    assert not any(name.startswith("heads.") for name in scales("gpt2", 32, future_tokens=3, head="linear"))
+
+
+def test_depth_scales_the_ends_of_the_branches():
+    found = scales("llama", 16, layers=8, depth=2)
+    assert found["model.layers.0.self_attn.o_proj.weight"] == Scale(0.25, 0.25, 0.25)
+    assert found["model.layers.0.mlp.down_proj.weight"] == Scale(0.25, 0.25, 0.25)
+    assert "model.layers.0.mlp.up_proj.weight" not in found
+    # GPT-2 divides them by the root of its depth itself.
+    assert scales("gpt2", 16, layers=8, depth=2)["transformer.h.0.mlp.c_proj.weight"] == Scale(
+        0.5, 0.25, 0.25
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer"),
+    [({}, "adamw"), (CONTEXT, "muon"), ({"multi_token": {"future_tokens": 2}}, "muon")],
+)
+def test_the_base_width_is_the_standard_parametrization(tmp_path, corpus_folder, model, optimizer):
+    losses = []
+    for own in ({}, MUP):
+        values = recipe_values(corpus_folder, tmp_path / str(len(own)), optimizer=optimizer, steps=4, **own)
+        values["model"] = {**values["model"], "width": 16, "heads": 2, **model}
+        run = train(Recipe.model_validate(values))
+        losses.append([row["loss"] for row in run.metrics("train")])
+    assert losses[0] == losses[1]
+
+
+def test_initial_values_and_rates_reach_the_parameters():
+    config = config_of("gpt2", 64)
+    found = scales("gpt2", 64)
+    torch.manual_seed(0)
+    plain = build_model(config)
+    torch.manual_seed(0)
+    model = build_model(config)
+    scale_initial_values(model, found)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    for name, parameter in plain.named_parameters():
+        assert torch.equal(before[name], parameter * found.get(name, Scale()).initial)
+    settings = TrainingSettings(steps=1, weight_decay=0.1)
+    optimizer = create_optimizer(model, settings, 1e-2, found)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    for (
+        name,
+        parameter,
+    ) in model.named_parameters():  # the first step of Adam is the rate; all matrices decay alike
+        decay = 1e-2 * 0.1 if parameter.dim() > 1 else 0
+        step = 1e-2 * found.get(name, Scale()).adamw
+        torch.testing.assert_close(parameter, before[name] * (1 - decay) - step, rtol=1e-4, atol=1e-7)
+
+
+def test_weight_decay_that_follows_the_rate():
+    model = build_model(config_of("gpt2", 64))
+    settings = TrainingSettings(steps=1, weight_decay=0.1, independent_weight_decay=False)
+    groups = create_optimizer(model, settings, 1e-2, scales("gpt2", 64)).param_groups
+    assert {group["weight_decay"] for group in groups} == {0.1, 0.0}
+
+
+def activations(width: int, parametrization: str, steps: int) -> list[float]:
+    """Mean size of the logits of a GPT-2 after each step on one batch."""
+    torch.manual_seed(0)
+    model = build_model(config_of("gpt2", width))
+    found = scales("gpt2", width) if parametrization == "mup" else {}
+    scale_initial_values(model, found)
+    optimizer = create_optimizer(model, TrainingSettings(steps=steps), 1e-2, found)
+    batch = torch.randint(50, (8, 16), generator=torch.Generator().manual_seed(1))
+    sizes = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        output = model(batch, labels=batch)
+        output.loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            sizes.append(model(batch).logits.abs().mean().item())
+    return sizes
+
+
+def test_logits_grow_with_the_width_under_the_standard_parametrization_alone():
+    slopes = {}
+    for parametrization in ("standard", "mup"):
+        narrow, wide = (activations(width, parametrization, 10)[-1] for width in (64, 256))
+        slopes[parametrization] = math.log(wide / narrow) / math.log(256 / 64)
+    assert abs(slopes["mup"]) < 0.1 < 0.3 < slopes["standard"]
+
+
+def test_a_stopped_run_resumes_bit_for_bit(tmp_path, corpus_folder):
+    settings = {**MUP, "optimizer": "muon"}
+    whole = train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "whole", **settings)))
+    stopped = half_done(corpus_folder, tmp_path / "stopped", **settings)
+    train(Recipe.model_validate(stopped))
+    assert same(whole.path, tmp_path / "stopped")
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (
+            {"model": {"family": "bert", "size": "pico"}, "objective": "masked"},
+            "only new models of the families",
+        ),
+        (
+            {"model": {"family": "gpt2", "size": "nano"}, "base": 100},
+            "heads keep their width in every size, here 32",
+        ),
+    ],
+)
+def test_what_has_no_such_parametrization_is_refused(corpus_folder, tmp_path, values, sentence):
+    recipe = recipe_values(corpus_folder, tmp_path)
+    recipe["training"] |= {"parametrization": "mup", "mup_base_width": values.pop("base", 128)}
+    with pytest.raises(ValidationError, match=sentence):
+        Recipe.model_validate(recipe | values)
+
+
+def test_the_recipe_gives_the_factors_of_its_model(corpus_folder, tmp_path):
+    values = recipe_values(corpus_folder, tmp_path, **MUP)
+    values["model"] = {"family": "gpt2", "size": "pico", "feed_forward": 96, "heads": 8}
+    recipe = Recipe.model_validate(values)
+    assert isinstance(recipe.model, SizedModel)
+    config = backbone_config("gpt2", recipe.model.shape, 60, recipe.data.context)
+    config.n_inner = 96
+    found = parameter_scales(recipe, config)
+    assert found["transformer.h.0.mlp.c_proj.weight"] == Scale(
+        0.5, 0.25
+    )  # 96 channels, 24 at a quarter of the width
+    torch.manual_seed(0)
+    norm = starting_model(recipe, config).transformer.ln_f.weight
+    assert torch.equal(norm, torch.full_like(norm, 0.25))
