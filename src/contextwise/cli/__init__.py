@@ -33,7 +33,7 @@ from contextwise.base.progress import console, first_process
 
 PANELS = {
     "Start": ["demo", "prepare", "corpus", "recipes"],
-    "Train": ["train", "sweep", "parameters", "verify"],
+    "Train": ["train", "sweep", "transfer", "parameters", "verify"],
     "Measure": ["attention", "entropy", "judge"],
     "Decide": ["trial", "compare", "compare-curves", "ledger", "forgetting", "plan", "report"],
     "Use": ["generate", "embed", "serve", "export"],

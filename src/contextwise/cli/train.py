@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
@@ -208,6 +208,60 @@ def _list_runs(sweep: "Sweep", as_json: bool) -> None:
         if failure := state.failure:
             times = f"{failure.attempts} time{'s' * (failure.attempts != 1)}"
             show_line(f"{state.run.id} failed {times}: {failure.reason}")
+
+
+def transfer(
+    recipe: Annotated[Path, Argument(help="A recipe with a model of a named size.")],
+    widths: Annotated[str, Option(metavar="<int>,…", help="Widths that are trained.")] = "64,128,256",
+    factors: Annotated[
+        str, Option(metavar="<float>,…", help="Of the recipe's learning rates.")
+    ] = "0.25,0.5,1,2,4",
+    seeds: Annotated[int, Option(help="Seeds of each run.")] = 2,
+    to: Annotated[
+        int | None, Option(help="The width whose rate is asked for.", show_default="twice the largest")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        set_option("A setting in place of the recipe's: --set training.parametrization=mup. Repeatable."),
+    ] = None,
+    jobs: Annotated[int, Option(help="Runs at a time.")] = 1,
+    out: Annotated[Path | None, Option(help="Folder of the runs.", show_default="transfer/NAME")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find whether a model's learning rates hold at other widths, and the rates of a larger one.
+
+    Trains the recipe at each width and factor of its rates, and checks how its
+    activations depend on the width. Run the same command again to resume.
+    """
+    from contextwise.base.config import read_yaml
+    from contextwise.base.files import write_json
+
+    values = {
+        "recipe": {"name": recipe.stem, **read_yaml(recipe)},
+        "widths": _listed(widths, "--widths", int),
+        "factors": _listed(factors, "--factors", float),
+        "seeds": list(range(seeds)),
+        "to": to,
+        "executor": {"jobs": jobs},
+        "output": "" if out is None else str(out),
+    }
+    from contextwise.experiments.transfer import load_transfer, run_set, run_transfer, transfer_tables
+
+    loaded = load_transfer(values, settings or [])
+    result = run_transfer(loaded)
+    write_json(run_set(loaded)[0].path / "transfer.json", result.to_dict(), "the result")
+    if as_json:
+        show_json(result.to_dict(), allow_nan=False)
+        return
+    show(*transfer_tables(result), *result.sentences)
+
+
+def _listed(text: str, option: str, kind: type) -> list[Any]:
+    """Numbers with commas between them."""
+    try:
+        return [kind(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{option} is {text!r}; give numbers with commas between them") from None
 
 
 def parameters(

@@ -1,8 +1,8 @@
 """Maximal update parametrization (µP): initial values and learning rates under which one rate suits every width.
 
 Under the standard parametrization the best learning rate falls as a model becomes wider. µP (Yang et al. 2022, "Tensor
-Programs V", arXiv:2203.03466, Table 8) scales three things with the width relative to a base width, so that each activation, and each
-change of it, stays as large as in the base model. Models stay stock classes with stock arithmetic:
+Programs V", arXiv:2203.03466, Table 8) scales three things with the width relative to a base width, so that each activation
+and each change of it stays as large as in the base model. Models stay stock classes with stock arithmetic:
 
 ====================================  ================  ===================  ==================================
 tensor                                initial values    AdamW's rate         why
