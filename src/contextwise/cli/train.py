@@ -211,7 +211,10 @@ def _list_runs(sweep: "Sweep", as_json: bool) -> None:
 
 
 def transfer(
-    recipe: Annotated[Path, Argument(help="A recipe with a model of a named size.")],
+    recipe: Annotated[
+        str,
+        Argument(help="A recipe with a model of a named size: a YAML file, or a name that `recipes` lists."),
+    ],
     widths: Annotated[str, Option(metavar="<int>,…", help="Widths that are trained.")] = "64,128,256",
     factors: Annotated[
         str, Option(metavar="<float>,…", help="Of the recipe's learning rates.")
@@ -235,9 +238,11 @@ def transfer(
     """
     from contextwise.base.config import read_yaml
     from contextwise.base.files import write_json
+    from contextwise.base.recipes import recipe_path
 
+    file = recipe_path(recipe)
     values = {
-        "recipe": {"name": recipe.stem, **read_yaml(recipe)},
+        "recipe": {"name": file.stem, **read_yaml(file)},
         "widths": _listed(widths, "--widths", int),
         "factors": _listed(factors, "--factors", float),
         "seeds": list(range(seeds)),
