@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from contextwise.base import stopping
+from contextwise.base.stopping import exit_status as status_after_signal
 
 NOT_GIVEN: Any = object()
 
@@ -87,7 +87,7 @@ class Interrupted(ContextwiseError):
 
     @property
     def exit_status(self) -> int:  # type: ignore[override]
-        return stopping.exit_status()
+        return status_after_signal()
 
 
 def refuse_pipe(path: Path) -> None:
