@@ -239,7 +239,9 @@ def test_the_card_of_a_run_shows_how_contexts_are_given(life, tmp_path, monkeypa
     card = model_card(RunFolder(life.folder / "joint"), standalone=False)
     assert "| contexts | title, date, tags, previous_sentence |" in card
     assert "context predictor" not in card and "fresh_context_encoder" not in card and "noise" not in card
-    assert "stage joint, sentence_encoder lm, text_encoder bert, pooling mean" in card  # no folders of this machine
+    assert (
+        "stage joint, sentence_encoder lm, text_encoder bert, pooling mean" in card
+    )  # no folders of this machine
     export_model_folder(life.folder / "joint", tmp_path / "joint")
     (tmp_path / "bert").symlink_to(life.encoder)
     monkeypatch.chdir(tmp_path)
