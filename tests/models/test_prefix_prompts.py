@@ -5,21 +5,34 @@ import pytest
 import torch
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
+from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.evaluation.measures.lm_eval.model import score_rows
 from contextwise.evaluation.scoring.truncated import Targets, truncated_passes
-from contextwise.evaluation.scoring.windows import score_documents
-from contextwise.models import decoding
+from contextwise.evaluation.scoring.windows import Plan, score_documents, window_losses
+from contextwise.models import decoding, token_losses
 from contextwise.models.loading import load_model
 from contextwise.models.masks import as_attention_mask, prefix_attention
 from contextwise.models.prefix import in_form, prompt_form, set_prompt_form, with_prefix
+from contextwise.models.spec import pretraining_losses
+from contextwise.objectives import NO_LOSS, Cut, Vocabulary, add_special_tokens, build_objective
 from contextwise.objectives.kind import PromptForm
 from small import small_gpt2
 
 UL2 = PromptForm(before=(50, 51), after=(52,), opening=(53,))
 
 
+def vocabulary(objective):
+    """Bytes with the objective's special tokens."""
+    tokenizer = byte_tokenizer().tokenizer
+    add_special_tokens(tokenizer, objective.special_tokens)
+    return Vocabulary(tokenizer, 0)
+
+
 class Texts:
-    end_of_text = 0
+    end_of_text, path, split = 0, "memory", "train"
+
+    def __len__(self):
+        return len(self.documents)
 
     def __init__(self, *lengths):
         draw = np.random.default_rng(0)
@@ -162,3 +175,37 @@ def test_prefix_attention_of_the_textbook():
     """T = 4, P = 2: the first two see each other, the others what is before them."""
     allowed = prefix_attention(torch.tensor([[True, True, False, False]]))[0, 0].int().tolist()
     assert allowed == [[1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
+
+
+def test_scored_losses_are_those_of_training_on_the_same_examples():
+    """Windows of the objective ``prefix``: what is before the suffix was scored by an earlier window."""
+    objective, corpus = build_objective("prefix"), Texts(60)
+    examples = objective.examples(corpus, Cut(12), 0, vocabulary(objective))
+    model = model_of()
+    for index in range(4):
+        example = examples.example(3, index)
+        batch = {name: value[None] for name, value in example.items() if name != "window"}
+        with torch.no_grad():
+            trained = pretraining_losses(model, batch)
+        place = [np.array([n]) for n in (0, 12 * index, 12, int(example["prefix"].sum()) - 1)]
+        nats = window_losses(model, corpus, Plan(*place), np.array([0]))
+        assert nats.sum() == pytest.approx(float(trained.sums[0]), rel=1e-5)
+        assert (nats != 0).sum() == int(trained.counts[0])
+
+
+def test_scored_losses_are_those_of_training_of_a_ul2_decoder():
+    """Mode S: the same forward pass, less the losses of the sentinel and the end."""
+    objective = build_objective("ul2", model="decoder", denoisers=[{"mode": "S", "rate": 0.25}], sentinels=2)
+    words, corpus = vocabulary(objective), Texts(80)
+    examples = objective.examples(corpus, Cut(20), 0, words)
+    model = small_gpt2(words.size, 64, n_layer=2)
+    set_prompt_form(model.config, objective.prompt_form(words))
+    for index in range(3):
+        example, tokens = examples.example(0, index), examples.tokens(0, index)
+        labels, prefix = example["labels"], example["prefix"]
+        trained = token_losses(model, example["input_ids"][None], labels[None], prefix=prefix[None])[0]
+        trained = trained[labels != NO_LOSS][1:-1].numpy()
+        start, kept = int(examples._starts[index]), int(prefix.sum()) - 2
+        place = [np.array([n]) for n in (0, start, len(tokens) - 1, kept - 1)]
+        nats = window_losses(model, corpus, Plan(*place), np.array([0]))[0]
+        np.testing.assert_allclose(nats[kept - 1 :], trained, rtol=1e-4, atol=1e-5)

@@ -81,6 +81,33 @@ def test_texts_are_as_long_as_they_can_be(squad: Path, encoders: dict[str, Encod
             assert 900 - most < encoders[kind].count(task.question(index).body) <= 900, task.name
 
 
+@pytest.mark.parametrize("length", [300, 1000, 3000])
+def test_no_paragraph_that_is_left_fits_into_a_text(tmp_path: Path, length: int) -> None:
+    """Paragraphs of 20 to 210 letters, with numbers of one to two digits before them."""
+    rows = [
+        {
+            "title": f"{i % 3}",
+            "context": f"Q{i:02d}" + "x" * (17 + 5 * (i * 7 % 39)),
+            "question": f"{i}?",
+            "answers": ["x"],
+        }
+        for i in range(39)
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = DocumentQA(read_passages(path), size(length))
+    for index in range(12):
+        body = task.question(index).body
+        used = set(re.findall(r"Q\d\d", body))
+        left = [
+            len(f"\n\nDocument {len(used) + 1}:\n{r['context']}")
+            for r in rows
+            if str(r["context"])[:3] not in used
+        ]
+        # A paragraph that made a text too long is not tried again: at most two characters, of a number, tell it from one.
+        assert length >= len(body) > length - min(left) - 3
+
+
 def test_a_question_depends_on_seed_and_index_alone(squad: Path) -> None:
     encoder = Encoder(BYTES)
     first, again = tasks(squad, encoder), tasks(squad, encoder)

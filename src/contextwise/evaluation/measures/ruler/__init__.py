@@ -35,6 +35,7 @@ class Ruler(Measure):
     """
 
     name = "ruler"
+    version = 2
     on_corpus = False
 
     tasks: list[TaskName] | None = Field(
