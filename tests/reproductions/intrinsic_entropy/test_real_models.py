@@ -17,6 +17,7 @@ from contextwise.reproductions.intrinsic_entropy.figures_1_to_15_real_models imp
     context_view,
     dimension_view,
     entropy_view,
+    regimes_view,
     spectra_view,
 )
 from contextwise.reproductions.item import Item, Scale
@@ -69,6 +70,24 @@ def test_a_model_that_follows_the_document_is_told_so():
         assert [claim.holds for claim in claims] == [True] * len(claims), claims
         assert plots
     assert "γ 0.800" in context_view(entropy, Limits())[1][0].evidence
+
+
+def test_the_slope_over_the_dimension_is_the_one_that_follows_from_the_spectra():
+    """Eigenvalues γ(l) exp(-i / 100) of 800 channels; a loss that falls by 0.002 with the entropy of the regime."""
+    index, growth = np.arange(800), {c: 1.25 - 2 / c for c in CONTEXTS}
+    spectra = {c: np.append(30.0, (10 * g * np.exp(-index / 100))[1:]) for c, g in growth.items()}
+    # Directions 98 to 781 are in the regime: m = 684.
+    losses = {c: Estimate(3 - 0.002 * 684 * float(np.log(g))) for c, g in growth.items()}
+    tables, claims, _ = regimes_view(SimpleNamespace(spectra=spectra, losses=losses), Limits())
+    assert [claim.holds for claim in claims] == [True, True], claims
+    assert "α = 0.01000" in claims[0].evidence and "s = m α = 6.840" in tables[1].title
+    # Decays that differ by context: neither.
+    other = {c: np.append(30.0, (10 * np.exp(-index / (60 + 15 * k)))[1:]) for k, c in enumerate(CONTEXTS)}
+    steep = {c: Estimate(3 - 0.1 * k) for k, c in enumerate(CONTEXTS)}
+    claims = regimes_view(SimpleNamespace(spectra=other, losses=steep), Limits())[1]
+    assert [claim.holds for claim in claims] == [False, False], claims
+    alike = dict.fromkeys(CONTEXTS, spectra[8])
+    assert regimes_view(SimpleNamespace(spectra=alike, losses=losses), Limits())[1][1].holds is None
 
 
 def test_a_loss_that_scatters_about_the_line_leaves_it_open_or_denies_it():
