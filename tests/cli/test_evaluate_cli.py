@@ -53,7 +53,7 @@ def test_evaluate_prints_json_alone_to_standard_output(contextwise, workplace):
     status, output, _ = contextwise(f"evaluate runs/alpha/model {options}")
     assert status == 0
     assert json.loads(output) == json.loads((workplace / "e" / "summary.json").read_text())
-    expected = {"context": 20, "stride": 8, "full_windows": False, "limit": None}
+    expected = {"context": 20, "stride": 8, "full_windows": False, "limit": None, "metadata": []}
     assert json.loads(output)["settings"] == expected
 
 
