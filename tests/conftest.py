@@ -47,6 +47,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     )  # the largest groups first, so that no worker waits at the end
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Know the marks of transformers' own tests (tests/models/test_transformers_mixins.py)."""
+    for name in (
+        "accelerate_tests",
+        "flash_attn_test",
+        "flash_attn_3_test",
+        "flash_attn_4_test",
+        "generate",
+        "torch_compile_test",
+    ):
+        config.addinivalue_line("markers", name)
+
+
 def pytest_collection_finish() -> None:
     """What was imported is no garbage: unfrozen, it makes the collection after each training as expensive as the training."""
     gc.collect()

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from functools import cache, partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import contextlm_models
@@ -28,6 +27,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from accelerator import DEVICE, FakeAccelerator, Synchronised
 from contextwise import ContextLMConfig, ContextLMForCausalLM
+from contextwise.base.recipes import RECIPES
 from contextwise.models import MultiTokenConfig, MultiTokenForCausalLM, losses, masks
 from contextwise.models.decoding import StaticDecoding
 from contextwise.models.families import FAMILIES
@@ -76,7 +76,7 @@ def over_context() -> MultiTokenForCausalLM:
 
 def variant(name: str) -> VariantForCausalLM:
     file, _, own = name.partition(":")
-    path = Path(__file__).parents[2] / "examples" / "variants" / file
+    path = RECIPES / "variants" / file
     sha256 = digest(read_code(path))
     name_code(path, sha256)
     return VariantForCausalLM(VariantConfig(backbone("gpt2"), file, own, {}, sha256))
@@ -459,8 +459,9 @@ def test_padding_on_the_right_is_refused_on_the_device(monkeypatch):
     as_on_an_accelerator(monkeypatch)
     mask = torch.ones(2, LENGTH, dtype=torch.long)
     mask[0, -2:] = 0
+    cache = StaticCache(config=model.config, max_cache_len=2 * LENGTH)
     with pytest.raises(RuntimeError, match="pad on the left"):
-        model(multitoken_models.draw(2, LENGTH), attention_mask=mask, past_key_values=DynamicCache())
+        model(multitoken_models.draw(2, LENGTH), attention_mask=mask, past_key_values=cache)
 
 
 def test_an_attention_that_takes_no_masks_gets_the_positions(monkeypatch):

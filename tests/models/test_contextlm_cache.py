@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import (
     DynamicCache,
+    StaticCache,
 )
 
 from contextwise.base.errors import ConfigError
@@ -191,9 +192,10 @@ def test_the_predictor_runs_at_chunk_ends_only():
     assert len(calls) == 1 + 4
 
 
-def test_right_padding_is_rejected_with_a_cache():
-    model = contextlm("gpt2")
-    mask = torch.tensor([[1, 1, 1, 0]])
-    model(draw(1, 4), attention_mask=mask, use_cache=False)
+@pytest.mark.parametrize("cache", [DynamicCache, StaticCache])
+def test_prompts_padded_on_the_right_are_refused(cache):
+    model, mask = contextlm("gpt2"), torch.tensor([[1, 1, 1, 0]])
+    model(draw(1, 4), attention_mask=mask)  # read, not continued: test_clients.py
+    options = {"cache_implementation": "static"} if cache is StaticCache else {}
     with pytest.raises(ConfigError, match="pad on the left to generate"):
-        model(draw(1, 4), attention_mask=mask, use_cache=True)
+        model.generate(draw(1, 4), attention_mask=mask, max_new_tokens=2, pad_token_id=0, **options)

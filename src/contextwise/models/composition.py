@@ -4,7 +4,7 @@ Shapes: B rows, T positions, D channels, V tokens in the vocabulary.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache
-from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.utils.generic import can_return_tuple
+from transformers.utils.output_capturing import capture_outputs
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.families import FAMILIES, Rotary, family_of
@@ -37,15 +39,25 @@ def check_whole(low: int, whose: str = "", **values: Any) -> None:
             raise ConfigError(f"{name}{owner} is {value!r}, but must be a whole number of at least {low}")
 
 
+def _of_backbone(name: str) -> Any:
+    """A property of a composed configuration that is read from its backbone's, and set there."""
+    return property(
+        lambda self: getattr(self.backbone_config, name),
+        lambda self, value: setattr(self.backbone_config, name, value),
+    )
+
+
 class ComposedConfig(PreTrainedConfig):
     """A configuration that contains a backbone's, with the properties that code for any causal language model reads."""
 
     sub_configs = {"backbone_config": AutoConfig}  # noqa: RUF012 - the name and form that transformers reads
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
-    hidden_size = property(lambda self: self.backbone_config.hidden_size)
-    num_hidden_layers = property(lambda self: self.backbone_config.num_hidden_layers)
-    num_attention_heads = property(lambda self: self.backbone_config.num_attention_heads)
-    max_position_embeddings = property(lambda self: self.backbone_config.max_position_embeddings)
+    vocab_size = _of_backbone("vocab_size")
+    hidden_size = _of_backbone("hidden_size")
+    num_hidden_layers = _of_backbone("num_hidden_layers")
+    num_attention_heads = _of_backbone("num_attention_heads")
+    max_position_embeddings = _of_backbone("max_position_embeddings")
+    use_cache = _of_backbone("use_cache")
 
     def _take_backbone(
         self, backbone_config: PreTrainedConfig | dict[str, Any] | None, kwargs: dict[str, Any]
@@ -55,13 +67,25 @@ class ComposedConfig(PreTrainedConfig):
         for name in ("bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings"):
             kwargs.setdefault(name, getattr(self.backbone_config, name, None))
 
-    @property
-    def vocab_size(self) -> int:
-        return self.backbone_config.vocab_size
 
-    @vocab_size.setter
-    def vocab_size(self, value: int) -> None:
-        self.backbone_config.vocab_size = value
+class Body(nn.Module):
+    """A causal language model up to its vocabulary head, as other libraries call ``model.base_model``.
+
+    Its modules are those of the model, without the head.
+    """
+
+    def __init__(self, model: "CausalLanguageModel") -> None:
+        super().__init__()
+        self.__dict__["whole"] = model  # not a submodule
+        self.training, self.config = model.training, model.config
+        head = model.get_output_embeddings()
+        for name, module in model.named_children():
+            if module is not head:
+                self.add_module(name, module)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the input of the vocabulary head; arguments as for :meth:`CausalLanguageModel.base_outputs`."""
+        return self.whole.base_outputs(*args, **kwargs)
 
 
 class CausalLanguageModel(PreTrainedModel, GenerationMixin):
@@ -69,9 +93,16 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
 
     config: Any
     lm_head: Any
+    base_model_prefix = "body"
     keeps_cache = True
+    _can_record_outputs: Any = {}  # noqa: RUF012 - the name and form that transformers reads
     hidden_states: Callable[..., Tensor]
     """Computes the input of the vocabulary head: (B, T, D). Every subclass defines it."""
+
+    @property
+    def body(self) -> Body:
+        """The model without its vocabulary head: ``model.base_model``."""
+        return Body(self)
 
     def get_output_embeddings(self) -> nn.Module:
         return self.lm_head
@@ -79,6 +110,7 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
         self.lm_head = new_embeddings
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -90,62 +122,118 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
-        shift_labels: Tensor | None = None,
-        num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """Compute logits (B, T, V), and the loss if labels are given.
 
         Args:
             labels: (B, T) as in transformers: the unshifted tokens, shifted by this method; -100 is ignored.
-            shift_labels: (B, T) targets that are already shifted, instead of ``labels``.
+            use_cache: return the keys and values of this call; by default as configured, and not in training.
             logits_to_keep: compute the logits of this many last positions only (0: all), or of these indices.
-            num_items_in_batch: divide the summed loss by this instead of by the number of targets.
-            kwargs: further arguments of :meth:`hidden_states`. ``output_attentions``, ``output_hidden_states`` and
-                ``return_dict`` are ignored.
+            kwargs: ``shift_labels``, (B, T) targets that are already shifted, instead of ``labels``;
+                ``num_items_in_batch``, by which the summed loss is divided instead of by the number of targets;
+                ``output_hidden_states``, ``output_attentions`` and ``return_dict`` as in transformers; further arguments of
+                :meth:`hidden_states`.
 
         In training with labels no logits are returned: the loss is computed in pieces, without all logits in memory.
         """
-        for name in ("output_attentions", "output_hidden_states", "return_dict"):
-            kwargs.pop(name, None)
-        targets = next_tokens(labels) if labels is not None and shift_labels is None else shift_labels
+        # No named arguments: transformers' Trainer takes each argument with "label" in its name for a column of the data.
+        targets, items = kwargs.pop("shift_labels", None), kwargs.pop("num_items_in_batch", None)
+        if targets is None and labels is not None:
+            targets = next_tokens(labels)
         if targets is not None:
             check_labels(targets, self.config.vocab_size)
-        inputs: dict[str, Any] = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "position_ids": position_ids,
-            "inputs_embeds": inputs_embeds,
-            **kwargs,
-        }
-        if self.keeps_cache:
-            if use_cache is None:
-                use_cache = getattr(self.config, "use_cache", not self.training)
-            use_cache = use_cache and not (self.training and targets is not None)
-            if use_cache and past_key_values is None:
-                past_key_values = DynamicCache(config=self.config)
-            inputs["past_key_values"] = past_key_values
-        elif past_key_values is not None:
-            raise ConfigError(
-                f"a {self.config.model_type} model keeps no cache; pass the whole text, without past_key_values"
-            )
-        out = self.outputs(inputs, targets, logits_to_keep, num_items_in_batch)
-        out.past_key_values = past_key_values if self.keeps_cache and use_cache else None
-        return out
+        use_cache = False if self.training and targets is not None else use_cache
+        inputs = (input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache)
+        base = self.base_outputs(*inputs, scored=targets is not None, **kwargs)
+        return self.outputs(base, targets, logits_to_keep, items, position_ids)
 
     def outputs(
         self,
-        inputs: dict[str, Any],
+        base: Any,
         targets: Tensor | None,
         logits_to_keep: int | Tensor,
         items: Tensor | int | None,
+        position_ids: Tensor | None,
     ) -> CausalLMOutputWithPast:
-        """Compute loss and logits from the arguments of :meth:`hidden_states` and those of ``loss_and_logits``."""
-        hidden_BTD, head = self.hidden_states(**inputs), self.get_output_embeddings()
+        """Compute loss and logits from the outputs of :meth:`base_outputs` and the arguments of ``loss_and_logits``."""
+        hidden_BTD, head = base.last_hidden_state, self.get_output_embeddings()
         loss, logits = loss_and_logits(
             hidden_BTD, head, targets, logits_to_keep, items=items, training=self.training
         )
-        return CausalLMOutputWithPast(loss=loss, logits=logits)
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=base.past_key_values,
+            hidden_states=base.hidden_states,
+            attentions=base.attentions,
+        )
+
+    @can_return_tuple
+    def base_outputs(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Run the model up to its vocabulary head.
+
+        ``hidden_states`` are the input of the first block (with the context, in a ContextLM that adds it there), the output
+        of each block, and instead of the last of these ``last_hidden_state``, the input of the vocabulary head.
+
+        Raises:
+            ConfigError: ``past_key_values`` is given, but the model keeps no cache.
+        """
+        cache = past_key_values
+        if self.keeps_cache:
+            if use_cache is None:
+                use_cache = getattr(self.config, "use_cache", True) and not self.training
+            if use_cache and cache is None:
+                cache = DynamicCache(config=self.config)
+            kwargs["past_key_values"] = cache
+        elif cache is not None:
+            raise ConfigError(
+                f"a {self.config.model_type} model keeps no cache; pass the whole text, without past_key_values"
+            )
+        out = self._recorded(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            **kwargs,
+        )
+        states, attentions = map(_once, (out.hidden_states, out.attentions))
+        if states and states[-1] is not None:
+            states = (*states[:-1], out.last_hidden_state)
+        kept = cache if use_cache else None
+        return replace(out, past_key_values=kept, hidden_states=states, attentions=attentions)
+
+    @capture_outputs(tie_last_hidden_states=False)
+    def _recorded(
+        self, output_hidden_states: Any = None, output_attentions: Any = None, **inputs: Any
+    ) -> Any:
+        """The base outputs, to which transformers adds the outputs of the modules that it watches."""
+        for name, wanted in (("hidden_states", output_hidden_states), ("attentions", output_attentions)):
+            if wanted and name not in self._can_record_outputs:
+                raise ConfigError(
+                    f"a {self.config.model_type} model returns no {name}; leave out output_{name}"
+                )
+        return self._base_outputs(**inputs)
+
+    def _base_outputs(self, scored: bool = False, **inputs: Any) -> Any:
+        """Compute the base outputs; ``scored``: a loss will be computed from them."""
+        return BaseModelOutputWithPast(last_hidden_state=self.hidden_states(**inputs))
+
+
+def _once(recorded: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
+    """Each recorded output once: a backbone that has been asked for its own outputs before records them twice."""
+    if recorded is None:
+        return None
+    return tuple({i if each is None else id(each): each for i, each in enumerate(recorded)}.values())
 
 
 @dataclass
@@ -169,6 +257,9 @@ class ComposedForCausalLM(CausalLanguageModel):
     _supports_flash_attn = True
     _supports_sdpa = True
     _supports_attention_backend = True
+    _can_compile_fullgraph = True
+    # The backbone names the modules that record them; there are no others.
+    _can_record_outputs = {"hidden_states": [], "attentions": []}  # noqa: RUF012
 
     @property
     def blocks(self) -> list[nn.Module]:
@@ -216,7 +307,9 @@ class ComposedForCausalLM(CausalLanguageModel):
         if positions_BT is None:
             positions_BT = self._positions(embeds, attention_mask, position_ids, cache)
         mask = causal_mask(backbone.config, embeds, attention_mask, position_ids, cache)
-        h_BTD, rotary = family.run_blocks(backbone, embeds, positions_BT, mask, cache, before_block, **kwargs)
+        layers = self.config.backbone_config.num_hidden_layers  # fewer in an early exit
+        inputs = (embeds, positions_BT, mask, cache, before_block, layers)
+        h_BTD, rotary = family.run_blocks(backbone, *inputs, **kwargs)
         return Decoded(h_BTD, mask, rotary, cache, kwargs)
 
     def _token_vectors(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:

@@ -90,13 +90,15 @@ class Family:
         mask: Any = None,
         cache: Cache | None = None,
         before_block: Callable[[int, Tensor], Tensor] | None = None,
+        layers: int | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Rotary | None]:
-        """Run all blocks on token vectors: the input of the final norm, and the rotary cosines and sines.
+        """Run the blocks on token vectors: the input of the final norm, and the rotary cosines and sines.
 
         Args:
             positions_BT: position of each token in its document; None for 0, 1, 2, ....
             before_block: maps the index of a block and its input to a changed input.
+            layers: run this many of the blocks; None: all.
         """
         if positions_BT is None:
             positions_BT = torch.arange(embeds_BTD.shape[1], device=embeds_BTD.device).expand(
@@ -104,7 +106,7 @@ class Family:
             )
         h_BTD = self.embed(backbone, embeds_BTD, positions_BT)
         rotary = self.rotary(backbone, h_BTD, positions_BT)
-        for i, block in enumerate(self.blocks(backbone)):
+        for i, block in enumerate(self.blocks(backbone)[:layers]):
             if before_block is not None:
                 h_BTD = before_block(i, h_BTD)
             h_BTD = self.run(block, h_BTD, mask, rotary, cache, **kwargs)

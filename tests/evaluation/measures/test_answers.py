@@ -51,7 +51,7 @@ def small_model(kind: str, positions: int = 700, seed: int = 0) -> PreTrainedMod
     else:
         model = ContextLMForCausalLM(ContextLMConfig(backbone_config=gpt2, chunk_size=4, injection="add"))
     # Else positions drown the text, and any cache would give the same answers.
-    model.base_model.get_parameter("wpe.weight" if kind == "gpt2" else "backbone.wpe.weight").data.mul_(0.2)
+    model.get_parameter("transformer.wpe.weight" if kind == "gpt2" else "backbone.wpe.weight").data.mul_(0.2)
     return model.eval()
 
 

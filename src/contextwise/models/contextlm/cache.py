@@ -22,6 +22,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, Stati
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.contextlm.config import ContextLMConfig
+from contextwise.models.masks import readable_without_sync
 
 OTHER_MODEL = "past_key_values comes from another model: its number of layers does not match"
 
@@ -194,6 +195,19 @@ class ContextState(StateLayer):
         for layer in self.chunk_layers:
             layer.keep(chunks)
 
+    def align(self, padding_B: Tensor) -> None:
+        """Move rows to the right, over the padding after their tokens; reads no values.
+
+        Args:
+            padding_B: number of columns of padding at the end of each row, which complete no chunk.
+        """
+        moved_B1 = padding_B[:, None]
+        from_BS = (torch.arange(self.length, device=self.h_BSD.device) - moved_B1).clamp(min=0)
+        self.h_BSD = self.h_BSD.take_along_dim(from_BS[..., None], 1)
+        self.start_BS = self.start_BS.take_along_dim(from_BS, 1) + moved_B1
+        self.end_BP = torch.where(self.end_BP >= 0, self.end_BP + moved_B1, -1)
+        self.current_BD = self._newest_context()
+
     def forget(self, surplus_B: Tensor, kept: int) -> None:
         """Forget a number of last tokens per row: rows move to the right, and padding is added on their left.
 
@@ -306,17 +320,19 @@ class StaticContextState(StateLayer):
 
 
 def context_state(
-    cache: Cache, config: ContextLMConfig, further_layers: int = 0
+    cache: Cache, config: ContextLMConfig, further_layers: int = 0, depth: int | None = None
 ) -> ContextState | StaticContextState:
     """Return the context state of ``cache``; a new cache gets one after the backbone's layers.
 
     Args:
         further_layers: how many layers may follow the state, for blocks that are not part of ContextLM.
+        depth: number of the backbone's blocks, where the configuration says to run fewer of them (early exit).
 
     Raises:
         ConfigError: the cache was filled by another model, or is of a kind that cannot hold a context.
     """
-    layers, own = config.num_hidden_layers, config.cache_layers
+    layers = config.num_hidden_layers if depth is None else depth
+    own = layers + config.predictor_layers + 1
     states = [
         i for i, layer in enumerate(cache.layers) if isinstance(layer, ContextState | StaticContextState)
     ]
@@ -348,6 +364,18 @@ def context_state(
     return cache.layers[own - 1]  # type: ignore[return-value]
 
 
+def refuse_right_padding(attention_mask: Tensor | None) -> None:
+    """Raise ConfigError for padding after a row's tokens; an accelerator raises by itself, and is not waited for."""
+    if attention_mask is None or attention_mask.dim() != 2:
+        return
+    padded = (attention_mask[:, -1] < attention_mask.amax(1)).any()
+    message = "a row of attention_mask has padding after its tokens; pad on the left to generate (padding_side='left')"
+    if not readable_without_sync(attention_mask):
+        torch._assert_async(~padded, message)
+    elif bool(padded):
+        raise ConfigError(message)
+
+
 def static_inputs(
     inputs: dict[str, Any],
     chunk_size: int,
@@ -355,7 +383,7 @@ def static_inputs(
     is_first_iteration: bool | None = False,
     **_: Any,
 ) -> dict[str, Any]:
-    """Complete the inputs that ``generate()`` passes to the model, if the cache is static.
+    """Complete the inputs that ``generate()`` passes to the model if the cache is static; refuse prompts padded on the right.
 
     Whether any row completes a chunk is decided outside the compiled step, which is therefore one of two graphs: with or
     without the predictor.
@@ -364,6 +392,8 @@ def static_inputs(
         inputs: the inputs that transformers prepared.
         attention_mask: (B, past + T), the padding of the prompt; later steps use transformers' own mask.
     """
+    if is_first_iteration:
+        refuse_right_padding(attention_mask)
     if isinstance(inputs.get("past_key_values"), StaticCache):
         if is_first_iteration:
             inputs["attention_mask"] = attention_mask

@@ -22,7 +22,12 @@ from transformers.cache_utils import Cache
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.composition import ComposedForCausalLM, Decoded, pretrained_backbone
-from contextwise.models.contextlm.cache import StaticContextState, context_state, static_inputs
+from contextwise.models.contextlm.cache import (
+    StaticContextState,
+    context_state,
+    refuse_right_padding,
+    static_inputs,
+)
 from contextwise.models.contextlm.config import ContextLMConfig
 from contextwise.models.contextlm.layers import Injection
 from contextwise.models.contextlm.pathway import ContextPathway, Contexts
@@ -106,7 +111,8 @@ class ContextLMForCausalLM(ComposedForCausalLM):
 
         Args:
             input_ids: (B, T) tokens that are not yet in ``past_key_values``.
-            attention_mask: (B, past + T), 0 for left padding. Chunks are counted from each row's first real token.
+            attention_mask: (B, past + T), 0 for padding on either side (prompts to generate from: on the left). Chunks are
+                counted from each row's first real token.
             position_ids: (B, T). A 0 inside a row begins a new document: neither attention nor a chunk crosses it.
             past_key_values: a cache, dynamic or static, filled in place.
             further_layers: how many layers of the cache follow ContextLM's own, for blocks after it.
@@ -114,13 +120,16 @@ class ContextLMForCausalLM(ComposedForCausalLM):
                 default read from ``position_ids``.
         """
         embeds, cache = self._token_vectors(input_ids, inputs_embeds), past_key_values
-        state = None if cache is None else context_state(cache, self.config, further_layers)
+        depth = len(self.family.blocks(self.backbone))
+        state = None if cache is None else context_state(cache, self.config, further_layers, depth)
         stepping = isinstance(state, StaticContextState) and state.is_initialized and embeds.shape[1] == 1
         consecutive = position_ids is None and attention_mask is None
         even = cache is None and position_ids is None and _all_real(attention_mask)
         # A step with known positions ignores the mask, which generate() may have built in another form.
         read_mask = None if stepping and position_ids is not None else attention_mask
-        real_BT = _real_tokens(embeds, read_mask, cache)
+        if isinstance(state, StaticContextState):
+            refuse_right_padding(read_mask)
+        real_BT = _real_tokens(embeds, read_mask)
         positions_BT = self._positions(embeds, read_mask, position_ids, cache)
         contexts: Contexts | None = None
 
@@ -153,7 +162,7 @@ def _all_real(attention_mask: Tensor | None) -> bool:
     return attention_mask.dim() == 2 and readable_without_sync(attention_mask) and bool(attention_mask.all())
 
 
-def _real_tokens(embeds: Tensor, attention_mask: Tensor | None, cache: Cache | None) -> Tensor:
+def _real_tokens(embeds: Tensor, attention_mask: Tensor | None) -> Tensor:
     """Mask of the tokens of a call that are not padding: (B, T) booleans."""
     rows, length = embeds.shape[:2]
     if attention_mask is None:
@@ -162,11 +171,4 @@ def _real_tokens(embeds: Tensor, attention_mask: Tensor | None, cache: Cache | N
         raise ConfigError(
             "ContextLM accepts attention masks of shape (batch, length), 1 for tokens and 0 for padding"
         )
-    if cache is not None:
-        padded_right = (attention_mask[:, -1] < attention_mask.amax(1)).any()
-        message = "a row of attention_mask has padding after its tokens; pad on the left to generate (padding_side='left')"
-        if not readable_without_sync(attention_mask):
-            torch._assert_async(~padded_right, message)  # fails on the device, which is not waited for
-        elif bool(padded_right):
-            raise ConfigError(message)
     return attention_mask[:, -length:].bool()

@@ -217,6 +217,10 @@ class ContextPathway(nn.Module):
         context_BTD = torch.where(layout.initial_BT[..., None], initial_BTD, context_BTD)
         if kept_state is not None:
             kept_state.extend(h_BTD, past + layout.start_BT, context_BTD[:, -1])
+            padding_B = real_BT.flip(1).cumsum(1).eq(0).sum(1)
+            known = readable_without_sync(padding_B)
+            if isinstance(kept_state, ContextState) and (bool(padding_B.any()) if known else not consecutive):
+                kept_state.align(padding_B)
         return context_BTD
 
     def contexts_of_step(

@@ -265,6 +265,7 @@ class CueForCausalLM(CausalLanguageModel):
         cue: Tensor | None = None,
         proxy_targets: Tensor | None = None,
         proxy_noise: Tensor | None = None,
+        labels: Tensor | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """Compute logits (B, T, V), and the loss if labels are given.
@@ -278,9 +279,8 @@ class CueForCausalLM(CausalLanguageModel):
             "proxy_targets": proxy_targets,
             "proxy_noise": proxy_noise,
         }
-        return super().forward(
-            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, **sources, **kwargs
-        )
+        inputs = (input_ids, attention_mask, position_ids, past_key_values, inputs_embeds)
+        return super().forward(*inputs, labels=labels, **sources, **kwargs)
 
 
 def _is_trained(part: nn.Module) -> bool:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.cache_utils import Cache
-from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.composition import ComposedForCausalLM, check_labels, pretrained_backbone
@@ -111,6 +111,17 @@ class _SharedHead(torch.autograd.Function):
 
 
 @dataclass
+class FutureStates(BaseModelOutputWithPast):
+    """The inputs of the vocabulary matrices: ``states`` of all heads that were run, ``last_hidden_state`` of the first.
+
+    ``heads``: number of heads whose logits are asked for.
+    """
+
+    states: tuple[Tensor, ...] | None = None
+    heads: int | None = None
+
+
+@dataclass
 class MultiTokenOutput(CausalLMOutputWithPast):
     """The model's output; ``logits`` are those of the next-token head.
 
@@ -137,6 +148,11 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
     """
 
     config: MultiTokenConfig
+    # The trunk's modules are named by the backbone; the block of the next-token head follows them.
+    _can_record_outputs = {  # noqa: RUF012
+        "hidden_states": "heads.0",
+        "attentions": ["heads.0.attn", "heads.0.attention", "heads.0.self_attn"],
+    }
 
     def __init__(self, config: MultiTokenConfig) -> None:
         super().__init__(config)
@@ -196,9 +212,10 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
             shorten(config)
         model = cls(MultiTokenConfig(config, future_tokens, head)).to(source.device, source.dtype)
         # With head="layer" the trunk is one block shorter: the last block's weights go to the heads instead.
-        model.backbone.load_state_dict(source.base_model.state_dict(), strict=head != "layer")
+        base = source if model.config.over_context else source.base_model
+        model.backbone.load_state_dict(base.state_dict(), strict=head != "layer")
         model.get_output_embeddings().load_state_dict(matrix.state_dict())
-        stock = source.backbone if model.config.over_context else source.base_model
+        stock = source.backbone if model.config.over_context else base
         copied = model.family.blocks(stock)[-1] if head == "layer" else matrix
         for module in model.heads:
             module.load_state_dict(copied.state_dict())
@@ -311,36 +328,50 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
         sums = torch.stack([linear_cross_entropy(h, weight, y) for h, weight, y in heads])
         return FutureLoss(sums.sum(), sums.detach(), counts)
 
+    def _base_outputs(self, scored: bool = False, heads: int = 1, **inputs: Any) -> FutureStates:
+        """Run the first ``heads`` heads, or all of them for a loss."""
+        states = self.future_states(**inputs, heads=None if scored else heads)
+        return FutureStates(last_hidden_state=states[0], states=tuple(states), heads=heads)
+
     def outputs(
         self,
-        inputs: dict[str, Any],
+        base: FutureStates,
         targets: Tensor | None,
         logits_to_keep: int | Tensor,
         items: Tensor | int | None,
+        position_ids: Tensor | None,
     ) -> MultiTokenOutput:
-        """Compute logits of the next-token head (and of more heads on request), and the loss of all heads given targets.
+        """Compute logits of the next-token head, and the loss of all heads given targets.
 
-        ``inputs["heads"]`` is the number of heads to run without targets (by default 1); with targets all heads run.
+        ``model(..., heads=k)`` returns the logits of heads 2..k as ``future_logits``; with targets all heads are run.
 
         The loss is that of Section 6.2.6, summed over heads and positions, divided by the number of targets of the
         next-token head (or by ``items``): the sum of n cross entropies, about n times that of one head.
         ``head_losses[0]`` is the next-token loss.
         """
-        heads = inputs.pop("heads", 1)
-        states = self.future_states(**inputs, heads=heads if targets is None else None)
-        out = MultiTokenOutput()
+        states = list(base.states or ())
+        loss = head_losses = counts = logits = future_logits = None
         if targets is not None:
-            total, sums, counts = self._loss(states, targets, inputs["position_ids"])
-            out.head_losses, out.head_targets = sums / counts.clamp(min=1), counts
-            out.loss = total / (counts[0].clamp(min=1) if items is None else items)
-            if self.training:
-                return out
-        kept = kept_positions(logits_to_keep)
-        out.logits = self.vocabulary_head(1)(states[0][:, kept])
-        if heads > 1:
-            more = [self.vocabulary_head(i)(states[i - 1][:, kept]) for i in range(2, heads + 1)]
-            out.future_logits = torch.stack(more, dim=2)
-        return out
+            total, sums, counts = self._loss(states, targets, position_ids)
+            head_losses = sums / counts.clamp(min=1)
+            loss = total / (counts[0].clamp(min=1) if items is None else items)
+        if targets is None or not self.training:
+            kept = kept_positions(logits_to_keep)
+            logits = self.vocabulary_head(1)(states[0][:, kept])
+            heads = base.heads or 1
+            if heads > 1:
+                more = [self.vocabulary_head(i)(states[i - 1][:, kept]) for i in range(2, heads + 1)]
+                future_logits = torch.stack(more, dim=2)
+        return MultiTokenOutput(
+            loss=loss,
+            logits=logits,
+            past_key_values=base.past_key_values,
+            hidden_states=base.hidden_states,
+            attentions=base.attentions,
+            head_losses=head_losses,
+            head_targets=counts,
+            future_logits=future_logits,
+        )
 
     def generate(  # type: ignore[override]
         self,

@@ -64,6 +64,7 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
 
     config_class = VariantConfig
     config: Any
+    base_model_prefix = "body"
     supports_gradient_checkpointing = True
     _supports_flash_attn = True
     _supports_sdpa = True
@@ -170,6 +171,7 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
         position_ids: Tensor | None = None,
         past_key_values: Any = None,
         inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
         """Run the model; arguments and output are its own."""
@@ -179,8 +181,14 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
             "position_ids": position_ids,
             "past_key_values": past_key_values,
             "inputs_embeds": inputs_embeds,
+            "labels": labels,
         }
         return self.model(**{name: value for name, value in given.items() if value is not None}, **kwargs)
+
+    @property
+    def body(self) -> nn.Module:
+        """The model without its vocabulary head: ``model.base_model``."""
+        return self.model.base_model
 
     def get_input_embeddings(self) -> nn.Module:
         return self.model.get_input_embeddings()
