@@ -153,7 +153,7 @@ def _result(target: Path, inputs: Path, writer: str) -> None:
 
 
 def _whole_result(files: Snapshot) -> set[str]:
-    assert sorted(files) == ["documents.parquet", "summary.json", "tokens.parquet"]
+    assert sorted(files) == ["documents.parquet", MANIFEST, "summary.json", "tokens.parquet"]
     return _writers([files["summary.json"].decode()])
 
 

@@ -44,7 +44,7 @@ def test_evaluate_prints_a_table(contextwise, workplace):
         f"written to runs/alpha/evaluation/{result.name}/",
     ):
         assert expected in words
-    files = {"documents.parquet", "summary.json", "tokens.parquet"}
+    files = {"documents.parquet", "manifest.json", "summary.json", "tokens.parquet"}
     assert {file.name for file in result.iterdir()} == files
 
 

@@ -53,12 +53,13 @@ def seal(folder: Path) -> None:
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 
-def damage(folder: Path, *, required: bool = True, unread: str = "") -> str | None:
+def damage(folder: Path, *, required: bool = True, unread: str = "", alone: str = "") -> str | None:
     """Describe what changed in a folder since :func:`seal`; None if it is intact.
 
     Args:
         required: whether a folder without such a manifest counts as damaged; folders of others may have none, or their own.
         unread: pattern of names of files to leave out.
+        alone: name of the only file to check.
     """
     file = folder / MANIFEST
     if not required and not file.exists():
@@ -69,7 +70,7 @@ def damage(folder: Path, *, required: bool = True, unread: str = "") -> str | No
             return None
         for name, entry in unsealed(manifest)["files"].items():
             file = folder / name
-            if unread and file.match(unread):
+            if (unread and file.match(unread)) or alone not in ("", name):
                 continue
             if not file.is_file():
                 return f"{name} is missing"

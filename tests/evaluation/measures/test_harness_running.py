@@ -147,6 +147,7 @@ def test_what_is_written(model, sets, tmp_path):
     assert sorted(path.name for path in out.iterdir()) == [
         "harness-0-shot.json",
         "harness-2-shot.json",
+        "manifest.json",
         "summary.json",
     ]
     assert json.loads((out / "summary.json").read_text()) == result.summary

@@ -110,6 +110,20 @@ def test_a_result_is_found_again_for_the_same_question_only(corpus, model, tmp_p
     assert others[-1].summary["loss"] != first.summary["loss"]
 
 
+@pytest.mark.parametrize("name", ["summary.json", "documents.parquet", "tokens.parquet"])
+def test_a_result_that_has_changed_is_refused(corpus, model, tmp_path, name):
+    result = evaluate_model(model, corpus, out=tmp_path / "result")
+    file = result.path / name
+    content = bytearray(file.read_bytes())
+    digit = content.index(b'"loss"') if name == "summary.json" else len(content) // 2
+    content[digit + 1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(
+        DataError, match=f"damaged: {name} has changed since it was written; remove it and measure again"
+    ):
+        Evaluation.open(result.path).table_of(name.removesuffix(".parquet"))
+
+
 def test_a_model_that_is_replaced_while_it_is_measured_has_no_result(
     corpus, model, tmp_path, monkeypatch, model_of
 ):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import atomic_directory, atomic_write, read_json, write_json
+from contextwise.base.hashes import damage, seal
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,6 +36,7 @@ class Result:
         what = f"result of contextwise {measure}" if measure else "result of a measurement"
         if not (path / SUMMARY).is_file():
             raise DataError(f"{path} holds no {what}: it has no {SUMMARY}")
+        _check_unchanged(path, SUMMARY)
         summary = read_json(path / SUMMARY, f"the summary of the {what}")
         if not isinstance(summary, dict) or not summary.keys() >= HEADER:
             raise DataError(
@@ -55,6 +57,7 @@ class Result:
         import pyarrow.parquet as pq
 
         file = self.path / f"{name}.parquet"
+        _check_unchanged(self.path, file.name)
         try:
             return pq.read_table(file)
         except (OSError, pa.ArrowException) as error:
@@ -66,12 +69,19 @@ class Result:
     def rows_of(self, name: str) -> list[dict[str, Any]]:
         """The rows of ``NAME.jsonl``; raises DataError if the file is missing or damaged."""
         file = self.path / f"{name}.jsonl"
+        _check_unchanged(self.path, file.name)
         try:
             return [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
         except (OSError, ValueError) as error:
             raise DataError(
                 f"{file} cannot be read ({error}); remove {self.path} and measure again"
             ) from None
+
+
+def _check_unchanged(path: Path, name: str) -> None:
+    """Raise a DataError if a file of a result is not what was written."""
+    if (problem := damage(path, required=False, alone=name)) is not None:
+        raise DataError(f"the result {path} is damaged: {problem}; remove it and measure again")
 
 
 def is_result(path: str | Path) -> bool:
@@ -90,6 +100,7 @@ def results_of(folder: Path, measure: str | None = None) -> list[Result]:
     for summary in sorted(folder.glob(f"*/{SUMMARY}")):
         if summary.parent.name.startswith(".") or ".partial-" in summary.parent.name:
             continue
+        _check_unchanged(summary.parent, SUMMARY)
         content = read_json(summary, "the summary of a result")
         if isinstance(content, dict) and content.keys() >= HEADER and measure in (None, content["measure"]):
             results.append(Result(summary.parent, content))
@@ -147,3 +158,4 @@ def write_result(
             else:
                 atomic_write(folder / name, content, "the result")
         write_json(folder / SUMMARY, summary, "the result")
+        seal(folder)

@@ -62,6 +62,7 @@ def test_a_run_gets_its_curve_beside_its_evaluations(held_out):
     assert sorted(file.name for file in result.path.iterdir()) == [
         "curve.parquet",
         "documents.parquet",
+        "manifest.json",
         "summary.json",
     ]
     assert not [file for file in result.path.parent.iterdir() if "unfinished" in file.name]
