@@ -72,3 +72,30 @@ NESTED = st.recursive(
 def test_differing_keys_is_empty_for_equals_alone(a, b):
     assert (not differing_keys(a, b)) == (a == b)
     assert differing_keys(a, b) == differing_keys(b, a)
+
+
+@pytest.mark.parametrize("damage", ["binary", "folder", "torn", "gone"])
+def test_damaged_metrics(tmp_path, damage):
+    run = RunFolder(tmp_path)
+    for step in (1, 2, 3):
+        run.append_metrics({"kind": "train", "step": step, "loss": 1.5})
+    rows = run.metrics_file.read_text().splitlines()
+    run.metrics_file.unlink()
+    if damage == "binary":
+        run.metrics_file.write_bytes(bytes(range(256)))
+    elif damage == "folder":
+        run.metrics_file.mkdir()
+    elif damage == "torn":
+        run.metrics_file.write_text(
+            "\n".join([rows[0], rows[1][:9], "3", "[" * 10_000, '{"step": "1"}', rows[2]])
+        )
+    if damage in ("binary", "folder"):
+        with pytest.raises(
+            CheckpointError,
+            match=r"the metrics .*metrics.jsonl cannot be read: .*; restore the file, or remove it",
+        ):
+            run.metrics()
+        return
+    assert [row["step"] for row in run.metrics()] == ([1, 3] if damage == "torn" else [])
+    run.rewind_metrics(2)
+    assert [row["step"] for row in run.metrics()] == ([1] if damage == "torn" else [])

@@ -1,5 +1,7 @@
 """``contextwise export``: a folder to share, with a card."""
 
+import ast
+
 import pytest
 from huggingface_hub import ModelCard
 
@@ -25,6 +27,19 @@ def test_a_run_is_exported_with_a_card_that_the_hub_can_read(contextwise, run, w
     assert load_model(workplace / "shared", device="cpu").config.model_type == "contextlm"
     tokenizer = load_tokenizer(workplace / "shared")
     assert tokenizer.decode(tokenizer("the model").input_ids) == "the model"
+
+
+def test_no_name_of_a_run_leaves_its_string_in_the_card(contextwise, corpus_folder, workplace):
+    name = 'a"); print("`|` x'
+    values = recipe_values(corpus_folder, workplace / "run", steps=2, warmup_steps=0) | {"name": name}
+    train(Recipe.model_validate(values))
+    contextwise.words("export run --out shared")
+    card = (workplace / "shared" / "README.md").read_text()
+    code = card.split("```python\n")[1].split("\n```")[0]
+    calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
+    assert [ast.unparse(call.func).split(".")[-1] for call in calls] == ["from_pretrained"] * 2
+    assert {call.args[0].value for call in calls} == {name}
+    assert str(workplace) not in card
 
 
 def test_a_folder_that_exists_is_refused(contextwise, run, workplace):

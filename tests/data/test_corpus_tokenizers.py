@@ -168,7 +168,19 @@ def test_a_text_that_a_tokenizer_cannot_encode(tmp_path: Path) -> None:
         tokenizer.encode(["w1 other"])
 
 
-@pytest.mark.parametrize("spec", ["train:", "train:4k", "train:-5", "train:256", "train:4096.0", "train:²"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "train:",
+        "train:4k",
+        "train:-5",
+        "train:256",
+        "train:4096.0",
+        "train:²",
+        "train:99999999999",
+        "train:1048577",
+    ],
+)
 def test_invalid_vocabulary_sizes(spec: str) -> None:
     with pytest.raises(ConfigError, match=f"tokenizer is {spec!r}"):
         vocabulary_to_learn(spec)
@@ -191,3 +203,12 @@ def test_published_tokenizers(name: str, end: int) -> None:
     assert tokenizer.piece is not None
     tokenizer.piece = 20
     assert tokenizer.encode([text])[0].tolist() == reference
+
+
+def test_one_word_of_a_hundred_thousand_letters_is_learned_in_linear_time() -> None:
+    """A word is cut for learning only; learning it whole takes minutes."""
+    long = "ab" * 50_000
+    learned_on_it = learn_bpe([long, " " * 100_000, "a b c"], 270)
+    assert learned_on_it.vocab_size == 270
+    (ids,) = learned_on_it.encode([long])
+    assert learned_on_it.tokenizer.decode(ids) == long

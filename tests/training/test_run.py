@@ -117,6 +117,36 @@ def test_runs_repeat_and_seeds_matter(whole, corpus_folder, tmp_path):
     assert not same(whole, tmp_path / "other")
 
 
+@pytest.mark.parametrize("steps", [6, 12])
+def test_a_validation_loss_that_is_not_finite_is_one_sentence_each_time(
+    corpus_folder, tmp_path, monkeypatch, steps
+):
+    mean = PretrainingTrainer._mean_loss
+    recipe = Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "run"))
+
+    def poisoned(self, examples):
+        return float("nan") if self.state.global_step == steps else mean(self, examples)
+
+    monkeypatch.setattr(PretrainingTrainer, "_mean_loss", poisoned)
+    for _ in range(2):
+        with pytest.raises(
+            TrainingError, match=f"the validation loss at step {steps} is not a finite number"
+        ):
+            train(recipe)
+    monkeypatch.undo()
+    train(recipe)
+    assert RunFolder(recipe.folder).finished
+
+
+def test_a_model_that_the_machine_cannot_hold_is_refused(corpus_folder, tmp_path):
+    values = recipe_values(corpus_folder, tmp_path / "run")
+    values["model"] = {"layers": 1000, "width": 2**17, "heads": 1}
+    with pytest.raises(
+        ConfigError, match=r"parameters, which with gradients and optimizer take .* GB, but this machine has"
+    ):
+        train(Recipe.model_validate(values))
+
+
 def test_micro_batches_add_up_to_the_same_step(whole, corpus_folder, tmp_path):
     train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "micro", micro_batch_tokens=64)))
     assert farthest(whole, tmp_path / "micro") < 1e-5

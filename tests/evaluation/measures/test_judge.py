@@ -303,6 +303,27 @@ def test_the_key_goes_to_the_endpoint_and_nowhere_else(tmp_path, monkeypatch):
         read_key(tmp_path / "key")
 
 
+def test_a_key_that_the_endpoint_repeats_is_masked(tmp_path):
+    key, match = "sk-secret-1", Match(QUESTIONS[:1], (GOOD,), None, {})
+    with JudgeServer(lambda _: f"Your key is {key}. Rating: [[5]]") as server:
+        judged(match, server, tmp_path / "out", key=key)
+        assert "Your key is ***. Rating" in (tmp_path / "out" / "judgments.jsonl").read_text()
+        for status, body in (
+            (401, {"error": {"message": f"no {key}"}}),
+            (200, {"choices": [{"message": {"content": [key]}}]}),
+        ):
+            server.always = json.dumps(body).encode() if status == 200 else status
+            with pytest.raises(ConfigError) as caught:
+                judged(match, server, tmp_path / f"out-{status}", key=key, retries=0)
+            assert "secret" not in str(caught.value)
+    told = Endpoint(url="http://127.0.0.1/v1", model="a", key=key)._reason(
+        ValueError(f"Incorrect key {key} of " + "x" * 300)
+    )
+    assert told.startswith("Incorrect key *** of x") and len(told) == 200
+    with pytest.raises(ConfigError, match="holds a name or a password"):
+        Endpoint(url="http://me:secret@127.0.0.1/v1", model="a")
+
+
 def served(folder: Path, port: int) -> subprocess.Popen[str]:
     """A tiny ContextLM of random weights behind ``contextwise serve``."""
     backbone = GPT2Config(n_positions=4096, n_embd=16, n_layer=1, n_head=2, vocab_size=257)

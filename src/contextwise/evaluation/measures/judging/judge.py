@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import write_json
@@ -70,6 +71,10 @@ class Endpoint:
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
             raise ConfigError(f"endpoint is {self.url!r}; give a URL such as http://localhost:8000/v1")
+        if "@" in urlsplit(self.url).netloc:
+            raise ConfigError(
+                "endpoint holds a name or a password, which would be written down; give key_file"
+            )
         if not self.timeout > 0:
             raise ConfigError(f"timeout is {self.timeout}; give a positive number of seconds")
 
@@ -114,7 +119,9 @@ class Endpoint:
             # A server may answer 200 with a body of another protocol, which the client does not check.
             choice, usage = answer.choices[0], answer.usage
             if not isinstance(choice.message.content, str | None):
-                raise TypeError(f"its content is not a text but {str(choice.message.content)[:60]}")
+                raise TypeError(
+                    f"its content is not a text but {self.masked(str(choice.message.content))[:60]}"
+                )
             return {
                 "text": self.masked(choice.message.content or ""),
                 "finish_reason": choice.finish_reason and self.masked(str(choice.finish_reason)),

@@ -1,0 +1,58 @@
+"""Settings from YAML: what explodes, nests, overflows or is no text is refused in one line."""
+
+import time
+
+import pytest
+from pydantic import Field
+
+from contextwise.base.config import Settings, parse_yaml, read_yaml, validate
+from contextwise.base.errors import ConfigError
+from fuzzing import hostile_yaml
+
+
+@pytest.mark.parametrize("name", hostile_yaml())
+def test_hostile_yaml_is_refused_at_once(tmp_path, name):
+    file = tmp_path / "recipe.yaml"
+    file.write_text(hostile_yaml()[name])
+    started = time.process_time()
+    if name in ("many digits", "binary", "key of a list"):
+        with pytest.raises(ConfigError):
+            validate(Settings, read_yaml(file), "the recipe")
+    else:
+        with pytest.raises(ConfigError) as caught:
+            read_yaml(file)
+        assert len(str(caught.value)) < 1000
+    assert time.process_time() - started < 10  # a billion strings take minutes, if there is memory for them
+
+
+def test_aliases_are_followed():
+    assert parse_yaml("a: &a {x: [1, 2]}\nb: *a\nc: {<<: *a, y: 3}") == {
+        "a": {"x": [1, 2]},
+        "b": {"x": [1, 2]},
+        "c": {"x": [1, 2], "y": 3},
+    }
+    assert parse_yaml("") is None
+
+
+class Numbers(Settings):
+    count: int = 1
+    rate: float = Field(1.0, gt=0)
+    counts: tuple[int, ...] = ()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"count": 2**63}, {"count": 1e30}, {"rate": 1e308}, {"counts": [1, 10**30]}, {"count": -(2**60)}],
+)
+def test_numbers_beyond_all_machines_are_refused(values):
+    (name,) = values
+    with pytest.raises(ConfigError, match=rf"{name} is .*, but (must be at most|unable to parse)"):
+        validate(Numbers, values, "the recipe")
+
+
+def test_pipes_are_refused_before_they_are_opened(tmp_path):
+    import os
+
+    os.mkfifo(tmp_path / "recipe.yaml")
+    with pytest.raises(ConfigError, match="it is a pipe, a socket or a device"):
+        read_yaml(tmp_path / "recipe.yaml")
