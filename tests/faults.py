@@ -59,7 +59,7 @@ class Disk:
 
     Args:
         fails: number of the operation that fails, from 1; 0: none.
-        stays: whether all operations after it fail too.
+        stays: whether all that take space fail after it too.
         power: the power fails at that operation instead: the process ends at once.
 
     Attributes:
@@ -84,7 +84,8 @@ class Disk:
             return
         self.operations.append(f"{kind} {name.removeprefix(self.root)}")
         number = len(self.operations)
-        if number == self.fails or (self.stays and 0 < self.fails < number):
+        later = self.stays and 0 < self.fails < number and kind not in _ERRORS
+        if number == self.fails or later:
             if self.power is not None:
                 self.power(self)
                 os._exit(POWER_FAILS)
