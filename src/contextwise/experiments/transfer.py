@@ -37,7 +37,7 @@ from contextwise.training.model import TrainedModel, parameter_scales, starting_
 from contextwise.training.optimizer import create_optimizer
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import SizedModel
-from contextwise.training.trainer import collate
+from contextwise.training.trainer import NOT_FOR_MODELS, collate
 
 RATES = ("learning_rate", "muon_learning_rate")
 FLAT = 0.05
@@ -193,33 +193,42 @@ def _shape(model: SizedModel, width: int) -> list[str]:
 
 
 def coordinates(settings: TransferSettings) -> list[Coordinate]:
-    """Train each width for a few steps on the same windows, and measure its activations on the first batch after each step."""
-    sizes: dict[str, dict[int, list[float]]] = {}
-    with progress_bar("coordinates", settings.steps * len(settings.widths), "steps") as advance:
+    """Train each width for a few steps on the same windows, and measure its activations on the first batch after each step.
+
+    Sizes are geometric means over the seeds.
+    """
+    logs: dict[str, dict[int, np.ndarray]] = {}
+    count = settings.steps * len(settings.widths) * len(settings.seeds)
+    with progress_bar("coordinates", count, "steps") as advance:
         for width in settings.widths:
-            for name, along in _sizes(recipe_at(settings, width), settings, advance).items():
-                sizes.setdefault(name, {})[width] = along
+            recipe = recipe_at(settings, width)
+            by_seed = [
+                _sizes(recipe.model_copy(update={"seed": seed}), settings.steps, advance)
+                for seed in settings.seeds
+            ]
+            for name in by_seed[0]:
+                logs.setdefault(name, {})[width] = np.log(
+                    np.maximum([sizes[name] for sizes in by_seed], 1e-30)
+                ).mean(axis=0)
     return [
         Coordinate(
             name,
-            {width: along[-1] for width, along in by_width.items()},
+            {width: float(np.exp(along[-1])) for width, along in by_width.items()},
             [
                 _slope(settings.widths, [along[step] for along in by_width.values()])
                 for step in range(settings.steps)
             ],
         )
-        for name, by_width in sizes.items()
+        for name, by_width in logs.items()
     ]
 
 
-def _slope(widths: Sequence[int], sizes: Sequence[float]) -> float:
-    """Slope of a line through the logarithms; 0 for one width, NaN for a size of zero."""
-    if len(widths) < 2 or min(sizes) <= 0:
-        return 0.0 if len(widths) < 2 else math.nan
-    return float(np.polyfit(np.log(widths), np.log(sizes), 1)[0])
+def _slope(widths: Sequence[int], logs: Sequence[float]) -> float:
+    """Slope of a line through the logarithms of sizes over those of the widths; 0 for one width."""
+    return float(np.polyfit(np.log(widths), logs, 1)[0]) if len(widths) > 1 else 0.0
 
 
-def _sizes(recipe: Recipe, settings: TransferSettings, advance: Any) -> dict[str, list[float]]:
+def _sizes(recipe: Recipe, steps: int, advance: Any) -> dict[str, list[float]]:
     """Mean absolute activations after each step, and of their changes since before the first."""
     torch.manual_seed(recipe.seed)
     inputs = TrainingInputs.open(recipe)
@@ -229,16 +238,15 @@ def _sizes(recipe: Recipe, settings: TransferSettings, advance: Any) -> dict[str
     scales = parameter_scales(recipe, inputs.config)
     optimizer = create_optimizer(trained, recipe.training, recipe.learning_rate, scales)
     count = recipe.examples_per_step
-    unused = ("window", "objective", "corpus")
     batches = [
         {
             name: value
             for name, value in collate(
                 [stream[i % len(stream)] for i in range(step * count, (step + 1) * count)]
             ).items()
-            if name not in unused
+            if name not in NOT_FOR_MODELS
         }
-        for step in range(settings.steps)
+        for step in range(steps)
     ]
     start = _activations(model, batches[0]["input_ids"])
     result: dict[str, list[float]] = {}
