@@ -39,7 +39,8 @@ def prompt_form(config: Any) -> PromptForm | None:
 def with_prefix(model: PreTrainedModel) -> PreTrainedModel:
     """Let ``generate()`` of a model read the prompt in the form of its configuration, if that names one; the same model."""
     if prompt_form(model.config) is not None:
-        model.__class__ = prefix_class(type(model))
+        kind: Any = type(model)
+        model.__class__ = prefix_class(kind)
     return model
 
 

@@ -190,8 +190,8 @@ class InfilledDocuments:
                 self.lengths[i] = len(ids)
             return
         for i, (draw, spm) in draws.items():
-            least, most = settings.least_prefix, int(self.lengths[i]) - settings.least_suffix
-            first, last = np.sort(draw.integers(least, most + 1, size=2)).tolist()
+            low, high = settings.least_prefix, int(self.lengths[i]) - settings.least_suffix
+            first, last = np.sort(draw.integers(low, high + 1, size=2)).tolist()
             self.cuts[i] = first, last, spm
             self.lengths[i] += 3 + len(arrangement.end)
 

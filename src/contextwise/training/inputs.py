@@ -233,7 +233,7 @@ def _validation_sets(
             sets[name], corpora[name] = stream, held_out
             if name == "loss" and data.metadata is not None and data.metadata.form == "prepend":
                 given = data.metadata.model_copy(update={"share": 1.0})
-                with_metadata = _with_metadata(recipe, given, held_out, stream, len(stream))
+                with_metadata: Any = _with_metadata(recipe, given, held_out, stream, len(stream))
                 sets["metadata_loss"], corpora["metadata_loss"] = with_metadata, held_out
         except ContextwiseError as error:
             say(f"note: no validation on {source.path} during training: {error}")
