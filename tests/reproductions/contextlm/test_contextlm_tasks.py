@@ -107,11 +107,14 @@ def test_seeds_widen_an_interval():
 )
 def test_a_claim_is_undecided_where_both_models_guess(corpus, better, than, holds):
     # Chance is a quarter: 0.28 ± 0.04 may be a guess, and the difference is decided only where one model is above it.
-    measure = validate(TaskAccuracy, settings(corpus), "the settings")
-    result = {name: [summary(("arc_easy", *row))] for name, row in (("a", than), ("b", better))}
+    measure = validate(TaskAccuracy, settings(corpus, seeds=[0, 1]), "the settings")
+    result = {name: [summary(("arc_easy", *row))] * 2 for name, row in (("a", than), ("b", better))}
     claim = measure._claim(measure.claims[0], 0, result)
     assert claim.holds is holds
     assert ("neither model is surely above chance, 25.0%" in claim.evidence) == (holds is None)
+    one_seed = validate(TaskAccuracy, settings(corpus), "the settings")
+    claim = one_seed._claim(measure.claims[0], 0, {name: rows[:1] for name, rows in result.items()})
+    assert claim.holds is None
 
 
 def test_tasks_in_miniature(corpus, tmp_path, monkeypatch):
