@@ -159,3 +159,9 @@ def test_a_sealed_tokenizer_is_loaded_only_unchanged(saved):
             (CheckpointError, DataError), match="tokenizer.json has changed since it was written"
         ):
             load(run)
+
+
+@pytest.mark.parametrize("name", ["train:99999999999", " ", "a b", "-x", "x" * 300])
+def test_what_cannot_be_a_name_on_the_hub_gets_a_clear_error(name):
+    with pytest.raises(CheckpointError, match=f"there is no run and no model at {name}"):
+        load_model(name)

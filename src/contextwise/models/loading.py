@@ -52,7 +52,11 @@ def model_folder(path_or_name: str | Path) -> str:
         CheckpointError: the run is not finished, or the folder contains no model.
     """
     path = Path(path_or_name)
-    if not path.exists():
+    try:
+        exists = path.exists()
+    except OSError:  # the name is too long
+        exists = False
+    if not exists:
         # "owner/name" may be a name on the Hub, unless it looks like a path or is inside an existing folder.
         parts, inside = path.parts, path.parent.is_dir()
         like_a_path = path.is_absolute() or str(path_or_name).startswith((".", "~"))
@@ -93,8 +97,11 @@ def _register_models() -> None:
 
 def _check_reachable(folder: str) -> None:
     """Check that a model is a folder, is in the Hub's local cache, or can be downloaded; avoids a minute of retries."""
-    if Path(folder).exists() or isinstance(try_to_load_from_cache(folder, "config.json"), str):
-        return
+    try:
+        if Path(folder).exists() or isinstance(try_to_load_from_cache(folder, "config.json"), str):
+            return
+    except (OSError, ValueError):  # no name that the file system or the Hub allows
+        raise CheckpointError(f"there is no run and no model at {folder}") from None
     problem = hub_problem()
     if problem:
         raise CheckpointError(f"there is no run and no model at {folder}, and {problem}")
