@@ -9,7 +9,6 @@ import ctypes
 import errno
 import fcntl
 import glob
-import itertools
 import json
 import os
 import re
@@ -162,13 +161,15 @@ def exclusive(path: Path, what: str, *, wait: bool = False, inside: bool = False
     absolute = path.absolute()
     file = _lock_file(absolute, inside)
     check_locks(file)
-    for attempt in itertools.count(1):
+    attempts = 0
+    while True:
         with disk_errors(what, path):
             file.parent.mkdir(parents=True, exist_ok=True)
             lock = _locked(absolute, what, file)
         if lock is not None:
             break
-        if attempt == _ATTEMPTS:
+        attempts += 1
+        if attempts == _ATTEMPTS:
             owner = _shown_owner(file)
             if not wait:
                 raise ConfigError(

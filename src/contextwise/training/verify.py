@@ -152,7 +152,9 @@ def _continued(recipe: Recipe, inputs: TrainingInputs, checkpoint: Path, last: i
         rows = copy.metrics("train")
         logged = bool(rows) and rows[-1]["step"] == last
         return (
-            rows[-1] if logged else trainer.metrics.training_row(last, trainer.lr_scheduler.get_last_lr()[0])
+            rows[-1]
+            if logged
+            else trainer.metrics.training_row(last, float(trainer.lr_scheduler.get_last_lr()[0]))
         )
 
 
