@@ -1,14 +1,21 @@
-"""Contextwise: pretrain language models that predict their context, and measure how much context they really use."""
+"""Contextwise: pretrain language models that predict their context, and measure how much context they really use.
 
-from contextwise.base.stopping import is_command  # first: it handles signals from here on
+The functions do what the verbs of the command line do; each name is imported when it is first used. The models are known to
+transformers' Auto classes once this package is imported.
+"""
+
+import contextwise.base.stopping  # noqa: F401  first: it handles signals from here on
 
 # isort: split
 from importlib import metadata
 from typing import TYPE_CHECKING
 
+from contextwise.base.auto_classes import register_when_needed
 from contextwise.base.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from contextwise.api import compare, curve, evaluate, load, measure, prepare, sweep, train, trial
+    from contextwise.base.runs import RunFolder
     from contextwise.data import Corpus
     from contextwise.models import (
         ContextLMConfig,
@@ -28,12 +35,28 @@ __all__ = [
     "CueForCausalLM",
     "MultiTokenConfig",
     "MultiTokenForCausalLM",
+    "RunFolder",
+    "compare",
+    "curve",
+    "evaluate",
+    "load",
+    "measure",
+    "prepare",
+    "sweep",
+    "train",
+    "trial",
 ]
-__getattr__ = lazy_exports(__name__, {"models": __all__, "data": ["Corpus"]})
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "api": [name for name in __all__ if name.islower()],
+        "base.runs": ["RunFolder"],
+        "data": ["Corpus"],
+        "models": [name for name in __all__ if name.endswith(("Config", "LM"))],
+    },
+)
+register_when_needed()
 
-# Importing the package registers its models with transformers' Auto classes. That imports torch, which takes seconds; the
-# `contextwise` command answers --help and mistyped options at once, and its commands import the models themselves.
-if not is_command():
-    from contextwise.models.spec import register_models
 
-    register_models()
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

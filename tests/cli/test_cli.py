@@ -34,7 +34,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], [], ["generat"], ["--nonsense"]])
 def test_nothing_heavy_is_imported_to_answer(arguments: list[str]) -> None:
     code = (
-        "import sys\nsys.argv[0] = 'contextwise'\nfrom contextwise.cli import main\n"
+        "import sys\nfrom contextwise.cli import main\n"
         "try:\n    main()\nfinally:\n"
         f"    print('imported', [name for name in {HEAVY} if name in sys.modules])"
     )
@@ -73,7 +73,7 @@ def test_a_closed_pipe_is_no_error() -> None:
 
 def test_nothing_heavy_is_imported_for_the_help_of_any_verb() -> None:
     code = (
-        "import sys\nsys.argv[0] = 'contextwise'\nfrom typer.testing import CliRunner\nfrom contextwise import cli\n"
+        "import sys\nfrom typer.testing import CliRunner\nfrom contextwise import cli\n"
         "assert {'evaluate', 'curve', 'tasks', 'infill', 'rescore', 'ruler', 'train', 'compare'} <= set(cli.verbs())\n"
         "for name in cli.verbs():\n"
         "    assert CliRunner().invoke(cli.app, [name, '--help']).exit_code == 0, name\n"
@@ -296,7 +296,7 @@ def test_lists_and_refusals_import_neither_torch_nor_transformers(tmp_path: Path
         (2, ["generate", "no/run", "--prompt", "a"]),
     ]
     code = (
-        "import sys\nsys.argv[0] = 'contextwise'\nfrom contextwise import cli\n"
+        "import sys\nfrom contextwise import cli\n"
         f"for status, command in {commands}:\n"
         "    sys.argv[1:] = command\n"
         "    try:\n        cli.main()\n        code = 0\n    except SystemExit as end:\n        code = end.code or 0\n"

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
+import contextwise
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, DataError, Interrupted
 from contextwise.base.recipes import RECIPES
@@ -492,6 +493,14 @@ def test_the_trials_that_ship_fit_a_corpus(file, corpus_folder, tmp_path):
     for (_, budget), length in lengths.items():
         assert length.flops == pytest.approx(lengths["gpt2", budget].flops, rel=0.02)
         assert trial.arms.recipes[length.arm].training.optimizer == "muon"
+
+
+def test_a_notebook_shows_a_trial(finished, tmp_path):
+    result = contextwise.trial(finished / "trial.yaml")
+    assert result.path == finished and result.stopped == "decided"
+    assert "alike and gpt2 are equivalent" in result._repr_html_()
+    assert len(result.to_pandas()) == 2 and result.plot().data
+    assert "</html>" in result.page(tmp_path / "page.html").read_text()
 
 
 # ---- the command line ----

@@ -14,7 +14,7 @@ import pytest
 from contextwise.base.estimates import count
 from contextwise.base.files import write_json
 from contextwise.comparison.comparison import compare
-from contextwise.reports.runs import write_comparison_page, write_report
+from contextwise.reports.runs import report_page
 
 HOSTILE = """<script>alert(1)</script> & "q" 'q' <img src=x onerror=alert(2)> {{ 7 * 7 }}"""
 
@@ -61,7 +61,7 @@ def three(make_run: Callable[..., Any]) -> list[Any]:
 
 def test_everything_is_there_without_javascript(three: list[Any], tmp_path: Path) -> None:
     comparison = compare([str(run.path) for run in three], all_pairs=True)
-    write_report(three, tmp_path / "page.html", comparison)
+    report_page(three, comparison).write(tmp_path / "page.html")
     page = Page(tmp_path / "page.html")
     for group in comparison.groups:
         assert f"{group.loss.value:.4f}" in page.text
@@ -76,7 +76,7 @@ def test_everything_is_there_without_javascript(three: list[Any], tmp_path: Path
 
 
 def test_the_page_loads_nothing(three: list[Any], tmp_path: Path) -> None:
-    write_report(three, tmp_path / "page.html")
+    report_page(three).write(tmp_path / "page.html")
     page = Page(tmp_path / "page.html")
     assert not [
         (tag, attributes)
@@ -100,7 +100,7 @@ def test_text_of_users_is_text(make_run: Callable[..., Any], tmp_path: Path) -> 
             if name == "wild":
                 write_json(run.environment_file, {"processor": HOSTILE, "versions": {HOSTILE: HOSTILE}})
         title = HOSTILE if name == "wild" else "A"
-        write_report(runs, tmp_path / f"{name}.html", comparison, notes=[title])
+        report_page(runs, comparison, notes=[title]).write(tmp_path / f"{name}.html")
     one, other = Page(tmp_path / "tame.html"), Page(tmp_path / "wild.html")
     assert sorted(set(other.tags())) == sorted(set(one.tags()))
     assert other.tags().count("script") == one.tags().count("script")
@@ -112,21 +112,21 @@ def test_text_of_users_is_text(make_run: Callable[..., Any], tmp_path: Path) -> 
 
 def test_figures_hold_no_markup_of_users(make_run: Callable[..., Any], tmp_path: Path) -> None:
     run = make_run("<b>bold</b><a href='javascript:alert(1)'>x</a>")
-    write_report([run], tmp_path / "page.html")
+    report_page([run]).write(tmp_path / "page.html")
     names = {trace["name"] for trace in Page(tmp_path / "page.html").figures()["training"]["data"]}
     assert names == {"&lt;b&gt;bold&lt;/b&gt;&lt;a href='javascript:alert(1)'&gt;x&lt;/a&gt;"}
 
 
 def test_an_unfinished_run_has_a_page(make_run: Callable[..., Any], tmp_path: Path) -> None:
     run = make_run("A", evaluated=False, finished=False)
-    write_report([run], tmp_path / "page.html")
+    report_page([run]).write(tmp_path / "page.html")
     page = Page(tmp_path / "page.html")
     assert "not finished" in page.text
     assert "The models" not in page.text and "Differences" not in page.text
 
 
 def test_one_run_shows_its_evaluation(make_run: Callable[..., Any], tmp_path: Path) -> None:
-    write_report([make_run("A")], tmp_path / "page.html")
+    report_page([make_run("A")]).write(tmp_path / "page.html")
     text = Page(tmp_path / "page.html").text
     assert "corpus-validation: 40 documents" in text
     assert "bits per byte" in text
@@ -134,7 +134,7 @@ def test_one_run_shows_its_evaluation(make_run: Callable[..., Any], tmp_path: Pa
 
 def test_runs_of_one_name_are_told_apart(make_run: Callable[..., Any], tmp_path: Path) -> None:
     runs = [make_run("A", seed=seed) for seed in (0, 1)]
-    write_report(runs, tmp_path / "page.html")
+    report_page(runs).write(tmp_path / "page.html")
     data = Page(tmp_path / "page.html").figures()["training"]["data"]
     assert {trace["name"] for trace in data} == {"A (A-0)", "A (A-1)"}
     assert {trace["meta"]["series"] for trace in data} == {0}  # one model, one colour
@@ -142,7 +142,7 @@ def test_runs_of_one_name_are_told_apart(make_run: Callable[..., Any], tmp_path:
 
 def test_a_comparison_page_finds_the_runs_of_evaluation_folders(three: list[Any], tmp_path: Path) -> None:
     folders = [str(run.evaluation / "corpus-validation") for run in three]
-    write_comparison_page(compare(folders), tmp_path / "page.html")
+    report_page([], compare(folders)).write(tmp_path / "page.html")
     page = Page(tmp_path / "page.html")
     assert len(page.figures()["training"]["data"]) == 9
     assert "minus GPT-2" in page.text
@@ -156,7 +156,7 @@ def test_commands_can_be_pasted(
     shutil.move(run.path, folder)
     from contextwise.base.runs import RunFolder
 
-    write_report([RunFolder(folder)], tmp_path / "page.html")
+    report_page([RunFolder(folder)]).write(tmp_path / "page.html")
     assert (
         f"contextwise train '{folder}/recipe.yaml' --out '{folder}-again'"
         in Page(tmp_path / "page.html").text
@@ -167,7 +167,7 @@ def test_commands_can_be_pasted(
 def test_a_browser_draws_the_figures(three: list[Any], tmp_path: Path) -> None:
     comparison = compare([str(run.path) for run in three], all_pairs=True)
     page = tmp_path / "page.html"
-    write_report(three, page, comparison)
+    report_page(three, comparison).write(page)
     text = page.read_text(encoding="utf-8")
     # The third button, and what the axis then says, are left in the document that the browser prints.
     page.write_text(

@@ -1,7 +1,7 @@
 """The page of a run whose evaluations are sentence by sentence."""
 
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.reports.runs import write_report
+from contextwise.reports.runs import report_page
 from contextwise.training import train
 from cue_runs import Runs, recipe, write_articles
 from measured import evaluate_sentences
@@ -16,7 +16,7 @@ def test_an_evaluation_by_sentence_is_said_to_be_one(tmp_path):
     lm = Runs(tmp_path, corpus, "").sentence_models()[0]
     run = train(recipe(lm))
     evaluate_sentences(run.path, Corpus.open(corpus, split="test"))
-    write_report([run], tmp_path / "page.html", None)
+    report_page([run]).write(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "tokens, each sentence on its own." in page
     assert "windows of" not in page

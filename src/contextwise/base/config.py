@@ -3,7 +3,7 @@
 import copy
 import difflib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar, get_args
 
@@ -117,19 +117,19 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return data
 
 
-def with_overrides(data: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """Return a copy of ``data`` with ``section.key=value`` settings applied; values are read as YAML."""
+def with_overrides(data: dict[str, Any], overrides: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of ``data`` with settings replaced.
+
+    Args:
+        overrides: ``section.key=value`` each, with the value in YAML; or dotted key -> value.
+
+    Raises:
+        ConfigError: a setting has another form, or is below a single value.
+    """
     result = copy.deepcopy(data)
-    for override in overrides:
-        key, equals, text = override.partition("=")
-        if not equals or not key.strip():
-            raise ConfigError(f"the setting {override!r} is not of the form section.key=value")
-        try:
-            value = parse_yaml(text)
-        except ValueError:
-            raise ConfigError(
-                f"the setting {override[:200]!r} has a value that is not valid YAML; quote it"
-            ) from None
+    given = overrides.items() if isinstance(overrides, Mapping) else map(_setting, overrides)
+    for key, value in given:
+        override = f"{key}={value}"
         *sections, last = key.strip().split(".")
         target = result
         for section in sections:
@@ -140,6 +140,19 @@ def with_overrides(data: dict[str, Any], overrides: list[str]) -> dict[str, Any]
                 raise ConfigError(f"the setting {override!r} is below {section!r}, which is a single value")
         target[last] = value
     return result
+
+
+def _setting(override: str) -> tuple[str, Any]:
+    """Key and value of a setting ``section.key=value``."""
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"the setting {override!r} is not of the form section.key=value")
+    try:
+        return key, parse_yaml(text)
+    except ValueError:
+        raise ConfigError(
+            f"the setting {override[:200]!r} has a value that is not valid YAML; quote it"
+        ) from None
 
 
 def validate(model: type[Model], data: dict[str, Any], where: str) -> Model:

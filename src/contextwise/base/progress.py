@@ -19,6 +19,16 @@ from contextwise.base.stopping import SIGNALS, received
 console = Console(stderr=True, highlight=False)
 
 
+@contextlib.contextmanager
+def quieten() -> Iterator[None]:
+    """Print no messages and progress for people inside the ``with`` block."""
+    before, console.quiet = console.quiet, True
+    try:
+        yield
+    finally:
+        console.quiet = before
+
+
 def first_process() -> bool:
     """Whether this is the first process of its launch, which prints for all; torchrun numbers them in ``RANK``."""
     return os.environ.get("RANK", "0") == "0"
@@ -46,7 +56,7 @@ def progress_bar(description: str, total: float | None, unit: str = "") -> Itera
         progress.TextColumn("{task.fields[note]}"),
         console=console,
         transient=True,
-        disable=not console.is_terminal,
+        disable=console.quiet or not (console.is_terminal or console.is_jupyter),
     )
     with bar:
         task = bar.add_task(description, total=total, note="")

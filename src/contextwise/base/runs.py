@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from contextwise.base.config import read_yaml
-from contextwise.base.errors import CheckpointError, ConfigError, DataError
+from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DataError
 from contextwise.base.files import (
     atomic_write,
     check_locks,
@@ -23,6 +23,7 @@ from contextwise.base.files import (
     read_sealed_json,
     write_sealed_json,
 )
+from contextwise.base.views import Viewed
 
 KEPT_OUT_OF_COMPARISON = {
     "output",
@@ -41,7 +42,7 @@ KEPT_OUT_OF_COMPARISON = {
 """Settings that may differ when a run is resumed: they do not change its result (the data is compared by its hash)."""
 
 
-class RunFolder:
+class RunFolder(Viewed):
     """A run on disk; the constructor reads and writes nothing."""
 
     def __init__(self, path: str | Path) -> None:
@@ -53,6 +54,18 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.model = self.path / "model"
         self.evaluation = self.path / "evaluation"
+
+    def __repr__(self) -> str:
+        state = "no run yet"
+        with contextlib.suppress(ContextwiseError):
+            if self.exists:
+                state = f"{self.recipe().get('name')}, not finished"
+            if self.finished:
+                known = self.summary()
+                loss = known.get("validation_loss")
+                state = f"{known['name']}, seed {known['seed']}, {known['tokens']:,} tokens"
+                state += "" if loss is None else f", validation loss {loss:.4f}"
+        return f"RunFolder({str(self.path)!r}): {state}"
 
     @classmethod
     def open(cls, path: str | Path) -> "RunFolder":

@@ -11,7 +11,7 @@ import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -20,6 +20,9 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from contextwise.base.estimates import CONFIDENCE, NOT_KNOWN, Estimate, as_json, written
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Kind = Literal["text", "estimate", "difference", "count", "integer", "percent", "duration"]
 KINDS: dict[str, str] = {"estimate": "number", "difference": "+.4f"}
@@ -168,6 +171,26 @@ class Table:
         lines += [f"<thead><tr>{titles}</tr></thead>", "<tbody>", *body, "</tbody>", "</table>", "</div>"]
         lines += [f'<p class="caption">{escape(note)}</p>' for note in self.notes]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return self.__html__()
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """The cells as a data frame; the limits of estimates are in two further columns, ``low`` and ``high`` of each."""
+        import pandas as pd
+
+        values: dict[str, list[Any]] = {}
+        for number, column in enumerate(self.heads):
+            cells = [row.cells[number] for row in self.lines]
+            name = " ".join(column.title.replace("-\n", "").split()) or f"column {number + 1}"
+            estimates = any(isinstance(cell, Estimate) for cell in cells)
+            plain = [cell.value if isinstance(cell, Estimate) else cell for cell in cells]
+            values[name] = [
+                " ".join(filter(None, cell)) if isinstance(cell, tuple) else cell for cell in plain
+            ]
+            for limit in ("low", "high") if estimates else ():
+                values[f"{name} {limit}"] = [getattr(cell, limit, None) for cell in cells]
+        return pd.DataFrame(values)
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON values, which :meth:`from_dict` reads."""

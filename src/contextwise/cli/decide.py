@@ -87,8 +87,6 @@ def trial(
     the margin. It is valid after every seed. Run the same command again to
     resume, or with more seeds to continue; exit status 0 whatever the answer.
     """
-    import shlex
-
     if ledger is not None:
         _show_ledger(ledger, false_discoveries, bool(arms), as_json)
         return
@@ -104,8 +102,7 @@ def trial(
             )
         read_yaml(recipe_path(file, "trial"))
     from contextwise.experiments.trial import Trial, load_trial
-    from contextwise.experiments.trial.settings import RESOLVED
-    from contextwise.reports.trial import PAGE, plan_tables, run_with_page, trial_tables
+    from contextwise.reports.trial import PAGE, plan_tables, run_with_page, trial_command, trial_tables
 
     given: dict[str, Any] = {
         "corpus": None if corpus is None else str(corpus),
@@ -131,8 +128,7 @@ def trial(
         else:
             show(plan_tables(plan, loaded.equal))
         return
-    command = shlex.join(["contextwise", "trial", str(planned.path / RESOLVED)])
-    result = run_with_page(planned, command)
+    result = run_with_page(planned, trial_command(planned.path))
     if as_json:
         show_json(result.to_dict(), allow_nan=False)
     else:
@@ -203,9 +199,7 @@ def compare(
     )
     _show_and_write([comparison_tables(comparison)], "the comparison", comparison.to_dict(), out)
     if html is not None:
-        from contextwise.reports.runs import write_comparison_page
-
-        write_comparison_page(comparison, html)
+        comparison.page(html)
         show_line(f"page: {html}")
 
 
@@ -465,7 +459,7 @@ def report(
         raise ConfigError(f"--csv writes the tables of a sweep, and {runs[0]} is none; leave it out")
     from contextwise.base.runs import RunFolder
     from contextwise.comparison.comparison import compare
-    from contextwise.reports.runs import write_report
+    from contextwise.reports.runs import report_page
 
     folders = [RunFolder.open(run) for run in runs]
     comparison, notes = None, []
@@ -476,5 +470,5 @@ def report(
             # Not evaluated yet, or on different documents: the page has the curves all the same.
             notes.append(f"The runs are not compared on held-out documents: {error}.")
             say(f"note: {notes[0]}")
-    write_report(folders, page, comparison, notes=notes)
+    report_page(folders, comparison, notes=notes).write(page)
     print(page)

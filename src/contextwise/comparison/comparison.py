@@ -11,6 +11,7 @@ import numpy as np
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate, as_json, exponential
 from contextwise.base.intervals import Interval, estimate, per_seed, seed_interval
+from contextwise.base.views import Viewed
 from contextwise.comparison.budgets import Budget, equal_budgets
 from contextwise.comparison.compared_runs import ComparedRun, groups_of, open_compared
 from contextwise.evaluation.measures.loss import Evaluation
@@ -102,7 +103,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Viewed):
     """Result of :func:`compare`; ``notes`` are sentences that a reader of the figures has to know."""
 
     corpus: dict[str, Any]

@@ -11,7 +11,8 @@ corpus's hash) to the files of a run set (:mod:`contextwise.experiments.folder`)
 import contextlib
 import copy
 import difflib
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -247,7 +248,9 @@ def run_id(recipe: Recipe) -> str:
 
 
 def load_sweep(
-    sweep: str | Path, overrides: list[str] | None = None, output: str | Path | None = None
+    sweep: str | Path,
+    overrides: Sequence[str] | Mapping[str, Any] | None = None,
+    output: str | Path | None = None,
 ) -> SweepRecipe:
     """Read the recipe of a sweep.
 
@@ -264,6 +267,8 @@ def load_sweep(
     data = read_yaml(path)
     if isinstance(data.get("base"), str):
         data["base"] = read_yaml(recipe_path(data["base"], folder=path.parent))
+    if isinstance(overrides, Mapping):
+        overrides = [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
     for override in overrides or []:
         key, _, text = override.partition("=")
         first, _, rest = key.strip().partition(".")

@@ -3,7 +3,8 @@
 Names are imported when they are first used: ``contextwise.models.sizes`` needs no torch.
 """
 
-from typing import TYPE_CHECKING
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from contextwise.base.lazy import lazy_exports
 
@@ -34,4 +35,11 @@ __all__ += ["linear_cross_entropy", "load_generating_model", "load_model", "load
 __all__ += ["match_parameters", "model_folder", "named_size", "parameter_count", "token_losses"]
 __all__ += ["training_flops_per_token"]
 
-__getattr__ = lazy_exports(__name__, _MODULES)
+_imported = lazy_exports(__name__, _MODULES)
+
+
+def __getattr__(name: str) -> Any:
+    value = _imported(name)
+    if name.endswith(("Config", "LM")):  # so that the Auto classes build what a configuration describes
+        importlib.import_module("contextwise.models.spec").register_models()
+    return value

@@ -120,7 +120,7 @@ class Page:
             '<meta name="color-scheme" content="light dark">',
             f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
             f"<title>{title}</title>",
-            f"<style>\n{_file('base.css')}{_file(f'{self.assets}.css')}</style>\n</head>\n<body>\n<main>",
+            f"<style>\n{asset('base.css')}{asset(f'{self.assets}.css')}</style>\n</head>\n<body>\n<main>",
             f"<header>\n<h1>{title}</h1>",
             f'<p class="subtitle">{html.escape(self.subtitle)}</p>' if self.subtitle else "",
             "</header>",
@@ -134,9 +134,9 @@ class Page:
                 # Without "<" nothing in the JSON can end the element.
                 text = json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
                 lines.append(f'<script type="application/json" id="{name}">{text}</script>')
-            own = _file(f"{self.assets}.js") or '"use strict";\nFigures.start();\n'
+            own = asset(f"{self.assets}.js") or '"use strict";\nFigures.start();\n'
             lines += ['<script>window.PlotlyConfig = {MathJaxConfig: "local"};</script>']
-            lines += [f"<script>{plotly_script()}</script>", f"<script>\n{_file('figures.js')}{own}</script>"]
+            lines += [f"<script>{plotly_script()}</script>", f"<script>\n{asset('figures.js')}{own}</script>"]
         return "\n".join([*filter(None, lines), "</body>\n</html>\n"])
 
 
@@ -244,7 +244,7 @@ def plain(text: str) -> str:
     return html.escape(text, quote=False)
 
 
-def _file(name: str) -> str:
+def asset(name: str) -> str:
     """A file beside this module; empty if there is none."""
     file = resources.files(__package__).joinpath(name)
     return file.read_text(encoding="utf-8") if file.is_file() else ""

@@ -42,25 +42,23 @@ class Curve:
     series: int
 
 
-def write_report(
-    runs: list[RunFolder],
-    path: Path,
-    comparison: Comparison | None = None,
-    *,
-    notes: list[str] | None = None,
-) -> None:
-    """Write the page of some runs.
+def report_page(
+    runs: list[RunFolder], comparison: Comparison | None = None, *, notes: list[str] | None = None
+) -> Page:
+    """The page of some runs.
 
     Args:
-        runs: finished or not; what a run has not made yet is left out.
+        runs: finished or not; what a run has not made yet is left out. Empty: those of the comparison.
         comparison: of the runs, and of other models if there are any.
         notes: sentences for the reader, besides the comparison's own.
 
     Raises:
-        DataError: the file cannot be written, or a file of a run is damaged.
-        ConfigError: ``path`` is a folder, or a recipe is damaged.
+        DataError: a file of a run is damaged.
+        ConfigError: a recipe is damaged.
     """
-    page.check_file(path)
+    if comparison is not None and not runs:
+        every = [_run_of(source) for group in comparison.groups for source in group.sources]
+        runs = [run for run in every if run is not None]
     curves, series = _curves(runs, comparison)
     names, subtitle = list(series), ""
     caption = (
@@ -100,13 +98,7 @@ def write_report(
         ),
     ]
     title = ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} others"
-    Page(title, sections, subtitle, verdict(comparison) if comparison else [], "runs").write(path)
-
-
-def write_comparison_page(comparison: Comparison, path: Path) -> None:
-    """Write the page of a comparison: its tables, and the curves of those of its models that are runs."""
-    runs = [_run_of(source) for group in comparison.groups for source in group.sources]
-    write_report([run for run in runs if run is not None], path, comparison)
+    return Page(title, sections, subtitle, verdict(comparison) if comparison else [], "runs")
 
 
 def _run_of(source: str) -> RunFolder | None:

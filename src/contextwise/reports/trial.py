@@ -1,8 +1,10 @@
 """A trial as terminal tables and as a page: the decision first, the path of the intervals, cost, rates, what was held fixed."""
 
 import math
+import shlex
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import RenderableType
 
@@ -50,6 +52,11 @@ def run_with_page(trial: Trial, command: str) -> TrialResult:
             say(sentence)
 
     return trial.run(on_look)
+
+
+def trial_command(folder: Path) -> str:
+    """The command that continues the trial in a folder and makes its page again."""
+    return shlex.join(["contextwise", "trial", str(folder / RESOLVED)])
 
 
 def trial_tables(result: TrialResult) -> RenderableType:

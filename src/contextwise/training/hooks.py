@@ -161,7 +161,7 @@ class ProgressLine(TrainerCallback):
             TimeRemainingColumn(compact=True),
             TextColumn("left"),
             console=console,
-            disable=not console.is_terminal,
+            disable=not (console.is_terminal or console.is_jupyter),
             transient=True,
         )
 

@@ -1,7 +1,7 @@
 """The recipe of a training run: its sections, checks across sections, and reading of files."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -350,21 +350,29 @@ def with_newer_settings(recipe: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_recipe(
-    recipe: str | Path, overrides: list[str] | None = None, output: str | Path | None = None
+    recipe: str | Path | Mapping[str, Any] | Recipe,
+    overrides: Sequence[str] | Mapping[str, Any] | None = None,
+    output: str | Path | None = None,
 ) -> Recipe:
     """Read a recipe.
 
     Args:
-        recipe: a YAML file, or the name of a recipe that comes with the package.
-        overrides: ``section.key=value`` settings that replace the recipe's.
+        recipe: a YAML file, the name of a recipe that comes with the package, or the settings themselves.
+        overrides: ``section.key=value`` settings that replace the recipe's, or dotted key -> value.
         output: the run folder, instead of the file's.
 
     Raises:
         ConfigError: all problems of the recipe, in one message.
     """
-    path = recipe_path(recipe)
-    data = with_overrides(read_yaml(path), overrides or [])
+    if isinstance(recipe, str | Path):
+        path = recipe_path(recipe)
+        values, name, where = read_yaml(path), path.stem, f"the recipe {recipe}"
+    else:
+        known = isinstance(recipe, Recipe)
+        values = recipe.resolved() | {"output": recipe.output} if known else dict(recipe)
+        name, where = "run", "the recipe"
+    data = with_overrides(values, overrides or [])
     if output is not None:
         data["output"] = str(output)
-    data.setdefault("name", path.stem)
-    return validate(Recipe, data, f"the recipe {recipe}")
+    data.setdefault("name", name)
+    return validate(Recipe, data, where)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import atomic_directory, atomic_write, read_json, write_json
 from contextwise.base.hashes import damage, seal
+from contextwise.base.views import Viewed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,7 +20,7 @@ HEADER = {"measure", "key", "question"}
 
 
 @dataclass(frozen=True)
-class Result:
+class Result(Viewed):
     """A finished measurement; ``summary`` is the content of ``summary.json`` in the folder ``path``."""
 
     path: Path

@@ -3,11 +3,13 @@
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from contextwise.base.estimates import Estimate, as_json, count
+from contextwise.base.views import Viewed
 from contextwise.comparison.sequential import (
     Decision,
     Documents,
@@ -185,7 +187,7 @@ class RateRow:
 
 
 @dataclass(frozen=True)
-class TrialResult:
+class TrialResult(Viewed):
     """Everything a trial has found so far.
 
     Attributes:
@@ -196,6 +198,7 @@ class TrialResult:
         stopped: why no further seed is trained: ``decided``, ``seeds`` or ``budget``; empty while it runs.
         seconds: wall time so far.
         unchanged: settings that all arms share.
+        path: the trial's folder.
     """
 
     name: str
@@ -217,6 +220,7 @@ class TrialResult:
     tokens: int
     unchanged: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    path: Path = Path()
 
     @property
     def seeds(self) -> int:

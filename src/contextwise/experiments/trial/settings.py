@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -221,7 +222,7 @@ class TrialSettings(Settings):
 def load_trial(
     trial: str | Path | None,
     values: dict[str, Any],
-    overrides: list[str] | None = None,
+    overrides: Sequence[str] | Mapping[str, Any] | None = None,
     output: str | Path | None = None,
 ) -> TrialSettings:
     """Read a trial file, or take the settings of a command line.

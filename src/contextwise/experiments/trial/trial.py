@@ -410,6 +410,7 @@ class Trial:
             tokens=int(tokens),
             unchanged=held_fixed(self.arms),
             notes=[*self.arms.notes(lengths), *self._edges(), *self._unequal_times(times)],
+            path=self.path,
         )
 
     def _by_arm(

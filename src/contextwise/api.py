@@ -1,0 +1,257 @@
+"""What the command line does, as functions: ``contextwise.train``, ``evaluate``, ``compare``, ….
+
+    corpus = contextwise.prepare("texts/", "train:4096", "corpora/mine")
+    run = contextwise.train("contextlm-nano", {"data.corpus": corpus, "training.tokens": 500_000})
+    contextwise.evaluate(run, corpus)                         # a notebook shows the table; .plot(), .to_pandas(), .page(path)
+
+Recipes, models and corpora are given by path or name, or as objects. The functions print nothing unless ``verbose`` is set.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from contextwise.base.config import validate
+from contextwise.base.errors import ConfigError
+from contextwise.base.progress import quieten
+from contextwise.base.runs import RunFolder
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from contextwise.comparison.comparison import Comparison
+    from contextwise.data import Corpus
+    from contextwise.evaluation.kernel import Measure, Result, Subject
+    from contextwise.evaluation.measures.curve import CurveResult
+    from contextwise.evaluation.measures.loss import Evaluation
+    from contextwise.experiments.sweep import Sweep
+    from contextwise.experiments.trial.result import TrialResult
+    from contextwise.training import Recipe
+
+    Model = str | Path | RunFolder | PreTrainedModel | Subject
+    Documents = str | Path | Corpus
+    Changes = Mapping[str, Any] | Sequence[str]
+
+
+def prepare(
+    sources: str | Path | Sequence[str | Path],
+    tokenizer: str | Path,
+    out: str | Path,
+    *,
+    verbose: bool = False,
+    **options: Any,
+) -> "Corpus":
+    """Tokenize texts into a corpus folder, as ``contextwise prepare`` does.
+
+    Args:
+        options: as for :func:`contextwise.data.prepare_corpus` (``limit``, ``validation``, ``text_field``, …).
+    """
+    from contextwise.data import prepare_corpus
+
+    with _output(verbose):
+        return prepare_corpus(sources, tokenizer, out, **options)
+
+
+def train(
+    recipe: "str | Path | Mapping[str, Any] | Recipe",
+    changes: "Changes | None" = None,
+    out: str | Path | None = None,
+    *,
+    verbose: bool = False,
+) -> RunFolder:
+    """Train a recipe to its end, or resume it, as ``contextwise train`` does.
+
+    Args:
+        recipe: a file, the name of a recipe of the package, a dictionary of settings, or a recipe.
+        changes: settings in place of the recipe's: ``{"training.tokens": 500_000}``, or ``["training.tokens=500000"]``.
+        out: the run folder; by default the recipe's.
+    """
+    from contextwise.experiments.causality import refuse_leaking_variant
+    from contextwise.training import load_recipe
+    from contextwise.training import train as train_recipe
+
+    loaded = load_recipe(recipe, _plain(changes), out)
+    with _output(verbose):
+        refuse_leaking_variant(loaded)
+        return train_recipe(loaded)
+
+
+def measure(
+    name: "str | Measure",
+    model: "Model",
+    corpus: "Documents | None" = None,
+    *,
+    split: str = "validation",
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    dtype: str | None = None,
+    device: str = "auto",
+    batch_tokens: int | None = None,
+    verbose: bool = False,
+    **settings: Any,
+) -> Any:
+    """Measure a model, or open the result that was made before, as the verb ``name`` does.
+
+    Args:
+        name: of a measure (``evaluate``, ``curve``, ``tasks``, ``ruler``, …), or the measure with its settings.
+        model: a run, a model's folder or Hub name, a loaded model, or a :class:`~contextwise.evaluation.kernel.Subject`.
+        corpus: a prepared corpus or its path, for a measure that needs documents.
+        split: which documents of the corpus.
+        out, overwrite, dtype, device, batch_tokens: as for :func:`contextwise.evaluation.kernel.measure`.
+        settings: of the measure.
+    """
+    from contextwise.evaluation import kernel
+
+    if isinstance(name, str):
+        known = kernel.measures()
+        if name not in known:
+            raise ConfigError(f"there is no measure {name!r}; there are {', '.join(sorted(known))}")
+        name = validate(known[name], settings, f"contextwise.measure({name!r})")
+    elif settings:
+        raise ConfigError(f"{', '.join(settings)}: a measure is given with its settings; change them there")
+    source: Any = str(model.path) if isinstance(model, RunFolder) else model
+    documents = _documents(corpus, split) if corpus is not None else None
+    given: dict[str, Any] = {"dtype": dtype, "device": device, "batch_tokens": batch_tokens}
+    with _output(verbose):
+        return kernel.measure(source, name, documents, out=out, overwrite=overwrite, **given)
+
+
+def evaluate(model: "Model", corpus: "Documents", **options: Any) -> "Evaluation":
+    """Score held-out documents: loss, perplexity, bits per byte. Options: of :func:`measure` and the verb."""
+    return measure("evaluate", model, corpus, **options)
+
+
+def curve(model: "Model", corpus: "Documents", **options: Any) -> "CurveResult":
+    """The loss at each number of visible tokens. Options: of :func:`measure` and the verb."""
+    return measure("curve", model, corpus, **options)
+
+
+def compare(
+    models: "Sequence[str | Path | RunFolder | Result]",
+    corpus: "Documents | None" = None,
+    *,
+    split: str = "validation",
+    verbose: bool = False,
+    **options: Any,
+) -> "Comparison":
+    """Compare runs and models on the same documents, as ``contextwise compare`` does.
+
+    Args:
+        models: runs, evaluations, or models that were evaluated; with a corpus those that lack it are evaluated first.
+        options: as for :func:`contextwise.comparison.comparison.compare` (``reference``, ``all_pairs``, ``unit``, ``label``).
+    """
+    from contextwise.comparison import comparison
+    from contextwise.comparison.compared_runs import evaluate_all
+
+    sources = [str(getattr(model, "path", model)) for model in models]
+    with _output(verbose):
+        results = None if corpus is None else evaluate_all(sources, _documents(corpus, split))
+        return comparison.compare(sources, results=results, **options)
+
+
+def trial(
+    arms: "str | Path | Sequence[str] | Mapping[str, Any]",
+    corpus: "Documents | None" = None,
+    changes: "Changes | None" = None,
+    out: str | Path | None = None,
+    *,
+    verbose: bool = False,
+    **settings: Any,
+) -> "TrialResult":
+    """Decide whether one way to train beats another, or resume a trial, as ``contextwise trial`` does.
+
+    Args:
+        arms: a trial file or the name of a trial of the package; or two arms and more, the reference first; or name -> arm.
+        corpus: a prepared corpus with held-out documents.
+        changes: settings in place of the file's, by dotted key, such as ``{"recipe.model.size": "pico"}``.
+        out: the trial's folder.
+        settings: of the trial: ``seeds``, ``tokens``, ``margin``, ``equal``, ….
+    """
+    from contextwise.experiments.trial import Trial, load_trial
+    from contextwise.reports.trial import run_with_page, trial_command
+
+    file = arms if isinstance(arms, str | Path) else None
+    values = settings | ({} if file is not None else {"arms": arms})
+    if corpus is not None:
+        values["corpus"] = str(getattr(corpus, "path", corpus))
+    planned = Trial(load_trial(file, values, _plain(changes), out))
+    with _output(verbose):
+        return run_with_page(planned, trial_command(planned.path))
+
+
+def sweep(
+    recipe: "str | Path",
+    changes: "Changes | None" = None,
+    out: str | Path | None = None,
+    *,
+    verbose: bool = False,
+) -> "Sweep":
+    """Train a grid of sizes and contexts, or resume it, as ``contextwise sweep`` does.
+
+    Args:
+        recipe: a sweep file, or the name of a sweep of the package.
+        changes: settings in place of the file's, such as ``{"base.seed": 1}``.
+        out: the sweep's folder.
+    """
+    from contextwise.experiments.sweep import load_sweep, run_sweep
+
+    loaded = load_sweep(recipe, _plain(changes), out)
+    with _output(verbose):
+        return run_sweep(loaded)
+
+
+def load(model: "str | Path | RunFolder", dtype: Any = None, device: Any = None) -> "PreTrainedModel":
+    """Load the model of a run, a model's folder or a Hub name, in evaluation mode.
+
+    Args:
+        dtype: a torch data type; by default as saved.
+        device: by default a GPU if there is one.
+    """
+    from contextwise.models import load_generating_model
+
+    source = model.path if isinstance(model, RunFolder) else model
+    return load_generating_model(source, dtype=dtype, device=device)
+
+
+@contextlib.contextmanager
+def _output(verbose: bool) -> Iterator[None]:
+    """Print messages and progress inside the ``with`` block only if they are asked for."""
+    if verbose:
+        yield
+        return
+    from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    from transformers.utils import logging
+
+    bars, of_data, level = (
+        logging.is_progress_bar_enabled(),
+        not are_progress_bars_disabled(),
+        logging.get_verbosity(),
+    )
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    disable_progress_bars()
+    try:
+        with quieten():
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+        if of_data:
+            enable_progress_bars()
+
+
+def _plain(changes: "Changes | None") -> list[str] | dict[str, Any]:
+    """Settings with paths in place of corpora and runs."""
+    if not isinstance(changes, Mapping):
+        return list(changes or [])
+    return {
+        key: str(path) if (path := getattr(value, "path", None)) else value for key, value in changes.items()
+    }
+
+
+def _documents(corpus: "Documents", split: str) -> "Corpus":
+    from contextwise.data import Corpus
+
+    return Corpus.open(getattr(corpus, "path", corpus), split=split)

@@ -1,0 +1,82 @@
+"""Registration of this package's models with transformers' Auto classes, without importing transformers or torch.
+
+Both take seconds to import. So the models are registered when a configuration of an unknown type is first looked up:
+``AutoModelForCausalLM.from_pretrained`` and ``AutoConfig`` look it up by the ``model_type`` in ``config.json``.
+"""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+CONFIGURATIONS = "transformers.models.auto.configuration_auto"
+
+
+def register_when_needed() -> None:
+    """Let transformers ask this package for configurations that it does not know, now or once it is imported."""
+    if CONFIGURATIONS in sys.modules:
+        _ask_for_unknown_types(sys.modules[CONFIGURATIONS])
+    elif not any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _WhenImported())
+
+
+def _ask_for_unknown_types(module: Any) -> None:
+    known = module.CONFIG_MAPPING
+    stock: Any = type(known)
+    if hasattr(stock, "asks_contextwise"):
+        return
+
+    class Mapping(stock):
+        """The configurations by type; at an unknown type, those of this package are registered first."""
+
+        asks_contextwise = True
+
+        def __contains__(self, key: object) -> bool:
+            return super().__contains__(key) or (_register() and super().__contains__(key))
+
+        def __getitem__(self, key: str) -> Any:
+            if not super().__contains__(key):
+                _register()
+            return super().__getitem__(key)
+
+        def __reduce__(self) -> Any:
+            return stock._from_pickle, super().__reduce__()[1]
+
+    known.__class__ = Mapping
+
+
+def _register() -> bool:
+    spec: Any = importlib.import_module("contextwise.models.spec")
+    # While the module is being imported, the lookup is its own.
+    if hasattr(spec, "register_models"):
+        spec.register_models()
+    return True
+
+
+class _WhenImported(MetaPathFinder):
+    """Finds transformers' module of configurations as usual, and changes it once it is imported."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != CONFIGURATIONS:
+            return None
+        spec = PathFinder.find_spec(fullname, path)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+class _Loader(Loader):
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.loader.exec_module(module)
+        _ask_for_unknown_types(module)

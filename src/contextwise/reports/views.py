@@ -1,0 +1,192 @@
+"""Results in a notebook: the page of each kind of result, and the table, figure and data frame that are taken from it."""
+
+import re
+from collections.abc import Iterator
+from functools import singledispatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import plotly.graph_objects as go
+from rich.console import Group
+from rich.padding import Padding
+
+from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import count, duration
+from contextwise.base.runs import RunFolder
+from contextwise.base.tables import Column, Table
+from contextwise.comparison.comparison import Comparison
+from contextwise.evaluation.kernel import Result, measures
+from contextwise.evaluation.measures.curve import CurveResult
+from contextwise.evaluation.measures.loss import Evaluation
+from contextwise.experiments.trial.result import TrialResult
+from contextwise.experiments.trial.settings import RESOLVED
+from contextwise.reports import page
+from contextwise.reports.page import Page, Plot, Section, markup, scatter, shown
+from contextwise.reports.runs import report_page
+from contextwise.reports.trial import trial_command, trial_page
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLOURS = re.findall(r"--series-\d: (#\w+)", page.asset("base.css"))[:6]
+"""Colours of the series on a light ground, as on pages."""
+
+
+@singledispatch
+def page_of(result: Any) -> Page:
+    """The page of a result."""
+    raise ConfigError(f"a {type(result).__name__} has no page")
+
+
+@page_of.register(RunFolder)
+def _(result: RunFolder) -> Page:
+    return report_page([result])
+
+
+@page_of.register(Comparison)
+def _(result: Comparison) -> Page:
+    return report_page([], result)
+
+
+@page_of.register(TrialResult)
+def _(result: TrialResult) -> Page:
+    recipe = (result.path / RESOLVED).read_text(encoding="utf-8")
+    return trial_page(result, recipe, trial_command(result.path))
+
+
+@page_of.register(Result)
+def _(result: Result) -> Page:
+    parts = list(_parts(measures()[result.measure].table(result.summary)))
+    return _measured(result, Section("Result", parts))
+
+
+@page_of.register(Evaluation)
+def _(result: Evaluation) -> Page:
+    documents = result.documents
+    tokens, nats = (documents[name].to_numpy() for name in ("tokens", "nats"))
+    scored = tokens > 0
+    loss = nats[scored] / tokens[scored]
+    points = scatter(tokens[scored], loss, 0, "%{x:,} tokens: %{y:.4f}", mode="markers")
+    xaxis, yaxis = {"title": "tokens of the document", "type": "log"}, {"title": "loss, nats per token"}
+    mean = page.level(float(np.sum(nats) / np.sum(tokens)))
+    layout = page.figure([points], xaxis=xaxis, yaxis=yaxis, shapes=[mean])
+    plot = Plot(
+        "documents", layout, "Loss of each document", "A point is a document; the line is the loss of all."
+    )
+    parts = list(_parts(measures()[result.measure].table(result.summary)))
+    return _measured(result, Section("Result", parts), Section("Document by document", [plot]))
+
+
+@page_of.register(CurveResult)
+def _(result: CurveResult) -> Page:
+    bins = [each for each in result.bins if each["targets"]]
+    at = [(each["visible_from"] * each["visible_to"]) ** 0.5 for each in bins]
+    loss = [each["loss"] for each in bins]
+    limits = {"array": [each["high"] - each["loss"] for each in bins if each["high"] is not None]}
+    limits["arrayminus"] = [each["loss"] - each["low"] for each in bins if each["low"] is not None]
+    known = len(limits["array"]) == len(limits["arrayminus"]) == len(bins)
+    bars = {"error_y": limits} if known else {}
+    line = scatter(at, loss, 0, "%{x:.0f} visible: %{y:.4f}", mode="lines+markers", **bars)
+    xaxis, yaxis = {"title": "visible tokens", "type": "log"}, {"title": "loss, nats per token"}
+    plot = Plot(
+        "curve", page.figure([line], xaxis=xaxis, yaxis=yaxis), "Loss at each number of visible tokens"
+    )
+    parts = list(_parts(measures()[result.measure].table(result.summary)))
+    return _measured(result, Section("Result", parts), Section("The curve", [plot]))
+
+
+def _measured(result: Result, *sections: Section) -> Page:
+    model, label = Path(result.summary["model"]).name, result.summary.get("label") or ""
+    return Page(f"{result.measure}: {model}", sections, f"{result.summary['model']} · {label}".rstrip(" ·"))
+
+
+def _parts(shown: Any) -> Iterator[str | Table]:
+    """The sentences and tables of what a measure prints on the terminal."""
+    if isinstance(shown, Group):
+        for part in shown.renderables:
+            yield from _parts(part)
+    elif isinstance(shown, Padding):
+        yield from _parts(shown.renderable)
+    elif isinstance(shown, Table):
+        yield shown
+    elif text := str(getattr(shown, "plain", shown)).strip():
+        yield text
+
+
+def _of_run(run: RunFolder) -> Table:
+    """Name, state, losses and cost of a run."""
+    recipe, metrics = run.recipe(), run.metrics()
+    rows: list[list[Any]] = [["name", str(recipe.get("name"))], ["seed", str(recipe.get("seed"))]]
+    if run.finished:
+        known = run.summary()
+        rows.append(["parameters", count(known["parameters"])])
+        rows.append(["tokens", f"{known['tokens']:,} in {known['steps']:,} steps"])
+        rows.append(["training time", duration(known["seconds"])])
+    else:
+        step = max((row.get("step", 0) for row in metrics), default=0)
+        rows.append(["state", f"not finished, at step {step:,}"])
+    for kind in ("train", "validation"):
+        losses = [row["loss"] for row in metrics if row.get("kind") == kind]
+        rows += [[f"{kind.replace('train', 'training')} loss", f"{losses[-1]:.4f}"]] if losses else []
+    return Table(f"Run {run.path}", [Column("", "text"), Column("", "text", align="left")], rows)
+
+
+def html_of(result: Any) -> str:
+    """A result for a notebook: its conclusions and its first tables."""
+    if isinstance(result, RunFolder):
+        return shown(_of_run(result)) if result.exists else shown(f"no run at {result.path}")
+    whole = page_of(result)
+    tables = next(
+        ([part for part in section.parts if not isinstance(part, Plot)] for section in whole.sections), []
+    )
+    head = markup("<h4>{title}</h4>", title=whole.title)
+    return "\n".join([head, *(f"<p>{shown(each)}</p>" for each in whole.result), page.joined(tables)])
+
+
+def figure_of(result: Any) -> go.Figure:
+    """The first figure of the page of a result, in the colours of pages.
+
+    Raises:
+        ConfigError: the page has no figure.
+    """
+    plots = [part for section in page_of(result).sections for part in section.parts if isinstance(part, Plot)]
+    if not plots:
+        raise ConfigError(f"a {type(result).__name__} of {getattr(result, 'path', '')} has no figure")
+    values = plots[0].figure
+    figure = go.Figure(values["data"], values["layout"])
+    for trace in figure.data:
+        series = (trace.meta or {}).get("series")
+        colour = "#333333" if series is None else COLOURS[series % len(COLOURS)]
+        trace.update(
+            {part: {"color": colour} for part in ("line", "marker", "error_x", "error_y") if part in trace}
+        )
+    return figure.update_layout(template="plotly_white")
+
+
+@singledispatch
+def frame_of(result: Any) -> "pd.DataFrame":
+    """The numbers of a result: by default those of the first table of its page."""
+    tables = (
+        part for section in page_of(result).sections for part in section.parts if isinstance(part, Table)
+    )
+    return next(tables).to_pandas()
+
+
+@frame_of.register(RunFolder)
+def _(result: RunFolder) -> "pd.DataFrame":
+    import pandas as pd
+
+    return pd.DataFrame(result.metrics())
+
+
+@frame_of.register(Evaluation)
+def _(result: Evaluation) -> "pd.DataFrame":
+    return result.documents.to_pandas()
+
+
+@frame_of.register(CurveResult)
+def _(result: CurveResult) -> "pd.DataFrame":
+    import pandas as pd
+
+    return pd.DataFrame(result.bins)
