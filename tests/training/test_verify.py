@@ -85,7 +85,7 @@ def another_seed(run):
     [
         (lambda run: flip(run.model / "model.safetensors"), "model", "model.safetensors has changed"),
         (lambda run: flip(run.model / "tokenizer.json"), "model", "tokenizer.json has changed"),
-        (lambda run: (run.model / MANIFEST).unlink(), "model", "cannot be read"),
+        (lambda run: (run.model / MANIFEST).unlink(), "model", "it has no manifest.json"),
         (lambda run: flip(run.summary_file), "summary.json", "summary"),
         (
             lambda run: (run.checkpoints / "step-12" / MANIFEST).write_text('{"files":{}}'),

@@ -62,8 +62,8 @@ def damage(folder: Path, *, required: bool = True, unread: str = "", alone: str 
         alone: name of the only file to check.
     """
     file = folder / MANIFEST
-    if not required and not file.exists():
-        return None
+    if not file.exists():
+        return f"it has no {MANIFEST}" if required else None
     try:
         manifest = json.loads(file.read_text(encoding="utf-8"))
         if not required and not (isinstance(manifest, dict) and manifest.get("format") == _SEALED):
