@@ -10,7 +10,7 @@ Recipes, models and corpora are given by path or name, or as objects. The functi
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from contextwise.experiments.trial.result import TrialResult
     from contextwise.training import Recipe
 
-    Model = str | Path | RunFolder | PreTrainedModel | Subject
-    Documents = str | Path | Corpus
-    Changes = Mapping[str, Any] | Sequence[str]
+    Model: TypeAlias = str | Path | RunFolder | PreTrainedModel | Subject
+    Documents: TypeAlias = str | Path | Corpus
+    Changes: TypeAlias = Mapping[str, Any] | Sequence[str]
 
 
 def prepare(
@@ -254,4 +254,4 @@ def _plain(changes: "Changes | None") -> list[str] | dict[str, Any]:
 def _documents(corpus: "Documents", split: str) -> "Corpus":
     from contextwise.data import Corpus
 
-    return Corpus.open(getattr(corpus, "path", corpus), split=split)
+    return Corpus.open(corpus.path if isinstance(corpus, Corpus) else corpus, split=split)

@@ -74,6 +74,8 @@ class Body(nn.Module):
     Its modules are those of the model, without the head.
     """
 
+    whole: Any
+
     def __init__(self, model: "CausalLanguageModel") -> None:
         super().__init__()
         self.__dict__["whole"] = model  # not a submodule

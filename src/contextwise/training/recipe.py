@@ -368,8 +368,9 @@ def load_recipe(
         path = recipe_path(recipe)
         values, name, where = read_yaml(path), path.stem, f"the recipe {recipe}"
     else:
-        known = isinstance(recipe, Recipe)
-        values = recipe.resolved() | {"output": recipe.output} if known else dict(recipe)
+        values = (
+            (recipe.resolved() | {"output": recipe.output}) if isinstance(recipe, Recipe) else dict(recipe)
+        )
         name, where = "run", "the recipe"
     data = with_overrides(values, overrides or [])
     if output is not None:
