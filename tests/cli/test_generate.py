@@ -124,7 +124,7 @@ def test_a_models_own_sampling_settings_are_overruled() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"temperature": 0.0}, "the temperature is 0.0, but must be a positive number.*set greedy"),
+        ({"temperature": 0.0}, "the temperature is 0.0, but must lie between .*set greedy"),
         ({"temperature": float("nan")}, "the temperature is nan"),
         ({"top_k": 0}, "top-k is 0, but must be at least 1"),
         ({"top_p": 1.5}, "top-p is 1.5, but must lie between 0 and 1"),

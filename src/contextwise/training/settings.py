@@ -21,8 +21,8 @@ from contextwise.objectives import AnyObjective
 from contextwise.objectives.kind import Kind
 from contextwise.objectives.metadata import MetadataSettings
 
-DEEPEST, WIDEST, LONGEST, MOST_WORDS, FASTEST = 1024, 2**20, 2**24, 2**24, 1e3
-"""Bounds of layers, of widths and heads, of contexts, of vocabularies, and of rates."""
+DEEPEST, WIDEST, LONGEST, MOST_WORDS = 1024, 2**20, 2**24, 2**24
+"""Bounds of layers, of widths and heads, of contexts, and of vocabularies."""
 
 
 class ReplaySettings(Settings):
@@ -438,7 +438,7 @@ class TrainingSettings(Settings):
         0.3, gt=0, description="tokens of all steps below tokens_per_step; below 1, a share of the run"
     )
     micro_batch_tokens: int | None = Field(None, ge=1, description="maximum in a forward pass of a process")
-    learning_rate: float | None = Field(None, gt=0, le=FASTEST, description="by default that of the size")
+    learning_rate: float | None = Field(None, gt=0, description="by default that of the size")
     minimum_learning_rate: float | None = Field(
         None,
         ge=0,
@@ -464,13 +464,13 @@ class TrainingSettings(Settings):
     optimizer: Literal["adamw", "muon"] = Field(
         "adamw", description="muon: Muon for the matrices of the blocks, AdamW for the rest"
     )
-    muon_learning_rate: float = Field(0.02, gt=0, le=FASTEST)
+    muon_learning_rate: float = Field(0.02, gt=0)
     muon_momentum: float = Field(0.95, ge=0, lt=1)
-    muon_weight_decay: float = Field(0.01, ge=0, le=FASTEST)
+    muon_weight_decay: float = Field(0.01, ge=0)
     muon_adjustment: Literal["original", "match_rms_adamw"] = Field(
         "original", description="how Muon's rate depends on a matrix's shape, as torch.optim.Muon names it"
     )
-    weight_decay: float = Field(0.1, ge=0, le=FASTEST)
+    weight_decay: float = Field(0.1, ge=0)
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.95, ge=0, lt=1)
     clip: float = Field(1.0, ge=0, description="maximum gradient norm; 0 disables clipping")
