@@ -188,7 +188,9 @@ class Subject:
     def run_context(self) -> int | None:
         """Tokens of text in a training window of the run; None for a model that is no run."""
         context = self.run.recipe().get("data", {}).get("context") if self.run else None
-        return context - _prompt_tokens(self.config) if isinstance(context, int) else None
+        if not isinstance(context, int) or self.run is None:
+            return None
+        return context - _prompt_tokens(self.config) if self.run.model.exists() else context
 
     @property
     def trained_context(self) -> int | None:
