@@ -7,7 +7,6 @@ Both take seconds to import. So the models are registered when a configuration o
 import importlib
 import sys
 from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
@@ -20,7 +19,7 @@ def register_when_needed() -> None:
     if CONFIGURATIONS in sys.modules:
         _ask_for_unknown_types(sys.modules[CONFIGURATIONS])
     elif not any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _WhenImported())
+        sys.meta_path.insert(0, _WhenImported())  # type: ignore[arg-type]
 
 
 def _ask_for_unknown_types(module: Any) -> None:
@@ -56,8 +55,11 @@ def _register() -> bool:
     return True
 
 
-class _WhenImported(MetaPathFinder):
-    """Finds transformers' module of configurations as usual, and changes it once it is imported."""
+class _WhenImported:
+    """Finds transformers' module of configurations as usual, and changes it once it is imported.
+
+    The base classes of finders and loaders are left out: their module imports much more.
+    """
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -66,12 +68,12 @@ class _WhenImported(MetaPathFinder):
             return None
         spec = PathFinder.find_spec(fullname, path)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
+            spec.loader = _Loader(spec.loader)  # type: ignore[assignment]
         return spec
 
 
-class _Loader(Loader):
-    def __init__(self, loader: Loader) -> None:
+class _Loader:
+    def __init__(self, loader: Any) -> None:
         self.loader = loader
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
