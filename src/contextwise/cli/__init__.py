@@ -198,8 +198,10 @@ def _status_of_command() -> int:
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException as error:
-        of_output = isinstance(error, OSError) and error.filename is None and _output_is_full()
-        status = _output_failed(error) if of_output else _report(error, show_traceback)
+        if isinstance(error, OSError) and error.filename is None and _output_is_full():
+            status = _output_failed(error)
+        else:
+            status = _report(error, show_traceback)
     if stopping.received.raised:
         if first_process():
             console.print(stopping.message())

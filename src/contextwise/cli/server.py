@@ -9,7 +9,6 @@ import asyncio
 import hmac
 import json
 import socket
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -18,6 +17,7 @@ import uvicorn
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
+from starlette.types import Message, Receive, Scope, Send
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cli.serving.chat_completion import ChatCompletionHandler
 from transformers.cli.serving.completion import CompletionHandler
@@ -32,9 +32,6 @@ from contextwise.models import load_model, load_tokenizer
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 BODY_BYTES, BODY_SECONDS = 2**20, 30
 DEFAULT_TOKENS = 256
-Scope = dict[str, Any]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
 
 
 def _text(value: Any) -> Any:
@@ -143,9 +140,9 @@ class Guard:
             if body is None:
                 await refused(413, f"the request is larger than {BODY_BYTES:,} bytes")(scope, receive, send)
                 return
-            first: list[dict[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
+            first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-            async def replayed() -> dict[str, Any]:
+            async def replayed() -> Message:
                 return first.pop() if first else await receive()
 
             await self.app(scope, replayed, send)
