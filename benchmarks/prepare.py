@@ -150,6 +150,7 @@ def main(arguments: list[str] | None = None) -> None:
         for turn in range(options.rounds):
             for way in (*options.ways[turn % len(runs) :], *options.ways[: turn % len(runs)]):
                 runs[way].append(peak_memory(MODULE, "--child", way, tokenizer, text))
+                print(f"{way}: {megabytes / runs[way][-1]['seconds']:.2f} MB/s", flush=True)
     seconds = {way: [run["seconds"] for run in results] for way, results in runs.items()}
     speeds = {way: megabytes / statistics.median(times) for way, times in seconds.items()}
     peaks = {way: max(run["bytes"] for run in results) for way, results in runs.items()}

@@ -28,7 +28,7 @@ class DemoScale:
     timed_tokens: int = 128
 
 
-FULL = DemoScale(("tokens=262144", "seeds=6"))
+FULL = DemoScale(("tokens=131072", "seeds=6"))
 QUICK = DemoScale(
     ("tokens=40960", "seeds=4", "recipe.model.size=pico", "recipe.training.tokens_per_step=1024"),
     documents=160,
