@@ -61,7 +61,6 @@ def test_points_of_all_runs_that_measured_any(sweep):
     [
         ({"flops": None}, "flops of the curve row of step 9 is None, no number"),
         ({"best_context_loss": "x"}, "best_context_loss of the curve row of step 9 is 'x', no number"),
-        ({"step": None}, "step of the curve row of step None is None, no number"),
     ],
 )
 def test_a_damaged_measurement_is_named(sweep, changes, said):

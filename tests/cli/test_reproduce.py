@@ -101,7 +101,7 @@ def test_a_table_is_printed_beside_the_papers_and_written(contextwise, workplace
     assert status == 0
     assert "from the start" not in errors
     entropy = outcome(workplace, "entropy")["figures"]
-    assert len(entropy["eigenvalues"]["8"]) == 12
+    assert len(entropy["last state"]["eigenvalues"]["8"]) == 12
     assert set(entropy["losses"]) == {"4", "5", "6", "8"}
 
 

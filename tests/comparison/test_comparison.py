@@ -361,5 +361,5 @@ class TestRefusals:
 
     def test_a_damaged_table(self, runs):
         (Path(runs[0]) / "evaluation" / "books-validation" / "documents.parquet").write_bytes(b"PAR1 no")
-        with pytest.raises(DataError, match=r"documents\.parquet cannot be read"):
+        with pytest.raises(DataError, match=r"documents\.parquet has changed"):
             compare(runs)

@@ -210,7 +210,7 @@ def test_a_folder_created_by_another_process(
         (tmp_path / "out" / "theirs").touch()
 
     monkeypatch.setattr(module, "write_manifest", and_another_run_finishes)
-    with pytest.raises(DataError, match="was created by another process while the corpus was written"):
+    with pytest.raises(DataError, match="already exists; choose another folder"):
         prepare_corpus(stories, "bytes", tmp_path / "out")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["theirs"]
 

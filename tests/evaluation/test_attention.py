@@ -297,5 +297,5 @@ def test_models_that_cannot_read(saved):
     broken = GPT2LMHeadModel(gpt2())
     with torch.no_grad():
         broken.transformer.ln_f.weight.fill_(float("nan"))
-    with pytest.raises(CheckpointError, match="gives losses that are not finite"):
+    with pytest.raises(CheckpointError, match="hold numbers that are not finite"):
         read_with_models([saved(broken, "broken")], TEXT)

@@ -116,6 +116,7 @@ def test_an_export_holds_no_code_no_pickle_and_no_folder_of_this_machine(tmp_pat
             "tokenizer.json",
             "tokenizer_config.json",
             "LICENSE",
+            "manifest.json",
         )
     }
     assert (

@@ -8,7 +8,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from contextwise.base.config import with_overrides
-from contextwise.base.errors import ConfigError, DataError, Interrupted
+from contextwise.base.errors import ConfigError, DataError, IncompleteError
 from contextwise.base.progress import say
 from contextwise.cli.common import Device, Dtype, SummaryAsJson, show, show_json, show_line, verb
 from contextwise.evaluation.measures.entropy import Entropy, EntropyResult
@@ -230,7 +230,7 @@ def judge(
         show(judging_tables(summary))
     say(f"written to {folder}/")
     if missing := summary["missing"]:
-        raise Interrupted(
+        raise IncompleteError(
             f"{missing:,} of {missing + summary['judgments']:,} judgments are missing: {summary['why_missing']}; run the same "
             "command again to make the missing requests"
         )

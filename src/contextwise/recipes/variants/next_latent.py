@@ -40,16 +40,17 @@ class NextLatent(nn.Module):
         super().__init__()
         self.horizon, self.regression, self.divergence = horizon, regression, divergence
         width = model.get_output_embeddings().weight.shape[1]
+        last = nn.Linear(width, width)
         self.dynamics = nn.Sequential(
             nn.LayerNorm(2 * width),
             nn.Linear(2 * width, width),
             nn.GELU(),
             nn.Linear(width, width),
             nn.GELU(),
-            nn.Linear(width, width),
+            last,
         )
         self.dynamics.apply(model._init_weights)
-        nn.init.zeros_(self.dynamics[-1].weight)
+        nn.init.zeros_(last.weight)
 
     def predicted(self, hidden_BTD: Tensor, embedded_BTD: Tensor) -> Tensor:
         """The next hidden states, given the current ones and the embeddings of the next tokens."""

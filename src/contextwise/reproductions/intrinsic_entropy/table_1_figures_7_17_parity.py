@@ -197,9 +197,12 @@ class ParityEntropy(OneModel):
         model, samples = opened(*self.train(folder).runs)
         measured = measure_contexts(model, samples, self.contexts, self.samples)
         losses = {context: loss.loss for context, loss in measured.items()}
-        middle = -(-model.config.num_hidden_layers // 2)
+        views: dict[str, dict[str, int]] = {"last state": {}}
+        if isinstance(model, ParityTransformer):
+            middle = -(-model.config.num_hidden_layers // 2)
+            views = {f"after block {middle}": {"blocks": middle}, **views}
         outcome = Outcome([], [], {"losses": losses})
-        for name, layer in {f"after block {middle}": {"blocks": middle}, "last state": {}}.items():
+        for name, layer in views.items():
             spectra = {
                 c: feature_eigenvalues(model, samples, c, self.samples, **layer) for c in self.contexts
             }

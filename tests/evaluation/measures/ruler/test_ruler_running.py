@@ -177,7 +177,7 @@ def test_a_model_whose_logits_are_nan_has_no_accuracy_of_zero(
         damaged.transformer.h[0].mlp.c_fc.weight[0, 0] = float("nan")
     damaged.save_pretrained(tmp_path / "nan")
     BYTES.save_pretrained(tmp_path / "nan")
-    with pytest.raises(CheckpointError, match=r"logits are not numbers \(NaN\), so it has no answers"):
+    with pytest.raises(CheckpointError, match="hold numbers that are not finite"):
         measured(tmp_path / "nan", squad, tmp_path / "out")
     assert not (tmp_path / "out").exists() and not (tmp_path / "out.unfinished").exists()
 
