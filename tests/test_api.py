@@ -100,17 +100,23 @@ def test_the_package_lists_its_functions_and_no_internals():
         assert getattr(contextwise, name) is not None
 
 
-def test_importing_is_quick_and_registers_the_models(results):
-    """Nothing heavy is imported; models load by the Auto classes, imported before or after this package."""
+LOAD = "from transformers import AutoModelForCausalLM as Auto"
+
+
+@pytest.mark.slow
+def test_models_load_where_the_package_is_imported_last(results):
     folder = results["run"].path / "model"
-    orders = (
-        "import contextwise; from transformers import AutoModelForCausalLM as Auto",
-        "from transformers import AutoModelForCausalLM as Auto; import contextwise",
-    )
-    for order in orders:
-        code = f"{order}; print(type(Auto.from_pretrained({str(folder)!r})).__name__)"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert done.stdout == "ContextLMForCausalLM\n", done.stderr
+    code = f"{LOAD}; import contextwise; print(type(Auto.from_pretrained({str(folder)!r})).__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "ContextLMForCausalLM\n", done.stderr
+
+
+def test_importing_is_quick_and_registers_the_models(results):
+    """Nothing heavy is imported; models load by the Auto classes."""
+    folder = results["run"].path / "model"
+    code = f"import contextwise; {LOAD}; print(type(Auto.from_pretrained({str(folder)!r})).__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "ContextLMForCausalLM\n", done.stderr
     code = "import contextwise, sys; print([name for name in ('torch', 'transformers', 'pydantic') if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
     assert Path(contextwise.__file__).is_file()
