@@ -3,7 +3,7 @@
 import gc
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,8 +30,8 @@ settings.register_profile("explore", derandomize=False, max_examples=200, print_
 settings.load_profile("ci")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before xdist's own hook, which reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     """Say which tests share a worker (``--dist loadgroup``): those of a file, of CUE's runs, and of forked processes."""
     forking, large = set(), {}
     for module in {item.module for item in items}:
@@ -45,6 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(
         key=lambda item: not large[item.nodeid]
     )  # the largest groups first, so that no worker waits at the end
+    yield
 
 
 def pytest_configure(config: pytest.Config) -> None:
