@@ -11,6 +11,7 @@ from contextwise.base.files import PARTIAL
 from faults import POWER_FAILS, Disk, fresh, no_file_above, tree, until_power_fails
 from processes import _FORKS
 from small import recipe_values, save_model, small_gpt2, write_documents
+from sweeping import sweep_values
 
 SAME_BYTES = ("out/corpus/", "model/", "out/v.npy", "out/shared/")
 """Files that two runs of a command write alike; others hold times."""
@@ -25,7 +26,14 @@ COMMANDS = {
     "export": "export model --out out/shared",
     "report": "report old/run --out out/report.html",
     "report again": "report old/run --out old/report.html",
+    "compare": "compare old/run model --corpus old/corpus --out out/compared.json --html out/compared.html",
+    "trial": "trial trial.yaml --out out/trial",
+    "sweep": "sweep sweep.yaml --out out/sweep",
 }
+MANY = [
+    pytest.param(name, marks=pytest.mark.slow) if name in ("trial", "sweep") else name for name in COMMANDS
+]
+"""The names, of which those that train several runs are slow."""
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +54,22 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     del values["output"]
     values["data"]["corpus"] = "old/corpus"
     (folder / "recipe.yaml").write_text(yaml.safe_dump(values))
+    trial = {
+        "corpus": "old/corpus",
+        "arms": ["gpt2", "pm"],
+        "tokens": 128,
+        "seeds": 2,
+        "rates": "fixed",
+        "limit": 6,
+    }
+    trial["recipe"] = {key: values[key] for key in ("data", "training")} | {
+        "model": {"layers": 1, "width": 16, "heads": 2}
+    }
+    (folder / "trial.yaml").write_text(yaml.safe_dump(trial))
+    sweep = sweep_values(
+        Path("old/corpus"), Path("unused"), grid={"data.context": [16], "training.steps": [4]}
+    )
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
     save_model(folder / "model", small_gpt2())
     corpus = Corpus.open(folder / "old" / "corpus", "validation")
     measure(folder / "model", Loss(limit=1), corpus, out=folder / "old" / "loss")
@@ -95,7 +119,7 @@ def finished(
 
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", MANY)
 def test_every_operation_on_files_may_fail(
     contextwise, template: Path, tmp_path: Path, name: str, every: bool
 ) -> None:
@@ -116,7 +140,7 @@ def test_every_operation_on_files_may_fail(
 
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", MANY)
 def test_no_file_may_grow(contextwise, template: Path, tmp_path: Path, name: str, every: bool) -> None:
     command, before = COMMANDS[name], tree(template)
     expected, _ = whole(contextwise, template, tmp_path / "whole", command)
@@ -137,7 +161,7 @@ def test_no_file_may_grow(contextwise, template: Path, tmp_path: Path, name: str
 
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", MANY)
 def test_after_a_power_failure_the_same_command_succeeds(
     contextwise, template: Path, tmp_path: Path, name: str, every: bool
 ) -> None:

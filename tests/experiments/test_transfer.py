@@ -61,7 +61,7 @@ def test_the_verb_trains_checks_and_answers(corpus_folder, contextwise):
     recipe = recipe_values(corpus_folder, contextwise.folder / "unused", steps=2, evaluate_every=0)
     recipe.pop("output")
     (contextwise.folder / "small.yaml").write_text(yaml.safe_dump(recipe))
-    line = "transfer small.yaml --widths 16,32 --factors 0.5,1,2 --seeds 1 --out out"
+    line = "transfer small.yaml --widths 16,32 --factors 0.5,1,2 --seeds 2 --out out"
     status, output, errors = contextwise(line, "--json")
     assert status == 0, errors
     result = json.loads(output)
@@ -69,7 +69,7 @@ def test_the_verb_trains_checks_and_answers(corpus_folder, contextwise):
     measured = {each["name"] for each in result["coordinates"]}
     assert measured >= {"backbone", "predictor", "gate", "logits", "change of logits"}
     assert json.loads((contextwise.folder / "out/transfer.json").read_text()) == result
-    assert len(list((contextwise.folder / "out/runs").iterdir())) == 6
+    assert len(list((contextwise.folder / "out/runs").iterdir())) == 12
     assert "Mean size of activations after 10 steps" in contextwise.words(line)
 
 
@@ -80,6 +80,7 @@ def test_the_verb_trains_checks_and_answers(corpus_folder, contextwise):
         ({"widths": [32, 16]}, "must be ascending"),
         ({"factors": [-1.0, 1.0, 2.0]}, "must be above 0"),
         ({"factors": [1.0, 2.0]}, "at least 3"),
+        ({"seeds": [0]}, "at least 2"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(corpus_folder, tmp_path, settings, sentence):
@@ -94,7 +95,7 @@ def test_a_pretrained_model_has_no_other_width(corpus_folder, tmp_path):
         load_transfer(given)
 
 
-def test_µp_keeps_the_sizes_of_activations(corpus_folder, tmp_path):
+def test_mup_keeps_the_sizes_of_activations(corpus_folder, tmp_path):
     """Under the standard parametrization logits grow; under µP they do not."""
     slopes = {}
     for name in ("standard", "mup"):

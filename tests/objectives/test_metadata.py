@@ -1,6 +1,7 @@
 """Metadata in windows: the text is that of plain windows, conditions have no loss, appended metadata has."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -28,13 +29,16 @@ BLOCKS = ["who: Ann\nday: Wednesday 29 May 1985\n\n", "", "who: Bob\n\n"]
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     """Three documents in bytes, for training and held out."""
-    folder = tmp_path_factory.mktemp("metadata")
+    return prepared(tmp_path_factory.mktemp("metadata"), ROWS)
+
+
+def prepared(folder, rows, **options):
     sources = []
     for split, end in [("train", ""), ("validation", "!")]:  # no text is in two splits
         file = folder / f"{split}.jsonl"
-        file.write_text("".join(json.dumps(row | {"text": row["text"] + end}) + "\n" for row in ROWS))
+        file.write_text("".join(json.dumps(row | {"text": row["text"] + end}) + "\n" for row in rows))
         sources.append(f"{split}={file}")
-    return prepare_corpus(sources, "bytes", folder / "corpus").path
+    return prepare_corpus(sources, "bytes", folder / "corpus", **options).path
 
 
 def recipe(path, output="unused", context=48, steps=12, **metadata):
@@ -111,6 +115,21 @@ def test_a_run_is_scored_with_and_without(path, tmp_path):
     # A document without metadata has the loss that it has without.
     one, other = (result.documents["nats"].to_numpy()[1] for result in (without, given))
     assert one == pytest.approx(other, abs=1e-5)
+
+
+def test_other_metadata_of_the_same_text_is_another_question(path, tmp_path):
+    mine = shutil.copytree(path, tmp_path / "corpus")
+    run = train(recipe(mine, tmp_path / "run", steps=2))
+    before = Corpus.open(mine, split="validation")
+    old, plain = measure(run.path, Loss(metadata=["who"]), before), measure(run.path, Loss(), before)
+    prepared(tmp_path, [row | {"who": "Eve"} for row in ROWS], overwrite=True)
+    after = Corpus.open(mine, split="validation")
+    assert after.fingerprint == before.fingerprint
+    new = measure(run.path, Loss(metadata=["who"]), after)
+    assert new.path != old.path and new.summary["nats"] != old.summary["nats"]
+    assert measure(run.path, Loss(), after).path == plain.path
+    with pytest.raises(DataError, match=r"is finished, but data.metadata is not what it was trained on"):
+        train(recipe(mine, run.path, steps=2))
 
 
 def test_what_cannot_be_is_refused(path):

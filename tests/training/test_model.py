@@ -72,6 +72,16 @@ def test_training_starts_at_the_loss_of_the_pretrained_model(backbone, corpus_fo
     assert train(Recipe.model_validate(fresh)).metrics("train")[0]["loss"] > losses[0][0] + 0.1
 
 
+def test_a_run_knows_the_weights_that_it_started_from(backbone, corpus_folder, tmp_path):
+    start = shutil.copytree(backbone, tmp_path / "start")
+    values = values_from(start, corpus_folder, tmp_path / "run")
+    train(Recipe.model_validate(values))
+    shutil.rmtree(start)
+    train(Recipe.model_validate(recipe_values(corpus_folder, start, steps=2)))
+    with pytest.raises(DataError, match=r"is finished, but model\.pretrained is not what it was trained on"):
+        train(Recipe.model_validate(values))
+
+
 def test_all_weights_move_where_nothing_is_frozen(backbone, corpus_folder, tmp_path):
     values = values_from(backbone, corpus_folder, tmp_path / "run", context_predictor={"predictor_layers": 1})
     before, after = weights(backbone), weights(train(Recipe.model_validate(values)).path)

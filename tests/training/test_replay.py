@@ -293,9 +293,7 @@ class TestRefusals:
     def test_an_old_corpus_that_changed(self, begun, tmp_path):
         mine, run = begun
         prepare_old(tmp_path, seed=1)
-        with pytest.raises(
-            CheckpointError, match=f"the corpus {mine[0]} is not the one that {run} was trained on"
-        ):
+        with pytest.raises(CheckpointError, match=f"the corpus {mine[0]} is not what {run} was trained on"):
             train(recipe(mine, run))
 
     def test_an_old_corpus_that_is_damaged(self, begun):

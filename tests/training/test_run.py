@@ -364,7 +364,7 @@ def test_changed_data_refuses_to_resume(corpus_folder, tmp_path):
     shutil.copytree(corpus_folder, tmp_path / "corpus")
     values = half_done(tmp_path / "corpus", tmp_path / "run")
     prepare_corpus(text, "bytes", tmp_path / "corpus", validation=0.1, overwrite=True)
-    with pytest.raises(CheckpointError, match="not the one that .* was trained on"):
+    with pytest.raises(CheckpointError, match="is not what .* was trained on"):
         train(Recipe.model_validate(values))
 
 
@@ -387,9 +387,7 @@ def test_a_finished_run_of_other_data_is_not_finished_already(corpus_folder, tmp
     )
     train(recipe)
     prepare_corpus(text, "bytes", tmp_path / "corpus", validation=0.1, overwrite=True)
-    with pytest.raises(
-        DataError, match="is finished, but was trained on other documents than .*corpus holds now"
-    ):
+    with pytest.raises(DataError, match="is finished, but the corpus .*corpus is not what it was trained on"):
         train(recipe)
 
 

@@ -27,6 +27,12 @@ def content_key(**content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+def weights_digest(folder: Path) -> str:
+    """SHA-256, hexadecimal, of the weights and configurations of a model's folder and the folders in it."""
+    files = [file for name in ("*.safetensors", "*.bin", "config.json") for file in folder.rglob(name)]
+    return content_key(**{file.relative_to(folder).as_posix(): sha256_file(file) for file in files})
+
+
 def sealed(values: dict[str, Any]) -> dict[str, Any]:
     """JSON values with their hash under ``sha256``."""
     return {**values, SEAL: content_key(**values)}

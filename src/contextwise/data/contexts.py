@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import DataError
+from contextwise.base.hashes import content_key
 
 if TYPE_CHECKING:
     from contextwise.data.corpus import Corpus
@@ -144,6 +145,11 @@ def column_texts(corpus: "Corpus", name: str) -> list[str | None]:
             ) from None
         texts.append(None if text is None else shared.setdefault(text, text))
     return texts
+
+
+def texts_digest(corpus: "Corpus", columns: list[str]) -> str:
+    """SHA-256, hexadecimal, of the texts of metadata columns, which the corpus's fingerprint does not cover."""
+    return content_key(texts=[[name, column_texts(corpus, name)] for name in columns])
 
 
 def _field(value: Any, path: list[str]) -> Any:

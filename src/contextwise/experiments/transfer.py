@@ -52,7 +52,7 @@ class TransferSettings(Settings):
     factors: list[float] = Field(
         [0.25, 0.5, 1.0, 2.0, 4.0], min_length=3, description="of the recipe's rates, ascending"
     )
-    seeds: list[int] = Field([0, 1], min_length=1)
+    seeds: list[int] = Field([0, 1], min_length=2, description="intervals are over seeds")
     to: int | None = Field(
         None, ge=1, description="the width whose rate is asked for; by default twice the largest"
     )

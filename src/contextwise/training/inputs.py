@@ -5,17 +5,21 @@ of old examples in the training reduces this (objectives, Exercise 6.2.4: 5 to 1
 """
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from torch.utils.data import Dataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 from contextwise.base.errors import ConfigError, ContextwiseError, DataError
+from contextwise.base.hashes import weights_digest
 from contextwise.base.progress import say
+from contextwise.data.contexts import texts_digest
 from contextwise.data.corpus import Corpus
 from contextwise.data.sources.alpaca import CHAT_TEMPLATE
 from contextwise.data.synthetic.samples import ParityStream, Samples, open_samples
 from contextwise.data.windows import LastTenthWindows
+from contextwise.models.loading import model_folder
 from contextwise.models.parity import ParityMLPConfig
 from contextwise.models.prefix import set_prompt_form
 from contextwise.models.tokenizers import check_tokenizer, corpus_tokenizer_hash
@@ -48,6 +52,7 @@ class TrainingInputs:
         held_out: the corpora of the validation examples, by the name of the loss.
         curve: windows of the context curve, or None.
         sentences: sentences and CUE model of the objective ``sentence``, or None.
+        further_fingerprints: content hashes of what the run reads beside tokens, by setting.
     """
 
     corpus: Corpus | Samples
@@ -60,6 +65,7 @@ class TrainingInputs:
     held_out: dict[str, Corpus] = field(default_factory=dict)
     curve: LastTenthWindows | None = None
     sentences: SentenceInputs | None = None
+    further_fingerprints: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def open(cls, recipe: Recipe) -> "TrainingInputs":
@@ -110,7 +116,7 @@ class TrainingInputs:
             exported.chat_template = CHAT_TEMPLATE  # the training format, for serve and apply_chat_template
         curve = _curve_windows(recipe, data)
         read = corpus, config, exported, stream, validation
-        return cls(*read, added, replayed, held_out, curve, sentences)
+        return cls(*read, added, replayed, held_out, curve, sentences, _further_fingerprints(recipe, corpus))
 
     @classmethod
     def _synthetic(cls, recipe: Recipe, data: SyntheticData) -> "TrainingInputs":
@@ -139,8 +145,16 @@ class TrainingInputs:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """The content hashes of all corpora, by role."""
-        return {name: corpus.fingerprint for name, corpus in self.corpora.items()}
+        """The content hashes of what the run is made from: of all corpora by role, of the metadata, of the models it starts from."""
+        corpora = {name: corpus.fingerprint for name, corpus in self.corpora.items()}
+        return corpora | self.further_fingerprints
+
+    def changed_since(self, fingerprints: dict[str, str]) -> str | None:
+        """Name the first source whose content hash is not the earlier one; None if nothing changed, new ones aside."""
+        for name, now in self.fingerprints.items():
+            if fingerprints.get(name, now) != now:
+                return f"the corpus {self.corpora[name].path}" if name in self.corpora else name
+        return None
 
     @property
     def lengths(self) -> tuple[int, int]:
@@ -151,6 +165,19 @@ class TrainingInputs:
             return max(1, round(float(self.stream.lengths.mean()))), 0
         first: dict[str, Any] = self.stream[0]
         return len(first["input_ids"]), len(first["labels"]) if self.config.is_encoder_decoder else 0
+
+
+def _further_fingerprints(recipe: Recipe, corpus: Corpus) -> dict[str, str]:
+    """Content hashes of the metadata that is read, and of the models that the run starts from; a name on the Hub has none."""
+    result = {}
+    for name in ("metadata", "contexts"):
+        if columns := getattr(getattr(recipe.data, name), "columns", []):
+            result[f"data.{name}"] = texts_digest(corpus, columns)
+    for name, source in recipe.model.starts.items():
+        folder = Path(model_folder(source))
+        if folder.is_dir():
+            result[name] = weights_digest(folder)
+    return result
 
 
 def _with_metadata(

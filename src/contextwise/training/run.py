@@ -98,16 +98,14 @@ def _is_sound(run: RunFolder, inputs: TrainingInputs) -> bool:
     """Whether nothing is left to do for a finished run; if its model is damaged, it is exported again from a checkpoint.
 
     Raises:
-        DataError: the run was trained on other documents than its corpora hold now.
+        DataError: the run was made from other documents or models than there are now.
         CheckpointError: the model is damaged, and there is no checkpoint.
     """
-    trained_on = run.summary().get("fingerprints", {})
-    for name, fingerprint in inputs.fingerprints.items():
-        if trained_on.get(name, fingerprint) != fingerprint:
-            raise DataError(
-                f"{run.path} is finished, but was trained on other documents than {inputs.corpora[name].path} holds now (its "
-                "content hash differs); restore that corpus, or choose another run folder"
-            )
+    if (changed := inputs.changed_since(run.summary().get("fingerprints", {}))) is not None:
+        raise DataError(
+            f"{run.path} is finished, but {changed} is not what it was trained on (the content hash differs); restore it, or "
+            "choose another run folder"
+        )
     problem = damage(run.model, required=False)
     if problem is None:
         say(f"{run.path} is finished already: nothing to do")
@@ -226,13 +224,11 @@ def check_origin(checkpoint: Path, source: RunFolder, recipe: Recipe, inputs: Tr
             f"the checkpoint {checkpoint} is not of this run (its recipe differs in {', '.join(sorted(different)[:5])}); "
             "remove it, or choose another run folder"
         )
-    for name, fingerprint in inputs.fingerprints.items():
-        new = fingerprint if name in inputs.held_out else None  # a corpus may be watched from now on
-        if state["fingerprints"].get(name, new) != fingerprint:
-            raise CheckpointError(
-                f"the corpus {inputs.corpora[name].path} is not the one that {source.path} was trained on so far "
-                "(its content hash differs); restore that corpus, or choose another run folder"
-            )
+    if (changed := inputs.changed_since(state["fingerprints"])) is not None:
+        raise CheckpointError(
+            f"{changed} is not what {source.path} was trained on so far (the content hash differs); restore it, or choose "
+            "another run folder"
+        )
 
 
 def build_trainer(

@@ -137,6 +137,11 @@ class ModelSettings(Settings):
 
     learning_rate: ClassVar[float | None] = None  # the default of the model, if it has one
 
+    @property
+    def starts(self) -> dict[str, str]:
+        """The models whose weights training starts from, or keeps as parts, by setting."""
+        return {}
+
 
 class SizedModel(ModelSettings):
     """A stock model of a named size or given dimensions, with random weights, and optionally ContextLM or multi-token heads."""
@@ -239,6 +244,10 @@ class PretrainedModel(ModelSettings):
     context_predictor: ContextPredictorSettings | None = None
     freeze_backbone: bool = Field(False, description="train only the context pathway")
 
+    @property
+    def starts(self) -> dict[str, str]:
+        return {"model.pretrained": self.pretrained}
+
     @field_validator("freeze_backbone")
     @classmethod
     def _something_is_trained(cls, freeze: bool, info: ValidationInfo) -> bool:
@@ -255,6 +264,9 @@ TRAINED: dict[str, tuple[str, ...]] = {
     "swap": ("decoder",),
 }
 """The parts that a stage trains (CUE, Table 1 and Section 4); in the proxy only its projection. Other parts are frozen."""
+
+
+CUE_STARTS = ("start", "sentence_encoder", "autoencoder", "text_encoder")
 
 
 class SentenceSettings(Settings):
@@ -359,6 +371,11 @@ class CueModel(ModelSettings):
     """A sentence model conditioned on contexts, built from the parts of earlier runs."""
 
     cue: AnyStage
+
+    @property
+    def starts(self) -> dict[str, str]:
+        named = {name: getattr(self.cue, name, None) for name in CUE_STARTS}
+        return {f"model.cue.{name}": value for name, value in named.items() if value is not None}
 
 
 class AutoencoderModel(ModelSettings):

@@ -72,6 +72,11 @@ class Measure(Settings):
         """Name of the data in the name of the result's folder."""
         return "" if corpus is None else f"{Path(corpus.path).resolve().name}-{corpus.split}"
 
+    @property
+    def columns(self) -> list[str]:
+        """Metadata columns of the corpus that are read; their values are part of the question."""
+        return []
+
     @abstractmethod
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
         """Measure; ``work`` holds what an earlier, stopped run has kept, and keeps what this one can resume from.
@@ -132,6 +137,7 @@ def measure(
         CheckpointError: there is no such model, or it is damaged.
         Interrupted: the process was asked to stop; the finished part is kept.
     """
+    from contextwise.data.contexts import texts_digest
     from contextwise.models.loading import kind_of
 
     started = time.monotonic()
@@ -155,7 +161,9 @@ def measure(
     question = content_key(**common, settings=requested)
     resolved = content_key(**common, settings=settings.identity())
     number_format = "saved" if subject.dtype is None else str(subject.dtype)
-    key = content_key(question=resolved, subject=subject.digest, dtype=number_format)
+    read = settings.columns if corpus is not None else []
+    texts = {"metadata": texts_digest(corpus, read)} if read else {}
+    key = content_key(question=resolved, subject=subject.digest, dtype=number_format, **texts)
     path = Path(out) if out else subject.home / "-".join(filter(None, (settings.name, label, key[:8])))
     content = {"measure": settings.name, "settings": settings.identity()}
     with Work.opened(path, key, content, overwrite) as work:

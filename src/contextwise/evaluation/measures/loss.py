@@ -93,6 +93,10 @@ class Loss(Measure):
             )
         return self.model_copy(update={"context": context, "stride": stride})
 
+    @property
+    def columns(self) -> list[str]:
+        return self.metadata
+
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
         from contextwise.evaluation.scoring.windows import (
             documents_table,
@@ -110,7 +114,7 @@ class Loss(Measure):
             text, stride = self.context, self.stride
             if self.metadata:
                 texts = MetadataTexts(corpus, self.metadata, "prepend", self.context // LARGEST_SHARE)
-                text = self.context - texts.longest(self.limit or len(corpus))
+                text = self.context - texts.longest(min(self.limit or len(corpus), len(corpus)))
                 stride = max(1, stride * text // self.context)
                 options["layout"] = partial(with_metadata, texts, corpus.end_of_text)
             scores = score_documents(subject.model, corpus, text, stride, **options)

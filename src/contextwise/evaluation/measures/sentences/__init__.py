@@ -40,6 +40,13 @@ class SentenceLoss(Measure):
         types = chosen_types(subject, corpus, self.contexts, self.drop_contexts)
         return self.model_copy(update={"contexts": types})
 
+    @property
+    def columns(self) -> list[str]:
+        from contextwise.data.contexts import PREVIOUS
+        from contextwise.evaluation.measures.sentences.running import PROXY
+
+        return [name for name in self.contexts or [] if name not in (PREVIOUS, PROXY)]
+
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
         from contextwise.evaluation.measures.sentences.running import score_sentences
 
