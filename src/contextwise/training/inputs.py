@@ -145,7 +145,7 @@ class TrainingInputs:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """The content hashes of what the run is made from: of all corpora by role, of the metadata, of the models it starts from."""
+        """Content hashes of what the run is made from: of all corpora by role, of the metadata, of the starting models."""
         corpora = {name: corpus.fingerprint for name, corpus in self.corpora.items()}
         return corpora | self.further_fingerprints
 
