@@ -111,6 +111,7 @@ def test_with_patience_training_stops_and_the_best_weights_are_exported(tmp_path
         best["loss"], abs=1e-5
     )
     assert len(list((run.path / "best").iterdir())) <= 2
+    assert rows[-1]["loss"] > best["loss"] == run.summary()["validation_loss"]
 
 
 def test_a_run_that_was_killed_stops_where_it_would_have(tmp_path):

@@ -412,10 +412,14 @@ def test_a_damaged_model_of_a_finished_run_is_exported_again(whole, corpus_folde
     shutil.copytree(whole, tmp_path / "run")
     run = RunFolder(tmp_path / "run")
     recipe = Recipe.model_validate(recipe_values(corpus_folder, run.path))
-    (run.model / "model.safetensors").write_bytes(b"")
-    train(recipe)
-    assert "is damaged: model.safetensors has changed" in " ".join(capsys.readouterr().err.split())
-    assert same(whole, run.path) and run.summary() == RunFolder(whole).summary()
+    for harm, why in (
+        (lambda: (run.model / "model.safetensors").write_bytes(b""), "model.safetensors has changed"),
+        (lambda: shutil.rmtree(run.model), "it has no config.json"),
+    ):
+        harm()
+        train(recipe)
+        assert f"is damaged: {why}" in " ".join(capsys.readouterr().err.split())
+        assert same(whole, run.path) and run.summary() == RunFolder(whole).summary()
     (run.model / "model.safetensors").write_bytes(b"")
     shutil.rmtree(run.checkpoints)
     with pytest.raises(CheckpointError, match="damaged: .* there is no checkpoint to export it from"):

@@ -52,6 +52,15 @@ def test_a_sound_run_passes(runs, name, steps):
     assert files(runs) == before
 
 
+def test_a_run_whose_only_checkpoint_is_its_last_says_that_no_step_was_taken_again(runs, tmp_path):
+    shutil.copytree(runs / "finished", tmp_path / "run")
+    for step in (4, 8):
+        shutil.rmtree(tmp_path / "run" / "checkpoints" / f"step-{step}", ignore_errors=True)
+    checks = {check.what: check for check in verify_run(tmp_path / "run")}
+    assert checks["steps"].found.startswith("none was taken again") and checks["steps"].passed
+    assert all(check.passed for check in checks.values())
+
+
 def flip(file):
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
@@ -61,6 +70,11 @@ def flip(file):
 def another_loss(run):
     rows = [row | {"loss": row["loss"] + 1e-9 * (row["step"] == 10)} for row in run.metrics()]
     run.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def another_number_of_steps(run):
+    text = run.summary_file.read_text()
+    run.summary_file.write_text(text.replace('"steps": 12', '"steps": 13'))
 
 
 def another_weight(run):
@@ -86,7 +100,7 @@ def another_seed(run):
         (lambda run: flip(run.model / "model.safetensors"), "model", "model.safetensors has changed"),
         (lambda run: flip(run.model / "tokenizer.json"), "model", "tokenizer.json has changed"),
         (lambda run: (run.model / MANIFEST).unlink(), "model", "it has no manifest.json"),
-        (lambda run: flip(run.summary_file), "summary.json", "summary"),
+        (another_number_of_steps, "summary.json", "it has changed since it was written"),
         (
             lambda run: (run.checkpoints / "step-12" / MANIFEST).write_text('{"files":{}}'),
             "checkpoints/step-12",

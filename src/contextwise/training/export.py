@@ -62,9 +62,12 @@ def export_model(run: RunFolder, inputs: TrainingInputs, weights: dict[str, torc
 
 
 def write_summary(trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingInputs) -> None:
-    """Write ``summary.json``: the run's name, model and data, its cost, and its validation losses."""
+    """Write ``summary.json``: the run's name, model and data, its cost, and the validation losses of the exported weights."""
     run, metrics = trainer.run, trainer.metrics
-    losses = run.metrics("validation")
+    validations = run.metrics("validation")
+    validated = validations[-1] if validations else {}
+    if validations and recipe.training.patience is not None:  # the exported weights are the best ones
+        validated = min(validations, key=lambda row: row["loss"])
     summary = {
         "name": recipe.name,
         "seed": recipe.seed,
@@ -80,8 +83,8 @@ def write_summary(trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingI
         "seconds": metrics.seconds,
         "precision": "bf16" if trainer.args.bf16 else "fp32",
         "tokens_per_second": metrics.tokens_per_second,
-        "validation_loss": losses[-1]["loss"] if losses else None,
-        "replay_loss": losses[-1].get("replay_loss") if losses else None,
+        "validation_loss": validated.get("loss"),
+        "replay_loss": validated.get("replay_loss"),
         "corpus": {"path": Path(inputs.corpus.path).name, "fingerprint": inputs.corpus.fingerprint},
         "fingerprints": inputs.fingerprints,
     }

@@ -107,6 +107,8 @@ def _is_sound(run: RunFolder, inputs: TrainingInputs) -> bool:
             "choose another run folder"
         )
     problem = damage(run.model, required=False)
+    if problem is None and not (run.model / "config.json").is_file():
+        problem = "it has no config.json"
     if problem is None:
         say(f"{run.path} is finished already: nothing to do")
     elif not checkpoints.list_checkpoints(run.checkpoints):

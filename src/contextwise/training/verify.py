@@ -53,12 +53,15 @@ class Check:
 
 
 def verify_run(path: str | Path) -> Iterator[Check]:
-    """Compare all files of a run with their hashes, and take the step after its newest checkpoint again.
+    """Compare the files of a run that have a hash with it, and take the steps after its newest checkpoint again.
+
+    Hashes are kept of checkpoints, exported models, ``summary.json`` and corpora. ``metrics.jsonl`` is compared at one of the
+    steps that are taken again; ``environment.json`` and ``evaluation/`` are not checked.
 
     The loss and the gradient norm of the steps that the run took after the checkpoint are in ``metrics.jsonl``; they must be
     equal bit for bit in the environment of the run, and to 1% in another one. If the newest checkpoint has no such row, the
-    steps after it are taken twice and compared with each other, and those after an earlier checkpoint with the metrics. The
-    run is not written to.
+    steps after it are taken twice and compared with each other, and those after an earlier checkpoint with the metrics. A
+    check says so if no checkpoint has a later step. The run is not written to.
 
     Raises:
         CheckpointError: the folder contains no run.
@@ -83,8 +86,7 @@ def verify_run(path: str | Path) -> Iterator[Check]:
     for checkpoint in intact:
         what = f"origin of {checkpoint.relative_to(run.path)}"
         yield _checked(what, lambda folder=checkpoint: check_origin(folder, run, recipe, inputs))
-    if intact:
-        yield from _next_steps(run, recipe, inputs, intact)
+    yield from _next_steps(run, recipe, inputs, intact)
 
 
 def _sealed_folders(run: RunFolder) -> list[Path]:
@@ -112,11 +114,13 @@ def _next_steps(
 ) -> Iterator[Check]:
     """Continue from the newest checkpoint, and from the newest one with later steps in the metrics."""
     rows = run.metrics("train")
-    newest = checkpoints.step_of(intact[-1])
+    newest = checkpoints.step_of(intact[-1]) if intact else recipe.total_steps
     if newest < recipe.total_steps and not any(row["step"] > newest for row in rows):
         last = min(newest + 2, recipe.total_steps)
         first, second = (_continued(recipe, inputs, intact[-1], last) for _ in range(2))
         yield _compared(f"steps {newest + 1} to {last}, twice", first, second, "")
+    elif not any(row["step"] > checkpoints.step_of(folder) for row in rows for folder in intact):
+        yield Check("steps", "none was taken again: no intact checkpoint has a later step in metrics.jsonl")
     for checkpoint in reversed(intact):
         start = checkpoints.step_of(checkpoint)
         later = [row for row in rows if row["step"] > start]
