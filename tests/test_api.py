@@ -12,6 +12,7 @@ import contextwise
 from contextwise.base.estimates import Estimate
 from contextwise.base.tables import Column, Table
 from contextwise.data import Corpus
+from contextwise.evaluation.kernel import Subject
 from small import recipe_values, small_gpt2
 
 RESULTS = ["run", "evaluation", "curve", "comparison"]
@@ -80,16 +81,22 @@ def test_loaded_models_and_names_are_taken(results, corpus_folder, tmp_path):
     assert small.summary["documents"] == 2
     with pytest.raises(ValueError, match="there is no measure 'evaluat'"):
         contextwise.measure("evaluat", model, corpus_folder)
+    with pytest.raises(ValueError, match=r"models is '.*'; give a list"):
+        contextwise.compare(results["run"], corpus_folder)
+    with pytest.raises(ValueError, match="a Subject has its own dtype"):
+        contextwise.evaluate(Subject(model), corpus_folder, dtype="bfloat16")
     with pytest.raises(ValueError, match="'limt' is an unknown key|limt is an unknown key"):
         contextwise.evaluate(model, corpus_folder, limt=3)
 
 
 def test_nothing_is_printed_unless_asked(corpus_folder, tmp_path, capfd):
-    recipe = recipe_values(corpus_folder, tmp_path / "run", steps=2)
-    contextwise.train(recipe)
+    recipe = recipe_values(Path("elsewhere"), tmp_path / "run", steps=2)
+    recipe["data"]["corpus"] = ""
+    changes = {"data.corpus": Path(corpus_folder)}
+    contextwise.train(recipe, changes)
     contextwise.prepare(corpus_folder.parent / "text.jsonl", "bytes", tmp_path / "corpus", limit=20)
     assert capfd.readouterr() == ("", "")
-    contextwise.train(recipe, verbose=True)
+    contextwise.train(recipe, changes, verbose=True)
     assert "finished already" in capfd.readouterr().err
 
 

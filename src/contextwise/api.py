@@ -113,6 +113,8 @@ def measure(
     source: Any = str(model.path) if isinstance(model, RunFolder) else model
     documents = _documents(corpus, split) if corpus is not None else None
     given: dict[str, Any] = {"dtype": dtype, "device": device, "batch_tokens": batch_tokens}
+    if isinstance(model, kernel.Subject) and given != {"dtype": None, "device": "auto", "batch_tokens": None}:
+        raise ConfigError("a Subject has its own dtype, device and batch_tokens; give them when you make it")
     with _output(verbose):
         return kernel.measure(source, name, documents, out=out, overwrite=overwrite, **given)
 
@@ -144,6 +146,10 @@ def compare(
     from contextwise.comparison import comparison
     from contextwise.comparison.compared_runs import evaluate_all
 
+    if isinstance(models, str | Path | RunFolder):
+        raise ConfigError(
+            f"models is {str(getattr(models, 'path', models))!r}; give a list of two models or more"
+        )
     sources = [str(getattr(model, "path", model)) for model in models]
     with _output(verbose):
         results = None if corpus is None else evaluate_all(sources, _documents(corpus, split))
@@ -243,12 +249,11 @@ def _output(verbose: bool) -> Iterator[None]:
 
 
 def _plain(changes: "Changes | None") -> list[str] | dict[str, Any]:
-    """Settings with paths in place of corpora and runs."""
+    """Settings with the paths of corpora and runs as text."""
     if not isinstance(changes, Mapping):
         return list(changes or [])
-    return {
-        key: str(path) if (path := getattr(value, "path", None)) else value for key, value in changes.items()
-    }
+    values = {key: getattr(value, "path", value) for key, value in changes.items()}
+    return {key: str(value) if isinstance(value, Path) else value for key, value in values.items()}
 
 
 def _documents(corpus: "Documents", split: str) -> "Corpus":

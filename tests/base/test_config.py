@@ -25,6 +25,12 @@ def test_hostile_yaml_is_refused_at_once(tmp_path, name):
     assert time.process_time() - started < 10  # a billion strings take minutes, if there is memory for them
 
 
+@pytest.mark.parametrize("text", ["a: !!bool maybe", 'a: !!int ""', "a: !!timestamp x", "a: !!float ''"])
+def test_tags_that_do_not_fit_their_value_are_refused(text):
+    with pytest.raises(ValueError):
+        parse_yaml(text)
+
+
 def test_aliases_are_followed():
     assert parse_yaml("a: &a {x: [1, 2]}\nb: *a\nc: {<<: *a, y: 3}") == {
         "a": {"x": [1, 2]},

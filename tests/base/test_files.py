@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import socket
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from contextwise.base.files import (
     exclusive,
     is_held,
     read_json,
+    relative_to_here,
+    without_folders,
     write_json,
     write_vectors,
 )
@@ -162,6 +165,15 @@ def test_json_is_read_back_or_refused(tmp_path):
     (tmp_path / "c.json").write_text("{")
     with pytest.raises(DataError, match="it cannot be read"):
         read_json(tmp_path / "c.json", "it")
+
+
+def test_shared_texts_name_no_folder_of_this_machine(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = f"{tmp_path}/runs/a, /mnt{tmp_path}/books, https://x.org{tmp_path}/y and {Path.home()}/b"
+    expected = f"runs/a, /mnt{tmp_path}/books, https://x.org{tmp_path}/y and ~/b"
+    assert relative_to_here(text) == expected
+    values = {"a": [str(tmp_path / "runs" / "a"), "runs/a"], "b": "../../x", "c": 3}
+    assert without_folders(values) == {"a": ["a", "runs/a"], "b": "x", "c": 3}
 
 
 def test_sha256_is_that_of_the_bytes(tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from contextwise.base.errors import DataError
 from contextwise.base.files import read_sealed_json, write_json, write_sealed_json
-from contextwise.base.hashes import MANIFEST, damage, seal, sealed, unsealed
+from contextwise.base.hashes import MANIFEST, check_intact, damage, seal, sealed, unsealed
 
 
 @pytest.fixture
@@ -63,6 +63,11 @@ def test_files_that_are_missing_cut_or_not_to_be_read(folder):
 def test_a_manifest_without_its_hash_is_no_manifest(folder, manifest):
     (folder / MANIFEST).write_text(manifest)
     assert "cannot be read" in damage(folder)
+
+
+def test_a_link_to_nothing_is_no_damage(folder):
+    (folder / ".#config.json").symlink_to("nobody@nowhere")
+    check_intact(folder)
 
 
 def test_folders_of_others_are_left_alone(tmp_path):

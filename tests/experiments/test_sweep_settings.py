@@ -151,6 +151,9 @@ def test_settings_may_be_given_beside_the_file(tmp_path):
     ]
     assert found == [(64, 1, 0.5), (64, 2, 0.5)]
     assert wanted.executor.jobs == 3
+    pairs = {"grid.data.context": [64], "base.training.weight_decay": 1e-05, "base.name": "α 🙂"}
+    wanted = load_sweep(file, pairs)
+    assert [r.training.weight_decay for r in wanted.recipes().values()] == [1e-5] * len(wanted.recipes())
     with pytest.raises(ConfigError, match="write --set base.training.steps=4"):
         load_sweep(file, ["training.steps=4"])
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
+from contextwise.base.errors import ConfigError
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.evaluation.measures.lm_eval.model import score_rows
 from contextwise.evaluation.scoring.truncated import Targets, truncated_passes
@@ -153,6 +154,14 @@ def test_answers_of_the_harness_follow_a_prefix_of_the_question(form):
         log_p = logits(model, [*head, *form.opening, *answer], len(head)).log_softmax(-1)
         own = log_p[-len(answer) - 1 : -1]
         assert found[number][0] == pytest.approx(float(own[range(len(answer)), answer].sum()), abs=1e-4)
+
+
+def test_a_length_counts_the_given_prompt_and_embeddings_are_refused():
+    model = model_of("gpt2", UL2)
+    out = model.generate(torch.tensor([[1, 2, 3, 4]]), max_length=9, do_sample=False, pad_token_id=0)
+    assert out.shape == (1, 9) and out[0, :4].tolist() == [1, 2, 3, 4]
+    with pytest.raises(ConfigError, match="give input_ids"):
+        model.generate(inputs_embeds=torch.zeros(1, 3, 16), max_new_tokens=2)
 
 
 def test_tokens_of_a_form_stand_behind_the_padding():

@@ -126,13 +126,22 @@ def test_other_metadata_of_the_same_text_is_another_question(path, tmp_path):
     after = Corpus.open(mine, split="validation")
     assert after.fingerprint == before.fingerprint
     new = measure(run.path, Loss(metadata=["who"]), after)
-    assert new.path != old.path and new.summary["nats"] != old.summary["nats"]
+    shown = " ".join(Loss.table(new.summary).renderables[0].plain.split())
+    assert (
+        f"windows of {new.summary['windows']['text']}, stride" in shown
+        and "document's metadata (who)" in shown
+    )
+    assert new.summary["windows"]["text"] < 48
+    assert new.path != old.path and new.summary["loss"] != old.summary["loss"]
     assert measure(run.path, Loss(), after).path == plain.path
     with pytest.raises(DataError, match=r"is finished, but data.metadata is not what it was trained on"):
         train(recipe(mine, run.path, steps=2))
 
 
 def test_what_cannot_be_is_refused(path):
+    for columns, why in ((["who", "who"], "named twice"), (["document_hash"], "the document's own text")):
+        with pytest.raises(ConfigError, match=why):
+            validate(Loss, {"metadata": columns}, "contextwise evaluate")
     with pytest.raises(DataError, match="no metadata column 'whom'; did you mean 'who'"):
         TrainingInputs.open(recipe(path, columns=["whom"]))
     with pytest.raises(ConfigError, match="'document_hash' is computed from the document's own text"):

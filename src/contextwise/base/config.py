@@ -70,7 +70,7 @@ def parse_yaml(text: str) -> Any:
             return loader.construct_document(node)
         finally:
             loader.dispose()
-    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(" ".join(str(error).split())) from None
 
 
@@ -127,10 +127,9 @@ def with_overrides(data: dict[str, Any], overrides: Sequence[str] | Mapping[str,
         ConfigError: a setting has another form, or is below a single value.
     """
     result = copy.deepcopy(data)
-    given = overrides.items() if isinstance(overrides, Mapping) else map(_setting, overrides)
-    for key, value in given:
+    for key, value in settings_of(overrides):
         override = f"{key}={value}"
-        *sections, last = key.strip().split(".")
+        *sections, last = key.split(".")
         target = result
         for section in sections:
             if target.get(section) is None:
@@ -140,6 +139,12 @@ def with_overrides(data: dict[str, Any], overrides: Sequence[str] | Mapping[str,
                 raise ConfigError(f"the setting {override!r} is below {section!r}, which is a single value")
         target[last] = value
     return result
+
+
+def settings_of(overrides: Sequence[str] | Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Dotted key and value of each override of :func:`with_overrides`."""
+    pairs = overrides.items() if isinstance(overrides, Mapping) else map(_setting, overrides)
+    return [(key.strip(), value) for key, value in pairs]
 
 
 def _setting(override: str) -> tuple[str, Any]:

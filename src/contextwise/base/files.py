@@ -249,7 +249,7 @@ def is_held(path: Path, *, inside: bool = False) -> bool:
     """Whether a process holds ``path`` with :func:`exclusive`. The check acquires the lock for a moment."""
     file = _lock_file(path, inside)
     try:
-        with file.open("rb") as opened:
+        with file.open("r+b") as opened:  # NFS locks only what is opened for writing
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -404,7 +404,7 @@ def read_json(path: Path, what: str) -> Any:
 
 
 def without_folders(value: Any) -> Any:
-    """A copy of JSON values in which every path of this machine (absolute, or above the current folder) is its last part."""
+    """A copy of JSON values in which each path of this machine with two parts or more is its last part."""
     if isinstance(value, dict):
         return {key: without_folders(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -418,7 +418,7 @@ def relative_to_here(text: str) -> str:
     """A text to be shared, in which paths begin at the current folder, or at ``~``, instead of at the root."""
     for folder, name in ((Path.cwd(), ""), (Path.home(), "~/")):
         if len(folder.parts) > 1:
-            text = text.replace(f"{folder}/", name)
+            text = re.sub(rf"(?<![\w.~/-]){re.escape(str(folder))}/", name, text)
     return text
 
 

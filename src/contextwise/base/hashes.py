@@ -94,9 +94,9 @@ def check_intact(folder: str | Path, unread: str = "") -> None:
         CheckpointError: a file has changed.
     """
     path = Path(folder)
-    if not path.is_dir():
+    if not (path / MANIFEST).is_file():
         return
-    files = sorted((file.name, file.stat()) for file in path.iterdir())
+    files = sorted((file.name, file.lstat()) for file in path.iterdir())
     state = tuple((name, about.st_ino, about.st_size, about.st_mtime_ns) for name, about in files)
     if (problem := _known_damage(path, unread, state)) is not None:
         raise CheckpointError(

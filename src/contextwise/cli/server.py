@@ -155,12 +155,15 @@ class Guard:
 
     def refusal(self, headers: dict[str, str]) -> tuple[int, str] | None:
         """Status and sentence of a request that is refused by its headers."""
-        host = headers.get("host", "")
+        host, origin = headers.get("host", ""), headers.get("origin")
+        try:
+            name, place = urlsplit(f"//{host}").hostname, urlsplit(origin or "").netloc
+        except ValueError:
+            return 400, "the headers Host and Origin are no addresses"
         # A page of another site can have a name of its own that leads here (DNS rebinding), so the name is checked too.
-        if self.hosts is not None and urlsplit(f"//{host}").hostname not in self.hosts:
+        if self.hosts is not None and name not in self.hosts:
             return 403, f"this server is addressed as {self.hosts[0]}, not as {host[:100]!r}"
-        origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and place != host:
             return 403, f"requests of pages of another origin ({origin[:100]}) are refused"
         given = headers.get("authorization", "").removeprefix("Bearer ")
         if self.key is not None and not hmac.compare_digest(given.encode(), self.key.encode()):

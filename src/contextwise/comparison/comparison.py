@@ -216,7 +216,7 @@ def _group(name: str, runs: list[ComparedRun]) -> Group:
     loss = estimate([nats], tokens)
     per_byte = None if n_bytes is None or not n_bytes.sum() else estimate([nats / math.log(2)], n_bytes)
 
-    timed = [compared.generation.get("together", []) for compared in runs]
+    timed = [compared.generation.get("timed_with", []) for compared in runs]
 
     def mean(values: list[Any]) -> float | None:
         return None if any(value is None for value in values) else float(np.mean(values))
@@ -330,7 +330,7 @@ def _check_same_data(runs: list[ComparedRun], unit: str) -> list[str]:
             )
         values = [
             f"{key} {a} and {b}"
-            for key in ("context", "stride", "full_windows", "dtype")
+            for key in ("context", "stride", "full_windows", "metadata", "dtype")
             if (a := _setting(base, key)) != (b := _setting(other, key))
         ]
         if values:

@@ -224,8 +224,9 @@ def time_runs(
     Runs that were already measured together with these settings and weights are not measured again.
     """
     files = [run.evaluation / "generation.json" for run in runs]
-    digests = {run.path.resolve().name: Subject(run.path).digest for run in runs}
-    settings = {"together": digests, "asked": [prompt_tokens, new_tokens, repeats]}
+    names = sorted(run.path.resolve().name for run in runs)
+    digests = sorted(Subject(run.path).digest for run in runs)
+    settings = {"timed_with": names, "digests": digests, "settings": [prompt_tokens, new_tokens, repeats]}
     what = "the timing of generation"
     if all(file.exists() and settings.items() <= read_json(file, what).items() for file in files):
         return

@@ -147,7 +147,7 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def train_run(folder: str, run: str) -> tuple[int, str]:
+def train_run(folder: str, run: str, trust_remote_code: bool = False) -> tuple[int, str]:
     """Train one run of the set in ``folder`` on the machine where this is called.
 
     For schedulers that start a function on some node: the training inherits their settings of threads and GPUs.
@@ -155,6 +155,7 @@ def train_run(folder: str, run: str) -> tuple[int, str]:
     Returns:
         The exit status and, of a failure, the reason.
     """
+    trust.remote_code = trust_remote_code
     if not (Path(folder) / "recipes" / f"{run}.yaml").exists():
         reason = (
             f"{os.uname().nodename} does not see {folder}; a sweep needs a file system that all nodes share"

@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 from contextwise.base.errors import ConfigError
+from contextwise.base.pretrained import trust
 from contextwise.base.stopping import SIGNALS
 from contextwise.experiments.executors import Outcome, train_run
 from contextwise.experiments.folder import PlannedRun, RunSetFolder
@@ -112,7 +113,8 @@ class RayExecutor:
         return {name for name, (log, since) in logs.items() if log.exists() and log.stat().st_mtime >= since}
 
     def start(self, run: PlannedRun) -> bool:
-        reference = self.task.options(name=run.id).remote(str(self.folder.path.absolute()), run.id)
+        arguments = str(self.folder.path.absolute()), run.id, trust.remote_code
+        reference = self.task.options(name=run.id).remote(*arguments)
         self.tasks[reference] = run, time.time()
         return True
 

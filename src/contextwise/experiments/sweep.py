@@ -11,7 +11,6 @@ corpus's hash) to the files of a run set (:mod:`contextwise.experiments.folder`)
 import contextlib
 import copy
 import difflib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, field_validator, model_validator
 
-from contextwise.base.config import Name, Settings, read_yaml, validate, with_overrides
+from contextwise.base.config import Name, Settings, read_yaml, settings_of, validate, with_overrides
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError
 from contextwise.base.files import atomic_write, read_json, write_json
 from contextwise.base.progress import say
@@ -267,20 +266,14 @@ def load_sweep(
     data = read_yaml(path)
     if isinstance(data.get("base"), str):
         data["base"] = read_yaml(recipe_path(data["base"], folder=path.parent))
-    if isinstance(overrides, Mapping):
-        overrides = [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
-    for override in overrides or []:
-        key, _, text = override.partition("=")
-        first, _, rest = key.strip().partition(".")
+    for key, value in settings_of(overrides or []):
+        first, _, rest = key.partition(".")
         if first == "grid" and rest:  # an axis has dots in its name
-            axis = with_overrides({}, [f"value={text}"])["value"]
-            data["grid"] = {**(data.get("grid") or {}), rest: axis}
+            data["grid"] = {**(data.get("grid") or {}), rest: value}
         elif first in set(Recipe.model_fields) - set(SweepRecipe.model_fields):
-            raise ConfigError(
-                f"--set {override!r}: the runs' recipe is under base; write --set base.{override}"
-            )
+            raise ConfigError(f"--set {key}: the runs' recipe is under base; write --set base.{key}={value}")
         else:
-            data = with_overrides(data, [override])
+            data = with_overrides(data, {key: value})
     if output is not None:
         data["output"] = str(output)
     elif (path.parent / PLAN).exists() and path.name == RESOLVED:

@@ -120,30 +120,16 @@ class Layer:
 
     def __call__(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Hidden states (B, T, D) of right-padded tokens (B, T); the states at padding are meaningless."""
-        if self.blocks is not None:
-            # In a causal model right padding does not affect the tokens before it, so no mask is needed.
-            if self.number == self.last:
-                return final_hidden_states(self.model, input_ids=input_ids)
-            return self._captured(input_ids, self.blocks)
-        inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
+        inputs: dict[str, Any] = {"input_ids": input_ids}
+        if (
+            self.blocks is None
+        ):  # in ours, which are causal, right padding does not affect the tokens before it
+            inputs["attention_mask"] = attention_mask
         if self.number < self.last:
             return self.model.base_model(**inputs, output_hidden_states=True).hidden_states[self.number]
         if self.kind == "decoder":
             return final_hidden_states(self.model, **inputs)
         return self.model.base_model(**inputs).last_hidden_state
-
-    def _captured(self, input_ids: Tensor, blocks: list[nn.Module]) -> Tensor:
-        """Run the model, and return the input of the first block (layer 0) or the output of block ``number``."""
-        states: list[Any] = []
-        if self.number == 0:
-            hook = blocks[0].register_forward_pre_hook(lambda _, arguments: states.append(arguments[0]))
-        else:
-            hook = blocks[self.number - 1].register_forward_hook(lambda _, __, output: states.append(output))
-        try:
-            final_hidden_states(self.model, input_ids=input_ids)
-        finally:
-            hook.remove()
-        return states[0][0] if isinstance(states[0], tuple) else states[0]
 
 
 Pooling = Literal["cls", "mean", "last"]

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from contextwise.base.errors import ConfigError
 from contextwise.models.masks import as_attention_mask, prefix_attention
 from contextwise.objectives.kind import PromptForm
 
@@ -61,7 +62,13 @@ class _WithPrefix:
         form = prompt_form(self.config)
         if form is None or not form.tokens:
             return super().generate(inputs, *args, **options)  # type: ignore[misc]
-        given = options.pop("input_ids") if inputs is None else inputs
+        given = options.pop("input_ids", None) if inputs is None else inputs
+        if given is None:
+            raise ConfigError(
+                "a model with a form of prompts needs token ids; give input_ids, without inputs_embeds"
+            )
+        if options.get("max_length") is not None:
+            options["max_length"] += form.tokens
         ids, mask = in_form(given, options.pop("attention_mask", None), form)
         out = super().generate(ids, *args, attention_mask=mask, **options)  # type: ignore[misc]
         sequences = out if isinstance(out, Tensor) else out.sequences

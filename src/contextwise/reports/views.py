@@ -57,8 +57,7 @@ def _(result: TrialResult) -> Page:
 
 @page_of.register(Result)
 def _(result: Result) -> Page:
-    parts = list(_parts(measures()[result.measure].table(result.summary)))
-    return _measured(result, Section("Result", parts))
+    return _measured(result)
 
 
 @page_of.register(Evaluation)
@@ -74,8 +73,7 @@ def _(result: Evaluation) -> Page:
     plot = Plot(
         "documents", layout, "Loss of each document", "A point is a document; the line is the loss of all."
     )
-    parts = list(_parts(measures()[result.measure].table(result.summary)))
-    return _measured(result, Section("Result", parts), Section("Document by document", [plot]))
+    return _measured(result, Section("Document by document", [plot]))
 
 
 @page_of.register(CurveResult)
@@ -92,11 +90,12 @@ def _(result: CurveResult) -> Page:
     plot = Plot(
         "curve", page.figure([line], xaxis=xaxis, yaxis=yaxis), "Loss at each number of visible tokens"
     )
-    parts = list(_parts(measures()[result.measure].table(result.summary)))
-    return _measured(result, Section("Result", parts), Section("The curve", [plot]))
+    return _measured(result, Section("The curve", [plot]))
 
 
-def _measured(result: Result, *sections: Section) -> Page:
+def _measured(result: Result, *further: Section) -> Page:
+    """The page of a measurement: what the verb prints, and further sections."""
+    sections = (Section("Result", list(_parts(measures()[result.measure].table(result.summary)))), *further)
     model, label = Path(result.summary["model"]).name, result.summary.get("label") or ""
     return Page(f"{result.measure}: {model}", sections, f"{result.summary['model']} · {label}".rstrip(" ·"))
 
@@ -170,7 +169,12 @@ def frame_of(result: Any) -> "pd.DataFrame":
     tables = (
         part for section in page_of(result).sections for part in section.parts if isinstance(part, Table)
     )
-    return next(tables).to_pandas()
+    first = next(tables, None)
+    if first is None:
+        raise ConfigError(
+            f"a {type(result).__name__} of {getattr(result, 'path', '')} has no table; see its summary"
+        )
+    return first.to_pandas()
 
 
 @frame_of.register(RunFolder)

@@ -21,6 +21,8 @@ from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.answers import Answers
 from contextwise.evaluation.measures.judging.files import Question, read_answers, read_questions
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM
+from contextwise.models.prefix import set_prompt_form, with_prefix
+from contextwise.objectives.kind import PromptForm
 
 GREEDY = Sampling(greedy=True)
 TURNS = ("Name a colour.", "And another one?", "Which is the darker of the two?")
@@ -96,6 +98,15 @@ def test_the_cache_is_not_reused_where_frequencies_follow_the_length():
     known, model.config.max_position_embeddings = tokenizer(), 2000
     speaker = Speaker(model, known)
     assert not speaker.reuse and Speaker(small_model("llama"), known).reuse
+    assert speaker.answer(TURNS, 9, GREEDY) == Speaker(model, known, reuse=False).answer(TURNS, 9, GREEDY)
+
+
+@pytest.mark.parametrize("form", [PromptForm(), PromptForm(before=(5,), after=(6,), opening=(7,))])
+def test_the_cache_is_not_reused_where_the_prompt_is_a_prefix(form):
+    model, known = small_model("gpt2"), tokenizer()
+    set_prompt_form(model.config, form)
+    speaker = Speaker(with_prefix(model), known)
+    assert not speaker.reuse
     assert speaker.answer(TURNS, 9, GREEDY) == Speaker(model, known, reuse=False).answer(TURNS, 9, GREEDY)
 
 

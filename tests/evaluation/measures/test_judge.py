@@ -303,6 +303,16 @@ def test_the_key_goes_to_the_endpoint_and_nowhere_else(tmp_path, monkeypatch):
         read_key(tmp_path / "key")
 
 
+def test_a_short_key_is_no_secret():
+    for key in ("1", "A", "none", "EMPTY"):
+        assert (
+            Endpoint("http://localhost:1/v1", "j", key).masked("[[10]] [[A]] none EMPTY")
+            == "[[10]] [[A]] none EMPTY"
+        )
+    with pytest.raises(ConfigError, match="which is no URL"):
+        Endpoint("http://[x/v1", "j")
+
+
 def test_a_key_that_the_endpoint_repeats_is_masked(tmp_path):
     key, match = "sk-secret-1", Match(QUESTIONS[:1], (GOOD,), None, {})
     with JudgeServer(lambda _: f"Your key is {key}. Rating: [[5]]") as server:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import GPT2Config
 
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError
@@ -23,6 +24,10 @@ from contextwise.evaluation.measures.needles import (
     two_needle_question,
 )
 from contextwise.evaluation.measures.ruler.questions import NOISE, Size
+from contextwise.models import token_losses
+from contextwise.models.prefix import set_prompt_form, with_prefix
+from contextwise.objectives.kind import PromptForm
+from small import small_gpt2
 
 BYTES = byte_tokenizer().tokenizer
 SURE = 0.99
@@ -37,20 +42,28 @@ def sum_of(text: str) -> str | None:
     return str(int(first[2]) + int(second[2]))
 
 
-class Adder:
+class Adder(torch.nn.Module):
     """Stands for a model: sure of the digit after "has " if it sees both needles, at a loss among ten digits if not."""
 
     device = torch.device("cpu")
-    config = SimpleNamespace(model_type="adder")
+    config = GPT2Config(vocab_size=257)
 
-    def __call__(self, **inputs: Any) -> Any:
-        return self.forward(**inputs)
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(257, 1)
+
+    def get_input_embeddings(self) -> torch.nn.Module:
+        return self.embedding
+
+    def get_output_embeddings(self) -> None:
+        return None
 
     def forward(self, input_ids: torch.Tensor, use_cache: bool) -> Any:
         logits = torch.full((*input_ids.shape, 257), -1e4)
         for row, ids in enumerate(input_ids.tolist()):
             text = BYTES.decode(ids)
-            end = text.index("Answer: ")
+            if (end := text.find("Answer: ")) < 0:  # no question
+                continue
             answer = sum_of(text[:end])
             space = text.index(" has", end) + 3
             logits[row, space, ord(" ")] = 0.0
@@ -113,6 +126,25 @@ def test_nats_are_those_of_token_after_token(models: dict[str, Any], kind: str) 
             ids.append(token)
         slow.append(total)
     assert answer_nats(model, prompts, answers) == pytest.approx(slow, abs=1e-4)
+
+
+def test_a_prefix_model_reads_the_prompt_as_it_was_trained() -> None:
+    form = PromptForm(before=(20,), after=(21,), opening=(22,))
+    model = with_prefix(small_gpt2(23, 48, n_layer=2))
+    for parameter in model.parameters():
+        parameter.data.mul_(4)
+    set_prompt_form(model.config, form)
+    prompts, answers = [[1, 2, 3, 4], [5, 6, 7]], [[8, 9], [10]]
+    expected = []
+    for prompt, answer in zip(prompts, answers, strict=True):
+        ids = torch.tensor([[20, *prompt, 21, 22, *answer]])
+        seen = torch.arange(ids.shape[1])[None] < len(prompt) + 2
+        with torch.no_grad():
+            losses = token_losses(model, ids[:, :-1], ids[:, 1:], prefix=seen[:, :-1])[0]
+        expected.append(float(losses[-len(answer) :].sum()))
+    assert answer_nats(model, prompts, answers) == pytest.approx(expected, abs=1e-5)
+    set_prompt_form(model.config, None)
+    assert answer_nats(model, prompts, answers) != pytest.approx(expected, abs=1e-2)
 
 
 def test_answer_tokens_of_a_bpe_follow_the_prompt() -> None:

@@ -15,6 +15,7 @@ from contextwise.data.sources.alpaca import CHAT_TEMPLATE
 from contextwise.evaluation.generation import Sampling, allowed_new_tokens
 from contextwise.models.contextlm.cache import ChunkLayer, ContextState
 from contextwise.models.decoding import generate
+from contextwise.models.prefix import prompt_form
 from contextwise.models.rope import follows_length, frequencies_for, rotary_modules
 
 _CROPPED = (DynamicLayer, ChunkLayer, ContextState)
@@ -75,7 +76,11 @@ class Speaker:
     ) -> None:
         self.model, self.tokenizer, self.pad = model, tokenizer, _padding(tokenizer)
         # Frequencies that follow the length differ in a later turn, which cached keys cannot follow.
-        self.reuse = reuse and not any(follows_length(module) for _, module in rotary_modules(model))
+        # A prefix is read anew in each turn: its tokens see each other in both directions.
+        causal = prompt_form(model.config) is None
+        self.reuse = (
+            reuse and causal and not any(follows_length(module) for _, module in rotary_modules(model))
+        )
         if template == "chat" and tokenizer.chat_template is None:
             raise ConfigError("the model's tokenizer has no chat template; give the template alpaca")
         own = template != "alpaca" and tokenizer.chat_template is not None

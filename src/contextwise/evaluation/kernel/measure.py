@@ -73,7 +73,7 @@ class Measure(Settings):
         return "" if corpus is None else f"{Path(corpus.path).resolve().name}-{corpus.split}"
 
     @property
-    def columns(self) -> list[str]:
+    def metadata_columns(self) -> list[str]:
         """Metadata columns of the corpus that are read; their values are part of the question."""
         return []
 
@@ -161,8 +161,9 @@ def measure(
     question = content_key(**common, settings=requested)
     resolved = content_key(**common, settings=settings.identity())
     number_format = "saved" if subject.dtype is None else str(subject.dtype)
-    read = settings.columns if corpus is not None else []
-    texts = {"metadata": texts_digest(corpus, read)} if read else {}
+    texts = {}
+    if corpus is not None and settings.metadata_columns:
+        texts["metadata"] = texts_digest(corpus, settings.metadata_columns)
     key = content_key(question=resolved, subject=subject.digest, dtype=number_format, **texts)
     path = Path(out) if out else subject.home / "-".join(filter(None, (settings.name, label, key[:8])))
     content = {"measure": settings.name, "settings": settings.identity()}

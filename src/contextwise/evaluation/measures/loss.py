@@ -4,7 +4,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, field_validator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -12,6 +12,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
 from contextwise.base.progress import progress_bar
 from contextwise.base.tables import Column, Table
+from contextwise.data.contexts import check_columns
 from contextwise.evaluation.kernel import Measure, Outcome, Result, Subject, Work
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Loss(Measure):
     """
 
     name = "evaluate"
+    version = 2
     result = Evaluation
 
     context: int | None = Field(
@@ -75,6 +77,12 @@ class Loss(Measure):
         "and take up to a quarter of the context.",
     )
 
+    @field_validator("metadata")
+    @classmethod
+    def _different(cls, columns: list[str]) -> list[str]:
+        check_columns(columns)
+        return columns
+
     def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
         from contextwise.models.prefix import prompt_form
 
@@ -94,7 +102,7 @@ class Loss(Measure):
         return self.model_copy(update={"context": context, "stride": stride})
 
     @property
-    def columns(self) -> list[str]:
+    def metadata_columns(self) -> list[str]:
         return self.metadata
 
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
@@ -119,12 +127,13 @@ class Loss(Measure):
                 options["layout"] = partial(with_metadata, texts, corpus.end_of_text)
             scores = score_documents(subject.model, corpus, text, stride, **options)
         documents = documents_table(corpus, scores)
-        summary = {"first_token_scored": scores.first_position == 0, **totals(documents)}
+        windows = {"text": text, "stride": stride}
+        summary = {"first_token_scored": scores.first_position == 0, "windows": windows, **totals(documents)}
         return Outcome(summary, {"documents": documents, "tokens": scores.table()})
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> RenderableType:
-        context, stride = summary["settings"]["context"], summary["settings"]["stride"]
+        context, stride = summary["windows"]["text"], summary["windows"]["stride"]
         heading = (
             f"{summary['model']} on {summary['label']}: {summary['documents']:,} documents, "
             f"{summary['tokens']:,} tokens; windows of {context:,}, stride {stride:,}: "
@@ -134,6 +143,8 @@ class Loss(Measure):
             heading += (
                 " The corpus has no end-of-text token, so the first token of each document is not scored."
             )
+        if columns := summary["settings"]["metadata"]:
+            heading += f" Before them stands each document's metadata ({', '.join(columns)})."
         if summary["documents"] == 1:
             heading += " One document allows no interval."
         return Group(Text(heading), evaluation_table(summary))

@@ -11,7 +11,6 @@ remaining text from its position 0. The question is always whole.
 Legend of shapes: E examples, M numbers of masked tokens.
 """
 
-import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -182,7 +181,7 @@ def answer_nats(
     """Nats of each answer after its prompt, summed over the answer's tokens: -Σ ln p(token | all before it).
 
     Args:
-        model: a causal language model in evaluation mode.
+        model: a causal language model in evaluation mode; one that was trained with prefixes reads the prompt as one.
         prompts: token ids, at least one for each.
         answers: token ids, at least one for each.
 
@@ -190,26 +189,14 @@ def answer_nats(
         (prompts,) float64, nats.
     """
     import torch
-    from torch.nn.utils.rnn import pad_sequence
 
-    rows = [torch.tensor([*prompt, *answer]) for prompt, answer in zip(prompts, answers, strict=True)]
-    # Padded on the right: the model is causal, so what follows an answer cannot change it.
-    ids = pad_sequence(rows, batch_first=True, padding_value=0).to(model.device)
-    first, last = min(map(len, prompts)) - 1, max(map(len, rows)) - 1
-    options: dict[str, Any] = {"use_cache": False}
-    if "logits_to_keep" in inspect.signature(model.forward).parameters:
-        options["logits_to_keep"] = torch.arange(first, last, device=model.device)
+    from contextwise.evaluation.scoring.windows import Plan, Texts, window_losses
+
+    texts = Texts([np.array([*prompt, *answer]) for prompt, answer in zip(prompts, answers, strict=True)])
+    index, known = np.arange(len(prompts)), np.array([len(prompt) for prompt in prompts])
+    plan = Plan(index, np.zeros_like(index), texts.lengths - 1, known - 1)
     with torch.no_grad():
-        logits = model(input_ids=ids, **options).logits
-    # Some models accept the option and keep all logits
-    start = first if logits.shape[1] == last - first else 0
-    nats = []
-    for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
-        predictions = slice(len(prompt) - 1 - start, len(prompt) + len(answer) - 1 - start)
-        logarithms = logits[row, predictions].float().log_softmax(dim=-1)
-        targets = torch.tensor(answer, device=logits.device)
-        nats.append(-float(logarithms.gather(1, targets[:, None]).double().sum()))
-    return np.array(nats)
+        return window_losses(model, texts, plan, index).sum(axis=1, dtype=np.float64)
 
 
 def answer_ids(encoder: Encoder, question: Question) -> list[int]:

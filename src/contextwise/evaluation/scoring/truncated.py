@@ -209,25 +209,9 @@ def _feature_module(
     """The module whose input are the features of ``layer``, or the option that makes the model return them."""
     if layer is None:
         return None, {}
-    blocks = _composed_blocks(model)
-    if layer == LAST or (blocks is not None and layer == len(blocks)):
+    if layer == LAST:
         return model.get_output_embeddings(), {}
-    if blocks is None:
-        return None, {"output_hidden_states": True}
-    if int(layer) > len(blocks):
-        raise _no_layer(layer, len(blocks) + 1)
-    return blocks[int(layer)], {}
-
-
-def _composed_blocks(model: PreTrainedModel) -> list[torch.nn.Module] | None:
-    """Decoder blocks of a model of this package, which does not return hidden states of its layers; None for other models."""
-    if (family := getattr(model, "family", None)) is None:
-        return None
-    over_context = bool(getattr(model.config, "over_context", False))
-    blocks = list(family.blocks(model.backbone.backbone if over_context else model.backbone))
-    if getattr(model.config, "head", None) == "layer":  # the next-token head has a block of its own
-        blocks.append(model.heads[0])
-    return blocks
+    return None, {"output_hidden_states": True}
 
 
 def _no_layer(layer: Features, states: int) -> ConfigError:

@@ -21,7 +21,7 @@ Legend of shapes: B windows in a batch, T positions of the longest of them, N ta
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -58,6 +58,18 @@ class Documents(Protocol):
 
     def document(self, index: int, /) -> np.ndarray:
         """Token ids of one document."""
+
+
+class Texts:
+    """Documents in memory, without end-of-text."""
+
+    end_of_text = None
+
+    def __init__(self, documents: Sequence[np.ndarray]) -> None:
+        self.documents, self.lengths = documents, np.array([len(document) for document in documents])
+
+    def document(self, index: int, /) -> np.ndarray:
+        return self.documents[index]
 
 
 @dataclass(frozen=True)
@@ -217,7 +229,7 @@ def score_documents(
         context: positions of a window, end-of-text included.
         stride: positions between the starts of consecutive windows, 1 to ``context``.
         full_windows: let the last window of a document reach back to ``context`` positions.
-        batch_tokens: positions of a batch, padding included.
+        batch_tokens: positions of text in a batch, padding included.
         on_progress: called with the number of targets scored, after each batch.
         further: returns the further inputs of the model, such as contexts, for the documents (B,) of a batch's windows.
         layout: of the windows; by default that of the model, :func:`layout_of`.

@@ -39,6 +39,10 @@ MOST_FAILURES = 5
 """Failures in a row that stop a judging: the endpoint is at fault, not the requests."""
 
 
+SHORTEST_SECRET = 8
+"""Characters of a key below which it is no secret (local servers take any); it may be a part of an answer."""
+
+
 class RequestFailed(Exception):
     """One request failed after all retries. Others may succeed."""
 
@@ -71,7 +75,11 @@ class Endpoint:
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
             raise ConfigError(f"endpoint is {self.url!r}; give a URL such as http://localhost:8000/v1")
-        if "@" in urlsplit(self.url).netloc:
+        try:
+            place = urlsplit(self.url).netloc
+        except ValueError as error:
+            raise ConfigError(f"endpoint is {self.url!r}, which is no URL ({error})") from None
+        if "@" in place:
             raise ConfigError(
                 "endpoint holds a name or a password, which would be written down; give key_file"
             )
@@ -80,7 +88,7 @@ class Endpoint:
 
     def masked(self, text: str) -> str:
         """A text of the endpoint, which may repeat the key, without it."""
-        return text if self.key == "none" else text.replace(self.key, "***")
+        return text if len(self.key) < SHORTEST_SECRET else text.replace(self.key, "***")
 
     def _reason(self, error: BaseException) -> str:
         """The message of an error, on one line, without the key."""

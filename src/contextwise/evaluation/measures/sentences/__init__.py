@@ -41,7 +41,7 @@ class SentenceLoss(Measure):
         return self.model_copy(update={"contexts": types})
 
     @property
-    def columns(self) -> list[str]:
+    def metadata_columns(self) -> list[str]:
         from contextwise.data.contexts import PREVIOUS
         from contextwise.evaluation.measures.sentences.running import PROXY
 
