@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from contextwise.base.config import validate
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, TrainingError
 from contextwise.base.files import exclusive
 from contextwise.experiments import scheduling
 from contextwise.experiments.executors import ExecutorSettings
@@ -118,6 +118,41 @@ def test_an_executor_starts_a_run_behind_its_parents(corpus_folder, tmp_path, mo
     runs.train_missing(ExecutorSettings(retries=0))
     assert [name.partition("-")[0] for name in executors[0].started] == ["base", "tuned"]
     assert runs.count()["finished"] == 2
+
+
+DIVERGES = ["training.learning_rate=1e30", "training.clip=0.0", "training.warmup_steps=0"]
+
+
+@pytest.mark.parametrize("jobs", [None, 2])
+def test_a_run_that_diverged_may_be_left_and_another_failure_is_raised(
+    corpus_folder, tmp_path, monkeypatch, jobs
+):
+    """In this process, and with an executor."""
+    executors, given = [], None if jobs is None else ExecutorSettings(jobs=jobs)
+
+    def broken(run, attempt):
+        if run.id.startswith("sound") and not executors[2:]:
+            raise TrainingError("killed by SIGKILL; the machine may have run out of memory")
+
+    def in_process(folder, *_):
+        executors.append(InProcess(folder, broken))
+        return executors[-1]
+
+    monkeypatch.setattr(scheduling, "LocalExecutor", in_process)
+    monkeypatch.setattr(scheduling, "POLL_SECONDS", 0.0)
+    runs = run_set(tmp_path, corpus_folder, arms={"hot": DIVERGES, "sound": []})
+    with pytest.raises(TrainingError, match="nan at step" if jobs is None else "of 2 runs failed"):
+        runs.train_missing(given)
+    (hot,), (sound,) = runs.folders("hot"), runs.folders("sound")
+    assert hot.diverged and not hot.finished and not sound.finished
+    metrics = hot.divergence_file.stat().st_mtime_ns
+    if jobs is not None:
+        with pytest.raises(TrainingError, match="SIGKILL"):
+            runs.train_missing(given, may_diverge=True)
+    runs.train_missing(given, may_diverge=True)
+    assert sound.finished and hot.divergence_file.stat().st_mtime_ns == metrics
+    if jobs is not None:
+        assert executors[0].started.count(next(run.id for run in runs.runs if run.arm == "hot")) == 1
 
 
 def test_a_run_that_another_process_trains_is_waited_for(corpus_folder, tmp_path, capsys):

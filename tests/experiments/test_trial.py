@@ -19,6 +19,7 @@ from contextwise.base.runs import RunFolder
 from contextwise.comparison.sequential import half_widths
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.experiments.executors import ExecutorSettings
+from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.trial import Trial, TrialSettings, load_trial, run_trial
 from contextwise.experiments.trial import trial as trial_module
 from contextwise.experiments.trial.arms import Arms, total_nats
@@ -116,13 +117,9 @@ def test_arms_of_a_seed_share_their_windows_and_their_first_values(finished):
 
 def test_a_finished_trial_is_opened_again_without_training(finished, corpus_folder, monkeypatch):
     before = (finished / "result.json").read_text()
-    monkeypatch.setattr(trial_module, "train", _refuses_to_train)
+    monkeypatch.setattr(RunSet, "train_missing", None)
     result = run_trial(three(corpus_folder, finished))
     assert result.to_dict()["comparisons"] == json.loads(before)["comparisons"]
-
-
-def _refuses_to_train(runs: Any, executor: Any) -> None:
-    assert all(RunFolder(path).finished for path in runs.paths)
 
 
 def test_more_seeds_continue_the_same_sequence(finished, corpus_folder, tmp_path):

@@ -88,6 +88,10 @@ class TrainingError(ContextwiseError):
     exit_status = 1
 
 
+class DivergedError(TrainingError):
+    """A loss, or the norm of a gradient, is not finite: the same run ends here each time."""
+
+
 class Interrupted(ContextwiseError):
     """The process stopped after saving, on a signal; its exit status is 130 after SIGINT, 143 after SIGTERM."""
 

@@ -1,7 +1,8 @@
 """The run folder: all files of a training run.
 
 ``recipe.yaml`` (resolved) · ``environment.json`` · ``metrics.jsonl`` · ``checkpoints/step-N/`` · ``model/`` (Hugging Face
-export with tokenizer) · ``summary.json`` (written last: a run that has one is finished) · ``evaluation/`` · ``report.html``
+export with tokenizer) · ``summary.json`` (written last: a run that has one is finished) · ``diverged.json`` (where its loss was
+not finite; removed when it is trained again) · ``evaluation/`` · ``report.html``
 """
 
 import contextlib
@@ -51,6 +52,7 @@ class RunFolder(Viewed):
         self.environment_file = self.path / "environment.json"
         self.metrics_file = self.path / "metrics.jsonl"
         self.summary_file = self.path / "summary.json"
+        self.divergence_file = self.path / "diverged.json"
         self.checkpoints = self.path / "checkpoints"
         self.model = self.path / "model"
         self.evaluation = self.path / "evaluation"
@@ -88,6 +90,11 @@ class RunFolder(Viewed):
         except DataError:
             return False
         return True
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the newest training ended with a loss that is not finite."""
+        return self.divergence_file.exists() and not self.finished
 
     def recipe(self) -> dict[str, Any]:
         """The resolved recipe, as a dictionary."""

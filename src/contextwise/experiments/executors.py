@@ -49,6 +49,12 @@ class ExecutorSettings(Settings):
     cpus: float = Field(1, gt=0, description="CPUs that Ray reserves for a run")
     gpus: float = Field(0, ge=0, description="GPUs that Ray reserves for a run")
 
+    @property
+    def processes(self) -> "ExecutorSettings | None":
+        """These settings; None for one run at a time on this machine, which needs no process of its own."""
+        alone = self.kind == "local" and self.jobs == 1 and self.threads is None
+        return None if alone else self
+
 
 @dataclass(frozen=True)
 class Outcome:

@@ -35,7 +35,7 @@ import yaml
 from pydantic import Field, field_validator, model_validator
 
 from contextwise.base.config import Settings, validate, with_overrides
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, DivergedError, TrainingError
 from contextwise.base.files import atomic_write, exclusive, is_held
 from contextwise.base.progress import first_process, interruption, say
 from contextwise.base.runs import RunFolder
@@ -207,11 +207,12 @@ class RunSet(RunSetFolder):
         """The folders of an arm's runs, as :meth:`of_arm` selects them."""
         return [RunFolder(run.folder) for run in self.of_arm(arm, point)]
 
-    def train_missing(self, executor: ExecutorSettings | None = None) -> None:
+    def train_missing(self, executor: ExecutorSettings | None = None, *, may_diverge: bool = False) -> None:
         """Train every run that has not finished; what was stopped resumes.
 
         Args:
             executor: starts a process for each run; without one they are trained one after another in this process.
+            may_diverge: a run whose loss is not finite is no failure: the others are trained, and later calls leave it.
 
         Raises:
             ConfigError, DataError, CheckpointError: the input is at fault.
@@ -220,9 +221,14 @@ class RunSet(RunSetFolder):
         """
         for run in self.trained:
             refuse_leaking_variant(run.planned_recipe())
+        if may_diverge and any(run.diverged for run in map(RunFolder, self.paths)):
+            others = RunSet(self.path, [run for run in self.runs if not RunFolder(run.folder).diverged])
+            others.train_missing(executor, may_diverge=True)
+            return
         if executor is None:
             for run in self.trained:
-                train_or_wait(run.recipe())
+                with contextlib.suppress(DivergedError) if may_diverge else contextlib.nullcontext():
+                    train_or_wait(run.recipe())
             return
         with self.claimed(), interruption.listening():
             left = [state for state in self.states() if state.state != "finished"]
@@ -233,7 +239,12 @@ class RunSet(RunSetFolder):
             say(
                 f"{self.name}: {len(left)} of {len(self.plan)} runs to do, {self.flops:.2e} FLOPs and {tokens} tokens in all"
             )
-            train_planned(self, executor)
+            try:
+                train_planned(self, executor)
+            except TrainingError:
+                unfinished = [run for run in map(RunFolder, self.paths) if not run.finished]
+                if not may_diverge or not all(run.diverged for run in unfinished):
+                    raise
 
     @property
     def name(self) -> str:

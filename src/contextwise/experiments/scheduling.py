@@ -75,6 +75,7 @@ def schedule(folder: RunSetFolder, executor: Executor, retries: int, table: "Liv
                 elif not interruption.requested:
                     folder.note_failure(run.id, outcome.reason)
                     again = outcome.may_be_retried and attempts[run.id] <= retries
+                    again = again and not folder.run_folder(run.id).diverged
                     table.failed(run, outcome.reason, again)
                     if again:
                         waiting.append(run)

@@ -319,14 +319,7 @@ def _used(recipe: Recipe) -> tuple[str, ...]:
 def search(settings: TransferSettings) -> np.ndarray:
     """Losses of finished runs: (widths, factors, seeds), infinite where a run diverged; what is missing is trained."""
     runs, names = run_set(settings)
-    alone = settings.executor.kind == "local" and settings.executor.jobs == 1
-    if alone:
-        for run in runs.trained:
-            with contextlib.suppress(TrainingError):  # a rate at which training diverges has no loss
-                RunSet(runs.path, [run]).train_missing()
-    else:
-        with contextlib.suppress(TrainingError):
-            runs.train_missing(settings.executor)
+    runs.train_missing(settings.executor.processes, may_diverge=True)
 
     def loss(run: RunFolder) -> float:
         return float(run.summary()["validation_loss"]) if run.finished else math.inf

@@ -4,7 +4,7 @@ import json
 import time
 from typing import Any
 
-from contextwise.base.errors import TrainingError
+from contextwise.base.errors import DivergedError
 from contextwise.training.batches import BatchSizes
 
 # Dense bf16 matrix throughput, FLOP/s, from the manufacturers; for model FLOPs utilization.
@@ -128,12 +128,12 @@ class RunMetrics:
         """A row of ``metrics.jsonl``: the cost of the run so far, and the values of a training, validation or curve row.
 
         Raises:
-            TrainingError: a value is not finite.
+            DivergedError: a value is not finite.
         """
         try:
             json.dumps(values, allow_nan=False)
         except ValueError:
-            raise TrainingError(
+            raise DivergedError(
                 f"the {kind} loss at step {step} is not a finite number; a lower training.learning_rate or a longer warm-up is "
                 "the usual fix, in another run folder"
             ) from None

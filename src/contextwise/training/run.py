@@ -13,7 +13,14 @@ from accelerate import PartialState
 from transformers import TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DataError, Interrupted
+from contextwise.base.errors import (
+    CheckpointError,
+    ConfigError,
+    ContextwiseError,
+    DataError,
+    DivergedError,
+    Interrupted,
+)
 from contextwise.base.files import PARTIAL, atomic_write, write_json
 from contextwise.base.hashes import damage
 from contextwise.base.machine import describe_environment, has_fast_bf16, keep_freed_memory
@@ -56,7 +63,7 @@ def train(recipe: Recipe) -> RunFolder:
 
     Raises:
         ConfigError, DataError, CheckpointError: the input is invalid.
-        TrainingError: a loss or gradient is not finite.
+        DivergedError: a loss or gradient is not finite; ``diverged.json`` in the run folder says so too.
         Interrupted: a signal requested a stop; the state is saved.
     """
     run = RunFolder(recipe.folder)
@@ -64,7 +71,12 @@ def train(recipe: Recipe) -> RunFolder:
     trunk = trunk_checkpoint(recipe, run)
     inputs = TrainingInputs.open(recipe)
     processes = PartialState(cpu=not torch.cuda.is_available())  # gloo on CPU, NCCL on GPU
-    with interruption.listening(), _run_lock(run, recipe, processes), fast_steps(processes.device.type):
+    with (
+        interruption.listening(),
+        _run_lock(run, recipe, processes),
+        _noted_divergence(run, processes),
+        fast_steps(processes.device.type),
+    ):
         if run.finished and _in_first_process(processes, lambda: _is_sound(run, inputs)):
             return run
         checkpoint = _find_checkpoint(run, recipe, inputs, processes, trunk)
@@ -157,11 +169,23 @@ def _run_lock(run: RunFolder, recipe: Recipe, processes: PartialState) -> Iterat
             if variant is not None:
                 code = known_code(variant.sha256, variant.file)
                 atomic_write(run.path / Path(variant.file).name, code.decode(), "the variant's code")
+            run.divergence_file.unlink(missing_ok=True)
             for leftover in run.checkpoints.glob(f"*{PARTIAL}*"):
                 checkpoints.discard(leftover)
 
         _in_first_process(processes, lock)
         yield
+
+
+@contextlib.contextmanager
+def _noted_divergence(run: RunFolder, processes: PartialState) -> Iterator[None]:
+    """Write ``diverged.json`` where the block ends with a loss that is not finite."""
+    try:
+        yield
+    except DivergedError as error:
+        if processes.is_main_process:
+            write_json(run.divergence_file, {"reason": str(error)}, "the reason")
+        raise
 
 
 def _find_checkpoint(

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 
-from contextwise.base.errors import TrainingError
+from contextwise.base.errors import DivergedError
 from contextwise.base.files import atomic_directory, read_json, write_json
 from contextwise.base.hashes import seal
 from contextwise.base.progress import interruption
@@ -214,7 +214,7 @@ class PretrainingTrainer(Trainer):
         """Sum the step's loss over the processes, and stop if the loss or the gradient is not finite.
 
         Raises:
-            TrainingError: names step and windows; the weights are unchanged.
+            DivergedError: names step and windows; the weights are unchanged.
         """
         encoder_decoder = self.unwrapped(self.model_wrapped).model.config.is_encoder_decoder
         read = torch.stack([tokens_read(inputs, encoder_decoder) for inputs in self._inputs]).sum()
@@ -258,7 +258,7 @@ class PretrainingTrainer(Trainer):
             windows = [window for share in gathered for window in share]
         what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient's norm is {norm}"
         last = checkpoints.list_checkpoints(self.run.checkpoints)
-        raise TrainingError(
+        raise DivergedError(
             f"{what} at step {self.state.global_step + 1} (window{'s' * (len(windows) > 1)} "
             f"{', '.join(windows[:8])} of the training split); the step was not taken; "
             + (f"the last good checkpoint is {last[-1]}" if last else "there is no checkpoint before it")

@@ -29,7 +29,6 @@ from contextwise.base.progress import interruption
 from contextwise.base.runs import RunFolder, differing_keys
 from contextwise.comparison.sequential import document_half_width, looks, pooled_deviation, simultaneous
 from contextwise.comparison.speedup import effective_speedup, trend
-from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.trial.arms import SEARCH_SHARE, Arms, Length, held_fixed, total_nats
 from contextwise.experiments.trial.result import AlongBudgets, Comparison, RateRow, TrialPlan, TrialResult
@@ -306,10 +305,15 @@ class Trial:
         _, runs = self._run_set(lengths, number)
         return all(RunFolder(path).finished for path in runs.paths)
 
+    def _train(self, runs: RunSet, may_diverge: bool = False) -> None:
+        """Train the runs that have not finished; raises what :meth:`RunSet.train_missing` raises."""
+        if not all(RunFolder(path).finished for path in runs.paths):
+            runs.train_missing(self.settings.executor.processes, may_diverge=may_diverge)
+
     def _seed(self, lengths: list[Length], number: int) -> None:
         """Train the runs of a seed, and score the held-out documents."""
         chosen, runs = self._run_set(lengths, number)
-        train(runs, self.settings.executor)
+        self._train(runs)
         for length, run in zip(chosen, runs.runs, strict=True):
             nats, tokens = total_nats(self._scored(run.folder, self.arms.documents))
             first = self.arms.search_documents
@@ -499,14 +503,12 @@ class Trial:
         seeds = [SEARCH_SEED + number for number in range(search.seeds)]
         runs = self.arms.search_runs(lengths, search.share, seeds, missing)
         together = RunSet(self.path, [run for each in runs.values() for run in each.runs])
-        with contextlib.suppress(TrainingError):  # a rate at which training diverges is no choice
-            train(together, self.settings.executor)
+        self._train(together, may_diverge=True)  # a rate at which training diverges is no choice
         sums: dict[tuple[str, float], list[float]] = {}
         for (arm, factor, _), run_set in runs.items():
-            loss = math.inf
-            with contextlib.suppress(TrainingError):
-                train(run_set, self.settings.executor)
-                nats, tokens = total_nats(self._scored(run_set.runs[0].folder, self.arms.search_documents))
+            loss, folder = math.inf, run_set.runs[0].folder
+            if RunFolder(folder).finished:
+                nats, tokens = total_nats(self._scored(folder, self.arms.search_documents))
                 loss = float(nats.sum() / tokens.sum())
             sums.setdefault((arm, factor), []).append(loss if math.isfinite(loss) else math.inf)
         losses |= {key: float(np.mean(values)) for key, values in sums.items()}
@@ -519,17 +521,6 @@ class Trial:
 
 def _lowest(losses: dict[tuple[str, float], float], arm: str, factors: list[float]) -> float:
     return min(factors, key=lambda factor: losses[arm, factor])
-
-
-def train(runs: RunSet, executor: ExecutorSettings) -> None:
-    """Train the runs that have not finished: in this process one after another, or on the executor.
-
-    Raises what :meth:`RunSet.train_missing` raises.
-    """
-    if all(RunFolder(path).finished for path in runs.paths):
-        return
-    alone = executor.kind == "local" and executor.jobs == 1
-    runs.train_missing(None if alone else executor)
 
 
 def run_trial(settings: TrialSettings, on_look: Callable[[TrialResult], None] | None = None) -> TrialResult:
