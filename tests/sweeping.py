@@ -19,6 +19,7 @@ def sweep_values(corpus: Path, output: Path, **changes: Any) -> dict[str, Any]:
         "data": {"corpus": str(corpus)},
         "model": {"family": "llama", "layers": 1, "width": 16, "heads": 2},
         "training": {
+            "schedule": "constant",
             "tokens_per_step": 128,
             "warmup_steps": 2,
             "curve_tokens": 512,

@@ -20,10 +20,10 @@ from contextwise.comparison.sequential import half_widths
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.run_set import RunSet
+from contextwise.experiments.timing import seconds_per_step
 from contextwise.experiments.trial import Trial, TrialSettings, load_trial, run_trial
 from contextwise.experiments.trial import trial as trial_module
 from contextwise.experiments.trial.arms import Arms, total_nats
-from contextwise.experiments.trial.timing import seconds_per_step
 from contextwise.reports.trial import plan_tables, trial_page, trial_tables
 from small import write_documents
 

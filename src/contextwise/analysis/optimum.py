@@ -1,8 +1,9 @@
 """The optimal training context for a budget, from the measurements of a sweep.
 
-1. A *track* is the measurements of one run: best-context losses along a budget (training FLOPs, seconds, GPU-hours or tokens).
-2. At a budget the loss of a run is interpolated along its track, linearly in the logarithm of the budget; never beyond its
-   first or last measurement. Runs of one model size and training context that differ in seed are averaged: a *cell*.
+1. A *track* is the points of one model size, training context and seed: best-context losses along a budget (training FLOPs,
+   seconds, GPU-hours or tokens).
+2. At a budget the loss is interpolated along the track, linearly in the logarithm of the budget; never beyond its first or last
+   point. Tracks of one model size and training context that differ in seed are averaged: a *cell*.
 3. The *optimum* of a size is its cell of the lowest loss; the overall optimum is the lowest of all (context scaling,
    Section 3). It is *decided* only if it was compared with its neighbours: runs of equal length end at different FLOPs, and at
    the largest budgets only the most expensive runs are left, with nothing to compare them to.
@@ -29,9 +30,9 @@ Item = TypeVar("Item", bound=Hashable)
 
 @dataclass(frozen=True)
 class Track:
-    """The measurements of one run: ``losses`` and ``errors`` (nats per token, (M,)) at increasing ``budgets`` (M,).
+    """The points of a size, context and seed: ``losses`` and ``errors`` (nats per token, (M,)) at increasing ``budgets`` (M,).
 
-    ``errors`` are NaN where they are not known.
+    ``run`` is the longest of them. ``errors`` are NaN where they are not known.
     """
 
     run: str
@@ -94,7 +95,7 @@ class Optimum:
 
 
 def tracks(points: Iterable[SweepPoint], unit: str, gpus: Mapping[str, int] | None = None) -> list[Track]:
-    """The track of each run, along one kind of budget.
+    """The track of each size, context and seed, along one kind of budget.
 
     Args:
         unit: ``flops``, ``seconds``, ``tokens`` or ``gpu_hours``.
@@ -102,20 +103,20 @@ def tracks(points: Iterable[SweepPoint], unit: str, gpus: Mapping[str, int] | No
 
     Losses that are not finite, and measurements before anything was spent, are left out.
     """
-    by_run: dict[str, dict[float, SweepPoint]] = {}
+    by_cell: dict[tuple[str, int, int], dict[float, SweepPoint]] = {}
     for point in points:
         hours = unit == "gpu_hours"
         spent = point.seconds * (gpus or {})[point.run] / 3600 if hours else getattr(point, unit)
         if spent > 0 and np.isfinite(point.loss):
-            by_run.setdefault(point.run, {})[float(spent)] = point
+            by_cell.setdefault(point.cell, {})[float(spent)] = point
     tracks = []
-    for run, measured in by_run.items():
+    for measured in by_cell.values():
         budgets = sorted(measured)
         losses = np.array([measured[budget].loss for budget in budgets])
         errors = np.array([measured[budget].standard_error for budget in budgets], dtype=float)  # None: NaN
-        point = measured[budgets[0]]
+        point = measured[budgets[-1]]
         tracks.append(
-            Track(run, point.size, point.parameters, point.context, np.array(budgets), losses, errors)
+            Track(point.run, point.size, point.parameters, point.context, np.array(budgets), losses, errors)
         )
     return tracks
 

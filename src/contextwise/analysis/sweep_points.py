@@ -1,11 +1,10 @@
-"""The points of a sweep: the best-context loss of every run at every step at which its context curve was measured.
+"""The points of a sweep: a model size, a training context, what was spent, and the best-context loss that it gave.
 
-Sweep pages draw these points and the planner fits them. A point is a model size, a training context and the cost so far, with
-the loss reached. The runs of a sweep have a constant learning rate, so each point is the end of a smaller run (context scaling,
-Section 3).
+Sweep pages draw these points and the planner fits them. A point is the end of a run: of a finished one, whose learning rate has
+decayed, or, at a constant rate, of a smaller run that each measurement along the way stands for (context scaling, Section 3).
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ class SweepPoint:
         step, tokens, flops, seconds: spent on training when it was measured.
         loss: best-context loss, nats per token: the mean over the last 10% of the training context.
         standard_error: of ``loss`` over held-out documents; None where there is one document.
+        document_nats, document_targets: sums of the loss over each held-out document, and their targets; empty if not known.
     """
 
     run: str
@@ -39,13 +39,24 @@ class SweepPoint:
     seconds: float
     loss: float
     standard_error: float | None
+    document_nats: tuple[float, ...] = field(default=(), repr=False)
+    document_targets: tuple[int, ...] = field(default=(), repr=False)
+
+    @property
+    def cell(self) -> tuple[str, int, int]:
+        """Size, context and seed: its points differ in what was spent."""
+        return self.size, self.context, self.seed
 
 
-COLUMNS = [field.name for field in fields(SweepPoint)]
+COLUMNS = [column.name for column in fields(SweepPoint) if not column.name.startswith("document_")]
+"""The columns of a table of points."""
 
 
-def run_points(path: Path) -> list[SweepPoint]:
-    """Points of one run, finished or not, in the order of its steps; none if it measured no curve.
+def run_points(path: Path, ends: bool = False) -> list[SweepPoint]:
+    """Measurements of one run, finished or not, in the order of its steps; none if it measured no curve.
+
+    Args:
+        ends: only those that are ends of runs: all at a constant rate, else the last one of a finished run.
 
     Raises:
         CheckpointError: the folder holds no run.
@@ -55,6 +66,9 @@ def run_points(path: Path) -> list[SweepPoint]:
     recipe = run.recipe()
     rows = {_number(run, row, "step"): row for row in run.metrics("curve")}
     measured = ("parameters", "step", "tokens", "flops", "seconds")
+    steps = sorted(rows)
+    if ends and recipe.get("training", {}).get("schedule", "constant") != "constant":
+        steps = steps[-1:] if run.finished else []
     return [
         SweepPoint(
             run=path.name,
@@ -63,9 +77,11 @@ def run_points(path: Path) -> list[SweepPoint]:
             seed=recipe["seed"],
             loss=_number(run, row, "best_context_loss"),
             standard_error=row.get("standard_error"),
+            document_nats=tuple(row.get("document_nats", ())),
+            document_targets=tuple(row.get("document_targets", ())),
             **{name: _number(run, row, name) for name in measured},
         )
-        for _, row in sorted(rows.items())
+        for row in map(rows.__getitem__, steps)
     ]
 
 
@@ -80,13 +96,14 @@ def _number(run: RunFolder, row: dict[str, Any], name: str) -> Any:
 
 
 def sweep_points(path: str | Path) -> list[SweepPoint]:
-    """Points of every run of a sweep that has measured any, in the order of its grid.
+    """Points of every run of a sweep that has any, in the order of its grid.
 
-    Unfinished and failed runs contribute the measurements they have; :meth:`Sweep.states` lists the state of each run.
+    At a constant rate unfinished and failed runs contribute the measurements they have; :meth:`Sweep.states` lists the state of
+    each run.
 
     Raises:
         CheckpointError: the folder holds no sweep.
     """
     sweep = Sweep.open(path)
     folders = [sweep.run_folder(run.id) for run in sweep.plan]
-    return [point for run in folders if run.recipe_file.exists() for point in run_points(run.path)]
+    return [point for run in folders if run.recipe_file.exists() for point in run_points(run.path, ends=True)]

@@ -160,9 +160,9 @@ def sweep(
 ) -> None:
     """Train a grid of model sizes and contexts; run it again to resume.
 
-    Every run keeps its tokens per step while the context grows, and measures its
-    best-context loss along the way, so that one run represents every smaller one.
-    Finished runs are skipped, failed ones are listed and tried again.
+    Every run keeps its tokens per step while the context grows. The runs of a
+    size, context and seed share one trunk: each budget is a finished run that
+    trains only its decay. Finished runs are skipped, failed ones tried again.
     """
     if status is not None and recipe is not None:
         raise ConfigError(f"--status lists the sweep in the folder {status}; leave the recipe {recipe} out")
@@ -172,7 +172,7 @@ def sweep(
         raise ConfigError("--json goes with --dry-run or --status")
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs is {jobs}, but at least one run at a time is needed")
-    from contextwise.experiments.sweep import Sweep, load_sweep, notes, run_sweep
+    from contextwise.experiments.sweep import Sweep, load_sweep, run_sweep
 
     if recipe is None:
         _list_runs(Sweep.open(status or ""), as_json)
@@ -186,7 +186,7 @@ def sweep(
     planned = Sweep.planned(sweep_settings)
     _list_runs(planned, as_json)
     if not as_json:
-        show(*(f"note: {note}" for note in notes(planned.plan)))
+        show(*(f"note: {note}" for note in planned.notes))
 
 
 def _list_runs(sweep: "Sweep", as_json: bool) -> None:
@@ -201,7 +201,7 @@ def _list_runs(sweep: "Sweep", as_json: bool) -> None:
         show_json({"sweep": str(sweep.path), "flops": sweep.flops, "runs": flat})
         return
     parts = ", ".join(f"{number} {state}" for state, number in sweep.count().items() if number)
-    tokens = readable_count(sum(run.tokens for run in sweep.plan))
+    tokens = readable_count(sweep.tokens)
     runs_counted = f"{len(states)} run{'s' * (len(states) != 1)}"
     show(plan_table(states), f"{runs_counted} ({parts}), {tokens} tokens, {sweep.flops:.2e} FLOPs")
     for state in states:

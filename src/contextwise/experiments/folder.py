@@ -25,7 +25,8 @@ class PlannedRun:
         size: name of the model size.
         parameters: of the model, embeddings included.
         context: in tokens.
-        flops: of its training, without measuring.
+        tokens, flops: of its training, without measuring; those of the whole run if it has a trunk.
+        trunk_tokens: of them, those that its trunk trains.
     """
 
     id: str
@@ -37,6 +38,12 @@ class PlannedRun:
     seed: int
     learning_rate: float
     flops: float
+    trunk_tokens: int = 0
+
+    @property
+    def own_flops(self) -> float:
+        """FLOPs of its training without those of its trunk."""
+        return self.flops * (1 - self.trunk_tokens / self.tokens)
 
 
 @dataclass(frozen=True)
@@ -66,8 +73,10 @@ class RunState:
 
     @property
     def share(self) -> float:
-        """How much of the run is done, 0 to 1."""
-        return 1.0 if self.state == "finished" else min(1.0, (self.step or 0) / self.run.steps)
+        """How much of the run is done, 0 to 1; of a branch, without what its trunk trains."""
+        trunk = self.run.trunk_tokens / self.run.tokens
+        done = ((self.step or 0) / self.run.steps - trunk) / (1 - trunk)
+        return 1.0 if self.state == "finished" else min(1.0, max(0.0, done))
 
 
 class RunSetFolder(ABC):
@@ -95,8 +104,13 @@ class RunSetFolder(ABC):
 
     @property
     def flops(self) -> float:
-        """FLOPs of the training of all runs."""
-        return sum(run.flops for run in self.plan)
+        """FLOPs of the training of all runs; those of a trunk count once."""
+        return sum(run.own_flops for run in self.plan)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the training of all runs, those of a trunk once."""
+        return sum(run.tokens - run.trunk_tokens for run in self.plan)
 
     def failure(self, run: str) -> Failure | None:
         """Why a run failed; None if it did not."""

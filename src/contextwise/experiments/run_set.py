@@ -50,6 +50,7 @@ from contextwise.training.recipe import Recipe, with_newer_settings
 from contextwise.training.settings import CorpusData, VariantSettings
 
 if TYPE_CHECKING:
+    from contextwise.experiments.cost import RunCost
     from contextwise.training.parameters import Upstream
 
 POLL_SECONDS = 0.5
@@ -235,7 +236,7 @@ class RunSet(RunSetFolder):
             if not left:
                 say(f"{self.path} is finished already: nothing to do")
                 return
-            tokens = readable_count(sum(run.tokens for run in self.plan))
+            tokens = readable_count(self.tokens)
             say(
                 f"{self.name}: {len(left)} of {len(self.plan)} runs to do, {self.flops:.2e} FLOPs and {tokens} tokens in all"
             )
@@ -292,22 +293,34 @@ def train_or_wait(recipe: Recipe) -> RunFolder:
 
 
 def planned_run(
-    name: str, recipe: Recipe, vocab_size: int | None = None, upstream: "Upstream | None" = None
+    name: str,
+    recipe: Recipe,
+    vocab_size: int | None = None,
+    upstream: "Upstream | None" = None,
+    cost: "RunCost | None" = None,
 ) -> PlannedRun:
-    """A run with its cost, as :func:`~contextwise.experiments.cost.cost_of` counts it."""
+    """A run with its cost, as :func:`~contextwise.experiments.cost.cost_of` counts it.
+
+    Args:
+        cost: of a run that differs in length and seed alone, if it is known.
+    """
     from contextwise.experiments.cost import cost_of
 
-    cost = cost_of(recipe, vocab_size, upstream)
+    cost = cost or cost_of(recipe, vocab_size, upstream)
+    shared = 0
+    if recipe.training.trunk is not None:
+        shared = recipe.batch_sizes.before(recipe.decay_start()) * recipe.data.context
     return PlannedRun(
         id=name,
         size=size_name(recipe.model.model_dump()),
         parameters=cost.parameters,
         context=recipe.data.context,
-        tokens=cost.tokens,
-        steps=cost.steps,
+        tokens=recipe.total_tokens,
+        steps=recipe.total_steps,
         seed=recipe.seed,
         learning_rate=recipe.learning_rate,
-        flops=cost.flops,
+        flops=cost.flops * (recipe.total_tokens / cost.tokens),
+        trunk_tokens=shared,
     )
 
 

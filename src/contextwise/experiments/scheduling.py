@@ -127,7 +127,8 @@ class LiveTable:
 
     def started(self, run: PlannedRun) -> None:
         step = self._read(run).step or 0
-        self.started_at[run.id] = time.monotonic(), step
+        trunk = round(run.steps * run.trunk_tokens / run.tokens)
+        self.started_at[run.id] = time.monotonic(), max(step, trunk)
         if not console.is_terminal:
             say(f"{run.id}: " + (f"resumed from about step {step}" if step else "started"))
 
@@ -179,7 +180,7 @@ class LiveTable:
         return (time.monotonic() - since) / taken * (state.run.steps - state.step) if taken > 0 else None
 
     def _done(self) -> float:
-        return sum(state.share * state.run.flops for state in self.states.values())
+        return sum(state.share * state.run.own_flops for state in self.states.values())
 
     def summary(self, running: set[str]) -> str:
         """One line: counts, share of the work, time left."""

@@ -1,20 +1,27 @@
 """Sweeps: grids of model sizes and training contexts, on this machine or on a Ray cluster.
 
 The experiment is that of context scaling (Section 3): model sizes × training contexts, the tokens of a step constant while the
-context grows (so that documents per step fall), one corpus, and a constant learning rate after the warm-up, because every
-point along a run represents a smaller run that ended there.
+context grows (so that documents per step fall), and one corpus.
 
-A sweep is a run set with a grid, in its own folder. It adds ``sweep.yaml`` (resolved) and ``plan.json`` (the runs and the
-corpus's hash) to the files of a run set (:mod:`contextwise.experiments.folder`).
+1. The runs of one model size, training context and seed are a *cell*; they differ in length: their budgets.
+2. With the schedule ``wsd`` each budget is a finished run whose learning rate has decayed. The longest run of a cell is the
+   trunk of the others, which train only their decay (:mod:`contextwise.training.branching`).
+3. With ``constant`` every measurement along a run stands for a smaller run that ended there, as in the source.
+4. Budgets are tokens, steps, FLOPs or seconds. FLOPs and seconds are divided by what a step of the cell costs, so that all
+   cells have the same ones, to half a step.
+
+A sweep is a run set with a grid, in its own folder. It adds ``sweep.yaml`` (resolved) and ``plan.json`` (the runs, the
+corpus's hash and, where budgets are seconds, the time of a step) to the files of a run set
+(:mod:`contextwise.experiments.folder`).
 """
 
 import contextlib
 import copy
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 from pydantic import Field, field_validator, model_validator
@@ -24,7 +31,7 @@ from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseErr
 from contextwise.base.files import atomic_write, read_json, write_json
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_path
-from contextwise.base.runs import differing_keys
+from contextwise.base.runs import RunFolder, differing_keys
 from contextwise.data.corpus import Corpus
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.folder import PlannedRun
@@ -42,12 +49,24 @@ from contextwise.models.sizes import readable_count
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import CorpusData, SizedModel
 
+if TYPE_CHECKING:
+    from contextwise.experiments.cost import RunCost
+
 RESOLVED, PLAN = "sweep.yaml", "plan.json"
 """Files of a sweep's folder: its settings, and its runs."""
 CONTEXT = "data.context"
-LENGTHS = ("training.tokens", "training.steps")
+COMPUTE = ("training.flops", "training.seconds")
+"""Axes that are no settings of a run: its steps follow from the cost of one."""
+LENGTHS = ("training.tokens", "training.steps", *COMPUTE)
 AXES = ("model.size", "model.layers", "model.width", "model.heads", CONTEXT, *LENGTHS, "seed")
 """Settings that may be axes: size, context, length and seed. Everything else is the same for all runs of a sweep."""
+UNEQUAL = 0.02
+"""Runs whose FLOPs differ by a larger share from their budget, since they are whole steps, have a note."""
+TIMED_ROUNDS = 3
+LONG = 10**12
+"""Tokens of a run whose length is not known yet."""
+CURVES = 16
+"""Context curves along a run of constant rate, if the sweep does not say."""
 NEVER = {
     "training.learning_rate": "the rule of learning_rate sets it",
     "training.tokens_per_step": "it is the same for every context",
@@ -70,7 +89,11 @@ class SweepRecipe(Settings):
         description="size: each size's own rate, the same for every context; fixed: base's; width: base's, which holds "
         "for base's model, times base's width / width",
     )
-    measurements: int = Field(16, ge=1, description="context curves along a run, evenly spaced")
+    measurements: int | None = Field(
+        None,
+        ge=1,
+        description="context curves along a run, evenly spaced; by default one at its end, and 16 with schedule: constant",
+    )
     executor: ExecutorSettings = ExecutorSettings()
     output: str = Field("", description="the sweep's folder; sweeps/<name> if not given")
 
@@ -82,12 +105,18 @@ class SweepRecipe(Settings):
             f"{name} must be a mapping" for name, value in sections.items() if not isinstance(value, dict)
         ]
         if not problems:
-            schedule = sections["training"].get("schedule", "constant")
-            if schedule != "constant":
+            training = sections["training"]
+            schedule = training.get("schedule", "wsd")
+            if schedule not in ("wsd", "constant"):
                 problems.append(
-                    f"training.schedule is {schedule!r}, but each point along a run represents a smaller run, whose learning "
-                    "rate would have ended there; set it to constant"
+                    f"training.schedule is {schedule!r}, but the runs of a cell share their steps before the decay; set it to "
+                    "wsd, or to constant, where each point along a run represents a smaller run"
                 )
+            problems += [
+                f"training.{name} is given, but the sweep sets it for each run; leave it out"
+                for name in ("trunk", "branches")
+                if training.get(name)
+            ]
             if sections["model"].get("pretrained") is not None:
                 problems.append(
                     "model.pretrained is given, but a sweep trains each size from scratch; leave it out"
@@ -112,9 +141,10 @@ class SweepRecipe(Settings):
                 continue
             problems += [f"{setting} is in two axes" for setting in settings if setting in seen]
             seen |= set(settings)
-        if not problems and set(LENGTHS) <= seen:
+        lengths = [name for name in LENGTHS if name in seen]
+        if not problems and len(lengths) > 1:
             problems.append(
-                f"{' and '.join(LENGTHS)} are both axes; they set the same length, keep one of the two"
+                f"{' and '.join(lengths)} are both axes; they set the same length, keep one of the two"
             )
         if problems:
             raise ConfigError("; ".join(problems))
@@ -149,8 +179,17 @@ class SweepRecipe(Settings):
         contexts = self.values(CONTEXT) or [(self.base.get("data") or {}).get("context", 256)]
         return given or max((c for c in contexts if isinstance(c, int)), default=None)
 
-    def recipes(self) -> dict[str, Recipe]:
+    @property
+    def compute(self) -> str | None:
+        """The axis of budgets in FLOPs or seconds, if the grid has one."""
+        return next((name for name in COMPUTE if self.values(name)), None)
+
+    def recipes(self, step_costs: Mapping[str, float] | None = None) -> dict[str, Recipe]:
         """Every run's recipe by its id, in the order of the grid.
+
+        Args:
+            step_costs: FLOPs or seconds of a training step by :func:`cell_name`, for a grid with budgets of these. Without
+                them it has one recipe for each cell, of some length.
 
         Raises:
             ConfigError: a run is invalid, or is in the grid twice; all problems in one message.
@@ -169,40 +208,94 @@ class SweepRecipe(Settings):
         problems: dict[str, None] = {}
         for point in grid_points(self.grid):
             try:
-                recipe = self._recipe(point)
+                recipe = self._recipe(point, step_costs)
             except ConfigError as error:
                 problems[str(error).removeprefix("the run has a problem: ")] = None
                 continue
             name = run_id(recipe)
-            if name in recipes:
+            if name in recipes and (step_costs is not None or self.compute is None):
                 where = ", ".join(f"{setting}={value}" for setting, value in point.items())
                 problems[f"the grid has one run twice ({where})"] = None
             recipes[name] = recipe
+        if not problems:
+            problems = dict.fromkeys(_problems_of_trunks(recipes.values()))
         if problems:
             raise ConfigError("; ".join(problems))
-        return recipes
+        return recipes if self.compute and step_costs is None else self._with_trunks(recipes)
 
-    def _recipe(self, point: dict[str, Any]) -> Recipe:
+    def _with_trunks(self, recipes: dict[str, Recipe]) -> dict[str, Recipe]:
+        """The recipes of runs that decay, each with the longest of its cell as its trunk, or as the trunk of others."""
+        cells: dict[tuple[str, int], list[str]] = {}
+        for name, recipe in recipes.items():
+            cells.setdefault((cell_name(recipe), recipe.seed), []).append(name)
+        changed = dict(recipes)
+        for names in cells.values():
+            if len(names) == 1 or recipes[names[0]].training.schedule != "wsd":
+                continue
+            trunk = max(names, key=lambda name: recipes[name].full_steps)
+            path = (self.folder / "runs" / trunk).absolute()
+            branches = []
+            for name in set(names) - {trunk}:
+                training = recipes[name].training
+                if _may_branch(path, recipes[name]):
+                    changed[name] = _with_training(recipes[name], trunk=str(path))
+                    branches.append(training.tokens or training.steps)
+            changed[trunk] = _with_training(recipes[trunk], branches=sorted(branches))
+        return changed
+
+    def _recipe(self, point: dict[str, Any], step_costs: Mapping[str, float] | None) -> Recipe:
         """The recipe at one point of the grid."""
         data = copy.deepcopy(self.base)
         data.pop("output", None)
         training = data["training"] = data.get("training") or {}
-        if set(LENGTHS) & point.keys():  # in place of base's, in whichever form that is
+        axis = next((name for name in LENGTHS if name in point), None)
+        if axis is not None:  # in place of base's, in whichever form that is
             for length in LENGTHS:
                 training.pop(length.removeprefix("training."), None)
+            training["tokens"] = LONG
         for setting, value in point.items():
-            set_value(data, setting, value)
+            if setting != axis:
+                set_value(data, setting, value)
         data["name"] = self.name
-        training.setdefault("schedule", "constant")
+        training.setdefault("schedule", "wsd")
         training.setdefault("curve_longest", self.longest)
         base_rate = training.pop("learning_rate", None)
         recipe = validate(Recipe, data, "the run")
+        if axis is not None:
+            recipe = self._of_length(recipe, axis, point[axis], step_costs)
+        curves = self.measurements or (CURVES if recipe.training.schedule == "constant" else 1)
         values = {
             "learning_rate": self._learning_rate(recipe, base_rate),
-            "curve_every": recipe.training.curve_every or -(-recipe.total_steps // self.measurements),
+            "curve_every": recipe.training.curve_every or -(-recipe.total_steps // curves),
         }
-        named = {"name": run_name(recipe), "training": recipe.training.model_copy(update=values)}
-        return validate(Recipe, recipe.model_copy(update=named).model_dump(), "the run")
+        return _with_training(recipe.model_copy(update={"name": run_name(recipe)}), **values)
+
+    def _of_length(
+        self, recipe: Recipe, axis: str, value: Any, step_costs: Mapping[str, float] | None
+    ) -> Recipe:
+        """A recipe with the length that a value of an axis stands for.
+
+        Raises:
+            ConfigError: it is no length, or too short for the warm-up, the decay, and a step between the two.
+        """
+        settings = recipe.training
+        length = {"tokens": None, axis.removeprefix("training."): value}
+        if axis in COMPUTE:
+            steps = 10 * max(10, settings.warmup(100), settings.decay(100))  # some length that allows both
+            if step_costs is not None:
+                steps = max(1, round(_number(axis, value) / step_costs[cell_name(recipe)]))
+            length = {"tokens": steps * recipe.tokens_per_step}
+        whole = all(each is None or (isinstance(each, int) and each > 0) for each in length.values())
+        if settings.schedule == "wsd" and whole:
+            steps = recipe.model_copy(update={"training": settings.model_copy(update=length)}).full_steps
+            warmup, decay = settings.warmup(steps), settings.decay(steps)
+            if steps - decay < max(1, warmup):
+                raise ConfigError(
+                    f"grid.{axis} has {float(value):g}, with which {cell_name(recipe)} trains {steps} "
+                    f"step{'s' * (steps != 1)}, too few for one decay: its warm-up takes {warmup} and its decay {decay}; give "
+                    "it more, or set base.training.warmup_steps or decay_steps lower"
+                )
+        return _with_training(recipe, **length)
 
     def _learning_rate(self, recipe: Recipe, base_rate: Any) -> Any:
         if self.learning_rate == "size":
@@ -234,11 +327,61 @@ def _check_axis(setting: str) -> None:
         raise ConfigError(f"{setting!r} cannot be an axis; {hint}")
 
 
+def _number(axis: str, given: Any) -> float:
+    """A budget in FLOPs or seconds.
+
+    Raises:
+        ConfigError: it is no positive number.
+    """
+    with contextlib.suppress(TypeError, ValueError):
+        value = float(given)  # YAML reads 1e12, without a point and a sign, as text
+        if 0 < value < float("inf"):
+            return value
+    raise ConfigError(f"grid.{axis} has {given!r}, which is no positive number")
+
+
+def _with_training(recipe: Recipe, **changes: Any) -> Recipe:
+    """A recipe with other values of ``training``, checked again."""
+    training = recipe.training.model_copy(update=changes)
+    return validate(Recipe, recipe.model_copy(update={"training": training}).model_dump(), "the run")
+
+
+def _problems_of_trunks(recipes: Iterable[Recipe]) -> Iterator[str]:
+    """Settings with which runs of several lengths would not begin alike."""
+    recipes = list(recipes)
+    lengths = {(cell_name(recipe), recipe.seed) for recipe in recipes}
+    if len(lengths) == len(recipes):
+        return
+    settings = recipes[0].training
+    shares = {"warmup_steps": settings.warmup_steps}
+    shares |= {"rampup_tokens": settings.rampup_tokens} if settings.rampup_batch_size else {}
+    for name, value in shares.items():
+        if settings.schedule == "wsd" and 0 < value < 1:
+            yield (
+                f"base.training.{name} is {value:g}, a share of each run, but the runs of a cell begin with the same steps; "
+                f"give a number of {name.rpartition('_')[2]}"
+            )
+
+
+def _may_branch(trunk: Path, recipe: Recipe) -> bool:
+    """Whether the trunk has or will have the checkpoint where this run begins to decay: it has not gone beyond without it."""
+    run, step = RunFolder(trunk), recipe.decay_start()
+    if not run.exists or (run.checkpoints / f"step-{step}").exists():
+        return True
+    from contextwise.training import checkpoints
+
+    kept = [checkpoints.step_of(path) for path in checkpoints.list_checkpoints(run.checkpoints)]
+    return not run.finished and max(kept, default=0) < step
+
+
+def cell_name(recipe: Recipe) -> str:
+    """``pico-c256``: size and context, on which the cost of a step depends."""
+    return f"{size_name(recipe.model.model_dump())}-c{recipe.data.context}"
+
+
 def run_name(recipe: Recipe) -> str:
     """``pico-c256-4.0M``: the runs that share it differ in seed."""
-    return (
-        f"{size_name(recipe.model.model_dump())}-c{recipe.data.context}-{readable_count(recipe.total_tokens)}"
-    )
+    return f"{cell_name(recipe)}-{readable_count(recipe.total_tokens)}"
 
 
 def run_id(recipe: Recipe) -> str:
@@ -269,7 +412,8 @@ def load_sweep(
     for key, value in settings_of(overrides or []):
         first, _, rest = key.partition(".")
         if first == "grid" and rest:  # an axis has dots in its name
-            data["grid"] = {**(data.get("grid") or {}), rest: value}
+            others = set(LENGTHS) - {rest} if rest in LENGTHS else set()  # one length takes the place of another
+            data["grid"] = {k: v for k, v in (data.get("grid") or {}).items() if k not in others} | {rest: value}
         elif first in set(Recipe.model_fields) - set(SweepRecipe.model_fields):
             raise ConfigError(f"--set {key}: the runs' recipe is under base; write --set base.{key}={value}")
         else:
@@ -289,6 +433,7 @@ class Sweep(RunSet):
         plan: the runs of the grid, in its order.
         corpus: content hash of the training data.
         settings: of a sweep that is planned; None for one that was opened.
+        step_seconds: of a training step of each cell, where budgets are seconds.
     """
 
     def __init__(
@@ -298,9 +443,10 @@ class Sweep(RunSet):
         corpus: str,
         runs: Iterable[Run] = (),
         settings: SweepRecipe | None = None,
+        step_seconds: dict[str, float] | None = None,
     ) -> None:
         super().__init__(path, list(runs))
-        self.plan, self.corpus, self.settings = plan, corpus, settings
+        self.plan, self.corpus, self.settings, self.step_seconds = plan, corpus, settings, step_seconds or {}
 
     @classmethod
     def open(cls, path: str | Path) -> "Sweep":
@@ -316,7 +462,7 @@ class Sweep(RunSet):
         known = {field.name for field in fields(PlannedRun)}
         try:
             plan = [PlannedRun(**{k: v for k, v in run.items() if k in known}) for run in data["runs"]]
-            return cls(path, plan, data["corpus"])
+            return cls(path, plan, data["corpus"], step_seconds=data.get("step_seconds"))
         except (KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{path / PLAN} is damaged: {error}") from None
 
@@ -328,19 +474,18 @@ class Sweep(RunSet):
             ConfigError: runs do not fit the corpus or each other (all in one message); the folder holds something else.
             DataError: there is no such corpus.
         """
-        problems: dict[str, None] = {}
-        runs, plan, fingerprint = grid_runs(settings), [], ""
-        for run in runs:
-            recipe = run.recipe()
-            assert isinstance(recipe.data, CorpusData)
-            try:
-                fingerprint = fingerprint or Corpus.open(recipe.data.corpus, recipe.data.split).fingerprint
-                plan.append(planned_run(run.id, recipe))
-            except ContextwiseError as error:
-                problems[str(error)] = None
-        if problems:
-            raise ConfigError(*problems, where="the sweep" if len(problems) > 1 else "")
-        sweep = cls(settings.folder, plan, fingerprint, runs, settings)
+        cells = {cell_name(recipe): recipe for recipe in settings.recipes().values()}
+        costs, fingerprint = _cell_costs(cells)
+        step_seconds, step_costs = {}, None
+        if settings.compute == "training.seconds":
+            step_costs = step_seconds = _step_seconds(settings, cells)
+        elif settings.compute:
+            step_costs = {name: cost.flops / cost.steps for name, cost in costs.items()}
+        runs = grid_runs(settings, step_costs)
+        recipes = {run.id: run.recipe() for run in runs}
+        plan = [planned_run(name, recipe, cost=costs[cell_name(recipe)]) for name, recipe in recipes.items()]
+        runs.sort(key=lambda run: len(run.parents))
+        sweep = cls(settings.folder, plan, fingerprint, runs, settings, step_seconds)
         sweep.refuse_other(settings)
         return sweep
 
@@ -359,9 +504,23 @@ class Sweep(RunSet):
     def name(self) -> str:
         return self.path.name if self.settings is None else self.settings.name
 
+    @property
+    def notes(self) -> list[str]:
+        """Notes on what cannot be compared in this sweep, or is not quite equal."""
+        budgets = [] if self.settings is None else self.settings.values("training.flops")
+        off = [min(abs(run.flops / float(budget) - 1) for budget in budgets) for run in self.plan if budgets]
+        unequal = max(off, default=0.0)
+        if unequal <= UNEQUAL:
+            return notes(self.plan)
+        note = (
+            f"runs are whole steps, so the FLOPs of some differ from their budget by up to {unequal:.1%}; larger budgets or a "
+            "smaller base.training.tokens_per_step are closer"
+        )
+        return [*notes(self.plan), note]
+
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
-        for note in notes(self.plan):
+        for note in self.notes:
             say(f"note: {note}")
         with super().claimed():
             yield
@@ -374,7 +533,9 @@ class Sweep(RunSet):
         resolved = yaml.safe_dump(self.settings.resolved(), sort_keys=False, allow_unicode=True)
         atomic_write(self.path / RESOLVED, resolved, "the sweep's recipe")
         runs = [asdict(run) for run in self.plan]
-        write_json(self.path / PLAN, {"corpus": self.corpus, "runs": runs}, "the sweep's plan")
+        plan = {"corpus": self.corpus, "runs": runs}
+        plan |= {"step_seconds": self.step_seconds} if self.step_seconds else {}
+        write_json(self.path / PLAN, plan, "the sweep's plan")
 
     def refuse_other(self, settings: SweepRecipe) -> None:
         """Refuse a folder that holds another sweep, or other files; the error names what differs."""
@@ -406,15 +567,68 @@ class Sweep(RunSet):
             )
 
 
-def grid_runs(settings: SweepRecipe) -> list[Run]:
-    """The runs of a sweep's grid. Corpus paths are absolute, since a run may start on another machine, in another folder."""
-    runs = []
-    for name, recipe in settings.recipes().items():
+def grid_runs(settings: SweepRecipe, step_costs: Mapping[str, float] | None = None) -> list[Run]:
+    """The runs of a sweep's grid, in its order.
+
+    Paths in recipes are absolute, since a run may start on another machine, in another folder.
+
+    Args:
+        step_costs: as for :meth:`SweepRecipe.recipes`.
+    """
+    runs: dict[str, Run] = {}
+    recipes = settings.recipes(step_costs)
+    for name, recipe in recipes.items():
         assert isinstance(recipe.data, CorpusData)
         data = recipe.data.model_copy(update={"corpus": str(Path(recipe.data.corpus).absolute())})
         values = recipe.model_copy(update={"data": data}).resolved()
-        runs.append(Run(name, settings.name, recipe.seed, {}, settings.folder / "runs" / name, values))
-    return runs
+        runs[name] = Run(name, settings.name, recipe.seed, {}, settings.folder / "runs" / name, values)
+    for name, recipe in recipes.items():
+        if recipe.training.trunk is not None:
+            runs[name] = replace(runs[name], parents=(runs[Path(recipe.training.trunk).name],))
+    return list(runs.values())
+
+
+def _cell_costs(cells: dict[str, Recipe]) -> tuple[dict[str, "RunCost"], str]:
+    """The cost of each cell's run, checked against the corpus, and the corpus's content hash.
+
+    Raises:
+        ConfigError: runs do not fit the corpus or each other, all in one message.
+    """
+    from contextwise.experiments.cost import cost_of
+
+    problems: dict[str, None] = {}
+    costs, fingerprint = {}, ""
+    for name, recipe in cells.items():
+        assert isinstance(recipe.data, CorpusData)
+        try:
+            fingerprint = fingerprint or Corpus.open(recipe.data.corpus, recipe.data.split).fingerprint
+            costs[name] = cost_of(recipe)
+        except ContextwiseError as error:
+            problems[str(error)] = None
+    if problems:
+        raise ConfigError(*problems, where="the sweep" if len(problems) > 1 else "")
+    return costs, fingerprint
+
+
+def _step_seconds(settings: SweepRecipe, cells: dict[str, Recipe]) -> dict[str, float]:
+    """Seconds of a training step of each cell: those in the sweep's folder, and those that are missing timed now.
+
+    New cells are timed beside one that the folder knows, so that both are seconds of the same state of the machine.
+    """
+    from contextwise.experiments.timing import seconds_per_step
+
+    plan = settings.folder / PLAN
+    known: dict[str, float] = {}
+    if plan.exists():
+        known = read_json(plan, "the sweep's plan").get("step_seconds") or {}
+    missing = {name: recipe for name, recipe in cells.items() if name not in known}
+    if not missing:
+        return known
+    first = {name: cells[name] for name in list(known)[:1] if name in cells}
+    say(f"timing a training step of {', '.join(missing)}")
+    timed = seconds_per_step({**first, **missing}, TIMED_ROUNDS, settings.executor)
+    scale = next((known[name] / timed[name] for name in first), 1.0)
+    return known | {name: timed[name] * scale for name in missing}
 
 
 def run_sweep(settings: SweepRecipe) -> Sweep:

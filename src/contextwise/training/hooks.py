@@ -40,7 +40,8 @@ class ContextCurve(TrainerCallback):
         """Measure the curve as values of a row of ``metrics.jsonl``.
 
         ``visible``: lower edges of logarithmic bins of visible tokens (including the first input); ``loss``: mean of each
-        bin; ``best_context_loss``: mean of the last tenth, with ``standard_error`` over documents (None with one document).
+        bin; ``best_context_loss``: mean of the last tenth, with ``standard_error`` over documents (None with one document);
+        ``document_nats`` and ``document_targets``: its sums over each document, to compare runs on the same documents.
         """
         trainer, context = self.trainer, self.windows.context
         model, tail = trainer.model_wrapped, last_tenth_length(context)
@@ -77,6 +78,8 @@ class ContextCurve(TrainerCallback):
             "standard_error": error,
             "targets": int(targets.sum()),
             "documents": documents,
+            "document_nats": [round(nats, 4) for nats in document_sums.tolist()],
+            "document_targets": targets.tolist(),
         }
 
 

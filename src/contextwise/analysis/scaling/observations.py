@@ -1,7 +1,11 @@
 """The points of a sweep that a law is fitted to.
 
-Early points are left out: those of the warm-up, and those before :data:`EARLY` of a run's own tokens. Their loss depends on the
-start of the learning rate more than on scale, and it is high, so that they would have the largest weight.
+At a constant rate early points are left out: those of the warm-up, and those before :data:`EARLY` of a run's own tokens. Their
+loss depends on the start of the learning rate more than on scale, and it is high, so that they would have the largest weight.
+Finished runs that have decayed all count.
+
+The points of one model size, context and seed have their beginning in common: they are one *run* here, whether they were
+measured along it or are the ends of branches.
 """
 
 import math
@@ -42,12 +46,13 @@ class Observations:
     """Points as columns, n of them.
 
     Attributes:
-        run: (n,) index into ``runs``.
+        run: (n,) index into ``runs``: one for each size, context and seed, with the id of the longest.
         size: (n,) index into ``sizes``, which ascend by parameters.
         context, parameters, tokens, flops, seconds, loss: (n,) float64. The parameters are those of the size: the fewest
             among its runs, since learned positions add to them with the context but compute nothing.
         model: ``model`` of a recipe for each size, by name.
         left_out: how many early points were left out.
+        constant_rate: whether the points are readings at a constant learning rate.
     """
 
     run: NDArray[np.int64]
@@ -62,6 +67,7 @@ class Observations:
     sizes: list[str]
     model: dict[str, dict[str, Any]]
     left_out: int = 0
+    constant_rate: bool = False
 
     def __len__(self) -> int:
         return len(self.run)
@@ -113,9 +119,11 @@ def read_observations(path: Path, early: float = EARLY, partial: bool = False) -
     folders = [folder for run in sweep.plan if (folder := sweep.run_folder(run.id)).recipe_file.exists()]
     recipes = {folder.path.name: folder.recipe() for folder in folders}
     kept: list[SweepPoint] = []
-    models, read = {}, 0
+    models, read, constant = {}, 0, False
     for folder in folders:
-        points, recipe = run_points(folder.path), recipes[folder.path.name]
+        points, recipe = run_points(folder.path, ends=True), recipes[folder.path.name]
+        schedule = recipe.get("training", {}).get("schedule")
+        constant |= schedule == "constant"
         read += len(points)
         bad = next((point for point in points if not 0 < point.loss < math.inf), None)
         if bad is not None:
@@ -125,7 +133,7 @@ def read_observations(path: Path, early: float = EARLY, partial: bool = False) -
             )
         last = max((point.step for point in points), default=0)
         warmup = in_steps(recipe.get("training", {}).get("warmup_steps", 0), last)
-        first = max(WARM_UPS * warmup, early * last)
+        first = max(WARM_UPS * warmup, early * last) if schedule in ("constant", None) else 0
         kept += [point for point in points if point.step >= first]
         models.update({point.size: recipe["model"] for point in points})
     if not kept and read:
@@ -136,7 +144,7 @@ def read_observations(path: Path, early: float = EARLY, partial: bool = False) -
     if not kept:
         raise DataError(f"the runs of {path} have measured no context curves yet; run the sweep first")
     _refuse_other_differences(path, recipes)
-    return replace(observations(kept, models), left_out=read - len(kept))
+    return replace(observations(kept, models), left_out=read - len(kept), constant_rate=constant)
 
 
 def observations(points: list[SweepPoint], models: dict[str, dict[str, Any]] | None = None) -> Observations:
@@ -145,12 +153,16 @@ def observations(points: list[SweepPoint], models: dict[str, dict[str, Any]] | N
     for point in points:
         fewest[point.size] = min(point.parameters, fewest.get(point.size, point.parameters))
     sizes = sorted(fewest, key=lambda size: fewest[size])
-    runs = sorted({point.run for point in points})
+    longest: dict[tuple[str, int, int], SweepPoint] = {}
+    for point in points:
+        if point.tokens >= longest.setdefault(point.cell, point).tokens:
+            longest[point.cell] = point
+    runs = sorted(point.run for point in longest.values())
     columns: dict[str, Any] = {
         name: np.array([getattr(point, name) for point in points], dtype=np.float64) for name in _COLUMNS
     }
     columns["parameters"] = np.array([fewest[point.size] for point in points], dtype=np.float64)
-    run = np.array([runs.index(point.run) for point in points])
+    run = np.array([runs.index(longest[point.cell].run) for point in points])
     size = np.array([sizes.index(point.size) for point in points])
     return Observations(run, size, runs=runs, sizes=sizes, model=models or {}, **columns)
 
@@ -168,7 +180,8 @@ def check_enough(observed: Observations) -> None:
     if np.median(budgets) < FEWEST_BUDGETS:
         raise DataError(
             f"the runs of the sweep have {np.median(budgets):.0f} measured budgets each after their first steps, and "
-            f"{FEWEST_BUDGETS} at least are needed to separate data from context; measure more often, or train longer"
+            f"{FEWEST_BUDGETS} at least are needed to separate data from context; give every size and context more budgets, or "
+            "at a constant rate measure more often"
         )
 
 

@@ -166,6 +166,11 @@ class Plan:
         self.shapes = _nearest_shapes(observed, parameters, rounded) if free else []
         self.next_runs: list[Candidate] = next_runs(analysis, samples, flops, spent)
         self.notes = notes + bound_notes(analysis) + _distance_notes(times)
+        if observed.constant_rate:
+            self.notes.append(
+                "The runs of the sweep keep a constant learning rate: a run whose rate decays at its end reaches a lower loss "
+                "than this plan says."
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

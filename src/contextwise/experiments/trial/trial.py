@@ -30,10 +30,10 @@ from contextwise.base.runs import RunFolder, differing_keys
 from contextwise.comparison.sequential import document_half_width, looks, pooled_deviation, simultaneous
 from contextwise.comparison.speedup import effective_speedup, trend
 from contextwise.experiments.run_set import RunSet
+from contextwise.experiments.timing import seconds_per_step
 from contextwise.experiments.trial.arms import SEARCH_SHARE, Arms, Length, held_fixed, total_nats
 from contextwise.experiments.trial.result import AlongBudgets, Comparison, RateRow, TrialPlan, TrialResult
 from contextwise.experiments.trial.settings import RESOLVED, TrialSettings
-from contextwise.experiments.trial.timing import seconds_per_step
 
 PLAN, RESULT, SECONDS = "plan.json", "result.json", "seconds.json"
 TIMED_ROUNDS = {"time": 5, "flops": 2, "tokens": 2}

@@ -38,10 +38,11 @@ class OptimalContext(CorpusMeasure):
     budget: Literal["flops", "tokens", "seconds"] = "flops"
 
     def sweep(self, folder: Path) -> SweepRecipe:
-        """The sweep's settings."""
+        """The sweep's settings; the learning rate is constant, as in the source."""
         data = {**self.base.get("data", {}), "corpus": str(self.corpus_folder(folder))}
+        training = {"schedule": "constant", **self.base.get("training", {})}
         values = {name: getattr(self, name) for name in ("name", "grid", "learning_rate", "measurements")}
-        values |= {"base": {**self.base, "data": data}, "executor": {"jobs": self.jobs}}
+        values |= {"base": {**self.base, "data": data, "training": training}, "executor": {"jobs": self.jobs}}
         values["output"] = str(folder / "sweeps" / self.name)
         return validate(SweepRecipe, values, "the sweep")
 

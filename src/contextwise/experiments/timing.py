@@ -1,4 +1,4 @@
-"""The time of a training step of each arm, measured in alternation."""
+"""The time of a training step of several recipes, measured in alternation."""
 
 import statistics
 
@@ -51,7 +51,6 @@ def _step(name: str, recipe: Recipe) -> float:
     seconds = dry_run(recipe).step_seconds
     if seconds is None:
         raise ConfigError(
-            f"the arm {name!r} needs more memory than this machine has; set recipe.training.micro_batch_tokens lower, or "
-            "choose a smaller size"
+            f"{name} needs more memory than this machine has; set training.micro_batch_tokens lower, or choose a smaller size"
         )
     return seconds

@@ -1,0 +1,148 @@
+"""Budgets of a sweep: finished runs that branch off one trunk, and lengths of equal compute."""
+
+import copy
+
+import pytest
+from safetensors.torch import load_file
+from torch import equal
+
+from contextwise.analysis.scaling.observations import read_observations
+from contextwise.analysis.sweep_points import sweep_points
+from contextwise.base.config import validate
+from contextwise.base.errors import ConfigError
+from contextwise.base.runs import RunFolder
+from contextwise.experiments.scheduling import LiveTable, schedule
+from contextwise.experiments.sweep import Sweep, SweepRecipe
+from contextwise.training import load_recipe, train
+from sweeping import InProcess, sweep_values, timeless
+
+STEPS = {"data.context": [16, 32], "training.steps": [6, 9, 12]}
+
+
+@pytest.fixture
+def decaying(corpus_folder, tmp_path):
+    """Make settings of a sweep whose runs decay: ``decaying(grid={...}, warmup_steps=1)``."""
+
+    def make(grid=STEPS, **training):
+        values = sweep_values(corpus_folder, tmp_path / "sweep", grid=grid, measurements=None)
+        values["base"]["training"] |= {"schedule": "wsd", "decay_steps": 0.5, "precision": "fp32"} | training
+        return validate(SweepRecipe, copy.deepcopy(values), "the sweep")
+
+    return make
+
+
+def finished(settings, monkeypatch):
+    """Train a sweep in this process; the sweep, and the ids in the order in which runs were started."""
+    monkeypatch.setattr("contextwise.experiments.scheduling.POLL_SECONDS", 0.0)
+    sweep = Sweep.planned(settings)
+    sweep.write()
+    executor = InProcess(sweep)
+    with LiveTable(sweep) as table:
+        schedule(sweep, executor, 0, table)
+    return sweep, executor.started
+
+
+def test_every_budget_is_a_finished_run_that_shares_its_beginning(decaying, tmp_path, monkeypatch):
+    sweep, started = finished(decaying(), monkeypatch)
+    trunks = [run for run in sweep.plan if run.trunk_tokens == 0]
+    assert [(run.context, run.steps) for run in trunks] == [(16, 12), (32, 12)]
+    assert {started.index(run.id) for run in trunks} == {0, 1}
+    for run in sweep.plan:
+        (recipe,) = (each.recipe() for each in sweep.runs if each.id == run.id)
+        alone = load_recipe(
+            recipe, {"training.trunk": None, "training.branches": []}, tmp_path / "alone" / run.id
+        )
+        weights = [
+            load_file(folder.path / "model/model.safetensors")
+            for folder in (train(alone), sweep.run_folder(run.id))
+        ]
+        assert all(equal(weights[0][name], weights[1][name]) for name in weights[0])
+        rows = [RunFolder(path).metrics("curve") for path in (alone.folder, sweep.run_folder(run.id).path)]
+        assert timeless(rows[0]) == timeless(rows[1])
+        summary = sweep.run_folder(run.id).summary()
+        assert summary.get("trunk", {"tokens": 0})["tokens"] == run.trunk_tokens
+        assert summary["flops"] == pytest.approx(run.flops, rel=1e-12)
+    # The trunks' 12 steps, and the 3 and 5 of their branches' decays.
+    assert sweep.tokens == 128 * 2 * (12 + 3 + 5)
+    assert sweep.flops == pytest.approx(sum(run.flops for run in trunks) * (12 + 3 + 5) / 12, rel=1e-9)
+    assert all(state.share == 1 for state in sweep.states())
+
+    points = sweep_points(sweep.path)
+    assert [(point.context, point.step) for point in points] == [(c, s) for c in (16, 32) for s in (6, 9, 12)]
+    observed = read_observations(sweep.path)
+    assert len(observed.runs) == 2 and observed.left_out == 0 and not observed.constant_rate
+
+
+def test_a_branch_that_has_not_finished_is_no_point(decaying, monkeypatch):
+    sweep, started = finished(decaying({"data.context": [16], "training.steps": [6, 12]}), monkeypatch)
+    sweep.run_folder(started[1]).summary_file.unlink()
+    assert [point.step for point in sweep_points(sweep.path)] == [12]
+
+
+def test_a_shorter_budget_that_comes_later_is_trained_whole(decaying, monkeypatch):
+    """The trunk has finished, and has no checkpoint where this run begins to decay."""
+    finished(decaying({"data.context": [16], "training.steps": [6, 12]}), monkeypatch)
+    grown, started = finished(decaying({"data.context": [16], "training.steps": [6, 9, 12]}), monkeypatch)
+    assert [(run.steps, run.trunk_tokens) for run in grown.plan] == [(6, 3 * 128), (9, 0), (12, 0)]
+    assert started == [grown.plan[1].id]
+
+
+def test_all_cells_have_the_same_flops_to_half_a_step(decaying, monkeypatch):
+    budgets = [1e8, 2e8]
+    grid = {"model.width": [16, 32], "data.context": [16, 64], "training.flops": budgets}
+    sweep, _ = finished(decaying(grid, warmup_steps=1), monkeypatch)
+    assert len(sweep.plan) == 8
+    for run, budget in zip(sweep.plan, 4 * budgets, strict=True):
+        assert abs(run.flops - budget) <= run.flops / run.steps / 2 * (1 + 1e-9)
+        assert sweep.run_folder(run.id).summary()["flops"] == pytest.approx(run.flops, rel=1e-12)
+    assert {run.steps for run in sweep.plan if run.size.endswith("width32-heads2")} != {
+        run.steps for run in sweep.plan if run.size.endswith("width16-heads2")
+    }
+    assert any("differ from their budget by up to" in note for note in sweep.notes)
+
+
+def test_seconds_are_divided_by_those_of_a_step_which_are_kept(decaying, monkeypatch):
+    asked = []
+
+    def timed(recipes, rounds, executor):
+        asked.append(list(recipes))
+        return {name: recipe.data.context / 16 * len(asked) for name, recipe in recipes.items()}
+
+    monkeypatch.setattr("contextwise.experiments.timing.seconds_per_step", timed)
+    grid = {"data.context": [16, 32], "training.seconds": [16, 32]}
+    sweep = Sweep.planned(decaying(grid, curve_longest=64))
+    sweep.write()
+    assert [(run.context, run.steps) for run in sweep.plan] == [(16, 16), (16, 32), (32, 8), (32, 16)]
+    again = Sweep.planned(decaying(grid, curve_longest=64))
+    assert again.plan == sweep.plan and len(asked) == 1
+    # The machine is half as fast now; the new context is timed beside one that is known.
+    wider = Sweep.planned(decaying(grid | {"data.context": [16, 32, 64]}, curve_longest=64))
+    assert [len(names) for names in asked] == [2, 2]
+    assert [run.steps for run in wider.plan if run.context == 64] == [4, 8]
+
+
+@pytest.mark.parametrize(
+    ("grid", "training", "message"),
+    [
+        (
+            {"data.context": [16], "training.flops": [1e4]},
+            {},
+            "grid.training.flops has 10000, with which nano-layers1-width16-heads2-c16 trains 1 step, too few for one "
+            "decay: its warm-up takes 2 and its decay 1; give it more",
+        ),
+        ({"data.context": [16], "training.steps": [3, 12]}, {}, "grid.training.steps has 3, with which"),
+        ({"data.context": [16], "training.flops": ["much"]}, {}, "grid.training.flops has 'much', which is no positive number"),
+        ({"data.context": [16], "training.flops": [1e8], "training.tokens": [640]}, {}, "they set the same length"),
+        (
+            {"data.context": [16], "training.steps": [6, 12]},
+            {"warmup_steps": 0.1},
+            "base.training.warmup_steps is 0.1, a share of each run, but the runs of a cell begin with the same steps; give a "
+            "number of steps",
+        ),
+        ({"data.context": [16], "training.steps": [12]}, {"trunk": "runs/x"}, "training.trunk is given, but the sweep sets it"),
+    ],
+)  # fmt: skip
+def test_budgets_that_do_not_fit_are_refused_before_training(decaying, grid, training, message):
+    with pytest.raises(ConfigError) as error:
+        Sweep.planned(decaying(grid, **training))
+    assert message in str(error.value)
