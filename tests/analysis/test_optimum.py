@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from contextwise.analysis.optimum import (
     Cell,
@@ -21,6 +22,7 @@ from contextwise.analysis.optimum import (
     window_reach,
 )
 from contextwise.analysis.sweep_points import SweepPoint
+from contextwise.base.intervals import estimate, plus_minus
 from synthetic_sweep import CONTEXTS, SIZES, flops, law
 
 
@@ -67,17 +69,17 @@ def test_losses_are_interpolated_in_the_logarithm_of_the_budget(pairs, part: flo
     ordered = sorted(pairs)
     wanted = np.interp(np.log(budget), np.log([b for b, _ in ordered]), [loss for _, loss in ordered])
     found = track.at(budget)
-    assert found is not None and found == pytest.approx((wanted, 0.01))
+    assert found is not None and found[:2] == pytest.approx((wanted, 0.01))
     assert track.at(low * 0.999) is None and track.at(high * 1.001) is None
     for tokens, loss in pairs:
-        assert track.at(tokens) == pytest.approx((loss, 0.01))
+        assert track.at(tokens)[:2] == pytest.approx((loss, 0.01))
 
 
 def test_half_way_by_hand() -> None:
     (track,) = tracks(
         [point(tokens=100, loss=4.0), point(tokens=400, loss=3.0, standard_error=0.03)], "tokens"
     )
-    assert track.at(200) == pytest.approx((3.5, 0.02))
+    assert track.at(200)[:2] == pytest.approx((3.5, 0.02))
 
 
 def test_every_unit() -> None:
@@ -101,10 +103,76 @@ def test_seeds_are_averaged_and_their_spread_is_counted() -> None:
     points = [point(run=f"seed{seed}", seed=seed, loss=loss) for seed, loss in enumerate((3.0, 3.2))]
     (cell,) = cells(tracks(points, "tokens"), 1000)
     assert (cell.loss, cell.runs) == (pytest.approx(3.1), 2)
-    # The documents are the same for both seeds: 0.01²; of the seeds' mean: s² / 2 = 0.02 / 2.
-    assert cell.standard_error == pytest.approx(np.sqrt(0.01**2 + 0.02 / 2))
+    # The documents are the same for both seeds: 0.01; of the seeds' mean: s² / 2 = 0.02 / 2, with one degree of freedom.
+    assert cell.half_width == pytest.approx(np.hypot(1.959964 * 0.01, 12.706205 * np.sqrt(0.02 / 2)))
     alone = [point(standard_error=None)]
-    assert cells(tracks(alone, "tokens"), 1000)[0].standard_error is None
+    assert cells(tracks(alone, "tokens"), 1000)[0].half_width is None
+
+
+def with_documents(
+    contexts: int, seeds: int, documents: int = 9, seed: int = 0
+) -> tuple[list[SweepPoint], np.ndarray]:
+    """Points of contexts 64, 128, ... and seeds on the same documents, and their nats (contexts, seeds, documents)."""
+    draw = np.random.default_rng(seed)
+    targets = draw.integers(50, 200, documents)
+    nats = targets * (3 + draw.normal(0, 1, documents) + draw.normal(0, 0.05, (contexts, seeds, documents)))
+    nats += targets * draw.normal(0, 0.02, (contexts, seeds, 1))
+    points = []
+    for i, j in np.ndindex(contexts, seeds):
+        known = {"document_nats": tuple(nats[i, j]), "document_targets": tuple(targets.tolist())}
+        points.append(point(64 << i, loss=nats[i, j].sum() / targets.sum(), seed=j, **known))
+    return points, nats
+
+
+def test_two_contexts_are_compared_as_paired_estimates_are() -> None:
+    points, nats = with_documents(2, 3)
+    targets = np.array(points[0].document_targets)
+    optimum = size_optima(cells(tracks(points, "tokens"), 1000), {"pico": [64, 128]})["pico"]
+    best = [64, 128].index(optimum.cell.context)
+    wanted = estimate([nats[1 - best] - nats[best]], targets)
+    (found,) = optimum.differences.values()
+    assert (found.value, found.low, found.high) == pytest.approx((wanted.value, wanted.low, wanted.high))
+    assert optimum.cell.documents == 9 and optimum.cell.runs == 3
+    alone, nats = with_documents(1, 1)
+    (cell,) = cells(tracks(alone, "tokens"), 1000)
+    wanted = estimate([nats[0]], np.array(alone[0].document_targets))
+    assert (cell.loss, cell.half_width) == pytest.approx((wanted.value, wanted.high - wanted.value))
+
+
+def test_the_spread_between_seeds_is_that_of_all_contexts() -> None:
+    """Two seeds: one degree of freedom for a pair of contexts, four for the differences among five."""
+    points, nats = with_documents(5, 2)
+    losses, targets = nats.sum(2) / sum(points[0].document_targets), np.array(points[0].document_targets)
+    optimum = size_optima(cells(tracks(points, "tokens"), 1000), {"pico": [64 << i for i in range(5)]})[
+        "pico"
+    ]
+    gaps = losses[:, 0] - losses[:, 1]
+    seeds = stats.t.ppf(0.975, 4) * np.sqrt(gaps.var(ddof=1) / 2)  # of a difference: var(gaps) / 2 seeds
+    best = int(losses.mean(1).argmin())
+    for context, difference in optimum.differences.items():
+        paired = nats[(context // 64).bit_length() - 1].mean(0) - nats[best].mean(0)
+        documents = estimate([paired[None]], targets)
+        assert difference.high - difference.value == pytest.approx(
+            np.hypot(documents.high - documents.value, seeds)
+        )
+
+
+@pytest.mark.parametrize(
+    ("losses", "words"),
+    [
+        ((3.2, 3.0, 3.0001, 3.3), "pico: 128 tokens is best, 256 is within its noise, 64 tokens is 0.2000 ± 0.0030 behind."),
+        ((3.0, 3.0001, 3.2, 3.3), "within its noise, 256 tokens is 0.2000 ± 0.0030 behind; it is the shortest that was tried"),
+        ((3.0001, 3.0, 3.2, 3.3), "0.2000 ± 0.0030 behind; the shortest that was tried is among these, the true optimum may"),
+        ((3.001, 3.0, 3.001, 3.002), "not show which context is best here; 128 tokens has the lowest loss, but 64, 512 are"),
+        ((3.0, 3.001, 3.0015, 3.002), "64 tokens has the lowest loss, but 512 is within its noise."),
+    ],
+)  # fmt: skip
+def test_what_is_within_the_noise_is_said(losses: tuple[float, ...], words: str) -> None:
+    found = [cell(64 << i, loss) for i, loss in enumerate(losses)]
+    best = min(found, key=lambda cell: cell.loss)
+    differences = {c.context: plus_minus(c.loss - best.loss, 0.003) for c in found if c is not best}
+    optimum = Optimum(best, True, (), size_optima(found, PLANNED)["pico"].edge, differences)
+    assert words in optimum.sentence()
 
 
 def cell(context: int, loss: float, size: str = "pico") -> Cell:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
-from contextwise.comparison.curves import compare_curves, open_curves
+from contextwise.comparison.curves import compare_curves, open_curves, ranking
 from contextwise.evaluation.kernel.result import write_result
 from contextwise.evaluation.measures.curve.passes import RunningSums
 from contextwise.evaluation.measures.curve.readings import curve_measures
@@ -60,6 +60,44 @@ def test_the_average_ranks_them_one_way_and_the_best_context_the_other(tmp_path)
     assert b.best_difference.high == pytest.approx(b.best_difference.value)
     assert a.best.high - a.best.low > 0.3
     assert b.below == (0, 5)  # 1, 2, 3, 4 to 5, 6 to 7; the short curve's last bin, 8 alone, is cut otherwise
+
+
+def test_models_are_ranked_by_the_last_tenth(tmp_path):
+    short = written(tmp_path, "short", 8, SHORT, DOCUMENTS)
+    long = written(tmp_path, "long", 512, LONG, DOCUMENTS)
+    third = written(
+        tmp_path, "third", 8, SHORT, [(number, bump + 0.3 * (-1) ** number) for number, bump in DOCUMENTS]
+    )
+    _, b, c = curves = compare_curves(open_curves([short, long, third]))
+    assert b.last_tenth_difference.value == pytest.approx(0.2 + 1.2 / 512 - 1 / 8)
+    assert b.last_tenth_difference.low == pytest.approx(b.last_tenth_difference.value)
+    assert c.last_tenth_difference.low < 0 < c.last_tenth_difference.high
+    words = ranking(curves)
+    assert words.startswith(
+        "By the last tenth of its training context short has the lowest loss; long: +0.0773 ["
+    )
+    assert "to the one before, higher; third: +0.0227 [" in words
+    assert words.endswith("to the one before, no significant difference.")
+    truncated = [written(tmp_path / "truncated", name, 8, SHORT, DOCUMENTS) for name in ("x", "y")]
+    flat = compare_curves(open_curves(truncated))
+    flat[0].last_tenth = None
+    assert ranking(flat) == ""
+
+
+def test_the_interval_of_the_best_context_draws_the_lowest_bin_again(tmp_path):
+    """Half of the documents are lowest at 1 visible token, half at 8: a resample takes the bin that suits it."""
+    rng = np.random.default_rng(0)
+    rows = [i for i in range(8) for _ in range(2)]
+    sums = RunningSums(np.array(rows), 8, (8, 8))
+    for index in rows:
+        losses = np.full(8, 4.0)
+        losses[0 if index % 2 else 7] = 2.0 + 0.1 * rng.normal()
+        sums.add(losses)
+    passes = sums.finish()
+    _, measures = curve_measures(passes, 0.01)
+    best, last = measures["best_context_loss"], measures["last_tenth"]
+    assert best["method"] == "bootstrap" and best["low"] <= best["value"] <= best["high"]
+    assert best["high"] < last["high"]  # the other bin is lower where this one is high
 
 
 def test_one_document_has_no_interval(tmp_path):

@@ -82,7 +82,7 @@ def at(table: list[dict[str, str]], unit: str, step: int) -> list[dict[str, str]
 
 
 def drawn(opened: Opened) -> dict[tuple[str, int], tuple[float, float]]:
-    """Size and context -> loss and standard error, as they stand in the figure."""
+    """Size and context -> loss and half of its interval, as they stand in the figure."""
     return {
         (trace["name"], context): (loss, error)
         for trace in opened.figure("loss")
@@ -99,7 +99,7 @@ def test_the_slider_draws_the_table(opened: Opened, tables: dict[str, Any], plac
         opened.slide(step)
         wanted = at(tables["best-context-loss"], unit, step)
         assert drawn(opened) == {
-            (row["size"], int(row["context"])): (float(row["loss"]), float(row["standard_error"]))
+            (row["size"], int(row["context"])): (float(row["loss"]), float(row["half_width"]))
             for row in wanted
         }
         best = [row for row in tables["optimal-context"] if row["unit"] == unit and row["decided"] == "yes"]

@@ -12,6 +12,7 @@ import pytest
 from sweep_pages import rows, write_curve
 from test_page import HOSTILE, Page
 
+from contextwise.analysis.scaling import read_observations
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.reports.sweep import write_sweep_page
 from contextwise.reports.sweep_data import CurveLine, SweepData, per_byte_where_needed
@@ -135,9 +136,18 @@ def test_one_context_and_one_size(tmp_path: Path) -> None:
     other = write_sweep(tmp_path / "other", sizes=("nano",))
     text = text_of(other.path, tmp_path)
     assert "one model size (nano), so larger ones were not compared" in text
-    assert "The optimal context of nano goes from 64 tokens" in text
+    assert "The context of nano with the lowest loss goes from 64 tokens" in text
     single = write_sweep(tmp_path / "single", sizes=("nano",), contexts=(128,), measurements=1)
     assert "so there is no optimum to look for" in text_of(single.path, tmp_path)
+
+
+def test_page_and_plan_say_the_same_of_what_was_measured(tmp_path: Path) -> None:
+    sweep = write_sweep(tmp_path / "sweep", sizes=("pico", "nano"), seeds=(0, 1), noise=0.01)
+    findings = read_observations(sweep.path).findings()
+    assert [finding.split(", ")[1].split(":")[0] for finding in findings] == ["pico", "nano"]
+    assert any("within its noise" in finding for finding in findings)
+    text = text_of(sweep.path, tmp_path)
+    assert all(finding in text for finding in findings)
 
 
 def test_a_size_that_lacks_its_neighbour_is_no_overall_optimum(tmp_path: Path) -> None:
@@ -147,7 +157,7 @@ def test_a_size_that_lacks_its_neighbour_is_no_overall_optimum(tmp_path: Path) -
             shutil.rmtree(sweep.run_folder(run.id).path)
     text = text_of(sweep.path, tmp_path)
     assert "At no budget were the overall optimum and all its neighbours measured." in text
-    assert "The optimal context of nano goes from 64 tokens" in text
+    assert "The context of nano with the lowest loss goes from 64 tokens" in text
     landscapes = data_of(tmp_path / "page.html")["landscapes"]
     assert all(overall is None for one in landscapes for overall in one["overall"])
     assert any(circles for one in landscapes for circles in one["circles"])

@@ -7,18 +7,30 @@
 3. The *optimum* of a size is its cell of the lowest loss; the overall optimum is the lowest of all (context scaling,
    Section 3). It is *decided* only if it was compared with its neighbours: runs of equal length end at different FLOPs, and at
    the largest budgets only the most expensive runs are left, with nothing to compare them to.
-4. The optimum varies due to noise in the loss, so lines over the budget show the most common one in a window (its
+4. Every interval is of 95%: over held-out documents, and over seeds where there are several. All runs have the same targets, so
+   that differences between contexts are paired by document and by seed. The spread between seeds is that of all contexts of a
+   size together: two seeds of one context say little about it.
+5. The optimum varies due to noise in the loss, so lines over the budget show the most common one in a window (its
    footnote 5).
+
+What is said of a size in words (:meth:`Optimum.sentence`) is said by the page of a sweep and by its plan alike.
+
+Legend: S seeds, N documents, M points, C contexts.
 """
 
+import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from contextwise.analysis.sweep_points import SweepPoint
+from contextwise.base.estimates import FEWEST_DOCUMENTS, Estimate, count, duration
+from contextwise.base.intervals import NORMAL, Part, leave_one_out, over_documents, plus_minus
+from contextwise.data.document_lengths import in_tokens, token_count
 
 STEPS = 97
 """Number of budgets, evenly spaced in the logarithm."""
@@ -32,7 +44,8 @@ Item = TypeVar("Item", bound=Hashable)
 class Track:
     """The points of a size, context and seed: ``losses`` and ``errors`` (nats per token, (M,)) at increasing ``budgets`` (M,).
 
-    ``run`` is the longest of them. ``errors`` are NaN where they are not known.
+    ``run`` is the longest of them. ``errors`` are NaN where they are not known. ``nats`` (M, N) are sums over documents with
+    ``targets`` (N,) each; None where they are not known.
     """
 
     run: str
@@ -42,21 +55,41 @@ class Track:
     budgets: np.ndarray
     losses: np.ndarray
     errors: np.ndarray
+    seed: int = 0
+    nats: np.ndarray | None = None
+    targets: np.ndarray | None = None
 
-    def at(self, budget: float) -> tuple[float, float] | None:
-        """Loss and standard error at a budget; None where the run did not measure."""
+    def at(self, budget: float) -> "Reading | None":
+        """The loss at a budget; None where the run did not measure."""
         if not self.budgets[0] <= budget <= self.budgets[-1]:
             return None
-        if len(self.budgets) == 1:
-            return float(self.losses[0]), float(self.errors[0])
-        first = min(int(np.searchsorted(self.budgets, budget, side="right")), len(self.budgets) - 1) - 1
-        low, high = np.log(self.budgets[first : first + 2])
-        part = (np.log(budget) - low) / (high - low)
-        loss, error = (
-            values[first] + part * (values[first + 1] - values[first])
-            for values in (self.losses, self.errors)
+        first, part = 0, 0.0
+        if len(self.budgets) > 1:
+            first = min(int(np.searchsorted(self.budgets, budget, side="right")), len(self.budgets) - 1) - 1
+            low, high = np.log(self.budgets[first : first + 2])
+            part = (np.log(budget) - low) / (high - low)
+        loss, error, nats = (
+            None
+            if values is None
+            else values[first] + part * (values[min(first + 1, len(values) - 1)] - values[first])
+            for values in (self.losses, self.errors, self.nats)
         )
-        return float(loss), float(error)
+        return Reading(float(loss), float(error), self.seed, nats, self.targets)
+
+
+class Reading(NamedTuple):
+    """A loss at a budget, nats per token.
+
+    Attributes:
+        error: standard error over documents; NaN if it is not known.
+        nats, targets: (N,) its sum over each document, and the targets there; None if they are not known.
+    """
+
+    loss: float
+    error: float
+    seed: int = 0
+    nats: np.ndarray | None = None
+    targets: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -64,18 +97,29 @@ class Cell:
     """A model size at a training context, at one budget.
 
     Attributes:
-        loss: mean over the ``runs`` (their number) that measured there.
-        standard_error: over held-out documents and, with several runs, over seeds; None where neither is known. The documents
-            are those of all runs and all steps, so it is interpolated like the loss, which bounds it from above, and does
-            not shrink with the number of runs.
+        loss: mean over the ``runs`` (seeds) that measured there.
+        half_width: of its 95% interval over held-out documents and, with several runs, seeds; None where neither is known. The
+            documents are those of all runs and all budgets, so their part does not shrink with the number of runs.
+        documents: how many; 0 if it is not known.
+        readings: of the runs.
     """
 
     size: str
     parameters: int
     context: int
     loss: float
-    standard_error: float | None
+    half_width: float | None
     runs: int
+    documents: int = 0
+    readings: tuple[Reading, ...] = field(default=(), compare=False, repr=False)
+
+    @property
+    def row(self) -> tuple[str | int | float | None, ...]:
+        """The values of :data:`CELL_COLUMNS`."""
+        return tuple(getattr(self, name) for name in CELL_COLUMNS)
+
+
+CELL_COLUMNS = ("size", "parameters", "context", "loss", "half_width", "runs", "documents")
 
 
 @dataclass(frozen=True)
@@ -86,12 +130,78 @@ class Optimum:
         decided: whether it was compared with its neighbours.
         unmeasured: contexts (of an overall optimum: sizes) next to it that were not measured at this budget.
         edge: ``shortest`` or ``longest`` if no shorter or longer context was tried; else empty.
+        differences: other context of the size -> its loss minus the optimum's, paired; without an interval if none is known.
     """
 
     cell: Cell
     decided: bool
     unmeasured: tuple[int | str, ...]
     edge: str
+    differences: Mapping[int, Estimate] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def within_noise(self) -> tuple[int, ...]:
+        """The other contexts whose loss is not significantly higher, ascending."""
+        return tuple(
+            context
+            for context, difference in sorted(self.differences.items())
+            if difference.low is not None and difference.low <= 0
+        )
+
+    def sentence(self) -> str:
+        """What the points say of the best context of this size at this budget."""
+        size, best, noise = self.cell.size, in_tokens(self.cell.context), self.within_noise
+        if not self.decided:
+            missing = [context for context in self.unmeasured if isinstance(context, int)]
+            return (
+                f"{size}: lowest at {best}, but {contexts_listed(missing)} was not measured at this budget, so no optimum is "
+                "drawn."
+            )
+        tried = sorted([*self.differences, self.cell.context])
+        if {tried[0], tried[-1]} <= {*noise, self.cell.context}:
+            ends = [context for context in (tried[0], tried[-1]) if context != self.cell.context]
+            return (
+                f"{size}: the sweep does not show which context is best here; {best} has the lowest loss, but "
+                f"{contexts_listed(ends)} {'are' if len(ends) > 1 else 'is'} within its noise."
+            )
+        words = [f"{best} is best"]
+        if noise:
+            words.append(f"{contexts_listed(noise)} {'are' if len(noise) > 1 else 'is'} within its noise")
+        behind = [context for context in self.differences if context not in noise]
+        if behind:
+            second = min(behind, key=lambda context: self.differences[context].value)
+            difference = self.differences[second]
+            known = "" if difference.low is None else f" ± {difference.value - difference.low:.4f}"
+            words.append(f"{in_tokens(second)} is {difference.value:.4f}{known} behind")
+        ends = {tried[0]: "shortest", tried[-1]: "longest"}
+        edge = next((ends[context] for context in (self.cell.context, *noise) if context in ends), "")
+        if self.edge:
+            words[-1] += f"; it is the {edge} that was tried, the true optimum may be beyond"
+        elif edge:
+            words[-1] += f"; the {edge} that was tried is among these, the true optimum may be beyond"
+        if 0 < self.cell.documents < FEWEST_DOCUMENTS:
+            words[-1] += (
+                f"; {self.cell.documents} held-out documents are too few to tell noise from a difference"
+            )
+        return f"{size}: {', '.join(words)}."
+
+
+def contexts_listed(contexts: Sequence[int]) -> str:
+    """Contexts in words: ``64, 1,024``."""
+    return ", ".join(map(token_count, contexts))
+
+
+def budget_words(unit: str, budget: float) -> str:
+    """A budget in words: 1.3 × 10¹⁵ FLOPs, 12.5 min, 3.2 GPU-hours, 8.19M tokens."""
+    if unit == "flops":
+        power = math.floor(math.log10(budget))
+        digits = f"{budget / 10**power:.1f}"
+        if digits == "10.0":
+            digits, power = "1.0", power + 1
+        return f"{digits} × 10{str(power).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))} FLOPs"
+    if unit == "seconds":
+        return f"{duration(budget) if budget >= 10 else f'{budget:.2g} s'} of training"
+    return f"{budget:.3g} GPU-hours" if unit == "gpu_hours" else f"{count(budget)} tokens"
 
 
 def tracks(points: Iterable[SweepPoint], unit: str, gpus: Mapping[str, int] | None = None) -> list[Track]:
@@ -115,9 +225,13 @@ def tracks(points: Iterable[SweepPoint], unit: str, gpus: Mapping[str, int] | No
         losses = np.array([measured[budget].loss for budget in budgets])
         errors = np.array([measured[budget].standard_error for budget in budgets], dtype=float)  # None: NaN
         point = measured[budgets[-1]]
-        tracks.append(
-            Track(point.run, point.size, point.parameters, point.context, np.array(budgets), losses, errors)
-        )
+        about = point.run, point.size, point.parameters, point.context, np.array(budgets), losses, errors
+        nats, targets = None, np.array(point.document_targets)
+        if len(targets) and all(
+            each.document_targets == point.document_targets for each in measured.values()
+        ):
+            nats = np.array([measured[budget].document_nats for budget in budgets])
+        tracks.append(Track(*about, point.seed, nats, targets if nats is not None else None))
     return tracks
 
 
@@ -131,21 +245,108 @@ def budget_steps(tracks: Sequence[Track], steps: int = STEPS) -> np.ndarray:
 
 def cells(tracks: Sequence[Track], budget: float) -> list[Cell]:
     """Every size and context that was measured at a budget, by parameters and context."""
-    measured: dict[tuple[int, str, int], list[tuple[float, float]]] = {}
+    measured: dict[tuple[int, str, int], list[Reading]] = {}
     for track in tracks:
-        value = track.at(budget)
-        if value is not None:
-            measured.setdefault((track.parameters, track.size, track.context), []).append(value)
+        reading = track.at(budget)
+        if reading is not None:
+            measured.setdefault((track.parameters, track.size, track.context), []).append(reading)
+    between = {
+        size: _between_seeds([readings for _, readings in group])
+        for size, group in groupby(
+            sorted(measured.items(), key=lambda item: item[0][1]), key=lambda item: item[0][1]
+        )
+    }
     rows = []
-    for (parameters, size, context), values in sorted(measured.items()):
-        losses, errors = np.array(values).T
-        # Of a mean over runs on the same documents: the documents' share as it is, the seeds' share over their number.
-        variance = np.mean(errors) ** 2
-        if len(values) > 1:
-            variance = np.nan_to_num(variance) + losses.var(ddof=1) / len(values)
-        error = None if np.isnan(variance) else float(np.sqrt(variance))
-        rows.append(Cell(size, parameters, context, float(np.mean(losses)), error, len(values)))
+    for (parameters, size, context), readings in sorted(measured.items(), key=lambda item: item[0]):
+        loss, same = float(np.mean([reading.loss for reading in readings])), _same_documents(readings)
+        half = _half_width(loss, readings, [], between[size])
+        documents = len(readings[0].targets) if same and readings[0].targets is not None else 0
+        rows.append(Cell(size, parameters, context, loss, half, len(readings), documents, tuple(readings)))
     return rows
+
+
+def _same_documents(readings: Sequence[Reading]) -> bool:
+    """Whether the losses over documents are known, and are of the same targets."""
+    first = readings[0].targets
+    return first is not None and all(
+        reading.targets is not None and np.array_equal(reading.targets, first) for reading in readings
+    )
+
+
+def _half_width(
+    value: float, readings: Sequence[Reading], others: Sequence[Reading], seeds: Part | None
+) -> float | None:
+    """Half the 95% interval of the mean of readings minus the mean of others; None if nothing is known of it.
+
+    Args:
+        seeds: the variance between seeds of one reading; of each pair of readings where both have the same seeds.
+    """
+    parts = []
+    if _same_documents([*readings, *others]):
+        targets = np.asarray(readings[0].targets, dtype=np.float64)
+        nats = np.mean([reading.nats for reading in readings], axis=0)
+        if others:
+            nats = nats - np.mean([reading.nats for reading in others], axis=0)
+        documents = over_documents(nats.sum() / targets.sum(), leave_one_out(nats, targets), targets)
+        parts += [] if documents is None else [documents.half_width]
+    else:  # as if the documents were different ones, which is wider
+        means = [np.mean([reading.error for reading in each]) for each in (readings, others) if each]
+        parts += [NORMAL * math.hypot(*means)] if np.isfinite(means).all() else []
+    if seeds is not None:
+        parts.append(Part(seeds.variance / len(readings), seeds.freedom).half_width)
+    return math.hypot(*parts) if parts else None
+
+
+def _between_seeds(groups: Sequence[Sequence[Reading]]) -> Part | None:
+    """The variance between the seeds of a context, from all contexts of a size; None if none has several seeds."""
+    losses = [np.array([reading.loss for reading in group]) for group in groups if len(group) > 1]
+    freedom = sum(len(values) - 1 for values in losses)
+    if not freedom:
+        return None
+    return Part(float(sum(np.square(values - values.mean()).sum() for values in losses) / freedom), freedom)
+
+
+def _between_pairs(groups: Sequence[Mapping[int, Reading]]) -> Part | None:
+    """The variance between seeds of a difference of two contexts, from all contexts of a size that have the same seeds.
+
+    Seeds are blocks: what a seed does to all contexts alike does not count. None for less than two seeds.
+    """
+    seeds = set.intersection(*(set(group) for group in groups))
+    if len(seeds) < 2 or len(groups) < 2:
+        return None
+    losses = np.array([[group[seed].loss for seed in sorted(seeds)] for group in groups])  # (C, S)
+    rest = losses - losses.mean(0) - losses.mean(1, keepdims=True) + losses.mean()
+    freedom = (losses.shape[0] - 1) * (losses.shape[1] - 1)
+    return Part(2 * float(np.square(rest).sum()) / freedom, freedom)
+
+
+def _differences(best: Cell, others: Sequence[Cell]) -> dict[int, Estimate]:
+    """The loss of each other context minus that of the best, paired by document, and by seed where all have the same seeds."""
+    by_seed = [{reading.seed: reading for reading in cell.readings} for cell in (best, *others)]
+    pairs, alone = _between_pairs(by_seed) if best.readings else None, None
+    if pairs is None and best.readings:
+        alone = _between_seeds([cell.readings for cell in (best, *others)])
+    differences = {}
+    for cell, own in zip(others, by_seed[1:], strict=True):
+        mine: Sequence[Reading] = cell.readings
+        theirs: Sequence[Reading] = best.readings
+        if not mine or not theirs:
+            differences[cell.context] = Estimate(cell.loss - best.loss)
+            continue
+        shared = sorted(set(own) & set(by_seed[0]))
+        if shared:
+            mine, theirs = [own[seed] for seed in shared], [by_seed[0][seed] for seed in shared]
+        value = float(
+            np.mean([reading.loss for reading in mine]) - np.mean([reading.loss for reading in theirs])
+        )
+        spread = pairs
+        if pairs is None and alone is not None:
+            spread = Part(alone.variance * (1 + len(mine) / len(theirs)), alone.freedom)
+        half = _half_width(value, mine, theirs, spread)
+        if 0 < cell.documents < FEWEST_DOCUMENTS:
+            half = None
+        differences[cell.context] = Estimate(value) if half is None else plus_minus(value, half, method="t")
+    return differences
 
 
 def size_optima(measured_cells: Sequence[Cell], planned: Mapping[str, Sequence[int]]) -> dict[str, Optimum]:
@@ -163,7 +364,8 @@ def size_optima(measured_cells: Sequence[Cell], planned: Mapping[str, Sequence[i
         index, measured = contexts.index(best.context), {cell.context for cell in own}
         missing = [context for context in _beside(contexts, index) if context not in measured]
         edge = "shortest" if index == 0 else "longest" if index == len(contexts) - 1 else ""
-        optima[size] = Optimum(best, not missing, tuple(missing), edge)
+        differences = _differences(best, [cell for cell in own if cell is not best])
+        optima[size] = Optimum(best, not missing, tuple(missing), edge, differences)
     return optima
 
 
@@ -240,6 +442,16 @@ class Landscape:
         }
         best = [(o.cell.size, o.cell.context) if o and o.decided else None for o in self.overall]
         self.pairs = mode_smoothed(best, self.reach)
+
+    def findings(self) -> list[str]:
+        """For each size a sentence on its best context, at the largest budget at which that can be read off."""
+        sentences = []
+        for size in self.contexts:
+            steps = [i for i, some in enumerate(self.optima) if size in some and some[size].decided]
+            if steps:
+                at = budget_words(self.unit, float(self.budgets[steps[-1]]))
+                sentences.append(f"At {at}, {self.optima[steps[-1]][size].sentence()}")
+        return sentences
 
     @property
     def last_decided(self) -> int:

@@ -202,12 +202,12 @@ def compare_curves(
     runs: Annotated[list[str], Argument(help="Runs, or folders of contextwise curve.")],
     out: ComparisonFile = None,
 ) -> None:
-    """Compare context curves: average and best-context loss.
+    """Compare context curves: average, last tenth, best context.
 
     The models may have different training contexts; contextwise curve has
     measured them on the same documents.
     """
-    from contextwise.comparison.curves import compare_curves, curves_table, open_curves
+    from contextwise.comparison.curves import compare_curves, curves_table, open_curves, ranking
 
     curves = compare_curves(open_curves(runs))
     note = (
@@ -215,7 +215,8 @@ def compare_curves(
         "tokens that both have, so many at which it is lower than the first."
     )
     values = [curve.to_dict() for curve in curves]
-    _show_and_write([curves_table(curves), note], "the comparison", values, out)
+    lines = [line for line in (ranking(curves), note) if line]
+    _show_and_write([curves_table(curves), *lines], "the comparison", values, out)
 
 
 def ledger(

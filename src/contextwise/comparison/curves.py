@@ -2,12 +2,13 @@
 
 The average over all positions of a window is what a trainer logs. Models of longer contexts predict more positions
 with many visible tokens, which are easier. So their average may be lower although their loss is higher at each number of
-visible tokens that both have (context scaling, Section 2). Differences are paired by document, over the documents that all
-curves have.
+visible tokens that both have (context scaling, Section 2). Models are ranked by the last tenth of their training context
+(footnote 4). Differences are paired by document, over the documents that all curves have.
 
 Legend of shapes: D documents, K bins.
 """
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,12 @@ import numpy as np
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate, as_json
-from contextwise.base.intervals import ratio_difference, ratios
+from contextwise.base.intervals import ratio_difference, ratios, resampled_ratios
 from contextwise.base.tables import Column, Row, Table
 from contextwise.evaluation.kernel import is_result
 from contextwise.evaluation.kernel.subject import results_of_model
 from contextwise.evaluation.measures.curve import Curve, CurveResult
-from contextwise.evaluation.measures.curve.readings import visible
+from contextwise.evaluation.measures.curve.readings import lowest_estimate, visible
 
 
 class ComparedCurve:
@@ -35,7 +36,8 @@ class ComparedCurve:
         context: longest that was measured.
         average: mean over all visible tokens.
         best: lowest bin, which holds ``best_from`` to ``best_to`` visible tokens.
-        average_difference, best_difference: to the first curve; None for itself.
+        last_tenth: mean over the last tenth of the training context; None in the truncated mode.
+        average_difference, best_difference, last_tenth_difference: to the first curve; None for itself.
         bin_differences: (visible from, visible to) of each bin that both have -> the difference to the first curve; None for
             itself.
     """
@@ -45,20 +47,28 @@ class ComparedCurve:
     ) -> None:
         limits = [(each["visible_from"], each["visible_to"]) for each in curve.bins]
         self.name, self.context = str(curve.summary["model"]), limits[-1][1]
-        self._sums = _sums(curve, documents)
+        self._sums, self._tail = _sums(curve, documents), _tail(curve, documents)
         nats, targets = self._sums.sum(axis=1)
         self._lowest = 1 + int((nats[1:] / targets[1:]).argmin())
         self._column = {bin: i for i, bin in enumerate(limits, 1)}
         self.average, self.best = (
             ratios(self._sums[0][:, i], {"loss": self._sums[1][:, i]})["loss"] for i in (0, self._lowest)
         )
+        drawn = resampled_ratios(*self._sums[:, :, 1:]).min(axis=1)
+        self.best, self._drawn = lowest_estimate(self.best, drawn, len(documents)), drawn
         self.best_from, self.best_to = limits[self._lowest - 1]
+        self.last_tenth = (
+            None if self._tail is None else ratios(self._tail[0], {"loss": self._tail[1]})["loss"]
+        )
         self.average_difference: Estimate | None = None
         self.best_difference: Estimate | None = None
+        self.last_tenth_difference: Estimate | None = None
         self.bin_differences: dict[tuple[int, int], Estimate] | None = None
         if first is not None:
             self.average_difference = self._minus(first, 0, 0)
-            self.best_difference = self._minus(first, self._lowest, first._lowest)
+            fixed = self._minus(first, self._lowest, first._lowest)
+            self.best_difference = lowest_estimate(fixed, drawn - first._drawn, len(documents))
+            self.last_tenth_difference = self.tail_minus(first)
             shared = [bin for bin in limits if bin in first._column]
             self.bin_differences = {
                 bin: self._minus(first, self._column[bin], first._column[bin]) for bin in shared
@@ -67,6 +77,12 @@ class ComparedCurve:
     def _minus(self, first: "ComparedCurve", own: int, other: int) -> Estimate:
         """The difference of two columns of the sums."""
         return ratio_difference(self._sums[:, :, own], first._sums[:, :, other])
+
+    def tail_minus(self, other: "ComparedCurve") -> Estimate | None:
+        """The loss of the last tenth minus that of another curve; None in the truncated mode."""
+        if self._tail is None or other._tail is None:
+            return None
+        return ratio_difference(self._tail, other._tail)
 
     @property
     def below(self) -> tuple[int, int] | None:
@@ -140,20 +156,46 @@ def _sums(curve: CurveResult, documents: list[int]) -> np.ndarray:
     return np.array([np.hstack([x.sum(1, keepdims=True), x]) for x in (nats_DK, targets_DK.astype(float))])
 
 
+def _tail(curve: CurveResult, documents: list[int]) -> np.ndarray | None:
+    """Nats and targets of each document in the last tenth of the training context: (2, D); None in the truncated mode."""
+    table = curve.documents
+    if "tail_nats" not in table.column_names:
+        return None
+    kept = np.isin(table["document"].to_numpy(), documents) & (table["bin"].to_numpy() == 0)
+    return np.array([table[name].to_numpy()[kept].astype(float) for name in ("tail_nats", "tail_targets")])
+
+
+def ranking(curves: list[ComparedCurve]) -> str:
+    """The curves in the order of their last tenths, each with its distance to the one before; empty in the truncated mode."""
+    if any(curve.last_tenth is None for curve in curves):
+        return ""
+    ordered = sorted(curves, key=lambda curve: curve.last_tenth.value if curve.last_tenth else 0.0)
+    words = [f"By the last tenth of its training context {Path(ordered[0].name).name} has the lowest loss"]
+    for before, curve in itertools.pairwise(ordered):
+        difference = curve.tail_minus(before)
+        assert difference is not None
+        noise = difference.low is not None and difference.low <= 0
+        how = "no significant difference" if noise else "higher"
+        words.append(f"{Path(curve.name).name}: {difference:+.4f} to the one before, {how}")
+    return "; ".join(words) + "."
+
+
 def curves_table(curves: list[ComparedCurve], title: str = "") -> Table:
-    """Average and best-context loss of each curve, with the differences to the first."""
+    """Average loss, last tenth and best-context loss of each curve, with the differences to the first."""
     rows: list[Row] = []
     for curve in curves:
         below = "" if curve.below is None else f"{curve.below[0]} of {curve.below[1]}"
         bins = visible(curve.best_from, curve.best_to)
-        rows.append(Row([Path(curve.name).name, curve.context, curve.average, curve.best, bins, below]))
+        losses = curve.average, curve.last_tenth, curve.best
+        rows.append(Row([Path(curve.name).name, curve.context, *losses, bins, below]))
         if curve.average_difference is not None:
-            differences = curve.average_difference, curve.best_difference
+            differences = curve.average_difference, curve.last_tenth_difference, curve.best_difference
             rows.append(Row(["  minus the first", "", *differences, "", ""], kind="difference"))
     columns = [
         Column("model"),
         Column("measured\nto", "integer"),
         Column("average\nloss", "estimate", ".4f", interval="none"),
+        Column("last\ntenth", "estimate", ".4f", interval="none"),
         Column("best-context\nloss", "estimate", ".4f", interval="none"),
         Column("at"),
         Column("lower\nbins"),

@@ -21,6 +21,7 @@ def plan_tables(plan: Plan, analysis: Analysis) -> RenderableType:
     if plan.shapes:
         named = ", or ".join(f"{shape.name} ({count(shape.parameters)})" for shape in plan.shapes)
         parts.append(f"Nearest model that can be built: {named}.")
+    parts += [f"Measured: {finding}" for finding in plan.measured]
     parts += [f"Note: {note}" for note in plan.notes]
     if plan.best.parameters is not None:
         parts += ["", _sizes(plan)]

@@ -11,7 +11,7 @@
   const steps = sweep.landscapes.map((one) => one.start);  // where each unit's slider stands
   const step = () => steps[sweep.landscapes.indexOf(landscape)];
 
-  // Best-context loss at the slider's budget: a cell is [size, parameters, context, loss, standard error, runs].
+  // Best-context loss at the slider's budget: a cell is [size, parameters, context, loss, half of its interval, runs, documents].
   const lossTraces = () => {
     const traces = sweep.sizes.flatMap((size, series) => {
       const cells = landscape.cells[step()].filter((cell) => cell[0] === series);
@@ -20,8 +20,11 @@
         x: cells.map((cell) => cell[2]), y: cells.map((cell) => cell[3]),
         error_y: { type: "data", array: cells.map((cell) => cell[4] ?? 0), thickness: 1, width: 0 },
         marker: { size: 7, symbol: SYMBOLS[series % SYMBOLS.length] }, line: { width: 2 },
-        customdata: cells.map((cell) => tokens(cell[2]) + (cell[5] > 1 ? `, mean of ${cell[5]} runs` : "")),
-        hovertemplate: "%{fullData.name}, %{customdata}<br>%{y:.4f}<extra></extra>",
+        customdata: cells.map((cell) => [
+          tokens(cell[2]) + (cell[5] > 1 ? `, mean of ${cell[5]} seeds` : ""),
+          (cell[4] === null ? "" : ` ± ${cell[4].toFixed(4)}`) + (cell[6] ? `, ${cell[6]} documents` : ""),
+        ]),
+        hovertemplate: "%{fullData.name}, %{customdata[0]}<br>%{y:.4f}%{customdata[1]}<extra></extra>",
       }];
     });
     const circles = landscape.circles[step()].map(([series, context, loss]) => ({

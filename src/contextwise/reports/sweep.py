@@ -3,14 +3,16 @@
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from contextwise.analysis.optimum import Landscape
+from contextwise.analysis.optimum import CELL_COLUMNS, Landscape
 from contextwise.analysis.sweep_points import COLUMNS
 from contextwise.base.estimates import NOT_KNOWN, count
+from contextwise.base.intervals import NORMAL, student_t
 from contextwise.base.tables import Cell, Row, Table, csv_text
 from contextwise.data.document_lengths import in_tokens, token_count
 from contextwise.reports import page
@@ -32,8 +34,8 @@ from contextwise.reports.sweep_figures import (
 SHOWN_BUDGETS = 6
 DYNAMIC = ("best-context-loss", "curves")
 """Tables that the page's script writes, of what its figure shows."""
-LOSS_HEAD = ["unit", "budget", "size", "parameters", "context", "loss", "standard_error", "runs"]
-CONTEXT_HEAD = [*LOSS_HEAD[:6], "decided", "edge", "smoothed_context"]
+LOSS_HEAD = ["unit", "budget", *CELL_COLUMNS]
+CONTEXT_HEAD = [*LOSS_HEAD[:6], "decided", "edge", "within_noise", "smoothed_context"]
 PAIR_HEAD = ["unit", "budget", "size", "context", "loss", "decided", "smoothed_size", "smoothed_context"]
 CURVE_HEAD = ["group", "run", "spent_flops", "spent_seconds", "spent_tokens"]
 CURVE_HEAD += ["visible_from", "visible_to", "loss", "low", "high", "unit"]
@@ -106,11 +108,15 @@ def _losses(data: SweepData) -> list[Part]:
         'min="0" step="1"><output id="budget-words" for="budget"></output></label>\n</div>',
         units=page.choices("Unit of the budget", "units"),
     )
+    documents = max(
+        (cell.documents for landscape in data.landscapes for cell in landscape.cells[-1]), default=0
+    )
+    known = f" of {documents} held-out documents" if documents else " over held-out documents"
     caption = (
-        "Bars: one standard error over held-out documents, which are the same for all runs: differences between runs are more "
-        "certain than the bars suggest. Circles: the optimal context of a size. Dashed: the overall optimum. Losses between "
-        "two measurements of a run are interpolated linearly in the logarithm of the budget; nothing is drawn beyond what was "
-        "measured."
+        f"Bars: 95% intervals{known}, and of seeds where there are several. The documents are the same for all runs: "
+        "differences between contexts are paired, and more certain than the bars suggest; the sentences below are about them. "
+        "Circles: the lowest loss of a size. Dashed: the lowest of all. Losses between two points are interpolated linearly in "
+        "the logarithm of the budget; nothing is drawn beyond what was measured."
     )
     label = "Best-context loss against training context, a line for each model size"
     return [
@@ -241,8 +247,9 @@ def runs_table(data: SweepData) -> Table:
     for state in data.states:
         run, point, loss, error = state.run, last.get(state.run.id), NOT_KNOWN, ""
         if point is not None:
-            loss = f"{point.loss:.4f}"
-            error = "" if point.standard_error is None else f"± {point.standard_error:.4f}"
+            loss, documents = f"{point.loss:.4f}", len(point.document_nats)
+            width = student_t(documents - 1) if documents > 1 else NORMAL
+            error = "" if point.standard_error is None else f"± {width * point.standard_error:.4f}"
         size, context = (
             (run.size, f"{count(run.parameters)} parameters"),
             (in_tokens(run.context), f"seed {run.seed}"),
@@ -252,7 +259,7 @@ def runs_table(data: SweepData) -> Table:
         rows.append(Row(cells, list(data.sizes).index(run.size)))
     title = (
         "Best-context loss at the last measurement of each run: the mean over the last tenth of its training context, nats per "
-        "token, with its standard error over documents."
+        "token, with its 95% interval over documents."
     )
     return Table(title, ["size", "context", "state", "trained on, tokens", "loss", "run"], rows)
 
@@ -263,16 +270,17 @@ def sweep_tables(data: SweepData) -> dict[str, str]:
     for landscape in data.landscapes:
         for step, budget in enumerate(landscape.budgets.tolist()):
             at = [landscape.unit, budget]
-            losses += [[*at, *astuple(cell)] for cell in landscape.cells[step]]
+            losses += [[*at, *cell.row] for cell in landscape.cells[step]]
             for size, best in landscape.optima[step].items():
-                chosen = [*at, *astuple(best.cell)[:4], _yes(best.decided), best.edge]
+                noise = " ".join(map(str, best.within_noise))
+                chosen = [*at, *best.cell.row[:4], _yes(best.decided), best.edge, noise]
                 contexts.append([*chosen, landscape.contexts[size][step]])
             overall = landscape.overall[step]
             if overall is not None:
                 cell, smoothed = overall.cell, landscape.pairs[step] or ("", "")
                 pairs.append([*at, cell.size, cell.context, cell.loss, _yes(overall.decided), *smoothed])
     tables = {
-        "points": csv_text(COLUMNS, map(astuple, data.points)),
+        "points": csv_text(COLUMNS, map(attrgetter(*COLUMNS), data.points)),
         "best-context-loss": csv_text(LOSS_HEAD, losses),
         "optimal-context": csv_text(CONTEXT_HEAD, contexts),
         "optimal-pair": csv_text(PAIR_HEAD, pairs),

@@ -4,16 +4,13 @@ Those that a control changes are laid out here and filled by the page's script, 
 :func:`curves_json` give it.
 """
 
-import math
 from collections.abc import Sequence
-from dataclasses import astuple
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
-from contextwise.analysis.optimum import Cell, Landscape, Optimum
-from contextwise.base.estimates import count, duration
+from contextwise.analysis.optimum import Cell, Landscape, Optimum, budget_words, contexts_listed
 from contextwise.data.document_lengths import DocumentLengths, in_tokens, token_count
 from contextwise.reports.page import SYMBOLS, figure, plain, scatter
 from contextwise.reports.sweep_data import CurveLine, SweepData
@@ -116,7 +113,7 @@ def landscape_json(
     cells = []
     for some in landscape.cells:
         ordered = sorted(some, key=lambda cell: (series[cell.size], cell.context))
-        cells.append([[series[cell.size], *astuple(cell)[1:]] for cell in ordered])
+        cells.append([[series[cell.size], *cell.row[1:]] for cell in ordered])
     return {
         "unit": landscape.unit,
         "label": UNIT_NAMES[landscape.unit],
@@ -180,28 +177,15 @@ def _budget_axis(landscape: Landscape) -> dict[str, Any]:
     }
 
 
-def budget_words(unit: str, budget: float) -> str:
-    """A budget in words: 1.3 × 10¹⁵ FLOPs, 12.5 min, 3.2 GPU-hours, 8.19M tokens."""
-    if unit == "flops":
-        power = math.floor(math.log10(budget))
-        digits = f"{budget / 10**power:.1f}"
-        if digits == "10.0":
-            digits, power = "1.0", power + 1
-        return f"{digits} × 10{str(power).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))} FLOPs"
-    if unit == "seconds":
-        return f"{duration(budget) if budget >= 10 else f'{budget:.2g} s'} of training"
-    return f"{budget:.3g} GPU-hours" if unit == "gpu_hours" else f"{count(budget)} tokens"
-
-
 def sentences_at(landscape: Landscape, step: int, planned: dict[str, list[int]]) -> list[str]:
     """The overall optimum at one budget, that of each size, and what was not measured."""
     cells, optima = landscape.cells[step], landscape.optima[step]
     sentences = [_overall(landscape.overall[step])]
-    sentences += [_size(size, optima.get(size), cells) for size in planned]
+    sentences += [optima[size].sentence() for size in planned if size in optima]
     measured, missing = {(cell.size, cell.context) for cell in cells}, []
     for size, contexts in planned.items():
         lacking = [context for context in contexts if (size, context) not in measured]
-        missing += [f"{size} with {_list(lacking)}"] if lacking else []
+        missing += [f"{size} with {contexts_listed(lacking)}"] if lacking else []
     if missing:
         sentences.append(f"Not measured at this budget, and not drawn: {'; '.join(missing)}.")
     return [sentence for sentence in sentences if sentence]
@@ -212,32 +196,18 @@ def _overall(best: Optimum | None) -> str:
         return "No size was measured with two contexts at this budget, so there is no optimum."
     pair = f"{best.cell.size} with a context of {in_tokens(best.cell.context)}"
     if best.decided:
-        return f"Overall optimum: {pair}, {_loss(best.cell)}."
+        return f"The lowest loss of all sizes is that of {pair}, {_loss(best.cell)}."
     return (
         f"The lowest loss measured is that of {pair}, {_loss(best.cell)}, but no overall optimum is drawn: not all that is "
         "next to it was measured at this budget."
     )
 
 
-def _size(size: str, best: Optimum | None, cells: list[Cell]) -> str:
-    if best is None:
-        return ""
-    if not best.decided:
-        contexts = [context for context in best.unmeasured if isinstance(context, int)]
-        return (
-            f"{size}: lowest at {in_tokens(best.cell.context)}, but {_list(contexts)} was not measured at this budget, so no "
-            "optimum is circled."
-        )
-    others = [cell for cell in cells if cell.size == size and cell is not best.cell]
-    second = min(others, key=lambda cell: cell.loss)
-    edge = f"; it is the {best.edge} that was tried, the true optimum may be beyond" if best.edge else ""
-    behind = second.loss - best.cell.loss
-    return f"{size}: {in_tokens(best.cell.context)} is best, {in_tokens(second.context)} is {behind:.4f} behind{edge}."
-
-
 def _loss(cell: Cell) -> str:
-    error = "" if cell.standard_error is None else f" ± {cell.standard_error:.4f}"
-    return f"{cell.loss:.4f}{error} nats per token"
+    half = "" if cell.half_width is None else f" ± {cell.half_width:.4f}"
+    documents = f" on {cell.documents} held-out documents" if cell.documents else ""
+    seeds = f", {cell.runs} seeds" if cell.runs > 1 else ""
+    return f"{cell.loss:.4f}{half} nats per token{documents}{seeds}"
 
 
 def sweep_verdict(data: SweepData) -> list[str]:
@@ -267,11 +237,12 @@ def sweep_verdict(data: SweepData) -> list[str]:
     elif len(data.contexts) > 1:
         sentences.append("At no budget were the overall optimum and all its neighbours measured.")
     sentences += [moved for size in data.sizes if (moved := _moves(landscape, size))]
+    sentences += landscape.findings()
     return [" ".join(some) for some in (sentences, limits) if some]
 
 
 def _moves(landscape: Landscape, size: str) -> str:
-    """How the optimal context of a size changes with the budget."""
+    """How the context with the lowest loss of a size changes with the budget."""
     contexts = landscape.contexts[size]
     decided = [(context, landscape.budgets[i]) for i, context in enumerate(contexts) if context is not None]
     if len(decided) < 2:
@@ -281,8 +252,8 @@ def _moves(landscape: Landscape, size: str) -> str:
         for context, budget in (decided[0], decided[-1])
     )
     if first == last:
-        return f"The optimal context of {size} is {first} both at {low} and at {high}."
-    return f"The optimal context of {size} goes from {first} at {low} to {last} at {high}."
+        return f"The context of {size} with the lowest loss is {first} both at {low} and at {high}."
+    return f"The context of {size} with the lowest loss goes from {first} at {low} to {last} at {high}."
 
 
 def window_words(landscape: Landscape) -> str:
@@ -328,11 +299,7 @@ def corpus_sentences(meter: DocumentLengths, contexts: Sequence[int]) -> list[st
         )
     if too_long:
         sentences.append(
-            f"Longer than this corpus can reward: {_list([reward.context for reward in too_long])} "
+            f"Longer than this corpus can reward: {contexts_listed([reward.context for reward in too_long])} "
             f"({in_tokens(too_long[0].context)}: {too_long[0].shortfall})."
         )
     return sentences
-
-
-def _list(contexts: Sequence[int]) -> str:
-    return ", ".join(token_count(context) for context in contexts)

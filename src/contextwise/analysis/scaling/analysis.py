@@ -148,7 +148,7 @@ class Analysis:
         self.observed, self.confidence, self.seed = observed, confidence, seed
         self.scores = compare_forms(observed)
         self.tied = not_significantly_worse(self.scores)
-        _check_context_matters(self.scores)
+        _check_context_matters(self.scores, observed)
         data, chosen, forms = data_of(observed), self.chosen, len(self.tied)
         own, *others = (
             ensemble(score.form, score.theta, data, observed.run, count, seed)
@@ -227,8 +227,13 @@ class Analysis:
         return log_losses + effects.reshape(-1, *[1] * (log_losses.ndim - 1))
 
 
-def _check_context_matters(scores: list[Score]) -> None:
+def _check_context_matters(scores: list[Score], observed: Observations) -> None:
     constant = scores[0]
+
+    def measured() -> str:
+        said = " ".join(observed.findings())
+        return f"; measured, without a law: {said}" if said else ""
+
     blind, seeing = (
         min((score for score in scores if score.form.sees_context is sees), key=lambda score: score.error)
         for sees in (False, True)
@@ -236,10 +241,11 @@ def _check_context_matters(scores: list[Score]) -> None:
     if min(blind.error, seeing.error) >= constant.error:
         raise DataError(
             f"no law predicts held-out runs better than a constant does (error of ln L {seeing.error:.4f} against "
-            f"{constant.error:.4f}): the sweep is too small or too noisy for a plan; add runs or tokens"
+            f"{constant.error:.4f}): the sweep is too small or too noisy for a plan; add runs or tokens{measured()}"
         )
     if blind.error <= seeing.error:
         raise DataError(
             f"held-out runs are predicted as well without the training context (error of ln L {blind.error:.4f}) as with it "
-            f"({seeing.error:.4f}): the sweep does not show what the context is worth; add contexts, seeds or tokens"
+            f"({seeing.error:.4f}): the sweep does not show what the context is worth in a law; add contexts, seeds or "
+            f"tokens{measured()}"
         )

@@ -9,14 +9,14 @@ measured along it or are the ends of branches.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from contextwise.analysis.optimum import Track, cells
+from contextwise.analysis.optimum import Landscape, cells, tracks
 from contextwise.analysis.scaling.forms import Array
 from contextwise.analysis.sweep_points import SweepPoint, run_points
 from contextwise.base.errors import CheckpointError, DataError
@@ -53,6 +53,7 @@ class Observations:
         model: ``model`` of a recipe for each size, by name.
         left_out: how many early points were left out.
         constant_rate: whether the points are readings at a constant learning rate.
+        points: the n points themselves; planned: all training contexts of each size, also those that were not measured.
     """
 
     run: NDArray[np.int64]
@@ -68,6 +69,8 @@ class Observations:
     model: dict[str, dict[str, Any]]
     left_out: int = 0
     constant_rate: bool = False
+    points: tuple[SweepPoint, ...] = ()
+    planned: dict[str, list[int]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.run)
@@ -77,9 +80,13 @@ class Observations:
         columns = {name: getattr(self, name)[kept] for name in _COLUMNS}
         runs, columns["run"] = np.unique(self.run[kept], return_inverse=True)
         sizes, columns["size"] = np.unique(self.size[kept], return_inverse=True)
-        return replace(
-            self, runs=[self.runs[i] for i in runs], sizes=[self.sizes[i] for i in sizes], **columns
-        )
+        points = tuple(point for point, keep in zip(self.points, kept, strict=True) if keep)
+        names = {"runs": [self.runs[i] for i in runs], "sizes": [self.sizes[i] for i in sizes]}
+        return replace(self, points=points, **names, **columns)
+
+    def findings(self, unit: str = "flops") -> list[str]:
+        """What the points alone say of the best context of each size, as the page of the sweep says it."""
+        return Landscape(self.points, unit, {size: self.planned[size] for size in self.sizes}).findings()
 
     @property
     def size_parameters(self) -> Array:
@@ -144,7 +151,8 @@ def read_observations(path: Path, early: float = EARLY, partial: bool = False) -
     if not kept:
         raise DataError(f"the runs of {path} have measured no context curves yet; run the sweep first")
     _refuse_other_differences(path, recipes)
-    return replace(observations(kept, models), left_out=read - len(kept), constant_rate=constant)
+    observed = replace(observations(kept, models), left_out=read - len(kept), constant_rate=constant)
+    return replace(observed, planned=sweep.contexts)
 
 
 def observations(points: list[SweepPoint], models: dict[str, dict[str, Any]] | None = None) -> Observations:
@@ -164,7 +172,9 @@ def observations(points: list[SweepPoint], models: dict[str, dict[str, Any]] | N
     columns["parameters"] = np.array([fewest[point.size] for point in points], dtype=np.float64)
     run = np.array([runs.index(longest[point.cell].run) for point in points])
     size = np.array([sizes.index(point.size) for point in points])
-    return Observations(run, size, runs=runs, sizes=sizes, model=models or {}, **columns)
+    planned = {size: sorted({point.context for point in points if point.size == size}) for size in sizes}
+    known = {"model": models or {}, "points": tuple(points), "planned": planned}
+    return Observations(run, size, runs=runs, sizes=sizes, **known, **columns)
 
 
 def check_enough(observed: Observations) -> None:
@@ -202,10 +212,11 @@ def check_bracketed(observed: Observations, unit: str = "flops") -> None:
         )
     short = at_end["shortest"] >= at_end["longest"]
     where = f"shortest, {observed.context.min():.0f}" if short else f"longest, {observed.context.max():.0f}"
+    said = " ".join(observed.findings(unit))
     raise DataError(
         f"at every budget ({unit}) the lowest loss is at an end of the sweep's contexts (mostly the {where}), so that the "
         f"sweep does not bracket the optimal context; add {'shorter' if short else 'longer'} ones or larger budgets, or "
-        "set --far to get a guess"
+        f"set --far to get a guess{f' ({said})' if said else ''}"
     )
 
 
@@ -222,15 +233,8 @@ def common_budgets(observed: Observations, size: int, unit: str = "flops", count
 
 def measured(observed: Observations, size: int, budget: float, unit: str = "flops") -> tuple[Array, Array]:
     """The contexts of a size that reached a budget, ascending, and their losses there, in nats, as a sweep's page has them."""
-    tracks = []
-    for run in np.unique(observed.run[observed.size == size]):
-        mine = np.flatnonzero(observed.run == run)
-        mine = mine[observed.tokens[mine].argsort()]
-        parameters, context = (round(float(x[mine[0]])) for x in (observed.parameters, observed.context))
-        about = observed.runs[run], observed.sizes[size], parameters, context
-        unknown = np.full(len(mine), np.nan)
-        tracks.append(Track(*about, getattr(observed, unit)[mine], observed.loss[mine], unknown))
-    at_budget = cells(tracks, budget)
+    own = [point for point in observed.points if point.size == observed.sizes[size]]
+    at_budget = sorted(cells(tracks(own, unit), budget), key=lambda cell: cell.context)
     contexts = np.array([cell.context for cell in at_budget], dtype=np.float64)
     return contexts, np.array([cell.loss for cell in at_budget])
 

@@ -97,6 +97,7 @@ class Plan:
         rivals: what other forms of the law recommend.
         shapes: models that can be built, near the recommended parameters.
         next_runs: single runs that would narrow the answer, the best first.
+        measured: what the sweep's points say of the best context of each size, without a law, as on the sweep's page.
 
     Raises:
         DataError: the budget is too far from the sweep, or the law has no optimal context near its contexts.
@@ -165,6 +166,7 @@ class Plan:
         self.extrapolation, self.rivals = times, _rivals(analysis, cost, budget.amount)
         self.shapes = _nearest_shapes(observed, parameters, rounded) if free else []
         self.next_runs: list[Candidate] = next_runs(analysis, samples, flops, spent)
+        self.measured = observed.findings(budget.unit)
         self.notes = notes + bound_notes(analysis) + _distance_notes(times)
         if observed.constant_rate:
             self.notes.append(

@@ -76,13 +76,13 @@ def losses_table(result: Landscape, planned: dict[str, list[int]], unit: str) ->
     best = {size: optimum.cell.context for size, optimum in result.optima[step].items()}
     losses = {}
     for cell in result.cells[step]:
-        error = "" if cell.standard_error is None else f" ± {cell.standard_error:.3f}"
+        error = "" if cell.half_width is None else f" ± {cell.half_width:.3f}"
         mark = "*" if best.get(cell.size) == cell.context else ""
         losses[cell.size, cell.context] = f"{cell.loss:.3f}{error}{mark}"
     contexts = sorted({context for own in planned.values() for context in own})
     budget = _budget(result.budgets[step], unit)
     return table_of(
-        f"Best-context loss at {budget}, nats per token, ± one standard error (* the lowest of a size)",
+        f"Best-context loss at {budget}, nats per token, ± its 95% interval (* the lowest of a size)",
         [("training context", ","), *planned],
         [[context, *(losses.get((size, context)) for size in planned)] for context in contexts],
     )
@@ -179,7 +179,7 @@ def optimum_plots(result: Landscape, planned: dict[str, list[int]], unit: str) -
     step = result.last_decided
     curves: dict[str, list[dict[str, Any]]] = {}
     for cell in result.cells[step]:
-        loss = plus_minus(cell.loss, cell.standard_error or 0)
+        loss = plus_minus(cell.loss, cell.half_width or 0)
         curves.setdefault(cell.size, []).append(point(cell.context, loss))
     budgets = result.budgets.tolist()
     optima = {size: points(dict(zip(budgets, result.contexts[size], strict=True))) for size in planned}

@@ -42,7 +42,10 @@ class CurveResult(Result):
 
     @cached_property
     def documents(self) -> "pa.Table":
-        """One row for each document and bin: ``document``, ``bin`` (index in :attr:`bins`), ``nats``, ``targets``."""
+        """One row for each document and bin: ``document``, ``bin`` (index in :attr:`bins`), ``nats``, ``targets``.
+
+        In the running mode also ``tail_nats``, ``tail_targets``: the document's, in the last tenth of the training context.
+        """
         return self.table_of("documents")
 
 

@@ -108,8 +108,12 @@ class CurveSums:
         return pa.table(columns | {"targets": self.targets})
 
     def documents_table(self) -> pa.Table:
-        """Sums of each document in each bin, from which intervals over documents are made."""
+        """Sums of each document in each bin, and in the last tenth, from which intervals over documents are made."""
         documents, count = len(self.documents), len(self.bins)
+        tail = {}
+        if self.tail is not None:
+            of_tail = {"tail_nats": self.tail.nats, "tail_targets": self.tail.targets.astype(np.int64)}
+            tail = {name: np.repeat(values, count) for name, values in of_tail.items()}
         return pa.table(
             {
                 "document": np.repeat(self.documents.astype(np.int32), count),
@@ -117,6 +121,7 @@ class CurveSums:
                 "nats": self.bin_nats.ravel(),
                 "targets": self.bin_targets.ravel().astype(np.int64),
             }
+            | tail
         )
 
 

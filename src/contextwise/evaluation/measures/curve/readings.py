@@ -10,6 +10,7 @@
 Legend of shapes: D documents, K bins, R resamples.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,12 +56,13 @@ def curve_measures(sums: CurveSums, worth: float) -> tuple[list[dict[str, Any]],
     ]
     curves, documents = resampled_ratios(all_nats[:, :count], all_sizes[:, :count]), len(all_nats)
     best = int(losses[:count].argmin())
+    lowest = lowest_estimate(estimates[best], curves.min(axis=1), documents)
     context = bootstrap_estimate(
         int(bins.high[best]), bins.high[curves.argmin(1)], documents, "nearest"
     ).to_dict()
     measures = {
         "best_context_loss": {
-            **estimates[best].to_dict(),
+            **lowest.to_dict(),
             "visible_from": int(bins.low[best]),
             "visible_to": int(bins.high[best]),
             "context": {name: int(x) if isinstance(x, float) else x for name, x in context.items()},
@@ -73,6 +75,22 @@ def curve_measures(sums: CurveSums, worth: float) -> tuple[list[dict[str, Any]],
         limits = {"visible_from": tail.low, "visible_to": tail.high}
         measures["last_tenth"] = {**estimates[count + 1].to_dict(), **limits}
     return rows, measures
+
+
+def lowest_estimate(fixed: Estimate, drawn_R: np.ndarray, documents: int) -> Estimate:
+    """The loss of the lowest bin, or a difference of two, with an interval over documents that draws the bin again.
+
+    Which bin is lowest is a reading of the same documents: an interval of the chosen bin alone would be too narrow.
+
+    Args:
+        fixed: with the interval of the bins as they are, which is kept for fewer than six documents.
+        drawn_R: the same of each resample, with the bins that are lowest there.
+    """
+    if documents < FEWEST_DOCUMENTS:
+        return fixed
+    drawn = bootstrap_estimate(fixed.value, drawn_R, documents)
+    assert drawn.low is not None and drawn.high is not None
+    return replace(drawn, low=min(drawn.low, fixed.value), high=max(drawn.high, fixed.value))
 
 
 def _effective(sums: CurveSums, losses_K: np.ndarray, drawn_RK: np.ndarray, worth: float) -> dict[str, Any]:
