@@ -25,6 +25,8 @@ from transformers import PreTrainedModel
 from contextwise.base.errors import ConfigError
 
 Rope = Literal["none", "linear", "dynamic", "yarn"]
+Growth = Literal["none", "linear", "dynamic", "yarn", "base"]
+"""How a model that is trained on with a longer context changes its frequencies."""
 
 
 def rotary_modules(model: PreTrainedModel) -> list[tuple[str, Any]]:
@@ -133,6 +135,69 @@ def extend_positions(
     return factor
 
 
+def extend_config(
+    config: Any,
+    context: int,
+    rope: Growth,
+    factor: float | None,
+    base: float | None,
+    trained: int,
+    source: str,
+) -> None:
+    """Change a configuration in place, for training on with ``context`` tokens: the frequencies, and the positions.
+
+    The result is a stock configuration. ``linear`` and ``yarn`` are types of transformers; ``dynamic`` is the base of dynamic
+    NTK at ``context`` tokens, for all lengths, since all windows of a training have that length; ``base`` is another base
+    (``rope_theta``); ``none`` keeps the frequencies. A model that was extended before is extended from its first length.
+
+    Args:
+        config: of the model, or of ContextLM, whose predictor takes the frequencies of its backbone.
+        factor: of ``linear``, ``dynamic`` and ``yarn``; by default ``context`` over the first length.
+        trained: the context that the model was trained with.
+        source: its name in errors.
+
+    Raises:
+        ConfigError: its positions are not rotary, or were extended with another method.
+    """
+    backbone = getattr(config, "backbone_config", config)
+    every = getattr(backbone, "rope_parameters", None)
+    if not every:
+        raise ConfigError(
+            f"the positions of {source} ({backbone.model_type}) are not rotary, so its context cannot grow; choose a "
+            f"data.context of at most {backbone.max_position_embeddings}, or a model with rotary positions"
+        )
+    parameters = every.get("full_attention", every)  # as for inference
+    kind = parameters.get("rope_type", "default")
+    if kind not in ("default", rope):
+        raise ConfigError(
+            f"the positions of {source} are extended already (rope_type {kind!r} in its configuration); set model.rope to "
+            f"{kind}, or start from the model before it"
+        )
+    first = parameters.get("original_max_position_embeddings") or round(
+        trained / parameters.get("factor", 1.0)
+    )
+    stretch = context / first if factor is None else factor
+    if rope in ("linear", "yarn"):
+        parameters |= {"rope_type": rope, "factor": stretch}
+        parameters |= {"original_max_position_embeddings": first} if rope == "yarn" else {}
+    elif rope == "dynamic":
+        head = getattr(backbone, "head_dim", None) or backbone.hidden_size // backbone.num_attention_heads
+        channels = int(head * parameters.get("partial_rotary_factor", 1.0))
+        if channels < 4:
+            raise ConfigError(ONE_FREQUENCY)
+        raised = (stretch * context / first - (stretch - 1)) ** (channels / (channels - 2))
+        parameters["rope_theta"] *= raised
+    elif rope == "base":
+        parameters["rope_theta"] = base
+    backbone.max_position_embeddings = max(context, backbone.max_position_embeddings)
+
+
+ONE_FREQUENCY = (
+    "dynamic NTK needs several frequencies per head, but a head of this model has only one (2 rotary dimensions); set rope to "
+    "linear or yarn"
+)
+
+
 def _extended(module: Any, rope: Rope, factor: float, trained: int) -> nn.Module:
     """Create a rotary module of the same class with extended frequencies."""
     parameters = module.config.rope_parameters
@@ -145,10 +210,7 @@ def _extended(module: Any, rope: Rope, factor: float, trained: int) -> nn.Module
         )
     dimensions = 2 * len(next(module.buffers()))
     if rope == "dynamic" and dimensions == 2:
-        raise ConfigError(
-            "dynamic NTK needs several frequencies per head, but a head of this model has only one (2 rotary dimensions); "
-            "set rope to linear or yarn"
-        )
+        raise ConfigError(ONE_FREQUENCY)
     parameters |= {"rope_type": rope, "factor": factor}
     if rope == "yarn":
         parameters["original_max_position_embeddings"] = trained

@@ -10,6 +10,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from contextwise.base.errors import ConfigError, Problem
 from contextwise.base.progress import say
+from contextwise.base.runs import RunFolder
 from contextwise.models.building import backbone_config, initialize_by_name
 from contextwise.models.contextlm import ContextLMConfig, ContextLMForCausalLM
 from contextwise.models.cue import UnigramConfig
@@ -17,6 +18,7 @@ from contextwise.models.loading import kind_of, load_as, load_config, load_model
 from contextwise.models.losses import has_plain_head, token_losses
 from contextwise.models.multitoken import MultiTokenConfig
 from contextwise.models.parity import ParityMLPConfig, ParityTransformerConfig
+from contextwise.models.rope import extend_config
 from contextwise.models.spec import Losses, build_model, meta_model, pretraining_class, pretraining_losses
 from contextwise.models.variant.code import name_code
 from contextwise.models.variant.modeling import VariantConfig
@@ -103,15 +105,37 @@ def _pretrained_config(recipe: Recipe, model: PretrainedModel) -> PreTrainedConf
     kind = kind_of(config)
     problems = [problem for each in recipe.objectives for problem in wrong_kind(each, kind, model.pretrained)]
     positions = getattr(config, "max_position_embeddings", None)
-    if positions is not None and positions < context:
+    if model.rope is not None:
+        _grow(config, model, context)
+    elif positions is not None and positions < context:
         why = f"but {model.pretrained} has only {positions} positions"
-        problems.append(Problem(why, "data.context", context))
+        rotary = getattr(getattr(config, "backbone_config", config), "rope_parameters", None)
+        fix = (
+            "set model.rope to linear, dynamic, yarn, base or none, to train on with a longer context"
+            if rotary
+            else ""
+        )
+        problems.append(Problem(why, "data.context", context, fix))
     if model.context_predictor is not None and kind != "decoder":
         why = f"needs a decoder, but {model.pretrained} is not one"
         problems.append(Problem(why, "model.context_predictor", fix="remove it"))
     if problems:
         raise ConfigError(*problems)
     return _composed(config, model, recipe.has_pairs)
+
+
+def _grow(config: Any, model: PretrainedModel, context: int) -> None:
+    """Extend the positions of a pretrained model's configuration to a longer context."""
+    trained = int(config.max_position_embeddings)
+    for folder in (Path(model.pretrained), Path(model.pretrained).parent):
+        if (run := RunFolder(folder)).exists:
+            trained = int(run.recipe()["data"]["context"])
+            break
+    if context <= trained:
+        why = f"is for a longer context, but data.context is {context} and {model.pretrained} was trained with {trained}"
+        raise ConfigError(Problem(why, "model.rope", model.rope, "remove it"))
+    assert model.rope is not None
+    extend_config(config, context, model.rope, model.rope_factor, model.rope_base, trained, model.pretrained)
 
 
 def _composed(config: PreTrainedConfig, model: SizedModel | PretrainedModel, pairs: bool) -> PreTrainedConfig:
@@ -154,6 +178,10 @@ def starting_model(recipe: Recipe, config: PreTrainedConfig) -> Any:
     model = _pretrained(settings.pretrained, config)
     if config.vocab_size > model.get_input_embeddings().num_embeddings:
         model.resize_token_embeddings(config.vocab_size)  # for the objective's special tokens
+    if settings.rope is not None:
+        whole: Any = config if settings.context_predictor is None else config.backbone_config
+        loaded, model = model, build_model(whole)
+        model.load_state_dict(loaded.state_dict())
     if settings.context_predictor is not None:
         model = ContextLMForCausalLM.from_backbone(model, **settings.context_predictor.model_dump())
         if settings.freeze_backbone:
