@@ -412,8 +412,12 @@ def load_sweep(
     for key, value in settings_of(overrides or []):
         first, _, rest = key.partition(".")
         if first == "grid" and rest:  # an axis has dots in its name
-            others = set(LENGTHS) - {rest} if rest in LENGTHS else set()  # one length takes the place of another
-            data["grid"] = {k: v for k, v in (data.get("grid") or {}).items() if k not in others} | {rest: value}
+            others = (
+                set(LENGTHS) - {rest} if rest in LENGTHS else set()
+            )  # one length takes the place of another
+            data["grid"] = {k: v for k, v in (data.get("grid") or {}).items() if k not in others} | {
+                rest: value
+            }
         elif first in set(Recipe.model_fields) - set(SweepRecipe.model_fields):
             raise ConfigError(f"--set {key}: the runs' recipe is under base; write --set base.{key}={value}")
         else:
