@@ -10,7 +10,7 @@ TEST_INSTALLED := $(VENV)/.installed-for-tests
 PIP_INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: install demo test test-all check bench clean
+.PHONY: install demo test test-all check bench docs clean
 
 # What users need.
 install: $(INSTALLED)
@@ -47,5 +47,11 @@ check: $(TEST_INSTALLED)
 bench: $(TEST_INSTALLED)
 	$(BIN)/python -m benchmarks
 
+# The reference from the code, and the site into site/; `.venv/bin/mkdocs serve` shows it while you write.
+docs: $(INSTALLED)
+	$(PIP_INSTALL) --editable '.[docs]'
+	$(BIN)/python docs/reference/make.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info
+	rm -rf $(VENV) build dist site src/*.egg-info

@@ -5,10 +5,19 @@ import difflib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, Tag, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    Tag,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import CoreSchema
 
 from contextwise.base.errors import ConfigError, Problem, refuse_pipe
 
@@ -30,6 +39,16 @@ class Settings(BaseModel):
     model_config = ConfigDict(
         extra="forbid", validate_assignment=True, allow_inf_nan=False, protected_namespaces=()
     )
+
+    short_form: ClassVar[dict[str, Any] | None] = None
+    """JSON Schema of another form in which a file may give these settings, such as a string."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        schema = handler(core_schema)
+        return schema if cls.short_form is None else {"anyOf": [cls.short_form, schema]}
 
     @model_validator(mode="after")
     def _bounded(self) -> Self:

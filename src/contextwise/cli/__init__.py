@@ -9,6 +9,7 @@ explains is one sentence too, with the path of a file that holds its traceback.
 import contextlib
 import importlib
 import io
+import json
 import os
 import re
 import shlex
@@ -32,7 +33,7 @@ from contextwise.base.pretrained import trust
 from contextwise.base.progress import console, first_process
 
 PANELS = {
-    "Start": ["demo", "prepare", "corpus", "recipes"],
+    "Start": ["demo", "prepare", "corpus", "recipes", "schema"],
     "Train": ["train", "sweep", "transfer", "parameters", "verify"],
     "Measure": ["attention", "entropy", "judge"],
     "Decide": ["trial", "compare", "compare-curves", "ledger", "forgetting", "plan", "report"],
@@ -60,7 +61,9 @@ class Verb(TyperCommand):
                 lambda match: match[1] + options.get(match[2], match[2]),
                 str(error),
             )
-            raise ConfigError(message) from error
+            renamed = ConfigError(message)
+            renamed.problems = error.problems
+            raise renamed from error
 
 
 class LazyCommand(TyperCommand):
@@ -115,7 +118,6 @@ app = typer.Typer(
     name="contextwise",
     help="Pretrain language models that predict their context, and measure how much context they really use.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -237,10 +239,24 @@ def _report(error: BaseException, show_traceback: bool) -> int:
     known = error if isinstance(error, ContextwiseError) else _of_the_system(error)
     if known is not None:
         print_error(known)
+        _print_json(known, known.exit_status)
         return known.exit_status
     if not stopping.received.raised:  # a library may turn the stop into an error of its own
-        print_error(_unexpected(error))
+        message = _unexpected(error)
+        print_error(message)
+        _print_json(message, 1)
     return 1
+
+
+def _print_json(error: ContextwiseError | str, status: int) -> None:
+    """With ``--json``: print the error as JSON on standard output too."""
+    if "--json" not in sys.argv or not first_process():
+        return
+    problems = error.problems if isinstance(error, ConfigError) else ()
+    listed = [{"field": each.field, "why": each.why, "fix": each.fix} for each in problems]
+    values = {"message": str(error), "exit_status": status, "problems": listed}
+    with contextlib.suppress(OSError):
+        print(json.dumps({"error": values}, indent=2, ensure_ascii=False))
 
 
 def _of_the_system(error: BaseException) -> ContextwiseError | None:

@@ -1,18 +1,19 @@
-"""Verbs to start with: ``contextwise demo``, ``prepare``, ``corpus`` and ``recipes``."""
+"""Verbs to start with: ``contextwise demo``, ``prepare``, ``corpus``, ``recipes`` and ``schema``."""
 
 import dataclasses
+import importlib
 import shlex
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rich.table import Table as RichTable
 from typer import Argument, Option
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import listed
-from contextwise.base.files import atomic_write
+from contextwise.base.files import atomic_write, write_json
 from contextwise.base.progress import console, say
 from contextwise.base.recipes import shipped_recipes
 from contextwise.base.tables import Column, Table
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
     from contextwise.experiments.trial.result import TrialResult
 
 SHORTEST_ROW = 64
+FILES = {
+    "recipe": "contextwise.training.recipe:Recipe",
+    "sweep": "contextwise.experiments.sweep:SweepRecipe",
+    "trial": "contextwise.experiments.trial.settings:TrialSettings",
+}
+"""Kind of file -> the class of its settings."""
 
 
 def demo(
@@ -321,3 +328,29 @@ def recipes(
     else:
         rows = [[each.name, each.verb, each.about] for each in found]
         show(Table("", [Column("Recipe"), Column("Verb", align="left"), Column("What", align="left")], rows))
+
+
+def schema(
+    kind: Annotated[
+        Literal["recipe", "sweep", "trial"], Argument(help="What the file is: recipe, sweep or trial.")
+    ],
+    out: Annotated[Path | None, Option(help="Write it to this file.")] = None,
+) -> None:
+    """Print the JSON Schema of a recipe, a sweep or a trial, with which editors complete and check files.
+
+    In the first line of a YAML file: # yaml-language-server: $schema=recipe.json
+    """
+    values = schema_of(kind)
+    if out is None:
+        show_json(values)
+    else:
+        write_json(out, values, "the schema")
+        show_line(f"written to {out}")
+
+
+def schema_of(kind: str) -> dict[str, Any]:
+    """The JSON Schema of a kind of file (a key of :data:`FILES`)."""
+    module, _, name = FILES[kind].partition(":")
+    values = getattr(importlib.import_module(module), name).model_json_schema()
+    values["required"].remove("name")  # by default the file's
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **values}

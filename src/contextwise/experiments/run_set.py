@@ -29,7 +29,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import yaml
 from pydantic import Field, field_validator, model_validator
@@ -68,6 +68,8 @@ FAST_TRAINING: dict[str, Any] = {
 
 class Arm(Settings):
     """One way to train: the shared recipe with settings of its own; or a model that exists already."""
+
+    short_form: ClassVar[dict[str, Any]] = {"type": ["null", "string", "array"], "items": {"type": "string"}}
 
     settings: list[str] = Field(
         default_factory=list,

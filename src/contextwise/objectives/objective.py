@@ -28,6 +28,7 @@ before torch is loaded: examples are made as NumPy arrays and become tensors in 
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 import zlib
 from abc import ABC, abstractmethod
@@ -36,7 +37,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 
 import numpy as np
-from pydantic import BeforeValidator, SerializeAsAny
+from pydantic import BeforeValidator, GetJsonSchemaHandler, SerializeAsAny
+from pydantic_core import CoreSchema
 
 from contextwise.base.config import Settings, validate
 from contextwise.base.errors import ConfigError
@@ -135,6 +137,17 @@ class Objective(Settings, ABC):
         name = cls.model_fields["name"].default
         if isinstance(name, str):
             cls.registered[name] = cls
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        schema = super().__get_pydantic_json_schema__(core_schema, handler)
+        if not inspect.isabstract(cls):
+            return schema
+        concrete = {name: each for name, each in objectives().items() if issubclass(each, cls)}
+        settings = [handler(each.__pydantic_core_schema__) for each in concrete.values()]
+        return {"anyOf": [{"enum": list(concrete)}, *settings]}
 
     @property
     @abstractmethod

@@ -110,6 +110,8 @@ class MultiTokenSettings(Settings):
 class VariantSettings(Settings):
     """A model of the user's own; without this section the stock model is trained."""
 
+    short_form: ClassVar[dict[str, Any]] = {"type": "string", "pattern": r"\.py:"}
+
     file: str = Field(
         description="the Python file, also variants/… of the package; path.py:Name in place of this section names both"
     )

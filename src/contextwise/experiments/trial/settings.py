@@ -112,7 +112,7 @@ class TrialSettings(Settings):
     executor: ExecutorSettings = ExecutorSettings()
     output: str = Field("", description="the trial's folder; trials/<name> if not given")
 
-    @field_validator("arms", mode="before")
+    @field_validator("arms", mode="before", json_schema_input_type=list[str] | dict[str, Arm])
     @classmethod
     def _named_arms(cls, arms: Any) -> Any:
         if isinstance(arms, list):
@@ -139,7 +139,7 @@ class TrialSettings(Settings):
     def _identified_recipe(cls, recipe: dict[str, Any]) -> dict[str, Any]:
         return with_identified_code(recipe)
 
-    @field_validator("tokens", mode="before")
+    @field_validator("tokens", mode="before", json_schema_input_type=int | list[int])
     @classmethod
     def _one_budget(cls, tokens: Any) -> Any:
         return [tokens] if isinstance(tokens, int) else tokens
@@ -151,7 +151,7 @@ class TrialSettings(Settings):
             raise ConfigError(Problem("but must be at least 1", value=min(tokens)))
         return sorted(set(tokens))
 
-    @field_validator("budget", mode="before")
+    @field_validator("budget", mode="before", json_schema_input_type=float | str | None)
     @classmethod
     def _duration(cls, budget: Any) -> Any:
         if not isinstance(budget, str):
@@ -162,7 +162,9 @@ class TrialSettings(Settings):
             raise ConfigError(Problem(why, value=budget))
         return float(match[1]) * _SECONDS[match[2]]
 
-    @field_validator("rates", mode="before")
+    @field_validator(
+        "rates", mode="before", json_schema_input_type=Literal["search", "fixed"] | RateSearch | None
+    )
     @classmethod
     def _search(cls, rates: Any) -> Any:
         if not isinstance(rates, str):

@@ -1,0 +1,91 @@
+"""``contextwise schema``: shipped files and short forms are valid, what the program refuses for its form is not."""
+
+import json
+
+import jsonschema
+import pytest
+
+from contextwise.base.config import read_yaml
+from contextwise.base.recipes import shipped_recipes
+from contextwise.cli.start import schema_of
+
+KINDS = {"train": "recipe", "sweep": "sweep", "trial": "trial"}
+
+
+@pytest.fixture(scope="module")
+def validators() -> dict[str, jsonschema.Draft202012Validator]:
+    """Kind of file -> validator."""
+    schemas = {kind: schema_of(kind) for kind in KINDS.values()}
+    for schema in schemas.values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+    return {kind: jsonschema.Draft202012Validator(schema) for kind, schema in schemas.items()}
+
+
+def test_shipped_files_are_valid(validators):
+    checked = 0
+    for recipe in shipped_recipes():
+        if recipe.verb in KINDS:
+            errors = list(validators[KINDS[recipe.verb]].iter_errors(read_yaml(recipe.path)))
+            assert not errors, (recipe.name, errors[0].message)
+            checked += 1
+    assert checked > 40
+
+
+@pytest.mark.parametrize(
+    ("change", "valid"),
+    [
+        ({}, True),
+        ({"objective": "masked"}, True),
+        ({"objective": {"name": "spans"}}, True),
+        ({"objective": "guess"}, False),
+        ({"objective": {"name": "masked", "guess": 1}}, False),
+        ({"model": {"variant": "idea.py:Idea,width=3"}}, True),
+        ({"model": {"pretrained": "gpt2", "context_predictor": {"chunk_size": 8}}}, True),
+        ({"model": {"size": "nano", "pretrained": "gpt2"}}, False),
+        ({"model": {"layer": 2}}, False),
+        ({"training": {"tokens": 0}}, False),
+        ({"training": {"tokens": "many"}}, False),
+        ({"data": {"context": 256}}, False),
+    ],
+    ids=str,
+)
+def test_recipes(validators, change, valid):
+    recipe = {"data": {"corpus": "c"}, "training": {"tokens": 1000}} | change
+    assert validators["recipe"].is_valid(recipe) is valid
+
+
+@pytest.mark.parametrize(
+    ("change", "valid"),
+    [
+        ({"arms": ["gpt2", "idea.py:Idea"]}, True),
+        (
+            {"arms": {"gpt2": None, "pm": ["model.extra_layers=2"], "mine": {"recipe": {}}, "other": "pm"}},
+            True,
+        ),
+        ({"arms": {"gpt2": {"setting": []}}}, False),
+        ({"tokens": [1000, 2000], "budget": "30m", "rates": "fixed"}, True),
+        ({"rates": {"factors": [0.5, 1]}}, True),
+        ({"rates": "none"}, False),
+        ({"equal": "luck"}, False),
+    ],
+    ids=str,
+)
+def test_trials(validators, change, valid):
+    trial = {"corpus": "c", "arms": ["gpt2", "contextlm"]} | change
+    assert validators["trial"].is_valid(trial) is valid
+
+
+def test_the_verb_prints_or_writes_it(contextwise, tmp_path):
+    assert json.loads(contextwise("schema recipe")[1]) == schema_of("recipe")
+    assert contextwise("schema trial --out trial.json")[1] == "written to trial.json\n"
+    assert json.loads((tmp_path / "trial.json").read_text()) == schema_of("trial")
+
+
+def test_errors_are_json_too(contextwise):
+    status, output, errors = contextwise(
+        "train contextlm-nano --dry-run --json --set model.size=nanoo --set seed=-1"
+    )
+    error = json.loads(output)["error"]
+    assert status == error["exit_status"] == 2
+    assert {problem["field"] for problem in error["problems"]} == {"model.size", "seed"}
+    assert "has 2 problems" in error["message"] and "has 2 problems" in errors

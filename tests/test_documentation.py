@@ -1,0 +1,54 @@
+"""The documentation is whole: generated pages are those of the code, links lead somewhere, and every page can be found."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+OUTSIDE = [ROOT / name for name in ("README.md", "AGENTS.md", "CONTRIBUTING.md", "benchmarks/README.md")]
+LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^)\s]+)\)")
+
+
+def text_of(page: Path) -> str:
+    """A page without its fenced blocks."""
+    return re.sub(r"^( *)```.*?^\1```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    headings = re.findall(r"^#+ (.*)$", text_of(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", ["commands.md", "recipe.md", "sweep.md", "trial.md"])
+def test_the_reference_is_that_of_the_code(page: str, made: dict[str, str]) -> None:
+    assert (DOCS / "reference" / page).read_text() == made[page], "run: make docs"
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[str, str]:
+    """Generated pages by name."""
+    return runpy.run_path(str(DOCS / "reference" / "make.py"))["pages"]()
+
+
+@pytest.mark.parametrize("page", [*OUTSIDE, *PAGES], ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    for target in LINK.findall(text_of(page)):
+        path, _, anchor = target.partition("#")
+        if "://" in path:
+            continue
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), target
+
+
+def test_every_page_is_in_the_index_and_in_the_site() -> None:
+    index, site = (DOCS / "index.md").read_text(), (ROOT / "mkdocs.yml").read_text()
+    for page in PAGES:
+        name = page.relative_to(DOCS).as_posix()
+        assert name in site, name
+        assert name == "index.md" or f"({name}" in index, name
