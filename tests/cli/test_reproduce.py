@@ -6,12 +6,12 @@ import math
 import pytest
 import yaml
 
-from contextwise.base.recipes import RECIPES
 from contextwise.data.synthetic import ParityData
 from contextwise.experiments.cost import cost_of
-from contextwise.reproductions.item import list_items, measure_at, recipes_folder
+from contextwise.reproductions.item import measure_at, recipes_folder
+from shipped import ALL_ITEMS
 
-SHIPPED = list_items(RECIPES)
+SHIPPED = ALL_ITEMS
 
 
 def training(**changes):

@@ -2,14 +2,14 @@
 
 import pytest
 
-from contextwise.base.recipes import RECIPES
 from contextwise.experiments.cost import cost_of
-from contextwise.reproductions.item import list_items, measure_at
+from contextwise.reproductions.item import measure_at
 from contextwise.reproductions.models import GivenModel
 from contextwise.reproductions.tables import printed_table
+from shipped import ALL_ITEMS
 
 DOCUMENTS = ("intrinsic_entropy", "context_scaling", "objectives")
-SHIPPED = {name: item for name, item in list_items(RECIPES).items() if name.startswith(DOCUMENTS)}
+SHIPPED = {name: item for name, item in ALL_ITEMS.items() if name.startswith(DOCUMENTS)}
 FIGURES = [1, 2, 3, 4, 5, 7, 9, 10, 12, 13, 15]
 OF_ONE_MODEL = [f"intrinsic_entropy/figure{n}" for n in (1, 2, 3, 10, 15)]
 
@@ -63,9 +63,9 @@ def test_the_papers_sweep_is_the_published_grid(tmp_path):
         assert 6 * planned.parameters * planned.tokens / (989e12 * 0.3 * 3600) == pytest.approx(160, rel=0.1)
 
 
-@pytest.mark.parametrize("name", list_items(RECIPES))
+@pytest.mark.parametrize("name", ALL_ITEMS)
 def test_every_printed_table_has_a_title_for_each_column(name):
-    table = printed_table(list_items(RECIPES)[name].printed)
+    table = printed_table(ALL_ITEMS[name].printed)
     if table is not None:
         assert all(len(row) == len(table.columns) for row in table.rows)
         assert table.__html__()

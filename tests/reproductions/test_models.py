@@ -4,17 +4,17 @@ import pytest
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
-from contextwise.base.recipes import RECIPES
 from contextwise.data import prepare_corpus
 from contextwise.experiments.cost import cost_of
 from contextwise.reproductions.claims import Verdict, undecided
-from contextwise.reproductions.item import Item, Scale, list_items, measure_at
+from contextwise.reproductions.item import Item, Scale, measure_at
 from contextwise.reproductions.models import TrainedModels
+from shipped import ALL_ITEMS
 from small import write_documents
 
 SHIPPED = {
     name: item
-    for name, item in list_items(RECIPES).items()
+    for name, item in ALL_ITEMS.items()
     if item.measure
     in ("trained_models", "text_perplexity", "perplexity_and_accuracy", "training_and_generation_cost")
 }

@@ -11,16 +11,12 @@ from hypothesis import strategies as st
 
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError
-from contextwise.base.recipes import RECIPES
 from contextwise.training import Recipe, load_recipe
+from shipped import RUNS
 from small import recipe_values
 
-FILES = RECIPES.rglob("*.yaml")
-# Grids of runs and reproductions of tables and figures have files of their own kinds.
-SHIPPED = sorted(path for path in FILES if "training" in yaml.safe_load(path.read_text()))
 
-
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.stem}")
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_every_recipe_that_ships_is_valid(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     recipe = load_recipe(path)
@@ -29,7 +25,7 @@ def test_every_recipe_that_ships_is_valid(path, tmp_path, monkeypatch):
 
 
 def test_recipes_ship():
-    assert {path.stem for path in SHIPPED} >= {"gpt2-nano", "pm-nano", "contextlm-nano"}
+    assert {path.stem for path in RUNS} >= {"gpt2-nano", "pm-nano", "contextlm-nano"}
 
 
 def test_resolved_recipe_reads_back_the_same(tmp_path):

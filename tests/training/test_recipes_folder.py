@@ -4,18 +4,17 @@ import math
 from dataclasses import asdict
 
 import pytest
-import yaml
 
 from contextwise.base.recipes import RECIPES
 from contextwise.experiments.run_set import FAST_TRAINING
 from contextwise.models import ContextLMConfig, MultiTokenConfig, backbone_config, named_size, parameter_count
 from contextwise.training import load_recipe
 from contextwise.training.model import model_config
+from shipped import ALL_FILES, RUNS
 
 SWEEPS = RECIPES / "context_scaling"  # grids of runs: tests/experiments
 ITEMS = RECIPES / "intrinsic_entropy"  # tables and figures: tests/cli/test_reproduce.py
 CUE = RECIPES / "cue"  # made of the parts of earlier runs: tests/training/test_cue_recipes.py
-RUNS = (path for path in RECIPES.rglob("*.yaml") if "training" in yaml.safe_load(path.read_text()))
 SHIPPED = sorted(path for path in RUNS if not {SWEEPS, ITEMS, CUE} & set(path.parents))
 PAPER = [path for path in SHIPPED if path.stem.endswith("-paper")]
 
@@ -23,7 +22,7 @@ PAPER = [path for path in SHIPPED if path.stem.endswith("-paper")]
 def recipe_of(path, folder, monkeypatch):
     """The recipe, read in an empty folder with the model in it that an earlier recipe leaves."""
     monkeypatch.chdir(folder)
-    start = yaml.safe_load(path.read_text())["model"].get("pretrained")
+    start = ALL_FILES[path]["model"].get("pretrained")
     if start:
         backbone_config("gpt2", named_size("gpt2", "nano"), 4096, 256).save_pretrained(f"{start}/model")
     return load_recipe(path)
@@ -74,7 +73,7 @@ def test_the_papers_models_have_the_published_parameters_and_two_blocks(
 def test_the_nano_recipes_train_as_the_demo_and_trials_do_at_a_rate_for_longer_runs():
     shared = {name: value for name, value in FAST_TRAINING.items() if name != "learning_rate"}
     for name in ("gpt2", "pm", "contextlm"):
-        training = yaml.safe_load((RECIPES / "contextlm" / f"{name}-nano.yaml").read_text())["training"]
+        training = ALL_FILES[RECIPES / "contextlm" / f"{name}-nano.yaml"]["training"]
         assert training.items() >= shared.items()
 
 

@@ -8,7 +8,6 @@ import pytest
 from scipy import sparse
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.recipes import RECIPES
 from contextwise.reproductions.cue.figure_3_attention import (
     most_weight,
     relative_weights,
@@ -24,11 +23,12 @@ from contextwise.reproductions.cue.figure_6_clusters import (
 from contextwise.reproductions.cue.runs import HeldOut, some
 from contextwise.reproductions.cue.section_7_cache import bins_table, cache_claims, types_table
 from contextwise.reproductions.cue.tables_1_2_counts import ModuleCounts, module_claims, no_article_twice
-from contextwise.reproductions.item import Item, list_items, measure_at
+from contextwise.reproductions.item import Item, measure_at
 from contextwise.training.parameters import Module
 from sentence_models import WORDS
+from shipped import ALL_ITEMS
 
-ITEMS = {name: item for name, item in list_items(RECIPES).items() if name.startswith("cue/")}
+ITEMS = {name: item for name, item in ALL_ITEMS.items() if name.startswith("cue/")}
 
 
 def item(**printed):

@@ -24,10 +24,11 @@ from contextwise.reproductions.cue.figure_6_clusters import (
 from contextwise.reproductions.cue.runs import HeldOut
 from contextwise.reproductions.cue.section_7_cache import CacheOfWords
 from contextwise.reproductions.cue.tables_1_2_counts import CorpusCounts, ModuleCounts
-from contextwise.reproductions.item import Item, list_items
+from contextwise.reproductions.item import Item
 from sentence_models import WORDS, write_text_encoder
+from shipped import ALL_ITEMS
 
-ITEMS = {name: item for name, item in list_items(RECIPES).items() if name.startswith("cue/")}
+ITEMS = {name: item for name, item in ALL_ITEMS.items() if name.startswith("cue/")}
 
 
 def item(**printed):

@@ -7,7 +7,6 @@ import pytest
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
-from contextwise.base.recipes import RECIPES
 from contextwise.data import prepare_corpus
 from contextwise.experiments.cost import costs_of
 from contextwise.reproductions.cue.tables_3_to_6_perplexity import (
@@ -16,13 +15,12 @@ from contextwise.reproductions.cue.tables_3_to_6_perplexity import (
     Scored,
     kept_gain,
 )
-from contextwise.reproductions.item import Item, Scale, list_items, measure_at
+from contextwise.reproductions.item import Item, Scale, measure_at
 from cue_runs import save_text_encoder, write_articles
+from shipped import ALL_ITEMS
 
 SHIPPED = {
-    name: item
-    for name, item in list_items(RECIPES).items()
-    if item.measure in ("cue_perplexity", "cue_partitions")
+    name: item for name, item in ALL_ITEMS.items() if item.measure in ("cue_perplexity", "cue_partitions")
 }
 TEMPLATES = {
     "a": {"model": {"size": "pico"}, "training": {"steps": 1}},

@@ -1,0 +1,12 @@
+"""The items and recipes that come with the package, read once for all tests."""
+
+from contextwise.base.config import read_yaml
+from contextwise.base.recipes import RECIPES
+from contextwise.reproductions.item import list_items
+
+ALL_ITEMS = list_items(RECIPES)
+"""Name -> item of a reproduction."""
+ALL_FILES = {path: read_yaml(path) for path in sorted(RECIPES.rglob("*.yaml"))}
+"""Path -> values of each YAML file."""
+RUNS = [path for path, values in ALL_FILES.items() if "training" in values]
+"""Recipes of single runs."""
