@@ -8,9 +8,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.runs import RunFolder
 from contextwise.experiments import transfer
-from contextwise.experiments.transfer import best_factor, load_transfer
+from contextwise.experiments.transfer import Coordinate, best_factor, load_transfer
 from small import recipe_values
 
 FACTORS = [0.25, 0.5, 1.0, 2.0, 4.0]
@@ -34,34 +35,70 @@ def values(corpus, output, **settings):
     return {"recipe": recipe, "widths": [16, 32], "factors": FACTORS, "output": str(output)} | settings
 
 
-def fitted(corpus, tmp_path, slopes):
-    """The rows and the rate at width 64 for losses whose best factor at width 16 is 1; a slope for each seed."""
-    given = load_transfer(values(corpus, tmp_path, seeds=[0, 1, 2], to=64))
+def fitted(corpus, tmp_path, slopes, start=0.0, **settings):
+    """The result for losses whose best factor at width 16 is 2 to the power of ``start``; a slope for each seed."""
+    given = load_transfer(values(corpus, tmp_path, seeds=list(range(len(slopes))), **settings))
     losses = [
-        [[(x - slope * np.log2(width / 16)) ** 2 for slope in slopes] for x in np.log2(FACTORS)]
+        [[(x - start - slope * np.log2(width / 16)) ** 2 for slope in slopes] for x in np.log2(given.factors)]
         for width in given.widths
     ]
-    return transfer._fitted(given, np.array(losses), 64)
+    flat = None if len(given.widths) == 1 else 0.01
+    logits = Coordinate("logits", dict.fromkeys(given.widths, 1.0), [flat])
+    return transfer.fitted(given, [logits], np.array(losses))
 
 
 def test_one_rate_for_all_widths(corpus_folder, tmp_path):
-    rows, seeds, slope, _, factor = fitted(corpus_folder, tmp_path, [-0.1, 0.0, 0.1])
-    assert seeds == 3 and slope.value == pytest.approx(0, abs=1e-6) and slope.low < 0 < slope.high
-    assert factor.value == pytest.approx(1, abs=1e-6) and factor.low < 1 < factor.high
-    assert [row.cost for row in rows] == pytest.approx([0, 0])
+    result = fitted(corpus_folder, tmp_path, [-0.05, 0.0, 0.05])
+    # The t-interval of three slopes, and of their lines' values at width 64, two doublings above the first.
+    half = 4.3027 * 0.05 / 3**0.5
+    assert result.slope.limits == pytest.approx((-half, half), rel=1e-3)
+    assert result.factor.value == pytest.approx(1, abs=1e-6)
+    assert result.factor.limits == pytest.approx((2 ** (-2 * half), 2 ** (2 * half)), rel=1e-3)
+    assert [row.cost for row in result.rows] == pytest.approx([0, 0])
+    activations, rate, answer = result.sentences
+    assert activations.startswith("Activations do not depend on the width: after 1 steps")
+    assert rate.startswith("One rate suits all widths: with each doubling of the width the best rate is ")
+    assert answer.startswith("At width 64: learning_rate 0.003 (the recipe's × 1 [0.84")
 
 
 def test_a_rate_that_falls_with_the_width_is_continued(corpus_folder, tmp_path):
-    rows, _, slope, _, factor = fitted(corpus_folder, tmp_path, [-0.51, -0.5, -0.49])
-    assert slope.value == pytest.approx(-0.5) and rows[1].best.value == pytest.approx(2**-0.5)
-    assert factor.value == pytest.approx(2 ** (-0.5 * 2))
+    result = fitted(corpus_folder, tmp_path, [-0.51, -0.5, -0.49])
+    assert result.slope.value == pytest.approx(-0.5) and result.rows[1].best.value == pytest.approx(2**-0.5)
+    assert result.factor.value == pytest.approx(2 ** (-0.5 * 2))
+    assert result.sentences[1].startswith("The best rate changes with the width: with each doubling")
+    assert "is multiplied by 0.707 [" in result.sentences[1]
+    assert result.sentences[2].startswith("At width 64: learning_rate 0.0015 (the recipe's × 0.5 [")
+
+
+def test_equal_slopes_are_continued_without_an_interval(corpus_folder, tmp_path):
+    """As where a neighbour of each best factor diverged, so that it is one of the given factors."""
+    factors = [0.125, *FACTORS]
+    result = fitted(corpus_folder, tmp_path, [-1, -1], widths=[16, 32, 64], to=128, factors=factors)
+    assert result.factor.value == pytest.approx(0.125) and not result.factor.has_interval
+    assert (
+        "is open (2 seeds have equal slopes, which give no interval): with each doubling"
+        in result.sentences[1]
+    )
+
+
+def test_slopes_that_differ_leave_it_open(corpus_folder, tmp_path):
+    result = fitted(corpus_folder, tmp_path, [-0.6, 0.2])
+    assert "Whether one rate suits all widths is open (2 seeds do not tell)" in result.sentences[1]
+    assert result.factor.value == pytest.approx(2 ** (-0.2 * 2))
+    assert result.factor.low < 0.1 and result.factor.high > 1
+
+
+def test_one_width_says_nothing_about_others(corpus_folder, tmp_path):
+    result = fitted(corpus_folder, tmp_path, [0, 0], widths=[16])
+    assert result.sentences == ["No rate follows: one width has no slope; give another."]
 
 
 def test_the_verb_trains_checks_and_answers(corpus_folder, contextwise):
     recipe = recipe_values(corpus_folder, contextwise.folder / "unused", steps=2, evaluate_every=0)
     recipe.pop("output")
+    recipe["training"]["learning_rate"] = 1.0  # so that the best factor is none at an edge
     (contextwise.folder / "small.yaml").write_text(yaml.safe_dump(recipe))
-    line = "transfer small.yaml --widths 16,32 --factors 0.5,1,2 --seeds 2 --out out"
+    line = "transfer small.yaml --widths 16,32 --factors 1e-4,0.01,1,1e30 --seeds 2 --to 128 --out out"
     status, output, errors = contextwise(line, "--json")
     assert status == 0, errors
     result = json.loads(output)
@@ -69,8 +106,43 @@ def test_the_verb_trains_checks_and_answers(corpus_folder, contextwise):
     measured = {each["name"] for each in result["coordinates"]}
     assert measured >= {"backbone", "predictor", "gate", "logits", "change of logits"}
     assert json.loads((contextwise.folder / "out/transfer.json").read_text()) == result
-    assert len(list((contextwise.folder / "out/runs").iterdir())) == 12
-    assert "Mean size of activations after 10 steps" in contextwise.words(line)
+    losses = {}
+    for run in map(RunFolder, (contextwise.folder / "out/runs").iterdir()):
+        recipe = run.recipe()
+        assert run.finished != run.diverged
+        loss = run.summary()["validation_loss"] if run.finished else np.inf
+        at = recipe["model"]["width"], recipe["training"]["learning_rate"]
+        losses.setdefault(at, []).append(loss)
+    assert len(losses) == 8
+    for row in result["rows"]:
+        for factor, loss in row["losses"].items():
+            both = losses[row["width"], float(factor)]
+            assert loss == (pytest.approx(np.mean(both)) if np.isfinite(both).all() else None)
+    assert result["rows"][0]["losses"]["1e+30"] is None  # diverged
+    ends = [row["best"]["value"] for row in result["rows"]]
+    slope = np.log2(ends[1] / ends[0])
+    assert result["slope"]["value"] == pytest.approx(slope)
+    assert result["factor"]["value"] == pytest.approx(ends[1] * 2 ** (2 * slope))
+    words = contextwise.words(line)
+    assert "Mean size of activations after 10 steps" in words
+    assert " ".join(result["sentences"]) in words
+
+
+def test_the_coordinate_check_keeps_to_the_micro_batches(corpus_folder, tmp_path, monkeypatch):
+    given = values(corpus_folder, tmp_path, widths=[16], steps=2)
+    whole = transfer.coordinates(load_transfer(given))
+    shapes, measured = set(), transfer._activations
+
+    def seen(model, input_ids):
+        shapes.add(tuple(input_ids.shape))
+        return measured(model, input_ids)
+
+    monkeypatch.setattr(transfer, "_activations", seen)
+    given["recipe"]["training"]["micro_batch_tokens"] = 64
+    parts = transfer.coordinates(load_transfer(given))
+    assert shapes == {(2, 32)}
+    for each, other in zip(parts, whole, strict=True):
+        assert each.sizes[16] == pytest.approx(other.sizes[16], rel=0.2)
 
 
 @pytest.mark.parametrize(
@@ -88,10 +160,22 @@ def test_what_cannot_be_searched_is_refused(corpus_folder, tmp_path, settings, s
         load_transfer(values(corpus_folder, tmp_path, **settings))
 
 
-def test_a_pretrained_model_has_no_other_width(corpus_folder, tmp_path):
+@pytest.mark.parametrize(
+    ("recipe", "sentence"),
+    [
+        ({"model": {"pretrained": "gpt2"}}, "a model of a named size"),
+        (
+            {"model": {"family": "bert", "size": "pico"}, "objective": "masked"},
+            "a causal language model, and model.family is bert",
+        ),
+        ({"data": {"validation_split": "lost"}}, "no validation split, on whose loss rates are compared"),
+    ],
+)
+def test_recipes_without_another_width_or_a_loss_are_refused(corpus_folder, tmp_path, recipe, sentence):
     given = values(corpus_folder, tmp_path)
-    given["recipe"]["model"] = {"pretrained": "gpt2"}
-    with pytest.raises(ConfigError, match="a model of a named size"):
+    data = given["recipe"]["data"] | recipe.pop("data", {})
+    given["recipe"] |= {"data": data, **recipe}
+    with pytest.raises((ConfigError, DataError), match=sentence):
         load_transfer(given)
 
 

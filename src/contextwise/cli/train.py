@@ -250,11 +250,11 @@ def transfer(
         "executor": {"jobs": jobs},
         "output": "" if out is None else str(out),
     }
-    from contextwise.experiments.transfer import load_transfer, run_set, run_transfer, transfer_tables
+    from contextwise.experiments.transfer import load_transfer, run_transfer, transfer_tables
 
     loaded = load_transfer(values, settings or [])
     result = run_transfer(loaded)
-    write_json(run_set(loaded)[0].path / "transfer.json", result.to_dict(), "the result")
+    write_json(loaded.folder / "transfer.json", result.to_dict(), "the result")
     if as_json:
         show_json(result.to_dict(), allow_nan=False)
         return

@@ -62,6 +62,18 @@ def set_value(data: dict[str, Any], setting: str, value: Any) -> None:
     data[last] = value
 
 
+def learning_rates(recipe: Recipe) -> dict[str, float]:
+    """The learning rates of a recipe by name of the setting: AdamW's, and Muon's where that is the optimizer."""
+    muon = {"muon_learning_rate": recipe.training.muon_learning_rate}
+    return {"learning_rate": recipe.learning_rate} | (muon if recipe.training.optimizer == "muon" else {})
+
+
+def rate_settings(recipe: Recipe, factor: float) -> list[str]:
+    """Settings that multiply the learning rates of a recipe; none for a factor of 1."""
+    rates = {} if factor == 1 else learning_rates(recipe)
+    return [f"training.{name}={rate * factor!r}" for name, rate in rates.items()]
+
+
 def size_name(model: dict[str, Any]) -> str:
     """Name of a recipe's model size, with the numbers that differ from it: ``nano`` or ``nano-layers6``."""
     changed = [f"{name}{model[name]}" for name in ("layers", "width", "heads") if model.get(name)]

@@ -4,44 +4,49 @@
    how the sizes of its activations, and of their change, depend on the width. Under µP they do not.
 2. *Search*: widths × factors of the recipe's rates × seeds, each a finished run. The best factor of a width and seed is the
    minimum of the parabola through the lowest loss and its neighbours.
-3. *Rate*: seed by seed, a line through the logarithms of the best factors over those of the widths. Its slope is zero if one
-   rate suits every width; the rate of a larger width is their mean then, and the line's value there otherwise.
+3. *Rate*: seed by seed, a line through the logarithms of the best factors over those of the widths. Its value at a larger width
+   is the rate there. One rate suits every width if the interval of its slope lies within ±:data:`SAME_RATE`.
 """
 
 import contextlib
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from accelerate import PartialState
 from pydantic import Field, field_validator
 from torch import nn
 
 from contextwise.base.config import Settings, validate, with_overrides
-from contextwise.base.errors import ConfigError, TrainingError
+from contextwise.base.errors import ConfigError, DataError, TrainingError
 from contextwise.base.estimates import Estimate, as_json
 from contextwise.base.intervals import mean_estimate
 from contextwise.base.progress import progress_bar
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Column, Table
 from contextwise.experiments.executors import ExecutorSettings
+from contextwise.experiments.grid import learning_rates, rate_settings
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.models.contextlm.pathway import context_pathway
 from contextwise.models.families import adapter
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import TrainedModel, parameter_scales, starting_model
 from contextwise.training.optimizer import create_optimizer
+from contextwise.training.parametrization import backbones
 from contextwise.training.recipe import Recipe
+from contextwise.training.run import examples_per_pass
 from contextwise.training.settings import SizedModel
-from contextwise.training.trainer import NOT_FOR_MODELS, collate
+from contextwise.training.trainer import NOT_FOR_MODELS, collate_step, targets_in
 
-RATES = ("learning_rate", "muon_learning_rate")
 FLAT = 0.05
 """Slope in log-log below which activations do not depend on the width."""
+SAME_RATE = 0.25
+"""Slope in log-log below which one rate suits all widths: a doubling changes the best rate by less than a factor of 1.19."""
 
 
 class TransferSettings(Settings):
@@ -74,6 +79,16 @@ class TransferSettings(Settings):
             raise ConfigError("must be above 0")
         return factors
 
+    @property
+    def own_recipe(self) -> Recipe:
+        """The recipe as it is given, at its own width."""
+        return validate(Recipe, self.recipe, "the recipe")
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the runs and the result."""
+        return Path(self.output or f"transfer/{self.own_recipe.name}")
+
 
 @dataclass(frozen=True)
 class Coordinate:
@@ -82,12 +97,12 @@ class Coordinate:
     Attributes:
         name: of the activation, or of its change since the first step.
         sizes: mean absolute value by width, at the last step.
-        slopes: of its logarithm over that of the width, after each step.
+        slopes: of its logarithm over that of the width, after each step; None for one width.
     """
 
     name: str
     sizes: dict[int, float]
-    slopes: list[float]
+    slopes: list[float | None]
 
 
 @dataclass(frozen=True)
@@ -112,8 +127,8 @@ class Transfer:
 
     Attributes:
         rates: the rates of the recipe, which factors multiply.
-        slope: of log2 of the best factor over log2 of the width; 0: one rate suits every width.
-        factor: of the rates at the width ``to``, with its interval over seeds.
+        slope: of log2 of the best factor over log2 of the width, with its interval over seeds; 0: one rate suits every width.
+        factor: of the rates at the width ``to``: the line's value there, with its interval over seeds.
     """
 
     name: str
@@ -128,39 +143,71 @@ class Transfer:
 
     @property
     def sentences(self) -> list[str]:
-        """What was found."""
-        worst = max(self.coordinates, key=lambda each: abs(each.slopes[-1]))
-        flat = all(abs(each.slopes[-1]) < FLAT for each in self.coordinates)
-        first = (
-            f"Activations {'do not depend' if flat else 'depend'} on the width: after {len(worst.slopes)} steps the largest "
-            f"slope in log-log is {worst.slopes[-1]:+.3f} ({worst.name})."
-        )
+        """The result in words."""
+        activations = [] if len(self.rows) == 1 else [self._activations]
         edges = [str(row.width) for row in self.rows if row.best is None]
         if self.slope is None or self.factor is None:
             why = (
                 f"the lowest loss is at an edge of the factors at width {', '.join(edges)}; give more factors"
             )
-            return [first, f"No rate follows: {why if edges else 'one width has no slope; give another'}."]
-        line = f"With each doubling of the width the best rate is multiplied by {_powers(self.slope)}."
+            return [
+                *activations,
+                f"No rate follows: {why if edges else 'one width has no slope; give another'}.",
+            ]
         rates = " and ".join(f"{name} {rate * self.factor.value:.3g}" for name, rate in self.rates.items())
-        return [first, line, f"At width {self.to}: {rates} (the recipe's × {self.factor:.3g})."]
+        return [
+            *activations,
+            f"{self._constancy}: with each doubling of the width the best rate is multiplied by {self.slope.map(exp2):.3g}.",
+            f"At width {self.to}: {rates} (the recipe's × {self.factor:.3g}).",
+        ]
+
+    @property
+    def _activations(self) -> str:
+        slopes = {each.name: each.slopes[-1] or 0.0 for each in self.coordinates}
+        largest = max(slopes, key=lambda name: abs(slopes[name]))
+        steps = len(self.coordinates[0].slopes)
+        return (
+            f"Activations {'do not depend' if abs(slopes[largest]) < FLAT else 'depend'} on the width: after {steps} steps the "
+            f"largest slope in log-log is {slopes[largest]:+.3f} ({largest})."
+        )
+
+    @property
+    def _constancy(self) -> str:
+        """Whether one rate suits all widths, by the slope's interval over seeds."""
+        assert self.slope is not None
+        low, high = self.slope.limits
+        if max(-low, high) < SAME_RATE:
+            return "One rate suits all widths"
+        if self.slope.decided:
+            return "The best rate changes with the width"
+        few = "have equal slopes, which give no interval" if math.isnan(low) else "do not tell"
+        return f"Whether one rate suits all widths is open ({self.seeds} seeds {few})"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return as_json(self)
+        return as_json(self) | {"sentences": self.sentences}
 
 
-def _powers(exponent: Estimate) -> Estimate:
-    low, high = (None if limit is None else 2**limit for limit in (exponent.low, exponent.high))
-    return Estimate(2**exponent.value, low, high, seeds=exponent.n)
+def exp2(exponent: float) -> float:
+    """Two to the power of a number."""
+    return 2.0**exponent
 
 
 def load_transfer(values: dict[str, Any], overrides: list[str] | None = None) -> TransferSettings:
-    """Check the settings and the recipe of a transfer at all of its widths; ConfigError names what is wrong."""
+    """Check the settings and the recipe of a transfer at all of its widths.
+
+    Raises:
+        ConfigError: names what is wrong.
+        DataError: there is no corpus, or it has no documents to compare rates on.
+    """
     recipe = with_overrides(copy.deepcopy(values["recipe"]), overrides or [])
     settings = validate(TransferSettings, {**values, "recipe": recipe}, "the transfer")
-    for width in settings.widths:
-        recipe_at(settings, width)
+    recipes = [recipe_at(settings, width) for width in settings.widths]
+    if not TrainingInputs.open(recipes[0]).validation:
+        raise DataError(
+            f"{getattr(recipes[0].data, 'corpus', 'the corpus')} has no validation split, on whose loss rates are compared; "
+            "prepare it again with --validation"
+        )
     return settings
 
 
@@ -168,11 +215,15 @@ def recipe_at(settings: TransferSettings, width: int) -> Recipe:
     """The recipe with a model of another width; heads keep theirs.
 
     Raises:
-        ConfigError: heads do not divide the width, or the recipe has no model of a size.
+        ConfigError: heads do not divide the width, or the recipe has no causal language model of a size.
     """
-    recipe = validate(Recipe, settings.recipe, "the recipe")
+    recipe = settings.own_recipe
     if not isinstance(recipe.model, SizedModel):
         raise ConfigError("a transfer needs a model of a named size (model.size), whose width can be changed")
+    if recipe.model.kind != "decoder":
+        raise ConfigError(
+            f"a transfer needs a causal language model, and model.family is {recipe.model.family}"
+        )
     head = recipe.model.shape.width // recipe.model.shape.heads
     if width % head:
         raise ConfigError(
@@ -223,13 +274,13 @@ def coordinates(settings: TransferSettings) -> list[Coordinate]:
     ]
 
 
-def _slope(widths: Sequence[int], logs: Sequence[float]) -> float:
-    """Slope of a line through the logarithms of sizes over those of the widths; 0 for one width."""
-    return float(np.polyfit(np.log(widths), logs, 1)[0]) if len(widths) > 1 else 0.0
+def _slope(widths: Sequence[int], logs: Sequence[float]) -> float | None:
+    """Slope of a line through the logarithms of sizes over those of the widths; None for one width."""
+    return float(np.polyfit(np.log(widths), logs, 1)[0]) if len(widths) > 1 else None
 
 
-def _sizes(recipe: Recipe, steps: int, advance: Any) -> dict[str, list[float]]:
-    """Mean absolute activations after each step, and of their changes since before the first."""
+def _sizes(recipe: Recipe, steps: int, advance: Callable[[int], None]) -> dict[str, list[float]]:
+    """Mean absolute activations of the first micro-batch after each step, and of their changes since before the first."""
     torch.manual_seed(recipe.seed)
     inputs = TrainingInputs.open(recipe)
     stream: Any = inputs.stream
@@ -237,26 +288,26 @@ def _sizes(recipe: Recipe, steps: int, advance: Any) -> dict[str, list[float]]:
     trained = TrainedModel(model).train()
     scales = parameter_scales(recipe, inputs.config)
     optimizer = create_optimizer(trained, recipe.training, recipe.learning_rate, scales)
-    count = recipe.examples_per_step
-    batches = [
-        {
-            name: value
-            for name, value in collate(
-                [stream[i % len(stream)] for i in range(step * count, (step + 1) * count)]
-            ).items()
-            if name not in NOT_FOR_MODELS
-        }
-        for step in range(steps)
-    ]
-    start = _activations(model, batches[0]["input_ids"])
-    result: dict[str, list[float]] = {}
-    for batch in batches:
+    count, limit = (
+        recipe.examples_per_step,
+        examples_per_pass(recipe, PartialState(cpu=not torch.cuda.is_available())),
+    )
+    ids, before, result = None, {}, {}
+    for step in range(steps):
+        items = [stream[i % len(stream)] for i in range(step * count, (step + 1) * count)]
+        batches = collate_step(items, limit)
+        if ids is None:
+            ids = batches[0]["input_ids"]
+            before = _activations(model, ids)
+        targets = torch.stack([targets_in(batch) for batch in batches]).sum()
         optimizer.zero_grad()
-        trained(**batch).backward()
+        for batch in batches:
+            given = {name: value for name, value in batch.items() if name not in NOT_FOR_MODELS}
+            trained(**given, targets=targets).backward()
         optimizer.step()
-        for name, now in _activations(model, batches[0]["input_ids"]).items():
+        for name, now in _activations(model, ids).items():
             result.setdefault(name, []).append(float(now.abs().mean()))
-            result.setdefault(f"change of {name}", []).append(float((now - start[name]).abs().mean()))
+            result.setdefault(f"change of {name}", []).append(float((now - before[name]).abs().mean()))
         advance(1)
     return result
 
@@ -264,23 +315,21 @@ def _sizes(recipe: Recipe, steps: int, advance: Any) -> dict[str, list[float]]:
 @torch.no_grad()
 def _activations(model: Any, input_ids: torch.Tensor) -> dict[str, torch.Tensor]:
     """Outputs of the last block, of the predictor and of what its gate adds, and the logits."""
-    found: dict[str, torch.Tensor] = {}
+    outputs: dict[str, torch.Tensor] = {}
     with contextlib.ExitStack() as stack:
         for name, module in _watched(model):
 
             def keep(module: nn.Module, arguments: Any, output: Any, name: str = name) -> None:
-                found[name] = output[0] if isinstance(output, tuple) else output
+                outputs[name] = output[0] if isinstance(output, tuple) else output
 
             stack.callback(module.register_forward_hook(keep).remove)
-        found["logits"] = model(input_ids=input_ids, use_cache=False).logits
-    return found
+        outputs["logits"] = model(input_ids=input_ids, use_cache=False).logits
+    return outputs
 
 
 def _watched(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    for part in model.modules():
-        family = adapter(part.config) if hasattr(part, "config") else None
-        if family is not None and hasattr(part, family.norm_name):
-            yield "backbone", family.blocks(part)[-1]
+    for _, backbone in backbones(model):
+        yield "backbone", adapter(backbone.config).blocks(backbone)[-1]  # type: ignore[union-attr]
     pathway = context_pathway(model)
     if pathway is not None:
         yield "predictor", pathway.layers[-1]
@@ -290,35 +339,27 @@ def _watched(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 # ---- the search ----
 
 
-def run_set(settings: TransferSettings) -> tuple[RunSet, dict[tuple[int, float], str]]:
-    """The runs of the search, and the name of each width's and factor's arm."""
-    recipe = validate(Recipe, settings.recipe, "the recipe")
+def search_runs(settings: TransferSettings) -> RunSet:
+    """The runs of the search: an arm for each width and factor, as :func:`arm_of` names it."""
+    recipe = settings.own_recipe
     assert isinstance(recipe.model, SizedModel)
-    arms, names = {}, {}
-    for width in settings.widths:
-        for factor in settings.factors:
-            name = f"w{width}-x{factor:g}"
-            rates = {
-                "learning_rate": recipe.learning_rate,
-                "muon_learning_rate": recipe.training.muon_learning_rate,
-            }
-            chosen = [
-                f"training.{key}={value * factor!r}" for key, value in rates.items() if key in _used(recipe)
-            ]
-            arms[name] = Arm(settings=[*_shape(recipe.model, width), *chosen])
-            names[width, factor] = name
-    path = Path(settings.output or f"transfer/{recipe.name}")
+    arms = {
+        arm_of(width, factor): Arm(settings=[*_shape(recipe.model, width), *rate_settings(recipe, factor)])
+        for width in settings.widths
+        for factor in settings.factors
+    }
     values = RunSetSettings(recipe=settings.recipe, arms=arms, seeds=settings.seeds)
-    return RunSet.of(values, path), names
+    return RunSet.of(values, settings.folder)
 
 
-def _used(recipe: Recipe) -> tuple[str, ...]:
-    return RATES if recipe.training.optimizer == "muon" else RATES[:1]
+def arm_of(width: int, factor: float) -> str:
+    """Name of the arm with this width and this factor of the rates."""
+    return f"w{width}-x{factor:g}"
 
 
 def search(settings: TransferSettings) -> np.ndarray:
     """Losses of finished runs: (widths, factors, seeds), infinite where a run diverged; what is missing is trained."""
-    runs, names = run_set(settings)
+    runs = search_runs(settings)
     runs.train_missing(settings.executor.processes, may_diverge=True)
 
     def loss(run: RunFolder) -> float:
@@ -326,7 +367,7 @@ def search(settings: TransferSettings) -> np.ndarray:
 
     return np.array(
         [
-            [[loss(run) for run in runs.folders(names[width, factor])] for factor in settings.factors]
+            [[loss(run) for run in runs.folders(arm_of(width, factor))] for factor in settings.factors]
             for width in settings.widths
         ]
     )
@@ -335,7 +376,7 @@ def search(settings: TransferSettings) -> np.ndarray:
 def best_factor(factors: Sequence[float], losses: Sequence[float]) -> float | None:
     """The minimum of the parabola through the lowest loss and its two neighbours, in the logarithm of the factor.
 
-    None if the lowest loss is at an edge, or a neighbour diverged on the lower side.
+    The lowest factor itself where a neighbour diverged; None if the lowest loss is at an edge.
     """
     lowest = int(np.argmin(losses))
     if not 0 < lowest < len(factors) - 1:
@@ -354,49 +395,53 @@ def run_transfer(settings: TransferSettings) -> Transfer:
         ConfigError, DataError, CheckpointError: the input is at fault.
         TrainingError: every run diverged.
     """
-    recipe = validate(Recipe, settings.recipe, "the recipe")
-    found = coordinates(settings)
-    losses_WFS = search(settings)
+    activations, losses_WFS = coordinates(settings), search(settings)
     if not np.isfinite(losses_WFS).any():
         raise TrainingError("every run diverged; give lower factors")
-    rates = {name: getattr(recipe if name == RATES[0] else recipe.training, name) for name in _used(recipe)}
-    to = settings.to or 2 * settings.widths[-1]
-    return Transfer(
-        recipe.name, recipe.training.parametrization, rates, found, *_fitted(settings, losses_WFS, to)
+    return fitted(settings, activations, losses_WFS)
+
+
+def fitted(settings: TransferSettings, activations: list[Coordinate], losses_WFS: np.ndarray) -> Transfer:
+    """The result, from losses of the search: (widths, factors, seeds), infinite where a run diverged."""
+    recipe, to = settings.own_recipe, settings.to or 2 * settings.widths[-1]
+    # NaN where the lowest loss is at an edge
+    best_WS = np.array(
+        [
+            [best_factor(settings.factors, loss_F) or math.nan for loss_F in loss_FS.T]
+            for loss_FS in losses_WFS
+        ]
     )
-
-
-def _fitted(
-    settings: TransferSettings, losses_WFS: np.ndarray, to: int
-) -> tuple[list[WidthRow], int, Estimate | None, int, Estimate | None]:
-    """The rows, the number of seeds, the slope, the width that is asked for and its factor."""
-    best_WS = [
-        [best_factor(settings.factors, losses_FS[:, seed]) for seed in range(losses_FS.shape[1])]
-        for losses_FS in losses_WFS
-    ]
-    known = all(each is not None for row in best_WS for each in row)
     slope, factor = None, None
-    if known and len(settings.widths) > 1:
-        logs_WS = np.log2(np.array(best_WS, dtype=float))
-        widths = np.log2(settings.widths)
-        lines = [np.polyfit(widths, logs_S, 1) for logs_S in logs_WS.T]
+    if np.isfinite(best_WS).all() and len(settings.widths) > 1:
+        lines = [np.polyfit(np.log2(settings.widths), logs_W, 1) for logs_W in np.log2(best_WS).T]
         slope = mean_estimate(np.array([line[0] for line in lines]))
-        excluded = slope.low is not None and slope.high is not None and not slope.low <= 0 <= slope.high
-        at_S = [np.polyval(line, math.log2(to)) for line in lines] if excluded else logs_WS.mean(axis=0)
-        factor = _powers(mean_estimate(np.array(at_S)))
+        factor = mean_estimate(np.array([np.polyval(line, math.log2(to)) for line in lines])).map(exp2)
     mean_WF = losses_WFS.mean(axis=2)
-    shared = int(np.argmin(mean_WF.mean(axis=0))) if np.isfinite(mean_WF.mean(axis=0)).any() else None
-    rows = []
-    for width, best_S, mean_F in zip(settings.widths, best_WS, mean_WF, strict=True):
-        values = [each for each in best_S if each is not None]
-        whole = _powers(mean_estimate(np.log2(values))) if len(values) == len(best_S) else None
-        losses = {
-            f: float(loss) if math.isfinite(loss) else None
-            for f, loss in zip(settings.factors, mean_F, strict=True)
-        }
-        cost = None if shared is None else float(mean_F[shared] - mean_F.min())
-        rows.append(WidthRow(width, losses, whole, cost))
-    return rows, losses_WFS.shape[2], slope, to, factor
+    shared_F = mean_WF.mean(axis=0)
+    shared = int(np.argmin(shared_F)) if np.isfinite(shared_F).any() else None
+    rows = [
+        WidthRow(
+            width,
+            {
+                factor: float(loss) if math.isfinite(loss) else None
+                for factor, loss in zip(settings.factors, mean_F, strict=True)
+            },
+            mean_estimate(np.log2(best_S)).map(exp2) if np.isfinite(best_S).all() else None,
+            None if shared is None else float(mean_F[shared] - mean_F.min()),
+        )
+        for width, best_S, mean_F in zip(settings.widths, best_WS, mean_WF, strict=True)
+    ]
+    return Transfer(
+        name=recipe.name,
+        parametrization=recipe.training.parametrization,
+        rates=learning_rates(recipe),
+        coordinates=activations,
+        rows=rows,
+        seeds=losses_WFS.shape[2],
+        slope=slope,
+        to=to,
+        factor=factor,
+    )
 
 
 def transfer_tables(result: Transfer) -> list[Any]:

@@ -92,7 +92,7 @@ def _head_shapes(model: nn.Module) -> set[torch.Size]:
     return {head.weight.shape for part in parts if (head := part.get_output_embeddings()) is not None}
 
 
-def _backbones(model: nn.Module) -> Iterator[tuple[str, PreTrainedModel]]:
+def backbones(model: nn.Module) -> Iterator[tuple[str, PreTrainedModel]]:
     """The stock base models inside a model, with their names."""
     for name, part in model.named_modules():
         family = adapter(part.config) if isinstance(part, PreTrainedModel) else None
@@ -101,7 +101,7 @@ def _backbones(model: nn.Module) -> Iterator[tuple[str, PreTrainedModel]]:
 
 
 def _norms_before_heads(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    for name, backbone in _backbones(model):
+    for name, backbone in backbones(model):
         norm = adapter(backbone.config).norm_name  # type: ignore[union-attr]
         for own, parameter in getattr(backbone, norm).named_parameters():
             yield f"{name}{norm}.{own}", parameter
@@ -109,7 +109,7 @@ def _norms_before_heads(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 def _branch_ends(model: nn.Module, base_layers: int) -> Iterator[tuple[str, float, float]]:
     """The parameters that end the residual branches of the backbone, with the factors of their rates and initial values."""
-    for name, backbone in _backbones(model):
+    for name, backbone in backbones(model):
         family = adapter(backbone.config)
         blocks = family.blocks(backbone)  # type: ignore[union-attr]
         share = base_layers / len(blocks)

@@ -307,7 +307,7 @@ def training_arguments(
         seed=recipe.seed,
         data_seed=recipe.seed,
         max_steps=recipe.total_steps,
-        per_device_train_batch_size=_micro_batch_size(recipe, processes),
+        per_device_train_batch_size=examples_per_pass(recipe, processes),
         train_sampling_strategy="sequential",
         dataloader_num_workers=settings.workers,
         dataloader_pin_memory=not on_cpu,
@@ -339,7 +339,7 @@ def precision_on(device_type: str, precision: str = "auto") -> str:
     return precision
 
 
-def _micro_batch_size(recipe: Recipe, processes: PartialState) -> int:
+def examples_per_pass(recipe: Recipe, processes: PartialState) -> int:
     """Examples in a forward pass of one process, in steps of the full size."""
     smallest, context = recipe.batch_sizes.first, recipe.data.context
     if smallest % processes.num_processes:

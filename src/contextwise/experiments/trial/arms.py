@@ -15,6 +15,7 @@ from contextwise.base.estimates import FEWEST_DOCUMENTS, count
 from contextwise.data import Corpus
 from contextwise.experiments.causality import refuse_leak
 from contextwise.experiments.folder import PlannedRun
+from contextwise.experiments.grid import rate_settings
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.experiments.trial.settings import DEFAULT_TOKENS, TrialSettings
 from contextwise.models.tokenizers import corpus_tokenizer_hash
@@ -268,16 +269,6 @@ class Arms:
                         settings, self.path, corpus=self.corpus, prefix="rates"
                     )
         return result
-
-
-def rate_settings(recipe: Recipe, factor: float) -> list[str]:
-    """Settings that multiply the learning rates of a recipe, those of AdamW and Muon."""
-    if factor == 1:
-        return []
-    settings = [f"training.learning_rate={recipe.learning_rate * factor!r}"]
-    if recipe.training.optimizer == "muon":
-        settings.append(f"training.muon_learning_rate={recipe.training.muon_learning_rate * factor!r}")
-    return settings
 
 
 def held_fixed(arms: Arms) -> dict[str, Any]:
