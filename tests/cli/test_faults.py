@@ -13,7 +13,7 @@ from processes import _FORKS
 from small import recipe_values, save_model, small_gpt2, write_documents
 from sweeping import sweep_values
 
-SAME_BYTES = ("out/corpus/", "model/", "out/v.npy", "out/shared/")
+SAME_BYTES = ("out/corpus/", "run/model/", "out/v.npy", "out/shared/")
 """Files that two runs of a command write alike; others hold times."""
 COMMANDS = {
     "prepare": "prepare text.jsonl --tokenizer train:300 --out out/corpus",
@@ -47,24 +47,17 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("template")
     write_documents(folder / "text.jsonl", 12)
     (folder / "lines.txt").write_text("one line\nanother\n")
-    prepare_corpus(folder / "text.jsonl", "bytes", folder / "old" / "corpus", validation=0.3)
+    prepare_corpus(folder / "text.jsonl", "bytes", folder / "old" / "corpus", validation=0.6)
     values = recipe_values(folder / "old" / "corpus", folder / "old" / "run", steps=2, save_every=1)
     values["training"] |= {"evaluate_every": 1, "log_every": 1}
     train(Recipe.model_validate(values))
     del values["output"]
     values["data"]["corpus"] = "old/corpus"
     (folder / "recipe.yaml").write_text(yaml.safe_dump(values))
-    trial = {
-        "corpus": "old/corpus",
-        "arms": ["gpt2", "pm"],
-        "tokens": 128,
-        "seeds": 2,
-        "rates": "fixed",
-        "limit": 6,
-    }
-    trial["recipe"] = {key: values[key] for key in ("data", "training")} | {
-        "model": {"layers": 1, "width": 16, "heads": 2}
-    }
+    shared = {"data": {"context": 16}, "model": {"layers": 1, "width": 16, "heads": 2}}
+    shared["training"] = {"tokens_per_step": 64, "warmup_steps": 0, "evaluation_tokens": 16}
+    trial = {"corpus": "old/corpus", "arms": ["gpt2", "pm"], "recipe": shared, "tokens": 128}
+    trial |= {"seeds": 2, "rates": "fixed", "limit": 6}
     (folder / "trial.yaml").write_text(yaml.safe_dump(trial))
     sweep = sweep_values(
         Path("old/corpus"), Path("unused"), grid={"data.context": [16], "training.steps": [4]}
