@@ -45,3 +45,8 @@ def on_post_page(output: str, page: Any, config: Any) -> str:
     """Take the script of a search from disk from the site, not from a network."""
     up = "../" * page.file.src_uri.count("/")
     return output.replace("https://unpkg.com/iframe-worker/shim", f"{up}offline.js")
+
+
+def on_post_template(output_content: str, template_name: str, config: Any) -> str:
+    """The same for pages that are no Markdown: 404.html."""
+    return output_content.replace("https://unpkg.com/iframe-worker/shim", "offline.js")

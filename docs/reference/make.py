@@ -75,7 +75,7 @@ def pages() -> dict[str, str]:
 
 def commands_page() -> str:
     """All verbs by panel, with their arguments and options."""
-    parts = [MADE, "# Commands and options\n"]
+    parts = ["# Commands and options\n", MADE]
     parts.append(
         "`contextwise VERB --help` prints the same. Every verb also takes `--traceback` (show the traceback of an error) and\n"
         "`--trust-remote-code` (run the Python code that comes with a model).\n"
@@ -115,7 +115,7 @@ def file_page(kind: str) -> str:
     """The keys of a kind of file: a table for each section, with those of its variants."""
     title, introduction = FILES[kind]
     schema = schema_of(kind)
-    parts = [MADE, f"# {title}\n", introduction + "\n", EDITORS.format(kind=kind)]
+    parts = [f"# {title}\n", MADE, introduction + "\n", EDITORS.format(kind=kind)]
     for heading, section in sections(schema):
         parts.append(f"## {heading}\n\n{section.get('description', '')}\n")
         required = section.get("required", [])

@@ -43,7 +43,8 @@ ADDED = {
     "plan": ["--resamples", "20"],
 }
 """Verb -> options added to those of the document."""
-ANSWERS = {"better", "worse", "equivalent", "undecided"}
+ANSWERS = set(re.findall(r"\w+", "better worse equivalent undecided every comparison decided all seeds trained min"))
+"""Words that depend on the answer, and on how long it took."""
 
 
 def small(text: str) -> str:
@@ -55,7 +56,7 @@ def small(text: str) -> str:
 def commands(block: str) -> list[tuple[str, str]]:
     """Command and output of each ``$ …`` of a block."""
     parts = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
-    pairs = [re.match(r"((?:.*\\\n)*.*)\n?(.*)", part, re.DOTALL) for part in parts]
+    pairs = [re.match(r"((?:[^\n]*\\\n)*[^\n]*)\n?(.*)", part, re.DOTALL) for part in parts]
     return [(pair[1].replace("\\\n", " ").partition("  #")[0].strip(), pair[2]) for pair in pairs if pair]
 
 
@@ -101,5 +102,7 @@ def test_every_block_runs_and_prints_what_the_tutorial_shows(
                 assert program == "contextwise"
                 status, output, errors = contextwise(f"{verb} {small(rest)}", *ADDED.get(verb, []))
                 assert status == 0, f"{command}\n{errors}"
+                if verb == "generate":
+                    continue  # another model, another text
                 missing = words(documented) - words(output + errors) - ANSWERS
                 assert not missing, f"{command}\n{output}\n{errors}"
