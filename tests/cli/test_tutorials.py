@@ -43,7 +43,9 @@ ADDED = {
     "plan": ["--resamples", "20"],
 }
 """Verb -> options added to those of the document."""
-ANSWERS = set(re.findall(r"\w+", "better worse equivalent undecided every comparison decided all seeds trained min"))
+ANSWERS = set(
+    re.findall(r"\w+", "better worse equivalent undecided every comparison decided all seeds trained min")
+)
 """Words that depend on the answer, and on how long it took."""
 
 
