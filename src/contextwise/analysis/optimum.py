@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -68,13 +68,13 @@ class Track:
             first = min(int(np.searchsorted(self.budgets, budget, side="right")), len(self.budgets) - 1) - 1
             low, high = np.log(self.budgets[first : first + 2])
             part = (np.log(budget) - low) / (high - low)
-        loss, error, nats = (
-            None
-            if values is None
-            else values[first] + part * (values[min(first + 1, len(values) - 1)] - values[first])
-            for values in (self.losses, self.errors, self.nats)
-        )
-        return Reading(float(loss), float(error), self.seed, nats, self.targets)
+
+        def between(values: np.ndarray) -> Any:
+            return values[first] + part * (values[min(first + 1, len(values) - 1)] - values[first])
+
+        nats = None if self.nats is None else between(self.nats)
+        loss, error = float(between(self.losses)), float(between(self.errors))
+        return Reading(loss, error, self.seed, nats, self.targets)
 
 
 class Reading(NamedTuple):
@@ -173,8 +173,8 @@ class Optimum:
             difference = self.differences[second]
             known = "" if difference.low is None else f" ± {difference.value - difference.low:.4f}"
             words.append(f"{in_tokens(second)} is {difference.value:.4f}{known} behind")
-        ends = {tried[0]: "shortest", tried[-1]: "longest"}
-        edge = next((ends[context] for context in (self.cell.context, *noise) if context in ends), "")
+        named = {tried[0]: "shortest", tried[-1]: "longest"}
+        edge = next((named[context] for context in (self.cell.context, *noise) if context in named), "")
         if self.edge:
             words[-1] += f"; it is the {edge} that was tried, the true optimum may be beyond"
         elif edge:
@@ -259,7 +259,7 @@ def cells(tracks: Sequence[Track], budget: float) -> list[Cell]:
     rows = []
     for (parameters, size, context), readings in sorted(measured.items(), key=lambda item: item[0]):
         loss, same = float(np.mean([reading.loss for reading in readings])), _same_documents(readings)
-        half = _half_width(loss, readings, [], between[size])
+        half = _half_width(readings, [], between[size])
         documents = len(readings[0].targets) if same and readings[0].targets is not None else 0
         rows.append(Cell(size, parameters, context, loss, half, len(readings), documents, tuple(readings)))
     return rows
@@ -273,9 +273,7 @@ def _same_documents(readings: Sequence[Reading]) -> bool:
     )
 
 
-def _half_width(
-    value: float, readings: Sequence[Reading], others: Sequence[Reading], seeds: Part | None
-) -> float | None:
+def _half_width(readings: Sequence[Reading], others: Sequence[Reading], seeds: Part | None) -> float | None:
     """Half the 95% interval of the mean of readings minus the mean of others; None if nothing is known of it.
 
     Args:
@@ -284,9 +282,9 @@ def _half_width(
     parts = []
     if _same_documents([*readings, *others]):
         targets = np.asarray(readings[0].targets, dtype=np.float64)
-        nats = np.mean([reading.nats for reading in readings], axis=0)
+        nats = np.mean([np.asarray(reading.nats) for reading in readings], axis=0)
         if others:
-            nats = nats - np.mean([reading.nats for reading in others], axis=0)
+            nats = nats - np.mean([np.asarray(reading.nats) for reading in others], axis=0)
         documents = over_documents(nats.sum() / targets.sum(), leave_one_out(nats, targets), targets)
         parts += [] if documents is None else [documents.half_width]
     else:  # as if the documents were different ones, which is wider
@@ -342,7 +340,7 @@ def _differences(best: Cell, others: Sequence[Cell]) -> dict[int, Estimate]:
         spread = pairs
         if pairs is None and alone is not None:
             spread = Part(alone.variance * (1 + len(mine) / len(theirs)), alone.freedom)
-        half = _half_width(value, mine, theirs, spread)
+        half = _half_width(mine, theirs, spread)
         if 0 < cell.documents < FEWEST_DOCUMENTS:
             half = None
         differences[cell.context] = Estimate(value) if half is None else plus_minus(value, half, method="t")

@@ -484,7 +484,9 @@ class Sweep(RunSet):
         if settings.compute == "training.seconds":
             step_costs = step_seconds = _step_seconds(settings, cells)
         elif settings.compute:
-            step_costs = {name: cost.flops / cost.steps for name, cost in costs.items()}
+            step_costs = {  # of a step of the full size
+                name: cost.flops / cost.tokens * cells[name].tokens_per_step for name, cost in costs.items()
+            }
         runs = grid_runs(settings, step_costs)
         recipes = {run.id: run.recipe() for run in runs}
         plan = [planned_run(name, recipe, cost=costs[cell_name(recipe)]) for name, recipe in recipes.items()]
@@ -537,7 +539,7 @@ class Sweep(RunSet):
         resolved = yaml.safe_dump(self.settings.resolved(), sort_keys=False, allow_unicode=True)
         atomic_write(self.path / RESOLVED, resolved, "the sweep's recipe")
         runs = [asdict(run) for run in self.plan]
-        plan = {"corpus": self.corpus, "runs": runs}
+        plan: dict[str, Any] = {"corpus": self.corpus, "runs": runs}
         plan |= {"step_seconds": self.step_seconds} if self.step_seconds else {}
         write_json(self.path / PLAN, plan, "the sweep's plan")
 

@@ -57,7 +57,9 @@ def law_tables(analysis: Analysis) -> RenderableType:
     for name, value in analysis.parameters().items():
         bound = "at a bound" if name in analysis.at_bounds else ""
         numbers.append([name, f"{value.value:.4g}", value.interval(".3g"), bound])
-    return terminal("", Table(title, columns, rows), Table("", ["", "value", "interval", ""], numbers))
+    tables: list[Any] = ["", Table(title, columns, rows), Table("", ["", "value", "interval", ""], numbers)]
+    preference = analysis.preference
+    return terminal(*tables, *([preference.sentence()] if preference else []))
 
 
 def residual_table(analysis: Analysis) -> RenderableType:

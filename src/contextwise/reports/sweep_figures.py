@@ -268,9 +268,11 @@ def window_words(landscape: Landscape) -> str:
 def missing_sentences(data: SweepData) -> list[str]:
     """Which runs are missing, unfinished or failed, and measurements that were left out."""
     sentences = []
+    drawn = {point.run for point in data.points}
+    partly = any(state.run.id in drawn for state in data.states if state.state == "unfinished")
     for kind, meaning in (
         ("failed", "failed"),
-        ("unfinished", "are unfinished, and are drawn as far as they got"),
+        ("unfinished", f"are unfinished, and are {'drawn as far as they got' if partly else 'not drawn'}"),
         ("missing", "have not begun"),
     ):
         runs = [state.run.id for state in data.states if state.state == kind]

@@ -20,6 +20,7 @@ def test_derivatives_are_those_of_the_value(form):
     draw = np.random.default_rng(0)
     features = {name: draw.normal(size=7) for name in ("l", "N", "D")} | {"1": np.ones(7)}
     features["lD"] = features["l"] * features["D"]
+    features["lT"] = features["l"] * (features["D"] + 15)
     theta = draw.normal(size=(3, len(form.parameters))) * 0.4
     _, slopes = form.value_and_slope(theta, features)
     for i in range(theta.shape[1]):

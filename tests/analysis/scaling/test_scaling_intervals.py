@@ -37,6 +37,32 @@ def test_the_form_that_made_the_losses_is_chosen():
     assert by_name["slower"].fitted <= by_name["harder"].fitted  # it holds the other
 
 
+@pytest.mark.parametrize("delta", [0.02, 0.0])
+def test_an_exponent_that_falls_with_the_context_is_told_from_one_that_does_not(delta):
+    """Eq. 4: A constant and an exponent that falls; or A(l) = a l^0.25 and one exponent."""
+
+    def law(context, parameters, tokens):
+        harder = 1.0 if delta else context**0.25
+        return 2.0 + 4.0 / context**0.5 + 60.0 * harder / tokens ** (0.5 - delta * np.log(context / 64))
+
+    observed = observations(drawn_points(law, NANO, run_noise=1e-4, point_noise=1e-4))
+    analysis = Analysis(observed, resamples=20)
+    said, preference = analysis.preference.sentence(), analysis.preference
+    if delta:
+        assert preference.form == analysis.chosen.form.name == "falling" and preference.ratio.high < 1
+        assert preference.delta == pytest.approx(delta, rel=0.3)
+        assert "in falling it falls with the context (δ = 0.0" in said and said.endswith(
+            "the data prefer falling."
+        )
+        # The ensemble has the same law.
+        at = (x[None] for x in (observed.context, observed.parameters, observed.tokens))
+        predicted = np.log(analysis.ensemble.loss(*at)).mean(0)
+        np.testing.assert_allclose(predicted, np.log(observed.loss), atol=2e-3)
+    else:
+        assert preference.other == analysis.chosen.form.name == "harder"
+        assert "the data prefer falling" not in said and "the data prefer slower" not in said
+
+
 def test_a_form_is_not_chosen_for_its_fit():
     """The richest form always fits best, and is not chosen where the plainer made the losses."""
     observed = observations(drawn_points(one_size_loss, NANO, run_noise=0.003, point_noise=0.002, seed=1))

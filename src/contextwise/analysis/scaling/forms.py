@@ -5,8 +5,8 @@ logarithm taken relative to the middle of the data. That covers Eq. 5 of intrins
 
     L(l, D) = C0 + C / l^γ + A(l) / D^α(l)        with    A(l) = a l^b    and    α(l) = α - δ ln l
 
-(b = δ = 0, then b free, then δ free as well), and its extension by B / N^β over model sizes. Values and derivatives of all
-forms come from the same few lines.
+(b = δ = 0; then b free, or δ ≥ 0, which is Eq. 4 alone; then both free), and its extension by B / N^β over model sizes.
+Values and derivatives of all forms come from the same few lines.
 
 Legend: R laws side by side (an ensemble), P parameters of a form, n points.
 """
@@ -43,6 +43,8 @@ SIZE = (Parameter("1", "B", SHARE, (0.0,)), Parameter("N", "beta", FALL, (-0.2, 
 DATA = (Parameter("1", "A", SHARE, (0.0,)), Parameter("D", "alpha", FALL, (-0.15, -0.4, -0.9), -1.0))
 HARDER = Parameter("l", "b", (-2.0, 2.0), (0.0, 0.4))
 SLOWER = Parameter("lD", "delta", (-0.3, 0.3), (0.0,))
+FALLING = Parameter("lT", "delta", (0.0, 0.3), (0.01,))
+"""Eq. 4, ∂α/∂l ≤ 0, with A constant: its feature is ln l · ln D with D in tokens, so that all contexts meet at D = 1."""
 NARROW = Parameter("l", "c", (-2.0, 2.0), (0.0,))
 FASTER = Parameter("N", "n", (-2.0, 2.0), (0.0,))
 
@@ -65,6 +67,11 @@ class Form:
         """Lower and upper bounds of θ, (P,) each."""
         low, high = zip(*(parameter.bounds for parameter in self.parameters), strict=True)
         return np.array(low, dtype=np.float64), np.array(high, dtype=np.float64)
+
+    @property
+    def changes_exponent(self) -> bool:
+        """Whether the exponent of the data depends on the training context (Eq. 4)."""
+        return any(parameter.name == "delta" for parameter in self.parameters)
 
     @property
     def sees_context(self) -> bool:
@@ -99,22 +106,24 @@ ONE_SIZE = (
     Form("data alone", "E + A/D^α", (FLOOR, DATA)),
     Form("separate", "E + C/l^γ + A/D^α", (FLOOR, CONTEXT, DATA)),
     Form("harder", "E + C/l^γ + A·l^b/D^α", (FLOOR, CONTEXT, (*DATA, HARDER))),
+    Form("falling", "E + C/l^γ + A/D^(α-δ·ln l)", (FLOOR, CONTEXT, (*DATA, FALLING))),
     Form("slower", "E + C/l^γ + A·l^b/D^(α-δ·ln l)", (FLOOR, CONTEXT, (*DATA, HARDER, SLOWER))),
 )
-"""For one model size, the simplest first; the last three are Eq. 5 of intrinsic entropy."""
+"""For one model size, the simplest first; the last four are Eq. 5 of intrinsic entropy."""
 
 SEVERAL_SIZES = (
     Form("constant", "E", (FLOOR,)),
     Form("data and size", "E + B/N^β + A/D^α", (FLOOR, SIZE, DATA)),
     Form("separate", "E + C/l^γ + B/N^β + A/D^α", (FLOOR, CONTEXT, SIZE, DATA)),
     Form("harder", "E + C/l^γ + B/N^β + A·l^b/D^α", (FLOOR, CONTEXT, SIZE, (*DATA, HARDER))),
+    Form("falling", "E + C/l^γ + B/N^β + A/D^(α-δ·ln l)", (FLOOR, CONTEXT, SIZE, (*DATA, FALLING))),
     Form("slower", "E + C/l^γ + B/N^β + A·l^b/D^(α-δ·ln l)", (FLOOR, CONTEXT, SIZE, (*DATA, HARDER, SLOWER))),
     Form("narrow", "E + C/l^γ + B·l^c/N^β + A·l^b/D^α", (FLOOR, CONTEXT, (*SIZE, NARROW), (*DATA, HARDER))),
     Form("faster", "E + C/l^γ + B/N^β + A·l^b·N^n/D^α", (FLOOR, CONTEXT, SIZE, (*DATA, HARDER, FASTER))),
 )
 """Over model sizes: the same, with a term for the size that may interact with the context or with the data."""
 
-EVERY = Form("every", "", (FLOOR, CONTEXT, (*SIZE, NARROW), (*DATA, HARDER, SLOWER, FASTER)))
+EVERY = Form("every", "", (FLOOR, CONTEXT, (*SIZE, NARROW), (*DATA, HARDER, SLOWER, FALLING, FASTER)))
 """Contains all the others, so that laws of several forms can be in one ensemble."""
 ABSENT = -300.0
 """Logarithm of the scale of a term that a form does not have."""
@@ -123,13 +132,13 @@ ABSENT = -300.0
 def widened(form: Form, theta: Array) -> Array:
     """Laws (R, P) of a form as laws of :data:`EVERY`."""
     given = {
-        (term[0].name, parameter.name): column
+        (term[0].name, parameter.feature): column
         for term, first in zip(form.terms, np.cumsum([0, *map(len, form.terms)]), strict=False)
         for parameter, column in zip(term, theta.T[first : first + len(term)], strict=True)
     }
     columns = [
         given.get(
-            (term[0].name, parameter.name), np.full(len(theta), ABSENT if parameter is term[0] else 0.0)
+            (term[0].name, parameter.feature), np.full(len(theta), ABSENT if parameter is term[0] else 0.0)
         )
         for term in EVERY.terms
         for parameter in term
@@ -143,7 +152,8 @@ def features_of(
     """The features of points, relative to the middle of the data (3,): name -> an array of the points' common shape."""
     points = np.broadcast_arrays(context, parameters, tokens)
     log_l, log_N, log_D = (np.log(x) - middle for x, middle in zip(points, centre, strict=True))
-    return {"1": np.ones_like(log_l), "l": log_l, "N": log_N, "D": log_D, "lD": log_l * log_D}
+    crossed = {"lD": log_l * log_D, "lT": log_l * (log_D + centre[2])}
+    return {"1": np.ones_like(log_l), "l": log_l, "N": log_N, "D": log_D, **crossed}
 
 
 @dataclass(frozen=True)
@@ -187,14 +197,15 @@ class Law:
         columns = iter(np.moveaxis(self.theta, -1, 0))
         for term in self.form.terms:
             powers = {parameter.feature: (parameter, next(columns)) for parameter in term}
-            cross = powers.get("lD", (None, np.zeros(1)[0]))[1]
+            cross, falling = (powers.get(name, (None, np.zeros(1)[0]))[1] for name in ("lD", "lT"))
             scale, shift = powers["1"][1], cross * middle["l"] * middle["D"]
             for feature, (parameter, value) in powers.items():
                 if feature == "1":
                     continue
-                if feature != "lD":
+                if feature not in ("lD", "lT"):
                     shift = shift - value * middle[feature]
                     value = value - cross * {"l": middle["D"], "D": middle["l"], "N": 0.0}[feature]
+                    value = value - falling * {"l": 0.0, "D": middle["l"], "N": 0.0}[feature]
                 values[parameter.name] = parameter.sign * value
             values[powers["1"][0].name] = np.exp(scale + shift)
         return {parameter.name: values[parameter.name] for parameter in self.form.parameters}

@@ -77,12 +77,12 @@ class Observations:
 
     def where(self, kept: NDArray[np.bool_]) -> "Observations":
         """Some of the points; runs and sizes without points are dropped."""
-        columns = {name: getattr(self, name)[kept] for name in _COLUMNS}
+        columns: dict[str, Any] = {name: getattr(self, name)[kept] for name in _COLUMNS}
         runs, columns["run"] = np.unique(self.run[kept], return_inverse=True)
         sizes, columns["size"] = np.unique(self.size[kept], return_inverse=True)
         points = tuple(point for point, keep in zip(self.points, kept, strict=True) if keep)
-        names = {"runs": [self.runs[i] for i in runs], "sizes": [self.sizes[i] for i in sizes]}
-        return replace(self, points=points, **names, **columns)
+        columns |= {"runs": [self.runs[i] for i in runs], "sizes": [self.sizes[i] for i in sizes]}
+        return replace(self, points=points, **columns)
 
     def findings(self, unit: str = "flops") -> list[str]:
         """What the points alone say of the best context of each size, as the page of the sweep says it."""
@@ -173,8 +173,8 @@ def observations(points: list[SweepPoint], models: dict[str, dict[str, Any]] | N
     run = np.array([runs.index(longest[point.cell].run) for point in points])
     size = np.array([sizes.index(point.size) for point in points])
     planned = {size: sorted({point.context for point in points if point.size == size}) for size in sizes}
-    known = {"model": models or {}, "points": tuple(points), "planned": planned}
-    return Observations(run, size, runs=runs, sizes=sizes, **known, **columns)
+    columns |= {"model": models or {}, "points": tuple(points), "planned": planned}
+    return Observations(run, size, runs=runs, sizes=sizes, **columns)
 
 
 def check_enough(observed: Observations) -> None:
