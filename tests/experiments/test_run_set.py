@@ -10,6 +10,7 @@ from contextwise.base.errors import ConfigError, TrainingError
 from contextwise.base.files import exclusive
 from contextwise.experiments import scheduling
 from contextwise.experiments.executors import ExecutorSettings
+from contextwise.experiments.grid import size_name
 from contextwise.experiments.run_set import RunSet, RunSetSettings
 from sweeping import InProcess
 
@@ -147,8 +148,9 @@ def test_a_run_that_diverged_may_be_left_and_another_failure_is_raised(
     assert hot.diverged and not hot.finished and not sound.finished
     metrics = hot.divergence_file.stat().st_mtime_ns
     if jobs is not None:
-        with pytest.raises(TrainingError, match="SIGKILL"):
+        with pytest.raises(TrainingError, match="SIGKILL") as caught:
             runs.train_missing(given, may_diverge=True)
+        assert "contextwise sweep" not in str(caught.value)  # which lists sweeps only
     runs.train_missing(given, may_diverge=True)
     assert sound.finished and hot.divergence_file.stat().st_mtime_ns == metrics
     if jobs is not None:
@@ -166,3 +168,17 @@ def test_a_run_that_another_process_trains_is_waited_for(corpus_folder, tmp_path
     second.join(60)
     assert not second.is_alive() and runs.count()["finished"] == 1
     assert f"another process is training {run.folder}; waiting" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_model_without_a_size_has_a_name():
+    assert size_name({"pretrained": "gpt2"}) == "pretrained"
+    assert size_name({"family": "parity", "layers": 2}) == "parity-layers2"
+    assert size_name({"family": "gpt2", "size": "nano", "layers": None}) == "nano"
+
+
+def test_a_section_of_a_recipe_may_be_empty_but_nothing_else(tmp_path, corpus_folder):
+    recipe = {"data": None, "model": {"size": "pico"}, "training": {"steps": 2}}
+    (run,) = RunSet.of(RunSetSettings(recipe=recipe, arms={"a": []}), tmp_path, corpus=corpus_folder).runs
+    assert run.recipe().data.corpus == str(corpus_folder)
+    with pytest.raises(ConfigError, match="model is 'pico', but must be a mapping"):
+        RunSet.of(RunSetSettings(recipe=recipe | {"model": "pico"}, arms={"a": []}), tmp_path)

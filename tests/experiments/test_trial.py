@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 import contextwise
@@ -18,13 +19,17 @@ from contextwise.base.recipes import RECIPES
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.sequential import half_widths
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.experiments.executors import ExecutorSettings
+from contextwise.experiments import timing
+from contextwise.experiments.executors import ExecutorSettings, cores, threads_of
 from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.timing import seconds_per_step
 from contextwise.experiments.trial import Trial, TrialSettings, load_trial, run_trial
 from contextwise.experiments.trial import trial as trial_module
 from contextwise.experiments.trial.arms import Arms, total_nats
+from contextwise.experiments.trial.ledger import read_ledger
 from contextwise.reports.trial import plan_tables, trial_page, trial_tables
+from contextwise.training.inputs import TrainingInputs
+from contextwise.training.model import starting_model
 from small import write_documents
 
 RECIPE = {
@@ -105,14 +110,25 @@ def test_the_losses_are_those_of_the_held_out_documents(finished, corpus_folder)
     assert result["held_out"]["tokens"] == summary["tokens"]
 
 
-def test_arms_of_a_seed_share_their_windows_and_their_first_values(finished):
+def test_arms_of_a_seed_share_their_windows_and_their_first_values(finished, corpus_folder, tmp_path):
     rows = {}
-    for arm in ("gpt2", "alike", "slower"):
-        run = RunFolder(next((finished / "runs").glob(f"{arm}-s1-*")))
+    for arm, seed in (("gpt2", 1), ("slower", 1), ("gpt2", 2)):
+        run = RunFolder(next((finished / "runs").glob(f"{arm}-s{seed}-*")))
+        assert run.recipe()["seed"] == seed
+        rows[arm, seed] = run.metrics("train")[0]
+    assert rows["gpt2", 1]["loss"] == rows["slower", 1]["loss"] != rows["gpt2", 2]["loss"]
+    trial = Trial(settings(corpus_folder, tmp_path / "t", arms=["gpt2", "pm"]))
+    values, windows = [], []
+    for run in trial.arms.run_set(trial.lengths(), 1, {}).runs:
         recipe = run.recipe()
-        assert recipe["seed"] == 1 and recipe["training"]["paired_initialization"] is True
-        rows[arm] = run.metrics("train")
-    assert rows["gpt2"][0]["loss"] == rows["alike"][0]["loss"]
+        inputs = TrainingInputs.open(recipe)
+        windows.append([inputs.stream[i]["input_ids"].tolist() for i in range(8)])
+        torch.manual_seed(recipe.seed)
+        values.append(starting_model(recipe, inputs.config).state_dict())
+    assert windows[0] == windows[1]
+    # The arm of 3 layers scales the ends of its branches by its depth.
+    shared = [name for name in values[0] if not name.endswith("c_proj.weight")]
+    assert all(torch.equal(values[0][name], values[1][name]) for name in shared)
 
 
 def test_a_finished_trial_is_opened_again_without_training(finished, corpus_folder, monkeypatch):
@@ -234,6 +250,34 @@ def test_steps_are_timed_by_dry_runs_that_leave_nothing(corpus_folder, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
+def test_steps_are_timed_with_the_threads_of_the_runs(corpus_folder, tmp_path, monkeypatch):
+    threads = []
+
+    def step(name, recipe):
+        threads.append(torch.get_num_threads())
+        return 1.0
+
+    monkeypatch.setattr(timing, "_step", step)
+    recipes = Arms(settings(corpus_folder, tmp_path / "t", arms=["gpt2", "contextlm"])).recipes
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    here = torch.get_num_threads()
+    for executor in (None, ExecutorSettings(jobs=2), ExecutorSettings(kind="ray", cpus=2, threads=None)):
+        seconds_per_step(recipes, 1, executor)
+    assert threads[::2] == [here, 3, 2] and torch.get_num_threads() == here
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert threads_of(ExecutorSettings(jobs=2)) == max(1, cores() // 2)
+    assert threads_of(ExecutorSettings(jobs=2, threads=5)) == 5
+    assert ExecutorSettings().processes is None
+    assert ExecutorSettings(threads=5).processes is not None  # this process has other threads
+
+
+def test_a_part_of_the_corpus_is_read_more_than_once(corpus_folder, tmp_path):
+    recipe = {**RECIPE, "data": {"context": 16, "tokens": 640}}
+    given = settings(corpus_folder, tmp_path / "t", arms=["gpt2", "pm"], recipe=recipe, tokens=6400)
+    notes = Trial(given).plan().notes
+    assert any("The longest runs read the corpus" in note for note in notes)
+
+
 def test_what_is_not_equal_is_noted(corpus_folder, tmp_path):
     arms = {"gpt2": None, "contextlm": None, "wide": ["training.tokens_per_step=128"]}
     notes = Trial(settings(corpus_folder, tmp_path / "t", arms=arms, tokens=64)).plan().notes
@@ -318,6 +362,36 @@ def test_the_search_widens_for_all_arms_where_one_is_at_an_edge(corpus_folder, t
     tried = {arm: [row.factor for row in trial.rates if row.arm == arm] for arm in ("gpt2", "slower")}
     assert tried["gpt2"] == tried["slower"] == [0.5, 1.0, 2.0, 4.0, 8.0]
     assert trial.rates[4].loss is None and [row.chosen for row in trial.rates[:5]].index(True) == 3
+
+
+def test_the_search_is_widened_where_the_budget_leaves_two_seeds(corpus_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(Trial, "_train_rates", losses_around({"gpt2": 4.0, "slower": 1.0}))
+    given = settings(corpus_folder, tmp_path / "t", rates="search", budget="30s")
+    trial = Trial(given)
+    plan = trial.plan()
+    # A run takes 4 s and a short one 1 s: 3 factors of 2 arms, and up to two more factors twice.
+    assert (plan.seed_seconds, plan.search_seconds, plan.widening_runs) == (8, 6, 8)
+    for reserve, factors in ((25, 5), (29, 3)):
+        trial._search(plan.lengths, reserve)
+        assert len(trial.rates) == 2 * factors
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t/result.json").write_text("{}")
+    trial._search(plan.lengths, 0)  # after a look the factors stay
+    assert len(trial.rates) == 2 * 3
+
+
+def test_short_runs_have_the_same_schedule(corpus_folder, tmp_path):
+    training = RECIPE["training"] | {"schedule": "wsd", "decay_steps": 20, "warmup_steps": 8}
+    recipe = {**RECIPE, "training": training}
+    trial = Trial(settings(corpus_folder, tmp_path / "t", recipe=recipe, tokens=40 * 64, rates="search"))
+    lengths = trial.plan().lengths
+    short = trial.arms.search_runs(lengths, 0.25, [7], [1.0])["gpt2", 1.0, 7].runs[0].recipe()
+    assert (short.total_steps, short.training.decay_steps, short.training.warmup_steps) == (10, 5, 2)
+    training["decay_steps"] = 60
+    trial = Trial(settings(corpus_folder, tmp_path / "t", recipe=recipe, tokens=40 * 64, rates="search"))
+    with pytest.raises(ConfigError, match="decay_steps"):
+        trial.run()
+    assert not (tmp_path / "t").exists()
 
 
 def test_the_search_uses_documents_and_seeds_that_no_decision_uses(corpus_folder, tmp_path):
@@ -415,18 +489,34 @@ def test_arms_of_a_file_are_names_recipes_and_settings(corpus_folder, tmp_path):
         ({"reference": "pm"}, "which is none of the arms"),
         ({"comparisons": 1, "arms": ["gpt2", "pm", "contextlm"]}, "the arms make 2 comparisons"),
         ({"limit": 5}, "a decision needs 6"),
-        ({"rates": "search", "limit": 7}, "7 documents, 1 of them for the rates"[:30]),
+        ({"rates": "search", "limit": 6}, "holds out 6 documents, 1 of them for the rates"),
+        ({"recipe": {"training": 5}}, "training is 5, but must be a mapping"),
+        ({"arms": {"gpt2": None, "b": ["training=5"]}}, "training is 5, but must be a mapping"),
         ({"arms": {"gpt2": None, "b": ["training.patience=1", "training.evaluate_every=1"]}}, "stops early"),
         ({"budget": "3s"}, "two seeds of all arms take about"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_trained(changes, message, corpus_folder, tmp_path):
-    if message.startswith("7 documents"):
-        changes["limit"] = 6
-        message = "holds out 6 documents, 1 of them for the rates"
     with pytest.raises((ConfigError, DataError), match=message.replace("(", r"\(")):
         Trial(settings(corpus_folder, tmp_path / "t", **changes)).plan()
     assert not (tmp_path / "t").exists()
+
+
+def test_an_empty_section_is_none(corpus_folder, tmp_path):
+    recipe = {"data": None, "model": RECIPE["model"], "training": {"tokens_per_step": 512}}
+    trial = Trial(settings(corpus_folder, tmp_path / "t", recipe=recipe))
+    assert trial.arms.recipes["gpt2"].data.context == 256
+
+
+def test_damaged_files_of_a_trial_are_named(finished, corpus_folder, tmp_path):
+    for file, name in (("seconds.json", "seconds"), ("plan.json", "corpora")):
+        folder = Path(shutil.copytree(finished, tmp_path / name / "three"))
+        (folder / file).write_text("{}")
+        with pytest.raises(DataError, match=f"{file} is damaged: it has no {name}"):
+            run_trial(three(corpus_folder, folder))
+    (folder / "result.json").write_text('{"comparisons": [{}]}')
+    with pytest.raises(DataError, match="result.json is no result of a trial"):
+        read_ledger(folder.parent)
 
 
 def test_arms_with_another_tokenizer_or_corpus_are_refused(corpus_folder, tmp_path):

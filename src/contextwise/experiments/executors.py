@@ -40,7 +40,7 @@ class ExecutorSettings(Settings):
     threads: int | None = Field(
         None,
         ge=1,
-        description="threads of each run; OMP_NUM_THREADS, else the cores shared out, if not given",
+        description="threads of each run; OMP_NUM_THREADS, else the cores shared out, if not given; on Ray its CPUs",
     )
     retries: int = Field(1, ge=0, description="how often a run that failed is tried again in one call")
     address: str | None = Field(
@@ -153,10 +153,13 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def train_run(folder: str, run: str, trust_remote_code: bool = False) -> tuple[int, str]:
+def train_run(
+    folder: str, run: str, trust_remote_code: bool = False, threads: int | None = None
+) -> tuple[int, str]:
     """Train one run of the set in ``folder`` on the machine where this is called.
 
-    For schedulers that start a function on some node: the training inherits their settings of threads and GPUs.
+    For schedulers that start a function on some node: the training inherits their settings of GPUs, and of threads if none are
+    given.
 
     Returns:
         The exit status and, of a failure, the reason.
@@ -170,7 +173,8 @@ def train_run(folder: str, run: str, trust_remote_code: bool = False) -> tuple[i
     deadline = time.monotonic() + WAIT_FOR_LOCK_SECONDS
     while is_held(Path(folder) / "runs" / run, inside=True) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
-    process = RunProcess(Path(folder), run, os.environ)
+    given = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
+    process = RunProcess(Path(folder), run, {**os.environ, **given})
     try:
         while (outcome := process.poll()) is None:
             time.sleep(POLL_SECONDS)
@@ -185,7 +189,8 @@ class LocalExecutor:
     """Trains ``jobs`` runs at a time on this machine, each with as many threads as :class:`ExecutorSettings` say."""
 
     def __init__(self, folder: RunSetFolder, jobs: int, threads: int | None = None) -> None:
-        self.folder, self.jobs, self.threads = folder, jobs, threads
+        self.folder, self.jobs = folder, jobs
+        self.threads = threads_of(ExecutorSettings(jobs=jobs, threads=threads))
         self.gpus = visible_gpus()
         self.processes: dict[str, tuple[PlannedRun, RunProcess]] = {}
         self.gpu_of: dict[str, str] = {}
@@ -208,10 +213,7 @@ class LocalExecutor:
         return True
 
     def _environment(self, run: str) -> dict[str, str]:
-        environment = dict(os.environ)
-        if self.threads is not None:
-            environment["OMP_NUM_THREADS"] = str(self.threads)
-        environment.setdefault("OMP_NUM_THREADS", str(max(1, cores() // self.jobs)))
+        environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads)}
         if self.gpus:
             taken = Counter(self.gpu_of.values())
             self.gpu_of[run] = min(self.gpus, key=lambda gpu: taken[gpu])
@@ -235,6 +237,16 @@ class LocalExecutor:
         self.stop()
         for _, process in self.processes.values():
             process.wait()
+
+
+def threads_of(settings: ExecutorSettings) -> int:
+    """Threads of each run that these settings start in a process of its own."""
+    if settings.threads is not None:
+        return settings.threads
+    if settings.kind == "ray":  # sets OMP_NUM_THREADS to the CPUs that it reserves
+        return max(1, int(settings.cpus))
+    given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    return int(given) if given.isdigit() and int(given) else max(1, cores() // settings.jobs)
 
 
 def cores() -> int:

@@ -75,9 +75,12 @@ def rate_settings(recipe: Recipe, factor: float) -> list[str]:
 
 
 def size_name(model: dict[str, Any]) -> str:
-    """Name of a recipe's model size, with the numbers that differ from it: ``nano`` or ``nano-layers6``."""
+    """Name of a recipe's model size, with the numbers that differ from it: ``nano`` or ``nano-layers6``.
+
+    Of a model without a size: its family, or ``pretrained``.
+    """
     changed = [f"{name}{model[name]}" for name in ("layers", "width", "heads") if model.get(name)]
-    return "-".join([model["size"], *changed])
+    return "-".join([model.get("size") or model.get("family") or "pretrained", *changed])
 
 
 def slug(name: str) -> str:

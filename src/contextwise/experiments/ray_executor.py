@@ -48,13 +48,20 @@ class RayExecutor:
         address: of a cluster; ``auto``: the one that this machine is part of; None: a new one on this machine.
         cpus, gpus: that a run takes.
         retries: how often Ray starts a run again whose node was lost.
+        threads: of each run; as many as CPUs if not given.
 
     Raises:
         ConfigError: Ray is not installed, there is no such cluster, or no node has that much.
     """
 
     def __init__(
-        self, folder: RunSetFolder, address: str | None, cpus: float, gpus: float, retries: int
+        self,
+        folder: RunSetFolder,
+        address: str | None,
+        cpus: float,
+        gpus: float,
+        retries: int,
+        threads: int | None = None,
     ) -> None:
         if not address:
             # Whoever reaches the ports of a cluster can run code on it: one of its own listens on the loopback interface, as
@@ -66,7 +73,7 @@ class RayExecutor:
             raise ConfigError(
                 "the executor is ray, which is not installed; pip install contextwise[sweeps], or use --executor local"
             ) from None
-        self.ray, self.folder = ray, folder
+        self.ray, self.folder, self.threads = ray, folder, threads
         self.watch: subprocess.Popen[bytes] | None = None
         self.started_here = not ray.is_initialized()
         if self.started_here:
@@ -113,7 +120,7 @@ class RayExecutor:
         return {name for name, (log, since) in logs.items() if log.exists() and log.stat().st_mtime >= since}
 
     def start(self, run: PlannedRun) -> bool:
-        arguments = str(self.folder.path.absolute()), run.id, trust.remote_code
+        arguments = str(self.folder.path.absolute()), run.id, trust.remote_code, self.threads
         reference = self.task.options(name=run.id).remote(*arguments)
         self.tasks[reference] = run, time.time()
         return True

@@ -35,7 +35,7 @@ import yaml
 from pydantic import Field, field_validator, model_validator
 
 from contextwise.base.config import Settings, validate, with_overrides
-from contextwise.base.errors import ConfigError, DivergedError, TrainingError
+from contextwise.base.errors import ConfigError, DivergedError, Problem, TrainingError
 from contextwise.base.files import atomic_write, exclusive, is_held
 from contextwise.base.progress import first_process, interruption, say
 from contextwise.base.runs import RunFolder
@@ -87,6 +87,11 @@ class Arm(Settings):
     @classmethod
     def _settings_alone(cls, data: Any) -> Any:
         return {"settings": data} if isinstance(data, list) else data
+
+    @field_validator("recipe")
+    @classmethod
+    def _sections(cls, recipe: dict[str, Any] | None) -> dict[str, Any] | None:
+        return None if recipe is None else with_sections(recipe)
 
 
 class RunSetSettings(Settings):
@@ -375,10 +380,10 @@ class _Expansion:
             shape = (arm.recipe or {}).get("model")
             return Run(slug(arm.model), name, seed, point, Path(arm.model), None, shape=shape)
         shared = self.settings.recipe if arm.recipe is None else arm.recipe
-        values = {"data": {}, **copy.deepcopy(shared)}
+        values = with_sections(copy.deepcopy(shared))
         if arm.recipe is None and any(setting.startswith("model.pretrained=") for setting in arm.settings):
             values.pop("model", None)  # the shape is that of the pretrained model
-        values = _with_settings(values, arm.settings)
+        values = with_sections(_with_settings(values, arm.settings))
         for setting, value in point.items():
             set_value(values, setting, value)
         values = with_identified_code(values)
@@ -437,6 +442,19 @@ def _with_settings(values: dict[str, Any], settings: list[str]) -> dict[str, Any
         for key, equals, text in parts
     ]
     return with_overrides(values, quoted)
+
+
+def with_sections(recipe: dict[str, Any]) -> dict[str, Any]:
+    """The values of a recipe, with the section ``data``, and without sections that are given empty.
+
+    Raises:
+        ConfigError: a section is no mapping.
+    """
+    names = ("data", "model", "training")
+    wrong = [name for name in names if not isinstance(recipe.get(name) or {}, dict)]
+    if wrong:
+        raise ConfigError(*(Problem("but must be a mapping", name, recipe[name]) for name in wrong))
+    return {"data": {}} | {name: value for name, value in recipe.items() if name not in names or value}
 
 
 def with_identified_code(recipe: dict[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,8 @@ def train_planned(folder: RunSetFolder, settings: ExecutorSettings) -> None:
         if settings.kind == "ray":
             from contextwise.experiments.ray_executor import RayExecutor
 
-            executor = RayExecutor(folder, settings.address, settings.cpus, settings.gpus, settings.retries)
+            reserved = settings.address, settings.cpus, settings.gpus
+            executor = RayExecutor(folder, *reserved, settings.retries, settings.threads)
         else:
             executor = LocalExecutor(folder, settings.jobs, settings.threads)
         schedule(folder, executor, settings.retries, table)
@@ -97,9 +98,12 @@ def schedule(folder: RunSetFolder, executor: Executor, retries: int, table: "Liv
     if failed:
         reasons = [state.failure.reason for state in folder.states() if state.failure]
         same = "" if len(set(reasons)) > 1 else f" ({reasons[0]})"
+        listed = (
+            f"contextwise sweep --status {folder.path} lists them, " * (folder.path / "sweep.yaml").exists()
+        )
         raise TrainingError(
-            f"{failed} of {total} runs failed{same}; contextwise sweep --status {folder.path} lists them, their logs are in "
-            f"{folder.path / 'logs'}; run the same command again to retry them"
+            f"{failed} of {total} runs failed{same}; {listed}their logs are in {folder.path / 'logs'}; run the same command "
+            "again to retry them"
         )
     if finished < total:
         raise ContextwiseError(f"{total - finished} of {total} runs of {folder.path} have not finished")

@@ -6,18 +6,20 @@ import torch
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.progress import console
-from contextwise.experiments.executors import ExecutorSettings, cores
+from contextwise.experiments.executors import ExecutorSettings, threads_of
 from contextwise.training.recipe import Recipe
 
 
-def seconds_per_step(recipes: dict[str, Recipe], rounds: int, executor: ExecutorSettings) -> dict[str, float]:
+def seconds_per_step(
+    recipes: dict[str, Recipe], rounds: int, executor: ExecutorSettings | None = None
+) -> dict[str, float]:
     """Seconds of a training step of each recipe.
 
     Each round makes a dry run of every recipe, in turning order. The time of a recipe is the median over rounds of its ratio to
     the first recipe, times the first's median, so that a slow round counts for all recipes alike.
 
     Args:
-        executor: of the runs that are planned; the steps are timed with as many threads.
+        executor: of the runs that are planned, whose number of threads the steps get; None: they are trained in this process.
 
     Raises:
         ConfigError: a recipe needs more memory than there is.
@@ -25,9 +27,7 @@ def seconds_per_step(recipes: dict[str, Recipe], rounds: int, executor: Executor
     threads, quiet = torch.get_num_threads(), console.quiet
     measured: dict[str, list[float]] = {name: [] for name in recipes}
     names = list(recipes)
-    torch.set_num_threads(
-        executor.threads or (threads if executor.jobs == 1 else max(1, cores() // executor.jobs))
-    )
+    torch.set_num_threads(threads if executor is None else threads_of(executor))
     console.quiet = True  # the timed steps are no news
     try:
         for number in range(rounds):

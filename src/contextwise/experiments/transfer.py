@@ -292,7 +292,8 @@ def _sizes(recipe: Recipe, steps: int, advance: Callable[[int], None]) -> dict[s
         recipe.examples_per_step,
         examples_per_pass(recipe, PartialState(cpu=not torch.cuda.is_available())),
     )
-    ids, before, result = None, {}, {}
+    ids, before = None, {}
+    result: dict[str, list[float]] = {}
     for step in range(steps):
         items = [stream[i % len(stream)] for i in range(step * count, (step + 1) * count)]
         batches = collate_step(items, limit)

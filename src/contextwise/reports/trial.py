@@ -179,7 +179,9 @@ def plan_tables(plan: TrialPlan, equal: str) -> RenderableType:
         ),
         "",
         f"At most {plan.affordable} seeds: {plan.runs} runs ({plan.search_runs} of them short, for the rates), "
-        f"{plan.flops:.2e} FLOPs, about {duration(total)}; a seed takes {duration(plan.seed_seconds)}.",
+        f"{plan.flops:.2e} FLOPs, about {duration(total)}; a seed takes {duration(plan.seed_seconds)}."
+        + f" Up to {plan.widening_runs} more short runs follow where a best rate is at an edge."
+        * bool(plan.widening_runs),
         _expected(plan),
         *(f"Note: {note}" for note in plan.notes),
     )

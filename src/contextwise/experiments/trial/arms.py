@@ -57,14 +57,11 @@ class Arms:
     def __init__(self, settings: TrialSettings) -> None:
         self.settings, self.path = settings, settings.folder
         self.corpus = Path(settings.corpus).expanduser().absolute()  # a run may start in another folder
-        self.recipes = self._recipes()
+        # Each arm with the length that its file gives.
+        self.as_given = RunSet.of(self._settings(list(settings.arms), 0, {}), self.path, corpus=self.corpus)
+        self.recipes: dict[str, Recipe] = {run.arm: run.recipe() for run in self.as_given.runs}
         self._check_comparable()
         self._check_documents()
-
-    def _recipes(self) -> dict[str, Recipe]:
-        """The recipe of each arm with the length that its file gives."""
-        runs = RunSet.of(self._settings(list(self.settings.arms), 0, {}), self.path, corpus=self.corpus)
-        return {run.arm: run.recipe() for run in runs.runs}
 
     def _settings(
         self, arms: Sequence[str], seed: int, own: dict[str, list[str]], named: dict[str, str] | None = None
@@ -149,25 +146,30 @@ class Arms:
                     f"{'more' if share > 0 else 'less'} {'FLOPs' if spent == 'flops' else spent} than those of {base}; longer "
                     "runs or smaller steps are closer."
                 )
-        text = Corpus.open(self.corpus, split=getattr(reference.data, "split", "train")).tokens
-        times = max(each.tokens for each in lengths) / text
+        text = Corpus.open(self.data.corpus, split=self.data.split)
+        text = text if self.data.tokens is None else text.first(self.data.tokens)
+        times = max(each.tokens for each in lengths) / text.tokens
         if times > 1:
             notes.append(f"The longest runs read the corpus {times:.1f} times.")
         return notes
 
+    @property
+    def data(self) -> CorpusData:
+        """The data of the reference, whose documents all arms read."""
+        data = self.recipes[self.settings.baseline].data
+        assert isinstance(data, CorpusData)
+        return data
+
     @cached_property
     def held_out(self) -> Corpus:
         """The held-out documents."""
-        data = self.recipes[self.settings.baseline].data
-        assert isinstance(data, CorpusData)
-        return Corpus.open(data.corpus, split=data.validation_split)
+        return Corpus.open(self.data.corpus, split=self.data.validation_split)
 
     @property
     def fingerprints(self) -> list[str]:
         """Content hashes of the training and the held-out documents."""
-        data = self.recipes[self.settings.baseline].data
-        assert isinstance(data, CorpusData)
-        return [Corpus.open(data.corpus, split=data.split).fingerprint, self.held_out.fingerprint]
+        text = Corpus.open(self.data.corpus, split=self.data.split)
+        return [text.fingerprint, self.held_out.fingerprint]
 
     @property
     def documents(self) -> int:
@@ -217,8 +219,7 @@ class Arms:
     @cached_property
     def planned(self) -> dict[str, PlannedRun]:
         """The cost of a run of each arm with the length of its recipe."""
-        runs = RunSet.of(self._settings(list(self.recipes), 0, {}), self.path, corpus=self.corpus)
-        return dict(zip(self.recipes, runs.plan, strict=True))
+        return dict(zip(self.recipes, self.as_given.plan, strict=True))
 
     @cached_property
     def flops_per_token(self) -> dict[str, float]:
@@ -254,15 +255,13 @@ class Arms:
         for length in lengths:
             recipe = self.recipes[length.arm]
             tokens = _whole_steps(share * length.tokens, recipe)
-            warmup = recipe.training.warmup_steps
-            if warmup >= 1:  # the same share of a shorter run
-                warmup = max(1, round(warmup * tokens / length.tokens))
+            shorter = [
+                f"training.{name}={max(1, int(value * tokens / length.tokens))}"  # the same share of a shorter run
+                for name in ("warmup_steps", "decay_steps", "rampup_tokens")
+                if (value := getattr(recipe.training, name)) >= 1
+            ]
             for factor in factors:
-                own = [
-                    *_length_settings(tokens),
-                    *rate_settings(recipe, factor),
-                    f"training.warmup_steps={warmup}",
-                ]
+                own = [*_length_settings(tokens), *rate_settings(recipe, factor), *shorter]
                 for seed in seeds:
                     settings = self._settings([length.arm], seed, {length.arm: own})
                     result[length.arm, factor, seed] = RunSet.of(

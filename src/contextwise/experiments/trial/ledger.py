@@ -1,7 +1,8 @@
 """A ledger of trials: which of many changes to keep, with few false discoveries among those that are kept."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from contextwise.base.errors import CheckpointError, DataError
 from contextwise.base.estimates import Estimate
@@ -48,24 +49,27 @@ def read_ledger(folder: Path, rate: float = 0.1) -> list[LedgerRow]:
     rows = []
     for file in files:
         try:
-            rows += [(file.parent.name, each) for each in read_json(file, "a trial's result")["comparisons"]]
-        except (KeyError, TypeError) as error:
-            raise DataError(f"{file} is no result of a trial: {error}") from None
-    better = [
-        each["looks"][-1]["evidence"] if each["looks"][-1]["fixed"]["value"] < 0 else 0.0 for _, each in rows
-    ]
-    ledger = [
-        LedgerRow(
-            trial,
-            each["arm"],
-            each["reference"],
-            each["budget"],
-            Estimate.from_dict(each["looks"][-1]["fixed"]),
-            len(each["looks"]),
-            each["decision"],
-            value,
-            kept,
-        )
-        for (trial, each), value, kept in zip(rows, better, discoveries(better, rate), strict=True)
-    ]
+            result = read_json(file, "a trial's result")
+            rows += [_row(file.parent.name, comparison) for comparison in result["comparisons"]]
+        except (KeyError, IndexError, TypeError) as error:
+            raise DataError(f"{file} is no result of a trial: {error!r}; remove its folder") from None
+    kept = discoveries([row.evidence for row in rows], rate)
+    ledger = [replace(row, kept=each) for row, each in zip(rows, kept, strict=True)]
     return sorted(ledger, key=lambda row: -row.evidence)
+
+
+def _row(trial: str, comparison: dict[str, Any]) -> LedgerRow:
+    """The row of a comparison that is not yet among the discoveries."""
+    looks = comparison["looks"]
+    difference = Estimate.from_dict(looks[-1]["fixed"])
+    return LedgerRow(
+        trial=trial,
+        arm=comparison["arm"],
+        reference=comparison["reference"],
+        budget=comparison["budget"],
+        difference=difference,
+        seeds=len(looks),
+        decision=comparison["decision"],
+        evidence=looks[-1]["evidence"] if difference.value < 0 else 0.0,
+        kept=False,
+    )

@@ -116,19 +116,12 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
-        return {
-            "arm": self.arm,
-            "reference": self.reference,
-            "budget": self.budget,
+        return as_json(self) | {
             "decision": self.decision,
             "decided_after": self.decided_after,
             "difference": self.difference.to_dict(),
             "sentence": self.sentence(),
             "seeds_to_decide": None if self.decided_after else self.further_seeds,
-            "documents_half_width": self.documents_half_width
-            if math.isfinite(self.documents_half_width)
-            else None,
-            "looks": as_json(self.looks),
         }
 
 
@@ -191,7 +184,6 @@ class TrialResult(Viewed):
     """Everything a trial has found so far.
 
     Attributes:
-        seeds: that all open comparisons have.
         losses: arm -> budget -> loss of each seed on the documents of the decision, nats per token; training_seconds: the
             same of the measured training times.
         rates: of the search; empty if the rates are fixed.
@@ -273,7 +265,10 @@ class TrialPlan:
     """What a trial will cost, and what it can decide.
 
     Attributes:
-        seed_seconds: wall time of one seed of all arms at all budgets, scoring included; search_seconds: of the search.
+        search_runs: short runs of the search at its factors.
+        widening_runs: the most short runs that follow where a best rate is at an edge.
+        seed_seconds: wall time of one seed of all arms at all budgets, scoring included; search_seconds: of the search at its
+            factors.
         deviation: of the paired differences by seed, with the number of seeds it is known from; None without earlier trials.
         documents_half_width: of the differences over documents in those trials; it counts where any such documents decide.
     """
@@ -294,6 +289,7 @@ class TrialPlan:
     documents: Documents
     documents_half_width: float = 0.0
     notes: list[str] = field(default_factory=list)
+    widening_runs: int = 0
 
     @property
     def affordable(self) -> int:

@@ -13,7 +13,7 @@ from contextwise.base.errors import ConfigError, Problem
 from contextwise.base.recipes import recipe_path, shipped_recipe
 from contextwise.comparison.sequential import Documents
 from contextwise.experiments.executors import ExecutorSettings
-from contextwise.experiments.run_set import FAST_TRAINING, Arm, with_identified_code
+from contextwise.experiments.run_set import FAST_TRAINING, Arm, with_identified_code, with_sections
 from contextwise.models.variant.code import is_variant
 from contextwise.training.settings import VariantSettings
 
@@ -88,7 +88,7 @@ class TrialSettings(Settings):
         description="training tokens of the reference's runs, one budget or several; those of the recipe if not given",
     )
     margin: float = Field(0.01, gt=0, description="the smallest difference that matters, nats per token")
-    confidence: float = Field(0.95, ge=0.5, lt=1, description="of all intervals together")
+    confidence: float = Field(0.95, ge=0.5, lt=1, description="of the intervals of all comparisons together")
     documents: Documents = Field(
         "fixed", description="decide about these held-out documents (fixed) or any like them (random)"
     )
@@ -98,7 +98,10 @@ class TrialSettings(Settings):
     seeds: int = Field(20, ge=2, description="the most seeds")
     first_seed: int = Field(0, ge=0)
     budget: float | None = Field(
-        None, gt=0, description="the most wall time of the whole trial: seconds, or 90s, 30m, 2h"
+        None,
+        gt=0,
+        description="the most wall time of the whole trial, as far as the timed steps foresee it: seconds, or 90s, 30m, 2h; "
+        "two seeds are trained in any case",
     )
     rates: RateSearch | None = Field(
         default_factory=RateSearch, description="search, fixed (each arm's own), or settings of the search"
@@ -137,7 +140,7 @@ class TrialSettings(Settings):
     @field_validator("recipe")
     @classmethod
     def _identified_recipe(cls, recipe: dict[str, Any]) -> dict[str, Any]:
-        return with_identified_code(recipe)
+        return with_identified_code(with_sections(recipe))
 
     @field_validator("tokens", mode="before", json_schema_input_type=int | list[int])
     @classmethod

@@ -22,7 +22,7 @@ import numpy as np
 import yaml
 
 from contextwise.base.config import read_yaml, validate
-from contextwise.base.errors import ConfigError, ContextwiseError, TrainingError
+from contextwise.base.errors import ConfigError, ContextwiseError, DataError, TrainingError
 from contextwise.base.estimates import count, duration
 from contextwise.base.files import atomic_write, exclusive, read_json, write_json
 from contextwise.base.progress import interruption
@@ -102,7 +102,16 @@ class Trial:
     def _kept_question(self) -> dict[str, Any]:
         """The question of the trial in the folder."""
         kept = validate(TrialSettings, read_yaml(self.path / RESOLVED), f"the trial {self.path}")
-        return {**kept.question(), "corpus": read_json(self.path / PLAN, "the trial's plan")["corpora"]}
+        return {**kept.question(), "corpus": self._kept(PLAN, "corpora")}
+
+    def _kept(self, file: str, name: str) -> Any:
+        """A value of a file of the folder; a DataError if it has none."""
+        values = read_json(self.path / file, f"the trial's {file}")
+        if not isinstance(values, dict) or name not in values:
+            raise DataError(
+                f"{self.path / file} is damaged: it has no {name}; begin the trial in another folder"
+            )
+        return values[name]
 
     def write(self, step_seconds: dict[str, float]) -> None:
         """Write the plan, then the settings: a plan beside other settings is measured again."""
@@ -134,7 +143,7 @@ class Trial:
     def lengths(self) -> list[Length]:
         """The length of each arm's runs: those fixed at the start, else from steps that are timed now."""
         if (self.path / RESULT).exists() or self._plan_fits():
-            step_seconds = read_json(self.path / PLAN, "the trial's plan")["step_seconds"]
+            step_seconds = self._kept(PLAN, "step_seconds")
             missing = [name for name in self.settings.arms if name not in step_seconds]
             if not missing:
                 return self.arms.lengths(step_seconds)
@@ -145,7 +154,9 @@ class Trial:
                 )
         self.arms.check_causality()
         rounds = TIMED_ROUNDS[self.settings.equal]
-        return self.arms.lengths(seconds_per_step(self.arms.recipes, rounds, self.settings.executor))
+        return self.arms.lengths(
+            seconds_per_step(self.arms.recipes, rounds, self.settings.executor.processes)
+        )
 
     def _plan_fits(self) -> bool:
         """Whether the folder has the plan of this question."""
@@ -159,11 +170,14 @@ class Trial:
         jobs = min(self.settings.executor.jobs, len(lengths))
         # The documents are scored one run after another.
         seed_seconds = sum(length.seconds / jobs + length.scoring for length in lengths)
-        shortest = [length for length in lengths if length.budget == self.arms.budgets[0]]
-        runs, share = 0, 0.0
+        shortest = self._shortest(lengths)
+        runs = widening_runs = 0
+        # A schedule that a run has no room for is refused here, before anything is written.
+        self.arms.run_set(lengths, self.settings.first_seed, {})
         if search is not None:
+            self.arms.search_runs(shortest, search.share, [SEARCH_SEED], search.factors[:1])
             runs = len(search.factors) * search.seeds * len(shortest)
-            share = search.share * len(search.factors) * search.seeds
+            widening_runs = 2 * search.widenings * search.seeds * len(shortest) * (len(search.factors) > 1)
         deviation, half, source = self._known_spread()
         plan = TrialPlan(
             lengths=lengths,
@@ -174,9 +188,11 @@ class Trial:
             seeds=self.settings.seeds,
             search_runs=runs,
             seed_seconds=seed_seconds,
-            search_seconds=share * sum(length.seconds for length in shortest) / jobs
-            + runs / len(shortest) / SEARCH_SHARE * sum(length.scoring for length in shortest),
-            search_flops=share * sum(length.flops for length in shortest),
+            widening_runs=widening_runs,
+            search_seconds=0 if search is None else self._search_seconds(shortest, len(search.factors)),
+            search_flops=0
+            if search is None
+            else search.share * search.seeds * len(search.factors) * sum(length.flops for length in shortest),
             budget=self.settings.budget,
             deviation=deviation,
             source=source,
@@ -191,6 +207,20 @@ class Trial:
                 f"{needed}; give more, shorter runs (--tokens), or --rates fixed"
             )
         return plan
+
+    def _shortest(self, lengths: list[Length]) -> list[Length]:
+        """The lengths at the smallest budget, at which the rates are searched."""
+        return [length for length in lengths if length.budget == self.arms.budgets[0]]
+
+    def _search_seconds(self, shortest: list[Length], factors: int) -> float:
+        """Wall time of the search's runs at so many factors, scoring included."""
+        search = self.settings.rates
+        assert search is not None
+        jobs = min(self.settings.executor.jobs, len(shortest) * factors)
+        each = sum(
+            search.share * length.seconds / jobs + length.scoring / SEARCH_SHARE for length in shortest
+        )
+        return factors * search.seeds * each
 
     @property
     def confidence(self) -> float:
@@ -240,7 +270,7 @@ class Trial:
             if self._plan_fits():
                 plan = self.plan()  # that of another process that has begun the trial meanwhile
             if (self.path / SECONDS).exists():
-                self._spent = read_json(self.path / SECONDS, "the time")["seconds"]
+                self._spent = self._kept(SECONDS, "seconds")
             per_step = {
                 each.arm: each.seconds / each.tokens * self.arms.recipes[each.arm].tokens_per_step
                 for each in plan.lengths
@@ -251,7 +281,7 @@ class Trial:
 
     def _run(self, plan: TrialPlan, on_look: Callable[[TrialResult], None]) -> TrialResult:
         settings, lengths = self.settings, plan.lengths
-        self._search(lengths)
+        self._search(lengths, 2 * plan.seed_seconds)
         longest = plan.seed_seconds
         for number in range(settings.seeds):
             interruption.check("stopped; the finished runs are kept; run the same command again to resume")
@@ -457,12 +487,16 @@ class Trial:
 
     # ---- learning rates ----
 
-    def _search(self, lengths: list[Length]) -> None:
-        """Choose the factor of each arm's rates; all arms get the same factors, and more on a side where one is at an edge."""
+    def _search(self, lengths: list[Length], reserve: float = 0.0) -> None:
+        """Choose the factor of each arm's rates; all arms get the same factors, and more on a side where one is at an edge.
+
+        Args:
+            reserve: wall time in seconds that a widening must leave of the budget.
+        """
         search = self.settings.rates
         if search is None:
             return
-        shortest = [each for each in lengths if each.budget == self.arms.budgets[0]]
+        shortest = self._shortest(lengths)
         factors = list(search.factors)
         losses: dict[tuple[str, float], float] = {}
         for widening in range(search.widenings + 1):
@@ -477,7 +511,7 @@ class Trial:
                 if len(factors) > 1
                 else []
             )
-            if not further or widening == search.widenings:
+            if not further or widening == search.widenings or not self._may_widen(shortest, further, reserve):
                 break
             factors = sorted([*factors, *further])
         self.factors = best
@@ -493,15 +527,33 @@ class Trial:
             for factor in factors
         ]
 
+    def _may_widen(self, shortest: list[Length], factors: list[float], reserve: float) -> bool:
+        """Whether the reference was trained with these factors before, or, before the first look, the budget has room."""
+        base = [length for length in shortest if length.arm == self.settings.baseline]
+        runs = map(
+            RunFolder, (path for each in self._search_runs(base, factors).values() for path in each.paths)
+        )
+        if all(run.finished or run.diverged for run in runs):
+            return True
+        if (self.path / RESULT).exists():
+            return False
+        needed = self._search_seconds(shortest, len(factors)) + reserve
+        return self.settings.budget is None or self.seconds + needed <= self.settings.budget
+
+    def _search_runs(
+        self, lengths: list[Length], factors: list[float]
+    ) -> dict[tuple[str, float, int], RunSet]:
+        search = self.settings.rates
+        assert search is not None
+        seeds = [SEARCH_SEED + number for number in range(search.seeds)]
+        return self.arms.search_runs(lengths, search.share, seeds, factors)
+
     def _train_rates(
         self, lengths: list[Length], factors: list[float], losses: dict[tuple[str, float], float]
     ) -> None:
         """Train the short runs of the factors that have no loss yet, and add their losses."""
-        search = self.settings.rates
-        assert search is not None
         missing = [factor for factor in factors if (lengths[0].arm, factor) not in losses]
-        seeds = [SEARCH_SEED + number for number in range(search.seeds)]
-        runs = self.arms.search_runs(lengths, search.share, seeds, missing)
+        runs = self._search_runs(lengths, missing)
         together = RunSet(self.path, [run for each in runs.values() for run in each.runs])
         self._train(together, may_diverge=True)  # a rate at which training diverges is no choice
         sums: dict[tuple[str, float], list[float]] = {}

@@ -16,7 +16,6 @@ from contextwise.base.files import read_json
 from contextwise.base.intervals import estimate_over_seeds
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation.generation import time_runs
-from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.timing import seconds_per_step
 from contextwise.reproductions.claims import below
 from contextwise.reproductions.item import Item, Outcome, registered
@@ -35,7 +34,7 @@ class Costs(TrainedModels):
     def measure(self, item: Item, folder: Path) -> Outcome:
         runs = self.trained(folder)
         recipes = {name: runs_of[0] for name, runs_of in self._recipes(folder).items()}
-        seconds = seconds_per_step(recipes, self.rounds, ExecutorSettings())
+        seconds = seconds_per_step(recipes, self.rounds)
         time_runs(
             [run for each in runs.values() for run in each], new_tokens=self.new_tokens, repeats=self.rounds
         )
