@@ -20,11 +20,12 @@ REPLACED = {
     "train:4096": "train:300",
     "131072": "512",
     "1_000_000": "2048",
-    "[200_000]": "[4096]",
-    "tokens_per_step: 2048": "tokens_per_step: 256",
+    "[100_000]": "[8192]",
+    "tokens_per_step: 1024": "tokens_per_step: 256",
+    "warmup_steps: 10": "warmup_steps: 2",
     "32_768": "1024",
     "[pico, nano]": "[pico]",
-    "[32, 64, 128, 256]": "[8, 16, 32, 64]",
+    "[8, 16, 64, 256]": "[8, 16, 32, 64]",
     "1e13": "1e10",
     "1024 ": "32 ",
 }
@@ -103,6 +104,9 @@ def test_every_block_runs_and_prints_what_the_tutorial_shows(
                 program, verb, rest = command.split(" ", 2)
                 assert program == "contextwise"
                 status, output, errors = contextwise(f"{verb} {small(rest)}", *ADDED.get(verb, []))
+                if verb == "plan" and status == 2:
+                    assert "the sweep" in errors  # of seconds: it determines nothing, and the plan says so
+                    continue
                 assert status == 0, f"{command}\n{errors}"
                 if verb == "generate":
                     continue  # another model, another text
