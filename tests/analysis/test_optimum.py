@@ -1,6 +1,7 @@
 """The best context for a budget: against slow computation, by hand, and on a law whose optimum is known."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -171,8 +172,10 @@ def test_what_is_within_the_noise_is_said(losses: tuple[float, ...], words: str)
     found = [cell(64 << i, loss) for i, loss in enumerate(losses)]
     best = min(found, key=lambda cell: cell.loss)
     differences = {c.context: plus_minus(c.loss - best.loss, 0.003) for c in found if c is not best}
-    optimum = Optimum(best, True, (), size_optima(found, PLANNED)["pico"].edge, differences)
+    optimum = Optimum(best, True, (), size_optima(found, PLANNED)["pico"].edge, differences, (64, 512))
     assert words in optimum.sentence()
+    further = replace(optimum, edge="", ends=(32, 1024))  # which were not measured at this budget
+    assert "was tried" not in further.sentence() and "does not show" not in further.sentence()
 
 
 def cell(context: int, loss: float, size: str = "pico") -> Cell:

@@ -10,13 +10,12 @@ from contextwise.analysis.scaling.observations import read_observations
 from contextwise.analysis.sweep_points import sweep_points
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
-from contextwise.base.runs import RunFolder
 from contextwise.experiments.scheduling import LiveTable, schedule
 from contextwise.experiments.sweep import Sweep, SweepRecipe
 from contextwise.training import load_recipe, train
 from sweeping import InProcess, sweep_values, timeless
 
-STEPS = {"data.context": [16, 32], "training.steps": [6, 9, 12]}
+STEPS = {"data.context": [16, 32], "training.steps": [6, 12]}
 
 
 @pytest.fixture
@@ -44,57 +43,53 @@ def finished(settings, monkeypatch):
 
 def test_every_budget_is_a_finished_run_that_shares_its_beginning(decaying, tmp_path, monkeypatch):
     sweep, started = finished(decaying(), monkeypatch)
-    trunks = [run for run in sweep.plan if run.trunk_tokens == 0]
-    assert [(run.context, run.steps) for run in trunks] == [(16, 12), (32, 12)]
-    assert {started.index(run.id) for run in trunks} == {0, 1}
+    assert [(run.context, run.steps, run.trunk_tokens // 128) for run in sweep.plan] == [
+        (16, 6, 3),
+        (16, 12, 0),
+        (32, 6, 3),
+        (32, 12, 0),
+    ]
+    assert {run.id for run in sweep.plan if run.trunk_tokens == 0} == set(started[:2])
+    recipes = {run.id: run.recipe() for run in sweep.runs}
     for run in sweep.plan:
-        (recipe,) = (each.recipe() for each in sweep.runs if each.id == run.id)
-        alone = load_recipe(
-            recipe, {"training.trunk": None, "training.branches": []}, tmp_path / "alone" / run.id
-        )
-        weights = [
-            load_file(folder.path / "model/model.safetensors")
-            for folder in (train(alone), sweep.run_folder(run.id))
-        ]
-        assert all(equal(weights[0][name], weights[1][name]) for name in weights[0])
-        rows = [RunFolder(path).metrics("curve") for path in (alone.folder, sweep.run_folder(run.id).path)]
-        assert timeless(rows[0]) == timeless(rows[1])
-        summary = sweep.run_folder(run.id).summary()
-        assert summary.get("trunk", {"tokens": 0})["tokens"] == run.trunk_tokens
-        assert summary["flops"] == pytest.approx(run.flops, rel=1e-12)
-    # The trunks' 12 steps, and the 3 and 5 of their branches' decays.
-    assert sweep.tokens == 128 * 2 * (12 + 3 + 5)
-    assert sweep.flops == pytest.approx(sum(run.flops for run in trunks) * (12 + 3 + 5) / 12, rel=1e-9)
+        folder = sweep.run_folder(run.id)
+        assert folder.summary().get("trunk", {"tokens": 0})["tokens"] == run.trunk_tokens
+        assert folder.summary()["flops"] == pytest.approx(run.flops, rel=1e-12)
+        if run.trunk_tokens:  # bit for bit a run of its own
+            alone = train(load_recipe(recipes[run.id], {"training.trunk": None}, tmp_path / "alone" / run.id))
+            a, b = (load_file(each.path / "model/model.safetensors") for each in (alone, folder))
+            assert all(equal(a[name], b[name]) for name in a)
+            assert timeless(alone.metrics("curve")) == timeless(folder.metrics("curve"))
+    # The trunks' 12 steps, and the 3 of their branches' decays.
+    assert sweep.tokens == 128 * 2 * (12 + 3)
+    assert sweep.flops == pytest.approx(sum(run.own_flops for run in sweep.plan), rel=1e-12)
+    assert sum(run.own_flops / run.flops * run.steps for run in sweep.plan) == pytest.approx(2 * (12 + 3))
     assert all(state.share == 1 for state in sweep.states())
 
     points = sweep_points(sweep.path)
-    assert [(point.context, point.step) for point in points] == [(c, s) for c in (16, 32) for s in (6, 9, 12)]
+    assert [(point.context, point.step) for point in points] == [(16, 6), (16, 12), (32, 6), (32, 12)]
     observed = read_observations(sweep.path)
     assert len(observed.runs) == 2 and observed.left_out == 0 and not observed.constant_rate
 
-
-def test_a_branch_that_has_not_finished_is_no_point(decaying, monkeypatch):
-    sweep, started = finished(decaying({"data.context": [16], "training.steps": [6, 12]}), monkeypatch)
-    sweep.run_folder(started[1]).summary_file.unlink()
-    assert [point.step for point in sweep_points(sweep.path)] == [12]
-
-
-def test_a_shorter_budget_that_comes_later_is_trained_whole(decaying, monkeypatch):
-    """The trunk has finished, and has no checkpoint where this run begins to decay."""
-    finished(decaying({"data.context": [16], "training.steps": [6, 12]}), monkeypatch)
-    grown, started = finished(decaying({"data.context": [16], "training.steps": [6, 9, 12]}), monkeypatch)
-    assert [(run.steps, run.trunk_tokens) for run in grown.plan] == [(6, 3 * 128), (9, 0), (12, 0)]
-    assert started == [grown.plan[1].id]
+    # A budget that comes later is trained whole: the trunk has no checkpoint where it begins to decay.
+    grown = Sweep.planned(decaying({**STEPS, "training.steps": [6, 9, 12]}))
+    assert [run.trunk_tokens // 128 for run in grown.plan] == [3, 0, 0, 3, 0, 0]
+    # A branch that has not finished is no point.
+    sweep.run_folder(sweep.plan[0].id).summary_file.unlink()
+    assert [(point.context, point.step) for point in sweep_points(sweep.path)] == [
+        (16, 12),
+        (32, 6),
+        (32, 12),
+    ]
 
 
-def test_all_cells_have_the_same_flops_to_half_a_step(decaying, monkeypatch):
+def test_all_cells_have_the_same_flops_to_half_a_step(decaying):
     budgets = [1e8, 2e8]
     grid = {"model.width": [16, 32], "data.context": [16, 64], "training.flops": budgets}
-    sweep, _ = finished(decaying(grid, warmup_steps=1), monkeypatch)
+    sweep = Sweep.planned(decaying(grid, warmup_steps=1))
     assert len(sweep.plan) == 8
     for run, budget in zip(sweep.plan, 4 * budgets, strict=True):
         assert abs(run.flops - budget) <= run.flops / run.steps / 2 * (1 + 1e-9)
-        assert sweep.run_folder(run.id).summary()["flops"] == pytest.approx(run.flops, rel=1e-12)
     assert {run.steps for run in sweep.plan if run.size.endswith("width32-heads2")} != {
         run.steps for run in sweep.plan if run.size.endswith("width16-heads2")
     }

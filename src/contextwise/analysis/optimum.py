@@ -131,6 +131,7 @@ class Optimum:
         unmeasured: contexts (of an overall optimum: sizes) next to it that were not measured at this budget.
         edge: ``shortest`` or ``longest`` if no shorter or longer context was tried; else empty.
         differences: other context of the size -> its loss minus the optimum's, paired; without an interval if none is known.
+        ends: the shortest and the longest context that the size was or will be trained with.
     """
 
     cell: Cell
@@ -138,6 +139,7 @@ class Optimum:
     unmeasured: tuple[int | str, ...]
     edge: str
     differences: Mapping[int, Estimate] = field(default_factory=dict, compare=False, repr=False)
+    ends: tuple[int, int] = field(default=(0, 0), compare=False, repr=False)
 
     @property
     def within_noise(self) -> tuple[int, ...]:
@@ -157,9 +159,8 @@ class Optimum:
                 f"{size}: lowest at {best}, but {contexts_listed(missing)} was not measured at this budget, so no optimum is "
                 "drawn."
             )
-        tried = sorted([*self.differences, self.cell.context])
-        if {tried[0], tried[-1]} <= {*noise, self.cell.context}:
-            ends = [context for context in (tried[0], tried[-1]) if context != self.cell.context]
+        if set(self.ends) <= {*noise, self.cell.context}:
+            ends = [context for context in self.ends if context != self.cell.context]
             return (
                 f"{size}: the sweep does not show which context is best here; {best} has the lowest loss, but "
                 f"{contexts_listed(ends)} {'are' if len(ends) > 1 else 'is'} within its noise."
@@ -173,7 +174,7 @@ class Optimum:
             difference = self.differences[second]
             known = "" if difference.low is None else f" ± {difference.value - difference.low:.4f}"
             words.append(f"{in_tokens(second)} is {difference.value:.4f}{known} behind")
-        named = {tried[0]: "shortest", tried[-1]: "longest"}
+        named = dict(zip(self.ends, ("shortest", "longest"), strict=True))
         edge = next((named[context] for context in (self.cell.context, *noise) if context in named), "")
         if self.edge:
             words[-1] += f"; it is the {edge} that was tried, the true optimum may be beyond"
@@ -363,7 +364,8 @@ def size_optima(measured_cells: Sequence[Cell], planned: Mapping[str, Sequence[i
         missing = [context for context in _beside(contexts, index) if context not in measured]
         edge = "shortest" if index == 0 else "longest" if index == len(contexts) - 1 else ""
         differences = _differences(best, [cell for cell in own if cell is not best])
-        optima[size] = Optimum(best, not missing, tuple(missing), edge, differences)
+        ends = contexts[0], contexts[-1]
+        optima[size] = Optimum(best, not missing, tuple(missing), edge, differences, ends)
     return optima
 
 
