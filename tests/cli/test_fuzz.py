@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("fuzz")
     write_documents(folder / "text.jsonl", 12)
-    prepare_corpus(folder / "text.jsonl", "bytes", folder / "corpus", validation=0.3)
+    prepare_corpus(folder / "text.jsonl", "bytes", folder / "corpus", validation=0.5)
     train(Recipe.model_validate(small_recipe(folder) | {"output": str(folder / "run")}))
     save_model(folder / "model", small_gpt2())
     return folder
@@ -50,17 +50,40 @@ def small_recipe(folder: Path) -> dict[str, Any]:
     return values | {"seed": 3, "objective": {"name": "causal"}}
 
 
+def small_sweep(folder: Path) -> dict[str, Any]:
+    recipe = small_recipe(folder)
+    base = {name: recipe[name] for name in ("data", "model", "training")}
+    base["training"] = base["training"] | {"steps": None, "curve_tokens": 64}
+    del base["data"]["context"]
+    grid = {"data.context": [8, 16], "training.tokens": [256, 512], "seed": [0, 1]}
+    return {"name": "tiny", "base": base, "grid": grid, "learning_rate": "fixed"}
+
+
+def small_trial(folder: Path) -> dict[str, Any]:
+    recipe = small_recipe(folder)
+    shared = {name: recipe[name] for name in ("data", "model", "training")}
+    shared["model"]["context_predictor"] = None
+    corpus = shared["data"].pop("corpus")
+    arms = {"gpt2": None, "slower": ["training.learning_rate=1e-4"], "contextlm": "contextlm"}
+    values = {"corpus": corpus, "arms": arms, "recipe": shared, "tokens": [256, 512], "seeds": 3}
+    return values | {"rates": {"factors": [0.5, 1.0]}, "margin": 0.01, "equal": "tokens", "budget": "5m"}
+
+
 @pytest.mark.parametrize("rounds", ROUNDS)
-def test_mutated_recipes(folder: Path, tmp_path: Path, rounds: int) -> None:
-    draw, problems = random.Random(1), []
+@pytest.mark.parametrize("verb", ["train", "sweep", "trial"])
+def test_mutated_recipes(folder: Path, tmp_path: Path, verb: str, rounds: int) -> None:
+    draw, problems = random.Random(verb), []
     before = tree(folder)
+    values = {"train": small_recipe, "sweep": small_sweep, "trial": small_trial}[verb](folder)
+    words = [] if verb == "train" else ["--dry-run"]
     for number in range(rounds):
         recipe, out = tmp_path / "recipe.yaml", tmp_path / f"out-{number}"
-        text = yaml.safe_dump(mutated_values(small_recipe(folder), draw), allow_unicode=True).encode()
-        recipe.write_bytes(text if draw.random() < 0.8 else mutated_bytes(text, draw))
-        ended = run(["train", str(recipe), "--out", str(out)], tmp_path)
+        chosen = mutated_values(values, draw) if number else values  # the first is sound
+        text = yaml.safe_dump(chosen, allow_unicode=True).encode()
+        recipe.write_bytes(text if not number or draw.random() < 0.8 else mutated_bytes(text, draw))
+        ended = run([verb, str(recipe), "--out", str(out), *words], tmp_path)
         # Status 1: it trained, and the loss was no finite number.
-        if (problem := ended.problem((0, 1, 2))) is not None:
+        if (problem := ended.problem((0, 1, 2) if number else (0,))) is not None:
             problems.append(f"{recipe.read_bytes()!r}\n{problem}")
         if (
             ended.status == 2

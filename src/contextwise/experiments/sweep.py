@@ -170,7 +170,8 @@ class SweepRecipe(Settings):
     def values(self, setting: str) -> list[Any]:
         """The values that a setting takes in the grid, in its order; none if it is no axis."""
         points = [point for name, values in self.grid.items() for point in axis_points(name, values)]
-        return list(dict.fromkeys(point[setting] for point in points if setting in point))
+        values = [point[setting] for point in points if setting in point]
+        return [value for i, value in enumerate(values) if value not in values[:i]]  # lists have no hash
 
     @property
     def longest(self) -> int | None:
