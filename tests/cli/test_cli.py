@@ -306,3 +306,15 @@ def test_lists_and_refusals_import_neither_torch_nor_transformers(tmp_path: Path
     )
     done = run(sys.executable, "-c", code)
     assert done.returncode == 0, done.stderr
+
+
+def test_tab_completes_verbs_and_options():
+    code = (
+        "import os, sys\nfrom contextwise import cli\nsys.argv = ['contextwise']\n"
+        "os.environ |= {'_CONTEXTWISE_COMPLETE': 'complete_bash'}\n"
+        "for words in ('contextwise tr', 'contextwise trial --se'):\n"
+        "    os.environ |= {'COMP_WORDS': words, 'COMP_CWORD': str(words.count(' '))}\n"
+        "    try:\n        cli.main()\n    except SystemExit as end:\n        assert end.code == 0\n"
+    )
+    done = run(sys.executable, "-c", code)
+    assert done.stdout.split() == ["train", "transfer", "trial", "--seeds", "--set"], done.stderr

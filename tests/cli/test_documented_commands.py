@@ -9,7 +9,7 @@ import typer
 from contextwise import cli
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "AGENTS.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMMAND = re.compile(r"^(?:    |\$ )contextwise ((?:[^\n]|(?<=\\)\n)+)", re.MULTILINE)
 
 
