@@ -242,6 +242,7 @@ def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_trial_of_variants_is_stopped_resumed_and_continued(
     corpus_folder, tmp_path, models, stop_at, untimed
 ):

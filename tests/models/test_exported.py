@@ -17,11 +17,10 @@ FAMILIES_AND_OPTIONS = {
 @pytest.mark.parametrize(
     ("name", "padded"),
     [
-        ("gpt2", False),
         ("gpt2", True),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
-            for case in product(["llama", "attention"], [False, True])
+            for case in [("gpt2", False), *product(["llama", "attention"], [False, True])]
         ),
     ],
 )

@@ -137,7 +137,7 @@ def test_prefix_and_suffix_keep_their_least_lengths(letters, split):
     )
     words, corpus = vocabulary(objective, letters), of_texts(["abcdefghij", "abcdefg", "abcdefgh"], letters)
     cuts = []
-    for epoch in range(800):
+    for epoch in range(400):
         documents, arrangement = rewritten(objective, corpus, words, epoch)
         ids = documents.document(0).tolist()
         first = ids.index(arrangement.suffix) - 1
@@ -147,7 +147,7 @@ def test_prefix_and_suffix_keep_their_least_lengths(letters, split):
         assert len(documents.document(2)) == 12
     drawn, counts = np.unique(cuts, axis=0, return_counts=True)
     assert drawn.tolist() == [[a, b] for a in range(3, 7) for b in range(a, 7)]
-    assert chisquare(counts, [800 * (1 if a == b else 2) / 16 for a, b in drawn.tolist()]).pvalue > CHANCE
+    assert chisquare(counts, [400 * (1 if a == b else 2) / 16 for a, b in drawn.tolist()]).pvalue > CHANCE
 
 
 def test_windows_are_cut_from_the_rewritten_documents(corpus, known):
