@@ -113,6 +113,14 @@ def test_scale_and_copies_change_no_dimension():
     assert further_dimensions(1e3 * x) == pytest.approx(further_dimensions(copied), rel=1e-6)
 
 
+def test_points_that_are_nearly_copies_change_no_dimension():
+    """Far from the origin, where distances are small beside the points."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(300, 30)) + 50
+    copied = np.concatenate([x, x[:100] + 1e-7 * draw.normal(size=(100, 30))])
+    assert further_dimensions(copied) == pytest.approx(further_dimensions(x), rel=1e-4)
+
+
 def test_few_points_have_no_dimension():
     with pytest.raises(DataError, match="need 100 different points, and there are 99"):
         further_dimensions(np.concatenate([gaussian(99, np.eye(2))] * 2))

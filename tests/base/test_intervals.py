@@ -18,6 +18,7 @@ from contextwise.base.intervals import (
     resampled_ratios,
     seed_interval,
     wilson,
+    with_seeds,
 )
 
 
@@ -70,6 +71,18 @@ def test_seeds_and_documents_add_their_squared_half_widths():
     assert both.high - both.value == pytest.approx(np.hypot(*halves))
     assert (both.method, both.documents, both.seeds) == ("t", 80, 2)
     assert both.basis == "t over 2 seeds and 80 documents"
+
+
+def test_the_seeds_part_is_added_to_any_interval_over_documents():
+    over_documents = Estimate(0.2, 0.1, 0.25, method="bootstrap", documents=9)
+    both = with_seeds(over_documents, np.array([0.19, 0.21]))
+    half = (
+        12.7062 * 0.01
+    )  # t of one degree of freedom, times the standard error of two values that differ by 0.02
+    assert both.limits == pytest.approx((0.2 - np.hypot(0.1, half), 0.2 + np.hypot(0.05, half)), rel=1e-4)
+    assert (both.value, both.documents, both.seeds) == (0.2, 9, 2)
+    assert with_seeds(over_documents, np.array([0.2])) == over_documents
+    assert not with_seeds(Estimate(0.2), np.array([0.19, 0.21])).has_interval
 
 
 def test_a_difference_of_ratios_is_paired_by_document():

@@ -6,7 +6,7 @@ from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.data import prepare_corpus
 from contextwise.experiments.cost import cost_of
-from contextwise.reproductions.claims import Verdict, undecided
+from contextwise.reproductions.claims import Claim
 from contextwise.reproductions.item import Item, Scale, measure_at
 from contextwise.reproductions.models import TrainedModels
 from shipped import ALL_ITEMS
@@ -102,8 +102,11 @@ def test_the_documents_hours_imply_a_credible_use_of_its_gpus(tmp_path):
         assert 0.3 < cost.flops / (item.gpu_hours[name] * 3600 * 312e12) < 0.6
 
 
-def test_one_seed_decides_no_difference_of_models():
-    one, two = (validate(TrainedModels, settings(seeds=seeds), "the settings") for seeds in ([0], [0, 1]))
-    for verdict in (Verdict(True), Verdict(False)):
-        assert two.over_seeds(verdict) == verdict
-        assert one.over_seeds(verdict) == undecided("one seed decides no difference of models")
+def test_one_seed_decides_nothing_about_trained_models():
+    for holds in (True, False):
+        claim = Claim("a is better", holds, "by 1")
+        assert claim.over_seeds(2) == claim
+        one = "by 1; one seed decides nothing about trained models"
+        assert claim.over_seeds(1) == Claim("a is better", None, one)
+    open_ = Claim("a is better", None, "the interval contains 0")
+    assert open_.over_seeds(1) == open_

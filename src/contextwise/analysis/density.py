@@ -129,23 +129,28 @@ def further_dimensions(features_ND: Any, most: int = 2000) -> dict[str, float]:
       bounded from below); over D halved up to four times.
 
     Args:
-        features_ND: (N, D) points; copies of a point are left out.
+        features_ND: (N, D) points; copies of a point are left out, and points as near to one as float32 resolves.
         most: number of points that are used, the first ones; all pairs are compared.
 
     Raises:
         DataError: fewer than 100 different points.
     """
     x_ND = torch.unique(_points(features_ND)[:most], dim=0)
-    x_ND = x_ND[torch.randperm(len(x_ND), generator=torch.Generator().manual_seed(0))]
-    if len(x_ND) < _LEAST_POINTS:
+    resolution = torch.finfo(torch.float32).eps * x_ND.norm(dim=1).max()  # features are measured in float32
+    x_ND = x_ND - x_ND.mean(0)  # cdist loses distances that are short beside the norms
+    distances_NN = torch.cdist(x_ND, x_ND)
+    distances_NN = torch.maximum(distances_NN, distances_NN.mT)  # equal up to rounding
+    different = (~(distances_NN < resolution).tril(-1).any(1)).nonzero()[:, 0]
+    if len(different) < _LEAST_POINTS:
         raise DataError(
-            f"dimensions by distances need {_LEAST_POINTS} different points, and there are {len(x_ND)}"
+            f"dimensions by distances need {_LEAST_POINTS} different points, and there are {len(different)}"
         )
-    distances_NN = torch.cdist(x_ND, x_ND).fill_diagonal_(math.inf)
+    order = different[torch.randperm(len(different), generator=torch.Generator().manual_seed(0))]
+    distances_NN = distances_NN[order][:, order].fill_diagonal_(math.inf)
     near_NK = distances_NN.topk(_NEIGHBOURS, dim=1, largest=False).values
-    kept = int(0.9 * len(x_ND))
+    kept = int(0.9 * len(order))
     ratios = (near_NK[:, 1] / near_NK[:, 0]).log().sort().values[:kept]
-    levels = -torch.log1p(-torch.arange(1, kept + 1) / len(x_ND))
+    levels = -torch.log1p(-torch.arange(1, kept + 1) / len(order))
     inverse_N = (near_NK[:, -1:] / near_NK[:, :-1]).log().mean(1)
     radii = near_NK[:, [_NEIGHBOURS // 2 - 1, _NEIGHBOURS - 1]].median(0).values
     pairs = torch.stack([(distances_NN < radius).sum() for radius in radii])

@@ -26,6 +26,7 @@ difference is two blocks, a and -b.
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -187,6 +188,21 @@ def estimate_over_seeds(a_S: np.ndarray, b_S: np.ndarray, paired: bool) -> Estim
     low, high = seed_interval(blocks, weight) or (None, None)
     seeds = min(len(a_S), len(b_S))
     return Estimate(float(a_S.mean() - b_S.mean()), low, high, method="t", seeds=seeds)
+
+
+def with_seeds(over_documents: Estimate, values_S: np.ndarray) -> Estimate:
+    """An estimate over documents with the part of the seeds added to its interval, by the squares of their half-widths.
+
+    Args:
+        values_S: the value with each seed alone; with one seed the estimate stays as it is.
+    """
+    low, high = over_documents.limits
+    if len(values_S) < 2 or not over_documents.has_interval:
+        return over_documents
+    half = Part(float(np.var(values_S, ddof=1)) / len(values_S), len(values_S) - 1).half_width
+    value = over_documents.value
+    limits = value - math.hypot(value - low, half), value + math.hypot(high - value, half)
+    return replace(over_documents, low=limits[0], high=limits[1], seeds=len(values_S))
 
 
 def _value(blocks: list[np.ndarray], weights_N: np.ndarray) -> float:

@@ -84,6 +84,12 @@ class Claim:
         """A claim with its verdict; the reason of an undecided one follows the evidence."""
         return cls(text, verdict.holds, "; ".join(part for part in (evidence, verdict.reason) if part))
 
+    def over_seeds(self, seeds: int) -> "Claim":
+        """The claim about models that were trained with so many seeds; undecided with one, whose interval covers no other."""
+        if seeds >= LEAST_SEEDS or self.holds is None:
+            return self
+        return Claim.of(self.text, undecided("one seed decides nothing about trained models"), self.evidence)
+
     def without_refutation(self, reason: str) -> "Claim":
         """The claim, undecided where it would not hold."""
         if self.holds is not False:

@@ -20,17 +20,7 @@ from contextwise.experiments.cost import RunCost, cost_of
 from contextwise.experiments.run_set import RunSet, RunSetSettings
 from contextwise.models.loading import model_folder
 from contextwise.models.sizes import readable_count
-from contextwise.reproductions.claims import (
-    LEAST_SEEDS,
-    Better,
-    Claim,
-    Growing,
-    Verdict,
-    below,
-    check_names,
-    higher,
-    undecided,
-)
+from contextwise.reproductions.claims import Better, Claim, Growing, below, check_names, higher
 from contextwise.reproductions.item import CorpusMeasure, Item, Outcome, registered
 from contextwise.reproductions.tables import seeds_behind, table_of
 
@@ -130,14 +120,6 @@ class TrainedModels(CorpusMeasure):
         """The number of seeds behind a mean, in words."""
         return seeds_behind(len(self.seeds))
 
-    def over_seeds(self, verdict: Verdict) -> Verdict:
-        """The verdict on models that were trained; undecided with one seed, whose interval covers no other."""
-        return (
-            verdict
-            if len(self.seeds) >= LEAST_SEEDS
-            else undecided("one seed decides no difference of models")
-        )
-
     @property
     def others(self) -> list[str]:
         """The models that are compared to the reference."""
@@ -170,16 +152,14 @@ class TrainedModels(CorpusMeasure):
         claims = []
         for better in self.claims:
             difference = difference_between(comparison, better.better, better.than)
-            claims.append(
-                better.decided(self.over_seeds(below(difference)), f": {difference:+.3f} nats per token")
-            )
+            claims.append(better.decided(below(difference), f": {difference:+.3f} nats per token"))
         if self.growing is not None:
             gains = [difference_between(comparison, *pair) for pair in self.growing.pairs]
             named = zip(self.growing.pairs, gains, strict=True)
             evidence = "; ".join(f"{name} minus {than}: {gain:+.3f}" for (name, than), gain in named)
             # The last pair's gain is larger than the first pair's: decided where their intervals do not overlap.
-            verdict = self.over_seeds(higher(gains[0], gains[-1]))
-            claims.append(Claim.of(self.growing.text, verdict, evidence))
+            claims.append(Claim.of(self.growing.text, higher(gains[0], gains[-1]), evidence))
+        claims = [claim.over_seeds(len(self.seeds)) for claim in claims]
         return Outcome(tables, claims, {"comparison": figures}, paths)
 
 

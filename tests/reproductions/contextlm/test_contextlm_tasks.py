@@ -9,7 +9,12 @@ import pytest
 
 from contextwise.base.config import validate
 from contextwise.data import prepare_corpus
-from contextwise.reproductions.contextlm.table_5_long_tasks import OVERALL, LongTaskScores, levels_of
+from contextwise.reproductions.contextlm.table_5_long_tasks import (
+    OVERALL,
+    LongTaskScores,
+    levels_of,
+    with_each_seed,
+)
 from contextwise.reproductions.contextlm.tables_1_2_3_12_harness import (
     NORMAL,
     Average,
@@ -193,6 +198,27 @@ def test_models_stand_side_by_side_and_are_paired_by_document():
     own = levels["QA"].estimate(0)
     assert own.high - own.low > 0.3
     assert levels[OVERALL].gain(0, 1).value == pytest.approx((0.05 + 0.5) / 2)
+
+
+@pytest.mark.parametrize(("gains", "holds"), [((0.2, 0.201), True), ((0.1, 0.3), None)])
+def test_the_gain_of_long_tasks_covers_the_seeds(corpus, gains, holds):
+    """Two seeds that agree, and two that do not: the mean over them gains as much at every document."""
+    draw = np.random.default_rng(0)
+    own = draw.uniform(0, 0.5, 12)
+    a = [[row_of("one", f"d{i}", own[i]) for i in range(12)]] * 2
+    b = [[row_of("one", f"d{i}", own[i] + gain + 0.05 * (i % 2)) for i in range(12)] for gain in gains]
+    levels = with_each_seed({"a": a, "b": b}, {"one": "QA"}, 0)[OVERALL]
+    values = settings(corpus, files=["x"], visible=[48], seeds=[0, 1])
+    measure = validate(LongTaskScores, values, "the settings")
+    over_documents = levels[0].gain(0, 1)
+    half = 12.7062 * (gains[1] - gains[0]) / 2
+    gain = measure._gain(levels, "b", "a")
+    assert gain.high - gain.value == pytest.approx(
+        np.hypot(over_documents.high - over_documents.value, half), rel=1e-3
+    )
+    assert over_documents.low > 0
+    (claim,) = measure._claims(levels, 48)
+    assert claim.holds is holds
 
 
 def test_long_tasks_in_miniature(corpus, tmp_path):

@@ -9,6 +9,8 @@ from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.data import prepare_corpus
 from contextwise.experiments.cost import costs_of
+from contextwise.reproductions.claims import Verdict
+from contextwise.reproductions.cue import tables_3_to_6_perplexity
 from contextwise.reproductions.cue.tables_3_to_6_perplexity import (
     CuePartitions,
     CuePerplexity,
@@ -67,6 +69,13 @@ def test_how_much_of_a_gain_is_kept():
     assert kept.value == pytest.approx(exact)
     # All articles are alike, so there is nothing uncertain.
     assert (kept.low, kept.high) == pytest.approx((exact, exact))
+    # Two seeds whose mean is the same row.
+    lower, higher = ([share * nats for nats in part.nats[0]] for share in (0.9, 1.1))
+    base, best = (Scored(np.repeat(row.nats, 2, axis=0), row.targets) for row in (base, best))
+    both = kept_gain(Scored(np.array([lower, higher]), part.targets), base, best)
+    shares = [(np.exp(2) - np.exp(loss)) / (np.exp(2) - np.exp(1)) for loss in (1.35, 1.65)]
+    assert both.value == pytest.approx(exact)
+    assert both.high - both.value == pytest.approx(12.7062 * abs(shares[0] - shares[1]) / 2, rel=1e-4)
 
 
 def test_relative_perplexity_is_that_of_the_mean_loss():
@@ -194,7 +203,7 @@ def item():
     )
 
 
-def test_a_table_in_miniature_is_that_of_the_evaluations(news, tmp_path):
+def test_a_table_in_miniature_is_that_of_the_evaluations(news, tmp_path, monkeypatch):
     measure = validate(CuePerplexity, settings(*news), "the settings")
     outcome = measure.measure(item(), tmp_path)
     names = [path.name.rpartition("-")[0] for path in outcome.runs]
@@ -207,9 +216,15 @@ def test_a_table_in_miniature_is_that_of_the_evaluations(news, tmp_path):
     assert figures["losses"]["both"]["value"] != figures["losses"]["withheld"]["value"]
     assert outcome.plots[0].levels["LM"] == pytest.approx(np.exp(figures["losses"]["alone"]["value"]))
     assert "the document has 85%" in outcome.claims[1].evidence
+    for name in ("above", "below"):
+        monkeypatch.setattr(tables_3_to_6_perplexity, name, lambda *_: Verdict(True))
     # Again: nothing is trained or scored anew, and the numbers are the same.
     before = {path: path.stat().st_mtime_ns for path in evaluation.rglob("*")}
-    assert measure.measure(item(), tmp_path).figures == figures
+    again = measure.measure(item(), tmp_path)
+    assert again.figures == figures
+    # One seed decides nothing, whatever the intervals over articles say.
+    assert [claim.holds for claim in again.claims] == [None, None]
+    assert all("one seed decides nothing" in claim.evidence for claim in again.claims)
     assert before == {path: path.stat().st_mtime_ns for path in evaluation.rglob("*")}
 
 

@@ -138,7 +138,8 @@ def continual(tmp_path, **changes):
 def test_what_is_forgotten_and_what_holds_it(tmp_path):
     measure = continual(tmp_path)
     outcome = measure.measure(item(), tmp_path / "out")
-    assert [claim.holds for claim in outcome.claims] == [True, True, True]
+    assert [claim.holds for claim in outcome.claims] == [None] * 3
+    assert all("one seed decides nothing" in claim.evidence for claim in outcome.claims)
     assert set(outcome.figures) == {"plain", "half", "slowly"}
     assert (
         len(outcome.runs) == 4 and [plot.x for plot in outcome.plots] == ["tokens of continued training"] * 2

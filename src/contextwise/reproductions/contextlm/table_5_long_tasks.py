@@ -1,8 +1,8 @@
 """Trained models on long tasks, read beyond their trained context with dynamic NTK (ContextLM, Section 4.1, Table 5).
 
 Every model answers the same questions. Scores are averaged over seeds at each question, over the questions of a data set, over
-the data sets of a group and over the groups, as LongBench does. Intervals are over documents, and paired: the scores of all
-models for a document stay together (:mod:`contextwise.evaluation.measures.long_tasks.results`).
+the data sets of a group and over the groups, as LongBench does. Intervals of differences are over documents and seeds, and
+paired: the scores of all models for a document stay together (:mod:`contextwise.evaluation.measures.long_tasks.results`).
 
 Legend of shapes: Q questions, M models.
 """
@@ -16,6 +16,7 @@ from pydantic import Field, field_validator
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import FEWEST_DOCUMENTS, Estimate
+from contextwise.base.intervals import with_seeds
 from contextwise.base.tables import Table
 from contextwise.evaluation.measures.long_tasks import LongBench, read_range
 from contextwise.evaluation.measures.long_tasks.items import chosen_items
@@ -58,11 +59,13 @@ class LongTaskScores(TrainedModels):
         summary = next(iter(results.values()))[0].summary
         rows = {name: [result.rows_of("answers") for result in seeds] for name, seeds in results.items()}
         groups = {name: about["group"] for name, about in summary["datasets"].items()}
-        by_visible = {visible: levels_of(rows, groups, i) for i, visible in enumerate(summary["visible"])}
+        by_visible = {
+            visible: with_each_seed(rows, groups, i) for i, visible in enumerate(summary["visible"])
+        }
         tables = [self._table(visible, levels, summary) for visible, levels in by_visible.items()]
         largest = max(by_visible)
         scores = {
-            visible: {g: {name: level.estimate(i) for i, name in enumerate(self.models)} for g, level in levels.items()}
+            visible: {g: {name: level.estimate(i) for i, name in enumerate(self.models)} for g, (level, *_) in levels.items()}
             for visible, levels in by_visible.items()
         }  # fmt: skip
         figures = {"scores": scores, "groups": groups}
@@ -88,40 +91,49 @@ class LongTaskScores(TrainedModels):
         chosen_items(self.files, lengths, self.limit, self.new_tokens)
         return settings
 
-    def _gain(self, level: Level, name: str, than: str) -> Estimate:
+    def _gain(self, levels: list[Level], name: str, than: str) -> Estimate:
+        """Score of one model minus that of another; ``levels``: of the mean over seeds, then of each seed."""
         index = list(self.models).index
-        return level.gain(index(than), index(name))
+        mean, *of_seeds = (level.gain(index(than), index(name)) for level in levels)
+        return with_seeds(mean, np.array([gain.value for gain in of_seeds]))
 
-    def _table(self, visible: int, levels: dict[str, Level], summary: dict[str, Any]) -> Table:
+    def _table(self, visible: int, levels: dict[str, list[Level]], summary: dict[str, Any]) -> Table:
         rows = [
             [
                 group,
-                *(100 * level.estimate(i).value for i in range(len(self.models))),
-                *(self._gain(level, name, self.reference).scaled(100) for name in self.others),
+                *(100 * of_group[0].estimate(i).value for i in range(len(self.models))),
+                *(self._gain(of_group, name, self.reference).scaled(100) for name in self.others),
             ]
-            for group, level in levels.items()
+            for group, of_group in levels.items()
         ]
         gains = [(f"{name} minus {self.reference}", "+.2f") for name in self.others]
         questions = sum(about["questions"] for about in summary["datasets"].values())
         return table_of(
             f"Scores, %, with {visible:,} tokens of a prompt visible; {questions:,} questions of "
-            f"{len(summary['datasets'])} data sets; {self.with_seeds}; differences with 95% intervals over documents",
+            f"{len(summary['datasets'])} data sets; {self.with_seeds}; differences with 95% intervals over documents and seeds",
             ["group", *((name, ".2f") for name in self.models), *gains],
             rows,
         )
 
-    def _claims(self, level: Level, visible: int) -> list[Claim]:
-        remark = f"over documents, paired; {self.with_seeds}, the interval does not cover other seeds"
-        if level.documents < FEWEST_DOCUMENTS:
-            remark = f"a data set has {level.documents} documents only; give more with limit"
+    def _claims(self, levels: list[Level], visible: int) -> list[Claim]:
+        remark = f"over documents and seeds, paired; {self.with_seeds}"
+        if levels[0].documents < FEWEST_DOCUMENTS:
+            remark = f"a data set has {levels[0].documents} documents only; give more with limit"
         claims = []
         for claim in self.claims:
-            gain = self._gain(level, claim.better, claim.than)
+            gain = self._gain(levels, claim.better, claim.than)
             what = f", mean score over groups with {visible:,} tokens visible"
-            claims.append(
-                claim.decided(self.over_seeds(above(gain)), f"{what}: {percentage_points(gain)}; {remark}")
-            )
+            decided = claim.decided(above(gain), f"{what}: {percentage_points(gain)}; {remark}")
+            claims.append(decided.over_seeds(len(self.seeds)))
         return claims
+
+
+def with_each_seed(rows: Rows, groups: dict[str, str], context: int) -> dict[str, list[Level]]:
+    """Group -> :func:`levels_of` the mean over seeds, and then of each seed alone."""
+    count = len(next(iter(rows.values())))
+    parts = [rows, *({name: [seeds[i]] for name, seeds in rows.items()} for i in range(count))]
+    levels = [levels_of(part, groups, context) for part in parts]
+    return {group: [each[group] for each in levels] for group in levels[0]}
 
 
 def levels_of(rows: Rows, groups: dict[str, str], context: int) -> dict[str, Level]:

@@ -20,7 +20,7 @@ from pydantic import Field
 
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate
-from contextwise.base.intervals import NORMAL, estimate_over_seeds
+from contextwise.base.intervals import NORMAL, plus_minus, with_seeds
 from contextwise.base.machine import hub_problem
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
@@ -135,13 +135,11 @@ class Average:
 
     def minus(self, other: "Average") -> Estimate:
         """The difference, paired by seed, with its interval."""
-        over_seeds = estimate_over_seeds(self.per_seed, other.per_seed, paired=True)
+        differences_S = self.per_seed - other.per_seed
+        value = float(differences_S.mean())
         if self.error is None or other.error is None:
-            return Estimate(over_seeds.value)
-        half = NORMAL * math.hypot(self.error, other.error)
-        if over_seeds.high is not None:
-            half = math.hypot(half, over_seeds.high - over_seeds.value)
-        return Estimate(over_seeds.value, over_seeds.value - half, over_seeds.value + half)
+            return Estimate(value)
+        return with_seeds(plus_minus(value, NORMAL * math.hypot(self.error, other.error)), differences_S)
 
     def surely_above(self, level: float) -> bool:
         """Whether the mean is above a level by more than the half-width of its interval over questions."""
@@ -212,14 +210,14 @@ class TaskAccuracy(OnHarness):
         tasks = tasks_of(summaries[claim.better][0], shots)
         better, than = (accuracy(summaries[name], shots, tasks) for name in claim.names)
         difference = better.minus(than)
-        verdict = self.over_seeds(above(difference))
+        verdict = above(difference)
         if set(tasks) <= set(CHANCE):
             chance = float(np.mean([CHANCE[task] for task in tasks]))
             if not (better.surely_above(chance) or than.surely_above(chance)):
                 verdict = undecided(f"neither model is surely above chance, {chance:.1%}")
         remark = "the interval is from the tasks' standard errors, not paired by question"
         evidence = f", mean accuracy over {len(tasks)} tasks: {percentage_points(difference)}; {remark}"
-        return claim.decided(verdict, evidence, f", {shots} shots")
+        return claim.decided(verdict, evidence, f", {shots} shots").over_seeds(len(self.seeds))
 
 
 @registered("perplexity_and_accuracy")

@@ -69,6 +69,7 @@ class AttentionOverTraining(OneRun):
             *([most_weight(last_NK, present_NK, held_out)] if PREVIOUS in final else []),
             same_order({name: weight.value for name, weight in final.items()}, gains, self.gains),
         ]
+        claims = [claim.over_seeds(len(self.every_seed)) for claim in claims]
         series = {name: points(dict(zip(steps, relative[name], strict=True))) for name in order}
         label = "attention, relative to an even share"
         plot = Plot("Attention over training", "step", label, series, levels={"even share": 1.0})

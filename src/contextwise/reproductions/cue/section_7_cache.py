@@ -53,6 +53,7 @@ class CacheOfWords(OneRun):
         ]
         tables.append(types_table(effect["types"], item.printed.get("types", {})))
         claims = [claim for name, effect_bins in bins.items() for claim in cache_claims(effect_bins, name)]
+        claims = [claim.over_seeds(len(self.every_seed)) for claim in claims]
         return Outcome(tables, claims, {"bins": bins, "types": effect["types"]}, runs.paths)
 
 

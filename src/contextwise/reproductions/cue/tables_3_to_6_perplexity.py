@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from contextwise.base.config import Settings
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate, exponential
-from contextwise.base.intervals import bootstrap_estimate, estimate, resampled_ratios
+from contextwise.base.intervals import bootstrap_estimate, estimate, resampled_ratios, with_seeds
 from contextwise.data import Corpus
 from contextwise.data.contexts import PREVIOUS
 from contextwise.evaluation.kernel import measure
@@ -79,18 +79,20 @@ class Scored:
 def kept_gain(part: Scored, base: Scored, best: Scored) -> Estimate:
     """How much of the gain in perplexity from ``base`` to ``best`` the row ``part`` has: 1 for all of it.
 
-    (PPL_base - PPL_part) / (PPL_base - PPL_best), of the means over seeds, with a bootstrap interval over articles;
-    no interval for fewer than six articles.
+    (PPL_base - PPL_part) / (PPL_base - PPL_best), of the means over seeds, with a bootstrap interval over articles, to which
+    the seeds' part is added; no interval for fewer than six articles.
     """
     weights = part.targets
     nats = np.stack([row.nats.mean(axis=0) for row in (part, base, best)], axis=1)
+    losses_S3 = np.stack([row.nats.sum(axis=1) / weights.sum() for row in (part, base, best)], axis=1)
 
     def kept(losses: np.ndarray) -> np.ndarray:
         ppl_part, ppl_base, ppl_best = np.exp(losses).T
         return np.asarray((ppl_base - ppl_part) / (ppl_base - ppl_best))
 
     value = float(kept(nats.sum(axis=0) / weights.sum()))
-    return bootstrap_estimate(value, kept(resampled_ratios(nats, weights)), len(weights))
+    over_articles = bootstrap_estimate(value, kept(resampled_ratios(nats, weights)), len(weights))
+    return with_seeds(over_articles, kept(losses_S3))
 
 
 class Row(Settings):
@@ -177,6 +179,7 @@ class CuePerplexity(CueRuns):
         for claim in self.kept:  # more than half of a gain is most of it
             share = kept[claim.text]
             claims.append(Claim.of(claim.text, above(share, 0.5), f"{share:.0%}{_printed(claim)}"))
+        claims = [claim.over_seeds(len(self.seeds)) for claim in claims]
         figures = {
             "losses": {name: score.loss for name, score in scores.items()},
             "perplexities": {name: score.perplexity for name, score in scores.items()},
@@ -295,13 +298,14 @@ class CuePartitions(CuePerplexity):
             verdict = all_agree((above(share, 0.5) for share in shares), "partitions")
             evidence = f"mean {np.mean(values):.0%} of {', '.join(f'{value:.0%}' for value in values)}"
             claims.append(Claim.of(claim.text, verdict, evidence + _printed(claim)))
+        claims = [claim.over_seeds(len(self.seeds)) for claim in claims]
         perplexities = {name: [score.perplexity for score in of_row] for name, of_row in scores.items()}
         figures = {"partitions": sets, "perplexities": perplexities, "kept": kept}
         return Outcome(tables, claims, figures, self.run_set(folder).paths)
 
 
 def _better_in_all(claim: Better, scores: dict[str, list[Scored]]) -> Claim:
-    """In every partition, by the intervals over articles."""
+    """In every partition, by the intervals over articles and seeds."""
     differences = [a.minus(b) for a, b in zip(scores[claim.better], scores[claim.than], strict=True)]
     verdicts = [below(difference) for difference in differences]
     mean = np.mean([difference.value for difference in differences])

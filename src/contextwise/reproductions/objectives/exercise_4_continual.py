@@ -94,7 +94,8 @@ class ContinualPretraining(CorpusMeasure):
             change.group: {"forgetting": change.forgetting, "learning": change.learning}
             for change in forgetting.changes
         }
-        tables, claims = [changes_table(forgetting, first)], forgetting_claims(forgetting, first, others)
+        claims = [claim.over_seeds(len(self.seeds)) for claim in forgetting_claims(forgetting, first, others)]
+        tables = [changes_table(forgetting, first)]
         return Outcome(tables, claims, figures, runs.paths, during_plots(forgetting))
 
 
