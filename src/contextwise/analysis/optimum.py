@@ -2,8 +2,8 @@
 
 1. A *track* is the points of one model size, training context and seed: best-context losses along a budget (training FLOPs,
    seconds, GPU-hours or tokens).
-2. At a budget the loss is interpolated along the track, linearly in the logarithm of the budget; never beyond its first or last
-   point. Tracks of one model size and training context that differ in seed are averaged: a *cell*.
+2. At a budget the loss is interpolated along the track, linearly in the logarithm of the budget; never more than 2% beyond its
+   first or last point. Tracks of one model size and training context that differ in seed are averaged: a *cell*.
 3. The *optimum* of a size is its cell of the lowest loss; the overall optimum is the lowest of all (context scaling,
    Section 3). It is *decided* only if it was compared with its neighbours: runs of equal length end at different FLOPs, and at
    the largest budgets only the most expensive runs are left, with nothing to compare them to.
@@ -34,6 +34,8 @@ from contextwise.data.document_lengths import in_tokens, token_count
 
 STEPS = 97
 """Number of budgets, evenly spaced in the logarithm."""
+NEARLY = 1.02
+"""Budgets within this factor are equal: runs are whole steps."""
 WINDOW = 2.0
 """Width of the window of footnote 5: its largest budget is about twice its smallest."""
 
@@ -60,9 +62,13 @@ class Track:
     targets: np.ndarray | None = None
 
     def at(self, budget: float) -> "Reading | None":
-        """The loss at a budget; None where the run did not measure."""
-        if not self.budgets[0] <= budget <= self.budgets[-1]:
+        """The loss at a budget; None where the run did not measure.
+
+        Budgets are equal to half a step: the first and the last point stand for those up to :data:`NEARLY` beyond, too.
+        """
+        if not self.budgets[0] / NEARLY <= budget <= self.budgets[-1] * NEARLY:
             return None
+        budget = min(max(budget, self.budgets[0]), self.budgets[-1])
         first, part = 0, 0.0
         if len(self.budgets) > 1:
             first = min(int(np.searchsorted(self.budgets, budget, side="right")), len(self.budgets) - 1) - 1

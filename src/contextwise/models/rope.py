@@ -162,9 +162,11 @@ def extend_config(
     backbone = getattr(config, "backbone_config", config)
     every = getattr(backbone, "rope_parameters", None)
     if not every:
+        learned = getattr(backbone, "max_position_embeddings", None)
+        shorter = f"choose a data.context of at most {learned}, or" if learned else "choose"
         raise ConfigError(
-            f"the positions of {source} ({backbone.model_type}) are not rotary, so its context cannot grow; choose a "
-            f"data.context of at most {backbone.max_position_embeddings}, or a model with rotary positions"
+            f"the positions of {source} ({backbone.model_type}) are not rotary, so its context cannot grow; {shorter} a model "
+            "with rotary positions"
         )
     parameters = every.get("full_attention", every)  # as for inference
     kind = parameters.get("rope_type", "default")

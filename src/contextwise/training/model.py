@@ -126,7 +126,7 @@ def _pretrained_config(recipe: Recipe, model: PretrainedModel) -> PreTrainedConf
 
 def _grow(config: Any, model: PretrainedModel, context: int) -> None:
     """Extend the positions of a pretrained model's configuration to a longer context."""
-    trained = int(config.max_position_embeddings)
+    trained = int(getattr(config, "max_position_embeddings", None) or 0)
     for folder in (Path(model.pretrained), Path(model.pretrained).parent):
         if (run := RunFolder(folder)).exists:
             trained = int(run.recipe()["data"]["context"])
