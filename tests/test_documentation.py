@@ -26,7 +26,7 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", ["commands.md", "recipe.md", "sweep.md", "trial.md"])
 def test_the_reference_is_that_of_the_code(page: str, made: dict[str, str]) -> None:
-    assert (DOCS / "reference" / page).read_text() == made[page], "run: make docs"
+    assert (DOCS / "reference" / page).read_text() == made[page], "run: python docs/reference/make.py"
 
 
 @pytest.fixture(scope="module")

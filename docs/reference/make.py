@@ -233,7 +233,7 @@ def main() -> int:
     ]
     if "--check" in sys.argv:
         for name in stale:
-            print(f"docs/reference/{name} is stale; run: make docs")
+            print(f"docs/reference/{name} is stale; run: python docs/reference/make.py")
         return int(bool(stale))
     for name, text in pages().items():
         (FOLDER / name).write_text(text, encoding="utf-8")
