@@ -44,7 +44,19 @@ ADDED = {
     "plan": ["--resamples", "20"],
 }
 """Verb -> options added to those of the document."""
-ANSWERS = {"better", "worse", "equivalent", "undecided", "every", "comparison", "decided", "all", "seeds", "trained", "min"}
+ANSWERS = {
+    "better",
+    "worse",
+    "equivalent",
+    "undecided",
+    "every",
+    "comparison",
+    "decided",
+    "all",
+    "seeds",
+    "trained",
+    "min",
+}
 ANSWERS |= {"significant", "difference", "between", "and", "contains", "zero", "lower", "higher", "than"}
 """Words that depend on the answer, and on how long it took."""
 
