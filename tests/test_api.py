@@ -110,20 +110,18 @@ def test_the_package_lists_its_functions_and_no_internals():
 LOAD = "from transformers import AutoModelForCausalLM as Auto"
 
 
-@pytest.mark.slow
-def test_models_load_where_the_package_is_imported_last(results):
+@pytest.mark.parametrize(
+    "imports",
+    [f"import contextwise; {LOAD}", pytest.param(f"{LOAD}; import contextwise", marks=pytest.mark.slow)],
+)
+def test_models_load_by_the_auto_classes_in_any_order_of_imports(results, imports):
     folder = results["run"].path / "model"
-    code = f"{LOAD}; import contextwise; print(type(Auto.from_pretrained({str(folder)!r})).__name__)"
+    code = f"{imports}; print(type(Auto.from_pretrained({str(folder)!r})).__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "ContextLMForCausalLM\n", done.stderr
 
 
-def test_importing_is_quick_and_registers_the_models(results):
-    """Nothing heavy is imported; models load by the Auto classes."""
-    folder = results["run"].path / "model"
-    code = f"import contextwise; {LOAD}; print(type(Auto.from_pretrained({str(folder)!r})).__name__)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "ContextLMForCausalLM\n", done.stderr
+def test_importing_imports_nothing_heavy():
     code = "import contextwise, sys; print([name for name in ('torch', 'transformers', 'pydantic') if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
     assert Path(contextwise.__file__).is_file()
