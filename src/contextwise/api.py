@@ -217,7 +217,8 @@ def load(model: "str | Path | RunFolder", dtype: Any = None, device: Any = None)
     from contextwise.models import load_generating_model
 
     source = model.path if isinstance(model, RunFolder) else model
-    return load_generating_model(source, dtype=dtype, device=device)
+    with _output(verbose=False):
+        return load_generating_model(source, dtype=dtype, device=device)
 
 
 @contextlib.contextmanager
