@@ -17,7 +17,7 @@ import pytest
 
 from processes import _FORKS
 
-SECONDS, MEMORY = 30, 12 * 2**30
+SECONDS, MEMORY = 60, 12 * 2**30
 """What a command may take."""
 VALUES: tuple[Any, ...] = (
     *(

@@ -69,8 +69,12 @@ def small_trial(folder: Path) -> dict[str, Any]:
     return values | {"rates": {"factors": [0.5, 1.0]}, "margin": 0.01, "equal": "tokens", "budget": "5m"}
 
 
-@pytest.mark.parametrize("rounds", ROUNDS)
-@pytest.mark.parametrize("verb", ["train", "sweep", "trial"])
+MUTATED = [("train", 1500), ("sweep", 300), ("trial", 300)]
+
+
+@pytest.mark.parametrize(
+    ("verb", "rounds"), [("train", 4), *(pytest.param(*case, marks=pytest.mark.slow) for case in MUTATED)]
+)
 def test_mutated_recipes(folder: Path, tmp_path: Path, verb: str, rounds: int) -> None:
     draw, problems = random.Random(verb), []
     before = tree(folder)
