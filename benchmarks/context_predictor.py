@@ -29,9 +29,7 @@ def measure(shape: tuple[int, ...], rounds: int, device: str) -> dict[str, Any]:
         "gpt2": plain,
         "pm": backbone_config("gpt2", size, vocabulary, context, extra_layers=2),
         "contextlm": ContextLMConfig(plain, chunk_size=4, predictor_layers=2),
-        "contextlm, every layer": ContextLMConfig(
-            plain, chunk_size=4, predictor_layers=2, inject_every_layer=True
-        ),
+        "contextlm, every layer": ContextLMConfig(plain, chunk_size=4, predictor_layers=2, inject_every_layer=True),
     }
     torch.manual_seed(0)
     tokens = torch.randint(0, vocabulary, (rows, context + 1), device=device)
@@ -69,8 +67,7 @@ def main(arguments: list[str] | None = None) -> None:
         for contender, ratio in results[name]["speed_against_pm"].items():
             low, high = ratio["quartiles"]
             print(
-                f"training, {name}: {contender} {ratio['median']:.2f}x PM (quartiles {low:.2f}-{high:.2f})",
-                flush=True,
+                f"training, {name}: {contender} {ratio['median']:.2f}x PM (quartiles {low:.2f}-{high:.2f})", flush=True
             )
     publish("context_predictor", {"shapes": results})
 

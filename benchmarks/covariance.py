@@ -72,9 +72,7 @@ def main(arguments: list[str] | None = None) -> None:
         return
     sizes = ["--samples", str(samples), "--width", str(width)]
     # First, while this process is small: a child starts with the peak of the process that it comes from.
-    memory = {
-        name: peak_memory("benchmarks.covariance", "--child", name, *sizes)["bytes"] for name in CONTENDERS
-    }
+    memory = {name: peak_memory("benchmarks.covariance", "--child", name, *sizes)["bytes"] for name in CONTENDERS}
     features = list(batches(samples, width))
     things = {name: contender(name, lambda: iter(features), width) for name in CONTENDERS}
     spectra: dict[str, np.ndarray] = {}

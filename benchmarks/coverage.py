@@ -90,21 +90,14 @@ def bootstrap_coverage(world: str, documents: int, trials: int) -> dict[str, Any
         block, sizes = drawn(draw, world, documents, 1, 0.0)
         low, high = percentile_interval(resampled_ratios(block.T, sizes)[:, 0])
         held += low <= TRUTH <= high
-    about = {
-        "world": world,
-        "ratio": 0.0,
-        "documents": documents,
-        "seeds": 1,
-        "method": "percentile bootstrap",
-    }
+    about = {"world": world, "ratio": 0.0, "documents": documents, "seeds": 1, "method": "percentile bootstrap"}
     return {**about, "coverage": held / trials}
 
 
 def tables(rows: list[dict[str, Any]]) -> list[Table]:
     """Coverage by number of documents and ratio (rows), and by number of seeds (columns), of each world."""
     known = {
-        (row["world"], row["documents"], row["ratio"], row["seeds"], row["method"]): row["coverage"]
-        for row in rows
+        (row["world"], row["documents"], row["ratio"], row["seeds"], row["method"]): row["coverage"] for row in rows
     }
 
     def line(*case: Any) -> list[Any]:
@@ -122,9 +115,7 @@ def tables(rows: list[dict[str, Any]]) -> list[Table]:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--trials", type=int, default=1000, help="of each case; half as many for the bootstrap"
-    )
+    parser.add_argument("--trials", type=int, default=1000, help="of each case; half as many for the bootstrap")
     options = parser.parse_args(arguments)
     rows = []
     for world in WORLDS:

@@ -57,9 +57,7 @@ def one(which: str, context: int) -> None:
         corpus = OneDocument(tokens)
         with tempfile.TemporaryDirectory() as folder:
             work = Work(Path(folder) / "curve", "", {})
-            sums = running_pass(
-                model, corpus, whole_windows(corpus, context), None, work, batch_tokens=context
-            )
+            sums = running_pass(model, corpus, whole_windows(corpus, context), None, work, batch_tokens=context)
         total = float(sums.bin_nats.sum())
     else:
         inputs = torch.from_numpy(tokens[None]).to(device)

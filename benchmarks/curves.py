@@ -29,20 +29,14 @@ def draw(curves: Curves, models: list[str], reference: str, labels: dict[str, st
         tokens, losses = _table(curves[model])
         colour = f"C{i % 10}"
         style = "--" if i >= 10 else "-"
-        left.plot(
-            tokens / 1e3, losses.mean(0), style, color=colour, label=labels.get(model, model), linewidth=1.4
-        )
+        left.plot(tokens / 1e3, losses.mean(0), style, color=colour, label=labels.get(model, model), linewidth=1.4)
         if model != reference and len(tokens) == len(baseline[0]):
             differences = losses - baseline[1]
             right.plot(tokens / 1e3, differences.T, style, color=colour, linewidth=0.4, alpha=0.6)
             right.plot(tokens / 1e3, differences.mean(0), style, color=colour, linewidth=1.4)
     right.axhline(0, color="0.5", linewidth=0.8)
-    right.set(
-        ylabel=f"minus {labels.get(reference, reference)}, nats a token", xlabel="training tokens, thousands"
-    )
-    spread = np.concatenate(
-        [(_table(curves[m])[1] - baseline[1])[:, -4:].ravel() for m in models if m != reference]
-    )
+    right.set(ylabel=f"minus {labels.get(reference, reference)}, nats a token", xlabel="training tokens, thousands")
+    spread = np.concatenate([(_table(curves[m])[1] - baseline[1])[:, -4:].ravel() for m in models if m != reference])
     right.set_ylim(max(-0.25, spread.min() - 0.03), min(0.3, spread.max() + 0.03))
     left.set(ylabel="held-out loss, nats a token", xlabel="training tokens, thousands")
     left.legend(fontsize=7.5, frameon=False)

@@ -43,9 +43,7 @@ def contenders(device: str) -> dict[str, Any]:
 
 def continuing(model: Any, prompt: torch.Tensor, new: int, **options: Any) -> Any:
     def run() -> None:
-        model.generate(
-            prompt, max_new_tokens=new, min_new_tokens=new, do_sample=False, pad_token_id=0, **options
-        )
+        model.generate(prompt, max_new_tokens=new, min_new_tokens=new, do_sample=False, pad_token_id=0, **options)
 
     return synchronised(run) if prompt.is_cuda else run
 
@@ -118,12 +116,7 @@ def measure_ways(shape: str, rows: int, rounds: int, device: str, compiled: bool
     size, vocabulary, new = SHAPES[shape]
     plain = backbone_config("gpt2", size, vocabulary, PROMPTS[0] + new)
     prompt = torch.randint(1, vocabulary, (rows, PROMPTS[0]), device=device)
-    options: dict[str, Any] = {
-        "max_new_tokens": new,
-        "min_new_tokens": new,
-        "do_sample": False,
-        "pad_token_id": 0,
-    }
+    options: dict[str, Any] = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "pad_token_id": 0}
     options["attention_mask"] = torch.ones_like(prompt)
     results: dict[str, Any] = {}
     for name, config in {"gpt2": plain, "contextlm": ContextLMConfig(plain, chunk_size=4)}.items():
@@ -154,9 +147,7 @@ def measure_ways(shape: str, rows: int, rounds: int, device: str, compiled: bool
             for way in ways
         }
         agreement = same.float().mean().item()
-        print(
-            f"{shape}, {name}, {rows} rows: bf16 has the same likeliest token at {100 * agreement:.1f}% of positions"
-        )
+        print(f"{shape}, {name}, {rows} rows: bf16 has the same likeliest token at {100 * agreement:.1f}% of positions")
         for way, result in results[name].items():
             low, high = result["speed_quartiles"]
             print(
@@ -197,9 +188,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--only", choices=["predictor", "ways"])
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
-    parser.add_argument(
-        "--compiled", action="store_true", help="also the step compiled by inductor (minutes)"
-    )
+    parser.add_argument("--compiled", action="store_true", help="also the step compiled by inductor (minutes)")
     options = parser.parse_args(arguments)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu":

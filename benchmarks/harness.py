@@ -87,9 +87,7 @@ def serve(step: Callable[[], Any]) -> None:
 
 def peak_memory(module: str, *arguments: str) -> dict[str, Any]:
     """Run ``python -m module arguments`` in a process of its own; it prints one JSON line with what it measured."""
-    done = subprocess.run(
-        [sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{module} {' '.join(arguments)} failed:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.strip().split("\n")[-1])

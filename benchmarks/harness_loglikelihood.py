@@ -67,9 +67,7 @@ def path(which: str, kind: str, context: int) -> Callable[[], list[float]]:
     if which == "evaluate":
         ((_, before, continuation),) = instances
         tokens = np.array(before + continuation)
-        text = SimpleNamespace(
-            lengths=np.array([len(tokens)]), end_of_text=None, document=lambda index: tokens
-        )
+        text = SimpleNamespace(lengths=np.array([len(tokens)]), end_of_text=None, document=lambda index: tokens)
         return lambda: (-score_documents(model, text, context, context).document_sums()).tolist()
     tokenizer = byte_tokenizer().tokenizer  # is not asked: the requests are tokens already
     if which == "tasks":
@@ -115,9 +113,7 @@ def rolling(model: str, documents: Any, context: int, batch_size: int) -> Callab
     texts = [tokenizer.decode(documents.document(index)) for index in range(len(documents))]
     for index, text in enumerate(texts):
         if tokenizer.encode(text, add_special_tokens=False) != documents.document(index).tolist():
-            raise SystemExit(
-                f"document {index} is not the tokens of its text, so the harness would read others"
-            )
+            raise SystemExit(f"document {index} is not the tokens of its text, so the harness would read others")
     lm = HFLM(
         pretrained=load_model(model, dtype=torch.float32),
         tokenizer=tokenizer,

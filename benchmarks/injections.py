@@ -25,10 +25,7 @@ def speeds(settings: Path, rounds: int) -> dict[str, float]:
     """Tokens a second of each arm against the first one's: medians over rounds of 8 windows of 256."""
     tokens = torch.randint(0, 4096, (8, 257))
     x, y = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-    arms = {
-        run.arm: run
-        for run in RunSet.of(read_settings(settings, ["seeds=[0]"]), Path(), corpus=Path("none")).runs
-    }
+    arms = {run.arm: run for run in RunSet.of(read_settings(settings, ["seeds=[0]"]), Path(), corpus=Path("none")).runs}
 
     def contender(name: str) -> Any:
         config = model_config(arms[name].planned_recipe(), 4096, 0)
@@ -60,9 +57,7 @@ def shares(run: Path, corpus: Path) -> list[float]:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--settings", type=Path, help="a YAML file of benchmarks.quality, whose arms are timed"
-    )
+    parser.add_argument("--settings", type=Path, help="a YAML file of benchmarks.quality, whose arms are timed")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--runs", type=Path, nargs="*", default=[])
     parser.add_argument("--corpus", type=Path)

@@ -33,11 +33,7 @@ def one(which: str, task: str, context: int) -> None:
     targets = torch.roll(tokens, -1, 1)
     before = machine.peak_memory()
     if task == "train":
-        loss = (
-            TrainedModel(model)(tokens, targets)
-            if which == "contextwise"
-            else model(tokens, labels=tokens).loss
-        )
+        loss = TrainedModel(model)(tokens, targets) if which == "contextwise" else model(tokens, labels=tokens).loss
         loss.backward()
     elif which == "contextwise":
         model.eval()

@@ -61,9 +61,7 @@ def memory(context: int) -> dict[str, Any]:
         result[head] = {}
         for n in HEADS_OF_THE_MEMORY:
             row = {
-                which: peak_memory("benchmarks.multitoken", "--child", which, head, str(n), str(context))[
-                    "bytes"
-                ]
+                which: peak_memory("benchmarks.multitoken", "--child", which, head, str(n), str(context))["bytes"]
                 / context
                 for which in ("contextwise", "all logits")
             }
@@ -84,16 +82,9 @@ def speculation(run: Path, corpus: Path, prompts: int, new: int, rounds: int) ->
     held_out = Corpus.open(corpus, split="validation")
     long = [i for i in range(len(held_out)) if len(held_out.document(i)) >= length][:prompts]
     if len(long) < prompts:
-        raise ConfigError(
-            f"{corpus} has only {len(long)} held-out documents of {length} tokens; lower --prompts"
-        )
+        raise ConfigError(f"{corpus} has only {len(long)} held-out documents of {length} tokens; lower --prompts")
     tokens = torch.stack([torch.from_numpy(held_out.document(i)[:length].astype("int64")) for i in long])
-    result: dict[str, Any] = {
-        "prompts": prompts,
-        "prompt_tokens": length,
-        "new_tokens": new,
-        "rounds": rounds,
-    }
+    result: dict[str, Any] = {"prompts": prompts, "prompt_tokens": length, "new_tokens": new, "rounds": rounds}
     for rows in (1, 8):
         batches = [part.to(device) for part in tokens.split(rows)]
         accepted: list[float] = []
@@ -113,10 +104,7 @@ def speculation(run: Path, corpus: Path, prompts: int, new: int, rounds: int) ->
         outcome = alternate(
             {
                 name: synchronised(run_) if device == "cuda" else run_
-                for name, run_ in {
-                    "greedy": lambda: decode(False),
-                    "speculative": lambda: decode(True),
-                }.items()
+                for name, run_ in {"greedy": lambda: decode(False), "speculative": lambda: decode(True)}.items()
             },
             rounds,
             warmup=1,

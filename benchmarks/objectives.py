@@ -66,9 +66,7 @@ def main(arguments: list[str] | None = None) -> None:
     settings = [f"training.tokens={options.tokens}"] if options.tokens else []
     recipes = {file.stem: read_yaml(file) for file in sorted(OBJECTIVES.glob("*.yaml"))}
     arms = {
-        name: Arm(
-            recipe={**recipe, "data": {**recipe["data"], "corpus": str(options.corpus)}}, settings=settings
-        )
+        name: Arm(recipe={**recipe, "data": {**recipe["data"], "corpus": str(options.corpus)}}, settings=settings)
         for name, recipe in recipes.items()
         if "scales" not in recipe  # an item of contextwise reproduce
     }
@@ -78,10 +76,7 @@ def main(arguments: list[str] | None = None) -> None:
     costs = ledger([str(run) for run in runs])
     next_token = next_token_losses(runs, options.corpus)
     print(table(costs["rows"], next_token))
-    path = publish(
-        options.name,
-        {"corpus": options.corpus.name, **costs, "next_token": next_token},
-    )
+    path = publish(options.name, {"corpus": options.corpus.name, **costs, "next_token": next_token})
     say(f"{path}")
 
 

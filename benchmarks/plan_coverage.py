@@ -59,14 +59,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--sizes", choices=["one", "three"], default="one")
     parser.add_argument("--sweeps", type=int, default=300)
     parser.add_argument("--beyond", type=float, default=4.0, help="times the largest run's FLOPs")
-    parser.add_argument(
-        "--run-noise", type=float, default=0.006, help="random effect of a run, as a share of the loss"
-    )
+    parser.add_argument("--run-noise", type=float, default=0.006, help="random effect of a run, as a share of the loss")
     parser.add_argument("--point-noise", type=float, default=0.002)
     parser.add_argument("--seed", type=int, default=0, help="of the first sweep")
-    parser.add_argument(
-        "--write", type=Path, default=None, help="write one sweep to this folder, and do no more"
-    )
+    parser.add_argument("--write", type=Path, default=None, help="write one sweep to this folder, and do no more")
     options = parser.parse_args(arguments)
     several = options.sizes == "three"
     law, sizes = (laws.true_loss, laws.SIZES) if several else (laws.one_size_loss, {"nano": MIDDLE})

@@ -128,9 +128,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--text", nargs="+", default=["stdlib"], help="sources as for prepare")
     parser.add_argument("--megabytes", type=float, help="size of the text; as it is if not given")
-    parser.add_argument(
-        "--tokenizer", default=None, help="folder; a byte-level BPE learned on the text if not given"
-    )
+    parser.add_argument("--tokenizer", default=None, help="folder; a byte-level BPE learned on the text if not given")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args(arguments)

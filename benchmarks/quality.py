@@ -34,9 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--corpus", type=Path, required=True, help="a prepared corpus")
     parser.add_argument("--out", type=Path, required=True, help="folder for the runs")
     parser.add_argument("--name", required=True, help="of the result file")
-    parser.add_argument(
-        "--references", nargs="+", help="arms to compare the others to; the first, if not given"
-    )
+    parser.add_argument("--references", nargs="+", help="arms to compare the others to; the first, if not given")
     parser.add_argument("--limit-documents", type=int, default=None)
     parser.add_argument("--threads", type=int, default=None)
     options = parser.parse_args(arguments)
@@ -59,9 +57,7 @@ def main(arguments: list[str] | None = None) -> None:
             group["sources"] = [Path(source).name for source in group["sources"]]
     curves = {
         arm: {
-            run.summary()["seed"]: [
-                (row["tokens"], round(row["loss"], 4)) for row in run.metrics("validation")
-            ]
+            run.summary()["seed"]: [(row["tokens"], round(row["loss"], 4)) for row in run.metrics("validation")]
             for run in folders
         }
         for arm, folders in runs.items()

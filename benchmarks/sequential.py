@@ -14,13 +14,7 @@ from scipy import stats
 
 from benchmarks.harness import publish
 from contextwise.base.estimates import Estimate
-from contextwise.comparison.sequential import (
-    Decision,
-    decide,
-    document_half_width,
-    seeds_to_decide,
-    sequence_limits,
-)
+from contextwise.comparison.sequential import Decision, decide, document_half_width, seeds_to_decide, sequence_limits
 
 Draw = dict[str, Any]
 DISTRIBUTIONS: Draw = {

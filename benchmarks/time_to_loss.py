@@ -219,9 +219,7 @@ def interval_of_ratio(ratios: list[float], confidence: float = 0.95) -> dict[str
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", type=recipe_path, default="gpt2-nano", help="a file or a name")
     parser.add_argument("--beside", type=recipe_path, nargs="*", default=[], help="further recipes")
     parser.add_argument("--corpus", type=Path, default=Path("corpora/stdlib"))
@@ -235,11 +233,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, default=12, help="windows per step of nanoGPT; 12 in its guide")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument(
-        "--tokens",
-        type=int,
-        nargs="+",
-        default=[2_400_000, 2_730_000],
-        help="first lengths of contextwise's runs",
+        "--tokens", type=int, nargs="+", default=[2_400_000, 2_730_000], help="first lengths of contextwise's runs"
     )
     parser.add_argument("--held-out-tokens", type=int, default=262_144)
     options = parser.parse_args(arguments)
@@ -255,9 +249,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     def ours(name: str, recipe: str, tokens: int, seed: int) -> dict[str, float]:
         corpus = {"data.corpus": str(options.corpus.resolve())}
-        return kept.get(
-            name, lambda: contextwise(recipes[recipe], options.out, name, tokens, seed, held_out, **corpus)
-        )
+        return kept.get(name, lambda: contextwise(recipes[recipe], options.out, name, tokens, seed, held_out, **corpus))
 
     speeds = {}
     if options.only != "losses":
@@ -283,9 +275,7 @@ def main(arguments: list[str] | None = None) -> None:
         per_step = speeds["nanogpt"].per_token * options.rows * recipe.data.context
         steps = int((60 * options.minutes - speeds["nanogpt"].start) / per_step)
     first = options.seeds[0]
-    tried = {
-        rate: theirs(f"nanogpt-{rate:g}-seed{first}", steps, rate, first)["loss"] for rate in options.rates
-    }
+    tried = {rate: theirs(f"nanogpt-{rate:g}-seed{first}", steps, rate, first)["loss"] for rate in options.rates}
     rate = min(tried, key=lambda rate: tried[rate])
     say(f"nanoGPT trains at {rate:g}: {steps} steps")
     outcome: dict[str, dict[int, Any]] = {name: {} for name in recipes}
@@ -304,14 +294,8 @@ def main(arguments: list[str] | None = None) -> None:
                 raise RuntimeError(
                     f"the runs of {name} do not surround nanoGPT's loss {goal['loss']:.3f}; set --tokens"
                 )
-            outcome[name][seed] = {
-                "goal": goal["loss"],
-                "tokens": needed,
-                "nanogpt_tokens": goal["tokens"],
-            }
-            say(
-                f"seed {seed}, {name}: {needed:,.0f} tokens to {goal['loss']:.4f}; nanoGPT {goal['tokens']:,.0f}"
-            )
+            outcome[name][seed] = {"goal": goal["loss"], "tokens": needed, "nanogpt_tokens": goal["tokens"]}
+            say(f"seed {seed}, {name}: {needed:,.0f} tokens to {goal['loss']:.4f}; nanoGPT {goal['tokens']:,.0f}")
     if not speeds:
         return
     result: dict[str, Any] = {}
@@ -332,8 +316,7 @@ def main(arguments: list[str] | None = None) -> None:
         "held_out_tokens": options.held_out_tokens,
         "nanogpt": {"rates": tried, "learning_rate": rate, "rows": options.rows, "steps": steps},
         "speeds": {
-            who: {"start": speed.start, "tokens_per_second": 1 / speed.per_token}
-            for who, speed in speeds.items()
+            who: {"start": speed.start, "tokens_per_second": 1 / speed.per_token} for who, speed in speeds.items()
         },
     }
     publish("time_to_loss", {"settings": settings, "time_to_loss": result, "runs": kept.results})

@@ -63,9 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
         corpus = prepare_corpus("stdlib", "train:4096", Path(folder) / "corpus", limit=200)
         for round_ in range(options.rounds + 1):
-            recipe = Recipe.model_validate(
-                recipe_values(corpus.path, Path(folder) / f"run{round_}", options.steps)
-            )
+            recipe = Recipe.model_validate(recipe_values(corpus.path, Path(folder) / f"run{round_}", options.steps))
             speeds = {}
             for which in ("ours", "bare") if round_ % 2 else ("bare", "ours"):
                 if which == "bare":
@@ -84,10 +82,7 @@ def main(arguments: list[str] | None = None) -> None:
         {
             "steps": options.steps,
             "ratio": {"median": ratio, "rounds": ratios},
-            "tokens_per_second": {
-                "contextwise": statistics.median(ours),
-                "bare loop": statistics.median(bare),
-            },
+            "tokens_per_second": {"contextwise": statistics.median(ours), "bare loop": statistics.median(bare)},
         },
     )
 

@@ -128,9 +128,7 @@ def measure(name: str, nanogpt: Path | None, rounds: int, modes: tuple[str, ...]
     names = [f"{who}: {mode}" for who in ("contextwise", *peers) for mode in modes]
     names += [LIMIT, *(f"{who}: bf16" for who in OURS)]
     folder = str(nanogpt or ".")
-    workers = {
-        each: Worker("benchmarks.training_step", "--child", name, each, "--nanogpt", folder) for each in names
-    }
+    workers = {each: Worker("benchmarks.training_step", "--child", name, each, "--nanogpt", folder) for each in names}
     try:
         outcome = alternate(workers, rounds)
     finally:
@@ -161,9 +159,7 @@ def measure(name: str, nanogpt: Path | None, rounds: int, modes: tuple[str, ...]
             if each != LIMIT and each.split(":")[0] not in peers
         },
         "speed_of_contextwise": {
-            each: {
-                other: ratio(f"contextwise: {each}", other) for other in names if other.split(":")[0] in peers
-            }
+            each: {other: ratio(f"contextwise: {each}", other) for other in names if other.split(":")[0] in peers}
             for each in modes
         },
         "fastest": {"contextwise": ours, "peer": theirs, "speed": ratio(ours, theirs)},

@@ -39,17 +39,9 @@ class Pool:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.held_out = Corpus.open(options.corpus, split="validation")
-        training = {
-            "tokens": options.tokens,
-            "tokens_per_step": options.tokens_per_step,
-            "warmup_steps": 0.05,
-        }
+        training = {"tokens": options.tokens, "tokens_per_step": options.tokens_per_step, "warmup_steps": 0.05}
         model = {"size": options.size}
-        self.recipe = {
-            "data": {"context": options.context, "verify": False},
-            "model": model,
-            "training": training,
-        }
+        self.recipe = {"data": {"context": options.context, "verify": False}, "model": model, "training": training}
         self.tokens = np.zeros(0)
 
     def differences(self, arm: list[str], reference: list[str], seeds: Iterable[int]) -> np.ndarray:
@@ -91,10 +83,7 @@ def calibration(pool: Pool, options: argparse.Namespace) -> dict[str, Any]:
         made = [decide(look.fixed, options.margin) for look in path]
         first.append(next((each for each in made if each != "undecided"), "undecided"))
         wrong = sum(each in ("better", "worse") for each in first)
-        print(
-            f"{len(first)} trials: {wrong} decided falsely, {first.count('equivalent')} equivalent",
-            flush=True,
-        )
+        print(f"{len(first)} trials: {wrong} decided falsely, {first.count('equivalent')} equivalent", flush=True)
     return {"trials": len(first), **{each: first.count(each) for each in dict.fromkeys(first)}}
 
 
@@ -104,10 +93,7 @@ def power(pool: Pool, options: argparse.Namespace) -> dict[str, Any]:
     known = pool.differences(handicap, [PAIRED], range(1_000_000, 1_000_030)).sum(axis=1) / pool.tokens.sum()
     size, deviation = float(known.mean()), float(known.std(ddof=1))
     promised = seeds_to_decide(size, upper_deviation(deviation, 30), options.margin, options.confidence)
-    print(
-        f"handicap {size:+.4f} nats, standard deviation {deviation:.4f}: {promised} seeds promised",
-        flush=True,
-    )
+    print(f"handicap {size:+.4f} nats, standard deviation {deviation:.4f}: {promised} seeds promised", flush=True)
     found = 0
     trials = 0 if promised is None else options.trials or 50
     for trial in range(trials):
@@ -140,10 +126,7 @@ def pairing(pool: Pool, options: argparse.Namespace) -> dict[str, Any]:
 
 def ledger(pool: Pool, options: argparse.Namespace) -> dict[str, Any]:
     """40 changes, of which 10 gain something: those that a ledger keeps, and those whose loss is lower after one seed."""
-    better = [
-        PAIRED,
-        f"training.learning_rate={options.handicap!r}",
-    ]  # the reference of the ten is handicapped
+    better = [PAIRED, f"training.learning_rate={options.handicap!r}"]  # the reference of the ten is handicapped
     gains = np.arange(40) < 10
     evidence, first = [], []
     for change, gain in enumerate(gains):
@@ -159,16 +142,9 @@ def ledger(pool: Pool, options: argparse.Namespace) -> dict[str, Any]:
         first.append(path[0].fixed.value < 0)
         print(f"{change + 1} changes: evidence {evidence[-1]:.3g} after {len(path)} seeds", flush=True)
     result: dict[str, Any] = {"evidence": evidence}
-    for name, chosen in (
-        ("ledger", np.array(discoveries(evidence))),
-        ("lower after one seed", np.array(first)),
-    ):
+    for name, chosen in (("ledger", np.array(discoveries(evidence))), ("lower after one seed", np.array(first))):
         false = float((chosen & ~gains).sum() / max(1, chosen.sum()))
-        result[name] = {
-            "kept": int(chosen.sum()),
-            "gains kept": int((chosen & gains).sum()),
-            "false share": false,
-        }
+        result[name] = {"kept": int(chosen.sum()), "gains kept": int((chosen & gains).sum()), "false share": false}
         print(f"{name}: {result[name]}")
     return result
 
@@ -194,9 +170,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     logging.disable_progress_bar()
     result = PARTS[options.part](Pool(options), options)
-    settings = {
-        name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()
-    }
+    settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
     settings |= {"corpus": options.corpus.name, "out": options.out.name}
     print(publish(f"trials-{options.part}", {"settings": settings, **result}))
 

@@ -63,9 +63,7 @@ class FakeAccelerator(TorchDispatchMode):
 
     def wait(self, what: str) -> None:
         """Note that the host waits, and refuse it beyond the allowed number."""
-        frames = [
-            f for f in traceback.extract_stack() if "/torch/" not in f.filename and f.filename != __file__
-        ]
+        frames = [f for f in traceback.extract_stack() if "/torch/" not in f.filename and f.filename != __file__]
         self.reads.append(f"{what} at {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}")
         if len(self.reads) > self.allowed:
             raise Synchronised(self.reads[-1])
@@ -81,9 +79,7 @@ class FakeAccelerator(TorchDispatchMode):
                 self.wait("values are copied to the host")
                 zeros = torch.zeros(source.shape, dtype=kwargs.get("dtype") or source.dtype)
                 return zeros if function is COPIES[0] else args[0].copy_(zeros)
-            if target == DEVICE != source.device.type and not (
-                kwargs.get("non_blocking") or True in args[2:]
-            ):
+            if target == DEVICE != source.device.type and not (kwargs.get("non_blocking") or True in args[2:]):
                 self.wait("host memory is copied to the device")
         elif on_device:
             if function is aten._local_scalar_dense.default:
@@ -112,16 +108,9 @@ class _FromHost(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
-        made = (
-            function in FROM_HOST
-            and result.device.type == DEVICE
-            and result is not args[0]
-            and result.numel()
-        )
+        made = function in FROM_HOST and result.device.type == DEVICE and result is not args[0] and result.numel()
         indices = args[1] if function in INDEXING and args[0].device.type == DEVICE else ()
-        listed = any(
-            isinstance(index, list) for index in (indices if isinstance(indices, tuple) else [indices])
-        )
+        listed = any(isinstance(index, list) for index in (indices if isinstance(indices, tuple) else [indices]))
         if made or listed:
             self.accelerator.wait("values of the host are copied to the device")
         return result

@@ -11,9 +11,7 @@ from contextwise.cli import main
 class Contextwise:
     """Types commands in a folder; a command is one line as in a shell, with further arguments behind it."""
 
-    def __init__(
-        self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self.folder, self.monkeypatch, self.capsys = folder, monkeypatch, capsys
 
     def __call__(self, line: str, *arguments: object) -> tuple[int, str, str]:

@@ -42,9 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
         group = "life" if "life" in item.fixturenames else "processes" if item.module in forking else file
         item.add_marker(pytest.mark.xdist_group(group))
         large[item.nodeid] = group != file
-    items.sort(
-        key=lambda item: not large[item.nodeid]
-    )  # the largest groups first, so that no worker waits at the end
+    items.sort(key=lambda item: not large[item.nodeid])  # the largest groups first, so that no worker waits at the end
     yield
 
 

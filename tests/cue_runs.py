@@ -22,17 +22,10 @@ def write_articles(path: Path, count: int, seed: int) -> Path:
     draw = random.Random(seed)
     with path.open("w") as file:
         for i in range(count):
-            sentences = [
-                " ".join(draw.choices(WORDS, k=draw.randint(1, 12))) for _ in range(draw.randint(1, 5))
-            ]
+            sentences = [" ".join(draw.choices(WORDS, k=draw.randint(1, 12))) for _ in range(draw.randint(1, 5))]
             text = " ".join(f"{sentence.capitalize()} {i}." for sentence in sentences)
             tags = draw.choices(WORDS, k=2) if i % 3 else []
-            article = {
-                "text": text,
-                "title": sentences[0][:30],
-                "date": f"1987-02-{1 + i % 28:02d}",
-                "tags": tags,
-            }
+            article = {"text": text, "title": sentences[0][:30], "date": f"1987-02-{1 + i % 28:02d}", "tags": tags}
             file.write(json.dumps(article) + "\n")
     return path
 
@@ -43,9 +36,7 @@ def save_text_encoder(folder: Path, seed: int = 0, width: int = 16) -> str:
     words.add_special_tokens({"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"})
     torch.manual_seed(seed)
     shape = {"hidden_size": width, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    model = BertModel(
-        BertConfig(vocab_size=len(words), max_position_embeddings=40, initializer_range=0.3, **shape)
-    )
+    model = BertModel(BertConfig(vocab_size=len(words), max_position_embeddings=40, initializer_range=0.3, **shape))
     model.save_pretrained(folder)
     words.save_pretrained(folder)
     return str(folder)

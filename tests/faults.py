@@ -68,9 +68,7 @@ class Disk:
         renamed: (source, target) of the last rename whose folder was not synced.
     """
 
-    def __init__(
-        self, root: Path, fails: int = 0, stays: bool = False, power: Callable[["Disk"], None] | None = None
-    ):
+    def __init__(self, root: Path, fails: int = 0, stays: bool = False, power: Callable[["Disk"], None] | None = None):
         self.root, self.fails, self.stays, self.power = str(root.resolve()), fails, stays, power
         self.operations: list[str] = []
         self.started = time.time_ns()
@@ -166,8 +164,7 @@ def tree(folder: Path) -> dict[str, str]:
     return {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
-        if path.is_file()
-        and not (path.name.startswith(".") and (path.name.endswith(".lock") or PARTIAL in path.name))
+        if path.is_file() and not (path.name.startswith(".") and (path.name.endswith(".lock") or PARTIAL in path.name))
     }
 
 

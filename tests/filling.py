@@ -7,13 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    PreTrainedTokenizerFast,
-    T5Config,
-    T5ForConditionalGeneration,
-)
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
 import small
 from contextwise.data.tokenizers import byte_tokenizer
@@ -58,9 +52,7 @@ def t5(objective: Any, seed: int = 0) -> T5ForConditionalGeneration:
     torch.manual_seed(seed)
     ends = {"decoder_start_token_id": END, "eos_token_id": END, "pad_token_id": END}
     shape = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2, "dropout_rate": 0.0}
-    return T5ForConditionalGeneration(
-        T5Config(vocab_size=len(tokenizer_of(objective)), **shape, **ends)
-    ).eval()
+    return T5ForConditionalGeneration(T5Config(vocab_size=len(tokenizer_of(objective)), **shape, **ends)).eval()
 
 
 def _examples(objective: Any, spm: bool) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -144,19 +144,7 @@ def mutated_bytes(content: bytes, draw: random.Random) -> bytes:
             data[at : at + length] = draw.randbytes(length)
         else:
             data[at:at] = draw.choice(
-                [
-                    b"\x00",
-                    b"\xff",
-                    b"\xef\xbb\xbf",
-                    b"'",
-                    b'"',
-                    b"{",
-                    b"[",
-                    b"\n",
-                    b"&a *a",
-                    b"1e999",
-                    b"\\ud800",
-                ]
+                [b"\x00", b"\xff", b"\xef\xbb\xbf", b"'", b'"', b"{", b"[", b"\n", b"&a *a", b"1e999", b"\\ud800"]
             )
     return bytes(data)
 

@@ -54,9 +54,7 @@ def drawn_points(
             loss = float(law(context, parameters, spent) * noise)
             run = f"{size}-context{context}-seed{run_seed}"
             about = run, size, int(parameters), context, run_seed
-            points.append(
-                SweepPoint(*about, int(step), int(spent), flops, flops / 1e10, loss, standard_error=0.01)
-            )
+            points.append(SweepPoint(*about, int(step), int(spent), flops, flops / 1e10, loss, standard_error=0.01))
     return points
 
 

@@ -20,13 +20,7 @@ def write_evaluation(folder: Path, summary: dict, documents: pa.Table) -> None:
     """An evaluation that is written by hand: a result of ``contextwise evaluate`` with these documents."""
     label = summary["label"]
     settings = {name: summary.pop(name) for name in ("context", "stride") if name in summary}
-    header = {
-        "measure": "evaluate",
-        "key": str(folder),
-        "question": label,
-        "digest": "",
-        "settings": settings,
-    }
+    header = {"measure": "evaluate", "key": str(folder), "question": label, "digest": "", "settings": settings}
     tokens = pa.table({"document": pa.array([], pa.int32())})
     write_result(folder, header | summary, {"documents": documents, "tokens": tokens}, overwrite=True)
 
@@ -41,9 +35,7 @@ def evaluate_model(source, corpus, *, out=None, overwrite=False, dtype="auto", d
     return measure(source, Loss(**settings), corpus, out=out, overwrite=overwrite, dtype=dtype, device=device)
 
 
-def make_model(
-    kind: str, seed: int = 0, vocab_size: int = VOCABULARY, n_positions: int = CONTEXT
-) -> PreTrainedModel:
+def make_model(kind: str, seed: int = 0, vocab_size: int = VOCABULARY, n_positions: int = CONTEXT) -> PreTrainedModel:
     """A model of a few thousand parameters, its weights large enough for position and context to matter."""
     torch.manual_seed(seed)
     shared = {"vocab_size": vocab_size, "bos_token_id": 0, "eos_token_id": 0, "initializer_range": 0.3}

@@ -20,16 +20,7 @@ from contextwise.base.errors import ContextwiseError
 from contextwise.base.files import atomic_directory, atomic_write, write_vectors
 from contextwise.base.hashes import MANIFEST, unsealed
 
-DELAYED = {
-    "open",
-    "os.rename",
-    "os.mkdir",
-    "os.remove",
-    "os.rmdir",
-    "os.scandir",
-    "fcntl.flock",
-    "shutil.rmtree",
-}
+DELAYED = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.scandir", "fcntl.flock", "shutil.rmtree"}
 Snapshot = dict[str, bytes]
 
 

@@ -34,8 +34,7 @@ def write_articles(path: Path, count: int = 12, seed: int = 0) -> Path:
     with path.open("w") as file:
         for i in range(count):
             sentences = [
-                " ".join(draw.choices(WORDS, k=draw.randint(3, 12))).capitalize() + " today."
-                for _ in range(1 + i % 4)
+                " ".join(draw.choices(WORDS, k=draw.randint(3, 12))).capitalize() + " today." for _ in range(1 + i % 4)
             ]
             article = {
                 "text": " ".join(sentences),
@@ -49,9 +48,7 @@ def write_articles(path: Path, count: int = 12, seed: int = 0) -> Path:
 
 def make_corpus(folder: Path, count: int = 12) -> Path:
     """A prepared corpus of bytes with one split, ``train``."""
-    prepare_corpus(
-        write_articles(folder / "articles.jsonl", count), "bytes", folder / "corpus", validation=0.0
-    )
+    prepare_corpus(write_articles(folder / "articles.jsonl", count), "bytes", folder / "corpus", validation=0.0)
     return folder / "corpus"
 
 

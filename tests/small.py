@@ -12,7 +12,9 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from contextwise.data.tokenizers import byte_tokenizer
 
-SENTENCE = "the a of model token context window loss learns reads writes predicts next chunk long short and but not with"
+SENTENCE = (
+    "the a of model token context window loss learns reads writes predicts next chunk long short and but not with"
+)
 WORDS = SENTENCE.split(" ")
 
 

@@ -29,13 +29,7 @@ def sweep_values(corpus: Path, output: Path, **changes: Any) -> dict[str, Any]:
         },
     }
     grid = {"data.context": [16, 32], "training.steps": [12]}
-    return {
-        "name": "tiny",
-        "base": base,
-        "grid": grid,
-        "measurements": 4,
-        "output": str(output),
-    } | changes
+    return {"name": "tiny", "base": base, "grid": grid, "measurements": 4, "output": str(output)} | changes
 
 
 def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

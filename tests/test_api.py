@@ -24,9 +24,7 @@ def results(corpus_folder, tmp_path_factory):
     folder, corpus = tmp_path_factory.mktemp("api"), Corpus.open(corpus_folder)
     recipe = recipe_values(corpus_folder, folder / "unused")
     runs = [
-        contextwise.train(
-            recipe, {"data.corpus": corpus, "seed": seed, "name": f"s{seed}"}, folder / f"s{seed}"
-        )
+        contextwise.train(recipe, {"data.corpus": corpus, "seed": seed, "name": f"s{seed}"}, folder / f"s{seed}")
         for seed in (0, 1)
     ]
     return {
@@ -61,12 +59,7 @@ def test_a_table_has_the_limits_of_its_estimates():
     table = Table("", ["name", Column("loss", "estimate")], [["a", Estimate(2.0, 1.0, 3.0)], ["b", None]])
     frame = table.to_pandas()
     assert list(frame.columns) == ["name", "loss", "loss low", "loss high"]
-    assert frame.iloc[0].tolist() == ["a", 2.0, 1.0, 3.0] and frame.iloc[1].isna().tolist() == [
-        False,
-        True,
-        True,
-        True,
-    ]
+    assert frame.iloc[0].tolist() == ["a", 2.0, 1.0, 3.0] and frame.iloc[1].isna().tolist() == [False, True, True, True]
     assert "<table>" in table._repr_html_()
 
 
@@ -111,8 +104,7 @@ LOAD = "from transformers import AutoModelForCausalLM as Auto"
 
 
 @pytest.mark.parametrize(
-    "imports",
-    [f"import contextwise; {LOAD}", pytest.param(f"{LOAD}; import contextwise", marks=pytest.mark.slow)],
+    "imports", [f"import contextwise; {LOAD}", pytest.param(f"{LOAD}; import contextwise", marks=pytest.mark.slow)]
 )
 def test_models_load_by_the_auto_classes_in_any_order_of_imports(results, imports):
     folder = results["run"].path / "model"

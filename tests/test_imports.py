@@ -35,8 +35,7 @@ def imported(file):
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}:{node.lineno}: relative imports hide the package they cross"
             names = [
-                f"{node.module}.{alias.name}" if node.module == "contextwise" else node.module
-                for alias in node.names
+                f"{node.module}.{alias.name}" if node.module == "contextwise" else node.module for alias in node.names
             ]
         for name in names:
             parts = name.split(".")
@@ -52,9 +51,7 @@ def test_imports_go_one_way(file):
     if place is None:
         return  # the package itself and __main__ stand above all
     for package, line in imported(file):
-        assert ORDER.index(package) <= ORDER.index(place), (
-            f"{file.name}:{line}: {place} may not import from {package}"
-        )
+        assert ORDER.index(package) <= ORDER.index(place), f"{file.name}:{line}: {place} may not import from {package}"
 
 
 def files_imported(file):

@@ -20,9 +20,7 @@ def test_a_notebook_runs_from_its_first_cell_to_its_last(path, tmp_path):
     nbclient.NotebookClient(book, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
     shown = [output for cell in book.cells if cell.cell_type == "code" for output in cell.outputs]
     assert not [
-        output
-        for output in shown
-        if output.output_type in ("stream", "error") and output.get("name") != "stdout"
+        output for output in shown if output.output_type in ("stream", "error") and output.get("name") != "stdout"
     ]
     kinds = {kind for output in shown for kind in output.get("data", {})}
     assert {"text/html", "application/vnd.plotly.v1+json"} <= kinds

@@ -58,18 +58,14 @@ def test_what_is_visible_is_whole_and_of_one_writer(inputs, tmp_path, kind):
         assert done == lines and owner == "writer 1"
     else:  # the first one has it; it may have been killed before it said so
         assert done in ([owner], []) and seen <= {owner}
-        assert all(
-            "exists" in line or "was created by another process" in line for line in set(lines) - set(done)
-        )
+        assert all("exists" in line or "was created by another process" in line for line in set(lines) - set(done))
 
 
 def test_of_recipes_that_start_in_one_folder_one_is_trained(corpus_folder, tmp_path):
     run = RunFolder(tmp_path / "run")
     started = []
     for seed in range(3):
-        values = recipe_values(corpus_folder, run.path, steps=2, warmup_steps=1, save_every=1) | {
-            "seed": seed
-        }
+        values = recipe_values(corpus_folder, run.path, steps=2, warmup_steps=1, save_every=1) | {"seed": seed}
         file = tmp_path / f"{seed}.yaml"
         file.write_text(yaml.safe_dump(values))
         started.append(start_training(file))

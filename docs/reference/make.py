@@ -198,13 +198,7 @@ def type_of(value: dict[str, Any], schema: dict[str, Any]) -> str:
     if kind == "object":
         more = value.get("additionalProperties")
         return f"name: {type_of(more, schema)}" if isinstance(more, dict) else "mapping"
-    name = {
-        "integer": "whole number",
-        "number": "number",
-        "string": "text",
-        "boolean": "true or false",
-        "null": "none",
-    }
+    name = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false", "null": "none"}
     bounds = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
     limits = [f"{sign} {value[key]:,}" for key, sign in bounds.items() if key in value]
     return " ".join([name.get(str(kind), "any value"), ", ".join(limits)]).strip()
@@ -227,9 +221,7 @@ def cell(text: str) -> str:
 
 def main() -> int:
     stale = [
-        name
-        for name, text in pages().items()
-        if not (FOLDER / name).is_file() or (FOLDER / name).read_text() != text
+        name for name, text in pages().items() if not (FOLDER / name).is_file() or (FOLDER / name).read_text() != text
     ]
     if "--check" in sys.argv:
         for name in stale:

@@ -147,9 +147,7 @@ def compare(
     from contextwise.comparison.compared_runs import evaluate_all
 
     if isinstance(models, str | Path | RunFolder):
-        raise ConfigError(
-            f"models is {str(getattr(models, 'path', models))!r}; give a list of two models or more"
-        )
+        raise ConfigError(f"models is {str(getattr(models, 'path', models))!r}; give a list of two models or more")
     sources = [str(getattr(model, "path", model)) for model in models]
     with _output(verbose):
         results = None if corpus is None else evaluate_all(sources, _documents(corpus, split))
@@ -187,11 +185,7 @@ def trial(
 
 
 def sweep(
-    recipe: "str | Path",
-    changes: "Changes | None" = None,
-    out: str | Path | None = None,
-    *,
-    verbose: bool = False,
+    recipe: "str | Path", changes: "Changes | None" = None, out: str | Path | None = None, *, verbose: bool = False
 ) -> "Sweep":
     """Train a grid of sizes and contexts, or resume it, as ``contextwise sweep`` does.
 

@@ -19,12 +19,7 @@ def power(floor, scale, exponent, contexts=CONTEXTS):
 
 
 @QUICK
-@given(
-    floor=st.floats(0, 5),
-    scale=st.floats(0.5, 50),
-    exponent=st.floats(0.2, 3),
-    order=st.permutations(CONTEXTS),
-)
+@given(floor=st.floats(0, 5), scale=st.floats(0.5, 50), exponent=st.floats(0.2, 3), order=st.permutations(CONTEXTS))
 def test_an_exact_power_law_comes_back(floor, scale, exponent, order):
     exact = power(floor, scale, exponent)
     fit = fit_power({context: exact[context] for context in order})
@@ -114,10 +109,7 @@ def test_correlations_leave_out_what_does_not_vary():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (
-            lambda: fit_power(power(1, 1, 1, [16, 32, 64])),
-            "needs four contexts or more to be fitted, and there are 3",
-        ),
+        (lambda: fit_power(power(1, 1, 1, [16, 32, 64])), "needs four contexts or more to be fitted, and there are 3"),
         (lambda: fit_power(dict.fromkeys(CONTEXTS, 2.0)), "they are all the same"),
         (lambda: fit_power({c: 5 - 0.1 * np.log(c) ** 2 for c in CONTEXTS}), "do not level off"),
         (lambda: fit_line({16: 1.0, 32: 2.0}, {16: 1.0, 32: 2.0}), "needs three contexts or more"),

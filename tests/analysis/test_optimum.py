@@ -78,9 +78,7 @@ def test_losses_are_interpolated_in_the_logarithm_of_the_budget(pairs, part: flo
 
 
 def test_half_way_by_hand() -> None:
-    (track,) = tracks(
-        [point(tokens=100, loss=4.0), point(tokens=400, loss=3.0, standard_error=0.03)], "tokens"
-    )
+    (track,) = tracks([point(tokens=100, loss=4.0), point(tokens=400, loss=3.0, standard_error=0.03)], "tokens")
     assert track.at(200)[:2] == pytest.approx((3.5, 0.02))
 
 
@@ -92,9 +90,7 @@ def test_every_unit() -> None:
 
 
 def test_what_is_no_number_or_cost_nothing_is_left_out() -> None:
-    points = [
-        point(tokens=n, loss=loss) for n, loss in ((0, 9.0), (100, float("nan")), (200, 3.0), (400, 2.0))
-    ]
+    points = [point(tokens=n, loss=loss) for n, loss in ((0, 9.0), (100, float("nan")), (200, 3.0), (400, 2.0))]
     (track,) = tracks(points, "tokens")
     assert track.budgets.tolist() == [200, 400]
     assert tracks([point(loss=float("inf"))], "tokens") == []
@@ -111,9 +107,7 @@ def test_seeds_are_averaged_and_their_spread_is_counted() -> None:
     assert cells(tracks(alone, "tokens"), 1000)[0].half_width is None
 
 
-def with_documents(
-    contexts: int, seeds: int, documents: int = 9, seed: int = 0
-) -> tuple[list[SweepPoint], np.ndarray]:
+def with_documents(contexts: int, seeds: int, documents: int = 9, seed: int = 0) -> tuple[list[SweepPoint], np.ndarray]:
     """Points of contexts 64, 128, ... and seeds on the same documents, and their nats (contexts, seeds, documents)."""
     draw = np.random.default_rng(seed)
     targets = draw.integers(50, 200, documents)
@@ -145,18 +139,14 @@ def test_the_spread_between_seeds_is_that_of_all_contexts() -> None:
     """Two seeds: one degree of freedom for a pair of contexts, four for the differences among five."""
     points, nats = with_documents(5, 2)
     losses, targets = nats.sum(2) / sum(points[0].document_targets), np.array(points[0].document_targets)
-    optimum = size_optima(cells(tracks(points, "tokens"), 1000), {"pico": [64 << i for i in range(5)]})[
-        "pico"
-    ]
+    optimum = size_optima(cells(tracks(points, "tokens"), 1000), {"pico": [64 << i for i in range(5)]})["pico"]
     gaps = losses[:, 0] - losses[:, 1]
     seeds = stats.t.ppf(0.975, 4) * np.sqrt(gaps.var(ddof=1) / 2)  # of a difference: var(gaps) / 2 seeds
     best = int(losses.mean(1).argmin())
     for context, difference in optimum.differences.items():
         paired = nats[(context // 64).bit_length() - 1].mean(0) - nats[best].mean(0)
         documents = estimate([paired[None]], targets)
-        assert difference.high - difference.value == pytest.approx(
-            np.hypot(documents.high - documents.value, seeds)
-        )
+        assert difference.high - difference.value == pytest.approx(np.hypot(documents.high - documents.value, seeds))
 
 
 @pytest.mark.parametrize(
@@ -215,9 +205,7 @@ def test_the_largest_budgets_are_not_won_by_those_that_are_left() -> None:
     found = Landscape(lawful(sizes=("pico",)), "flops", {"pico": list(CONTEXTS)})
     assert found is not None
     last = found.cells[-1]
-    assert (
-        [c.context for c in last] == [1024] and found.optima[-1] == {} and found.contexts["pico"][-1] is None
-    )
+    assert [c.context for c in last] == [1024] and found.optima[-1] == {} and found.contexts["pico"][-1] is None
     for step, some in enumerate(found.optima):
         if "pico" in some and some["pico"].decided:
             assert len(found.cells[step]) >= 2
@@ -250,13 +238,8 @@ def test_budgets_are_evenly_spaced_in_the_logarithm() -> None:
     ]
     assert budget_steps(lines, 3).tolist() == pytest.approx([10, 100, 1000])
     # Exactly: else the ends are not measured
-    assert budget_steps(lines, 3)[[0, -1]].tolist() == [
-        10.0,
-        1000.0,
-    ]
-    assert budget_steps([Track("a", "pico", 1, 64, np.array([5.0]), np.ones(1), np.ones(1))]).tolist() == [
-        5.0
-    ]
+    assert budget_steps(lines, 3)[[0, -1]].tolist() == [10.0, 1000.0]
+    assert budget_steps([Track("a", "pico", 1, 64, np.array([5.0]), np.ones(1), np.ones(1))]).tolist() == [5.0]
     assert budget_steps([]).tolist() == []
 
 

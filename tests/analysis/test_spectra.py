@@ -41,9 +41,7 @@ def test_the_thresholds_are_the_papers_twenty():
 @given(positive, st.floats(0.01, 100))
 def test_the_scale_of_the_features_makes_no_difference(values, scale):
     eigenvalues = np.array(values)
-    np.testing.assert_allclose(
-        intrinsic_entropies(eigenvalues), intrinsic_entropies(scale * eigenvalues), atol=1e-9
-    )
+    np.testing.assert_allclose(intrinsic_entropies(eigenvalues), intrinsic_entropies(scale * eigenvalues), atol=1e-9)
 
 
 @given(positive, st.lists(st.floats(0.001, 1.0), min_size=1, max_size=5))

@@ -47,8 +47,7 @@ class Numbers(Settings):
 
 
 @pytest.mark.parametrize(
-    "values",
-    [{"count": 2**63}, {"count": 1e30}, {"rate": 1e308}, {"counts": [1, 10**30]}, {"count": -(2**60)}],
+    "values", [{"count": 2**63}, {"count": 1e30}, {"rate": 1e308}, {"counts": [1, 10**30]}, {"count": -(2**60)}]
 )
 def test_numbers_beyond_all_machines_are_refused(values):
     (name,) = values

@@ -293,19 +293,14 @@ def test_a_file_is_the_lock_where_there_is_no_flock(tmp_path, no_flock, inside):
     with exclusive(target, "the run", inside=inside):
         assert is_held(target, inside=inside)
         with (
-            pytest.raises(
-                ConfigError, match=rf"using the run .*\(process {os.getpid()} on .* remove .*lock.owner\)"
-            ),
+            pytest.raises(ConfigError, match=rf"using the run .*\(process {os.getpid()} on .* remove .*lock.owner\)"),
             exclusive(target, "the run", inside=inside),
         ):
             pass
         write_json(target / "a.json", 1)
     assert not is_held(target, inside=inside)
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["a.json"]
-    with (
-        pytest.raises(DataError, match="lock.owner was removed"),
-        exclusive(target, "the run", inside=inside),
-    ):
+    with pytest.raises(DataError, match="lock.owner was removed"), exclusive(target, "the run", inside=inside):
         next(tmp_path.rglob("*.owner")).unlink()
         write_json(target / "a.json", 2)
     assert read_json(target / "a.json", "it") == 1

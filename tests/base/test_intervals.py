@@ -25,9 +25,7 @@ from contextwise.base.intervals import (
 def simulated(generator, shift, seeds, documents=80, seed_spread=0.02, document_spread=0.02):
     """(weights, block): differences in nats with effects of the seed, of the document, and of both."""
     weights = generator.integers(50, 2000, documents).astype(float)
-    effects = generator.normal(0, seed_spread, (seeds, 1)) + generator.normal(
-        0, document_spread, (1, documents)
-    )
+    effects = generator.normal(0, seed_spread, (seeds, 1)) + generator.normal(0, document_spread, (1, documents))
     return weights, weights * (shift + effects + generator.normal(0, 0.02, (seeds, documents)))
 
 
@@ -76,9 +74,7 @@ def test_seeds_and_documents_add_their_squared_half_widths():
 def test_the_seeds_part_is_added_to_any_interval_over_documents():
     over_documents = Estimate(0.2, 0.1, 0.25, method="bootstrap", documents=9)
     both = with_seeds(over_documents, np.array([0.19, 0.21]))
-    half = (
-        12.7062 * 0.01
-    )  # t of one degree of freedom, times the standard error of two values that differ by 0.02
+    half = 12.7062 * 0.01  # t of one degree of freedom, times the standard error of two values that differ by 0.02
     assert both.limits == pytest.approx((0.2 - np.hypot(0.1, half), 0.2 + np.hypot(0.05, half)), rel=1e-4)
     assert (both.value, both.documents, both.seeds) == (0.2, 9, 2)
     assert with_seeds(over_documents, np.array([0.2])) == over_documents
@@ -144,13 +140,7 @@ def test_five_documents_have_an_interval_but_no_verdict():
     assert five.too_few == "5 documents allow no verdict, which takes 6 or more"
     assert six.decided and six.above(0.0) and six.too_few == ""
     assert not Estimate.from_dict(five.to_dict()).decided and Estimate.from_dict(six.to_dict()).decided
-    assert six.to_dict() == {
-        "value": six.value,
-        "low": six.low,
-        "high": six.high,
-        "method": "t",
-        "documents": 6,
-    }
+    assert six.to_dict() == {"value": six.value, "low": six.low, "high": six.high, "method": "t", "documents": 6}
 
 
 def test_bootstrap_intervals_are_those_of_t_for_a_mean():
@@ -190,9 +180,7 @@ def test_the_interval_is_wilsons(counts: tuple[int, int]) -> None:
     total, right = counts
     got = wilson(right / total, total)
     expected = stats.binomtest(right, total).proportion_ci(0.95, method="wilson")
-    assert (got.value, got.low, got.high) == pytest.approx(
-        (right / total, expected.low, expected.high), abs=1e-12
-    )
+    assert (got.value, got.low, got.high) == pytest.approx((right / total, expected.low, expected.high), abs=1e-12)
 
 
 def test_the_interval_has_a_width_if_every_answer_is_wrong() -> None:

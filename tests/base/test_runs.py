@@ -63,9 +63,7 @@ def test_one_process_at_a_time(tmp_path):
         pass
 
 
-NESTED = st.recursive(
-    st.integers(), lambda inner: st.dictionaries(st.sampled_from("abc"), inner), max_leaves=8
-)
+NESTED = st.recursive(st.integers(), lambda inner: st.dictionaries(st.sampled_from("abc"), inner), max_leaves=8)
 
 
 @given(a=st.dictionaries(st.sampled_from("abc"), NESTED), b=st.dictionaries(st.sampled_from("abc"), NESTED))
@@ -86,13 +84,10 @@ def test_damaged_metrics(tmp_path, damage):
     elif damage == "folder":
         run.metrics_file.mkdir()
     elif damage == "torn":
-        run.metrics_file.write_text(
-            "\n".join([rows[0], rows[1][:9], "3", "[" * 10_000, '{"step": "1"}', rows[2]])
-        )
+        run.metrics_file.write_text("\n".join([rows[0], rows[1][:9], "3", "[" * 10_000, '{"step": "1"}', rows[2]]))
     if damage in ("binary", "folder"):
         with pytest.raises(
-            CheckpointError,
-            match=r"the metrics .*metrics.jsonl cannot be read: .*; restore the file, or remove it",
+            CheckpointError, match=r"the metrics .*metrics.jsonl cannot be read: .*; restore the file, or remove it"
         ):
             run.metrics()
         return

@@ -54,12 +54,7 @@ def test_an_estimate_is_written_with_its_interval():
     assert f"{-BETTER:percent}" == "50.0% [25.0%, 75.0%]"
     assert f"{Estimate(123456.0)}" == "1.235e+05"
     assert f"{BETTER.scaled(100):.0f}" == "-50 [-75, -25]"
-    assert [written(None), count(8_190_000), duration(150), number(12.3456)] == [
-        "–",
-        "8.19M",
-        "2.5 min",
-        "12.346",
-    ]
+    assert [written(None), count(8_190_000), duration(150), number(12.3456)] == ["–", "8.19M", "2.5 min", "12.346"]
 
 
 def test_a_missing_value_is_named_once():
@@ -79,16 +74,7 @@ def test_the_terminal_shows_texts_as_they_are_and_fits_80_columns():
     shown = lines(TABLE)
     assert max(map(len, shown)) <= 80
     text = "\n".join(shown)
-    for part in (
-        "first [x]",
-        "3 seeds",
-        "2.5000",
-        "[2.2500, 2.7500]",
-        "-0.5000",
-        "[-0.7500, -0.2500]",
-        "8.19M",
-        "–",
-    ):
+    for part in ("first [x]", "3 seeds", "2.5000", "[2.2500, 2.7500]", "-0.5000", "[-0.7500, -0.2500]", "8.19M", "–"):
         assert part in text
     assert "95% interval" in text and shown[-1].strip() == "Lower is better."
 
@@ -113,8 +99,4 @@ def test_a_page_escapes_texts_and_marks_series():
 def test_json_restores_the_table():
     copy = Table.from_dict(json.loads(json.dumps(TABLE.to_dict())))
     assert lines(copy) == lines(TABLE)
-    assert Table("", ["a", "b"], [["c", "1"]]).to_dict() == {
-        "title": "",
-        "columns": ["a", "b"],
-        "rows": [["c", "1"]],
-    }
+    assert Table("", ["a", "b"], [["c", "1"]]).to_dict() == {"title": "", "columns": ["a", "b"], "rows": [["c", "1"]]}

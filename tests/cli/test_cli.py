@@ -44,11 +44,7 @@ def test_nothing_heavy_is_imported_to_answer(arguments: list[str]) -> None:
 @pytest.mark.parametrize("command", [[COMMAND], [sys.executable, "-m", "contextwise"]])
 def test_command_and_module_are_the_same(command: list[str]) -> None:
     done = run(*command, "--version")
-    assert (done.returncode, done.stdout, done.stderr) == (
-        0,
-        f"contextwise {metadata.version('contextwise')}\n",
-        "",
-    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"contextwise {metadata.version('contextwise')}\n", "")
 
 
 def test_a_mistyped_command_is_a_usage_error() -> None:
@@ -94,22 +90,16 @@ def exit_status_of(problem: BaseException, monkeypatch: pytest.MonkeyPatch) -> i
 
 
 @pytest.mark.parametrize(
-    ("kind", "status"),
-    [(ConfigError, 2), (DataError, 2), (CheckpointError, 2), (TrainingError, 1), (Interrupted, 130)],
+    ("kind", "status"), [(ConfigError, 2), (DataError, 2), (CheckpointError, 2), (TrainingError, 1), (Interrupted, 130)]
 )
 def test_exit_statuses(
-    kind: type[ContextwiseError],
-    status: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    kind: type[ContextwiseError], status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_status_of(kind("it went wrong"), monkeypatch) == status
     assert capsys.readouterr() == ("", "error: it went wrong\n")
 
 
-def test_control_c_has_its_own_exit_status(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_control_c_has_its_own_exit_status(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_status_of(KeyboardInterrupt(), monkeypatch) == 130
     assert capsys.readouterr() == ("", "stopped by Ctrl-C\n")
 
@@ -146,11 +136,7 @@ def test_a_traceback_is_shown_on_request(
     [
         (OSError(errno.ENOSPC, "full"), 2, "no space left on the disk; "),
         (RuntimeError("I/O error: No space left on device (os error 28)"), 2, "no space left on the disk; "),
-        (
-            OSError(errno.ENAMETOOLONG, "File name too long", "x" * 9),
-            2,
-            "xxxxxxxxx cannot be used: File name too long",
-        ),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "x" * 9), 2, "xxxxxxxxx cannot be used: File name too long"),
         (MemoryError(), 2, "the memory of this machine is not enough; "),
         (
             RuntimeError("can't allocate memory: you tried 9 bytes"),
@@ -160,11 +146,7 @@ def test_a_traceback_is_shown_on_request(
     ],
 )
 def test_errors_of_the_system_are_explained(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    problem: Exception,
-    status: int,
-    message: str,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], problem: Exception, status: int, message: str
 ) -> None:
     assert exit_status_of(problem, monkeypatch) == status
     assert capsys.readouterr().err.startswith(f"error: {message}")
@@ -247,15 +229,11 @@ def test_only_the_first_process_of_a_launch_speaks(
     assert capsys.readouterr() == ("", "")
 
 
-def test_control_characters_are_escaped(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_control_characters_are_escaped(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     message = "the file \x1b[31m[bold]x[/bold]\x07 :smile: is bad:\n  - café " + "word " * 40
     exit_status_of(DataError(message), monkeypatch)
     shown = capsys.readouterr().err
-    assert shown.startswith(
-        "error: the file \\x1b[31m[bold]x[/bold]\\x07 :smile: is bad:\n  - café word word"
-    )
+    assert shown.startswith("error: the file \\x1b[31m[bold]x[/bold]\\x07 :smile: is bad:\n  - café word word")
     assert len(shown.splitlines()) == 2  # in a log no line is broken
 
 

@@ -14,9 +14,7 @@ from small import write_rows
 def workplace(tmp_path_factory):
     """A corpus and a recipe for a run of a second."""
     folder = tmp_path_factory.mktemp("work")
-    write_rows(
-        folder / "texts.jsonl", ({"text": f"document {i} of a corpus of small texts"} for i in range(40))
-    )
+    write_rows(folder / "texts.jsonl", ({"text": f"document {i} of a corpus of small texts"} for i in range(40)))
     prepare_corpus(folder / "texts.jsonl", "bytes", folder / "corpus", validation=0.2)
     recipe = {
         "name": "small",

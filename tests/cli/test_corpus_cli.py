@@ -35,9 +35,7 @@ def test_the_json_agrees_with_the_table(contextwise) -> None:
 def test_given_contexts_are_judged(contextwise) -> None:
     words = contextwise.words("corpus corpus --context 64 --context 65536")
     assert "A training context of 64 tokens is rewarded: " in words
-    warning = (
-        "Warning: a training context of 65,536 tokens is longer than this corpus can reward: no document"
-    )
+    warning = "Warning: a training context of 65,536 tokens is longer than this corpus can reward: no document"
     assert warning in words and "Train with " in words
     contexts = json.loads(contextwise("corpus corpus --context 65536 --json")[1])["contexts"]
     assert [(row["context"], row["half"], row["enough"]) for row in contexts] == [(65536, 32768, False)]
@@ -47,10 +45,7 @@ def test_a_bin_file_is_one_document(contextwise) -> None:
     words = contextwise.words("corpus text.bin --context 4096")
     assert "one document of 5,000 tokens" in words and "counts as one" in words
     # (5000 - 2048) of 5000 tokens have 2,048 or more before them.
-    assert (
-        "A training context of 4,096 tokens is rewarded: 59.0% of the tokens have 2,048 tokens or more"
-        in words
-    )
+    assert "A training context of 4,096 tokens is rewarded: 59.0% of the tokens have 2,048 tokens or more" in words
 
 
 @pytest.mark.parametrize(

@@ -81,9 +81,7 @@ def test_losses_that_are_not_finite_leave_no_files(contextwise, workplace, monke
 
     monkeypatch.setattr(passes, "window_losses", at_first_whole)
     monkeypatch.setattr(work, "SECONDS_BETWEEN_SAVES", -1.0)
-    command = (
-        f"curve {workplace / 'runs/alpha/model'} --corpus corpus --context 32 --batch-tokens 64 --out b/c"
-    )
+    command = f"curve {workplace / 'runs/alpha/model'} --corpus corpus --context 32 --batch-tokens 64 --out b/c"
     status, _, errors = contextwise(command)
     assert status == 2 and len(calls) == 3 and "loss is not finite" in " ".join(errors.split())
     assert not [*(workplace / "b").glob("*")]

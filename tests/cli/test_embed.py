@@ -38,13 +38,7 @@ def write(folder, kind):
     torch.manual_seed(0)
     tokenizer = byte_tokenizer().tokenizer
     decoder = GPT2Config(
-        vocab_size=260,
-        n_positions=64,
-        n_embd=16,
-        n_layer=2,
-        n_head=2,
-        initializer_range=0.3,
-        eos_token_id=END,
+        vocab_size=260, n_positions=64, n_embd=16, n_layer=2, n_head=2, initializer_range=0.3, eos_token_id=END
     )
     if kind == "bert":
         for role in ("cls", "sep", "pad"):
@@ -162,10 +156,7 @@ def test_a_bad_file_is_refused_before_the_model_is_opened(contextwise, workplace
     [
         ("gpt2 texts.txt --out v.npy --pooling cls", "the pooling is cls, but in a decoder"),
         ("t5 texts.txt --out v.npy --pooling cls", "the tokenizer adds no [CLS] token before a text"),
-        (
-            "bert texts.txt --out v.npy --max-tokens 65",
-            "max tokens is 65, but the model has positions for 64",
-        ),
+        ("bert texts.txt --out v.npy --max-tokens 65", "max tokens is 65, but the model has positions for 64"),
         ("gpt2 texts.txt --out v.npy --dtype int4", "--dtype is 'int4'"),
         ("gpt2 texts.txt --out v.npy --device tpu9", "--device is 'tpu9'"),
         ("nothing texts.txt --out v.npy", "there is no run and no model at"),
@@ -228,9 +219,7 @@ def test_the_folder_for_sentence_transformers(models, tmp_path, kind, pooling, a
     assert chosen == [f"pooling_mode_{'cls_token' if pooling else usual}"]
     assert settings["word_embedding_dimension"] == 16
     np.testing.assert_allclose(
-        direct(out, pooling=pooling, normalize=True),
-        direct(models[kind], pooling=pooling, normalize=True),
-        atol=1e-6,
+        direct(out, pooling=pooling, normalize=True), direct(models[kind], pooling=pooling, normalize=True), atol=1e-6
     )
     if importlib.util.find_spec("sentence_transformers") is None:
         return

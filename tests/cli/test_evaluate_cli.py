@@ -24,9 +24,7 @@ def workplace(tmp_path_factory):
     corpus = prepare_corpus(folder / "texts.jsonl", "bytes", folder / "corpus", validation=0.4)
     for seed, name in enumerate(("alpha", "beta")):
         recipe = {"name": name, "seed": 0, "data": {"context": 32}}
-        run = write_run(
-            folder / "runs" / name, small_gpt2(corpus.vocab_size, seed=seed), corpus.tokenizer(), recipe
-        )
+        run = write_run(folder / "runs" / name, small_gpt2(corpus.vocab_size, seed=seed), corpus.tokenizer(), recipe)
         trained_on = {"path": "corpus", "fingerprint": corpus.fingerprint}
         RunFolder(run).write_summary({"tokens": 10, "seconds": 1.0, "corpus": trained_on})
     return folder
@@ -68,10 +66,7 @@ def test_evaluate_reports_when_the_documents_were_trained_on(contextwise):
         ("runs/no/such --corpus corpus", "no model at runs/no/such"),
         ("runs/alpha --corpus corpus --split dev", "no split 'dev'; it has"),
         ("runs/alpha --corpus corpus --context 49", "--context is 49"),
-        (
-            "runs/alpha --corpus corpus --stride 33",
-            "--stride is 33; it must be between 1 and the context, 32",
-        ),
+        ("runs/alpha --corpus corpus --stride 33", "--stride is 33; it must be between 1 and the context, 32"),
     ],
 )
 def test_bad_input_is_refused(contextwise, arguments, message):

@@ -30,9 +30,7 @@ COMMANDS = {
     "trial": "trial trial.yaml --out out/trial",
     "sweep": "sweep sweep.yaml --out out/sweep",
 }
-MANY = [
-    pytest.param(name, marks=pytest.mark.slow) if name in ("trial", "sweep") else name for name in COMMANDS
-]
+MANY = [pytest.param(name, marks=pytest.mark.slow) if name in ("trial", "sweep") else name for name in COMMANDS]
 """The names, of which those that train several runs are slow."""
 
 
@@ -59,9 +57,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trial = {"corpus": "old/corpus", "arms": ["gpt2", "pm"], "recipe": shared, "tokens": 128}
     trial |= {"seeds": 2, "rates": "fixed", "limit": 6}
     (folder / "trial.yaml").write_text(yaml.safe_dump(trial))
-    sweep = sweep_values(
-        Path("old/corpus"), Path("unused"), grid={"data.context": [16], "training.steps": [4]}
-    )
+    sweep = sweep_values(Path("old/corpus"), Path("unused"), grid={"data.context": [16], "training.steps": [4]})
     (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
     save_model(folder / "model", small_gpt2())
     corpus = Corpus.open(folder / "old" / "corpus", "validation")
@@ -96,9 +92,7 @@ def same(files: dict[str, str], expected: dict[str, str]) -> None:
             assert files[name] == expected[name], name
 
 
-def finished(
-    contextwise: Callable, folder: Path, command: str, expected: dict[str, str], outcome: tuple
-) -> None:
+def finished(contextwise: Callable, folder: Path, command: str, expected: dict[str, str], outcome: tuple) -> None:
     """After a command that may have failed: one sentence, nothing lost or left over, and the same command succeeds."""
     status, _, errors = outcome
     lines = [line for line in errors.splitlines() if line.startswith("error: ")]
@@ -113,9 +107,7 @@ def finished(
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MANY)
-def test_every_operation_on_files_may_fail(
-    contextwise, template: Path, tmp_path: Path, name: str, every: bool
-) -> None:
+def test_every_operation_on_files_may_fail(contextwise, template: Path, tmp_path: Path, name: str, every: bool) -> None:
     command = COMMANDS[name]
     expected, count = whole(contextwise, template, tmp_path / "whole", command)
     before = tree(template)
@@ -138,11 +130,7 @@ def test_no_file_may_grow(contextwise, template: Path, tmp_path: Path, name: str
     command, before = COMMANDS[name], tree(template)
     expected, _ = whole(contextwise, template, tmp_path / "whole", command)
     sizes = sorted({path.stat().st_size for path in (tmp_path / "whole").rglob("*") if path.is_file()})
-    limits = (
-        sorted({limit for size in sizes for limit in (size - 1, size // 2) if limit >= 0})
-        if every
-        else [40, 3000]
-    )
+    limits = sorted({limit for size in sizes for limit in (size - 1, size // 2) if limit >= 0}) if every else [40, 3000]
     for limit in limits:
         folder = contextwise.folder = fresh(template, tmp_path / "faulty")
         with no_file_above(limit):

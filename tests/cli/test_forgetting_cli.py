@@ -22,17 +22,8 @@ def workplace(tmp_path_factory):
             data["replay"] = {"corpus": "books", "share": 0.1}
         model = {} if name == "base" else {"pretrained": "runs/base"}
         recipe = {"name": name, "seed": 0, "data": data, "model": model}
-        run = write_run(
-            folder / "runs" / name, small_gpt2(corpus.vocab_size, seed=seed), corpus.tokenizer(), recipe
-        )
-        row = {
-            "kind": "validation",
-            "step": 7,
-            "tokens": 700,
-            "seconds": 1.0,
-            "loss": 2.5,
-            "replay_loss": 3.5,
-        }
+        run = write_run(folder / "runs" / name, small_gpt2(corpus.vocab_size, seed=seed), corpus.tokenizer(), recipe)
+        row = {"kind": "validation", "step": 7, "tokens": 700, "seconds": 1.0, "loss": 2.5, "replay_loss": 3.5}
         write_rows(run / "metrics.jsonl", [row])
     return folder
 
@@ -46,10 +37,7 @@ def test_it_evaluates_what_is_missing_and_reports(contextwise, workplace):
             (file,) = (workplace / run / "evaluation").glob(f"evaluate-{corpus}-validation-*/summary.json")
             summary = json.loads(file.read_text())
             # The same for all
-            assert (summary["settings"]["context"], summary["settings"]["stride"]) == (
-                32,
-                16,
-            )
+            assert (summary["settings"]["context"], summary["settings"]["stride"]) == (32, 16)
             losses[run, corpus] = summary["loss"]["value"]
     report = json.loads((workplace / "f.json").read_text())
     assert report["before"] == "base"

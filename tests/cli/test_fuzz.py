@@ -89,11 +89,7 @@ def test_mutated_recipes(folder: Path, tmp_path: Path, verb: str, rounds: int) -
         # Status 1: it trained, and the loss was no finite number.
         if (problem := ended.problem((0, 1, 2) if number else (0,))) is not None:
             problems.append(f"{recipe.read_bytes()!r}\n{problem}")
-        if (
-            ended.status == 2
-            and out.exists()
-            and [file for file in out.iterdir() if not file.name.startswith(".")]
-        ):
+        if ended.status == 2 and out.exists() and [file for file in out.iterdir() if not file.name.startswith(".")]:
             problems.append(f"left behind: {[*out.iterdir()]}\n{recipe.read_bytes()!r}\n{ended.errors}")
         shutil.rmtree(out, ignore_errors=True)
     assert tree(folder) == before
@@ -133,11 +129,8 @@ def write_hostile_texts(folder: Path) -> dict[str, Path]:
         "false.parquet": b"PAR1 not really PAR1",
         "word.txt": b"a" * 300_000,
         "blanks.txt": b"x" + b" " * 300_000 + b"x",
-        "reserved.jsonl": b'{"text": "some words", "input_ids": 1, "n_bytes": "x", "document_hash": []}\n'
-        * 30,
-        "names.jsonl": json.dumps(
-            {"text": "some words", "": 1, "a\u0000b": 2, "\U0001f600": [1, "x"]}
-        ).encode()
+        "reserved.jsonl": b'{"text": "some words", "input_ids": 1, "n_bytes": "x", "document_hash": []}\n' * 30,
+        "names.jsonl": json.dumps({"text": "some words", "": 1, "a\u0000b": 2, "\U0001f600": [1, "x"]}).encode()
         + b"\n",
     }
     for name, content in contents.items():
@@ -211,9 +204,7 @@ def commands_on(place: Path) -> dict[str, list[list[str]]]:
     }
 
 
-HOSTILE_WORDS = [
-    str(value) for value in VALUES if not isinstance(value, list | dict) and "\x00" not in str(value)
-]
+HOSTILE_WORDS = [str(value) for value in VALUES if not isinstance(value, list | dict) and "\x00" not in str(value)]
 HOSTILE_WORDS += [
     "9" * 5000,
     "meta",
@@ -244,9 +235,7 @@ def test_hostile_command_lines(folder: Path, tmp_path: Path, rounds: int) -> Non
         shutil.copytree(folder, place)
         verb = draw.choice(verbs)
         parameters = parsed.commands[verb].make_context(verb, [], resilient_parsing=True).command.params
-        options = {
-            parameter.opts[0]: parameter for parameter in parameters if parameter.opts[0].startswith("-")
-        }
+        options = {parameter.opts[0]: parameter for parameter in parameters if parameter.opts[0].startswith("-")}
         words = [
             verb,
             *(
@@ -263,9 +252,7 @@ def test_hostile_command_lines(folder: Path, tmp_path: Path, rounds: int) -> Non
     report(problems)
 
 
-def test_numbers_that_are_not_finite_in_weights_are_refused(
-    contextwise, folder: Path, tmp_path: Path
-) -> None:
+def test_numbers_that_are_not_finite_in_weights_are_refused(contextwise, folder: Path, tmp_path: Path) -> None:
     model = Path(shutil.copytree(folder / "model", tmp_path / "model"))
     weights = load_file(model / "model.safetensors")
     weights["transformer.wte.weight"][3, 3] = np.nan

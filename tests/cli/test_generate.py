@@ -47,10 +47,7 @@ def context_lm(seed: int = 0) -> ContextLMForCausalLM:
 def runs(tmp_path: Path) -> list[RunFolder]:
     """Two runs, as far as generation looks at them."""
     models = {"plain": gpt2(), "context": context_lm()}
-    return [
-        RunFolder(write_run(tmp_path / name, model, TOKENIZER, {"name": name}))
-        for name, model in models.items()
-    ]
+    return [RunFolder(write_run(tmp_path / name, model, TOKENIZER, {"name": name})) for name, model in models.items()]
 
 
 @pytest.mark.parametrize("make", [gpt2, context_lm])
@@ -64,9 +61,7 @@ def test_greedy_text_is_the_likeliest_token_at_each_step(make: Callable[[], Any]
             break
         ids = torch.cat([ids, following[None, None]], dim=1)
     expected = TOKENIZER.decode(ids[0, len("def f(") :])
-    assert sample_text(model, TOKENIZER, "def f(", max_new_tokens=20, sampling=Sampling(greedy=True)) == [
-        expected
-    ]
+    assert sample_text(model, TOKENIZER, "def f(", max_new_tokens=20, sampling=Sampling(greedy=True)) == [expected]
 
 
 def test_an_empty_prompt_is_the_end_of_a_document() -> None:
@@ -95,9 +90,7 @@ def test_the_seed_decides_the_text() -> None:
     model = gpt2()
 
     def text(seed: int, samples: int = 1) -> list[str]:
-        return sample_text(
-            model, TOKENIZER, "x", max_new_tokens=30, sampling=Sampling(seed=seed), samples=samples
-        )
+        return sample_text(model, TOKENIZER, "x", max_new_tokens=30, sampling=Sampling(seed=seed), samples=samples)
 
     assert text(1) == text(1) != text(2)
     three = text(1, samples=3)

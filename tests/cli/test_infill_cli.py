@@ -21,13 +21,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for kind in ("gpt2", "t5"):
         write_run(folder / "runs" / kind, kind)
     holes = [
-        {
-            "task_id": f"HumanEval/{i}",
-            "prompt": a,
-            "suffix": b,
-            "canonical_solution": middle(a, b),
-            "test": "1 / 0",
-        }
+        {"task_id": f"HumanEval/{i}", "prompt": a, "suffix": b, "canonical_solution": middle(a, b), "test": "1 / 0"}
         for i, (a, b) in enumerate(itertools.product(LETTERS, LETTERS))
     ]
     write_rows(folder / "holes.jsonl", holes)
@@ -75,11 +69,7 @@ def test_infill_prints_a_table_and_writes_json(contextwise: Any, workplace: Path
     words = contextwise.words(f"infill {run} holes.jsonl --max-new-tokens 9")
     (result,) = results_of(RunFolder(workplace / run).evaluation)
     summary = result.summary
-    assert summary["exact_match"] == {
-        **dict.fromkeys(("value", "low", "high"), 1.0),
-        "method": "t",
-        "documents": 16,
-    }
+    assert summary["exact_match"] == {**dict.fromkeys(("value", "low", "high"), 1.0), "method": "t", "documents": 16}
     assert f"{run} on holes: 16 holes in 16 documents, prompted as {summary['form']}" in words
     assert "exact match 1.0000 [1.0000, 1.0000]" in words and "edit similarity 1.0000" in words
     assert f"written to {run}/evaluation/{result.path.name}/" in words

@@ -49,9 +49,7 @@ def test_values_are_read(field: str, text: str, value: Any) -> None:
     assert getattr(settings, field) == value
 
 
-@pytest.mark.parametrize(
-    "text", ["", "16,,32", "…", "16,…,64", "16,32,…", "16,24,…,64", "32,16,…,64", "1,2,…,4,…,8"]
-)
+@pytest.mark.parametrize("text", ["", "16,,32", "…", "16,…,64", "16,32,…", "16,24,…,64", "32,16,…,64", "1,2,…,4,…,8"])
 def test_text_that_is_no_list_of_numbers_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="contexts"):
         Example(files=[], contexts=read_value(Example.model_fields["contexts"], text))

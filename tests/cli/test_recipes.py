@@ -101,9 +101,7 @@ def test_the_wheel_alone_does_the_main_job_from_an_empty_folder(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
     def run(*command: object) -> str:
-        done = subprocess.run(
-            [*map(str, command)], cwd=empty, env=environment, capture_output=True, text=True
-        )
+        done = subprocess.run([*map(str, command)], cwd=empty, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -137,21 +135,10 @@ def test_the_wheel_alone_does_the_main_job_from_an_empty_folder(tmp_path):
         "--out",
         "corpora/stdlib",
     )
-    small = [
-        f"--set=training.{key}" for key in ("tokens=2048", "tokens_per_step=1024", "evaluation_tokens=512")
-    ]
+    small = [f"--set=training.{key}" for key in ("tokens=2048", "tokens_per_step=1024", "evaluation_tokens=512")]
     for name in ("pm-nano", "contextlm-nano"):
         run(command, "train", name, *small, "--set=model.size=pico", "--out", f"runs/{name}")
-    run(
-        command,
-        "compare",
-        "runs/pm-nano",
-        "runs/contextlm-nano",
-        "--corpus",
-        "corpora/stdlib",
-        "--html",
-        "c.html",
-    )
+    run(command, "compare", "runs/pm-nano", "runs/contextlm-nano", "--corpus", "corpora/stdlib", "--html", "c.html")
     assert "</html>" in (empty / "c.html").read_text()
     run(command, "sweep", "stdlib-quick", "--dry-run")
     run(command, "trial", "stdlib-quick", "--set=limit=8", "--dry-run")

@@ -28,20 +28,11 @@ def recipe(**synthetic):
     }
 
 
-PRINTED = {
-    "bits": 60,
-    "tasks": 100,
-    "contexts": [17, 50],
-    "model": [0.4648, 0.0613],
-    "minimum": [0.4643, 0.0612],
-}
+PRINTED = {"bits": 60, "tasks": 100, "contexts": [17, 50], "model": [0.4648, 0.0613], "minimum": [0.4643, 0.0612]}
 SAMPLES = {"contexts": [4, 5, 6, 8], "samples": 1000}
 OPTIMUM = {"name": "sizes", "sizes": [100, 200], "contexts": [4, 6, 8], "seeds": [0]}
 ITEMS = {
-    "table": (
-        PRINTED,
-        {"name": "one", "tolerance": 10, "contexts": [3, 5, 8], "samples": 1000, "recipe": recipe()},
-    ),
+    "table": (PRINTED, {"name": "one", "tolerance": 10, "contexts": [3, 5, 8], "samples": 1000, "recipe": recipe()}),
     "entropy": ({}, {"name": "one", "recipe": recipe(), **SAMPLES}),
     "dimension": ({}, {"name": "several", "recipe": recipe(masked=0.0, shortest=0), **SAMPLES}),
     "optimum": ({}, OPTIMUM | {"recipe": recipe(shortest=0) | {"training": training(patience=1)}}),
@@ -55,9 +46,7 @@ def workplace(tmp_path):
     for name, (printed, settings) in ITEMS.items():
         scales = {"tiny": {"machine": "one CPU thread", "minutes": 0.1, "settings": settings}}
         item = {"title": f"The {name}", "source": "a paper", "measure": f"parity_{name}", "printed": printed}
-        (folder / f"{name}.yaml").write_text(
-            yaml.safe_dump(item | {"scales": scales, "inferred": ["nothing much"]})
-        )
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(item | {"scales": scales, "inferred": ["nothing much"]}))
     (folder / "training.yaml").write_text("name: no item\n")
     return tmp_path
 
@@ -154,10 +143,7 @@ def test_a_missing_item_is_refused(contextwise, arguments, words):
     [
         (lambda item: item.update(measure="parity_tabel"), "did you mean parity_table?"),
         (lambda item: item["scales"]["tiny"]["settings"].update(contexs=[1]), "did you mean 'contexts'"),
-        (
-            lambda item: item["scales"]["tiny"]["settings"].update(contexts=[9]),
-            "contexts has 9, but the inputs have 8",
-        ),
+        (lambda item: item["scales"]["tiny"]["settings"].update(contexts=[9]), "contexts has 9, but the inputs have 8"),
         (lambda item: item.update(sorce="x"), "did you mean 'source'"),
     ],
 )
@@ -175,9 +161,7 @@ def test_an_item_has_other_names_too(contextwise, workplace):
     contextwise.refused("reproduce --list --recipes nowhere", "there is no folder of recipes at nowhere")
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, item in SHIPPED.items() if item.measure.startswith("parity_")]
-)
+@pytest.mark.parametrize("name", [name for name, item in SHIPPED.items() if item.measure.startswith("parity_")])
 def test_every_item_that_ships_can_be_planned_at_every_scale(name, tmp_path):
     item = SHIPPED[name]
     for scale in item.scales:

@@ -58,10 +58,7 @@ def test_recipes(validators, change, valid):
     ("change", "valid"),
     [
         ({"arms": ["gpt2", "idea.py:Idea"]}, True),
-        (
-            {"arms": {"gpt2": None, "pm": ["model.extra_layers=2"], "mine": {"recipe": {}}, "other": "pm"}},
-            True,
-        ),
+        ({"arms": {"gpt2": None, "pm": ["model.extra_layers=2"], "mine": {"recipe": {}}, "other": "pm"}}, True),
         ({"arms": {"gpt2": {"setting": []}}}, False),
         ({"tokens": [1000, 2000], "budget": "30m", "rates": "fixed"}, True),
         ({"rates": {"factors": [0.5, 1]}}, True),
@@ -82,9 +79,7 @@ def test_the_verb_prints_or_writes_it(contextwise, tmp_path):
 
 
 def test_errors_are_json_too(contextwise):
-    status, output, errors = contextwise(
-        "train contextlm-nano --dry-run --json --set model.size=nanoo --set seed=-1"
-    )
+    status, output, errors = contextwise("train contextlm-nano --dry-run --json --set model.size=nanoo --set seed=-1")
     error = json.loads(output)["error"]
     assert status == error["exit_status"] == 2
     assert {problem["field"] for problem in error["problems"]} == {"model.size", "seed"}

@@ -26,9 +26,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model.parts[name].save_pretrained(folder / "cue" / "parts" / name)
     save(cue_model(None), folder / "plain-cue")
     save(sentence_model(), folder / "lm")
-    rows = [
-        {"id": i, "candidates": ["Oil rises.", "Oil falls."], "contexts": {"title": "Oil"}} for i in range(7)
-    ]
+    rows = [{"id": i, "candidates": ["Oil rises.", "Oil falls."], "contexts": {"title": "Oil"}} for i in range(7)]
     write_rows(folder / "lists.jsonl", rows)
     (folder / "contexts.jsonl").write_text('{"title": "Oil", "topics": ["oil", "trade"]}\n{}\n')
     (folder / "known.json").write_text('{"title": "Oil"}')
@@ -93,9 +91,7 @@ def test_cue_vectors_are_written(contextwise: Any, workplace: Path) -> None:
 
 def test_a_context_encoder_by_itself_gives_the_same_vectors(contextwise: Any, workplace: Path) -> None:
     contextwise("embed cue --contexts contexts.jsonl --out whole.npy")
-    status, _, errors = contextwise(
-        "embed cue/parts/context_encoder --contexts contexts.jsonl --out part.npy"
-    )
+    status, _, errors = contextwise("embed cue/parts/context_encoder --contexts contexts.jsonl --out part.npy")
     assert status == 0 and "2 vectors of 16 numbers (e_cue of contexts) in part.npy" in errors
     assert np.array_equal(np.load(workplace / "part.npy"), np.load(workplace / "whole.npy"))
 

@@ -38,26 +38,19 @@ def test_a_prompt_is_continued(client: Any) -> None:
     streamed = client.post("/v1/completions", json=given | {"stream": True}).text
     chunks = [json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: {")]
     text = "".join(chunk["choices"][0]["text"] for chunk in chunks)
-    assert text and answer.json()["choices"][0]["text"].startswith(
-        text
-    )  # half a character at the end is not streamed
+    assert text and answer.json()["choices"][0]["text"].startswith(text)  # half a character at the end is not streamed
 
 
 def test_an_answer_ends_at_the_limit_and_at_the_last_position(client: Any) -> None:
     for prompt, tokens in (("the model", 20), ("x" * 40, 8)):
-        answer = client.post(
-            "/v1/completions", json={"prompt": prompt, "max_tokens": 10**9, "temperature": 0}
-        ).json()
+        answer = client.post("/v1/completions", json={"prompt": prompt, "max_tokens": 10**9, "temperature": 0}).json()
         assert 1 <= answer["usage"]["completion_tokens"] <= tokens
 
 
 def test_the_model_is_listed(client: Any, server: Any) -> None:
     (model,) = client.get("/v1/models").json()["data"]
     assert (
-        client.post(
-            "/v1/completions", json={"prompt": "a", "model": model["id"], "max_tokens": 1}
-        ).status_code
-        == 200
+        client.post("/v1/completions", json={"prompt": "a", "model": model["id"], "max_tokens": 1}).status_code == 200
     )
 
 
@@ -88,8 +81,7 @@ def test_a_wrong_request_is_refused_with_a_sentence(client: Any, fields: dict[st
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b"", b"{", b"[]", b"3", b"\xff\xfe", b"[" * 100_000, b'{"prompt": "\\ud800"}', b'{"prompt": NaN}'],
+    "content", [b"", b"{", b"[]", b"3", b"\xff\xfe", b"[" * 100_000, b'{"prompt": "\\ud800"}', b'{"prompt": NaN}']
 )
 def test_what_is_no_request_is_refused(client: Any, content: bytes) -> None:
     answer = client.post("/v1/completions", content=content)
@@ -114,16 +106,9 @@ def test_a_chat_is_answered(tmp_path: Path) -> None:
     client = TestClient(build_app(OneModel(str(folder), "cpu"), 20))
     parts = [{"type": "text", "text": "hello"}]
     for content in ("hello", parts):
-        asked = {
-            "messages": [{"role": "user", "content": content}],
-            "max_completion_tokens": 3,
-            "temperature": 0,
-        }
+        asked = {"messages": [{"role": "user", "content": content}], "max_completion_tokens": 3, "temperature": 0}
         answer = client.post("/v1/chat/completions", json=asked).json()
-        assert (
-            answer["usage"]["completion_tokens"] <= 3
-            and answer["choices"][0]["message"]["role"] == "assistant"
-        )
+        assert answer["usage"]["completion_tokens"] <= 3 and answer["choices"][0]["message"]["role"] == "assistant"
     for messages in (
         [],
         [{"role": "user"}],
@@ -136,15 +121,7 @@ def test_a_chat_is_answered(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [
-        "/load_model",
-        "/reset",
-        "/v1/responses",
-        "/v1/audio/transcriptions",
-        "/v1/systemone",
-        "/docs",
-        "/openapi.json",
-    ],
+    ["/load_model", "/reset", "/v1/responses", "/v1/audio/transcriptions", "/v1/systemone", "/docs", "/openapi.json"],
 )
 def test_other_routes_are_off(client: Any, path: str) -> None:
     for answer in (client.post(path, json={"model": "gpt2"}), client.get(path)):
@@ -168,10 +145,7 @@ def test_other_routes_are_off(client: Any, path: str) -> None:
 )
 def test_pages_of_other_origins_are_refused(client: Any, headers: dict[str, str], status: int) -> None:
     assert client.get("/health", headers=headers).status_code == status
-    assert (
-        client.post("/v1/completions", json={"prompt": "a", "max_tokens": 1}, headers=headers).status_code
-        == status
-    )
+    assert client.post("/v1/completions", json={"prompt": "a", "max_tokens": 1}, headers=headers).status_code == status
 
 
 def test_a_key_is_required_where_there_is_one(server: Any) -> None:
@@ -196,12 +170,7 @@ def test_large_requests_are_refused(client: Any) -> None:
     assert client.post("/v1/completions", content=pieces()).status_code == 413
 
 
-def test_too_many_requests_at_once_are_refused(
-    server: Any, client: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_requests_at_once_are_refused(server: Any, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "running", 3)
     answer = client.post("/v1/completions", json={"prompt": "a"})
-    assert (
-        answer.status_code == 503
-        and "3 requests are being answered already" in answer.json()["error"]["message"]
-    )
+    assert answer.status_code == 503 and "3 requests are being answered already" in answer.json()["error"]["message"]

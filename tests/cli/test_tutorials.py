@@ -57,18 +57,7 @@ ANSWERS = {
     "trained",
     "min",
 }
-ANSWERS |= {
-    "significant",
-    "difference",
-    "between",
-    "and",
-    "contains",
-    "zero",
-    "lower",
-    "higher",
-    "than",
-    "nano",
-}
+ANSWERS |= {"significant", "difference", "between", "and", "contains", "zero", "lower", "higher", "than", "nano"}
 """Words that depend on the answer, on how long it took, and on the sizes."""
 
 

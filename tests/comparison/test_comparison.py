@@ -67,11 +67,7 @@ def write_run(
     recipe = {
         "name": name,
         "seed": seed,
-        "data": {
-            "corpus": changes.pop("corpus_path", "data/books"),
-            "validation_split": "validation",
-            "context": 64,
-        },
+        "data": {"corpus": changes.pop("corpus_path", "data/books"), "validation_split": "validation", "context": 64},
         "model": {"family": "gpt2", "width": 64},
         "training": {"steps": steps, "evaluation_tokens": 512, "save_every": changes.pop("save_every", 50)},
     }
@@ -109,11 +105,7 @@ def runs(tmp_path):
     losses = {"gpt2": 4.0, "contextlm": 3.95, "twin": 4.0}
     return [
         write_run(
-            tmp_path / f"{name}-{seed}",
-            name,
-            seed,
-            loss + 0.001 * seed,
-            speed=1000 if name != "contextlm" else 1250,
+            tmp_path / f"{name}-{seed}", name, seed, loss + 0.001 * seed, speed=1000 if name != "contextlm" else 1250
         )
         for name, loss in losses.items()
         for seed in (1, 2, 3)
@@ -133,10 +125,7 @@ def test_a_known_difference_is_significant_and_none_is_not(runs):
     assert better.paired_by_seed and list(better.seed_differences) == ["1", "2", "3"]
     assert np.mean(list(better.seed_differences.values())) == pytest.approx(better.difference.value)
     assert better.documents_lower > 0.9
-    assert (
-        better.verdict.startswith("contextlm is lower than gpt2 by 0.0")
-        and "nats per token [0.0" in better.verdict
-    )
+    assert better.verdict.startswith("contextlm is lower than gpt2 by 0.0") and "nats per token [0.0" in better.verdict
     assert "contains zero" in same.verdict and same.difference.low < 0 < same.difference.high
     assert same.seed_interval[0] < same.difference.value < same.seed_interval[1]
 
@@ -184,16 +173,12 @@ def test_runs_that_validated_on_other_data_allow_no_equal_budgets(tmp_path):
     summary["corpus"]["fingerprint"] = "other"
     two.write_summary(summary)
     comparison = compare(runs)
-    assert comparison.budgets == [] and any(
-        "validated on different data" in note for note in comparison.notes
-    )
+    assert comparison.budgets == [] and any("validated on different data" in note for note in comparison.notes)
 
 
 def test_generation_speed_is_taken_from_the_run(runs):
     for seed in (1, 2, 3):
-        (Path(runs[seed - 1]) / "evaluation" / "generation.json").write_text(
-            json.dumps({"ms_per_token": 2.0 + seed})
-        )
+        (Path(runs[seed - 1]) / "evaluation" / "generation.json").write_text(json.dumps({"ms_per_token": 2.0 + seed}))
     assert compare(runs).groups[0].ms_per_token == pytest.approx(4.0)
 
 
@@ -217,9 +202,7 @@ def test_tables_fit_80_columns_and_hold_the_figures(runs):
 
 def test_one_seed_says_what_its_interval_leaves_out(runs):
     comparison = compare([runs[0], runs[3]])
-    assert any(
-        "One seed of gpt2, contextlm" in note and "not what another seed" in note for note in comparison.notes
-    )
+    assert any("One seed of gpt2, contextlm" in note and "not what another seed" in note for note in comparison.notes)
     assert comparison.differences[0].seed_interval is None
 
 
@@ -339,10 +322,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            (
-                {"reference": "gpt3"},
-                "reference is 'gpt3', which is none of the groups: gpt2, contextlm, twin",
-            ),
+            ({"reference": "gpt3"}, "reference is 'gpt3', which is none of the groups: gpt2, contextlm, twin"),
             ({"unit": "word"}, "unit is 'word'; it must be token or byte"),
         ],
     )

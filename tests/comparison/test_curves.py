@@ -49,8 +49,7 @@ def test_the_average_ranks_them_one_way_and_the_best_context_the_other(tmp_path)
     assert a.average.value == pytest.approx(3.0 + np.mean(1 / np.arange(1, 9)) + bumps)
     assert b.average.value == pytest.approx(3.2 + 1.2 * np.mean(1 / np.arange(1, 513)) + bumps)
     assert (
-        b.average_difference.value == pytest.approx(b.average.value - a.average.value)
-        and a.average_difference is None
+        b.average_difference.value == pytest.approx(b.average.value - a.average.value) and a.average_difference is None
     )
     assert b.average_difference.value < 0 < b.best_difference.value
     assert (a.best_from, a.best_to) == (8, 8) and b.best_to == 512
@@ -65,17 +64,13 @@ def test_the_average_ranks_them_one_way_and_the_best_context_the_other(tmp_path)
 def test_models_are_ranked_by_the_last_tenth(tmp_path):
     short = written(tmp_path, "short", 8, SHORT, DOCUMENTS)
     long = written(tmp_path, "long", 512, LONG, DOCUMENTS)
-    third = written(
-        tmp_path, "third", 8, SHORT, [(number, bump + 0.3 * (-1) ** number) for number, bump in DOCUMENTS]
-    )
+    third = written(tmp_path, "third", 8, SHORT, [(number, bump + 0.3 * (-1) ** number) for number, bump in DOCUMENTS])
     _, b, c = curves = compare_curves(open_curves([short, long, third]))
     assert b.last_tenth_difference.value == pytest.approx(0.2 + 1.2 / 512 - 1 / 8)
     assert b.last_tenth_difference.low == pytest.approx(b.last_tenth_difference.value)
     assert c.last_tenth_difference.low < 0 < c.last_tenth_difference.high
     words = ranking(curves)
-    assert words.startswith(
-        "By the last tenth of its training context short has the lowest loss; long: +0.0773 ["
-    )
+    assert words.startswith("By the last tenth of its training context short has the lowest loss; long: +0.0773 [")
     assert "to the one before, higher; third: +0.0227 [" in words
     assert words.endswith("to the one before, no significant difference.")
     truncated = [written(tmp_path / "truncated", name, 8, SHORT, DOCUMENTS) for name in ("x", "y")]

@@ -41,24 +41,13 @@ def write_run(folder, name, nats, seed=0, start="base", replay=None, curve=()):
         )
         about = {"path": str(corpus.path), "fingerprint": corpus.fingerprint, "split": "validation"}
         about["tokenizer_hash"] = "t"
-        summary = {
-            "label": f"{corpus.path.name}-validation",
-            "model": name,
-            "parameters": 1000,
-            "corpus": about,
-        }
+        summary = {"label": f"{corpus.path.name}-validation", "model": name, "parameters": 1000, "corpus": about}
         summary |= {"documents": 2, "tokens": 40, "context": 64, "stride": 32, "dtype": "float32"}
         path = folder / "evaluation" / summary["label"]
         write_evaluation(path, summary, documents)
-    data = {
-        "corpus": "corpora/x",
-        "context": 64,
-        "replay": replay and {"corpus": "corpora/books", "share": replay},
-    }
+    data = {"corpus": "corpora/x", "context": 64, "replay": replay and {"corpus": "corpora/books", "share": replay}}
     model = {"pretrained": start and str(folder.parent / start)}
-    (folder / "recipe.yaml").write_text(
-        yaml.safe_dump({"name": name, "seed": seed, "data": data, "model": model})
-    )
+    (folder / "recipe.yaml").write_text(yaml.safe_dump({"name": name, "seed": seed, "data": data, "model": model}))
     rows = [
         {"kind": "validation", "step": step, "tokens": 100 * step, "seconds": 1.0, "loss": loss}
         | ({} if old is None else {"replay_loss": old})
@@ -76,9 +65,7 @@ def evaluations_by_hand(monkeypatch):
     """The evaluations that :func:`write_run` has written, in place of new ones."""
 
     def evaluate_all(sources, corpus, **settings):
-        return [
-            Evaluation.open(Path(run) / "evaluation" / f"{corpus.path.name}-validation") for run in sources
-        ]
+        return [Evaluation.open(Path(run) / "evaluation" / f"{corpus.path.name}-validation") for run in sources]
 
     monkeypatch.setattr("contextwise.comparison.forgetting.evaluate_all", evaluate_all)
 
@@ -118,10 +105,7 @@ def test_what_replay_saves_is_told_with_an_interval(runs):
 
 def test_the_losses_during_training(runs):
     naive, replay = Forgetting(runs, OLD, NEW).changes
-    assert [(p.step, p.tokens, p.new, p.old) for p in naive.during] == [
-        (5, 500, 3.0, 3.5),
-        (10, 1000, 2.0, 3.7),
-    ]
+    assert [(p.step, p.tokens, p.new, p.old) for p in naive.during] == [(5, 500, 3.0, 3.5), (10, 1000, 2.0, 3.7)]
     assert [p.old for p in replay.during] == [3.0, 2.9]
 
 

@@ -32,9 +32,7 @@ def difference(a: str, b: str, *ends: float | None) -> Difference:
     return Difference(a, b, "nats per token", Estimate(*ends), True, {}, None, 0.5)
 
 
-def comparison(
-    groups: list[Group], differences: list[Difference], unit: str = "nats per token"
-) -> Comparison:
+def comparison(groups: list[Group], differences: list[Difference], unit: str = "nats per token") -> Comparison:
     return Comparison({}, 40, 80_000, unit, groups[0].name, groups, differences, [], [])
 
 
@@ -126,12 +124,7 @@ def test_five_documents_allow_no_claim_and_seven_do() -> None:
         estimate = dataclasses.replace(pair.difference, method="t", documents=documents)
         pair = dataclasses.replace(pair, difference=estimate)
         result = comparison([group("A", 4.0), group("B", 3.9)], [pair])
-        words[documents] = [
-            pair.verdict,
-            verdict(result)[0],
-            difference_table(result).__html__(),
-            result.best,
-        ]
+        words[documents] = [pair.verdict, verdict(result)[0], difference_table(result).__html__(), result.best]
     sentence, whole, table, best = words[5]
     for text in (sentence, whole):
         assert "5 documents allow no verdict, which takes 6 or more" in text and "lower than" not in text

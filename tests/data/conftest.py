@@ -23,9 +23,7 @@ def write_jsonl(tmp_path: Path) -> Callable[..., Path]:
 
     def write(records: Iterable[Any], name: str = "texts.jsonl") -> Path:
         path = tmp_path / name
-        path.write_bytes(
-            b"".join(json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in records)
-        )
+        path.write_bytes(b"".join(json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in records))
         return path
 
     return write
@@ -34,9 +32,7 @@ def write_jsonl(tmp_path: Path) -> Callable[..., Path]:
 @pytest.fixture
 def stories(write_jsonl: Callable[..., Path]) -> Path:
     """200 documents with metadata."""
-    return write_jsonl(
-        {"text": story(i), "number": i, "tags": ["even"] if i % 2 == 0 else []} for i in range(200)
-    )
+    return write_jsonl({"text": story(i), "number": i, "tags": ["even"] if i % 2 == 0 else []} for i in range(200))
 
 
 @pytest.fixture

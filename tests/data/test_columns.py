@@ -47,24 +47,11 @@ def test_different_types_get_a_common_type(first: Any, second: Any, kind: pa.Dat
 
 @pytest.mark.parametrize(
     ("first", "second"),
-    [
-        (1, "a"),
-        (True, 1),
-        (1, [1]),
-        ({"a": 1}, "a"),
-        ("a", {"a": "x"}),
-        (2**60 + 1, 0.5),
-        (2**80, 1),
-        ([1], [["a"]]),
-    ],
+    [(1, "a"), (True, 1), (1, [1]), ({"a": 1}, "a"), ("a", {"a": "x"}), (2**60 + 1, 0.5), (2**80, 1), ([1], [["a"]])],
 )
 @pytest.mark.parametrize("apart", [True, False])
 def test_values_without_a_common_type_become_json_text(first: Any, second: Any, apart: bool) -> None:
-    batches = (
-        [[{"x": first}], [{"x": second}, {"x": None}]]
-        if apart
-        else [[{"x": first}, {"x": second}, {"x": None}]]
-    )
+    batches = [[{"x": first}], [{"x": second}, {"x": None}]] if apart else [[{"x": first}, {"x": second}, {"x": None}]]
     types, rows = settled(*batches)
     assert types == {"x": None}
     assert rows[2]["x"] is None
@@ -94,8 +81,7 @@ def test_reserved_names_get_a_prefix() -> None:
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text('a"\u2028é', max_size=5),
     lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["a", "b", "_type", ""]), inner, max_size=3)
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "_type", ""]), inner, max_size=3)
     ),
     max_leaves=6,
 )
@@ -109,9 +95,7 @@ rows_of_metadata = st.lists(
 def equal(got: Any, wanted: Any) -> bool:
     """Equal but for keys that are missing on one side and null on the other, and for 1 == 1.0."""
     if isinstance(wanted, dict):
-        return isinstance(got, dict) and all(
-            equal(got.get(key), wanted.get(key)) for key in got.keys() | wanted.keys()
-        )
+        return isinstance(got, dict) and all(equal(got.get(key), wanted.get(key)) for key in got.keys() | wanted.keys())
     if isinstance(wanted, list):
         return isinstance(got, list) and len(got) == len(wanted) and all(map(equal, got, wanted))
     return got == wanted and isinstance(got, bool) == isinstance(wanted, bool)

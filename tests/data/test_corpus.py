@@ -89,11 +89,7 @@ def test_a_pickled_corpus_opens_the_same_files(corpus: Corpus, stories: Path) ->
     content = pickle.dumps(validation)
     assert len(content) < 500
     copy = pickle.loads(content)
-    assert (copy.split, len(copy), copy.fingerprint) == (
-        "validation",
-        len(validation),
-        validation.fingerprint,
-    )
+    assert (copy.split, len(copy), copy.fingerprint) == ("validation", len(validation), validation.fingerprint)
     prepare_corpus(stories, "bytes", corpus.path, validation=0.3, overwrite=True)
     with pytest.raises(DataError, match="was replaced while it was in use; start again"):
         pickle.loads(content)
@@ -133,9 +129,7 @@ def test_verify_names_the_file_whose_bytes_changed(corpus: Corpus) -> None:
         changed = bytearray(whole)
         changed[len(whole) // 2] ^= 1
         path.write_bytes(changed)
-        with pytest.raises(
-            DataError, match=rf"is damaged: the bytes of {name} changed since it was prepared"
-        ):
+        with pytest.raises(DataError, match=rf"is damaged: the bytes of {name} changed since it was prepared"):
             corpus.verify()
         path.write_bytes(whole)
     corpus.verify()
@@ -221,9 +215,7 @@ def test_bin_files_with_a_header_and_in_a_folder(tmp_path: Path) -> None:
     assert Corpus.open(tmp_path, "validation").document(0).tolist() == [5, 6]
     for content in (b"", b"abc", header.tobytes()):
         (tmp_path / "val.bin").write_bytes(content)
-        with pytest.raises(
-            DataError, match=r"val\.bin has [\d,]+ bytes, which is not a whole number of uint16"
-        ):
+        with pytest.raises(DataError, match=r"val\.bin has [\d,]+ bytes, which is not a whole number of uint16"):
             Corpus.open(tmp_path, "validation")
 
 
@@ -265,6 +257,4 @@ def test_zarr_arrays_that_are_no_corpus(tmp_path: Path, monkeypatch: pytest.Monk
 def test_arrow_files_without_the_columns(corpus: Corpus) -> None:
     table = pa.ipc.open_stream(corpus.path / "train" / "data-00000.arrow").read_all()
     assert table.schema.field("input_ids").type == pa.list_(pa.uint16())
-    assert json.loads(table.schema.metadata[b"huggingface"])["info"]["features"].keys() == set(
-        table.column_names
-    )
+    assert json.loads(table.schema.metadata[b"huggingface"])["info"]["features"].keys() == set(table.column_names)

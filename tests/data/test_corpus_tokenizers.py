@@ -22,9 +22,7 @@ from contextwise.data.tokenizers import (
 )
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "tokenizers"
-TEXTS = [
-    f"the cat number {i} isn't the other's, but it sat\n\n on the mat\u2028in 19{i:02d}!" for i in range(100)
-]
+TEXTS = [f"the cat number {i} isn't the other's, but it sat\n\n on the mat\u2028in 19{i:02d}!" for i in range(100)]
 learned = learn_bpe(TEXTS, 300)
 as_bytes = byte_tokenizer()
 
@@ -161,25 +159,14 @@ def test_invalid_tokenizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_text_that_a_tokenizer_cannot_encode(tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(
-        str(word_tokenizer(tmp_path / "words", 20, unknown="missing")), end_of_text="w0"
-    )
+    tokenizer = load_tokenizer(str(word_tokenizer(tmp_path / "words", 20, unknown="missing")), end_of_text="w0")
     with pytest.raises(DataError, match="the tokenizer words cannot tokenize the text"):
         tokenizer.encode(["w1 other"])
 
 
 @pytest.mark.parametrize(
     "spec",
-    [
-        "train:",
-        "train:4k",
-        "train:-5",
-        "train:256",
-        "train:4096.0",
-        "train:²",
-        "train:99999999999",
-        "train:1048577",
-    ],
+    ["train:", "train:4k", "train:-5", "train:256", "train:4096.0", "train:²", "train:99999999999", "train:1048577"],
 )
 def test_invalid_vocabulary_sizes(spec: str) -> None:
     with pytest.raises(ConfigError, match=f"tokenizer is {spec!r}"):
@@ -196,9 +183,7 @@ def test_vocabulary_sizes() -> None:
 def test_published_tokenizers(name: str, end: int) -> None:
     tokenizer = load_tokenizer(str(SHARED / name))
     text = "Hello world,\n\nit's 2024.\n" + "x " * 100 + "\nthe end"
-    reference = (
-        Tokenizer.from_file(str(SHARED / name / "tokenizer.json")).encode(text, add_special_tokens=False).ids
-    )
+    reference = Tokenizer.from_file(str(SHARED / name / "tokenizer.json")).encode(text, add_special_tokens=False).ids
     assert tokenizer.end_of_text == end and tokenizer.dtype == np.uint16
     assert tokenizer.piece is not None
     tokenizer.piece = 20

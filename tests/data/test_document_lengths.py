@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 
 from contextwise.base.errors import DataError
 from contextwise.data import Corpus
-from contextwise.data.document_lengths import (
-    DocumentLengths,
-    boundary_note,
-    in_tokens,
-    measure_lengths,
-    token_count,
-)
+from contextwise.data.document_lengths import DocumentLengths, boundary_note, in_tokens, measure_lengths, token_count
 
 lengths = st.lists(st.integers(0, 300), min_size=1, max_size=30).filter(any)
 
@@ -43,14 +37,7 @@ def test_bins_hold_every_document_once(documents: list[int]) -> None:
 def test_a_corpus_worked_by_hand() -> None:
     meter = DocumentLengths(np.array([2, 10, 4]))
     # Before the tokens there are 0 1 | 0 … 9 | 0 1 2 3.
-    assert [meter.preceded(visible) for visible in (0, 1, 2, 4, 8, 10)] == [
-        1.0,
-        13 / 16,
-        10 / 16,
-        6 / 16,
-        2 / 16,
-        0.0,
-    ]
+    assert [meter.preceded(visible) for visible in (0, 1, 2, 4, 8, 10)] == [1.0, 13 / 16, 10 / 16, 6 / 16, 2 / 16, 0.0]
     assert meter.quantiles()["50%"] == 4 and meter.quantiles()["90%"] == 10
     assert meter.reward(8).preceded == meter.reward(7).preceded == 6 / 16
     assert meter.reward(7).half == 4

@@ -37,9 +37,9 @@ def test_a_small_corpus_holds_out_thirty_documents_or_a_fifth() -> None:
     for size, held in ((3, 0), (10, 2), (149, 29), (300, 30), (500, 30)):
         shares = SplitFractions(0.0, 0.3).with_enough(digests[:size])
         assert [shares.split_of(digest) for digest in digests[:size]].count("validation") == held
-        assert SplitFractions().with_enough(
-            [*digests[:size], *digests[:size]]
-        ) == SplitFractions().with_enough(digests[:size])
+        assert SplitFractions().with_enough([*digests[:size], *digests[:size]]) == SplitFractions().with_enough(
+            digests[:size]
+        )
     assert SplitFractions().with_enough(digests) == SplitFractions()  # 5% of 3000 are more than 30
     small, smaller = (SplitFractions().with_enough(digests[:size]) for size in (300, 100))
     before = {digest for digest in digests if SplitFractions().split_of(digest) == "validation"}
@@ -58,9 +58,7 @@ def test_shares_hold_and_a_test_share_does_not_change_validation() -> None:
     assert second.count("test") == pytest.approx(6000, abs=350)
 
 
-@pytest.mark.parametrize(
-    ("validation", "test"), [(-0.1, 0), (1.0, 0), (0, 1.5), (0.6, 0.4), (float("nan"), 0)]
-)
+@pytest.mark.parametrize(("validation", "test"), [(-0.1, 0), (1.0, 0), (0, 1.5), (0.6, 0.4), (float("nan"), 0)])
 def test_invalid_shares(validation: float, test: float) -> None:
     with pytest.raises(ConfigError, match=r"validation|test"):
         SplitFractions(validation, test)

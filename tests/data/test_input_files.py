@@ -38,16 +38,12 @@ def test_forms(tmp_path: Path, content: bytes, locations: list[str]) -> None:
     plain.write_bytes(content)
     packed.write_bytes(gzip.compress(content))
     for path in (plain, packed):
-        assert list(read_objects(path, "rows")) == [
-            (f"{path}{p}", r) for p, r in zip(locations, ROWS, strict=True)
-        ]
+        assert list(read_objects(path, "rows")) == [(f"{path}{p}", r) for p, r in zip(locations, ROWS, strict=True)]
     assert read_bytes(packed) == content
 
 
 @given(st.lists(st.dictionaries(st.text(), st.text() | st.integers() | st.none(), max_size=3), max_size=4))
-def test_written_objects_are_read_back(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, object]]
-) -> None:
+def test_written_objects_are_read_back(tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, object]]) -> None:
     folder = tmp_path_factory.mktemp("rows")
     for name, content in (("lines", lines(rows)), ("list", json.dumps(rows).encode())):
         (folder / name).write_bytes(content)
@@ -73,10 +69,7 @@ def test_empty_files(tmp_path: Path, content: bytes) -> None:
         (b'[{"a": 1}, 2]', "x entry 2 is not a JSON object; give rows of mine$"),
         (b'[{"a": 1},', r"x is not JSON \("),
         (b'[{"a": "\xe9"}]', "x is not UTF-8 text; give rows of mine$"),
-        (
-            b'{"a": "\\ud83d\\ude42"}\n{"a": "\\uD83d"}',
-            "x:2 holds half of a surrogate pair, which is no text",
-        ),
+        (b'{"a": "\\ud83d\\ude42"}\n{"a": "\\uD83d"}', "x:2 holds half of a surrogate pair, which is no text"),
         (b'[{}, {"a": {"\\udc00": 1}}]', "x entry 2 holds half of a surrogate pair"),
     ],
 )

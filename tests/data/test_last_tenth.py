@@ -38,10 +38,7 @@ def test_worked_example():
     # end-of-text, 1 ... 45: two blocks of 20 inputs, whose last two targets are 19, 20 and 39, 40.
     corpus = Text([45])
     long = LastTenthWindows(corpus, 20, None, tokens=10_000)
-    assert [window["input_ids"].tolist() for window in (long[0], long[1])] == [
-        list(range(20)),
-        list(range(20, 40)),
-    ]
+    assert [window["input_ids"].tolist() for window in (long[0], long[1])] == [list(range(20)), list(range(20, 40))]
     assert tails(long).tolist() == [19, 20, 39, 40]
     short = LastTenthWindows(corpus, 5, 20, tokens=10_000)
     assert [short[i]["input_ids"].tolist() for i in range(len(short))] == [
@@ -70,9 +67,9 @@ def test_every_context_ends_in_the_same_targets(lengths, longest, share, end, to
     result, wanted = tails(short), tails(long)
     assert len(set(result)) == len(result)  # none twice
     # The last ones of each block; a tenth of the context may not go into a tenth of the block.
-    kept = last_tenth_length(longest) // last_tenth_length(context) * last_tenth_length(
+    kept = last_tenth_length(longest) // last_tenth_length(context) * last_tenth_length(context) or last_tenth_length(
         context
-    ) or last_tenth_length(context)
+    )
     assert result.tolist() == wanted.reshape(-1, last_tenth_length(longest))[:, -kept:].ravel().tolist()
     for windows in (long, short):
         for i in range(len(windows)):
@@ -93,9 +90,7 @@ def test_bins_hold_every_number_of_visible_tokens_once(context, per_doubling):
 
 
 def test_invalid_settings_are_refused():
-    with pytest.raises(
-        ConfigError, match="longest context to compare is 10, shorter than the training context 20"
-    ):
+    with pytest.raises(ConfigError, match="longest context to compare is 10, shorter than the training context 20"):
         LastTenthWindows(Text([100]), 20, 10, 100)
     with pytest.raises(DataError, match="the longest has 100"):
         LastTenthWindows(Text([100, 20]), 20, 128, 100)

@@ -83,10 +83,7 @@ def test_the_same_text_in_two_splits_is_refused_with_both_locations(write, tmp_p
         "'shared text'; take it out of one of them"
     )
     # Nothing is left behind
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "a.jsonl",
-        "b.jsonl",
-    ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "b.jsonl"]
 
 
 @pytest.mark.parametrize("share", [{"validation": 0.1}, {"validation": 0.0}, {"test": 0.5}])
@@ -107,17 +104,9 @@ def test_learning_a_tokenizer_needs_a_split_named_train(parts, tmp_path):
 
 
 def test_all_sources_name_a_split_or_none(tmp_path, monkeypatch):
-    assert read_splits(["a.jsonl", "stdlib", "owner/name:config"]) == (
-        ["a.jsonl", "stdlib", "owner/name:config"],
-        None,
-    )
-    assert read_splits(["train=alpaca:x.json", "test=data/*=1.jsonl"])[0] == [
-        "alpaca:x.json",
-        "data/*=1.jsonl",
-    ]
-    with pytest.raises(
-        ConfigError, match="the source b.jsonl names no split, but others do; write train=b.jsonl"
-    ):
+    assert read_splits(["a.jsonl", "stdlib", "owner/name:config"]) == (["a.jsonl", "stdlib", "owner/name:config"], None)
+    assert read_splits(["train=alpaca:x.json", "test=data/*=1.jsonl"])[0] == ["alpaca:x.json", "data/*=1.jsonl"]
+    with pytest.raises(ConfigError, match="the source b.jsonl names no split, but others do; write train=b.jsonl"):
         read_splits(["train=a.jsonl", "b.jsonl"])
     with pytest.raises(ConfigError, match="no split can be called 'tokenizer'"):
         read_splits(["tokenizer=a.jsonl"])

@@ -26,9 +26,7 @@ def texts_of(corpus: Corpus) -> list[str]:
 
 
 def files_of(folder: Path) -> dict[str, str]:
-    return {
-        path.relative_to(folder).as_posix(): sha256_file(path) for path in folder.rglob("*") if path.is_file()
-    }
+    return {path.relative_to(folder).as_posix(): sha256_file(path) for path in folder.rglob("*") if path.is_file()}
 
 
 @settings(max_examples=15)
@@ -61,9 +59,7 @@ def test_manifest_counts_and_splits(corpus: Corpus, stories: Path) -> None:
         assert opened.column("number") == [record["number"] for record in mine]
         assert opened.column("tags") == [record["tags"] for record in mine]
         assert about["documents"] == len(mine) == len(opened) > 10
-        assert (
-            about["tokens"] == opened.tokens == about["bytes"] == sum(len(record["text"]) for record in mine)
-        )
+        assert about["tokens"] == opened.tokens == about["bytes"] == sum(len(record["text"]) for record in mine)
         assert about["words"] == sum(len(record["text"].split()) for record in mine)
         assert opened.column("document_hash") == [text_digest(r["text"].encode()).hex() for r in mine]
     assert str(corpus.path.parent) not in (corpus.path / "manifest.json").read_text()
@@ -126,13 +122,7 @@ def test_metadata_of_changing_types(
     monkeypatch.setattr(documents_module, "BATCH_DOCUMENTS", 5)
     odd = [3, 2.5, "three", None, {"a": 1}]
     records = [
-        {
-            "text": f"text {i}",
-            "steady": i,
-            "grows": i if i < 10 else i / 4,
-            "odd": odd[i // 8],
-            "n_words": "mine",
-        }
+        {"text": f"text {i}", "steady": i, "grows": i if i < 10 else i / 4, "odd": odd[i // 8], "n_words": "mine"}
         for i in range(40)
     ]
     records[33]["late"] = {"deep": [0, 1, 2]}
@@ -168,16 +158,12 @@ def test_limit_and_several_sources(stories: Path, write_jsonl: Callable[..., Pat
     assert [source["name"] for source in corpus.manifest["sources"]] == ["other.jsonl", "texts.jsonl"]
 
 
-def test_the_tokenizer_is_learned_on_the_training_split_alone(
-    write_jsonl: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_the_tokenizer_is_learned_on_the_training_split_alone(write_jsonl: Callable[..., Path], tmp_path: Path) -> None:
     fractions = SplitFractions(0.5)
     texts = [f"{i} " + "zebra " * 20 for i in range(40)]
     held = [text.replace("zebra", "quokka") if _split(fractions, text) != "train" else text for text in texts]
     kept = [text for text in held if "zebra" in text or _split(fractions, text) == "validation"]
-    corpus = prepare_corpus(
-        write_jsonl({"text": text} for text in kept), "train:300", tmp_path / "out", validation=0.5
-    )
+    corpus = prepare_corpus(write_jsonl({"text": text} for text in kept), "train:300", tmp_path / "out", validation=0.5)
     vocabulary = corpus.tokenizer().get_vocab()
     assert any("zebra" in token for token in vocabulary)
     assert not any("quok" in token for token in vocabulary)
@@ -191,9 +177,7 @@ def test_splits_without_documents_are_left_out(
     write_jsonl: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = [text for text in map(str, range(1000)) if _split(SplitFractions(0.3), text) == "train"][:3]
-    corpus = prepare_corpus(
-        write_jsonl({"text": text} for text in texts), "bytes", tmp_path / "a", validation=0.3
-    )
+    corpus = prepare_corpus(write_jsonl({"text": text} for text in texts), "bytes", tmp_path / "a", validation=0.3)
     assert corpus.splits == ["train"]
     warning = " ".join(capsys.readouterr().err.split())
     assert "no document fell to the split 'validation'" in warning

@@ -46,8 +46,7 @@ def big(write_jsonl: Callable[..., Path]) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("words", "limit", "where"),
-    [(50_000, 50_000, "writing bytes"), (100, 5000, "the tokenizer cannot be written")],
+    ("words", "limit", "where"), [(50_000, 50_000, "writing bytes"), (100, 5000, "the tokenizer cannot be written")]
 )
 def test_a_full_disk_leaves_nothing(
     write_jsonl: Callable[..., Path], tmp_path: Path, words: int, limit: int, where: str
@@ -121,9 +120,7 @@ def test_a_kill_leaves_the_old_corpus_or_the_new_one(big: Path, tmp_path: Path) 
     assert seen <= whole
 
 
-def test_an_interrupted_run_leaves_nothing(
-    stories: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_leaves_nothing(stories: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*args: object) -> None:
         raise KeyboardInterrupt
 
@@ -170,11 +167,7 @@ def test_a_failed_replacement_leaves_the_old_corpus(corpus: Corpus, write_jsonl:
     with pytest.raises(DataError, match=r"bad\.jsonl:4"):
         prepare_corpus(bad, "bytes", corpus.path, overwrite=True)
     Corpus.open(corpus.path).verify()
-    assert sorted(path.name for path in corpus.path.parent.iterdir()) == [
-        "bad.jsonl",
-        "corpus",
-        "texts.jsonl",
-    ]
+    assert sorted(path.name for path in corpus.path.parent.iterdir()) == ["bad.jsonl", "corpus", "texts.jsonl"]
 
 
 def test_output_inside_a_source_and_a_source_inside_the_output(tmp_path: Path, corpus: Corpus) -> None:
@@ -197,9 +190,7 @@ def test_a_path_that_cannot_be_written(stories: Path, tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == ""
 
 
-def test_a_folder_created_by_another_process(
-    stories: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_created_by_another_process(stories: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from contextwise.data import prepare as module
 
     write_manifest = module.write_manifest

@@ -42,18 +42,12 @@ def test_gzip_byte_order_mark_windows_lines_and_blank_lines(tmp_path: Path) -> N
         (b"[1]", "the line is not a JSON object but a list"),
         (b'"text"', "the line is not a JSON object but a string"),
         (b"7", "the line is not a JSON object but a number"),
-        (
-            b'{"body": "a", "id": 3}',
-            "there is no field 'text' (fields: 'body', 'id'; text_field names another)",
-        ),
+        (b'{"body": "a", "id": 3}', "there is no field 'text' (fields: 'body', 'id'; text_field names another)"),
         (b'{"text": null}', "the field 'text' is not a string but null"),
         (b'{"text": ["a"]}', "the field 'text' is not a string but a list"),
         (b'{"text": "\xff"}', "the line is not UTF-8"),
         (b'{"text": "\\ud800"}', "a string holds half of a surrogate pair, which is no text"),
-        (
-            b'{"text": "a", "title": {"x": ["\\udfff"]}}',
-            "a string holds half of a surrogate pair, which is no text",
-        ),
+        (b'{"text": "a", "title": {"x": ["\\udfff"]}}', "a string holds half of a surrogate pair, which is no text"),
         (b"[" * 100_000, "the line is not JSON"),
         (b'{"text": "a", "n": ' + b"9" * 5000 + b"}", "the line is not JSON"),
     ],
@@ -102,18 +96,13 @@ def table() -> pa.Table:
 def test_parquet_files_and_folders(tmp_path: Path, table: pa.Table) -> None:
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=40)
     pq.write_table(
-        table.slice(0, 3).set_column(0, "text", pa.array(["x", None, "z"], pa.large_string())),
-        tmp_path / "b.parquet",
+        table.slice(0, 3).set_column(0, "text", pa.array(["x", None, "z"], pa.large_string())), tmp_path / "b.parquet"
     )
     records = read(tmp_path)
     assert [record.text for record in records[:150]] == table.column("text").to_pylist()
     assert records[149].metadata["n"] == 149
-    assert records[151] == BadRecord(
-        f"{tmp_path / 'b.parquet'} row 2", "the column 'text' is not a string but null"
-    )
-    with pytest.raises(
-        DataError, match=r"a\.parquet has no column 'body'; its columns are 'text', 'n', 'day'"
-    ):
+    assert records[151] == BadRecord(f"{tmp_path / 'b.parquet'} row 2", "the column 'text' is not a string but null")
+    with pytest.raises(DataError, match=r"a\.parquet has no column 'body'; its columns are 'text', 'n', 'day'"):
         read(tmp_path, "body")
 
 
@@ -157,15 +146,7 @@ def test_a_dataset_on_the_hub(monkeypatch: pytest.MonkeyPatch, table: pa.Table) 
 
 def test_missing_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "hub_problem", lambda: "the Hub is away")
-    for name in (
-        "texts.jsonl",
-        "a/b/c",
-        "./x",
-        str(tmp_path / "x"),
-        "notes.txt",
-        "x.parquet",
-        "~/nothing-here",
-    ):
+    for name in ("texts.jsonl", "a/b/c", "./x", str(tmp_path / "x"), "notes.txt", "x.parquet", "~/nothing-here"):
         with pytest.raises(DataError, match="there is no file or folder"):
             open_source(name)
     with pytest.raises(DataError, match=r"there is no file or folder owner/name here, and the Hub is away"):

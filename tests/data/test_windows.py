@@ -81,9 +81,7 @@ def test_positions_restart_at_each_document(documents, context):
 
 
 def test_corpora_and_settings_without_windows_are_refused():
-    with pytest.raises(
-        DataError, match="no window of 50 tokens fits.*longest document 3.*smaller data.context"
-    ):
+    with pytest.raises(DataError, match="no window of 50 tokens fits.*longest document 3.*smaller data.context"):
         Windows(Memory([[1, 2, 3]]), 50)
     with pytest.raises(DataError, match="set data.cross_documents=true"):
         Windows(Memory([[1, 2, 3]] * 40), 50, cross_documents=False)

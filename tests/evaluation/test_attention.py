@@ -9,14 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import (
-    BloomConfig,
-    BloomForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-)
+from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from contextwise import ContextLMConfig, ContextLMForCausalLM, MultiTokenForCausalLM
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
@@ -121,22 +114,9 @@ def test_the_sums_are_those_of_the_models_own_weights():
         (lambda: contextlm(llama(), chunk_size=5, inject_every_layer=True), 2, 4, (2, 2)),
         (lambda: MultiTokenForCausalLM.from_backbone(GPT2LMHeadModel(gpt2()), 3), 2, 2, None),
         (lambda: MultiTokenForCausalLM.from_backbone(contextlm(), 2, "linear"), 2, 2, (2, 3)),
-        (
-            lambda: BloomForCausalLM(BloomConfig(vocab_size=VOCABULARY, hidden_size=16, n_layer=3, n_head=2)),
-            3,
-            2,
-            None,
-        ),
+        (lambda: BloomForCausalLM(BloomConfig(vocab_size=VOCABULARY, hidden_size=16, n_layer=3, n_head=2)), 3, 2, None),
     ],
-    ids=[
-        "gpt2",
-        "llama",
-        "contextlm",
-        "contextlm llama",
-        "multi-token",
-        "multi-token over contextlm",
-        "bloom",
-    ],
+    ids=["gpt2", "llama", "contextlm", "contextlm llama", "multi-token", "multi-token over contextlm", "bloom"],
 )
 def test_every_query_gives_away_one(model, layers, heads, chunks):
     """Rows of attention sum to one: what is received of all of them is the number of queries."""
@@ -255,8 +235,7 @@ def test_texts_that_cannot_be_read(saved):
     with pytest.raises(DataError, match="a single token, which has nothing to attend to"):
         read_with_models([plain], "x", start=False)
     with pytest.raises(
-        DataError,
-        match="has 65 tokens with the one that begins it, but .*plain has only 64 positions; shorten",
+        DataError, match="has 65 tokens with the one that begins it, but .*plain has only 64 positions; shorten"
     ):
         read_with_models([plain], "x" * 64)
     assert len(read_with_models([plain], "x" * 64, start=False).ids) == 64
@@ -269,9 +248,7 @@ def test_texts_that_cannot_be_read(saved):
     with pytest.raises(CheckpointError, match="no run and no model"):
         read_with_models([f"{plain}/nothing"], TEXT)
     wide = saved(contextlm(chunk_size=8), "wide")
-    with pytest.raises(
-        ConfigError, match="context has chunks of 4 tokens and wide of 8; choose with context_chunk"
-    ):
+    with pytest.raises(ConfigError, match="context has chunks of 4 tokens and wide of 8; choose with context_chunk"):
         read_with_models([context, wide], TEXT)
     assert read_with_models([context, wide], TEXT, context_chunk=8).chunk_size == 8
 
@@ -284,9 +261,7 @@ def test_other_tokenizers_are_refused(saved, corpus_folder):
     settings["normalizer"] = {"type": "Lowercase"}
     file.write_text(json.dumps(settings))
     for text in (TEXT, TEXT.lower()):  # also where this text has the same ids
-        with pytest.raises(
-            ConfigError, match="have different tokenizers, so their tokens cannot be compared"
-        ):
+        with pytest.raises(ConfigError, match="have different tokenizers, so their tokens cannot be compared"):
             read_with_models([plain, other], text)
 
 

@@ -38,19 +38,11 @@ def test_a_uniform_model_has_the_perplexity_of_its_vocabulary():
 
 def test_unknown_words_and_bytes_are_null_not_numbers():
     result = measures(np.array([4.0, 5.0]), np.array([4, 2]), None, np.array([0, 0]))
-    assert (
-        result["word_perplexity"] is None
-        and result["byte_perplexity"] is None
-        and result["bits_per_byte"] is None
-    )
+    assert result["word_perplexity"] is None and result["byte_perplexity"] is None and result["bits_per_byte"] is None
 
 
 def test_one_document_has_no_interval():
-    assert measures(np.array([4.0]), np.array([4]), None, None)["loss"] == {
-        "value": 1.0,
-        "low": None,
-        "high": None,
-    }
+    assert measures(np.array([4.0]), np.array([4]), None, None)["loss"] == {"value": 1.0, "low": None, "high": None}
 
 
 def test_a_perplexity_beyond_all_floats_is_null():

@@ -38,15 +38,7 @@ def every_model(models):
     return {**models, **more}
 
 
-EVERY_KIND = [
-    "gpt2",
-    "gpt_neox",
-    "contextlm",
-    "llama",
-    "multitoken",
-    "multitoken-linear",
-    "multitoken-context",
-]
+EVERY_KIND = ["gpt2", "gpt_neox", "contextlm", "llama", "multitoken", "multitoken-linear", "multitoken-context"]
 
 
 def collected(batches):
@@ -70,9 +62,7 @@ def test_losses_and_features_equal_those_of_each_target_alone(kind, every_model,
         features = torch.cat(features)
         assert nats.dtype == np.float32 and features.shape == (15, 16)
         for i, (document, position) in enumerate(zip(targets.document, targets.position, strict=True)):
-            seen = torch.from_numpy(
-                corpus.documents[document][position - context : position].astype(np.int64)
-            )
+            seen = torch.from_numpy(corpus.documents[document][position - context : position].astype(np.int64))
             with torch.no_grad():
                 logits = model(input_ids=seen[None]).logits[0, -1]
                 head = model.get_output_embeddings()(features[i])
@@ -153,9 +143,7 @@ def test_targets_are_distinct_and_have_their_context(lengths, longest, samples, 
     corpus.lengths = np.array(lengths)
     eligible = {(d, p) for d, length in enumerate(lengths) for p in range(longest, length)}
     if not eligible:
-        with pytest.raises(
-            DataError, match=f"longest of the {len(lengths)} documents has {max(lengths)} tokens"
-        ):
+        with pytest.raises(DataError, match=f"longest of the {len(lengths)} documents has {max(lengths)} tokens"):
             choose_targets(corpus, longest, samples, seed)
         return
     targets = choose_targets(corpus, longest, samples, seed)

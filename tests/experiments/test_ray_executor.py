@@ -33,9 +33,7 @@ def test_a_missing_cluster_is_refused(claimed, monkeypatch):
         raise ConnectionError(f"Could not find any running Ray instance at {options['address']}.\nTrace")
 
     monkeypatch.setattr(ray, "init", refuse)
-    with pytest.raises(
-        ConfigError, match="no Ray cluster answers at auto: Could not find .*instance at auto.;"
-    ):
+    with pytest.raises(ConfigError, match="no Ray cluster answers at auto: Could not find .*instance at auto.;"):
         RayExecutor(claimed(), "auto", 1, 0, 1)
     monkeypatch.setattr(ray, "init", pytest.fail)  # which would try for minutes
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -72,10 +72,7 @@ def test_a_parent_comes_first_and_is_part_of_its_children():
     ("arms", "message"),
     [
         ({"a": ["model.pretrained=@a"]}, "the arm 'a' is made from itself: a <- a"),
-        (
-            {"a": ["model.pretrained=@b"], "b": ["model.pretrained=@a"]},
-            "the arm 'a' is made from itself: a <- b <- a",
-        ),
+        ({"a": ["model.pretrained=@b"], "b": ["model.pretrained=@a"]}, "the arm 'a' is made from itself: a <- b <- a"),
         ({"a": ["model.pretrained=@lost"]}, "the arm 'a' names 'lost', which is none of a"),
         ({"a": ["model.depth=3"]}, "model.depth is an unknown key"),
     ],
@@ -125,9 +122,7 @@ DIVERGES = ["training.learning_rate=1e30", "training.clip=0.0", "training.warmup
 
 
 @pytest.mark.parametrize("jobs", [None, 2])
-def test_a_run_that_diverged_may_be_left_and_another_failure_is_raised(
-    corpus_folder, tmp_path, monkeypatch, jobs
-):
+def test_a_run_that_diverged_may_be_left_and_another_failure_is_raised(corpus_folder, tmp_path, monkeypatch, jobs):
     """In this process, and with an executor."""
     executors, given = [], None if jobs is None else ExecutorSettings(jobs=jobs)
 

@@ -76,11 +76,7 @@ def test_every_budget_is_a_finished_run_that_shares_its_beginning(decaying, tmp_
     assert [run.trunk_tokens // 128 for run in grown.plan] == [3, 0, 0, 3, 0, 0]
     # A branch that has not finished is no point.
     sweep.run_folder(sweep.plan[0].id).summary_file.unlink()
-    assert [(point.context, point.step) for point in sweep_points(sweep.path)] == [
-        (16, 12),
-        (32, 6),
-        (32, 12),
-    ]
+    assert [(point.context, point.step) for point in sweep_points(sweep.path)] == [(16, 12), (32, 6), (32, 12)]
 
 
 def test_all_cells_have_the_same_flops_to_half_a_step(decaying):

@@ -73,9 +73,7 @@ def test_a_folder_belongs_to_one_sweep_which_may_grow(settings, tmp_path):
 def test_a_folder_belongs_to_one_corpus(settings, tmp_path):
     claim(settings())
     base = settings().base
-    prepare_corpus(
-        write_documents(tmp_path / "other.jsonl", seed=1), "bytes", tmp_path / "other", validation=0.1
-    )
+    prepare_corpus(write_documents(tmp_path / "other.jsonl", seed=1), "bytes", tmp_path / "other", validation=0.1)
     base["data"]["corpus"] = str(tmp_path / "other")
     with pytest.raises(ConfigError, match="the corpus is not the one that the sweep .* was begun with"):
         Sweep.planned(settings(base=base))
@@ -99,9 +97,7 @@ def test_every_run_is_checked_against_the_corpus_before_anything_is_written(sett
     long = {"data.context": [512, 1024], "training.steps": [2]}
     base = settings().base
     base["training"]["tokens_per_step"] = 1024
-    with pytest.raises(
-        ConfigError, match="no document of the split 'validation' .* is longer than 1024 tokens"
-    ):
+    with pytest.raises(ConfigError, match="no document of the split 'validation' .* is longer than 1024 tokens"):
         Sweep.planned(settings(grid=long, base=base))
     base["data"]["corpus"] = str(tmp_path / "nowhere")
     with pytest.raises((ConfigError, DataError), match="there is no corpus at"):
@@ -114,15 +110,11 @@ def test_several_problems_are_listed_once_each(settings):
     base["training"]["curve_longest"] = 16
     base["model"]["vocab_size"] = 10
     with pytest.raises(ConfigError) as error:
-        Sweep.planned(
-            settings(base=base, grid={"data.context": [16, 32], "training.steps": [12], "seed": [0, 1]})
-        )
+        Sweep.planned(settings(base=base, grid={"data.context": [16, 32], "training.steps": [12], "seed": [0, 1]}))
     assert str(error.value).count("model.vocab_size is 10") == 1
 
 
 def test_an_axis_with_one_point_is_allowed_with_a_note(settings):
-    sweep = Sweep.planned(
-        settings(grid={"data.context": [16], "model.width": [16, 32], "training.steps": [12]})
-    )
+    sweep = Sweep.planned(settings(grid={"data.context": [16], "model.width": [16, 32], "training.steps": [12]}))
     assert notes(sweep.plan) == ["all runs have one training context (16): nothing can be compared along it"]
     assert len(notes(Sweep.planned(settings()).plan)) == 1  # one size

@@ -35,10 +35,7 @@ def test_every_combination_is_a_run_with_a_readable_id():
     recipes = sweep(grid=grid, base=with_base(model={"family": "llama"})).recipes()
     assert len(recipes) == 8
     assert {name.rpartition("-")[0] for name in recipes} == {
-        f"{size}-c{context}-1.5K-s{seed}"
-        for size in ("pico", "nano")
-        for context in (16, 32)
-        for seed in (0, 1)
+        f"{size}-c{context}-1.5K-s{seed}" for size in ("pico", "nano") for context in (16, 32) for seed in (0, 1)
     }
     first = next(iter(recipes.values()))
     assert (first.model.size, first.data.context, first.seed, first.training.steps) == ("pico", 16, 0, 12)
@@ -142,13 +139,9 @@ def test_settings_may_be_given_beside_the_file(tmp_path):
     file = tmp_path / "sweep.yaml"
     file.write_text(yaml.safe_dump(VALUES))
     wanted = load_sweep(
-        file,
-        ["grid.data.context=[64]", "grid.seed=[1, 2]", "base.training.weight_decay=0.5", "executor.jobs=3"],
+        file, ["grid.data.context=[64]", "grid.seed=[1, 2]", "base.training.weight_decay=0.5", "executor.jobs=3"]
     )
-    found = [
-        (recipe.data.context, recipe.seed, recipe.training.weight_decay)
-        for recipe in wanted.recipes().values()
-    ]
+    found = [(recipe.data.context, recipe.seed, recipe.training.weight_decay) for recipe in wanted.recipes().values()]
     assert found == [(64, 1, 0.5), (64, 2, 0.5)]
     assert wanted.executor.jobs == 3
     pairs = {"grid.data.context": [64], "base.training.weight_decay": 1e-05, "base.name": "α 🙂"}
@@ -176,16 +169,10 @@ def test_settings_may_be_given_beside_the_file(tmp_path):
         ({"grid": {"training.steps": [5], "training.tokens": [640]}}, "they set the same length"),
         ({"grid": {"data.context": [16]}}, "set exactly one of steps, tokens and epochs"),
         ({"grid": {"training.steps": [5], "data.context": ["long"]}}, "data.context is 'long'"),
-        (
-            {"base": with_base("training", schedule="cosine")},
-            "each point along a run represents a smaller run",
-        ),
+        ({"base": with_base("training", schedule="cosine")}, "each point along a run represents a smaller run"),
         ({"base": with_base("training", learning_rate=1e-3)}, "the rule is learning_rate: size"),
         ({"learning_rate": "fixed"}, "learning_rate: fixed needs base.training.learning_rate"),
-        (
-            {"learning_rate": "best"},
-            "learning_rate is 'best', but input should be 'size', 'fixed' or 'width'",
-        ),
+        ({"learning_rate": "best"}, "learning_rate is 'best', but input should be 'size', 'fixed' or 'width'"),
         ({"base": with_base("model", pretrained="gpt2")}, "a sweep trains each size from scratch"),
         ({"base": with_base("training", tokens_per_stp=4)}, "did you mean 'tokens_per_step'?"),
         ({"base": with_base(model=3)}, "model must be a mapping"),

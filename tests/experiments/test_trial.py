@@ -148,9 +148,7 @@ def test_more_seeds_continue_the_same_sequence(finished, corpus_folder, tmp_path
         assert (new.decision, new.decided_after) == (old["decision"], old["decided_after"])
 
 
-def test_a_trial_that_was_stopped_anywhere_ends_like_one_that_was_not(
-    finished, corpus_folder, tmp_path, stop_at
-):
+def test_a_trial_that_was_stopped_anywhere_ends_like_one_that_was_not(finished, corpus_folder, tmp_path, stop_at):
     given = settings(corpus_folder, tmp_path / "stopped", seeds=2)
     stops = 0
     for looks in (1, 9, 14, 23):
@@ -282,14 +280,8 @@ def test_what_is_not_equal_is_noted(corpus_folder, tmp_path):
     arms = {"gpt2": None, "contextlm": None, "wide": ["training.tokens_per_step=128"]}
     notes = Trial(settings(corpus_folder, tmp_path / "t", arms=arms, tokens=64)).plan().notes
     assert any("wide reads other batches than gpt2" in note for note in notes)
-    assert any(
-        "contextlm at 64 tokens have" in note and "more FLOPs than those of gpt2" in note for note in notes
-    )
-    far = (
-        Trial(settings(corpus_folder, tmp_path / "t", arms=["gpt2", "contextlm"], tokens=640_000))
-        .plan()
-        .notes
-    )
+    assert any("contextlm at 64 tokens have" in note and "more FLOPs than those of gpt2" in note for note in notes)
+    far = Trial(settings(corpus_folder, tmp_path / "t", arms=["gpt2", "contextlm"], tokens=640_000)).plan().notes
     assert len(far) == 1 and "read the corpus" in far[0]
 
 
@@ -436,13 +428,9 @@ def test_the_plan_promises_seeds_from_the_spread_of_the_trial(finished, corpus_f
 def test_a_plan_trains_no_run_and_writes_nothing(corpus_folder, tmp_path, capsys):
     from contextwise.cli.common import show
 
-    trial = Trial(
-        settings(corpus_folder, tmp_path / "t", arms=["gpt2", "contextlm"], rates="search", budget="1h")
-    )
+    trial = Trial(settings(corpus_folder, tmp_path / "t", arms=["gpt2", "contextlm"], rates="search", budget="1h"))
     show(plan_tables(trial.plan(), "flops"))
-    assert "At most 5 seeds: 16 runs (6 of them short, for the rates)" in " ".join(
-        capsys.readouterr().out.split()
-    )
+    assert "At most 5 seeds: 16 runs (6 of them short, for the rates)" in " ".join(capsys.readouterr().out.split())
     assert not (tmp_path / "t").exists()
 
 

@@ -30,10 +30,7 @@ def test_a_trial_that_is_killed_in_every_phase_ends_like_one_that_is_not(corpus_
     files = {}
     for name in ("killed", "whole"):
         values: dict[str, Any] = {"corpus": str(corpus_folder), "recipe": RECIPE, "tokens": 512, "seeds": 3}
-        values |= {
-            "arms": {"gpt2": None, "slower": ["training.learning_rate=1e-4"]},
-            "output": str(tmp_path / name),
-        }
+        values |= {"arms": {"gpt2": None, "slower": ["training.learning_rate=1e-4"]}, "output": str(tmp_path / name)}
         values["rates"] = {"factors": [1.0, 2.0], "widenings": 0}
         files[name] = tmp_path / f"{name}.yaml"
         files[name].write_text(yaml.safe_dump(values))

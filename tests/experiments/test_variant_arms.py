@@ -100,13 +100,7 @@ def values(corpus: Path, output: Path, variant: str | None, family: str = "gpt2"
     settings |= {"precision": "fp32", "evaluation_tokens": 64}
     model = {"family": family, "layers": 1, "width": WIDTH, "heads": 2, "variant": variant}
     data = {"corpus": str(corpus), "context": CONTEXT}
-    return {
-        "name": "own",
-        "data": data,
-        "model": model,
-        "training": settings | training,
-        "output": str(output),
-    }
+    return {"name": "own", "data": data, "model": model, "training": settings | training, "output": str(output)}
 
 
 def recipe(corpus: Path, output: Path, variant: str | None, family: str = "gpt2", **training: Any) -> Recipe:
@@ -120,14 +114,7 @@ def flops(made: Recipe) -> float:
 def trial(corpus: Path, folder: Path, arms: Any, **changes: Any) -> Any:
     shared = {"data": {"context": CONTEXT}, "model": {"layers": 1, "width": WIDTH, "heads": 2}}
     shared["training"] = {"tokens_per_step": 64, "learning_rate": 3e-3, "optimizer": "muon", "log_every": 1}
-    given = {
-        "arms": arms,
-        "corpus": str(corpus),
-        "recipe": shared,
-        "tokens": 512,
-        "rates": "fixed",
-        "seeds": 2,
-    }
+    given = {"arms": arms, "corpus": str(corpus), "recipe": shared, "tokens": 512, "rates": "fixed", "seeds": 2}
     return load_trial(None, given | changes, output=folder)
 
 
@@ -214,9 +201,7 @@ def test_the_examples_of_the_guide_are_trained_saved_and_measured(corpus_folder,
 # ---- runs and trials ----
 
 
-@pytest.mark.parametrize(
-    "source", [TOP, LATENT, "models.py:Same"], ids=lambda source: source.rpartition(":")[2]
-)
+@pytest.mark.parametrize("source", [TOP, LATENT, "models.py:Same"], ids=lambda source: source.rpartition(":")[2])
 def test_a_run_that_was_stopped_ends_with_the_same_weights(
     source, corpus_folder, tmp_path, models, stop_at, monkeypatch
 ):
@@ -237,20 +222,12 @@ def test_a_run_that_was_stopped_ends_with_the_same_weights(
 
 @pytest.fixture
 def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        trial_module, "seconds_per_step", lambda recipes, rounds, executor: dict.fromkeys(recipes, 1.0)
-    )
+    monkeypatch.setattr(trial_module, "seconds_per_step", lambda recipes, rounds, executor: dict.fromkeys(recipes, 1.0))
 
 
 @pytest.mark.slow
-def test_a_trial_of_variants_is_stopped_resumed_and_continued(
-    corpus_folder, tmp_path, models, stop_at, untimed
-):
-    arms = {
-        "gpt2": None,
-        "same": f"{models}:Same",
-        "order": [f"{TOP},window=4", "model.variant.options.weight=0.5"],
-    }
+def test_a_trial_of_variants_is_stopped_resumed_and_continued(corpus_folder, tmp_path, models, stop_at, untimed):
+    arms = {"gpt2": None, "same": f"{models}:Same", "order": [f"{TOP},window=4", "model.variant.options.weight=0.5"]}
     given = trial(corpus_folder, tmp_path / "t", arms)
     lengths = {each.arm: each for each in Trial(given).lengths()}
     assert lengths["order"].tokens < lengths["gpt2"].tokens == lengths["same"].tokens
@@ -275,9 +252,7 @@ def test_an_edited_file_is_another_model(corpus_folder, tmp_path, models, untime
     models.write_text(MODELS + "\n# edited\n")
     with pytest.raises(ConfigError, match=r"looked at with other settings \(arms.Same"):
         Trial(trial(corpus_folder, tmp_path / "t", ["gpt2", f"{models}:Same"]))
-    with pytest.raises(
-        ConfigError, match=r"contains another run \(its recipe differs in model.variant.sha256"
-    ):
+    with pytest.raises(ConfigError, match=r"contains another run \(its recipe differs in model.variant.sha256"):
         train(recipe(corpus_folder, tmp_path / "run", f"{models}:Same"))
     run_trial(load_trial(tmp_path / "t/trial.yaml", {"seeds": 3}))
     assert load_model(tmp_path / "run").config.name == "Same"
@@ -318,10 +293,7 @@ def test_code_that_was_not_named_here_is_not_run(corpus_folder, tmp_path, models
         ("models.py:Other", "models.py has no class and no function 'Other'"),
         ("models.py:Thing", "is neither a causal language model of transformers"),
         ("models.py:Headless", "is no causal language model: it gives Headless without a vocabulary head"),
-        (
-            "models.py:BertForMaskedLM",
-            "takes the configuration BertConfig, but the recipe's family has GPT2Config",
-        ),
+        ("models.py:BertForMaskedLM", "takes the configuration BertConfig, but the recipe's family has GPT2Config"),
         ("models.py:nothing", "is no causal language model: it gives NoneType"),
         ("models.py:Same,depth=2", "has no option 'depth'; it has no options"),
         ("models.py:widened,factors=2", "has no option 'factors'; its options are factor"),
@@ -336,9 +308,7 @@ def test_bad_input_is_refused_before_anything_is_trained(
     (tmp_path / "broken.py").write_text("class Same(:\n")
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(values(corpus_folder, tmp_path / "run", variant)))
     contextwise.refused("train own.yaml", message)
-    contextwise.refused(
-        f"trial gpt2 {variant} --corpus {corpus_folder} --set recipe.model.size=pico", message
-    )
+    contextwise.refused(f"trial gpt2 {variant} --corpus {corpus_folder} --set recipe.model.size=pico", message)
 
 
 def test_a_leak_behind_a_closed_gate_is_found_in_every_run_set(corpus_folder, tmp_path, models):

@@ -18,12 +18,7 @@ from transformers import (
 )
 
 from contextwise.data.tokenizers import byte_tokenizer
-from contextwise.models import (
-    ContextLMConfig,
-    ContextLMForCausalLM,
-    MultiTokenConfig,
-    MultiTokenForCausalLM,
-)
+from contextwise.models import ContextLMConfig, ContextLMForCausalLM, MultiTokenConfig, MultiTokenForCausalLM
 
 VOCABULARY = 261  # bytes, end-of-text, and four more
 END, CLS, SEP = 256, 257, 258
@@ -59,9 +54,7 @@ def llama() -> Any:
 
 def bert() -> Any:
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=VOCABULARY, max_position_embeddings=POSITIONS, pad_token_id=259, **SHAPE, **WIDE
-    )
+    config = BertConfig(vocab_size=VOCABULARY, max_position_embeddings=POSITIONS, pad_token_id=259, **SHAPE, **WIDE)
     return BertForMaskedLM(config).eval()
 
 
@@ -70,12 +63,7 @@ def roberta() -> Any:
     torch.manual_seed(0)
     positions = POSITIONS + 259 + 1
     config = RobertaConfig(
-        vocab_size=VOCABULARY,
-        max_position_embeddings=positions,
-        pad_token_id=259,
-        type_vocab_size=1,
-        **SHAPE,
-        **WIDE,
+        vocab_size=VOCABULARY, max_position_embeddings=positions, pad_token_id=259, type_vocab_size=1, **SHAPE, **WIDE
     )
     return RobertaModel(config).eval()
 

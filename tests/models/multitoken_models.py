@@ -3,13 +3,7 @@
 import copy
 
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    GPT2Config,
-    GPTNeoXConfig,
-    LlamaConfig,
-    Qwen3Config,
-)
+from transformers import AutoModelForCausalLM, GPT2Config, GPTNeoXConfig, LlamaConfig, Qwen3Config
 
 from contextwise.models.multitoken import MultiTokenConfig, MultiTokenForCausalLM
 

@@ -32,12 +32,7 @@ from contextwise.models import MultiTokenConfig, MultiTokenForCausalLM, losses, 
 from contextwise.models.decoding import StaticDecoding
 from contextwise.models.families import FAMILIES
 from contextwise.models.losses import final_hidden_states
-from contextwise.models.parity.spec import (
-    ParityMLP,
-    ParityMLPConfig,
-    ParityTransformer,
-    ParityTransformerConfig,
-)
+from contextwise.models.parity.spec import ParityMLP, ParityMLPConfig, ParityTransformer, ParityTransformerConfig
 from contextwise.models.spec import _SPECS, register_models
 from contextwise.models.variant.code import digest, name_code, read_code
 from contextwise.models.variant.modeling import VariantConfig, VariantForCausalLM
@@ -323,9 +318,7 @@ def test_recorded_steps_wait_for_nothing(name):
         with FakeAccelerator():
             for _ in range(5):
                 assert steps.logits(tokens()[:, 0]).device.type == DEVICE
-        assert all(
-            not isinstance(step, partial) or step.func != steps._step for step in steps.recorded.values()
-        )
+        assert all(not isinstance(step, partial) or step.func != steps._step for step in steps.recorded.values())
 
 
 READS: dict[str, Callable[[torch.Tensor], Any]] = {

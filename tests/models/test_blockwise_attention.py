@@ -104,9 +104,7 @@ def test_where_the_fused_attention_stays(lengths):
 
 def test_no_position_depends_on_a_later_one():
     generator = torch.Generator().manual_seed(2)
-    query, key, value = (
-        torch.randn(3, 1, 2, 150, 16, generator=generator).bfloat16().requires_grad_().unbind(0)
-    )
+    query, key, value = torch.randn(3, 1, 2, 150, 16, generator=generator).bfloat16().requires_grad_().unbind(0)
     before = blockwise_attention(query, key, value, 0.25)
     key, value = key.clone(), value.clone()
     key[:, :, 100:], value[:, :, 100:] = 7.0, -7.0

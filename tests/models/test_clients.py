@@ -8,13 +8,7 @@ from torch import nn
 from transformers import DataCollatorForLanguageModeling, DynamicCache, Trainer, TrainingArguments
 from transformers.utils.generic import find_labels
 
-from contextwise import (
-    ContextLMForCausalLM,
-    CueConfig,
-    CueForCausalLM,
-    MultiTokenConfig,
-    MultiTokenForCausalLM,
-)
+from contextwise import ContextLMForCausalLM, CueConfig, CueForCausalLM, MultiTokenConfig, MultiTokenForCausalLM
 from contextwise.models.cue import LSTMConfig, LSTMForCausalLM
 from contextwise.models.variant.modeling import VariantForCausalLM
 from small import as_on_an_accelerator
@@ -67,9 +61,7 @@ def test_the_base_model_is_the_model_without_its_head(kind):
     assert kept == ({name for name, each in model.named_parameters() if each is head} if not tied else set())
 
 
-@pytest.mark.parametrize(
-    "kind", [ContextLMForCausalLM, MultiTokenForCausalLM, CueForCausalLM, VariantForCausalLM]
-)
+@pytest.mark.parametrize("kind", [ContextLMForCausalLM, MultiTokenForCausalLM, CueForCausalLM, VariantForCausalLM])
 def test_the_trainer_finds_the_labels(kind):
     assert find_labels(kind) == ["labels"]
 

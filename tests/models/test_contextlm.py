@@ -4,26 +4,11 @@ from typing import get_args
 
 import pytest
 import torch
-from contextlm_models import (
-    FAMILIES,
-    FORMS,
-    LONGEST,
-    PARTS,
-    VOCABULARY,
-    backbone,
-    contextlm,
-    draw,
-    stock_model,
-)
+from contextlm_models import FAMILIES, FORMS, LONGEST, PARTS, VOCABULARY, backbone, contextlm, draw, stock_model
 from hypothesis import given
 from hypothesis import strategies as st
 from reference_contextlm import reference_logits
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    GPT2LMHeadModel,
-    OlmoConfig,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, GPT2LMHeadModel, OlmoConfig
 from transformers.models.olmo.modeling_olmo import OlmoDecoderLayer
 
 from contextwise import ContextLMConfig, ContextLMForCausalLM
@@ -43,10 +28,7 @@ def test_equals_a_direct_implementation_of_the_paper(family, options, w, length)
     tokens = draw(1, length)
     with torch.no_grad():
         torch.testing.assert_close(
-            model(tokens, use_cache=False).logits[0],
-            reference_logits(model, tokens[0].tolist()),
-            atol=2e-5,
-            rtol=1e-4,
+            model(tokens, use_cache=False).logits[0], reference_logits(model, tokens[0].tolist()), atol=2e-5, rtol=1e-4
         )
 
 
@@ -96,15 +78,7 @@ def test_worked_example_of_the_index_convention(family):
     model = contextlm(family, chunk_size=4)
     h = torch.randn(1, 10, 16, requires_grad=True)
     contexts = model.context.added(model.context.contexts(h, model.backbone), lambda c: c)
-    expected = {
-        0: {0},
-        1: {0},
-        2: {0},
-        3: set(range(4)),
-        4: set(range(4)),
-        5: set(range(4)),
-        6: set(range(4)),
-    }
+    expected = {0: {0}, 1: {0}, 2: {0}, 3: set(range(4)), 4: set(range(4)), 5: set(range(4)), 6: set(range(4))}
     expected |= {7: set(range(8)), 8: set(range(8)), 9: set(range(8))}
     for t, sources in expected.items():
         (gradient,) = torch.autograd.grad(contexts[0, t].square().sum(), h, retain_graph=True)

@@ -5,10 +5,7 @@ import torch
 from contextlm_models import FAMILIES, FORMS, contextlm, draw
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import (
-    DynamicCache,
-    StaticCache,
-)
+from transformers import DynamicCache, StaticCache
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.contextlm.cache import context_state
@@ -48,12 +45,8 @@ def test_padded_rows_equal_each_row_alone(family, options, data):
     model = contextlm(family, chunk_size=w, **options)
     rows = [draw(1, n + more, seed=i)[0] for i, n in enumerate(lengths)]
     longest = max(lengths)
-    padded = torch.stack(
-        [torch.nn.functional.pad(r[:n], (longest - n, 0)) for r, n in zip(rows, lengths, strict=True)]
-    )
-    mask = torch.stack(
-        [torch.nn.functional.pad(torch.ones(n, dtype=torch.long), (longest - n, 0)) for n in lengths]
-    )
+    padded = torch.stack([torch.nn.functional.pad(r[:n], (longest - n, 0)) for r, n in zip(rows, lengths, strict=True)])
+    mask = torch.stack([torch.nn.functional.pad(torch.ones(n, dtype=torch.long), (longest - n, 0)) for n in lengths])
     with torch.no_grad():
         out = model(padded, attention_mask=mask, use_cache=True)
         result = [out.logits]

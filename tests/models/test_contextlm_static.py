@@ -29,14 +29,10 @@ def test_each_step_equals_the_full_pass(family, w):
         whole = model(tokens, attention_mask=mask, use_cache=False).logits
         for size in [6, 5, *[1] * 13]:
             end = start + size
-            part = model(
-                tokens[:, start:end], attention_mask=mask[:, :end], past_key_values=cache, use_cache=True
-            )
+            part = model(tokens[:, start:end], attention_mask=mask[:, :end], past_key_values=cache, use_cache=True)
             result.append(part.logits)
             start = end
-    torch.testing.assert_close(
-        torch.cat(result, dim=1)[mask.bool()], whole[mask.bool()], atol=1e-5, rtol=1e-5
-    )
+    torch.testing.assert_close(torch.cat(result, dim=1)[mask.bool()], whole[mask.bool()], atol=1e-5, rtol=1e-5)
 
 
 @FAMILIES
@@ -112,9 +108,7 @@ def test_states_of_both_kinds_agree_on_the_contexts():
     with torch.no_grad():
         for start, end in [(0, 6), *[(i, i + 1) for i in range(6, 15)]]:
             for cache in (growing, fixed):
-                model(
-                    tokens[:, start:end], attention_mask=mask[:, :end], past_key_values=cache, use_cache=True
-                )
+                model(tokens[:, start:end], attention_mask=mask[:, :end], past_key_values=cache, use_cache=True)
             states = growing.layers[-1], fixed.layers[-1]
             assert isinstance(states[1], StaticContextState)
             torch.testing.assert_close(states[0].current_BD, states[1].current_BD, atol=1e-6, rtol=1e-5)

@@ -51,9 +51,7 @@ def test_greedy_tokens_are_those_of_transformers(name):
     stopped = model.generate(ids, **OPTIONS | ends)
     calls = passes(model)
     assert torch.equal(decoding.generate(model, ids, **OPTIONS), expected)
-    assert len(calls) == (
-        3 if "ontext" in name or name == "every layer" else 2
-    )  # the prompt, and the recordings
+    assert len(calls) == (3 if "ontext" in name or name == "every layer" else 2)  # the prompt, and the recordings
     assert torch.equal(decoding.generate(model, ids, **OPTIONS | ends), stopped)
 
 

@@ -141,12 +141,8 @@ def test_layers_of_our_own_models(make):
     if make is multi_token:
         base = model.backbone
         with torch.no_grad():
-            np.testing.assert_allclose(
-                first[0], (base.wte.weight[97] + base.wpe.weight[0]).numpy(), atol=1e-6
-            )
-    with pytest.raises(
-        ConfigError, match=f"the layer is {blocks + 1}, but this model has the layers 0 .* to {blocks}"
-    ):
+            np.testing.assert_allclose(first[0], (base.wte.weight[97] + base.wpe.weight[0]).numpy(), atol=1e-6)
+    with pytest.raises(ConfigError, match=f"the layer is {blocks + 1}, but this model has the layers 0 .* to {blocks}"):
         embed_texts(model, text, TEXTS, layer=blocks + 1)
 
 
@@ -246,11 +242,7 @@ def test_options_out_of_range_get_a_clear_error(name, options, message):
 
 def test_empty_texts_are_rejected():
     model, text = shared("gpt2")
-    for texts, message in (
-        ([], "no texts"),
-        (["a", " \n"], "text 2 is empty"),
-        (["a", "", "b"], "text 2 is empty"),
-    ):
+    for texts, message in (([], "no texts"), (["a", " \n"], "text 2 is empty"), (["a", "", "b"], "text 2 is empty")):
         with pytest.raises(DataError, match=message):
             embed_texts(model, text, texts)
     strict = tokenizer()
@@ -302,12 +294,7 @@ def test_encoders_without_heads_can_be_loaded(tmp_path):
 
 def test_unsupported_models_are_rejected(tmp_path):
     vit = ViTConfig(
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        intermediate_size=8,
-        image_size=4,
-        patch_size=2,
+        hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, image_size=4, patch_size=2
     )
     ViTModel(vit).save_pretrained(tmp_path / "vit")
     with pytest.raises(CheckpointError, match="a model of type 'vit' is not supported; use an encoder"):

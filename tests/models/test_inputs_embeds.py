@@ -85,9 +85,7 @@ def test_neither_tokens_nor_vectors_and_both_get_a_clear_error(kind):
 def test_prompt_tuning_of_peft_trains_and_generates(kind):
     peft = pytest.importorskip("peft", reason="peft is not installed")
     model = MODELS[kind]("llama")
-    options = peft.PromptTuningConfig(
-        task_type="CAUSAL_LM", num_virtual_tokens=3, token_dim=16, num_attention_heads=2
-    )
+    options = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3, token_dim=16, num_attention_heads=2)
     tuned = peft.get_peft_model(model, options)
     tokens, mask = inputs()
     trained = [p for p in tuned.parameters() if p.requires_grad]

@@ -87,26 +87,17 @@ def rewritten(run, change):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            lambda tensors: tensors.pop("transformer.h.0.mlp.c_fc.weight"),
-            "h.0.mlp.c_fc.weight missing; export",
-        ),
+        (lambda tensors: tensors.pop("transformer.h.0.mlp.c_fc.weight"), "h.0.mlp.c_fc.weight missing; export"),
         (
             lambda tensors: tensors.update({"transformer.h.1.mlp.c_fc.weight": torch.zeros(8, 32)}),
             "h.1.mlp.c_fc.weight not part of the model",
         ),
-        (
-            lambda tensors: tensors.update({"v_head.weight": torch.zeros(1)}),
-            "v_head.weight not part of the model",
-        ),
+        (lambda tensors: tensors.update({"v_head.weight": torch.zeros(1)}), "v_head.weight not part of the model"),
         (
             lambda tensors: tensors.update({"transformer.ln_f.weight": torch.zeros(9)}),
             "shapes of its weights do not match",
         ),
-        (
-            lambda tensors: [tensors.pop(name) for name in list(tensors) if ".attn." in name],
-            "and 1 more missing",
-        ),
+        (lambda tensors: [tensors.pop(name) for name in list(tensors) if ".attn." in name], "and 1 more missing"),
     ],
 )
 def test_weights_that_are_missing_unexpected_or_of_another_shape_are_named(saved, change, message):
@@ -155,9 +146,7 @@ def test_a_sealed_tokenizer_is_loaded_only_unchanged(saved):
     file = run / "model" / "tokenizer.json"
     file.write_text(file.read_text().replace('"vocab": {', '"vocab":  {'))
     for load in (load_tokenizer, lambda run: corpus_tokenizer(str(run))):
-        with pytest.raises(
-            (CheckpointError, DataError), match="tokenizer.json has changed since it was written"
-        ):
+        with pytest.raises((CheckpointError, DataError), match="tokenizer.json has changed since it was written"):
             load(run)
 
 

@@ -116,16 +116,9 @@ def test_no_tensor_as_large_as_all_logits(monkeypatch):
 def stock(kind):
     torch.manual_seed(0)
     shape = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
-    shape |= {
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 64,
-        "head_dim": 8,
-    }
+    shape |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64, "head_dim": 8}
     if kind == "gpt2":
-        return GPT2LMHeadModel(
-            GPT2Config(vocab_size=97, n_positions=64, n_embd=32, n_layer=2, n_head=4)
-        ).eval()
+        return GPT2LMHeadModel(GPT2Config(vocab_size=97, n_positions=64, n_embd=32, n_layer=2, n_head=4)).eval()
     config = LlamaConfig(**shape) if kind == "llama" else Gemma2Config(**shape, final_logit_softcapping=0.5)
     return AutoModelForCausalLM.from_config(config).eval()
 
@@ -138,9 +131,7 @@ def test_token_losses_of_any_model(kind):
     targets = torch.roll(tokens, -1, 1)
     targets[0, -5:] = losses.IGNORED
     logits = model(tokens, use_cache=False).logits
-    expected = cross_entropy(
-        logits.flatten(0, 1), targets.flatten(), ignore_index=losses.IGNORED, reduction="none"
-    )
+    expected = cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=losses.IGNORED, reduction="none")
     result = token_losses(model, tokens, targets)
     torch.testing.assert_close(result, expected.view(3, 20), atol=1e-5, rtol=1e-5)
     assert torch.count_nonzero(result[0, -5:]) == 0

@@ -38,9 +38,7 @@ def test_loss_is_the_formula_written_out(family, head):
     out = model(tokens, labels=labels)
     assert out.head_targets.tolist() == counts == [10, 8, 7]
     assert out.loss.item() == pytest.approx(total / counts[0], rel=1e-5)
-    assert out.head_losses.tolist() == pytest.approx(
-        [s / c for s, c in zip(sums, counts, strict=True)], rel=1e-5
-    )
+    assert out.head_losses.tolist() == pytest.approx([s / c for s, c in zip(sums, counts, strict=True)], rel=1e-5)
     assert not out.head_losses.requires_grad
     shifted = pad(labels[:, 1:], (0, 1), value=-100)
     for other in (model(tokens, shift_labels=shifted), model.train()(tokens, labels=labels)):

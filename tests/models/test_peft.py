@@ -16,9 +16,7 @@ def test_lora_trains_backbone_and_predictor_and_merges(family):
         before = model(tokens, use_cache=False).logits
     adapted = peft.get_peft_model(
         model,
-        peft.LoraConfig(
-            r=2, target_modules=TARGETS[family], task_type="CAUSAL_LM", fan_in_fan_out=family == "gpt2"
-        ),
+        peft.LoraConfig(r=2, target_modules=TARGETS[family], task_type="CAUSAL_LM", fan_in_fan_out=family == "gpt2"),
     )
     trained = {name: p for name, p in adapted.named_parameters() if p.requires_grad}
     assert any(".context.layers." in name for name in trained)

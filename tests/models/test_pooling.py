@@ -38,9 +38,7 @@ def test_each_chunk_is_pooled_for_itself(name):
     torch.testing.assert_close(whole[1, 3], pooling(h[1, 3]))
 
 
-@pytest.mark.parametrize(
-    ("name", "ordered"), [("mlp", True), ("attention", False), ("latent_attention", False)]
-)
+@pytest.mark.parametrize(("name", "ordered"), [("mlp", True), ("attention", False), ("latent_attention", False)])
 def test_only_the_mlp_depends_on_the_order_of_the_tokens(name, ordered):
     pooling, h = POOLINGS[name](W, D, HEADS), chunks()
     assert torch.allclose(pooling(h), pooling(h.flip(-2)), atol=1e-5) != ordered

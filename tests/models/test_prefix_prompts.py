@@ -88,10 +88,7 @@ def test_generation_reads_the_prompt_as_a_prefix(kind, form):
     ids = torch.tensor([prompts[0], [0, 0, 0, *prompts[1]]])  # padded on the left
     mask = torch.tensor([[1] * 6, [0] * 3 + [1] * 3])
     options = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False, "pad_token_id": 0}
-    for generate in (
-        lambda *a, **o: model.generate(*a, **o),
-        lambda *a, **o: decoding.generate(model, *a, **o),
-    ):
+    for generate in (lambda *a, **o: model.generate(*a, **o), lambda *a, **o: decoding.generate(model, *a, **o)):
         alone = generate(ids[:1], attention_mask=mask[:1], **options)
         both = generate(ids, attention_mask=mask, **options)
         assert alone[0, :6].tolist() == prompts[0] and both[:, :6].tolist() == ids.tolist()

@@ -121,10 +121,7 @@ def test_a_step_cut_into_batches_has_the_mean_over_all_targets(make):
     model, tokens = make(), draw(4)
     labels = sparse(tokens, seed=3)
     whole = pretraining_losses(model, {"input_ids": tokens, "labels": labels})
-    parts = [
-        pretraining_losses(model, {"input_ids": tokens[i : i + 1], "labels": labels[i : i + 1]})
-        for i in range(4)
-    ]
+    parts = [pretraining_losses(model, {"input_ids": tokens[i : i + 1], "labels": labels[i : i + 1]}) for i in range(4)]
     total = sum(part.minimised(whole.counts[0]) for part in parts)
     torch.testing.assert_close(total, whole.minimised())
 
@@ -206,11 +203,7 @@ def test_a_batch_without_targets_costs_nothing():
         (bert(), "encoder", "BertForMaskedLM"),
         (bert(architectures=["BertForPreTraining"]), "encoder", "BertForPreTraining"),
         (bert(is_decoder=True), "decoder", "BertLMHeadModel"),
-        (
-            T5Config(num_layers=1, d_model=8, d_ff=8, vocab_size=9),
-            "encoder-decoder",
-            "T5ForConditionalGeneration",
-        ),
+        (T5Config(num_layers=1, d_model=8, d_ff=8, vocab_size=9), "encoder-decoder", "T5ForConditionalGeneration"),
         (GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=9), "decoder", "GPT2LMHeadModel"),
     ],
 )

@@ -41,13 +41,9 @@ def make(kind):
         return GPTNeoXForCausalLM(GPTNeoXConfig(**COMMON)).eval()
     if kind == "gemma3":
         layers = {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 8}
-        return Gemma3ForCausalLM(
-            Gemma3TextConfig(head_dim=16, num_key_value_heads=1, **layers, **COMMON)
-        ).eval()
+        return Gemma3ForCausalLM(Gemma3TextConfig(head_dim=16, num_key_value_heads=1, **layers, **COMMON)).eval()
     backbone = LlamaConfig(**COMMON) if kind == "contextlm-llama" else GPTNeoXConfig(**COMMON)
-    return ContextLMForCausalLM(
-        ContextLMConfig(backbone_config=backbone, chunk_size=4, injection="add")
-    ).eval()
+    return ContextLMForCausalLM(ContextLMConfig(backbone_config=backbone, chunk_size=4, injection="add")).eval()
 
 
 ROTARY = ["llama", "qwen3", "gpt_neox", "contextlm-llama", "contextlm-neox"]
@@ -145,15 +141,8 @@ def test_invalid_extensions_are_rejected():
 
 def test_dynamic_rejects_heads_with_one_frequency():
     config = GPTNeoXConfig(
-        vocab_size=19,
-        hidden_size=16,
-        num_attention_heads=2,
-        num_hidden_layers=1,
-        intermediate_size=16,
-        rotary_pct=0.25,
+        vocab_size=19, hidden_size=16, num_attention_heads=2, num_hidden_layers=1, intermediate_size=16, rotary_pct=0.25
     )
-    with pytest.raises(
-        ConfigError, match=r"has only one \(2 rotary dimensions\); set rope to linear or yarn"
-    ):
+    with pytest.raises(ConfigError, match=r"has only one \(2 rotary dimensions\); set rope to linear or yarn"):
         extend_positions(GPTNeoXForCausalLM(config), 4096, "dynamic")
     extend_positions(GPTNeoXForCausalLM(config), 4096, "linear")

@@ -83,9 +83,7 @@ def test_contextlm_and_its_matched_baseline_differ_by_the_gate_alone(family, for
     plain = backbone_config(family, size, 4096, 256)
     matched = backbone_config(family, size, 4096, 256, extra_layers=2)
     gate = size.width * (size.layers if form else 1)
-    assert (
-        parameter_count(ContextLMConfig(plain, predictor_layers=2, **form)) - parameter_count(matched) == gate
-    )
+    assert parameter_count(ContextLMConfig(plain, predictor_layers=2, **form)) - parameter_count(matched) == gate
 
 
 @pytest.mark.parametrize("family", DECODERS)
@@ -104,9 +102,7 @@ def test_operations_are_those_that_torch_counts(family, predictor):
     with FlopCounterMode(display=False) as counter:
         model(tokens, use_cache=False).logits.sum().backward()
     # The rotary table's outer product is no model operation; it is counted by torch all the same.
-    assert training_flops_per_token(config, context) * context == pytest.approx(
-        counter.get_total_flops(), rel=0.01
-    )
+    assert training_flops_per_token(config, context) * context == pytest.approx(counter.get_total_flops(), rel=0.01)
 
 
 @pytest.mark.parametrize("family", ["bert", "t5"])
@@ -123,9 +119,7 @@ def test_operations_of_encoders_are_those_that_torch_counts(family):
     with FlopCounterMode(display=False) as counter:
         pretraining_losses(model, batch).minimised().backward()
     counted = training_flops_per_example(config, inputs, outputs if family == "t5" else 0)
-    assert counted + outputs * training_flops_per_target(config) == pytest.approx(
-        counter.get_total_flops(), rel=0.01
-    )
+    assert counted + outputs * training_flops_per_target(config) == pytest.approx(counter.get_total_flops(), rel=0.01)
 
 
 @pytest.mark.parametrize("head", ["layer", "linear"])
@@ -140,9 +134,7 @@ def test_operations_of_several_heads_are_those_that_torch_counts(head, predictor
     with FlopCounterMode(display=False) as counter:
         out = model(torch.randint(0, 200, (1, context)), use_cache=False, heads=3)
         (out.logits.sum() + out.future_logits.sum()).backward()
-    assert training_flops_per_token(config, context) * context == pytest.approx(
-        counter.get_total_flops(), rel=0.01
-    )
+    assert training_flops_per_token(config, context) * context == pytest.approx(counter.get_total_flops(), rel=0.01)
 
 
 def test_parameters_are_matched_by_layers_or_width():
@@ -176,8 +168,6 @@ def test_impossible_shapes_are_rejected():
         backbone_config("gpt_neox", ModelSize(2, 48, 4, 1e-3), 100, 64)
 
 
-@pytest.mark.parametrize(
-    ("number", "text"), [(950, "950"), (1234, "1.2K"), (124_439_808, "124.4M"), (3e11, "300.0B")]
-)
+@pytest.mark.parametrize(("number", "text"), [(950, "950"), (1234, "1.2K"), (124_439_808, "124.4M"), (3e11, "300.0B")])
 def test_counts_are_readable(number, text):
     assert readable_count(number) == text

@@ -124,9 +124,7 @@ def test_acceptance_is_reported(trained):
     tokens, _ = batch([12], seed=10)
     passes = []
     handle = trained.backbone.get_input_embeddings().register_forward_hook(lambda *_: passes.append(1))
-    out = trained.generate(
-        tokens, speculative=True, max_new_tokens=30, return_dict_in_generate=True, **GREEDY
-    )
+    out = trained.generate(tokens, speculative=True, max_new_tokens=30, return_dict_in_generate=True, **GREEDY)
     handle.remove()
     report = out.acceptance
     assert report is trained.last_acceptance
@@ -160,12 +158,7 @@ def test_the_end_of_sequence_cuts_accepted_tokens(trained):
     free = trained.generate(tokens, max_new_tokens=24, **GREEDY)[0, 12:].tolist()
     for end in set(free):
         out = trained.generate(
-            tokens,
-            speculative=True,
-            max_new_tokens=24,
-            eos_token_id=end,
-            return_dict_in_generate=True,
-            **GREEDY,
+            tokens, speculative=True, max_new_tokens=24, eos_token_id=end, return_dict_in_generate=True, **GREEDY
         )
         assert out.sequences[0, 12:].tolist() == free[: free.index(end) + 1]
         assert out.past_key_values.get_seq_length() == out.sequences.shape[1] - 1
@@ -258,22 +251,15 @@ def test_rows_with_removed_tokens_equal_rows_without_them(data):
     cache = DynamicCache()
     with torch.no_grad():
         model(tokens, attention_mask=mask, past_key_values=cache, use_cache=True)
-        for more in (
-            sequences(len(rows), 4, torch.Generator().manual_seed(1)),
-            torch.tensor([[3, 5]] * len(rows)),
-        ):
-            surplus = data.draw(
-                st.tuples(*(st.integers(0, len(row) - 1) for row in rows)).map(list), label="surplus"
-            )
+        for more in (sequences(len(rows), 4, torch.Generator().manual_seed(1)), torch.tensor([[3, 5]] * len(rows))):
+            surplus = data.draw(st.tuples(*(st.integers(0, len(row) - 1) for row in rows)).map(list), label="surplus")
             mask = speculative.forget_rows(cache, mask, surplus)
             assert cache.get_seq_length() == mask.shape[1]
             if len(set(surplus)) > 1:  # nothing is left of chunks that no row has any more
                 kept = [(len(row) - n) // size for row, n in zip(rows, surplus, strict=True)]
                 assert all(layer.get_seq_length() == max(kept) for layer in cache.layers[2:4])
             mask = torch.cat([mask, torch.ones_like(more)], dim=1)
-            rows = [
-                row[: len(row) - n] + new.tolist() for row, n, new in zip(rows, surplus, more, strict=True)
-            ]
+            rows = [row[: len(row) - n] + new.tolist() for row, n, new in zip(rows, surplus, more, strict=True)]
             result = model(more, attention_mask=mask, past_key_values=cache, use_cache=True).logits
             for row, logits in zip(rows, result, strict=True):
                 alone = model(torch.tensor([row]), use_cache=False).logits[0, -more.shape[1] :]

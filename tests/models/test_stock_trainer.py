@@ -44,7 +44,5 @@ def test_a_user_trains_with_the_stock_trainer(kind, tmp_path):
     trainer.train()
     losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
     assert losses[-1] < 0.6 * losses[0]
-    text = model.eval().generate(
-        torch.tensor([[5, 6, 7]]), max_new_tokens=4, do_sample=False, pad_token_id=60
-    )
+    text = model.eval().generate(torch.tensor([[5, 6, 7]]), max_new_tokens=4, do_sample=False, pad_token_id=60)
     assert text[0].tolist() == [5, 6, 7, 8, 9, 10, 11]

@@ -115,19 +115,11 @@ def small(family: str):
     return backbone(family, **({"n_layer": 2} if family == "gpt2" else {"num_hidden_layers": 2}))
 
 
-TestContextLMOfGPT2 = case(
-    "TestContextLMOfGPT2", ContextLMForCausalLM, lambda: ContextLMConfig(small("gpt2"), 3)
-)
+TestContextLMOfGPT2 = case("TestContextLMOfGPT2", ContextLMForCausalLM, lambda: ContextLMConfig(small("gpt2"), 3))
 TestContextLMOfGPTNeoX = case(
     "TestContextLMOfGPTNeoX", ContextLMForCausalLM, lambda: ContextLMConfig(small("gpt_neox"), 3)
 )
-TestContextLMOfLlama = case(
-    "TestContextLMOfLlama", ContextLMForCausalLM, lambda: ContextLMConfig(small("llama"), 3)
-)
-TestContextLMOfQwen3 = case(
-    "TestContextLMOfQwen3", ContextLMForCausalLM, lambda: ContextLMConfig(small("qwen3"), 3)
-)
-TestMultiToken = case(
-    "TestMultiToken", MultiTokenForCausalLM, lambda: MultiTokenConfig(small("llama"), 2, "linear")
-)
+TestContextLMOfLlama = case("TestContextLMOfLlama", ContextLMForCausalLM, lambda: ContextLMConfig(small("llama"), 3))
+TestContextLMOfQwen3 = case("TestContextLMOfQwen3", ContextLMForCausalLM, lambda: ContextLMConfig(small("qwen3"), 3))
+TestMultiToken = case("TestMultiToken", MultiTokenForCausalLM, lambda: MultiTokenConfig(small("llama"), 2, "linear"))
 TestCue = case("TestCue", CueForCausalLM, lambda: CueConfig(small("gpt2")))

@@ -85,11 +85,7 @@ def test_every_load_passes_through_one_function() -> None:
         for line in path.read_text().splitlines()
         if ".from_pretrained(" in line and not line.strip().startswith(("f'", 'f"', "*(", "#"))
     }
-    assert calls == {
-        "base/pretrained.py",
-        "models/cue/parts.py",
-        "models/cue/modeling.py",
-    }  # the latter: super()
+    assert calls == {"base/pretrained.py", "models/cue/parts.py", "models/cue/modeling.py"}  # the latter: super()
 
 
 def test_an_export_holds_no_code_no_pickle_and_no_folder_of_this_machine(tmp_path: Path) -> None:
@@ -119,8 +115,5 @@ def test_an_export_holds_no_code_no_pickle_and_no_folder_of_this_machine(tmp_pat
             "manifest.json",
         )
     }
-    assert (
-        "someone" not in (out / "config.json").read_text()
-        and "auto_map" not in (out / "config.json").read_text()
-    )
+    assert "someone" not in (out / "config.json").read_text() and "auto_map" not in (out / "config.json").read_text()
     assert AutoConfig.from_pretrained(out).n_embd == 16

@@ -60,9 +60,7 @@ def test_the_same_stream_whatever_reads_it(corpus, known, name, values):
     assert not all(same(expected[0], example) for example in expected[1:])
     # Begun anew in the middle, and read backwards.
     again = stream_of(name, values, corpus, known, 10**6)
-    assert all(
-        same(again[index], example) for index, example in reversed(list(zip(stretch, expected, strict=True)))
-    )
+    assert all(same(again[index], example) for index, example in reversed(list(zip(stretch, expected, strict=True))))
     assert same(pickle.loads(pickle.dumps(again))[start + 3], expected[3])
     batches = stack([stack(expected[i : i + 4]) for i in range(0, 16, 4)])
     for workers in (0, 2):

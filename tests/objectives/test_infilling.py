@@ -132,9 +132,7 @@ def test_cuts_between_tokens_are_uniform(letters):
 @pytest.mark.parametrize("split", ["token", "character"])
 def test_prefix_and_suffix_keep_their_least_lengths(letters, split):
     """Bytes: a token is a character. Cuts at 3 to 6 of ten; a document of seven tokens has none to move."""
-    objective = build_objective(
-        "infilling", rate=1.0, split=split, least_prefix=3, least_suffix=4, spm_share=0.0
-    )
+    objective = build_objective("infilling", rate=1.0, split=split, least_prefix=3, least_suffix=4, spm_share=0.0)
     words, corpus = vocabulary(objective, letters), of_texts(["abcdefghij", "abcdefg", "abcdefgh"], letters)
     cuts = []
     for epoch in range(400):

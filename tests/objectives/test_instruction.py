@@ -41,9 +41,7 @@ def prepared(folder: Path, records: list[dict[str, Any]], tokenizer: str = "byte
 
 def small_model(positions: int) -> GPT2LMHeadModel:
     torch.manual_seed(0)
-    config = GPT2Config(
-        n_positions=positions, n_embd=16, n_layer=2, n_head=2, vocab_size=257, initializer_range=0.3
-    )
+    config = GPT2Config(n_positions=positions, n_embd=16, n_layer=2, n_head=2, vocab_size=257, initializer_range=0.3)
     return GPT2LMHeadModel(config).eval()
 
 
@@ -117,9 +115,7 @@ def test_truncation_is_at_the_right_counted_and_said(tmp_path, capsys):
 
 
 def test_a_token_of_prompt_and_response_belongs_to_the_prompt(tmp_path):
-    corpus = prepared(
-        tmp_path, [{"instruction": f"Q{i}", "output": f'"{i} quoted"'} for i in range(60)], "train:400"
-    )
+    corpus = prepared(tmp_path, [{"instruction": f"Q{i}", "output": f'"{i} quoted"'} for i in range(60)], "train:400")
     known = corpus.tokenizer()
     joined = known.get_vocab()[':"']
     example = examples_of(corpus, 200).example(0, 0)
@@ -194,14 +190,10 @@ def test_other_corpora_are_refused(tmp_path, corpus):
 
 def sft(corpus: Path, start: Path, output: Path, **training: Any) -> Recipe:
     values = recipe_values(
-        corpus,
-        output,
-        **{"steps": 6, "tokens_per_step": 1600, "evaluate_every": 3, "log_every": 1, **training},
+        corpus, output, **{"steps": 6, "tokens_per_step": 1600, "evaluate_every": 3, "log_every": 1, **training}
     )
     values["data"]["context"] = 400
-    return validate(
-        Recipe, values | {"model": {"pretrained": str(start)}, "objective": "instruction"}, "the recipe"
-    )
+    return validate(Recipe, values | {"model": {"pretrained": str(start)}, "objective": "instruction"}, "the recipe")
 
 
 def test_two_models_see_the_same_batches_and_learn(tmp_path):

@@ -115,9 +115,7 @@ def test_static_masks_stay_and_dynamic_ones_change(corpus, known):
     assert same(static.example(0, 5), static.example(3, 5))
     assert same(static.example(0, 5), dynamic.example(0, 5))
     assert not same(dynamic.example(0, 5), dynamic.example(3, 5))
-    assert not same(
-        dynamic.example(0, 5), pair(build_objective("masked"), corpus, known, seed=1)[0].example(0, 5)
-    )
+    assert not same(dynamic.example(0, 5), pair(build_objective("masked"), corpus, known, seed=1)[0].example(0, 5))
 
 
 def test_positions_begin_anew_at_documents(letters):
@@ -145,9 +143,7 @@ def test_words_of_a_tokenizer_over_bytes(bpe):
 
 
 def test_words_of_word_pieces():
-    vocabulary = {
-        name: i for i, name in enumerate(["[UNK]", "[MASK]", "un", "##able", "##s", "to", ".", "a"])
-    }
+    vocabulary = {name: i for i, name in enumerate(["[UNK]", "[MASK]", "un", "##able", "##s", "to", ".", "a"])}
     backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     backend.pre_tokenizer, backend.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, mask_token="[MASK]", unk_token="[UNK]")

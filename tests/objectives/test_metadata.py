@@ -70,9 +70,7 @@ def test_a_condition_stands_before_its_text_and_has_no_loss(path):
 
 
 def test_metadata_behind_a_document_is_predicted(path):
-    stream = TrainingInputs.open(
-        recipe(path, context=58, columns=["who"], form="append", cooldown=0.0)
-    ).stream
+    stream = TrainingInputs.open(recipe(path, context=58, columns=["who"], form="append", cooldown=0.0)).stream
     stream.examples.texts.most = 99
     inputs, labels = shown(stream.examples.example(0, 0))
     whole = "|" + ROWS[0]["text"] + "\n\nwho: Ann|" + ROWS[1]["text"] + "|" + ROWS[2]["text"]
@@ -107,9 +105,7 @@ def test_a_run_is_scored_with_and_without(path, tmp_path):
     block, text = list(b"who: Bob\n\n"), list((ROWS[2]["text"] + "!").encode())
     ids = torch.tensor([[256, *block, *text]])
     own = token_losses(model, ids[:, :-1], ids[:, 1:])[0, len(block) :]
-    rows = [
-        result.tokens().to_pandas().query("document == 2")["nats"].to_numpy() for result in (without, given)
-    ]
+    rows = [result.tokens().to_pandas().query("document == 2")["nats"].to_numpy() for result in (without, given)]
     np.testing.assert_allclose(rows[1], own.numpy(), atol=1e-5)
     assert not np.allclose(rows[0], rows[1], atol=1e-5) and len(rows[0]) == len(rows[1])
     # A document without metadata has the loss that it has without.
@@ -127,10 +123,7 @@ def test_other_metadata_of_the_same_text_is_another_question(path, tmp_path):
     assert after.fingerprint == before.fingerprint
     new = measure(run.path, Loss(metadata=["who"]), after)
     shown = " ".join(Loss.table(new.summary).renderables[0].plain.split())
-    assert (
-        f"windows of {new.summary['windows']['text']}, stride" in shown
-        and "document's metadata (who)" in shown
-    )
+    assert f"windows of {new.summary['windows']['text']}, stride" in shown and "document's metadata (who)" in shown
     assert new.summary["windows"]["text"] < 48
     assert new.path != old.path and new.summary["loss"] != old.summary["loss"]
     assert measure(run.path, Loss(), after).path == plain.path

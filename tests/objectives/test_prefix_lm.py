@@ -38,9 +38,7 @@ def test_separate_documents_have_prefixes_of_their_own(letters):
             prefix, labels = example["prefix"][first:last].tolist(), example["labels"][first:last].tolist()
             p = sum(prefix)
             assert prefix == [True] * p + [False] * (last - first - p)
-            assert [label == NO_LOSS for label in labels] == [True] * (p - 1) + [False] * (
-                last - first - p + 1
-            )
+            assert [label == NO_LOSS for label in labels] == [True] * (p - 1) + [False] * (last - first - p + 1)
             drawn.append(p)
         seen.add(tuple(drawn))
     assert seen == {(a, b, c) for a in (1, 2, 3, 4) for b in (1, 2, 3) for c in (1, 2, 3)}

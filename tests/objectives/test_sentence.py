@@ -22,12 +22,7 @@ pytest.importorskip("sentencex", reason="needs contextwise[sentences]")
 END = 256
 TEXTS = ["One.  Two two.\n  Three!", " \n ", "Alone", "", "Four. Five."]
 ARTICLES = [
-    {
-        "text": "Rain fell. It\n   stopped. Why?",
-        "date": "1985-05-29",
-        "topics": ["rain", "sky"],
-        "author": None,
-    },
+    {"text": "Rain fell. It\n   stopped. Why?", "date": "1985-05-29", "topics": ["rain", "sky"], "author": None},
     {"text": "Rain fell. A second article.", "date": "1985-05-30", "topics": [], "author": "Ann  Lee"},
     {"text": "One sentence", "date": "1985-05-30", "topics": ["rain"], "author": ""},
 ]
@@ -163,26 +158,20 @@ def test_fields_of_objects_by_a_dotted_name(prepare):
     articles = [{"text": f"Text {i}.", "meta": {"title": f"title {i}", "deep": {"n": i}}} for i in range(3)]
     corpus = prepare(articles)
     assert contexts_of(corpus, "meta.title", "meta.deep.n").of(1) == ["title 1", "1"]
-    with pytest.raises(
-        DataError, match="'meta' of .* holds objects.*name one of their fields, meta.title for one"
-    ):
+    with pytest.raises(DataError, match="'meta' of .* holds objects.*name one of their fields, meta.title for one"):
         contexts_of(corpus, "meta")
     with pytest.raises(DataError, match="'meta.titel' of .* does not exist: meta has no field 'titel'"):
         contexts_of(corpus, "meta.titel")
 
 
 def test_columns_that_cannot_be_contexts_are_refused(prepare):
-    articles = [
-        {**article, "mixed": i if i % 2 else [i], "nothing": None} for i, article in enumerate(ARTICLES)
-    ]
+    articles = [{**article, "mixed": i if i % 2 else [i], "nothing": None} for i, article in enumerate(ARTICLES)]
     corpus = prepare(articles)
     with pytest.raises(DataError, match="no metadata column 'topic'; did you mean 'topics'"):
         contexts_of(corpus, "topic")
     with pytest.raises(DataError, match="values of the context column 'mixed' of .* have no common type"):
         contexts_of(corpus, "mixed")
-    with pytest.raises(
-        DataError, match="no sentence of the split 'train' of .* has any of the contexts nothing;"
-    ):
+    with pytest.raises(DataError, match="no sentence of the split 'train' of .* has any of the contexts nothing;"):
         contexts_of(corpus, "nothing")
     assert contexts_of(corpus, "nothing", previous=True).of(1) == [None, "Rain fell."]
 

@@ -104,10 +104,7 @@ def test_both_orders_have_the_same_tokens_and_both_segments_are_cut(corpus, know
             # The same draws but for the label: the tokens are those of the other order.
             a, b, label = examples.pair(index, np.random.default_rng([index, seed]))
             one, two = (b, a) if label else (a, b)
-            assert (
-                ids[first : first + len(one)] == one.tolist()
-                and ids[middle : middle + len(two)] == two.tolist()
-            )
+            assert ids[first : first + len(one)] == one.tolist() and ids[middle : middle + len(two)] == two.tolist()
             whole = (len(one) == middle - first) + (len(two) == last - middle)
             orders.setdefault(label, []).append((len(one) == len(two), whole))
     assert all(equal for rows in orders.values() for equal, _ in rows)
@@ -162,9 +159,7 @@ def test_layout_and_masks(corpus, known):
         assert (plain[0], plain[n - 1]) == (cls, sep) and (plain[n:] == pad).all()
         first, second = np.flatnonzero(plain == sep)
         assert example["attention_mask"].tolist() == [1] * n + [0] * (64 - n)
-        assert example["token_type_ids"].tolist() == [0] * (first + 1) + [1] * (second - first) + [0] * (
-            64 - n
-        )
+        assert example["token_type_ids"].tolist() == [0] * (first + 1) + [1] * (second - first) + [0] * (64 - n)
         special = np.isin(plain, [cls, sep, pad])
         assert not (labels[special] != NO_LOSS).any()
         chosen, free = chosen + (labels != NO_LOSS).sum(), free + (~special).sum()
@@ -188,15 +183,11 @@ def test_documents_of_one_sentence_are_left_out_or_refused(letters):
     one, two = "A single sentence.", "The first. The second."
     examples = examples_of("sentence_order", of_texts([one, two, one, "", two], letters), letters_of(letters))
     assert examples.count(0) == 2
-    with pytest.raises(
-        DataError, match="needs documents of at least two sentences, but all 2 .*choose.*'masked'"
-    ):
+    with pytest.raises(DataError, match="needs documents of at least two sentences, but all 2 .*choose.*'masked'"):
         examples_of("sentence_order", of_texts([one, one], letters), letters_of(letters))
     with pytest.raises(DataError, match="takes sentences of other documents.*choose 'sentence_order'"):
         examples_of("next_sentence", of_texts([two], letters), letters_of(letters))
-    with pytest.raises(
-        ConfigError, match="data.context is 7, but the objective 'sentence_order' needs at least 8"
-    ):
+    with pytest.raises(ConfigError, match="data.context is 7, but the objective 'sentence_order' needs at least 8"):
         examples_of("sentence_order", of_texts([two], letters), letters_of(letters), context=7)
 
 

@@ -67,9 +67,7 @@ def test_every_way_of_cutting_is_as_likely():
     assert chisquare(counts).pvalue > CHANCE
 
 
-@given(
-    length=st.integers(2, 300), rate=st.floats(0.01, 0.99), mean=st.floats(1, 40), seed=st.integers(0, 100)
-)
+@given(length=st.integers(2, 300), rate=st.floats(0.01, 0.99), mean=st.floats(1, 40), seed=st.integers(0, 100))
 def test_masks_have_the_numbers_that_t5_counts(length, rate, mean, seed):
     noise, spans = span_numbers(length, rate, mean)
     mask = noise_mask(length, rate, mean, np.random.default_rng(seed))
@@ -102,13 +100,9 @@ def test_what_does_not_fit_is_refused(letters, corpus, known):
 
     with pytest.raises(ConfigError, match="spans of 300 tokens on average, but windows of .* tokens"):
         examples(64, mean_span=300)
-    with pytest.raises(
-        ConfigError, match="needs 29 sentinels for a window of 567 tokens, but the tokenizer has 20"
-    ):
+    with pytest.raises(ConfigError, match="needs 29 sentinels for a window of 567 tokens, but the tokenizer has 20"):
         examples(512, sentinels=20, mean_span=2.9)
-    with pytest.raises(
-        ConfigError, match="data.context is 2, too short for a window of the objective 'spans'"
-    ):
+    with pytest.raises(ConfigError, match="data.context is 2, too short for a window of the objective 'spans'"):
         examples(2)
     objective = build_objective("spans")
     with pytest.raises(ConfigError, match="cannot keep its documents apart; set data.cross_documents=false"):

@@ -45,9 +45,7 @@ def test_tokenizers_that_are_not_over_bytes():
 
 
 def test_without_a_pre_tokenizer_words_are_what_stands_between_spaces():
-    backend = Tokenizer(
-        models.WordLevel({"<unk>": 0, "▁the": 1, "▁s": 2, "ea": 3, ".": 4}, unk_token="<unk>")
-    )
+    backend = Tokenizer(models.WordLevel({"<unk>": 0, "▁the": 1, "▁s": 2, "ea": 3, ".": 4}, unk_token="<unk>"))
     backend.decoder = decoders.Metaspace()
     text = TokenText(PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>"))
     assert text.words(np.array([1, 2, 3, 4, 1])).tolist() == [0, 1, 1, 1, 2]
@@ -55,13 +53,9 @@ def test_without_a_pre_tokenizer_words_are_what_stands_between_spaces():
 
 def test_tokens_that_are_needed_but_not_there(letters):
     words = Vocabulary(letters.tokenizer, letters.end_of_text)
-    with pytest.raises(
-        ConfigError, match="<extra_id_0>, .*<extra_id_3> and 96 more, but the tokenizer has no such"
-    ):
+    with pytest.raises(ConfigError, match="<extra_id_0>, .*<extra_id_3> and 96 more, but the tokenizer has no such"):
         words.ids(build_objective("spans").special_tokens, "spans")
-    with pytest.raises(
-        ConfigError, match="corpus comes without a tokenizer; prepare the corpus with a tokenizer"
-    ):
+    with pytest.raises(ConfigError, match="corpus comes without a tokenizer; prepare the corpus with a tokenizer"):
         Vocabulary(None).ids([SpecialToken("[MASK]", "mask")], "masked")
     # A text that happens to be in the vocabulary is not a special token.
     with pytest.raises(ConfigError, match="special tokens a, but"):

@@ -7,9 +7,7 @@ from contextwise.evaluation.attention import ModelReading, Reading
 PIECES = ["<|endoftext|>", "The", " <b>", " said", " &", "\n", "more", ",", " “x”", "."]
 
 
-def model(
-    name: str, seed: int, layers: int = 2, heads: int = 3, chunk_size: int | None = None
-) -> ModelReading:
+def model(name: str, seed: int, layers: int = 2, heads: int = 3, chunk_size: int | None = None) -> ModelReading:
     """A model whose attention is that of random scores, with a sink at the first token."""
     random = np.random.default_rng(seed)
 
@@ -23,14 +21,7 @@ def model(
     without = None if chunk_size is None else nats + random.normal(0, 0.3, len(PIECES))
     predictor = [] if chunk_size is None else [sums(len(PIECES) // chunk_size) for _ in range(2)]
     return ModelReading(
-        f"runs/{name}",
-        name,
-        1234,
-        [sums(len(PIECES)) for _ in range(layers)],
-        predictor,
-        chunk_size,
-        nats,
-        without,
+        f"runs/{name}", name, 1234, [sums(len(PIECES)) for _ in range(layers)], predictor, chunk_size, nats, without
     )
 
 

@@ -43,8 +43,7 @@ def write_run(
     }
     run.recipe_file.write_text(yaml.safe_dump(recipe))
     write_json(
-        run.environment_file,
-        {"processor": "a processor", "cores": 2, "versions": {"torch": "2.13.0"}, "gpus": []},
+        run.environment_file, {"processor": "a processor", "cores": 2, "versions": {"torch": "2.13.0"}, "gpus": []}
     )
     random = np.random.default_rng(seed + len(name))
     lines = []
@@ -95,12 +94,7 @@ def evaluate(run: RunFolder, name: str, shift: float, parameters: int) -> None:
         "label": "corpus-validation",
         "model": str(run.path),
         "parameters": parameters,
-        "corpus": {
-            "path": "corpus",
-            "fingerprint": "c0ffee",
-            "split": "validation",
-            "tokenizer_hash": "beef",
-        },
+        "corpus": {"path": "corpus", "fingerprint": "c0ffee", "split": "validation", "tokenizer_hash": "beef"},
         "context": 256,
         "stride": 128,
         **totals(documents),

@@ -20,8 +20,7 @@ def write_curve(folder: Path, tokenizer: str, low: float = 2.5, **corpus: Any) -
     folder.mkdir(parents=True)
     edges = [(1, 1), (2, 3), (4, 15), (16, 128)]
     bins = [
-        {"visible_from": a, "visible_to": b, "loss": low + 1 / b, "low": low, "high": low + 2 / b}
-        for a, b in edges
+        {"visible_from": a, "visible_to": b, "loss": low + 1 / b, "low": low, "high": low + 2 / b} for a, b in edges
     ]
     about = {"path": "nowhere", "split": "validation", "tokenizer_hash": tokenizer, **corpus}
     summary = {

@@ -46,9 +46,7 @@ def table_of(text):
 
 def test_the_page_holds_the_numbers(found, page):
     text = page.read_text()
-    data = json.loads(
-        re.search(r'<script type="application/json" id="reading">(.*?)</script>', text).group(1)
-    )
+    data = json.loads(re.search(r'<script type="application/json" id="reading">(.*?)</script>', text).group(1))
     assert data["pieces"] == PIECES and data["chunkSize"] == 4
     for told, one in zip(data["models"], found.models, strict=True):
         np.testing.assert_allclose(told["layers"], np.stack(one.layers), rtol=1e-4)
@@ -210,9 +208,7 @@ def test_the_first_token_is_left_out_of_the_scale_or_not(opened, found):
     most = max(values.max() for values in received)
     for i, values in enumerate(received):
         assert opened.shares(f"received-{i}") == pytest.approx(colours(values, most), abs=0.06)
-    assert (
-        opened.do("return document.querySelectorAll('#received-0 .beyond, #received-1 .beyond').length") == 0
-    )
+    assert opened.do("return document.querySelectorAll('#received-0 .beyond, #received-1 .beyond').length") == 0
     opened.click("#sink")
 
 
@@ -227,8 +223,7 @@ def test_the_lens_and_the_losses_are_told_by_colour_and_by_line(opened, found):
         good = values[1:] * better > 0
         assert [tint[0] for tint in tints[1:]] == ["--less" if one else "--more" for one in good]
         lines = opened.do(
-            "return [...document.getElementById(arguments[0]).children].map((t) => t.classList.contains('worse'))",
-            name,
+            "return [...document.getElementById(arguments[0]).children].map((t) => t.classList.contains('worse'))", name
         )
         assert lines[1:] == [bool(value * better < -0.02 * most) for value in values[1:]]
 
@@ -247,9 +242,7 @@ def test_a_token_tells_its_numbers(opened, found):
 @needs_browser()
 def test_the_predictor_has_a_choice_of_its_own(opened, found):
     predictor = found.models[1].predictor
-    assert opened.bars("predictor")[0] == pytest.approx(
-        mean_received(np.mean(predictor, axis=(0, 1))), rel=1e-3
-    )
+    assert opened.bars("predictor")[0] == pytest.approx(mean_received(np.mean(predictor, axis=(0, 1))), rel=1e-3)
     opened.choose("predictor-layer-1", 2)
     opened.choose("predictor-head-1", 1)
     assert opened.bars("predictor")[0] == pytest.approx(mean_received(predictor[1][0]), rel=1e-3)
@@ -287,10 +280,7 @@ def test_the_text_stands_there_whole_and_the_page_is_narrow(opened):
 @needs_browser()
 @pytest.mark.parametrize(
     "models",
-    [
-        pytest.param([model("one", 0, layers=1, heads=1)], marks=pytest.mark.slow),
-        [model(f"m{i}", i) for i in range(3)],
-    ],
+    [pytest.param([model("one", 0, layers=1, heads=1)], marks=pytest.mark.slow), [model(f"m{i}", i) for i in range(3)]],
 )
 def test_one_model_and_three(opened, tmp_path, models):
     write_attention_page(reading(*models, chunk_size=1), tmp_path / "page.html")

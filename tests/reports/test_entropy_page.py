@@ -65,11 +65,7 @@ def measurement(folder, contexts, name="a model", notes=()):
         "kept": SAMPLES,
         "losses": losses,
         "differences": {
-            c: {
-                "value": loss["value"] - last,
-                "low": loss["value"] - last - 0.01,
-                "high": loss["value"] - last + 0.01,
-            }
+            c: {"value": loss["value"] - last, "low": loss["value"] - last - 0.01, "high": loss["value"] - last + 0.01}
             for c, loss in losses.items()
             if loss["value"] != last
         },
@@ -119,9 +115,7 @@ def test_kernel_densities_and_determinants_move_together(entropy):
 def test_every_figure_is_on_the_page_with_its_headline_and_numbers(entropy, tmp_path):
     write_entropy_page(entropy, tmp_path / "page.html", ["contextwise", "entropy", "runs/a model"])
     page = (tmp_path / "page.html").read_text()
-    figures = json.loads(
-        re.search(r'<script type="application/json" id="figures">(.*?)</script>', page).group(1)
-    )
+    figures = json.loads(re.search(r'<script type="application/json" id="figures">(.*?)</script>', page).group(1))
     assert set(figures) == set(FIGURES) == set(csv_files(entropy))
     for name, (headline, _) in FIGURES.items():
         assert f'class="plot" id="{name}"' in page and f"<h2>{headline}</h2>" in page
@@ -154,10 +148,7 @@ def test_csv_files_hold_everything(entropy, tmp_path):
     assert float(fits["line over KDE entropy", "slope"]["value"]) == entropy.by_kde.slope.value
     for row in tables["kde_entropy"]:
         n, context = int(row["n"]), int(row["context"])
-        assert (float(row["entropy"]), float(row["kde"])) == (
-            entropy.entropies[n][context],
-            entropy.kde[context],
-        )
+        assert (float(row["entropy"]), float(row["kde"])) == (entropy.entropies[n][context], entropy.kde[context])
     assert len(tables["kde_entropy"]) == 11 * 5 and len(tables["kde_dimension"]) == 20 * 5
     assert len(tables["spectra"]) == 5 * WIDTH and len(tables["entropy"]) == 11 * 5
     assert len(tables["dimension"]) == 20 * 5 and len(tables["lines"]) == 11
@@ -195,9 +186,7 @@ def test_further_estimates_are_on_the_page_and_in_the_csv(tmp_path, monkeypatch)
 
 
 def test_names_are_escaped(tmp_path):
-    entropy = IntrinsicEntropy(
-        measurement(tmp_path, [4, 64], name="<b>x", notes=["<script>alert(1)</script>"])
-    )
+    entropy = IntrinsicEntropy(measurement(tmp_path, [4, 64], name="<b>x", notes=["<script>alert(1)</script>"]))
     write_entropy_page(entropy, tmp_path / "page.html", ["contextwise", "<i>"])
     page = (tmp_path / "page.html").read_text()
     assert "<b>x" not in page and "<script>alert" not in page and "<i>" not in page

@@ -85,9 +85,7 @@ def test_the_page_loads_nothing(three: list[Any], tmp_path: Path) -> None:
     ]
     policy = next(a["content"] for _, a in page.elements if a.get("http-equiv") == "Content-Security-Policy")
     assert policy is not None and "default-src 'none'" in policy and "http" not in policy
-    style = re.search(
-        r"<style>(.*?)</style>", (tmp_path / "page.html").read_text(encoding="utf-8"), re.DOTALL
-    )
+    style = re.search(r"<style>(.*?)</style>", (tmp_path / "page.html").read_text(encoding="utf-8"), re.DOTALL)
     assert style is not None and "url(" not in style[1] and "@import" not in style[1]
 
 
@@ -148,19 +146,14 @@ def test_a_comparison_page_finds_the_runs_of_evaluation_folders(three: list[Any]
     assert "minus GPT-2" in page.text
 
 
-def test_commands_can_be_pasted(
-    make_run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_can_be_pasted(make_run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run("A")
     folder = tmp_path / "my runs; echo"
     shutil.move(run.path, folder)
     from contextwise.base.runs import RunFolder
 
     report_page([RunFolder(folder)]).write(tmp_path / "page.html")
-    assert (
-        f"contextwise train '{folder}/recipe.yaml' --out '{folder}-again'"
-        in Page(tmp_path / "page.html").text
-    )
+    assert f"contextwise train '{folder}/recipe.yaml' --out '{folder}-again'" in Page(tmp_path / "page.html").text
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs the chromium browser")
@@ -171,17 +164,10 @@ def test_a_browser_draws_the_figures(three: list[Any], tmp_path: Path) -> None:
     text = page.read_text(encoding="utf-8")
     # The third button, and what the axis then says, are left in the document that the browser prints.
     page.write_text(
-        text.replace(
-            "</body>", "<script>document.querySelectorAll('.axes button')[2].click()</script></body>"
-        )
+        text.replace("</body>", "<script>document.querySelectorAll('.axes button')[2].click()</script></body>")
     )
     command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-    command += [
-        f"--user-data-dir={tmp_path / 'profile'}",
-        "--virtual-time-budget=10000",
-        "--dump-dom",
-        page.as_uri(),
-    ]
+    command += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=10000", "--dump-dom", page.as_uri()]
     drawn = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
     assert drawn.count('class="main-svg"') >= 2
     assert "GPT-2 +2 layers (PM) − GPT-2</text>" in drawn

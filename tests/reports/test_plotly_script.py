@@ -33,8 +33,7 @@ def test_modules_that_no_kept_module_calls_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "bundle",
-    ["", "var Plotly={};", BUNDLE.replace(".register([", ".add(["), BUNDLE.replace('name:"bar"', 'name:"b"')],
+    "bundle", ["", "var Plotly={};", BUNDLE.replace(".register([", ".add(["), BUNDLE.replace('name:"bar"', 'name:"b"')]
 )
 def test_a_bundle_of_another_structure_is_not_changed(bundle: str) -> None:
     assert with_traces(bundle, ("bar",)) is None

@@ -16,9 +16,7 @@ def test_one_run_gets_its_page_in_its_folder(make_run: Callable[..., Any], conte
     assert str(contextwise.folder) not in page  # nothing of this machine in what may be shared
 
 
-def test_several_runs_are_compared(
-    make_run: Callable[..., Any], contextwise: Contextwise, tmp_path: Path
-) -> None:
+def test_several_runs_are_compared(make_run: Callable[..., Any], contextwise: Contextwise, tmp_path: Path) -> None:
     runs = [make_run("A"), make_run("BB", shift=-0.2), make_run("CCC", shift=-0.4)]
     result = contextwise("report --out pages/all.html", *(run.path for run in runs))
     assert result == (0, "pages/all.html\n", "")
@@ -51,9 +49,7 @@ def test_a_sweep_gets_its_page_and_its_tables(contextwise: Contextwise, tmp_path
     status, output, _ = contextwise("report sweep --out page.html --csv tables")
     assert status == 0 and output.splitlines()[:2] == ["page.html", "tables/points.csv"]
     assert (tmp_path / "tables" / "optimal-context.csv").exists()
-    contextwise.refused(
-        "report sweep --label x", "--label chooses an evaluation of runs, and a sweep has none"
-    )
+    contextwise.refused("report sweep --label x", "--label chooses an evaluation of runs, and a sweep has none")
     run = sweep.run_folder("pico-c64-s0").path
     contextwise.refused(f"report {run} --csv tables", "--csv writes the tables of a sweep")
     contextwise.refused(

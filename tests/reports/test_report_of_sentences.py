@@ -9,8 +9,7 @@ from measured import evaluate_sentences
 
 def test_an_evaluation_by_sentence_is_said_to_be_one(tmp_path):
     sources = [
-        f"{name}={write_articles(tmp_path / f'{name}.jsonl', 12, i)}"
-        for i, name in enumerate(("train", "test"))
+        f"{name}={write_articles(tmp_path / f'{name}.jsonl', 12, i)}" for i, name in enumerate(("train", "test"))
     ]
     corpus = prepare_corpus(sources, "train:300", tmp_path / "corpus").path
     lm = Runs(tmp_path, corpus, "").sentence_models()[0]

@@ -35,9 +35,7 @@ def test_the_loss_on_an_old_corpus_is_drawn_beside_that_on_the_new_one(make_run:
     figure = training_figure([Curve(run, "A", 0)])
     assert figure is not None
     new, old = figure["data"][2:]
-    assert list(old["y"]) == [row["replay_loss"] for row in rows] and list(new["y"]) == [
-        row["loss"] for row in rows
-    ]
+    assert list(old["y"]) == [row["replay_loss"] for row in rows] and list(new["y"]) == [row["loss"] for row in rows]
     assert list(old["x"]) == list(new["x"])
     assert old["marker"]["symbol"] == "circle-open" and "old corpus" in old["hovertemplate"]
 
@@ -100,11 +98,7 @@ def test_differences_are_drawn_with_their_intervals(make_run: Callable[..., Any]
 
 
 def test_seeds_are_drawn_where_there_are_several(make_run: Callable[..., Any]) -> None:
-    runs = [
-        make_run(name, seed=seed, shift=shift)
-        for name, shift in (("A", 0.0), ("BB", -0.1))
-        for seed in (0, 1)
-    ]
+    runs = [make_run(name, seed=seed, shift=shift) for name, shift in (("A", 0.0), ("BB", -0.1)) for seed in (0, 1)]
     comparison = compare([str(run.path) for run in runs])
     figure = difference_figure(comparison, {"A": 0, "BB": 1})
     assert list(figure["data"][1]["x"]) == list(comparison.differences[0].seed_differences.values())

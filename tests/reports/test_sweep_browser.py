@@ -39,11 +39,7 @@ class Opened:
 
         slider = self.driver.find_element("id", "budget")
         last = int(slider.get_attribute("max"))
-        keys = (
-            Keys.HOME + Keys.ARROW_RIGHT * step
-            if step <= last / 2
-            else Keys.END + Keys.ARROW_LEFT * (last - step)
-        )
+        keys = Keys.HOME + Keys.ARROW_RIGHT * step if step <= last / 2 else Keys.END + Keys.ARROW_LEFT * (last - step)
         slider.send_keys(keys)
         assert slider.get_attribute("value") == str(step)
 
@@ -99,8 +95,7 @@ def test_the_slider_draws_the_table(opened: Opened, tables: dict[str, Any], plac
         opened.slide(step)
         wanted = at(tables["best-context-loss"], unit, step)
         assert drawn(opened) == {
-            (row["size"], int(row["context"])): (float(row["loss"]), float(row["half_width"]))
-            for row in wanted
+            (row["size"], int(row["context"])): (float(row["loss"]), float(row["half_width"])) for row in wanted
         }
         best = [row for row in tables["optimal-context"] if row["unit"] == unit and row["decided"] == "yes"]
         here = [row for row in best if row["budget"] == wanted[0]["budget"]]
@@ -110,9 +105,7 @@ def test_the_slider_draws_the_table(opened: Opened, tables: dict[str, Any], plac
         )
         pairs = [row for row in tables["optimal-pair"] if row["unit"] == unit and row["decided"] == "yes"]
         told = [row for row in pairs if row["budget"] == wanted[0]["budget"]]
-        shapes = opened.do(
-            "return document.getElementById('loss').layout.shapes.map((s) => [s.x0, s.line.dash])"
-        )
+        shapes = opened.do("return document.getElementById('loss').layout.shapes.map((s) => [s.x0, s.line.dash])")
         assert shapes == [[int(row["context"]), "dash"] for row in told]
         words = opened.do("return document.getElementById('budget-words').textContent")
         assert words == budget_words(unit, float(wanted[0]["budget"]))
@@ -130,9 +123,7 @@ def test_the_lines_over_the_budget_are_those_of_the_table(opened: Opened, tables
             }
             line = next(t for t in opened.figure("context") if t["name"] == size and t["mode"] == "lines")
             # Lines are drawn less than a fifth of a doubling from where they lie, so that none hides another.
-            assert {
-                x: 2 ** round(math.log2(y)) for x, y in zip(line["x"], line["y"], strict=True) if y
-            } == wanted
+            assert {x: 2 ** round(math.log2(y)) for x, y in zip(line["x"], line["y"], strict=True) if y} == wanted
         wanted_pairs = {
             float(row["budget"]): (row["smoothed_size"], int(row["smoothed_context"]))
             for row in tables["optimal-pair"]
@@ -161,9 +152,7 @@ def test_curves_are_switched_on_and_off(opened: Opened, tables: dict[str, Any]) 
     mine = [row for row in tables["curves"] if (row["group"], row["run"]) == ("pico", "256, seed 1")]
     last = [row for row in mine if row["spent_tokens"] == mine[-1]["spent_tokens"]]
     assert trace["y"] == [float(row["loss"]) for row in last]
-    assert trace["x"] == pytest.approx(
-        [math.sqrt(int(r["visible_from"]) * int(r["visible_to"])) for r in last]
-    )
+    assert trace["x"] == pytest.approx([math.sqrt(int(r["visible_from"]) * int(r["visible_to"])) for r in last])
     opened.slide(20)
     opened.click("#moment button", 1)  # the newest measurement within the slider's budget
     budget = at(tables["best-context-loss"], "tokens", 20)[0]["budget"]

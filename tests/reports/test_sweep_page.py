@@ -57,11 +57,7 @@ def test_losses_of_the_table_are_interpolated_from_the_points(page: Path) -> Non
             continue
         wanted = []
         for seed in ("0", "1"):
-            mine = [
-                p
-                for p in points
-                if (p["size"], p["context"], p["seed"]) == (row["size"], row["context"], seed)
-            ]
+            mine = [p for p in points if (p["size"], p["context"], p["seed"]) == (row["size"], row["context"], seed)]
             budgets = [float(p[row["unit"]]) for p in mine]
             losses = [float(p["loss"]) for p in mine]
             wanted.append(np.interp(math.log(float(row["budget"])), np.log(budgets), losses))
@@ -77,21 +73,13 @@ def test_the_page_is_whole_and_loads_nothing(page: Path) -> None:
         if attributes.keys() & {"src", "href", "action"} or tag in ("link", "iframe", "object", "base")
     ]
     policy = next(a["content"] for _, a in read.elements if a.get("http-equiv") == "Content-Security-Policy")
-    assert (
-        loading == []
-        and policy is not None
-        and "default-src 'none'" in policy
-        and "connect-src" not in policy
-    )
+    assert loading == [] and policy is not None and "default-src 'none'" in policy and "connect-src" not in policy
     words = " ".join(read.text.split())
     assert "3 model sizes, 5 training contexts (64 to 1,024 tokens)" in words
     assert "the largest budget at which the optimum and its neighbours were all measured" in words
     assert "micro is the largest size that was tried" in words
     assert "What is missing" not in words
-    assert (
-        "The corpus rewards training contexts up to" in words
-        and "Longer than this corpus can reward" in words
-    )
+    assert "The corpus rewards training contexts up to" in words and "Longer than this corpus can reward" in words
 
 
 def test_an_unfinished_sweep_says_what_is_missing(tmp_path: Path) -> None:
@@ -166,9 +154,7 @@ def test_a_size_that_lacks_its_neighbour_is_no_overall_optimum(tmp_path: Path) -
 def test_nothing_measured_yet(tmp_path: Path) -> None:
     sweep = write_sweep(tmp_path / "sweep", sizes=("pico",), contexts=(64,))
     shutil.rmtree(sweep.run_folder("pico-c64-s0").path)
-    with pytest.raises(
-        ConfigError, match=r"no run of the sweep .* has measured a context curve yet \(1 missing\)"
-    ):
+    with pytest.raises(ConfigError, match=r"no run of the sweep .* has measured a context curve yet \(1 missing\)"):
         write_sweep_page(sweep.path, tmp_path / "page.html")
     with pytest.raises(CheckpointError, match=r"is not a sweep: it has no plan\.json"):
         write_sweep_page(tmp_path, tmp_path / "page.html")
@@ -231,9 +217,7 @@ def test_other_runs_beside_the_sweep(sweep: Path, tmp_path: Path) -> None:
     for given in (tmp_path / "other", folder):
         data = SweepData(sweep, [given])
         assert data.loss_unit == "bits per byte"  # a token of that corpus is a byte
-        assert data.curves[-1].group == "other runs" and data.curves[-1].label.startswith(
-            "other, measured on x"
-        )
+        assert data.curves[-1].group == "other runs" and data.curves[-1].label.startswith("other, measured on x")
         assert data.curves[-1].losses[0][-1] == pytest.approx((2.5 + 1 / 128) / math.log(2))
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="empty has no context curve to show beside the sweep"):

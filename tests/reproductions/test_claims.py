@@ -80,22 +80,13 @@ def test_widening_an_interval_never_turns_a_verdict_around(estimate, other, by):
 def test_what_is_not_known_decides_nothing(values, known, bound):
     unknown = Estimate(*values)
     verdicts = [above(unknown, bound), below(unknown, bound), within(unknown, bound, bound + 1)]
-    verdicts += [
-        contains(unknown, bound),
-        higher(unknown, known),
-        higher(known, unknown),
-        above(known, math.nan),
-    ]
+    verdicts += [contains(unknown, bound), higher(unknown, known), higher(known, unknown), above(known, math.nan)]
     assert all(verdict.holds is None and verdict.reason for verdict in verdicts)
 
 
 def test_intervals_that_overlap_rank_nothing():
     low, high, middle = Estimate(1.0, 0.5, 1.5), Estimate(3.0, 2.5, 3.5), Estimate(2.0, 1.0, 3.0)
-    assert [higher(high, low).holds, higher(low, high).holds, higher(high, middle).holds] == [
-        True,
-        False,
-        None,
-    ]
+    assert [higher(high, low).holds, higher(low, high).holds, higher(high, middle).holds] == [True, False, None]
 
 
 def test_exact_numbers_and_tests_decide_unless_they_are_not_numbers():

@@ -15,8 +15,7 @@ from small import write_documents
 SHIPPED = {
     name: item
     for name, item in ALL_ITEMS.items()
-    if item.measure
-    in ("trained_models", "text_perplexity", "perplexity_and_accuracy", "training_and_generation_cost")
+    if item.measure in ("trained_models", "text_perplexity", "perplexity_and_accuracy", "training_and_generation_cost")
 }
 PREDICTOR = ["model.context_predictor.chunk_size=4", "model.context_predictor.predictor_layers=1"]
 
@@ -32,11 +31,7 @@ def settings(**changes):
             "model": {"layers": 1, "width": 16, "heads": 2},
             "training": training,
         },
-        "models": {
-            "plain": [],
-            "deeper": ["model.extra_layers=1"],
-            "slow": ["training.learning_rate=1.0e-7"],
-        },
+        "models": {"plain": [], "deeper": ["model.extra_layers=1"], "slow": ["training.learning_rate=1.0e-7"]},
         "reference": "plain",
         "seeds": [0, 1],
         "claims": [
@@ -59,11 +54,7 @@ def test_a_measurement_in_miniature(tmp_path):
     corpus = prepare_corpus(source, "bytes", tmp_path / "corpus", validation=0.3).path
     measure = validate(TrainedModels, settings(corpus=str(corpus)), "the settings")
     item = Item(
-        title="t",
-        source="s",
-        measure="trained_models",
-        printed={},
-        scales={"tiny": Scale(machine="any", settings={})},
+        title="t", source="s", measure="trained_models", printed={}, scales={"tiny": Scale(machine="any", settings={})}
     )
     outcome = measure.measure(item, tmp_path / "out")
     losses, differences, curves = outcome.tables
@@ -92,9 +83,7 @@ def test_the_documents_hours_imply_a_credible_use_of_its_gpus(tmp_path):
     item = SHIPPED["contextlm/table2"]
     measure = measure_at(item, "paper")
     planned = {
-        recipe.name: cost_of(recipe, None)
-        for recipe in measure.recipes(tmp_path)
-        if recipe.name in item.gpu_hours
+        recipe.name: cost_of(recipe, None) for recipe in measure.recipes(tmp_path) if recipe.name in item.gpu_hours
     }
     assert set(planned) == {"ContextLM-1B", "ContextLM-1.4B"}
     for name, cost in planned.items():

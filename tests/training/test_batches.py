@@ -91,9 +91,7 @@ def test_a_run_killed_in_the_ramp_resumes_exactly(ramped, corpus_folder, tmp_pat
     assert same(ramped.path, tmp_path / "run")
     rows = [RunFolder(run).metrics() for run in (ramped.path, tmp_path / "run")]
     for a, b in zip(*rows, strict=True):
-        assert {k: v for k, v in a.items() if "second" not in k} == {
-            k: v for k, v in b.items() if "second" not in k
-        }
+        assert {k: v for k, v in a.items() if "second" not in k} == {k: v for k, v in b.items() if "second" not in k}
 
 
 def test_the_first_stage_is_a_run_of_small_steps(corpus_folder, tmp_path):
@@ -101,9 +99,7 @@ def test_the_first_stage_is_a_run_of_small_steps(corpus_folder, tmp_path):
     small = constant | {"steps": 12, "tokens_per_step": 32}
     for name, options in {"ramped": RAMP | constant, "small": small}.items():
         train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / name, **options)))
-    a, b = (
-        load_file(tmp_path / name / "checkpoints/step-12/weights.safetensors") for name in ("ramped", "small")
-    )
+    a, b = (load_file(tmp_path / name / "checkpoints/step-12/weights.safetensors") for name in ("ramped", "small"))
     assert all(torch.equal(a[name], b[name]) for name in b)
 
 
@@ -124,6 +120,4 @@ def test_a_first_step_that_processes_cannot_share_is_refused(corpus_folder, tmp_
     values = recipe_values(corpus_folder, tmp_path / "two", **RAMP)
     code, output = finish_training(write_recipe(tmp_path, values), processes=2)
     assert code == 2
-    assert "training.rampup_batch_size is 32: its windows cannot be divided evenly" in " ".join(
-        output.split()
-    )
+    assert "training.rampup_batch_size is 32: its windows cannot be divided evenly" in " ".join(output.split())

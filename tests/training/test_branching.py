@@ -14,13 +14,7 @@ from processes import finish_training
 from small import recipe_values
 
 WSD = {"schedule": "wsd", "decay_steps": 0.5}
-TOKENS = {
-    "steps": None,
-    "rampup_batch_size": 64,
-    "rampup_tokens": 256,
-    "optimizer": "muon",
-    "precision": "fp32",
-}
+TOKENS = {"steps": None, "rampup_batch_size": 64, "rampup_tokens": 256, "optimizer": "muon", "precision": "fp32"}
 CASES = {
     "adamw": (WSD, {"steps": 20, "branches": [8, 12]}, {"steps": 12}, 6),
     "muon, after a ramp-up": (
@@ -62,9 +56,7 @@ def test_a_branch_ends_as_an_uninterrupted_run(case, corpus_folder, tmp_path):
     for name in ("steps", "tokens", "target_tokens", "flops", "validation_loss"):
         assert branch.summary()[name] == summary[name]
     row = next(row for row in trunk.metrics() if row["step"] == start)
-    assert shared == {"path": str(trunk.path), "step": start} | {
-        k: row[k] for k in ("tokens", "flops", "seconds")
-    }
+    assert shared == {"path": str(trunk.path), "step": start} | {k: row[k] for k in ("tokens", "flops", "seconds")}
     assert 0 < shared["seconds"] < branch.summary()["seconds"]
 
 
@@ -95,24 +87,16 @@ def test_intervals_of_a_branch_are_its_own(trunk, corpus_folder, tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (
-            {"steps": 14},
-            "no checkpoint of step 7, where this run .* the steps 4, 6, 20; .*training.branches=.14.",
-        ),
+        ({"steps": 14}, "no checkpoint of step 7, where this run .* the steps 4, 6, 20; .*training.branches=.14."),
         ({"learning_rate": 1e-3}, "recipe differs in training.learning_rate"),
         ({"warmup_steps": 0.25}, "learning rate differs .* at step 2, .* set training.warmup_steps=2"),
-        (
-            {"minimum_learning_rate": 0.1},
-            "learning rate differs .* at step 1, .* schedule must be wsd, or constant",
-        ),
+        ({"minimum_learning_rate": 0.1}, "learning rate differs .* at step 1, .* schedule must be wsd, or constant"),
         ({"steps": 26}, "learning rate differs from this run's at step 12, before the decay begins"),
         ({"steps": None, "tokens": 12 * 128, "rampup_batch_size": 64}, "batch size differs .* at step 1,"),
     ],
 )
 def test_a_branch_that_cannot_begin_there_is_refused(trunk, corpus_folder, tmp_path, change, words):
-    values = recipe_values(
-        corpus_folder, tmp_path / "branch", **WSD | {"steps": 12, "trunk": str(trunk.path)} | change
-    )
+    values = recipe_values(corpus_folder, tmp_path / "branch", **WSD | {"steps": 12, "trunk": str(trunk.path)} | change)
     with pytest.raises((ConfigError, CheckpointError), match=words) as caught:
         train(Recipe.model_validate(values))
     assert caught.value.exit_status == 2
@@ -130,24 +114,12 @@ def test_a_damaged_checkpoint_of_a_trunk_is_refused(trunk, corpus_folder, tmp_pa
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (
-            {"trunk": "runs/trunk"},
-            "training.trunk is 'runs/trunk', but the schedule is cosine; set schedule: wsd",
-        ),
+        ({"trunk": "runs/trunk"}, "training.trunk is 'runs/trunk', but the schedule is cosine; set schedule: wsd"),
         ({"branches": [8]}, "training.branches is .8., but the schedule is cosine"),
         (WSD | {"trunk": "runs/trunk", "patience": 1}, "patience does not apply to a run with a trunk"),
-        (
-            WSD | {"branches": [8], "decay_steps": 10, "warmup_steps": 0},
-            "a run of 8 steps begins to decay at step 0,",
-        ),
-        (
-            WSD | {"trunk": "runs/trunk", "decay_steps": 12, "warmup_steps": 0},
-            "all steps of the run are its decay",
-        ),
-        (
-            WSD | {"branches": [8, 14]},
-            "a run of 14 steps begins to decay at step 7, .* from step 2 to 6 only",
-        ),
+        (WSD | {"branches": [8], "decay_steps": 10, "warmup_steps": 0}, "a run of 8 steps begins to decay at step 0,"),
+        (WSD | {"trunk": "runs/trunk", "decay_steps": 12, "warmup_steps": 0}, "all steps of the run are its decay"),
+        (WSD | {"branches": [8, 14]}, "a run of 14 steps begins to decay at step 7, .* from step 2 to 6 only"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(tmp_path, settings, words):
@@ -164,6 +136,4 @@ def test_a_branch_in_two_processes_gives_the_losses_of_one(trunk, corpus_folder,
     assert code == 0, output
     for a, b in zip(whole.metrics(), RunFolder(tmp_path / "two").metrics(), strict=True):
         assert (a["step"], a["loss"]) == (b["step"], pytest.approx(b["loss"], abs=1e-4))
-    assert yaml.safe_load((tmp_path / "two" / "recipe.yaml").read_text())["training"]["trunk"] == str(
-        trunk.path
-    )
+    assert yaml.safe_load((tmp_path / "two" / "recipe.yaml").read_text())["training"]["trunk"] == str(trunk.path)

@@ -28,14 +28,7 @@ def test_the_papers_recipes_build_and_say_what_is_printed(path):
     assert (settings.learning_rate, settings.clip) == (4e-3, 0.95)
     assert settings.learning_rate * settings.minimum_learning_rate == pytest.approx(1e-4)
     assert settings.warmup_steps == round(0.3 * recipe.total_steps)
-    sentences = {
-        "sentence": 8.5e6,
-        "joint": 1.8e6,
-        "unigrams": 1.8e6,
-        "proxy": 1.8e6,
-        "swap": 1.8e6,
-        "adapt": 2e6,
-    }
+    sentences = {"sentence": 8.5e6, "joint": 1.8e6, "unigrams": 1.8e6, "proxy": 1.8e6, "swap": 1.8e6, "adapt": 2e6}
     wanted = 10 * sentences[path.stem.split("-")[0]]  # ten epochs of what Table 2 counts
     assert wanted <= recipe.examples < wanted + 1024
     assert modules_of(str(path))[1]
@@ -127,10 +120,7 @@ def test_columns_that_are_not_there_are_named_with_the_nearest(life):
 
 
 def test_contexts_that_are_all_missing(life, tmp_path, text_encoder):
-    lines = [
-        {"text": "One two three. Four five.", "who": None},
-        {"text": "Six. Seven eight nine.", "who": ""},
-    ]
+    lines = [{"text": "One two three. Four five.", "who": None}, {"text": "Six. Seven eight nine.", "who": ""}]
     file = tmp_path / "a.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines * 1))
     prepare_corpus([f"train={file}"], life.corpus / "tokenizer", tmp_path / "corpus")
@@ -141,15 +131,9 @@ def test_contexts_that_are_all_missing(life, tmp_path, text_encoder):
 
 def test_another_e_cue_width_is_refused(life):
     refused(
-        life.stage("adapt", width=32),
-        "width is 32, but .*joint was trained with an e_cue of width 16",
-        ConfigError,
+        life.stage("adapt", width=32), "width is 32, but .*joint was trained with an e_cue of width 16", ConfigError
     )
-    refused(
-        life.stage("swap", width=32),
-        "width is 32, but .*joint was trained with an e_cue of width 16",
-        ConfigError,
-    )
+    refused(life.stage("swap", width=32), "width is 32, but .*joint was trained with an e_cue of width 16", ConfigError)
     assert isinstance(TrainingInputs.open(recipe(life.stage("adapt", width=16))).config, CueConfig)
 
 
@@ -163,10 +147,7 @@ def test_another_text_encoder_than_the_checkpoints_is_refused(life, stage, tmp_p
 
 
 def test_layers_of_a_context_encoder_that_is_gone_on_with(life):
-    refused(
-        life.stage("adapt", context_layers=3),
-        "context_layers is given, but the context encoder of .* is kept",
-    )
+    refused(life.stage("adapt", context_layers=3), "context_layers is given, but the context encoder of .* is kept")
 
 
 def test_the_wrong_kind_of_run_in_each_place(life):
@@ -174,13 +155,9 @@ def test_the_wrong_kind_of_run_in_each_place(life):
     refused(life.stage("adapt", start=lm), "model.cue.start is .*lm, a model of type 'gpt2'", CheckpointError)
     refused(life.stage("joint", sentence_encoder=joint), "is .*joint, a whole CUE model", CheckpointError)
     refused(
-        life.stage("proxy", autoencoder=lm),
-        "model.cue.autoencoder is .*lm, a model of type 'gpt2'",
-        CheckpointError,
+        life.stage("proxy", autoencoder=lm), "model.cue.autoencoder is .*lm, a model of type 'gpt2'", CheckpointError
     )
-    refused(
-        life.stage("swap", start=str(life.folder / "proxy")), "has no context encoder to keep", ConfigError
-    )
+    refused(life.stage("swap", start=str(life.folder / "proxy")), "has no context encoder to keep", ConfigError)
     unigrams = str(life.folder / "unigrams")
     refused(
         life.stage("joint", sentence_encoder=unigrams),
@@ -188,9 +165,7 @@ def test_the_wrong_kind_of_run_in_each_place(life):
         CheckpointError,
     )
     refused(
-        life.stage("joint", sentence_encoder=str(life.folder / "nothing")),
-        "no run and no model at",
-        CheckpointError,
+        life.stage("joint", sentence_encoder=str(life.folder / "nothing")), "no run and no model at", CheckpointError
     )
 
 
@@ -221,9 +196,7 @@ def test_nothing_is_written_where_something_is_refused(life, tmp_path):
 
 def test_heads_that_do_not_divide_the_width(life):
     refused(
-        life.stage("joint", decoder_heads=3),
-        "the width of the decoder, 16, is not divisible by 3 heads",
-        ConfigError,
+        life.stage("joint", decoder_heads=3), "the width of the decoder, 16, is not divisible by 3 heads", ConfigError
     )
     refused(life.stage("joint", context_heads=3), "not divisible by 3 heads", ConfigError)
 
@@ -249,7 +222,5 @@ def test_a_folder_with_another_run_is_refused_before_contexts_are_encoded(life, 
         raise AssertionError("contexts were encoded first")
 
     monkeypatch.setattr("contextwise.training.sentences.EncodedContexts", too_late)
-    with pytest.raises(
-        ConfigError, match=r"joint contains another run \(its recipe differs in training.steps\)"
-    ):
+    with pytest.raises(ConfigError, match=r"joint contains another run \(its recipe differs in training.steps\)"):
         train(recipe(life.stage("joint") | {"training": life.stage("joint")["training"] | {"steps": 5}}))

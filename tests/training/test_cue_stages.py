@@ -39,9 +39,7 @@ def test_what_is_frozen_stays_bit_for_bit(life, stage, kept, changed):
 
 def test_the_autoencoder_of_a_proxy_stays_bit_for_bit(life):
     result = part(life.folder / "proxy", "proxy")
-    frozen = {
-        key.removeprefix("autoencoder."): v for key, v in result.items() if key.startswith("autoencoder.")
-    }
+    frozen = {key.removeprefix("autoencoder."): v for key, v in result.items() if key.startswith("autoencoder.")}
     assert same(frozen, weights(life.folder / "unigrams"))
 
 
@@ -71,9 +69,7 @@ def test_what_is_trained_differs_from_where_it_started(life, stage, trained):
     marked = {name.partition(".")[0] for name, value in start.named_parameters() if value.requires_grad}
     assert marked == trained
     # Weight decay alone, which biases have none of, does not do it.
-    biases = {
-        n.partition(".")[0] for n in began if n.endswith("bias") and not torch.equal(began[n], ended[n])
-    }
+    biases = {n.partition(".")[0] for n in began if n.endswith("bias") and not torch.equal(began[n], ended[n])}
     assert biases == trained
     summary = RunFolder(life.folder / stage).summary()
     assert summary["trained_parameters"] == sum(p.numel() for p in start.parameters() if p.requires_grad)
@@ -200,9 +196,7 @@ def test_the_decoders_head_starts_as_the_sentence_encoders_unless_drawn_anew(lif
     for head in ("sentence_encoder", "random"):
         one = recipe(life.stage("joint", head=head))
         model = starting_model(one, TrainingInputs.open(one).config)
-        result[head] = torch.equal(
-            model.decoder.lm_head.weight, model.sentence_encoder.get_output_embeddings().weight
-        )
+        result[head] = torch.equal(model.decoder.lm_head.weight, model.sentence_encoder.get_output_embeddings().weight)
         assert model.decoder.lm_head.weight.requires_grad
     assert result == {"sentence_encoder": True, "random": False}
 
@@ -239,9 +233,7 @@ def test_the_card_of_a_run_shows_how_contexts_are_given(life, tmp_path, monkeypa
     card = model_card(RunFolder(life.folder / "joint"), standalone=False)
     assert "| contexts | title, date, tags, previous_sentence |" in card
     assert "context predictor" not in card and "fresh_context_encoder" not in card and "noise" not in card
-    assert (
-        "stage joint, sentence_encoder lm, text_encoder bert, pooling mean" in card
-    )  # no folders of this machine
+    assert "stage joint, sentence_encoder lm, text_encoder bert, pooling mean" in card  # no folders of this machine
     export_model_folder(life.folder / "joint", tmp_path / "joint")
     (tmp_path / "bert").symlink_to(life.encoder)
     monkeypatch.chdir(tmp_path)

@@ -26,8 +26,7 @@ def books(tmp_path_factory):
     """Documents of some hundred bytes."""
     folder = tmp_path_factory.mktemp("books")
     lines = [
-        json.dumps({"text": " ".join(f"chapter {i} line {j * i % 17};" for j in range(10 + i))})
-        for i in range(60)
+        json.dumps({"text": " ".join(f"chapter {i} line {j * i % 17};" for j in range(10 + i))}) for i in range(60)
     ]
     (folder / "text.jsonl").write_text("\n".join(lines))
     return prepare_corpus(folder / "text.jsonl", "bytes", folder / "corpus", validation=0.2).path
@@ -101,9 +100,7 @@ def test_a_resumed_run_has_each_row_once(run, books, tmp_path):
         {name: value for name, value in row.items() if name not in ("seconds",)}
         for row in RunFolder(again).metrics("curve")
     ]
-    wanted = [
-        {name: value for name, value in row.items() if name != "seconds"} for row in run.metrics("curve")
-    ]
+    wanted = [{name: value for name, value in row.items() if name != "seconds"} for row in run.metrics("curve")]
     assert kept == wanted
 
 
@@ -132,13 +129,9 @@ def test_points_say_what_was_spent_and_reached(run):
 
 
 def test_what_cannot_be_measured_is_refused_before_training(books, tmp_path):
-    with pytest.raises(
-        DataError, match="no document of the split 'validation' .* is longer than 9000 tokens"
-    ):
+    with pytest.raises(DataError, match="no document of the split 'validation' .* is longer than 9000 tokens"):
         train(recipe(books, tmp_path / "long", curve_longest=9000))
-    with pytest.raises(
-        ConfigError, match="longest context to compare is 16, shorter than the training context 32"
-    ):
+    with pytest.raises(ConfigError, match="longest context to compare is 16, shorter than the training context 32"):
         train(recipe(books, tmp_path / "short", curve_longest=16))
     encoder = values(books, tmp_path / "encoder")
     encoder["model"] = {"family": "bert", "layers": 1, "width": 16, "heads": 2}

@@ -73,12 +73,7 @@ SHAPES = {
     "contextlm": {"model": {"size": "nano", "context_predictor": {}}, "tokens_per_step": 16384},
     "weights": {"model": {"layers": 6, "width": 512, "heads": 8, "vocab_size": 50304}, "save_every": 2},
     "llama": {
-        "model": {
-            "family": "llama",
-            "size": "nano",
-            "vocab_size": 30000,
-            "multi_token": {"future_tokens": 2},
-        },
+        "model": {"family": "llama", "size": "nano", "vocab_size": 30000, "multi_token": {"future_tokens": 2}},
         "optimizer": "muon",
         "tokens_per_step": 2048,
     },

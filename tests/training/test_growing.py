@@ -4,14 +4,7 @@ import copy
 
 import pytest
 import torch
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    GPTNeoXConfig,
-    GPTNeoXForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-)
+from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
@@ -43,9 +36,7 @@ def sources(tmp_path_factory):
         "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE)),
         "gpt_neox": lambda: GPTNeoXForCausalLM(GPTNeoXConfig(**SHAPE)),
         "contextlm": lambda: ContextLMForCausalLM(contextlm),
-        "gpt2": lambda: GPT2LMHeadModel(
-            GPT2Config(vocab_size=257, n_positions=SHORT, n_embd=16, n_layer=1, n_head=2)
-        ),
+        "gpt2": lambda: GPT2LMHeadModel(GPT2Config(vocab_size=257, n_positions=SHORT, n_embd=16, n_layer=1, n_head=2)),
     }
     for kind, make in models.items():
         torch.manual_seed(0)
@@ -77,13 +68,9 @@ def test_a_model_starts_as_it_is_extended_for_inference(kind, rope, sources, cor
     extend_positions(extended, LONG, rope, trained=SHORT)
     assert (logits(model) - logits(extended)).abs().max() < 1e-4  # the base is computed in float32 there
     assert model.config.max_position_embeddings == LONG
-    changed = not torch.allclose(
-        logits(model), logits(load_model(sources / kind, device="cpu").eval()), atol=1e-3
-    )
+    changed = not torch.allclose(logits(model), logits(load_model(sources / kind, device="cpu").eval()), atol=1e-3)
     assert changed == (rope != "none")
-    ((_, module),) = rotary_modules(
-        model
-    )  # one, of the backbone, which ContextLM's chunks are rotated by too
+    ((_, module),) = rotary_modules(model)  # one, of the backbone, which ContextLM's chunks are rotated by too
     assert module.config.max_position_embeddings == LONG
 
 
@@ -104,9 +91,7 @@ def test_a_model_that_grows_twice_is_extended_from_its_first_length(rope, source
     config = TrainingInputs.open(second).config
     parameters = config.backbone_config.rope_parameters
     assert (parameters["rope_type"], parameters["factor"]) == (rope, LONG / SHORT)
-    with pytest.raises(
-        ConfigError, match=f"are extended already .rope_type '{rope}' .* set model.rope to {rope}"
-    ):
+    with pytest.raises(ConfigError, match=f"are extended already .rope_type '{rope}' .* set model.rope to {rope}"):
         TrainingInputs.open(recipe(corpus_folder, first.path, tmp_path / "x", rope="dynamic"))
     with pytest.raises(
         ConfigError, match="model.rope is .* but data.context is 32 and .* was trained with 32; remove it"
@@ -120,9 +105,8 @@ def test_what_cannot_grow_is_refused(sources, corpus_folder, tmp_path):
             TrainingInputs.open(recipe(corpus_folder, sources / kind, tmp_path, **model))
         return str(error.value)
 
-    assert (
-        "(gpt2) are not rotary, so its context cannot grow; choose a data.context of at most 16"
-        in refused("gpt2", rope="yarn")
+    assert "(gpt2) are not rotary, so its context cannot grow; choose a data.context of at most 16" in refused(
+        "gpt2", rope="yarn"
     )
     assert "has only 16 positions" in refused("gpt2") and "model.rope" not in refused("gpt2")
     assert "has only 16 positions; set model.rope to linear, dynamic, yarn, base or none" in refused("llama")

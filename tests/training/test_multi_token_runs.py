@@ -18,12 +18,7 @@ from small import recipe_values
 
 def values(corpus, output, head="layer", **training):
     result = recipe_values(corpus, output, **{"log_every": 1, "steps": 4} | training)
-    result["model"] = {
-        "layers": 2,
-        "width": 32,
-        "heads": 2,
-        "multi_token": {"future_tokens": 3, "head": head},
-    }
+    result["model"] = {"layers": 2, "width": 32, "heads": 2, "multi_token": {"future_tokens": 3, "head": head}}
     return result
 
 

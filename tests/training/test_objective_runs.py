@@ -51,9 +51,7 @@ def sentences_folder(tmp_path_factory):
     with (folder / "text.jsonl").open("w") as file:
         for i in range(120):
             words = [WORDS[(i * 7 + j * (1 + i % 5)) % len(WORDS)] for j in range(20 + i)]
-            text = " ".join(
-                " ".join(words[k : k + 6]).capitalize() + f" in {i + k}." for k in range(0, len(words), 6)
-            )
+            text = " ".join(" ".join(words[k : k + 6]).capitalize() + f" in {i + k}." for k in range(0, len(words), 6))
             file.write(json.dumps({"text": text}) + "\n")
     prepare_corpus(folder / "text.jsonl", "train:400", folder / "corpus", validation=0.15)
     return folder / "corpus"
@@ -61,13 +59,7 @@ def sentences_folder(tmp_path_factory):
 
 def values(corpus, output, case, **training):
     family, objective = CASES[case]
-    settings = {
-        "steps": 8,
-        "tokens_per_step": 640,
-        "evaluation_tokens": 640,
-        "evaluate_every": 0,
-        "log_every": 1,
-    }
+    settings = {"steps": 8, "tokens_per_step": 640, "evaluation_tokens": 640, "evaluate_every": 0, "log_every": 1}
     result = recipe_values(corpus, output, **settings | training)
     result["data"]["context"] = 160
     result["model"] = {"family": family, "layers": 2, "width": 32, "heads": 2}
@@ -94,10 +86,7 @@ def test_it_learns_counts_and_resumes(case, sentences_folder, tmp_path):
     task = TrainingInputs.open(recipe(sentences_folder, tmp_path / "whole", case))
     examples = [task.stream[i] for i in range(32)]
     targets = sum(int(example["labels"].ne(-100).sum()) for example in examples)
-    read = sum(
-        int(example.get("attention_mask", torch.ones_like(example["input_ids"])).sum())
-        for example in examples
-    )
+    read = sum(int(example.get("attention_mask", torch.ones_like(example["input_ids"])).sum()) for example in examples)
     summary = whole.summary()
     assert summary["target_tokens"] == rows[-1]["target_tokens"] == targets
     assert summary["input_tokens"] == read + (targets if task.config.is_encoder_decoder else 0)
@@ -153,8 +142,7 @@ def test_two_processes_take_the_same_steps(case, sentences_folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("case", "auto"),
-    [("masked", AutoModelForMaskedLM), ("spans", AutoModelForSeq2SeqLM), ("infilling", None)],
+    ("case", "auto"), [("masked", AutoModelForMaskedLM), ("spans", AutoModelForSeq2SeqLM), ("infilling", None)]
 )
 def test_the_export_opens_with_the_added_tokens(case, auto, sentences_folder, tmp_path, capsys):
     run = train(recipe(sentences_folder, tmp_path / "run", case))
@@ -202,12 +190,8 @@ def test_encoders_and_encoder_decoders_go_on_from_pretrained_ones(first, then, s
     architecture = json.loads((after.model / "config.json").read_text())["architectures"]
     wanted = {"masked": "BertForMaskedLM", "next sentence": "BertForPreTraining"}
     assert architecture == [wanted.get(then, "T5ForConditionalGeneration")]
-    causal = validate(
-        Recipe, more | {"objective": "causal", "output": str(tmp_path / "causal")}, "the recipe"
-    )
-    with pytest.raises(
-        ConfigError, match="another kind of model .decoder. than .*before .*name another model"
-    ):
+    causal = validate(Recipe, more | {"objective": "causal", "output": str(tmp_path / "causal")}, "the recipe")
+    with pytest.raises(ConfigError, match="another kind of model .decoder. than .*before .*name another model"):
         train(causal)
 
 
@@ -215,9 +199,7 @@ def test_an_encoder_is_no_causal_model_to_evaluate(sentences_folder, tmp_path):
     from contextwise.base.errors import CheckpointError
 
     run = train(recipe(sentences_folder, tmp_path / "run", "masked", steps=2))
-    with pytest.raises(
-        CheckpointError, match="a model of type .bert. .encoder. is not a causal language model"
-    ):
+    with pytest.raises(CheckpointError, match="a model of type .bert. .encoder. is not a causal language model"):
         load_model(run.path)
 
 
@@ -239,9 +221,7 @@ def test_a_run_begun_before_a_setting_existed_is_the_same_run(sentences_folder, 
     kept["model"].pop("extra_layers")
     run.recipe_file.write_text(yaml.safe_dump(kept))
     train(recipe(sentences_folder, tmp_path / "run", "causal"))
-    with pytest.raises(
-        ConfigError, match="contains another run .its recipe differs in model.family, objective.name"
-    ):
+    with pytest.raises(ConfigError, match="contains another run .its recipe differs in model.family, objective.name"):
         train(recipe(sentences_folder, tmp_path / "run", "prefix"))
 
 
@@ -251,10 +231,7 @@ def test_a_run_begun_before_a_setting_existed_is_the_same_run(sentences_folder, 
         ({"objective": "masked"}, "needs another kind of model .encoder. than model.family gpt2 .decoder."),
         ({"objective": "spans"}, "set model.family to t5"),
         ({"objective": "causal", "model": {"family": "bert"}}, "gpt2 or gpt_neox or llama or qwen3"),
-        (
-            {"objective": "prefix", "model": {"context_predictor": {}}},
-            "has bidirectional attention in a prefix",
-        ),
+        ({"objective": "prefix", "model": {"context_predictor": {}}}, "has bidirectional attention in a prefix"),
         (
             {"objective": {"name": "ul2", "model": "decoder"}, "model": {"multi_token": {}}},
             "has bidirectional attention in a prefix",

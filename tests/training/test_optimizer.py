@@ -55,16 +55,12 @@ def test_a_schedule_rises_stays_and_falls_to_its_end(name, steps, warmup, decay,
 
 def test_a_linear_schedule_by_hand():
     settings = TrainingSettings(steps=10, schedule="linear", warmup_steps=2)
-    assert rates(settings, 10) == pytest.approx(
-        [0, 0.5, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8, 0]
-    )
+    assert rates(settings, 10) == pytest.approx([0, 0.5, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8, 0])
 
 
 def test_a_warm_up_longer_than_the_run_names_its_fix(tmp_path):
     values = recipe_values(tmp_path / "corpus", tmp_path / "run", warmup_steps=30)
-    with pytest.raises(
-        ValidationError, match=r"is 30, but the run has only 12 steps; give a share of the run"
-    ):
+    with pytest.raises(ValidationError, match=r"is 30, but the run has only 12 steps; give a share of the run"):
         Recipe.model_validate(values)
     values["training"] |= {"schedule": "wsd", "warmup_steps": 0.6, "decay_steps": 0.6}
     with pytest.raises(ValidationError, match="more than the 12 steps of the run"):

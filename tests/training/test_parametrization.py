@@ -29,9 +29,7 @@ def config_of(family: str, width: int, layers: int = 2, **further: Any) -> Any:
     return MultiTokenConfig(backbone, **further) if further else backbone
 
 
-def scales(
-    family: str, width: int, layers: int = 2, depth: int | None = None, **further: Any
-) -> dict[str, Scale]:
+def scales(family: str, width: int, layers: int = 2, depth: int | None = None, **further: Any) -> dict[str, Scale]:
     wide, base = (meta_model(config_of(family, each, layers, **further)) for each in (width, 16))
     return mup_scales(wide, base, depth)
 
@@ -66,14 +64,11 @@ def test_depth_scales_the_ends_of_the_branches():
     assert found["model.layers.0.mlp.down_proj.weight"] == Scale(0.25, 0.25, 0.25)
     assert "model.layers.0.mlp.up_proj.weight" not in found
     # GPT-2 divides them by the root of its depth itself.
-    assert scales("gpt2", 16, layers=8, depth=2)["transformer.h.0.mlp.c_proj.weight"] == Scale(
-        0.5, 0.25, 0.25
-    )
+    assert scales("gpt2", 16, layers=8, depth=2)["transformer.h.0.mlp.c_proj.weight"] == Scale(0.5, 0.25, 0.25)
 
 
 @pytest.mark.parametrize(
-    ("model", "optimizer"),
-    [({}, "adamw"), (CONTEXT, "muon"), ({"multi_token": {"future_tokens": 2}}, "muon")],
+    ("model", "optimizer"), [({}, "adamw"), (CONTEXT, "muon"), ({"multi_token": {"future_tokens": 2}}, "muon")]
 )
 def test_the_base_width_is_the_standard_parametrization(tmp_path, corpus_folder, model, optimizer):
     losses = []
@@ -101,10 +96,7 @@ def test_initial_values_and_rates_reach_the_parameters():
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
-    for (
-        name,
-        parameter,
-    ) in model.named_parameters():  # the first step of Adam is the rate; all matrices decay alike
+    for name, parameter in model.named_parameters():  # the first step of Adam is the rate; all matrices decay alike
         decay = 1e-2 * 0.1 if parameter.dim() > 1 else 0
         step = 1e-2 * found.get(name, Scale()).adamw
         torch.testing.assert_close(parameter, before[name] * (1 - decay) - step, rtol=1e-4, atol=1e-7)
@@ -128,14 +120,8 @@ def test_a_stopped_run_resumes_bit_for_bit(tmp_path, corpus_folder):
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        (
-            {"model": {"family": "bert", "size": "pico"}, "objective": "masked"},
-            "only new models of the families",
-        ),
-        (
-            {"model": {"family": "gpt2", "size": "nano"}, "base": 100},
-            "heads keep their width in every size, here 32",
-        ),
+        ({"model": {"family": "bert", "size": "pico"}, "objective": "masked"}, "only new models of the families"),
+        ({"model": {"family": "gpt2", "size": "nano"}, "base": 100}, "heads keep their width in every size, here 32"),
     ],
 )
 def test_what_has_no_such_parametrization_is_refused(corpus_folder, tmp_path, values, sentence):
@@ -153,9 +139,7 @@ def test_the_recipe_gives_the_factors_of_its_model(corpus_folder, tmp_path):
     config = backbone_config("gpt2", recipe.model.shape, 60, recipe.data.context)
     config.n_inner = 96
     found = parameter_scales(recipe, config)
-    assert found["transformer.h.0.mlp.c_proj.weight"] == Scale(
-        0.5, 0.25
-    )  # 96 channels, 24 at a quarter of the width
+    assert found["transformer.h.0.mlp.c_proj.weight"] == Scale(0.5, 0.25)  # 96 channels, 24 at a quarter of the width
     torch.manual_seed(0)
     norm = starting_model(recipe, config).transformer.ln_f.weight
     assert torch.equal(norm, torch.full_like(norm, 0.25))

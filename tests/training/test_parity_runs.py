@@ -107,9 +107,7 @@ def test_with_patience_training_stops_and_the_best_weights_are_exported(tmp_path
     assert sum(row["step"] > best["step"] for row in rows) == 3
     model = AutoModelForSequenceClassification.from_pretrained(run.model).eval()
     batch = Samples(ParityData(**TASK), 0, "validation").batch(np.arange(512))
-    assert model(batch["input_ids"], labels=batch["labels"]).loss.item() == pytest.approx(
-        best["loss"], abs=1e-5
-    )
+    assert model(batch["input_ids"], labels=batch["labels"]).loss.item() == pytest.approx(best["loss"], abs=1e-5)
     assert len(list((run.path / "best").iterdir())) <= 2
     assert rows[-1]["loss"] > best["loss"] == run.summary()["validation_loss"]
 
@@ -120,9 +118,7 @@ def test_a_run_that_was_killed_stops_where_it_would_have(tmp_path):
     shutil.rmtree(again.model)
     overfitted(tmp_path / "again")
     assert same(whole, again)
-    assert [r["step"] for r in whole.metrics("validation")] == [
-        r["step"] for r in again.metrics("validation")
-    ]
+    assert [r["step"] for r in whole.metrics("validation")] == [r["step"] for r in again.metrics("validation")]
 
 
 @pytest.mark.slow
@@ -149,9 +145,7 @@ def test_samples_on_disk_train_the_same_model(tmp_path):
 
 
 def test_epochs_and_samples_are_counted_in_steps_and_tokens(tmp_path):
-    recipe = validate(
-        Recipe, values(tmp_path / "run", synthetic={"samples": 100}, steps=None, epochs=3), "the recipe"
-    )
+    recipe = validate(Recipe, values(tmp_path / "run", synthetic={"samples": 100}, steps=None, epochs=3), "the recipe")
     assert recipe.total_steps == 5  # 300 samples in steps of 64
     assert recipe.tokens_per_step == 64 * 9
     assert validate(Recipe, recipe.resolved(), "the recipe").resolved() == recipe.resolved()
@@ -175,10 +169,7 @@ def test_resuming_with_another_task_is_refused(tmp_path):
             lambda r: r["model"].update(family="gpt2"),
             "data.synthetic needs one of its own models, not model.family gpt2",
         ),
-        (
-            lambda r: r.update(data={"corpus": "x"}),
-            "tokens_per_step|examples_per_step|is a model for data.synthetic",
-        ),
+        (lambda r: r.update(data={"corpus": "x"}), "tokens_per_step|examples_per_step|is a model for data.synthetic"),
         (
             lambda r: r["model"].update(context_predictor={}),
             "model.context_predictor does not apply to the family parity_mlp",
@@ -186,18 +177,9 @@ def test_resuming_with_another_task_is_refused(tmp_path):
         (lambda r: r["model"].update(size="small"), "model.size does not apply to the family parity_mlp"),
         (lambda r: r.update(objective="masked"), "the objective 'masked' is for text"),
         (lambda r: r["training"].update(curve_every=5), "curve_every needs a corpus"),
-        (
-            lambda r: r["training"].update(epochs=2, steps=None),
-            "training.epochs needs data.synthetic.samples",
-        ),
-        (
-            lambda r: r["training"].update(examples_per_step=0),
-            "examples_per_step is 0, but input should be greater",
-        ),
-        (
-            lambda r: r["training"].update(patience=2, evaluate_every=0),
-            "patience is 2, but the only validation",
-        ),
+        (lambda r: r["training"].update(epochs=2, steps=None), "training.epochs needs data.synthetic.samples"),
+        (lambda r: r["training"].update(examples_per_step=0), "examples_per_step is 0, but input should be greater"),
+        (lambda r: r["training"].update(patience=2, evaluate_every=0), "patience is 2, but the only validation"),
     ],
 )
 def test_what_does_not_go_together_gets_one_sentence(change, words, tmp_path):

@@ -51,14 +51,8 @@ def write(tmp_path, change):
         (lambda r: r["model"]["context_predictor"].update(chunk=4), "did you mean 'chunk_size'"),
         (lambda r: r["model"].update(heads=5), "a width of 32 is not divisible by 5 heads"),
         (lambda r: r["model"].update(max_context=16), "only 16 positions"),
-        (
-            lambda r: r["model"]["context_predictor"].update(chunk_size=64),
-            "chunk_size is 64, more than data.context",
-        ),
-        (
-            lambda r: r["model"]["context_predictor"].update(injection_layer=2),
-            "injection_layer is 2.*from 0 to 1",
-        ),
+        (lambda r: r["model"]["context_predictor"].update(chunk_size=64), "chunk_size is 64, more than data.context"),
+        (lambda r: r["model"]["context_predictor"].update(injection_layer=2), "injection_layer is 2.*from 0 to 1"),
         (lambda r: r["model"].update(size="huge"), "model.size is 'huge', but the sizes of gpt2 are pico"),
         (lambda r: r["model"].update(family="bart"), "model.family is 'bart'"),
         (lambda r: r["training"].update(tokens_per_step=100), "not a multiple of data.context .32.; 96 is"),
@@ -126,9 +120,7 @@ def test_a_problem_is_data(tmp_path):
 
 def test_overrides_go_before_the_file(tmp_path):
     file = write(tmp_path, lambda recipe: None)
-    recipe = load_recipe(
-        file, ["training.steps=500", "model.context_predictor=null", "seed=7"], tmp_path / "other"
-    )
+    recipe = load_recipe(file, ["training.steps=500", "model.context_predictor=null", "seed=7"], tmp_path / "other")
     assert (recipe.training.steps, recipe.model.context_predictor, recipe.seed) == (500, None, 7)
     assert recipe.folder == tmp_path / "other"
     for wrong, words in [
@@ -154,12 +146,7 @@ def test_files_that_are_no_recipes(tmp_path):
 
 
 SCALARS = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.floats(),
-    st.text(max_size=5),
-    st.lists(st.integers(), max_size=2),
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.lists(st.integers(), max_size=2)
 )
 
 
@@ -204,8 +191,4 @@ def test_a_key_that_is_given_twice_is_refused(tmp_path, text, words):
 
 def test_a_key_beside_a_merged_mapping_replaces_its_value(tmp_path):
     (tmp_path / "x.yaml").write_text("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}\nc: {<<: *a, y: 4}\n")
-    assert read_yaml(tmp_path / "x.yaml") == {
-        "a": {"x": 1, "y": 2},
-        "b": {"x": 1, "y": 3},
-        "c": {"x": 1, "y": 4},
-    }
+    assert read_yaml(tmp_path / "x.yaml") == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}, "c": {"x": 1, "y": 4}}

@@ -57,10 +57,7 @@ def test_the_papers_recipes_agree_with_its_tables(path, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "backbone", "block", "steps"),
-    [
-        ("gpt2-base-paper", 124_439_808, 7_087_872, 17_167),
-        ("pythia-160m-paper", 162_322_944, 7_087_872, 143_052),
-    ],
+    [("gpt2-base-paper", 124_439_808, 7_087_872, 17_167), ("pythia-160m-paper", 162_322_944, 7_087_872, 143_052)],
 )
 def test_the_papers_models_have_the_published_parameters_and_two_blocks(
     name, backbone, block, steps, tmp_path, monkeypatch

@@ -30,9 +30,7 @@ CHANCE = 1e-4  # a test of a share fails where what was seen is rarer than this
 
 def write_code(path, count=90):
     """Documents that look nothing like those of :func:`write_documents`."""
-    lines = [
-        f"X{i % 7}_{i} = [{', '.join(str((i * k) % 97) for k in range(4 + i % 50))}];\n" for i in range(count)
-    ]
+    lines = [f"X{i % 7}_{i} = [{', '.join(str((i * k) % 97) for k in range(4 + i % 50))}];\n" for i in range(count)]
     path.write_text("".join(json.dumps({"text": line * 2}) + "\n" for line in lines))
     return path
 
@@ -113,9 +111,7 @@ class TestStream:
         old = Windows(Corpus.open(corpora[0]), 32)
         places = [mixed.place(index) for index in range(48)]
         for part in (0, 1):
-            assert [item for which, item in places if which == part] == list(
-                range([w for w, _ in places].count(part))
-            )
+            assert [item for which, item in places if which == part] == list(range([w for w, _ in places].count(part)))
         for index, (part, item) in enumerate(places):
             example = mixed[index]
             assert example["corpus"] == part
@@ -129,9 +125,7 @@ class TestStream:
         # Over a border of the blocks that are drawn at once
         places = [stream.place(index) for index in range(8000)]
         again = TrainingInputs.open(recipe(corpora, tmp_path, steps=2000)).stream
-        assert [again.place(index) for index in (7999, 0, 4096, 4095)] == [
-            places[i] for i in (7999, 0, 4096, 4095)
-        ]
+        assert [again.place(index) for index in (7999, 0, 4096, 4095)] == [places[i] for i in (7999, 0, 4096, 4095)]
         other = TrainingInputs.open(changed(values(corpora, tmp_path, steps=2000), seed=1)).stream
         assert [other.place(index) for index in range(100)] != places[:100]
 
@@ -148,10 +142,7 @@ class TestStream:
             ("gpt2", "causal"),
             ("llama", "prefix"),
             ("gpt2", "infilling"),
-            (
-                "gpt2",
-                {"name": "mixture", "parts": [{"weight": 0.5, "objective": n} for n in ("causal", "prefix")]},
-            ),
+            ("gpt2", {"name": "mixture", "parts": [{"weight": 0.5, "objective": n} for n in ("causal", "prefix")]}),
             ("bert", "masked"),
             ("t5", {"name": "spans", "sentinels": 40}),
             ("t5", {"name": "ul2", "sentinels": 80}),
@@ -180,9 +171,7 @@ class TestStream:
 
     def test_what_is_drawn_for_a_new_document_is_not_drawn_for_an_old_one(self, corpora, tmp_path):
         stream = TrainingInputs.open(changed(values(corpora, tmp_path), objective="prefix")).stream
-        new, old = (
-            [part.examples.example(0, i)["prefix"].sum() for i in range(30)] for part in stream.streams
-        )
+        new, old = ([part.examples.example(0, i)["prefix"].sum() for i in range(30)] for part in stream.streams)
         assert sum(a == b for a, b in zip(new, old, strict=True)) < 10
 
 
@@ -221,17 +210,13 @@ class TestRuns:
         result = changed(recipe_values(corpora[0], whole), model={"context_predictor": None})
         examples = TrainingInputs.open(result).validation["loss"]
         with torch.no_grad():
-            losses = pretraining_losses(
-                model, stack([examples[i] for i in range(len(examples))]) | {"window": None}
-            )
+            losses = pretraining_losses(model, stack([examples[i] for i in range(len(examples))]) | {"window": None})
         row = RunFolder(whole).metrics("validation")[-1]
         assert row["replay_loss"] == pytest.approx((losses.sums[0] / losses.counts[0]).item(), abs=1e-5)
         assert row["replay_loss"] != pytest.approx(row["loss"], abs=1e-3) and len(corpus) > 1
 
     def test_a_replayed_window_that_breaks_the_loss_is_named_as_one(self, corpora, tmp_path):
-        broken = recipe(
-            corpora, tmp_path / "run", share=0.5, learning_rate=1e30, warmup_steps=0, tokens_per_step=256
-        )
+        broken = recipe(corpora, tmp_path / "run", share=0.5, learning_rate=1e30, warmup_steps=0, tokens_per_step=256)
         stream = TrainingInputs.open(broken).stream
         names = [
             f"{int(example['window'])}{' (replayed)' if example['corpus'] else ''}"
@@ -307,9 +292,7 @@ class TestRefusals:
 
     def test_another_share_is_another_run(self, begun):
         mine, run = begun
-        with pytest.raises(
-            ConfigError, match="contains another run .its recipe differs in data.replay.share"
-        ):
+        with pytest.raises(ConfigError, match="contains another run .its recipe differs in data.replay.share"):
             train(recipe(mine, run, share=0.5))
 
     def test_a_run_begun_before_there_was_replay_goes_on(self, corpora, tmp_path):
@@ -332,25 +315,17 @@ class TestRefusals:
         learned = prepare_corpus(
             write_documents(tmp_path / "t.jsonl"), "train:300", tmp_path / "learned", validation=0.1
         )
-        refused(
-            learned.path,
-            f"{corpora[1]} and {learned.path} have different tokenizers; prepare one of them again",
-        )
+        refused(learned.path, f"{corpora[1]} and {learned.path} have different tokenizers; prepare one of them again")
         other = Corpus.open(corpora[0]).tokenizer()
         other.eos_token = other.bos_token = None
         other.save_pretrained(tmp_path / "other")
         end = {"validation": 0.1, "end_of_text": "~"}
         other_end = prepare_corpus(tmp_path / "t.jsonl", str(tmp_path / "other"), tmp_path / "end", **end)
-        refused(
-            other_end.path,
-            f"end their documents with different tokens, 256 and {other_end.end_of_text}; prepare",
-        )
+        refused(other_end.path, f"end their documents with different tokens, 256 and {other_end.end_of_text}; prepare")
         larger = Corpus.open(corpora[0]).tokenizer()
         larger.add_tokens(["<one more>"])
         larger.save_pretrained(tmp_path / "larger")
-        more = prepare_corpus(
-            tmp_path / "t.jsonl", str(tmp_path / "larger"), tmp_path / "more", validation=0.1
-        )
+        more = prepare_corpus(tmp_path / "t.jsonl", str(tmp_path / "larger"), tmp_path / "more", validation=0.1)
         refused(more.path, "has a vocabulary of 258 tokens, but the model's has 257")
         if key == "replay":
             refused(corpora[1], "the same documents as data.corpus", ConfigError)
@@ -361,23 +336,11 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("data", "words"),
         [
-            (
-                {"replay": {"corpus": "old", "share": 0}},
-                "data.replay.share is 0, but input should be greater than 0",
-            ),
-            (
-                {"replay": {"corpus": "old", "share": 1}},
-                "data.replay.share is 1, but input should be less than 1",
-            ),
+            ({"replay": {"corpus": "old", "share": 0}}, "data.replay.share is 0, but input should be greater than 0"),
+            ({"replay": {"corpus": "old", "share": 1}}, "data.replay.share is 1, but input should be less than 1"),
             ({"replay": {"share": 0.1}}, "data.replay.corpus is missing"),
-            (
-                {"replay": {"corpus": "old", "shar": 0.1}},
-                "data.replay.shar is an unknown key; did you mean 'share'",
-            ),
-            (
-                {"replay": {"corpus": "old"}, "watch": "other"},
-                "watch: given together with replay .old.",
-            ),
+            ({"replay": {"corpus": "old", "shar": 0.1}}, "data.replay.shar is an unknown key; did you mean 'share'"),
+            ({"replay": {"corpus": "old"}, "watch": "other"}, "watch: given together with replay .old."),
         ],
     )
     def test_settings_that_make_no_sense(self, data, words, tmp_path):

@@ -90,9 +90,7 @@ def test_the_validation_loss_is_what_the_exported_model_gives(whole, corpus_fold
     assert RunFolder(whole).summary()["validation_loss"] == pytest.approx(expected, abs=1e-5)
 
 
-def test_auto_takes_bf16_where_the_processor_multiplies_it_faster(
-    whole, corpus_folder, tmp_path, monkeypatch
-):
+def test_auto_takes_bf16_where_the_processor_multiplies_it_faster(whole, corpus_folder, tmp_path, monkeypatch):
     """A training in bf16 is another one than in float32; its validation is in float32 too."""
     for fast, precision in ((True, "bf16"), (False, "fp32")):
         monkeypatch.setattr("contextwise.training.run.has_fast_bf16", lambda device, fast=fast: fast)
@@ -118,9 +116,7 @@ def test_runs_repeat_and_seeds_matter(whole, corpus_folder, tmp_path):
 
 
 @pytest.mark.parametrize("steps", [6, 12])
-def test_a_validation_loss_that_is_not_finite_is_one_sentence_each_time(
-    corpus_folder, tmp_path, monkeypatch, steps
-):
+def test_a_validation_loss_that_is_not_finite_is_one_sentence_each_time(corpus_folder, tmp_path, monkeypatch, steps):
     mean = PretrainingTrainer._mean_loss
     recipe = Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "run"))
 
@@ -129,9 +125,7 @@ def test_a_validation_loss_that_is_not_finite_is_one_sentence_each_time(
 
     monkeypatch.setattr(PretrainingTrainer, "_mean_loss", poisoned)
     for _ in range(2):
-        with pytest.raises(
-            TrainingError, match=f"the validation loss at step {steps} is not a finite number"
-        ):
+        with pytest.raises(TrainingError, match=f"the validation loss at step {steps} is not a finite number"):
             train(recipe)
     monkeypatch.undo()
     train(recipe)
@@ -197,12 +191,8 @@ def test_stopped_twice_by_sigterm_ends_with_the_same_weights(whole, corpus_folde
     code, output = finish_training(recipe)
     assert code == 0, output
     assert same(whole, tmp_path / "run")
-    strip = [
-        {k: v for k, v in row.items() if "second" not in k} for row in RunFolder(tmp_path / "run").metrics()
-    ]
-    assert strip == [
-        {k: v for k, v in row.items() if "second" not in k} for row in RunFolder(whole).metrics()
-    ]
+    strip = [{k: v for k, v in row.items() if "second" not in k} for row in RunFolder(tmp_path / "run").metrics()]
+    assert strip == [{k: v for k, v in row.items() if "second" not in k} for row in RunFolder(whole).metrics()]
 
 
 @pytest.mark.parametrize(("kills", "seed"), [(2, 0), pytest.param(12, 1, marks=pytest.mark.slow)])
@@ -382,9 +372,7 @@ def test_a_corpus_whose_bytes_changed_is_refused(corpus_folder, tmp_path, split)
 def test_a_finished_run_of_other_data_is_not_finished_already(corpus_folder, tmp_path):
     text = write_documents(tmp_path / "text.jsonl", seed=5)
     shutil.copytree(corpus_folder, tmp_path / "corpus")
-    recipe = Recipe.model_validate(
-        recipe_values(tmp_path / "corpus", tmp_path / "run", steps=2, warmup_steps=1)
-    )
+    recipe = Recipe.model_validate(recipe_values(tmp_path / "corpus", tmp_path / "run", steps=2, warmup_steps=1))
     train(recipe)
     prepare_corpus(text, "bytes", tmp_path / "corpus", validation=0.1, overwrite=True)
     with pytest.raises(DataError, match="is finished, but the corpus .*corpus is not what it was trained on"):
@@ -397,9 +385,7 @@ def test_a_damaged_summary_is_written_again(whole, corpus_folder, tmp_path, harm
     run = RunFolder(tmp_path / "run")
     summary, content = run.summary(), bytearray(run.summary_file.read_bytes())
     content[content.index(b'"steps": 12') + 9] ^= 1
-    run.summary_file.write_bytes(
-        {"cut short": content[:-9], "flipped byte": content, "empty": b""}.get(harm, b"{}")
-    )
+    run.summary_file.write_bytes({"cut short": content[:-9], "flipped byte": content, "empty": b""}.get(harm, b"{}"))
     assert not run.finished
     with pytest.raises(CheckpointError, match="summary.* run the command that started it again"):
         run.summary()
@@ -446,9 +432,7 @@ def test_a_run_stops_when_its_lock_is_removed(corpus_folder, tmp_path, monkeypat
             (tmp_path / "run" / ".lock").unlink()
 
     monkeypatch.setattr(PretrainingTrainer, "end_step", removing)
-    with pytest.raises(
-        DataError, match="the lock file .*lock was removed while this process used the run folder"
-    ):
+    with pytest.raises(DataError, match="the lock file .*lock was removed while this process used the run folder"):
         train(Recipe.model_validate(values))
     assert [row["step"] for row in RunFolder(tmp_path / "run").metrics("train")] == [2, 4]
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-4"]

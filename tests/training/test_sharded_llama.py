@@ -52,11 +52,7 @@ def test_two_sharded_processes_end_with_the_weights_of_one(start, corpus_folder,
     recipe.write_text(yaml.safe_dump(values(start, corpus_folder, tmp_path / "two", fsdp=True)))
     status, output = finish_training(recipe, processes=2)
     assert status == 0, output[-2000:]
-    before, one, two = (
-        load_file(start / "model.safetensors"),
-        weights(tmp_path / "one"),
-        weights(tmp_path / "two"),
-    )
+    before, one, two = (load_file(start / "model.safetensors"), weights(tmp_path / "one"), weights(tmp_path / "two"))
     assert before.keys() == one.keys() == two.keys()
     assert {"lm_head.weight", "backbone.embed_tokens.weight", "context.gate.weight"} <= two.keys()
     assert two["backbone.layers.0.self_attn.k_proj.weight"].shape == (16, 32)

@@ -27,9 +27,7 @@ def runs(corpus_folder, tmp_path_factory):
 
 
 def files(folder):
-    return {
-        path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*") if path.is_file()
-    }
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize(
@@ -106,11 +104,7 @@ def another_seed(run):
             "checkpoints/step-12",
             "no hash",
         ),
-        (
-            lambda run: (run.checkpoints / "step-8" / "state.json").unlink(),
-            "checkpoints/step-8",
-            "is missing",
-        ),
+        (lambda run: (run.checkpoints / "step-8" / "state.json").unlink(), "checkpoints/step-8", "is missing"),
         (another_loss, "steps 9 to 10", "loss differ"),
         (another_weight, "steps 9 to 10", "differ"),
         (another_seed, "origin of checkpoints/step-8", "its recipe differs in seed"),
@@ -132,9 +126,7 @@ def test_the_command(contextwise, workplace, runs):
     assert status == 0 and all(check["passed"] for check in json.loads(output))
     flip(workplace / "run" / "model" / "config.json")
     status, output, errors = contextwise("verify run")
-    assert status == 2 and "FAILED model: config.json has changed since it was written" in " ".join(
-        output.split()
-    )
+    assert status == 2 and "FAILED model: config.json has changed since it was written" in " ".join(output.split())
     assert "1 of 9 checks of run failed" in " ".join(errors.split())
 
 

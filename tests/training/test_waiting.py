@@ -22,10 +22,7 @@ from small import recipe_values
 CASES = {
     "ContextLM": ({}, {"optimizer": "muon", "micro_batch_tokens": 64}),
     "without a limit of the gradient": ({}, {"clip": 0.0}),
-    "masked": (
-        {"objective": "masked", "model": {"family": "bert", "layers": 1, "width": 32, "heads": 2}},
-        {},
-    ),
+    "masked": ({"objective": "masked", "model": {"family": "bert", "layers": 1, "width": 32, "heads": 2}}, {}),
     "spans": ({"objective": "spans", "model": {"family": "t5", "layers": 1, "width": 32, "heads": 2}}, {}),
 }
 
@@ -33,9 +30,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_an_optimizer_step_waits_once(case, corpus_folder, tmp_path, monkeypatch):
     changes, training = CASES[case]
-    values = recipe_values(
-        corpus_folder, tmp_path / "run", steps=3, evaluate_every=0, log_every=1, **training
-    )
+    values = recipe_values(corpus_folder, tmp_path / "run", steps=3, evaluate_every=0, log_every=1, **training)
     recipe = validate(Recipe, values | changes, "the recipe")
     processes = SimpleNamespace(device=torch.device(DEVICE), num_processes=1)
     trainer = build_trainer(recipe, RunFolder(recipe.folder), TrainingInputs.open(recipe), processes)

@@ -109,9 +109,7 @@ def density_directions(points: int, dimensions: int) -> int:
 def _points(features_ND: Any) -> torch.Tensor:
     x_ND = torch.as_tensor(features_ND).to(torch.float64)
     if x_ND.dim() != 2 or len(x_ND) < 2:
-        raise DataError(
-            f"points must be rows of a matrix, two or more of them, not of shape {tuple(x_ND.shape)}"
-        )
+        raise DataError(f"points must be rows of a matrix, two or more of them, not of shape {tuple(x_ND.shape)}")
     if not torch.isfinite(x_ND).all():
         raise DataError("a point is not finite (NaN or infinity); measure the features again, in float32")
     return x_ND

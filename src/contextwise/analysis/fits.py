@@ -126,9 +126,7 @@ def fit_line(x: Mapping[int, float], y: Mapping[int, float]) -> LineFit:
     at_zero = float(np.hypot(errors[1], errors[0] * xs.mean()))
     correlation = float(np.corrcoef(xs, ys)[0, 1]) if np.ptp(ys) > 0 else 0.0
     intercept = plus_minus(float(middle - slope * xs.mean()), at_zero * t)
-    return LineFit(
-        plus_minus(float(slope), errors[0] * t), intercept, _r_squared(ys, squares), correlation, contexts
-    )
+    return LineFit(plus_minus(float(slope), errors[0] * t), intercept, _r_squared(ys, squares), correlation, contexts)
 
 
 def correlations(series: Mapping[str, Mapping[int, float]]) -> tuple[list[str], np.ndarray]:

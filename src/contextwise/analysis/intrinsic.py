@@ -8,12 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from contextwise.analysis.density import (
-    density_directions,
-    further_dimensions,
-    kde_entropy,
-    leading_directions,
-)
+from contextwise.analysis.density import density_directions, further_dimensions, kde_entropy, leading_directions
 from contextwise.analysis.fits import LineFit, PowerFit, correlations, fit_line, fit_power
 from contextwise.analysis.spectra import (
     THRESHOLDS,
@@ -95,9 +90,7 @@ class IntrinsicEntropy:
                 "evidence."
             )
         if self.power is not None and not self.power.exponent.above(0.0):
-            self.notes.append(
-                "The exponent of the power law is not determined: its interval reaches below zero."
-            )
+            self.notes.append("The exponent of the power law is not determined: its interval reaches below zero.")
 
     def _estimate_densities(self, bandwidth: float | None) -> None:
         """Entropies by kernel density without and with the own point, and further dimensions, of the kept features."""
@@ -115,9 +108,7 @@ class IntrinsicEntropy:
             try:
                 dimensions = further_dimensions(features_KD)
             except DataError as error:
-                self.notes.append(
-                    f"There is no dimension by distances at a context of {context:,} tokens: {error}."
-                )
+                self.notes.append(f"There is no dimension by distances at a context of {context:,} tokens: {error}.")
                 continue
             for name, value in dimensions.items():
                 self.further.setdefault(name, {})[context] = value
@@ -126,9 +117,7 @@ class IntrinsicEntropy:
         """Everything but the eigenvalues themselves, as JSON-ready values; contexts, N and thresholds are keys."""
         fits = {"power": self.power, "by_kde": self.by_kde}
         by_entropy = {n: self.by_entropy[n] for n in self.sizes if n in self.by_entropy}
-        values = {
-            name: getattr(self, name) for name in ("losses", "differences", "dimensions", "kde", "notes")
-        }
+        values = {name: getattr(self, name) for name in ("losses", "differences", "dimensions", "kde", "notes")}
         values |= {
             "measurement": self.measurement.summary,
             "entropies": {n: self.entropies[n] for n in self.sizes},

@@ -187,9 +187,7 @@ class Optimum:
         elif edge:
             words[-1] += f"; the {edge} that was tried is among these, the true optimum may be beyond"
         if 0 < self.cell.documents < FEWEST_DOCUMENTS:
-            words[-1] += (
-                f"; {self.cell.documents} held-out documents are too few to tell noise from a difference"
-            )
+            words[-1] += f"; {self.cell.documents} held-out documents are too few to tell noise from a difference"
         return f"{size}: {', '.join(words)}."
 
 
@@ -234,9 +232,7 @@ def tracks(points: Iterable[SweepPoint], unit: str, gpus: Mapping[str, int] | No
         point = measured[budgets[-1]]
         about = point.run, point.size, point.parameters, point.context, np.array(budgets), losses, errors
         nats, targets = None, np.array(point.document_targets)
-        if len(targets) and all(
-            each.document_targets == point.document_targets for each in measured.values()
-        ):
+        if len(targets) and all(each.document_targets == point.document_targets for each in measured.values()):
             nats = np.array([measured[budget].document_nats for budget in budgets])
         tracks.append(Track(*about, point.seed, nats, targets if nats is not None else None))
     return tracks
@@ -259,9 +255,7 @@ def cells(tracks: Sequence[Track], budget: float) -> list[Cell]:
             measured.setdefault((track.parameters, track.size, track.context), []).append(reading)
     between = {
         size: _between_seeds([readings for _, readings in group])
-        for size, group in groupby(
-            sorted(measured.items(), key=lambda item: item[0][1]), key=lambda item: item[0][1]
-        )
+        for size, group in groupby(sorted(measured.items(), key=lambda item: item[0][1]), key=lambda item: item[0][1])
     }
     rows = []
     for (parameters, size, context), readings in sorted(measured.items(), key=lambda item: item[0]):
@@ -341,9 +335,7 @@ def _differences(best: Cell, others: Sequence[Cell]) -> dict[int, Estimate]:
         shared = sorted(set(own) & set(by_seed[0]))
         if shared:
             mine, theirs = [own[seed] for seed in shared], [by_seed[0][seed] for seed in shared]
-        value = float(
-            np.mean([reading.loss for reading in mine]) - np.mean([reading.loss for reading in theirs])
-        )
+        value = float(np.mean([reading.loss for reading in mine]) - np.mean([reading.loss for reading in theirs]))
         spread = pairs
         if pairs is None and alone is not None:
             spread = Part(alone.variance * (1 + len(mine) / len(theirs)), alone.freedom)
@@ -443,9 +435,7 @@ class Landscape:
         self.overall = [overall_optimum(some, list(planned)) for some in self.optima]
         self.reach = window_reach(self.budgets)
         known = [{size: o.cell.context for size, o in some.items() if o.decided} for some in self.optima]
-        self.contexts = {
-            size: mode_smoothed([some.get(size) for some in known], self.reach) for size in planned
-        }
+        self.contexts = {size: mode_smoothed([some.get(size) for some in known], self.reach) for size in planned}
         best = [(o.cell.size, o.cell.context) if o and o.decided else None for o in self.overall]
         self.pairs = mode_smoothed(best, self.reach)
 

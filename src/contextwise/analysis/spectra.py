@@ -34,9 +34,7 @@ def relative_eigenvalues(eigenvalues: np.ndarray) -> np.ndarray:
     """
     values = np.sort(np.asarray(eigenvalues, dtype=np.float64))[::-1]
     if not len(values) or not np.isfinite(values).all() or values[-1] < 0:
-        raise DataError(
-            "eigenvalues of a covariance must be finite and not negative; measure the features again"
-        )
+        raise DataError("eigenvalues of a covariance must be finite and not negative; measure the features again")
     if values[0] == 0:
         raise DataError(
             "all eigenvalues are zero: the features do not vary from sample to sample, so they have no spectrum; "
@@ -144,8 +142,7 @@ def exponential_regime(spectra: Mapping[int, np.ndarray]) -> ExponentialRegime:
     width, shared = len(next(iter(spectra.values()))), shared_rank(spectra)
     logs = {context: np.log(relative_eigenvalues(values)[:shared]) for context, values in spectra.items()}
     before, within = (
-        range(max(2, math.ceil(low * width)), min(shared, int(high * width)) + 1)
-        for low, high in (ZIPF, EXPONENTIAL)
+        range(max(2, math.ceil(low * width)), min(shared, int(high * width)) + 1) for low, high in (ZIPF, EXPONENTIAL)
     )
 
     def line(values: np.ndarray, directions: range, scale: Callable[[float], float]) -> LineFit:

@@ -8,15 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args
 
 import yaml
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    GetJsonSchemaHandler,
-    Tag,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, Tag, ValidationError, model_validator
 from pydantic_core import CoreSchema
 
 from contextwise.base.errors import ConfigError, Problem, refuse_pipe
@@ -36,17 +28,13 @@ Name = Annotated[str, Field(pattern=r"^[^/\\\x00-\x1f\x7f]+$", max_length=200)]
 class Settings(BaseModel):
     """Base class of all settings: unknown keys are errors, values are checked on assignment, numbers are finite and bounded."""
 
-    model_config = ConfigDict(
-        extra="forbid", validate_assignment=True, allow_inf_nan=False, protected_namespaces=()
-    )
+    model_config = ConfigDict(extra="forbid", validate_assignment=True, allow_inf_nan=False, protected_namespaces=())
 
     short_form: ClassVar[dict[str, Any] | None] = None
     """JSON Schema of another form in which a file may give these settings, such as a string."""
 
     @classmethod
-    def __get_pydantic_json_schema__(
-        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         schema = handler(core_schema)
         return schema if cls.short_form is None else {"anyOf": [cls.short_form, schema]}
 
@@ -174,9 +162,7 @@ def _setting(override: str) -> tuple[str, Any]:
     try:
         return key, parse_yaml(text)
     except ValueError:
-        raise ConfigError(
-            f"the setting {override[:200]!r} has a value that is not valid YAML; quote it"
-        ) from None
+        raise ConfigError(f"the setting {override[:200]!r} has a value that is not valid YAML; quote it") from None
 
 
 def validate(model: type[Model], data: dict[str, Any], where: str) -> Model:

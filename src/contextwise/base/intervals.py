@@ -228,14 +228,10 @@ def draw_counts(observations: int, seed: Any = SEED, resamples: int = RESAMPLES)
 def resampled_ratios(sums_NK: np.ndarray, sizes: np.ndarray, seed: Any = SEED) -> np.ndarray:
     """Ratios (R, K) Σ sums / Σ sizes over resampled observations; ``sizes`` are shared (N,) or per column (N, K)."""
     sizes_NK = sizes if sizes.ndim == 2 else sizes[:, None]
-    return np.concatenate(
-        [(counts @ sums_NK) / (counts @ sizes_NK) for counts in draw_counts(len(sums_NK), seed)]
-    )
+    return np.concatenate([(counts @ sums_NK) / (counts @ sizes_NK) for counts in draw_counts(len(sums_NK), seed)])
 
 
-def percentile_interval(
-    draws_R: np.ndarray, confidence: float = CONFIDENCE, method: str = "linear"
-) -> Interval:
+def percentile_interval(draws_R: np.ndarray, confidence: float = CONFIDENCE, method: str = "linear") -> Interval:
     """The central interval of draws; ``method`` as for :func:`numpy.quantile`."""
     limits = [(1 - confidence) / 2, (1 + confidence) / 2]
     low, high = np.quantile(draws_R, limits, method=method)  # type: ignore[call-overload]

@@ -75,11 +75,7 @@ def recipe_path(name: str | Path, verb: str = "train", folder: Path = Path()) ->
     if shipped is None:
         known = {key: each.name for each in shipped_recipes() for key in (each.name, each.path.stem)}
         near = difflib.get_close_matches(str(name), known, n=1)
-        hint = (
-            f"did you mean {near[0]}?"
-            if near
-            else "contextwise recipes lists those that come with the package"
-        )
+        hint = f"did you mean {near[0]}?" if near else "contextwise recipes lists those that come with the package"
         raise ConfigError(f"there is no recipe {name}; give the path of a YAML file, or a name ({hint})")
     return shipped
 

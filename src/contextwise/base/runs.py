@@ -133,11 +133,7 @@ class RunFolder(Viewed):
         for line in lines:
             with contextlib.suppress(ValueError, RecursionError):
                 row = json.loads(line)
-                if (
-                    isinstance(row, dict)
-                    and isinstance(row.get("step"), int)
-                    and kind in (None, row.get("kind"))
-                ):
+                if isinstance(row, dict) and isinstance(row.get("step"), int) and kind in (None, row.get("kind")):
                     rows.append(row)
         return rows
 
@@ -170,9 +166,7 @@ class RunFolder(Viewed):
             text = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
             atomic_write(self.recipe_file, text, "the recipe")
 
-    def check_free(
-        self, recipe: dict[str, Any], completed: Callable[[dict[str, Any]], dict[str, Any]] = dict
-    ) -> None:
+    def check_free(self, recipe: dict[str, Any], completed: Callable[[dict[str, Any]], dict[str, Any]] = dict) -> None:
         """Raise the errors of :meth:`write_recipe` for this folder, without writing."""
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"{self.path} is a file; choose another run folder")

@@ -138,8 +138,7 @@ class Table:
                 table.add_column(next(titles), justify="right", no_wrap=True)
         for row in self.lines:
             cells = (
-                Text("\n".join(lines), style="bold" if row.bold or bold else "")
-                for lines, bold in self._cells(row)
+                Text("\n".join(lines), style="bold" if row.bold or bold else "") for lines, bold in self._cells(row)
             )
             table.add_row(*cells, end_section=row.last)
         return terminal(*([self.title] if self.title else []), table, *self.notes)
@@ -157,17 +156,12 @@ class Table:
                 text = escape(first) + "".join(f"<small>{escape(line)}</small>" for line in others)
                 decided = ' class="decided"' if bold else ""
                 cells.append(
-                    f"<td{decided}>{text}</td>"
-                    if number
-                    else f'<th scope="row">{mark(row.series)}{text}</th>'
+                    f"<td{decided}>{text}</td>" if number else f'<th scope="row">{mark(row.series)}{text}</th>'
                 )
             best = ' class="best"' if row.bold else ""
             body.append(f"<tr{best}>{''.join(cells)}</tr>")
         lines = [f'<p class="caption">{title}</p>'] if title else []
-        lines += [
-            f'<div class="scroll" tabindex="0" role="region" aria-label="{title or "table"}">',
-            "<table>",
-        ]
+        lines += [f'<div class="scroll" tabindex="0" role="region" aria-label="{title or "table"}">', "<table>"]
         lines += [f"<thead><tr>{titles}</tr></thead>", "<tbody>", *body, "</tbody>", "</table>", "</div>"]
         lines += [f'<p class="caption">{escape(note)}</p>' for note in self.notes]
         return "\n".join(lines)
@@ -185,9 +179,7 @@ class Table:
             name = " ".join(column.title.replace("-\n", "").split()) or f"column {number + 1}"
             estimates = any(isinstance(cell, Estimate) for cell in cells)
             plain = [cell.value if isinstance(cell, Estimate) else cell for cell in cells]
-            values[name] = [
-                " ".join(filter(None, cell)) if isinstance(cell, tuple) else cell for cell in plain
-            ]
+            values[name] = [" ".join(filter(None, cell)) if isinstance(cell, tuple) else cell for cell in plain]
             for limit in ("low", "high") if estimates else ():
                 values[f"{name} {limit}"] = [getattr(cell, limit, None) for cell in cells]
         return pd.DataFrame(values)
@@ -222,9 +214,7 @@ class Table:
 
 def terminal(*parts: RenderableType | Table) -> Group:
     """Stack sentences, tables and blank lines (empty texts); sentences are indented like tables."""
-    sentences = (
-        Padding(Text(part), (0, 0, 0, 1)) if part and isinstance(part, str) else part for part in parts
-    )
+    sentences = (Padding(Text(part), (0, 0, 0, 1)) if part and isinstance(part, str) else part for part in parts)
     return Group(*sentences)
 
 

@@ -86,9 +86,7 @@ class LazyCommands(TyperGroup):
     def commands(self) -> dict[str, Any]:  # type: ignore[override]
         """Name -> verb."""
         return {
-            name: LazyCommand(
-                name, help=(function.__doc__ or "").strip().split("\n")[0], rich_help_panel=panel
-            )
+            name: LazyCommand(name, help=(function.__doc__ or "").strip().split("\n")[0], rich_help_panel=panel)
             for name, (panel, function) in verbs().items()
         }
 
@@ -132,18 +130,15 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool,
-        typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
     traceback: Annotated[  # main() has taken this and the next
-        bool,
-        typer.Option("--traceback", help="Show the traceback of an error; may stand after the verb too."),
+        bool, typer.Option("--traceback", help="Show the traceback of an error; may stand after the verb too.")
     ] = False,
     trust_remote_code: Annotated[
         bool,
         typer.Option(
-            "--trust-remote-code",
-            help="Run the Python code that comes with a model; may stand after the verb too.",
+            "--trust-remote-code", help="Run the Python code that comes with a model; may stand after the verb too."
         ),
     ] = False,
 ) -> None:
@@ -171,9 +166,7 @@ def print_error(error: ContextwiseError | str) -> None:
         message = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(error))
         # Lines are broken to fit a terminal only: in a log file a broken path could not be searched for.
         with contextlib.suppress(OSError):
-            console.print(
-                Text.assemble(("error", "bold red"), ": ", message), soft_wrap=not console.is_terminal
-            )
+            console.print(Text.assemble(("error", "bold red"), ": ", message), soft_wrap=not console.is_terminal)
 
 
 def main() -> None:
@@ -215,9 +208,7 @@ def _check_text(argument: str) -> None:
     try:
         argument.encode()
     except UnicodeEncodeError:
-        raise ConfigError(
-            f"the argument {argument!r} is not UTF-8 text; rename the file, or correct it"
-        ) from None
+        raise ConfigError(f"the argument {argument!r} is not UTF-8 text; rename the file, or correct it") from None
 
 
 def _take(option: str) -> bool:
@@ -267,11 +258,7 @@ def _of_the_system(error: BaseException) -> ContextwiseError | None:
         return DataError("no space left on the disk; free some space, and run the same command again")
     if isinstance(error, OSError) and error.filename is not None:
         return DataError(f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}")
-    if (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"
-        or _NO_MEMORY in str(error)
-    ):
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or _NO_MEMORY in str(error):
         reason = " ".join(str(error).split())[:160]
         return ConfigError(
             f"the memory of this machine is not enough{reason and f' ({reason})'}; take a smaller model, context or batch"

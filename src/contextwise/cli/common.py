@@ -133,9 +133,7 @@ def field_parameter(name: str, info: FieldInfo) -> inspect.Parameter:
     text, words = f"{text.rstrip('.')}.", words.rstrip(".")
     if info.is_required():
         several = _is_list(info) and Path in _elements(info)
-        return _parameter(
-            name, Annotated[list[str] if several else str, Argument(help=text, metavar=name.upper())]
-        )
+        return _parameter(name, Annotated[list[str] if several else str, Argument(help=text, metavar=name.upper())])
     default = info.get_default(call_default_factory=True)
     if isinstance(default, bool):
         option = name.replace("_", "-")

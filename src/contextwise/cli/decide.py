@@ -30,8 +30,7 @@ def trial(
     ] = None,
     corpus: Annotated[Path | None, Option(help="A prepared corpus with held-out documents.")] = None,
     equal: Annotated[
-        str | None,
-        Option(help="What runs have in common: flops, time or tokens.", show_default="flops"),
+        str | None, Option(help="What runs have in common: flops, time or tokens.", show_default="flops")
     ] = None,
     tokens: Annotated[
         str | None,
@@ -42,28 +41,19 @@ def trial(
         ),
     ] = None,
     margin: Annotated[
-        float | None,
-        Option(help="The smallest difference that matters, nats per token.", show_default="0.01"),
+        float | None, Option(help="The smallest difference that matters, nats per token.", show_default="0.01")
     ] = None,
-    confidence: Annotated[
-        float | None, Option(help="Of all intervals together.", show_default="0.95")
-    ] = None,
+    confidence: Annotated[float | None, Option(help="Of all intervals together.", show_default="0.95")] = None,
     documents: Annotated[
         str | None,
-        Option(
-            help="Decide about these held-out documents (fixed) or any like them (random).",
-            show_default="fixed",
-        ),
+        Option(help="Decide about these held-out documents (fixed) or any like them (random).", show_default="fixed"),
     ] = None,
     seeds: Annotated[int | None, Option(help="The most seeds.", show_default="20")] = None,
     budget: Annotated[str | None, Option(help="The most wall time of the whole trial: 90s, 30m, 2h.")] = None,
-    rates: Annotated[
-        str | None, Option(help="Learning rates: search or fixed.", show_default="search")
-    ] = None,
+    rates: Annotated[str | None, Option(help="Learning rates: search or fixed.", show_default="search")] = None,
     jobs: Annotated[int | None, Option(help="Runs at a time.", show_default="1, in this process")] = None,
     settings: Annotated[
-        list[str] | None,
-        set_option("A setting before the file's: --set recipe.model.size=pico. Repeatable."),
+        list[str] | None, set_option("A setting before the file's: --set recipe.model.size=pico. Repeatable.")
     ] = None,
     keep_going: Annotated[
         bool, Option("--keep-going", help="Train all seeds even where the decision is made.")
@@ -155,9 +145,7 @@ def _show_ledger(folder: Path, rate: float, with_arms: bool, as_json: bool) -> N
 
 def compare(
     runs: Annotated[list[str], Argument(help="Runs, evaluation folders, or models that were evaluated.")],
-    corpus: Annotated[
-        Path | None, Option(help="Evaluate on this corpus the runs that lack it, then compare.")
-    ] = None,
+    corpus: Annotated[Path | None, Option(help="Evaluate on this corpus the runs that lack it, then compare.")] = None,
     split: Annotated[str, Option(help="Which documents of --corpus.")] = "validation",
     label: Label = None,
     reference: Annotated[
@@ -199,8 +187,7 @@ def _show_and_write(tables: list[RenderableType], what: str, values: Any, out: P
 
 
 def compare_curves(
-    runs: Annotated[list[str], Argument(help="Runs, or folders of contextwise curve.")],
-    out: ComparisonFile = None,
+    runs: Annotated[list[str], Argument(help="Runs, or folders of contextwise curve.")], out: ComparisonFile = None
 ) -> None:
     """Compare context curves: average, last tenth, best context.
 
@@ -246,8 +233,7 @@ def forgetting(
     new: Annotated[Path, Option(help="The corpus that AFTER continued on.")],
     split: Annotated[str, Option(help="Which documents of both corpora.")] = "validation",
     context: Annotated[
-        int | None,
-        Option(help="Tokens of a window.", show_default="the smallest training context of the runs"),
+        int | None, Option(help="Tokens of a window.", show_default="the smallest training context of the runs")
     ] = None,
     stride: Annotated[int | None, Option(help="Between windows.", show_default="half the context")] = None,
     limit: Annotated[int | None, Option(help="Score only the first N documents of each corpus.")] = None,
@@ -286,25 +272,17 @@ def plan(
         ),
     ] = None,
     check: Annotated[
-        bool,
-        Option("--check", help="Hide the largest budgets, predict them, and compare with what was measured."),
+        bool, Option("--check", help="Hide the largest budgets, predict them, and compare with what was measured.")
     ] = False,
     hide_above: Annotated[
         float | None, Option(help="The same, hiding measurements above this number of FLOPs.")
     ] = None,
     far: Annotated[
         bool,
-        Option(
-            "--far",
-            help="Answer beyond 30 times the sweep's largest run too, and where it shows no best context.",
-        ),
+        Option("--far", help="Answer beyond 30 times the sweep's largest run too, and where it shows no best context."),
     ] = False,
-    partial: Annotated[
-        bool, Option("--partial", help="Use the measurements of unfinished runs too.")
-    ] = False,
-    early: Annotated[
-        float, Option(help="Share of a run's tokens before which its points are left out.")
-    ] = 0.05,
+    partial: Annotated[bool, Option("--partial", help="Use the measurements of unfinished runs too.")] = False,
+    early: Annotated[float, Option(help="Share of a run's tokens before which its points are left out.")] = 0.05,
     resamples: Annotated[int, Option(help="Of whole runs, for the intervals.")] = 200,
     confidence: Annotated[float, Option(help="Of the intervals.")] = 0.9,
     seed: Annotated[int, Option(min=0, help="Of the resamples.")] = 0,
@@ -390,9 +368,7 @@ def _budget(
                 f"--measured-at is {measured_at!r}, but must be SIZE:CONTEXT, such as {sweep.sizes[-1]}:512"
             )
         if size not in sweep.sizes:
-            raise ConfigError(
-                f"--measured-at names the size {size!r}, but the sweep's are {', '.join(sweep.sizes)}"
-            )
+            raise ConfigError(f"--measured-at names the size {size!r}, but the sweep's are {', '.join(sweep.sizes)}")
         context = float(text)
     parameters = sweep.size_parameters[sweep.sizes.index(size)]
     per_token = float(measured_cost(sweep, "flops").per_token(parameters, context))
@@ -415,8 +391,7 @@ def report(
         ),
     ],
     out: Annotated[
-        Path | None,
-        Option(help="The page; report.html in the folder of one run or a sweep, else report.html here."),
+        Path | None, Option(help="The page; report.html in the folder of one run or a sweep, else report.html here.")
     ] = None,
     label: Label = None,
     csv: Annotated[

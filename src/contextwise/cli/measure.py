@@ -17,24 +17,15 @@ from contextwise.evaluation.measures.entropy import Entropy, EntropyResult
 def attention(
     models: Annotated[
         list[str],
-        Argument(
-            help="One to three runs, Hugging Face model folders, or names on the Hub, with the same tokenizer."
-        ),
+        Argument(help="One to three runs, Hugging Face model folders, or names on the Hub, with the same tokenizer."),
     ],
-    text: Annotated[
-        str, Option(help="File with the text; - is standard input. One last line break is left out.")
-    ],
+    text: Annotated[str, Option(help="File with the text; - is standard input. One last line break is left out.")],
     context_chunk: Annotated[
         int | None,
-        Option(
-            help="Tokens of a chunk in which attention is summed.", show_default="the ContextLM's, else 4"
-        ),
+        Option(help="Tokens of a chunk in which attention is summed.", show_default="the ContextLM's, else 4"),
     ] = None,
     start: Annotated[
-        bool,
-        Option(
-            "--start/--no-start", help="The token that begins a document before the text, as in training."
-        ),
+        bool, Option("--start/--no-start", help="The token that begins a document before the text, as in training.")
     ] = True,
     out: Annotated[Path, Option(help="The page.")] = Path("attention.html"),
     csv: Annotated[
@@ -63,9 +54,7 @@ def attention(
     from contextwise.reports.attention import csv_files, numbers, terminal_report, write_attention_page
     from contextwise.reports.page import write_csv_files
 
-    reading = read_with_models(
-        models, words, context_chunk=context_chunk, start=start, dtype=dtype, device=device
-    )
+    reading = read_with_models(models, words, context_chunk=context_chunk, start=start, dtype=dtype, device=device)
     write_attention_page(reading, out, ["contextwise", *sys.argv[1:]])
     if csv is not None:
         write_csv_files(csv_files(reading), csv)
@@ -87,9 +76,7 @@ def _read_text(source: str) -> str:
         content = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
         return content.decode("utf-8").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
-        raise DataError(
-            f"{name} is no UTF-8 text (byte {error.start}); save it as UTF-8 and try again"
-        ) from None
+        raise DataError(f"{name} is no UTF-8 text (byte {error.start}); save it as UTF-8 and try again") from None
     except OSError as error:
         raise DataError(
             f"the text {name} cannot be read: {error.strerror}; give a file, or - for standard input"
@@ -110,9 +97,7 @@ def show_analysis(
     *,
     bandwidth: Annotated[
         float | None,
-        Option(
-            help="Of the kernel density, in standard deviations.", show_default="Scott's", callback=_bandwidth
-        ),
+        Option(help="Of the kernel density, in standard deviations.", show_default="Scott's", callback=_bandwidth),
     ] = None,
     html: Annotated[
         Path | None, Option(help="The page.", show_default="entropy.html in the result", dir_okay=False)
@@ -157,27 +142,19 @@ def judge(
         Path | None, Option(help="MT-Bench's reference answers, for math, coding, reasoning.")
     ] = None,
     against: Annotated[
-        Path | None,
-        Option(help="Another model's answers: compare with them, in both orders, instead of rating."),
+        Path | None, Option(help="Another model's answers: compare with them, in both orders, instead of rating.")
     ] = None,
     length_controlled: Annotated[
-        bool,
-        Option("--length-controlled", help="AlpacaEval's win rate at equal lengths, by its own package."),
+        bool, Option("--length-controlled", help="AlpacaEval's win rate at equal lengths, by its own package.")
     ] = False,
-    out: Annotated[
-        Path | None, Option(help="Folder to write.", show_default="beside the first answers")
-    ] = None,
+    out: Annotated[Path | None, Option(help="Folder to write.", show_default="beside the first answers")] = None,
     key_file: Annotated[
         Path | None, Option(help="File with the endpoint's key.", show_default="OPENAI_API_KEY")
     ] = None,
-    limit: Annotated[
-        int | None, Option(min=1, help="Use only the first questions, up to this number.")
-    ] = None,
+    limit: Annotated[int | None, Option(min=1, help="Use only the first questions, up to this number.")] = None,
     concurrency: Annotated[int, Option(help="Requests at once.")] = 4,
     timeout: Annotated[float, Option(help="Seconds for one attempt.")] = 120.0,
-    retries: Annotated[
-        int, Option(min=0, help="Further attempts after a timeout, 429 or 5xx; the waits grow.")
-    ] = 5,
+    retries: Annotated[int, Option(min=0, help="Further attempts after a timeout, 429 or 5xx; the waits grow.")] = 5,
     parameters: Annotated[
         list[str] | None,
         Option(
@@ -186,9 +163,7 @@ def judge(
             show_default="temperature=0, max_tokens=2048",
         ),
     ] = None,
-    price_in: Annotated[
-        float | None, Option(min=0, help="Of a million prompt tokens, for the estimate.")
-    ] = None,
+    price_in: Annotated[float | None, Option(min=0, help="Of a million prompt tokens, for the estimate.")] = None,
     price_out: Annotated[float | None, Option(min=0, help="Of a million answer tokens.")] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Print the cost, and make no request.")] = False,
     as_json: SummaryAsJson = False,

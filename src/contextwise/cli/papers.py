@@ -31,18 +31,13 @@ def reproduce(
         bool, Option("--list", help="List all items; with an item, what each of its scales can support.")
     ] = False,
     out: Annotated[
-        Path | None,
-        Option(help="Folder of the runs and outcomes.", show_default="runs/reproduce/DOCUMENT/SCALE"),
+        Path | None, Option(help="Folder of the runs and outcomes.", show_default="runs/reproduce/DOCUMENT/SCALE")
     ] = None,
     set_: Annotated[
         list[str] | None,
-        set_option(
-            "A setting of the item's scale to change, such as corpus=corpora/mine; may be given again."
-        ),
+        set_option("A setting of the item's scale to change, such as corpus=corpora/mine; may be given again."),
     ] = None,
-    recipes: Annotated[
-        Path | None, Option(help="Folder of the items.", show_default="those of the package")
-    ] = None,
+    recipes: Annotated[Path | None, Option(help="Folder of the items.", show_default="those of the package")] = None,
 ) -> None:
     """Reproduce a table or figure of a source document, and print it beside theirs.
 

@@ -124,9 +124,7 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers = {
-            name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
-        }
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         if refusal := self.refusal(headers):
             await refused(*refusal)(scope, receive, send)
             return
@@ -147,9 +145,7 @@ class Guard:
 
             await self.app(scope, replayed, send)
         except TimeoutError:
-            await refused(408, f"the request did not arrive within {BODY_SECONDS} seconds")(
-                scope, receive, send
-            )
+            await refused(408, f"the request did not arrive within {BODY_SECONDS} seconds")(scope, receive, send)
         finally:
             self.running -= 1
 
@@ -214,8 +210,7 @@ def build_app(models: OneModel, most_tokens: int) -> FastAPI:
     @app.exception_handler(405)
     async def unknown(request: Request, _: Any) -> JSONResponse:
         return refused(
-            404,
-            f"there is no {request.method} {request.url.path[:100]}; POST /v1/completions continues a prompt",
+            404, f"there is no {request.method} {request.url.path[:100]}; POST /v1/completions continues a prompt"
         )
 
     @app.exception_handler(Exception)
@@ -239,9 +234,7 @@ def build_app(models: OneModel, most_tokens: int) -> FastAPI:
             raise HTTPException(400, "the prompt holds no token; give some text")
         room = most_tokens if limit is None else min(most_tokens, limit - prompt)
         if room < 1:
-            raise HTTPException(
-                400, f"the prompt has {prompt} tokens, but the model has {limit} positions; shorten it"
-            )
+            raise HTTPException(400, f"the prompt has {prompt} tokens, but the model has {limit} positions; shorten it")
         content = values.model_dump(exclude_none=True, exclude={"max_completion_tokens", "n", "user"})
         wanted = getattr(values, "max_completion_tokens", None) or values.max_tokens or DEFAULT_TOKENS
         return content | {"model": name, "max_tokens": min(wanted, room)}
@@ -255,11 +248,7 @@ def build_app(models: OneModel, most_tokens: int) -> FastAPI:
             messages = completion.get_processor_inputs_from_messages(
                 values.model_dump()["messages"], models.get_model_modality(model, processor=tokenizer)
             )
-            return len(
-                tokenizer.apply_chat_template(
-                    messages, add_generation_prompt=True, return_dict=True
-                ).input_ids
-            )
+            return len(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True).input_ids)
         except Exception as error:  # the template's own refusals
             raise HTTPException(400, f"the chat template refuses the messages ({str(error)[:200]})") from None
 
@@ -273,10 +262,7 @@ def build_app(models: OneModel, most_tokens: int) -> FastAPI:
 
     @app.get("/v1/models")
     async def list_models() -> Any:
-        return {
-            "object": "list",
-            "data": [{"id": models.source, "object": "model", "owned_by": "contextwise"}],
-        }
+        return {"object": "list", "data": [{"id": models.source, "object": "model", "owned_by": "contextwise"}]}
 
     @app.get("/health")
     async def health() -> Any:
@@ -296,15 +282,11 @@ def _problems(error: ValidationError) -> str:
     for problem in error.errors()[:5]:
         field, text = ".".join(map(str, problem["loc"])), problem["msg"]
         unknown = problem["type"] == "extra_forbidden"
-        parts.append(
-            f"{field or 'the request'}: {'is not supported' if unknown else text[0].lower() + text[1:]}"[:200]
-        )
+        parts.append(f"{field or 'the request'}: {'is not supported' if unknown else text[0].lower() + text[1:]}"[:200])
     return "; ".join(parts)
 
 
-def run_server(
-    source: str, host: str, port: int, device: str, key: str | None, most_tokens: int, queue: int
-) -> None:
+def run_server(source: str, host: str, port: int, device: str, key: str | None, most_tokens: int, queue: int) -> None:
     """Answer requests until a signal stops the process.
 
     Raises:
@@ -316,9 +298,7 @@ def run_server(
         listener = socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ConfigError(
-            f"nothing can listen at {host}:{port} ({reason}); choose another --port or --host"
-        ) from None
+        raise ConfigError(f"nothing can listen at {host}:{port} ({reason}); choose another --port or --host") from None
     with listener:
         app = build_app(OneModel(source, device), most_tokens)
         hosts = (host, *LOOPBACK) if host in LOOPBACK else None

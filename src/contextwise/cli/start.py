@@ -35,9 +35,7 @@ FILES = {
 
 
 def demo(
-    quick: Annotated[
-        bool, Option("--quick", help="A smaller corpus and fewer steps: about a minute.")
-    ] = False,
+    quick: Annotated[bool, Option("--quick", help="A smaller corpus and fewer steps: about a minute.")] = False,
     out: Annotated[Path | None, Option(help="Folder for corpus and trial.", show_default="runs/demo")] = None,
     seed: Annotated[int, Option(min=0, max=999_990, help="The first seed.")] = 0,
 ) -> None:
@@ -91,10 +89,7 @@ def run_demo(scale: "DemoScale", out: Path, seed: int, command: str) -> None:
     time_runs([RunFolder(run.folder) for run in runs], new_tokens=scale.timed_tokens)
     sources = [run.source for run in runs]
     alone = compare(
-        sources,
-        results=evaluate_all(sources, trial.arms.held_out),
-        reference=settings.baseline,
-        budgets=False,
+        sources, results=evaluate_all(sources, trial.arms.held_out), reference=settings.baseline, budgets=False
     )
     table = model_table(alone)
     show(
@@ -142,39 +137,24 @@ def prepare(
         ),
     ],
     tokenizer: Annotated[
-        str,
-        Option(
-            help="A tokenizer's folder or Hub name, train:N (learn a byte-level BPE of N tokens), or bytes."
-        ),
+        str, Option(help="A tokenizer's folder or Hub name, train:N (learn a byte-level BPE of N tokens), or bytes.")
     ],
     out: Annotated[Path, Option(help="Folder to write the corpus to.")],
     text_field: Annotated[str, Option(help="Field or column that holds the text.")] = "text",
     limit: Annotated[int | None, Option(help="Maximum number of documents (of each named split).")] = None,
     validation: Annotated[
         float | None,
-        Option(
-            help="Share of the documents held out for validation.",
-            show_default="0.05, or for 30 documents",
-        ),
+        Option(help="Share of the documents held out for validation.", show_default="0.05, or for 30 documents"),
     ] = None,
-    test: Annotated[
-        float | None, Option(help="Share of the documents held out for testing.", show_default="0")
-    ] = None,
-    end_of_text: Annotated[
-        str | None, Option(help="Token that ends a document, if the tokenizer names none.")
-    ] = None,
+    test: Annotated[float | None, Option(help="Share of the documents held out for testing.", show_default="0")] = None,
+    end_of_text: Annotated[str | None, Option(help="Token that ends a document, if the tokenizer names none.")] = None,
     skip_bad: Annotated[bool, Option("--skip-bad", help="Leave out bad records, and count them.")] = False,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace the corpus at --out.")] = False,
 ) -> None:
     """Tokenize text into a corpus: documents, split by their content, with their metadata."""
     from contextwise.data import prepare_corpus
 
-    options: dict[str, Any] = {
-        "text_field": text_field,
-        "limit": limit,
-        "validation": validation,
-        "test": test,
-    }
+    options: dict[str, Any] = {"text_field": text_field, "limit": limit, "validation": validation, "test": test}
     started = time.perf_counter()
     corpus = prepare_corpus(
         sources, tokenizer, out, **options, end_of_text=end_of_text, skip_bad=skip_bad, overwrite=overwrite
@@ -203,15 +183,11 @@ def prepare(
 
 
 def corpus(
-    path: Annotated[
-        Path, Argument(metavar="CORPUS", help="A prepared corpus, a Zarr array, or a flat .bin file.")
-    ],
+    path: Annotated[Path, Argument(metavar="CORPUS", help="A prepared corpus, a Zarr array, or a flat .bin file.")],
     split: Split = "train",
     context: Annotated[
         list[int] | None,
-        Option(
-            help="A training context, in tokens, to judge; may be repeated. Not given: each power of two."
-        ),
+        Option(help="A training context, in tokens, to judge; may be repeated. Not given: each power of two."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -225,9 +201,7 @@ def corpus(
 
     for length in context or []:
         if length < 2:
-            raise ConfigError(
-                f"--context is {length}; give a training context in tokens, at least 2, such as 1024"
-            )
+            raise ConfigError(f"--context is {length}; give a training context in tokens, at least 2, such as 1024")
     documents = Corpus.open(path, split=split)
     lengths = document_lengths.measure_lengths(documents)
     if as_json:
@@ -289,9 +263,7 @@ def _rewards(lengths: "DocumentLengths", contexts: list[int] | None) -> list[str
             what = f"a training context of {name} is" if contexts else f"{name} and more are"
             sentences.append(f"Warning: {what} longer than this corpus can reward: {reward.shortfall}.")
     if contexts and not all_enough:
-        advice = (
-            "" if longest is None else f"Train with {in_tokens(longest)} or less, or take longer documents."
-        )
+        advice = "" if longest is None else f"Train with {in_tokens(longest)} or less, or take longer documents."
         sentences.append(advice or too_short)
     return sentences
 
@@ -301,8 +273,7 @@ def recipes(
         str | None, Argument(help="A recipe, or a document for all of its recipes.", show_default="all")
     ] = None,
     copy: Annotated[
-        Path | None,
-        Option(help="Copy the recipe, or all of them in folders of their documents, into this folder."),
+        Path | None, Option(help="Copy the recipe, or all of them in folders of their documents, into this folder.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -331,9 +302,7 @@ def recipes(
 
 
 def schema(
-    kind: Annotated[
-        Literal["recipe", "sweep", "trial"], Argument(help="What the file is: recipe, sweep or trial.")
-    ],
+    kind: Annotated[Literal["recipe", "sweep", "trial"], Argument(help="What the file is: recipe, sweep or trial.")],
     out: Annotated[Path | None, Option(help="Write it to this file.")] = None,
 ) -> None:
     """Print the JSON Schema of a recipe, a sweep or a trial, with which editors complete and check files.

@@ -18,19 +18,14 @@ if TYPE_CHECKING:
 
 def train(
     recipe: Annotated[
-        str,
-        Argument(
-            help="A YAML file (its settings are listed in the reference), or a name that `recipes` lists."
-        ),
+        str, Argument(help="A YAML file (its settings are listed in the reference), or a name that `recipes` lists.")
     ],
     settings: Annotated[
-        list[str] | None,
-        set_option("A setting in place of the recipe's: --set training.steps=500. Repeatable."),
+        list[str] | None, set_option("A setting in place of the recipe's: --set training.steps=500. Repeatable.")
     ] = None,
     out: Annotated[Path | None, Option(help="The run folder.", show_default="runs/NAME-seedN")] = None,
     dry_run: Annotated[
-        bool,
-        Option("--dry-run", help="Measure time and memory on a few steps, and report them; write no run."),
+        bool, Option("--dry-run", help="Measure time and memory on a few steps, and report them; write no run.")
     ] = False,
     as_json: Annotated[bool, Option("--json", help="With --dry-run: the report as JSON.")] = False,
 ) -> None:
@@ -138,12 +133,10 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
 
 def sweep(
     recipe: Annotated[
-        str | None,
-        Argument(help="A YAML file (a base recipe and a grid of settings), or a name that `recipes` lists."),
+        str | None, Argument(help="A YAML file (a base recipe and a grid of settings), or a name that `recipes` lists.")
     ] = None,
     settings: Annotated[
-        list[str] | None,
-        set_option("A setting before the file's: --set base.training.weight_decay=0. Repeatable."),
+        list[str] | None, set_option("A setting before the file's: --set base.training.weight_decay=0. Repeatable.")
     ] = None,
     out: Annotated[Path | None, Option(help="The sweep's folder.", show_default="sweeps/NAME")] = None,
     jobs: Annotated[int | None, Option(help="Runs at a time here.")] = None,
@@ -153,9 +146,7 @@ def sweep(
     dry_run: Annotated[
         bool, Option("--dry-run", help="Check and list the runs and what they cost; start none.")
     ] = False,
-    status: Annotated[
-        Path | None, Option(help="List the runs of this sweep's folder and how far they are.")
-    ] = None,
+    status: Annotated[Path | None, Option(help="List the runs of this sweep's folder and how far they are.")] = None,
     as_json: Annotated[bool, Option("--json", help="With --dry-run or --status: the list as JSON.")] = False,
 ) -> None:
     """Train a grid of model sizes and contexts; run it again to resume.
@@ -212,13 +203,10 @@ def _list_runs(sweep: "Sweep", as_json: bool) -> None:
 
 def transfer(
     recipe: Annotated[
-        str,
-        Argument(help="A recipe with a model of a named size: a YAML file, or a name that `recipes` lists."),
+        str, Argument(help="A recipe with a model of a named size: a YAML file, or a name that `recipes` lists.")
     ],
     widths: Annotated[str, Option(metavar="<int>,…", help="Widths that are trained.")] = "64,128,256",
-    factors: Annotated[
-        str, Option(metavar="<float>,…", help="Of the recipe's learning rates.")
-    ] = "0.25,0.5,1,2,4",
+    factors: Annotated[str, Option(metavar="<float>,…", help="Of the recipe's learning rates.")] = "0.25,0.5,1,2,4",
     seeds: Annotated[int, Option(help="Seeds of each run.")] = 2,
     to: Annotated[
         int | None, Option(help="The width whose rate is asked for.", show_default="twice the largest")
@@ -296,10 +284,7 @@ def parameters(
     show(Table("", columns, rows))
 
 
-def verify(
-    run: Annotated[Path, Argument(help="A run, finished or stopped.")],
-    as_json: AsJson = False,
-) -> None:
+def verify(run: Annotated[Path, Argument(help="A run, finished or stopped.")], as_json: AsJson = False) -> None:
     """Check that a run's files are intact and that its newest checkpoint continues as the run did.
 
     All hashes are compared, and the steps after the checkpoint are taken again:

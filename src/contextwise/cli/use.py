@@ -36,9 +36,7 @@ def generate(
         str | None, Option(help="Instead of a prompt: the text before a hole that the model fills.")
     ] = None,
     suffix: Annotated[str | None, Option(help="The text after the hole.")] = None,
-    whole: Annotated[
-        bool, Option("--whole", help="Print prefix, middle and suffix, not the middle alone.")
-    ] = False,
+    whole: Annotated[bool, Option("--whole", help="Print prefix, middle and suffix, not the middle alone.")] = False,
     spm: Annotated[
         bool, Option("--spm", help="Prompt a decoder in the order suffix, prefix, middle, not PSM.")
     ] = False,
@@ -49,9 +47,7 @@ def generate(
             help="Contexts of the sentence for a CUE model: a JSON file with one object from context to value.",
         ),
     ] = None,
-    dtype: Annotated[
-        str, Option(help="Of the weights: float32, bfloat16, float16; auto: as saved.")
-    ] = "auto",
+    dtype: Annotated[str, Option(help="Of the weights: float32, bfloat16, float16; auto: as saved.")] = "auto",
 ) -> None:
     """Continue a prompt with a model, or fill in between --prefix and --suffix.
 
@@ -106,13 +102,7 @@ def generate(
 
 
 def _continue(
-    source: str,
-    prompt: str,
-    max_new_tokens: int,
-    sampling: "Sampling",
-    samples: int,
-    contexts: Path | None,
-    dtype: str,
+    source: str, prompt: str, max_new_tokens: int, sampling: "Sampling", samples: int, contexts: Path | None, dtype: str
 ) -> None:
     """Print continuations of a prompt, token by token."""
     from transformers import TextStreamer
@@ -180,10 +170,7 @@ def embed(
     ] = None,
     text_field: Annotated[
         str | None,
-        Option(
-            help="Of JSON Lines, the field with the text; given, FILE is read as JSON Lines.",
-            show_default="text",
-        ),
+        Option(help="Of JSON Lines, the field with the text; given, FILE is read as JSON Lines.", show_default="text"),
     ] = None,
     pooling: Annotated[
         Literal["cls", "mean", "last"] | None,
@@ -196,12 +183,9 @@ def embed(
         int | None, Option(help="Whose output is pooled; 0: the embeddings.", show_default="the last")
     ] = None,
     normalize: Annotated[bool, Option("--normalize", help="Scale each vector to length 1.")] = False,
-    batch_size: Annotated[
-        int | None, Option(min=1, help="Texts of one forward pass.", show_default="32")
-    ] = None,
+    batch_size: Annotated[int | None, Option(min=1, help="Texts of one forward pass.", show_default="32")] = None,
     max_tokens: Annotated[
-        int | None,
-        Option(help="Longer texts are cut, and counted in a note.", show_default="what the model allows"),
+        int | None, Option(help="Longer texts are cut, and counted in a note.", show_default="what the model allows")
     ] = None,
     dtype: Dtype = "auto",
     device: Device = "auto",
@@ -248,9 +232,7 @@ def embed(
         rows, width = write_vectors(out, blocks(), count)
     if embedder.cut:
         were = "was" if embedder.cut == 1 else "were"
-        say(
-            f"note: {embedder.cut:,} of {rows:,} texts {were} longer than {embedder.max_tokens} tokens, and cut there"
-        )
+        say(f"note: {embedder.cut:,} of {rows:,} texts {were} longer than {embedder.max_tokens} tokens, and cut there")
     pooled = {"cls": "[CLS]", "mean": "mean", "last": "last token"}[embedder.pooling]
     _say_written(rows, width, f"{pooled}, layer {embedder.layer.number} of {embedder.layer.last}", out)
 
@@ -267,12 +249,8 @@ def serve(
     key_file: Annotated[
         Path | None, Option(help="File with a key that every request must have.", show_default="no key")
     ] = None,
-    max_tokens: Annotated[
-        int, Option(min=1, max=2**20, help="Maximum number of tokens of an answer.")
-    ] = 2048,
-    queue: Annotated[
-        int, Option(min=1, max=10_000, help="Requests that are answered or wait at one time.")
-    ] = 32,
+    max_tokens: Annotated[int, Option(min=1, max=2**20, help="Maximum number of tokens of an answer.")] = 2048,
+    queue: Annotated[int, Option(min=1, max=10_000, help="Requests that are answered or wait at one time.")] = 32,
 ) -> None:
     """Answer OpenAI-compatible requests, with the handlers of transformers.
 

@@ -99,9 +99,7 @@ def _at_equal(kind: str, groups: dict[str, list[ComparedRun]], reference: str) -
             same_seeds = [each.seed for each in group] == [each.seed for each in groups[reference]]
             difference = estimate_over_seeds(losses[name], losses[reference], same_seeds)
         mid_schedule = any(spent[-1] > at for spent, _ in curves[name])
-        rows.append(
-            BudgetRow(name, float(losses[name].mean()), losses[name].tolist(), mid_schedule, difference)
-        )
+        rows.append(BudgetRow(name, float(losses[name].mean()), losses[name].tolist(), mid_schedule, difference))
     return Budget(kind, float(at), rows)
 
 

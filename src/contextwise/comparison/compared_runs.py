@@ -89,9 +89,7 @@ def open_compared(
         ConfigError: a source given twice, or several evaluations to choose from.
         DataError: a source has no evaluation (the message has the command that makes one).
     """
-    repeated = [
-        source for source, count in Counter(str(Path(s).resolve()) for s in sources).items() if count > 1
-    ]
+    repeated = [source for source, count in Counter(str(Path(s).resolve()) for s in sources).items() if count > 1]
     if repeated:
         raise ConfigError(f"{repeated[0]} is given twice; name each run once")
     chosen = results or _common(sources, label)
@@ -139,9 +137,7 @@ def _given_settings(result: Evaluation) -> str:
 
 def _resolved_settings(result: Evaluation) -> str:
     corpus, settings = result.summary["corpus"], result.summary["settings"]
-    return content_key(
-        measure=result.measure, data=[corpus["fingerprint"], corpus["split"]], settings=settings
-    )
+    return content_key(measure=result.measure, data=[corpus["fingerprint"], corpus["split"]], settings=settings)
 
 
 def _no_choice(
@@ -169,9 +165,7 @@ def _no_choice(
 def _evaluations(source: str) -> list[Evaluation]:
     results = [Result.open(source)] if is_result(source) else results_of_model(source, COMPARABLE)
     if results and results[0].measure not in COMPARABLE:
-        raise DataError(
-            f"{source} is a result of contextwise {results[0].measure}, which has no losses of documents"
-        )
+        raise DataError(f"{source} is a result of contextwise {results[0].measure}, which has no losses of documents")
     return [Evaluation(result.path, result.summary) for result in results]
 
 
@@ -190,9 +184,7 @@ def _compared(source: str, evaluation: Evaluation) -> ComparedRun:
     start = same.get("model", {}).get("pretrained")
     if start is not None:  # runs that continue one model's seeds are seeds of one recipe
         same["model"]["pretrained"] = _SEED_SUFFIX.sub("", str(start))
-    key = json.dumps(
-        [same, summary.get("corpus", {}).get("fingerprint"), condition], sort_keys=True, default=str
-    )
+    key = json.dumps([same, summary.get("corpus", {}).get("fingerprint"), condition], sort_keys=True, default=str)
     return ComparedRun(source, name + suffix, key, recipe.get("seed"), evaluation, run, summary)
 
 
@@ -208,15 +200,11 @@ def groups_of(runs: list[ComparedRun]) -> dict[str, list[ComparedRun]]:
         seeds = Counter(compared.seed for compared in group)
         if max(seeds.values()) > 1:
             twice = [compared.source for compared in group if seeds[compared.seed] > 1]
-            raise ConfigError(
-                f"{twice[0]} and {twice[1]} are the same recipe with the same seed; compare one of them"
-            )
+            raise ConfigError(f"{twice[0]} and {twice[1]} are the same recipe with the same seed; compare one of them")
         first = group[0]
         groups[first.name if names[first.name] == 1 else f"{first.name} ({Path(first.source).name})"] = group
     if len(groups) < len(by_key):
-        raise ConfigError(
-            "two of the runs have the same name and lie in folders of the same name; rename one folder"
-        )
+        raise ConfigError("two of the runs have the same name and lie in folders of the same name; rename one folder")
     return groups
 
 

@@ -126,9 +126,7 @@ class Comparison(Viewed):
         """The group that is significantly better than each of the others; None where one of the differences is a tie."""
         lowest = self.lowest
         won = [(each.group, each.reference) for each in self.differences if each.better == lowest.name]
-        return (
-            lowest if {name for pair in won for name in pair} == {each.name for each in self.groups} else None
-        )
+        return lowest if {name for pair in won for name in pair} == {each.name for each in self.groups} else None
 
     def loss_of(self, group: Group) -> Estimate:
         """The loss of a group in the comparison's unit."""
@@ -315,9 +313,7 @@ def _check_same_data(runs: list[ComparedRun], unit: str) -> list[str]:
         same_corpus = ours["fingerprint"] == theirs["fingerprint"]
         if not same_corpus and unit == "token" and ours["tokenizer_hash"] != theirs["tokenizer_hash"]:
             offer = "compare them in bits per byte (unit byte)" if same_text else "use one tokenizer for both"
-            raise DataError(
-                f"{pair} have different tokenizers, so their losses per token are not comparable; {offer}"
-            )
+            raise DataError(f"{pair} have different tokenizers, so their losses per token are not comparable; {offer}")
         if same_corpus and base["documents"] != other["documents"]:
             raise DataError(
                 f"{pair} were evaluated on {base['documents']} and {other['documents']} documents; "

@@ -42,9 +42,7 @@ class ComparedCurve:
             itself.
     """
 
-    def __init__(
-        self, curve: CurveResult, documents: list[int], first: "ComparedCurve | None" = None
-    ) -> None:
+    def __init__(self, curve: CurveResult, documents: list[int], first: "ComparedCurve | None" = None) -> None:
         limits = [(each["visible_from"], each["visible_to"]) for each in curve.bins]
         self.name, self.context = str(curve.summary["model"]), limits[-1][1]
         self._sums, self._tail = _sums(curve, documents), _tail(curve, documents)
@@ -57,9 +55,7 @@ class ComparedCurve:
         drawn = resampled_ratios(*self._sums[:, :, 1:]).min(axis=1)
         self.best, self._drawn = lowest_estimate(self.best, drawn, len(documents)), drawn
         self.best_from, self.best_to = limits[self._lowest - 1]
-        self.last_tenth = (
-            None if self._tail is None else ratios(self._tail[0], {"loss": self._tail[1]})["loss"]
-        )
+        self.last_tenth = None if self._tail is None else ratios(self._tail[0], {"loss": self._tail[1]})["loss"]
         self.average_difference: Estimate | None = None
         self.best_difference: Estimate | None = None
         self.last_tenth_difference: Estimate | None = None
@@ -70,9 +66,7 @@ class ComparedCurve:
             self.best_difference = lowest_estimate(fixed, drawn - first._drawn, len(documents))
             self.last_tenth_difference = self.tail_minus(first)
             shared = [bin for bin in limits if bin in first._column]
-            self.bin_differences = {
-                bin: self._minus(first, self._column[bin], first._column[bin]) for bin in shared
-            }
+            self.bin_differences = {bin: self._minus(first, self._column[bin], first._column[bin]) for bin in shared}
 
     def _minus(self, first: "ComparedCurve", own: int, other: int) -> Estimate:
         """The difference of two columns of the sums."""
@@ -93,9 +87,7 @@ class ComparedCurve:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values; the differences of the bins are counted in ``below``."""
-        values = {
-            name: value for name, value in vars(self).items() if name[0] != "_" and name != "bin_differences"
-        }
+        values = {name: value for name, value in vars(self).items() if name[0] != "_" and name != "bin_differences"}
         return as_json(values | {"below": self.below})
 
 
@@ -128,9 +120,7 @@ def _curve_of(source: str) -> CurveResult:
         return CurveResult.open(source, Curve.name)
     results = results_of_model(source, (Curve.name,))
     if not results:
-        raise DataError(
-            f"{source} has no curve yet; make one with: contextwise curve {source} --corpus CORPUS"
-        )
+        raise DataError(f"{source} has no curve yet; make one with: contextwise curve {source} --corpus CORPUS")
     if len(results) > 1:
         names = ", ".join(result.path.name for result in results[:4])
         raise ConfigError(f"{source} has several curves ({names}); give the folder of one")
@@ -150,9 +140,7 @@ def _sums(curve: CurveResult, documents: list[int]) -> np.ndarray:
     """Nats and targets of each document, in all bins together and in each bin: (2, D, 1 + K)."""
     table = curve.documents
     kept = np.isin(table["document"].to_numpy(), documents)
-    nats_DK, targets_DK = (
-        table[name].to_numpy()[kept].reshape(-1, len(curve.bins)) for name in ("nats", "targets")
-    )
+    nats_DK, targets_DK = (table[name].to_numpy()[kept].reshape(-1, len(curve.bins)) for name in ("nats", "targets"))
     return np.array([np.hstack([x.sum(1, keepdims=True), x]) for x in (nats_DK, targets_DK.astype(float))])
 
 

@@ -107,9 +107,7 @@ class Forgetting:
             if group.name != on_old.reference:
                 replay = _data(group.sources[0]).get("replay")
                 share, during = replay["share"] if replay else None, _validations(group)
-                self.changes.append(
-                    Change(group.name, share, forgotten[group.name], learned[group.name], during)
-                )
+                self.changes.append(Change(group.name, share, forgotten[group.name], learned[group.name], during))
         self.before, self.old, self.new = on_old.reference, on_old, on_new
         self.notes = [*_notes_on_starts(on_old), *dict.fromkeys([*on_old.notes, *on_new.notes])]
 
@@ -174,10 +172,7 @@ def _model_of(source: str) -> Path:
 def forgetting_tables(forgetting: Forgetting) -> RenderableType:
     """Losses before and after on both corpora, with what is significant; losses during training; notes."""
     parts: list[Any] = []
-    for comparison, name, meaning in (
-        (forgetting.old, "old", "forgetting"),
-        (forgetting.new, "new", "change"),
-    ):
+    for comparison, name, meaning in ((forgetting.old, "old", "forgetting"), (forgetting.new, "new", "change")):
         parts += [_domain_table(comparison, name, meaning, forgetting.changes)]
         parts += [*(f"{difference.verdict}." for difference in comparison.differences), ""]
     during = [change for change in forgetting.changes if change.during]

@@ -77,9 +77,7 @@ def sequence_limits(differences: np.ndarray, confidence: float = CONFIDENCE) -> 
     return mean + shift, half
 
 
-def document_half_width(
-    differences_SN: np.ndarray, tokens_N: np.ndarray, confidence: float = CONFIDENCE
-) -> float:
+def document_half_width(differences_SN: np.ndarray, tokens_N: np.ndarray, confidence: float = CONFIDENCE) -> float:
     """Half width of the t interval over documents, of the mean over seeds; infinite below six documents.
 
     Args:
@@ -225,9 +223,7 @@ def seeds_to_decide(
     return int(reached[0]) + 1 if len(reached) else None
 
 
-def least_difference(
-    deviation: float, seeds: int, confidence: float = CONFIDENCE, documents: float = 0.0
-) -> float:
+def least_difference(deviation: float, seeds: int, confidence: float = CONFIDENCE, documents: float = 0.0) -> float:
     """The smallest observed difference that would be decided after a number of seeds, nats per token."""
     half = float(half_widths(seeds, confidence)[-1])
     return math.hypot(half * deviation, documents) if math.isfinite(half) else math.inf

@@ -14,9 +14,7 @@ MID_SCHEDULE = (
     "down yet, which counts against it."
 )
 
-OWN_SPEED = (
-    "train tok/s: of each run by itself, with the machine's load at that time; not a measured difference."
-)
+OWN_SPEED = "train tok/s: of each run by itself, with the machine's load at that time; not a measured difference."
 
 
 def comparison_tables(comparison: Comparison) -> RenderableType:
@@ -95,10 +93,7 @@ def budget_tables(comparison: Comparison, series: Mapping[str, int] = {}) -> lis
 def _budget_table(budget: Budget, reference: str, series: Mapping[str, int]) -> Table:
     at = duration(budget.at) if budget.kind == "seconds" else f"{count(budget.at)} tokens"
     rows = [
-        Row(
-            [row.group, f"{row.loss:.4f}{'*' if row.mid_schedule else ' '}", row.difference],
-            series.get(row.group),
-        )
+        Row([row.group, f"{row.loss:.4f}{'*' if row.mid_schedule else ' '}", row.difference], series.get(row.group))
         for row in budget.rows
     ]
     difference = Column(f"minus {reference}", "difference", missing="")
@@ -125,9 +120,7 @@ def _losses(comparison: Comparison, lowest: Group) -> list[str]:
     opening = f"{lowest.name} has the lowest held-out loss, {loss:.4f} {comparison.unit}"
     sentences = [f"{opening}."]
     if significant:
-        basis = (
-            "documents and seeds" if any(len(each.seeds) > 1 for each in comparison.groups) else "documents"
-        )
+        basis = "documents and seeds" if any(len(each.seeds) > 1 for each in comparison.groups) else "documents"
         kind = "-".join(filter(None, [significant[0][0].difference.method, "intervals"]))
         # Differences and intervals without sign.
         gains = [

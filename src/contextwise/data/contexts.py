@@ -30,9 +30,7 @@ _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+
 class ContextSettings(Settings):
     """Names of the contexts of a sentence; their order has no effect on a model."""
 
-    columns: list[str] = Field(
-        [], description="metadata columns; 'meta.title' is the field title of the column meta"
-    )
+    columns: list[str] = Field([], description="metadata columns; 'meta.title' is the field title of the column meta")
     previous_sentence: bool = Field(
         False, description="the sentence before, of the same document, is a context as well"
     )
@@ -41,9 +39,7 @@ class ContextSettings(Settings):
     def _check(self) -> "ContextSettings":
         check_columns(self.columns)
         if PREVIOUS in self.columns:
-            raise ValueError(
-                f"{PREVIOUS!r} is not a column but the sentence before; set {PREVIOUS}: true instead"
-            )
+            raise ValueError(f"{PREVIOUS!r} is not a column but the sentence before; set {PREVIOUS}: true instead")
         if not self.types:
             raise ValueError(f"there is no context; name columns, or set {PREVIOUS}: true")
         return self

@@ -113,9 +113,7 @@ class DocumentLengths:
 def measure_lengths(corpus: "Corpus") -> DocumentLengths:
     """Measure the document lengths of a corpus's split; a :class:`DataError` if it has no tokens."""
     if not corpus.tokens:
-        raise DataError(
-            f"the split {corpus.split!r} of {corpus.path} has no tokens to measure; choose another split"
-        )
+        raise DataError(f"the split {corpus.split!r} of {corpus.path} has no tokens to measure; choose another split")
     return DocumentLengths(corpus.lengths)
 
 

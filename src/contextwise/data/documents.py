@@ -76,9 +76,7 @@ class SplitFractions:
     def __post_init__(self) -> None:
         for name, value in (("validation", self.validation), ("test", self.test)):
             if not 0 <= value < 1:
-                raise ConfigError(
-                    f"{name} is {value}, but must be a share of the documents from 0 to below 1"
-                )
+                raise ConfigError(f"{name} is {value}, but must be a share of the documents from 0 to below 1")
         if self.validation + self.test >= 1:
             raise ConfigError(
                 f"validation {self.validation} and test {self.test} leave no document for training; "
@@ -126,9 +124,7 @@ class Reading:
         """The same with a validation share that holds out enough documents (:meth:`SplitFractions.with_enough`)."""
         texts = islice(self.documents(Skipped()), COUNTED)
         digests = [text_digest(document.text.encode()) for document in texts]
-        return (
-            self if len(digests) == COUNTED else replace(self, fractions=self.fractions.with_enough(digests))
-        )
+        return self if len(digests) == COUNTED else replace(self, fractions=self.fractions.with_enough(digests))
 
     @property
     def done(self) -> float:
@@ -184,9 +180,7 @@ def read_documents(
     for record in records:
         if isinstance(record, BadRecord):
             if not skip_bad:
-                raise DataError(
-                    f"{record.where}: {record.why}; fix it, or set skip_bad to leave out such records"
-                )
+                raise DataError(f"{record.where}: {record.why}; fix it, or set skip_bad to leave out such records")
             skipped.bad += 1
             skipped.first_bad = skipped.first_bad or record
         elif not record.text or record.text.isspace():
@@ -270,9 +264,7 @@ def read_splits(given: Sequence[str]) -> tuple[list[str], list[str] | None]:
                 "and underscores; choose such a name (a file with an equals sign in its path begins with ./)"
             )
         if name in _RESERVED:
-            raise ConfigError(
-                f"no split can be called {name!r}, which the corpus uses itself; choose another name"
-            )
+            raise ConfigError(f"no split can be called {name!r}, which the corpus uses itself; choose another name")
         named.append((source, name))
     return [source for source, _ in named], [name for _, name in named]
 

@@ -103,9 +103,7 @@ def prepare_corpus(
     if reuse and is_corpus(out):
         return _open(out)
     _check_output(out, overwrite, given)
-    reading = Reading(
-        [open_source(name, limit) for name in given], names, text_field, fractions, limit, skip_bad
-    )
+    reading = Reading([open_source(name, limit) for name in given], names, text_field, fractions, limit, skip_bad)
     with exclusive(out, "the corpus", wait=True):
         if reuse and is_corpus(out):  # another process has prepared the corpus in the meantime
             return _open(out)
@@ -132,22 +130,16 @@ def _check_output(out: Path, overwrite: bool, sources: Sequence[str]) -> None:
     """Check that the output folder is empty or a corpus that may be replaced, apart from the sources."""
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         if not overwrite:
-            raise DataError(
-                f"{out} already exists; choose another folder, or set overwrite to replace a corpus"
-            )
+            raise DataError(f"{out} already exists; choose another folder, or set overwrite to replace a corpus")
         if not is_corpus(out):
-            raise DataError(
-                f"{out} is not a prepared corpus, so it is not overwritten; choose another folder"
-            )
+            raise DataError(f"{out} is not a prepared corpus, so it is not overwritten; choose another folder")
     target = out.resolve()
     for source in sources:
         path = Path(source.removeprefix("alpaca:")).expanduser().resolve()
         if path.is_dir() and (path in (target, *target.parents) or target in path.parents):
             raise DataError(f"{out} and the source {source} lie one in the other; choose a folder beside it")
         if overwrite and target in path.parents:
-            raise DataError(
-                f"the source {source} lies in {out}, which overwriting would remove; choose another folder"
-            )
+            raise DataError(f"the source {source} lies in {out}, which overwriting would remove; choose another folder")
 
 
 def _learn(reading: Reading, vocab_size: int) -> CorpusTokenizer:
@@ -170,9 +162,7 @@ def _learn(reading: Reading, vocab_size: int) -> CorpusTokenizer:
             "there is nothing to learn a tokenizer from"
         )
     if learned.vocab_size < vocab_size:
-        console.print(
-            f"note: the text is enough for {learned.vocab_size:,} tokens, not for train:{vocab_size}"
-        )
+        console.print(f"note: the text is enough for {learned.vocab_size:,} tokens, not for train:{vocab_size}")
     return learned
 
 
@@ -216,10 +206,7 @@ def _write_corpus(reading: Reading, tokenizer: CorpusTokenizer, folder: Path) ->
     shutil.rmtree(parts)
     write_json(folder / "dataset_dict.json", {"splits": list(splits)})
     sources = [source.description() for source in reading.sources]
-    shares: dict[str, float | None] = {
-        "validation": reading.fractions.validation,
-        "test": reading.fractions.test,
-    }
+    shares: dict[str, float | None] = {"validation": reading.fractions.validation, "test": reading.fractions.test}
     if reading.names is not None:
         sources = [{**about, "split": name} for about, name in zip(sources, reading.names, strict=True)]
         shares = dict.fromkeys(shares)
@@ -238,9 +225,7 @@ def _write_corpus(reading: Reading, tokenizer: CorpusTokenizer, folder: Path) ->
     }
 
 
-def _tokenize(
-    reading: Reading, tokenizer: CorpusTokenizer, writers: dict[str, SplitWriter], skipped: Skipped
-) -> None:
+def _tokenize(reading: Reading, tokenizer: CorpusTokenizer, writers: dict[str, SplitWriter], skipped: Skipped) -> None:
     """Read, tokenize and write every document; a text in two of the named splits is an error."""
     started, documents, size = time.perf_counter(), 0, 0
     split_of: dict[bytes, str] = {}  # only for named splits; about 120 bytes per document
@@ -291,16 +276,10 @@ def _report_small_splits(reading: Reading, writers: dict[str, SplitWriter]) -> N
                 )
             continue
         if reading.names is not None:
-            raise DataError(
-                f"the sources of the split {name!r} hold no document with text; leave that split out"
-            )
+            raise DataError(f"the sources of the split {name!r} hold no document with text; leave that split out")
         if name == "train" or getattr(reading.fractions, name):
             console.print(
                 f"warning: the text is so small that no document fell to the split {name!r}; it is left out"
-                + (
-                    ""
-                    if name == "train"
-                    else f"; --{name} with a larger share, or {name}=FILE, holds documents out"
-                ),
+                + ("" if name == "train" else f"; --{name} with a larger share, or {name}=FILE, holds documents out"),
                 markup=False,
             )

@@ -124,9 +124,7 @@ def vocabulary_to_learn(spec: str) -> int | None:
     if not (number.isascii() and number.isdigit()):
         raise ConfigError(f"tokenizer is {spec!r}, but train: takes a vocabulary size, such as train:4096")
     if len(number) > 7 or int(number) > LARGEST_VOCABULARY:
-        raise ConfigError(
-            f"tokenizer is {spec[:60]!r}, but a vocabulary has at most {LARGEST_VOCABULARY:,} tokens"
-        )
+        raise ConfigError(f"tokenizer is {spec[:60]!r}, but a vocabulary has at most {LARGEST_VOCABULARY:,} tokens")
     if int(number) < 257:
         raise ConfigError(
             f"tokenizer is {spec!r}, but a vocabulary needs at least 257 tokens: 256 bytes and end-of-text"
@@ -239,9 +237,7 @@ def _load_local(path: Path) -> Any:
             return _from_files(folder / "tokenizer.json")
         if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
             return _from_files(folder / "vocab.json", folder / "merges.txt")
-    raise DataError(
-        f"{path} holds no tokenizer: neither tokenizer.json nor vocab.json with merges.txt exists in it"
-    )
+    raise DataError(f"{path} holds no tokenizer: neither tokenizer.json nor vocab.json with merges.txt exists in it")
 
 
 def _from_files(file: Path, merges: Path | None = None) -> Any:

@@ -171,9 +171,7 @@ def read_with(model: PreTrainedModel, ids: Sequence[int], source: str, name: str
 
 
 @torch.no_grad()
-def attention_sums(
-    model: PreTrainedModel, input_ids: torch.Tensor
-) -> list[tuple[nn.Module | None, np.ndarray]]:
+def attention_sums(model: PreTrainedModel, input_ids: torch.Tensor) -> list[tuple[nn.Module | None, np.ndarray]]:
     """Attention weights of a model with eager attention, summed over the queries of ``input_ids`` (1, T).
 
     Returns:

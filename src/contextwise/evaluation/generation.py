@@ -78,9 +78,7 @@ def start_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
     return tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
 
 
-def encode_prompt(
-    tokenizer: PreTrainedTokenizerBase, prompt: str, starts_sentence: bool = False
-) -> torch.Tensor:
+def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str, starts_sentence: bool = False) -> torch.Tensor:
     """Encode a prompt as token ids (1, T); an empty prompt becomes the end-of-text token, after which documents begin.
 
     With ``starts_sentence`` that token precedes any prompt, as in the training of a sentence model.
@@ -192,8 +190,7 @@ def measure_generation(
                 advance(note=name)
     sizes = {"prompt_tokens": prompt, "new_tokens": new, "batch": 1}
     return {
-        name: {"ms_per_token": statistics.median(values), "repeats": values, **sizes}
-        for name, values in times.items()
+        name: {"ms_per_token": statistics.median(values), "repeats": values, **sizes} for name, values in times.items()
     }
 
 
@@ -216,9 +213,7 @@ def _wait(device: torch.device) -> None:
         torch.accelerator.synchronize(device)
 
 
-def time_runs(
-    runs: list[RunFolder], prompt_tokens: int = 32, new_tokens: int = 128, repeats: int = 3
-) -> None:
+def time_runs(runs: list[RunFolder], prompt_tokens: int = 32, new_tokens: int = 128, repeats: int = 3) -> None:
     """Time the generation of several trained runs against each other; writes ``evaluation/generation.json`` in each.
 
     Runs that were already measured together with these settings and weights are not measured again.

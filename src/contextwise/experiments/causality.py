@@ -30,11 +30,7 @@ def refuse_leak(recipe: Recipe, what: str) -> None:
     if key in _CHECKED:
         return
     measured = perturbations.measure_causality(starting_model(recipe, TrainingInputs.open(recipe).config))
-    leaks = [
-        measured[name]
-        for name in ("future tokens", "gradients")
-        if measured[name].outcome == perturbations.LEAK
-    ]
+    leaks = [measured[name] for name in ("future tokens", "gradients") if measured[name].outcome == perturbations.LEAK]
     if leaks:
         raise ConfigError(
             f"{what} leaks: later tokens change its earlier predictions, so its loss means nothing ({leaks[0].sentence})"

@@ -47,9 +47,7 @@ def demo_corpus(scale: DemoScale, path: Path) -> Corpus:
     if path.exists():
         corpus = Corpus.open(path, split="train")
     else:
-        corpus = prepare_corpus(
-            "stdlib", tokenizer, path, limit=scale.documents, validation=scale.held_out, reuse=True
-        )
+        corpus = prepare_corpus("stdlib", tokenizer, path, limit=scale.documents, validation=scale.held_out, reuse=True)
     manifest = corpus.manifest
     existing = (manifest["tokenizer"]["name"], manifest["limit"], manifest["split_shares"]["validation"])
     if existing != (tokenizer, scale.documents, scale.held_out):

@@ -33,9 +33,7 @@ WAIT_FOR_LOCK_SECONDS = 120.0
 class ExecutorSettings(Settings):
     """Where runs are trained. Changes no result."""
 
-    kind: Literal["local", "ray"] = Field(
-        "local", description="processes on this machine, or tasks of a Ray cluster"
-    )
+    kind: Literal["local", "ray"] = Field("local", description="processes on this machine, or tasks of a Ray cluster")
     jobs: int = Field(1, ge=1, description="runs at a time on this machine")
     threads: int | None = Field(
         None,
@@ -43,9 +41,7 @@ class ExecutorSettings(Settings):
         description="threads of each run; OMP_NUM_THREADS, else the cores shared out, if not given; on Ray its CPUs",
     )
     retries: int = Field(1, ge=0, description="how often a run that failed is tried again in one call")
-    address: str | None = Field(
-        None, description="of a Ray cluster; auto: the one that runs here; none: a new one"
-    )
+    address: str | None = Field(None, description="of a Ray cluster; auto: the one that runs here; none: a new one")
     cpus: float = Field(1, gt=0, description="CPUs that Ray reserves for a run")
     gpus: float = Field(0, ge=0, description="GPUs that Ray reserves for a run")
 
@@ -153,9 +149,7 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def train_run(
-    folder: str, run: str, trust_remote_code: bool = False, threads: int | None = None
-) -> tuple[int, str]:
+def train_run(folder: str, run: str, trust_remote_code: bool = False, threads: int | None = None) -> tuple[int, str]:
     """Train one run of the set in ``folder`` on the machine where this is called.
 
     For schedulers that start a function on some node: the training inherits their settings of GPUs, and of threads if none are
@@ -166,9 +160,7 @@ def train_run(
     """
     trust.remote_code = trust_remote_code
     if not (Path(folder) / "recipes" / f"{run}.yaml").exists():
-        reason = (
-            f"{os.uname().nodename} does not see {folder}; a sweep needs a file system that all nodes share"
-        )
+        reason = f"{os.uname().nodename} does not see {folder}; a sweep needs a file system that all nodes share"
         return INPUT_AT_FAULT, reason
     deadline = time.monotonic() + WAIT_FOR_LOCK_SECONDS
     while is_held(Path(folder) / "runs" / run, inside=True) and time.monotonic() < deadline:

@@ -165,9 +165,5 @@ def _end_with_this_process(processes: set[int]) -> "subprocess.Popen[bytes] | No
     names = []
     for process in processes:
         with contextlib.suppress(OSError):  # it has ended already
-            names.append(
-                f"{process}:{Path(f'/proc/{process}/stat').read_text().rpartition(')')[2].split()[19]}"
-            )
-    return subprocess.Popen(
-        [sys.executable, "-S", "-c", _WATCH, *names], stdin=subprocess.PIPE, start_new_session=True
-    )
+            names.append(f"{process}:{Path(f'/proc/{process}/stat').read_text().rpartition(')')[2].split()[19]}")
+    return subprocess.Popen([sys.executable, "-S", "-c", _WATCH, *names], stdin=subprocess.PIPE, start_new_session=True)

@@ -79,9 +79,7 @@ class Arm(Settings):
         None, description="in place of the shared recipe; of a model that exists, its size for plans"
     )
     seeds: list[int] | None = Field(None, min_length=1, description="in place of the set's")
-    model: str = Field(
-        "", description="a run, a folder of a model or a name on the Hub, which is used as it is"
-    )
+    model: str = Field("", description="a run, a folder of a model or a name on the Hub, which is used as it is")
 
     @model_validator(mode="before")
     @classmethod
@@ -388,8 +386,7 @@ class _Expansion:
             set_value(values, setting, value)
         values = with_identified_code(values)
         parents = {
-            setting: self._make(parent, seed, number, (*children, name))
-            for setting, parent in _named_parents(values)
+            setting: self._make(parent, seed, number, (*children, name)) for setting, parent in _named_parents(values)
         }
         for setting, parent in parents.items():
             set_value(values, setting, parent.source)

@@ -98,9 +98,7 @@ def schedule(folder: RunSetFolder, executor: Executor, retries: int, table: "Liv
     if failed:
         reasons = [state.failure.reason for state in folder.states() if state.failure]
         same = "" if len(set(reasons)) > 1 else f" ({reasons[0]})"
-        listed = (
-            f"contextwise sweep --status {folder.path} lists them, " * (folder.path / "sweep.yaml").exists()
-        )
+        listed = f"contextwise sweep --status {folder.path} lists them, " * (folder.path / "sweep.yaml").exists()
         raise TrainingError(
             f"{failed} of {total} runs failed{same}; {listed}their logs are in {folder.path / 'logs'}; run the same command "
             "again to retry them"
@@ -195,9 +193,7 @@ class LiveTable:
         done, total = self._done(), self.folder.flops
         pace = (done - self.done_before) / (time.monotonic() - self.begin)
         left = f", about {readable_time((total - done) / pace)} left" if pace > 0 and done < total else ""
-        return (
-            f"{len(shown)} run{'s' * (len(shown) != 1)}: {parts}; {done / total:.0%} of the work done{left}"
-        )
+        return f"{len(shown)} run{'s' * (len(shown) != 1)}: {parts}; {done / total:.0%} of the work done{left}"
 
 
 def state_table(states: Iterable[RunState], running: dict[str, float | None]) -> Table:

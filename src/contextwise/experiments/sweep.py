@@ -35,15 +35,7 @@ from contextwise.base.runs import RunFolder, differing_keys
 from contextwise.data.corpus import Corpus
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.folder import PlannedRun
-from contextwise.experiments.grid import (
-    GRID,
-    axis_points,
-    axis_settings,
-    content_id,
-    grid_points,
-    set_value,
-    size_name,
-)
+from contextwise.experiments.grid import GRID, axis_points, axis_settings, content_id, grid_points, set_value, size_name
 from contextwise.experiments.run_set import Run, RunSet, planned_run
 from contextwise.models.sizes import readable_count
 from contextwise.training.recipe import Recipe
@@ -80,9 +72,7 @@ class SweepRecipe(Settings):
     """A grid of training runs."""
 
     name: Name
-    base: dict[str, Any] = Field(
-        description="a recipe, or the path of a recipe file, relative to the sweep file"
-    )
+    base: dict[str, Any] = Field(description="a recipe, or the path of a recipe file, relative to the sweep file")
     grid: dict[str, list[Any]] = Field(description=GRID)
     learning_rate: LearningRateRule = Field(
         "size",
@@ -101,9 +91,7 @@ class SweepRecipe(Settings):
     @classmethod
     def _sweepable(cls, base: dict[str, Any]) -> dict[str, Any]:
         sections = {name: base.get(name) or {} for name in ("data", "model", "training")}
-        problems = [
-            f"{name} must be a mapping" for name, value in sections.items() if not isinstance(value, dict)
-        ]
+        problems = [f"{name} must be a mapping" for name, value in sections.items() if not isinstance(value, dict)]
         if not problems:
             training = sections["training"]
             schedule = training.get("schedule", "wsd")
@@ -118,9 +106,7 @@ class SweepRecipe(Settings):
                 if training.get(name)
             ]
             if sections["model"].get("pretrained") is not None:
-                problems.append(
-                    "model.pretrained is given, but a sweep trains each size from scratch; leave it out"
-                )
+                problems.append("model.pretrained is given, but a sweep trains each size from scratch; leave it out")
         if problems:
             raise ConfigError("; ".join(problems))
         return base
@@ -143,9 +129,7 @@ class SweepRecipe(Settings):
             seen |= set(settings)
         lengths = [name for name in LENGTHS if name in seen]
         if not problems and len(lengths) > 1:
-            problems.append(
-                f"{' and '.join(lengths)} are both axes; they set the same length, keep one of the two"
-            )
+            problems.append(f"{' and '.join(lengths)} are both axes; they set the same length, keep one of the two")
         if problems:
             raise ConfigError("; ".join(problems))
         return grid
@@ -271,9 +255,7 @@ class SweepRecipe(Settings):
         }
         return _with_training(recipe.model_copy(update={"name": run_name(recipe)}), **values)
 
-    def _of_length(
-        self, recipe: Recipe, axis: str, value: Any, step_costs: Mapping[str, float] | None
-    ) -> Recipe:
+    def _of_length(self, recipe: Recipe, axis: str, value: Any, step_costs: Mapping[str, float] | None) -> Recipe:
         """A recipe with the length that a value of an axis stands for.
 
         Raises:
@@ -391,9 +373,7 @@ def run_id(recipe: Recipe) -> str:
 
 
 def load_sweep(
-    sweep: str | Path,
-    overrides: Sequence[str] | Mapping[str, Any] | None = None,
-    output: str | Path | None = None,
+    sweep: str | Path, overrides: Sequence[str] | Mapping[str, Any] | None = None, output: str | Path | None = None
 ) -> SweepRecipe:
     """Read the recipe of a sweep.
 
@@ -413,12 +393,8 @@ def load_sweep(
     for key, value in settings_of(overrides or []):
         first, _, rest = key.partition(".")
         if first == "grid" and rest:  # an axis has dots in its name
-            others = (
-                set(LENGTHS) - {rest} if rest in LENGTHS else set()
-            )  # one length takes the place of another
-            data["grid"] = {k: v for k, v in (data.get("grid") or {}).items() if k not in others} | {
-                rest: value
-            }
+            others = set(LENGTHS) - {rest} if rest in LENGTHS else set()  # one length takes the place of another
+            data["grid"] = {k: v for k, v in (data.get("grid") or {}).items() if k not in others} | {rest: value}
         elif first in set(Recipe.model_fields) - set(SweepRecipe.model_fields):
             raise ConfigError(f"--set {key}: the runs' recipe is under base; write --set base.{key}={value}")
         else:
@@ -552,9 +528,7 @@ class Sweep(RunSet):
             allowed = {"recipes", RESOLVED}  # of a first call that was stopped early
             files = [file.name for file in self.path.iterdir()] if self.path.exists() else []
             if any(not name.startswith(".") and name not in allowed for name in files):
-                raise ConfigError(
-                    f"{self.path} is not empty and holds no sweep; choose another folder with --out"
-                )
+                raise ConfigError(f"{self.path} is not empty and holds no sweep; choose another folder with --out")
             return
         kept = Sweep.open(self.path)
         if kept.corpus != self.corpus:

@@ -58,9 +58,7 @@ class TransferSettings(Settings):
         [0.25, 0.5, 1.0, 2.0, 4.0], min_length=3, description="of the recipe's rates, ascending"
     )
     seeds: list[int] = Field([0, 1], min_length=2, description="intervals are over seeds")
-    to: int | None = Field(
-        None, ge=1, description="the width whose rate is asked for; by default twice the largest"
-    )
+    to: int | None = Field(None, ge=1, description="the width whose rate is asked for; by default twice the largest")
     steps: int = Field(10, ge=1, description="of the coordinate check")
     executor: ExecutorSettings = ExecutorSettings()
     output: str = Field("", description="folder of the runs; transfer/NAME if not given")
@@ -147,13 +145,8 @@ class Transfer:
         activations = [] if len(self.rows) == 1 else [self._activations]
         edges = [str(row.width) for row in self.rows if row.best is None]
         if self.slope is None or self.factor is None:
-            why = (
-                f"the lowest loss is at an edge of the factors at width {', '.join(edges)}; give more factors"
-            )
-            return [
-                *activations,
-                f"No rate follows: {why if edges else 'one width has no slope; give another'}.",
-            ]
+            why = f"the lowest loss is at an edge of the factors at width {', '.join(edges)}; give more factors"
+            return [*activations, f"No rate follows: {why if edges else 'one width has no slope; give another'}."]
         rates = " and ".join(f"{name} {rate * self.factor.value:.3g}" for name, rate in self.rates.items())
         return [
             *activations,
@@ -221,9 +214,7 @@ def recipe_at(settings: TransferSettings, width: int) -> Recipe:
     if not isinstance(recipe.model, SizedModel):
         raise ConfigError("a transfer needs a model of a named size (model.size), whose width can be changed")
     if recipe.model.kind != "decoder":
-        raise ConfigError(
-            f"a transfer needs a causal language model, and model.family is {recipe.model.family}"
-        )
+        raise ConfigError(f"a transfer needs a causal language model, and model.family is {recipe.model.family}")
     head = recipe.model.shape.width // recipe.model.shape.heads
     if width % head:
         raise ConfigError(
@@ -254,21 +245,17 @@ def coordinates(settings: TransferSettings) -> list[Coordinate]:
         for width in settings.widths:
             recipe = recipe_at(settings, width)
             by_seed = [
-                _sizes(recipe.model_copy(update={"seed": seed}), settings.steps, advance)
-                for seed in settings.seeds
+                _sizes(recipe.model_copy(update={"seed": seed}), settings.steps, advance) for seed in settings.seeds
             ]
             for name in by_seed[0]:
-                logs.setdefault(name, {})[width] = np.log(
-                    np.maximum([sizes[name] for sizes in by_seed], 1e-30)
-                ).mean(axis=0)
+                logs.setdefault(name, {})[width] = np.log(np.maximum([sizes[name] for sizes in by_seed], 1e-30)).mean(
+                    axis=0
+                )
     return [
         Coordinate(
             name,
             {width: float(np.exp(along[-1])) for width, along in by_width.items()},
-            [
-                _slope(settings.widths, [along[step] for along in by_width.values()])
-                for step in range(settings.steps)
-            ],
+            [_slope(settings.widths, [along[step] for along in by_width.values()]) for step in range(settings.steps)],
         )
         for name, by_width in logs.items()
     ]
@@ -407,10 +394,7 @@ def fitted(settings: TransferSettings, activations: list[Coordinate], losses_WFS
     recipe, to = settings.own_recipe, settings.to or 2 * settings.widths[-1]
     # NaN where the lowest loss is at an edge
     best_WS = np.array(
-        [
-            [best_factor(settings.factors, loss_F) or math.nan for loss_F in loss_FS.T]
-            for loss_FS in losses_WFS
-        ]
+        [[best_factor(settings.factors, loss_F) or math.nan for loss_F in loss_FS.T] for loss_FS in losses_WFS]
     )
     slope, factor = None, None
     if np.isfinite(best_WS).all() and len(settings.widths) > 1:

@@ -31,12 +31,7 @@ et al. 2022, "Reducing activation recomputation in large Transformer models", Se
 
 
 def backbone_config(
-    family: str,
-    size: ModelSize,
-    vocab_size: int,
-    context: int,
-    extra_layers: int = 0,
-    end_of_text: int | None = None,
+    family: str, size: ModelSize, vocab_size: int, context: int, extra_layers: int = 0, end_of_text: int | None = None
 ) -> PreTrainedConfig:
     """Build a stock transformers configuration, without dropout (pretraining sees each token about once).
 
@@ -188,9 +183,7 @@ def initialize_by_name(model: PreTrainedModel, seed: int) -> None:
     def visit(module: nn.Module, owner: PreTrainedModel, name: str) -> None:
         owner = module if isinstance(module, PreTrainedModel) else owner
         for child_name, child in module.named_children():
-            if isinstance(
-                child, PreTrainedModel
-            ):  # the stock model of a composition, or a base model below its head
+            if isinstance(child, PreTrainedModel):  # the stock model of a composition, or a base model below its head
                 child_name = ""
             elif child is owner.get_output_embeddings():
                 child_name = "head"

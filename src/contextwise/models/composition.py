@@ -42,8 +42,7 @@ def check_whole(low: int, whose: str = "", **values: Any) -> None:
 def _of_backbone(name: str) -> Any:
     """A property of a composed configuration that is read from its backbone's, and set there."""
     return property(
-        lambda self: getattr(self.backbone_config, name),
-        lambda self, value: setattr(self.backbone_config, name, value),
+        lambda self: getattr(self.backbone_config, name), lambda self, value: setattr(self.backbone_config, name, value)
     )
 
 
@@ -59,9 +58,7 @@ class ComposedConfig(PreTrainedConfig):
     max_position_embeddings = _of_backbone("max_position_embeddings")
     use_cache = _of_backbone("use_cache")
 
-    def _take_backbone(
-        self, backbone_config: PreTrainedConfig | dict[str, Any] | None, kwargs: dict[str, Any]
-    ) -> None:
+    def _take_backbone(self, backbone_config: PreTrainedConfig | dict[str, Any] | None, kwargs: dict[str, Any]) -> None:
         """Set the backbone's configuration, and copy its special tokens and tied embeddings."""
         self.backbone_config = as_config(backbone_config)
         for name in ("bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings"):
@@ -160,9 +157,7 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
     ) -> CausalLMOutputWithPast:
         """Compute loss and logits from the outputs of :meth:`base_outputs` and the arguments of ``loss_and_logits``."""
         hidden_BTD, head = base.last_hidden_state, self.get_output_embeddings()
-        loss, logits = loss_and_logits(
-            hidden_BTD, head, targets, logits_to_keep, items=items, training=self.training
-        )
+        loss, logits = loss_and_logits(hidden_BTD, head, targets, logits_to_keep, items=items, training=self.training)
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
@@ -215,15 +210,11 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
         return replace(out, past_key_values=kept, hidden_states=states, attentions=attentions)
 
     @capture_outputs(tie_last_hidden_states=False)
-    def _recorded(
-        self, output_hidden_states: Any = None, output_attentions: Any = None, **inputs: Any
-    ) -> Any:
+    def _recorded(self, output_hidden_states: Any = None, output_attentions: Any = None, **inputs: Any) -> Any:
         """The base outputs, to which transformers adds the outputs of the modules that it watches."""
         for name, wanted in (("hidden_states", output_hidden_states), ("attentions", output_attentions)):
             if wanted and name not in self._can_record_outputs:
-                raise ConfigError(
-                    f"a {self.config.model_type} model returns no {name}; leave out output_{name}"
-                )
+                raise ConfigError(f"a {self.config.model_type} model returns no {name}; leave out output_{name}")
         return self._base_outputs(**inputs)
 
     def _base_outputs(self, scored: bool = False, **inputs: Any) -> Any:
@@ -333,9 +324,7 @@ class ComposedForCausalLM(CausalLanguageModel):
         if position_ids is None:
             assert attention_mask is not None
             if attention_mask.dim() != 2:
-                raise ConfigError(
-                    "an attention_mask that is not of shape (batch, length) needs position_ids too"
-                )
+                raise ConfigError("an attention_mask that is not of shape (batch, length) needs position_ids too")
             position_ids = (attention_mask.long().cumsum(1) - 1).clamp(min=0)[:, -length:]
         if readable_without_sync(position_ids):
             self._check_length(int(position_ids.max()) + 1)

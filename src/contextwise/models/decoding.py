@@ -43,11 +43,7 @@ LEAST_TOKENS = 8
 UNCHANGED = ("contiguous", "dropout", "expand", "float", "reshape", "to")
 """Functions that return their input itself where they have nothing to do."""
 
-READS = (
-    torch.ops.aten._local_scalar_dense.default,
-    torch.ops.aten.equal.default,
-    torch.ops.aten.nonzero.default,
-)
+READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default, torch.ops.aten.nonzero.default)
 
 
 class Reads(TorchDispatchMode):
@@ -94,11 +90,7 @@ class Recorder(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
-        if (
-            isinstance(result, Tensor)
-            and any(result is x for x in args[:1])
-            and function.__name__ in UNCHANGED
-        ):
+        if isinstance(result, Tensor) and any(result is x for x in args[:1]) and function.__name__ in UNCHANGED:
             return result
         parts = list(result) if isinstance(result, tuple | list) else [result]
         if any(isinstance(x, Tensor) for x in parts) or function is Tensor.__setitem__:
@@ -132,9 +124,7 @@ class StaticDecoding:
         self.token_B1 = input_ids[:, -1:].clone()
         self.position_B1 = real_BT.sum(1, keepdim=True)
         self.index_1 = torch.full((1,), length, device=input_ids.device)
-        self.mask_B11S = torch.full(
-            (rows, 1, 1, capacity), -torch.inf, dtype=model.dtype, device=input_ids.device
-        )
+        self.mask_B11S = torch.full((rows, 1, 1, capacity), -torch.inf, dtype=model.dtype, device=input_ids.device)
         self.mask_B11S[:, 0, 0, :length].masked_fill_(real_BT.bool(), 0.0)
         pathway = context_pathway(model)
         self.chunk_size = None if pathway is None else pathway.chunk_size
@@ -194,9 +184,7 @@ def can_record(model: Any) -> bool:
     return not model.training and adapter(config) is not None and takes_masks(model.config) and not dynamic
 
 
-def generate(
-    model: PreTrainedModel, input_ids: Tensor, *, streamer: BaseStreamer | None = None, **options: Any
-) -> Any:
+def generate(model: PreTrainedModel, input_ids: Tensor, *, streamer: BaseStreamer | None = None, **options: Any) -> Any:
     """Generate as ``model.generate(input_ids, streamer=streamer, **options)`` does, greedily or by sampling, in less time.
 
     The tokens are those of ``model.generate()``, except where rounding decides between two tokens: the sums of attention run

@@ -121,9 +121,7 @@ class Layer:
     def __call__(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Hidden states (B, T, D) of right-padded tokens (B, T); the states at padding are meaningless."""
         inputs: dict[str, Any] = {"input_ids": input_ids}
-        if (
-            self.blocks is None
-        ):  # in ours, which are causal, right padding does not affect the tokens before it
+        if self.blocks is None:  # in ours, which are causal, right padding does not affect the tokens before it
             inputs["attention_mask"] = attention_mask
         if self.number < self.last:
             return self.model.base_model(**inputs, output_hidden_states=True).hidden_states[self.number]
@@ -319,9 +317,7 @@ class Embedder:
         return vectors_BD.cpu().numpy()
 
 
-def embed_texts(
-    model: Any, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], **options: Any
-) -> np.ndarray:
+def embed_texts(model: Any, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], **options: Any) -> np.ndarray:
     """Embed texts as vectors, (N, D) float32, in order; ``options`` are the keywords of :class:`Embedder`.
 
     Raises:

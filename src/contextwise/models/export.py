@@ -25,16 +25,10 @@ PACKAGE = "contextwise"
 SHARED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.md", "LICENSE*", "NOTICE*")
 """Files of a model that an export holds: no code, nothing that would have to be unpickled."""
 CONFIGS = ("config.json", "generation_config.json", "tokenizer_config.json")
-POOLING_MODES = {
-    "cls": "pooling_mode_cls_token",
-    "mean": "pooling_mode_mean_tokens",
-    "last": "pooling_mode_lasttoken",
-}
+POOLING_MODES = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "last": "pooling_mode_lasttoken"}
 
 
-def export_model_folder(
-    source: str | Path, out: Path, standalone: bool = False, card: str | None = None
-) -> Path:
+def export_model_folder(source: str | Path, out: Path, standalone: bool = False, card: str | None = None) -> Path:
     """Copy a model's folder: weights, configuration, tokenizer and texts, optionally with the code of Contextwise.
 
     Other files, such as Python code and pickles of a stranger's model, stay behind; so do folders of this machine.
@@ -67,9 +61,7 @@ def export_model_folder(
             if file.name in (*files, MANIFEST) or not file.is_file():
                 continue
             if not (_may_be_shared(file, folder) or (variant and file.name == Path(variant).name)):
-                say(
-                    f"note: {file.name} is left out: an export holds weights, configuration, tokenizer and texts"
-                )
+                say(f"note: {file.name} is left out: an export holds weights, configuration, tokenizer and texts")
                 continue
             content = read_json(file, "the configuration") if file.name in CONFIGS else {}
             if (shared := _shared(content)) != content:

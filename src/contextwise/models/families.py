@@ -68,13 +68,7 @@ class Family:
             return self.rotary(backbone, c_BKD, first_BK)
 
     def run(
-        self,
-        block: nn.Module,
-        h_BTD: Tensor,
-        mask: Any,
-        rotary: Rotary | None,
-        cache: Cache | None,
-        **kwargs: Any,
+        self, block: nn.Module, h_BTD: Tensor, mask: Any, rotary: Rotary | None, cache: Cache | None, **kwargs: Any
     ) -> Tensor:
         """Run one block."""
         if rotary is not None:
@@ -101,9 +95,7 @@ class Family:
             layers: run this many of the blocks; None: all.
         """
         if positions_BT is None:
-            positions_BT = torch.arange(embeds_BTD.shape[1], device=embeds_BTD.device).expand(
-                embeds_BTD.shape[:2]
-            )
+            positions_BT = torch.arange(embeds_BTD.shape[1], device=embeds_BTD.device).expand(embeds_BTD.shape[:2])
         h_BTD = self.embed(backbone, embeds_BTD, positions_BT)
         rotary = self.rotary(backbone, h_BTD, positions_BT)
         for i, block in enumerate(self.blocks(backbone)[:layers]):

@@ -132,9 +132,7 @@ def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
     return classes[type(config)]
 
 
-def load_model(
-    path_or_name: str | Path, dtype: torch.dtype | None = None, device: Device = None
-) -> PreTrainedModel:
+def load_model(path_or_name: str | Path, dtype: torch.dtype | None = None, device: Device = None) -> PreTrainedModel:
     """Load a causal language model for inference.
 
     Args:
@@ -163,11 +161,7 @@ def load_generating_model(
 
 
 def load_as(
-    loader: Any,
-    what: str,
-    path_or_name: str | Path,
-    dtype: torch.dtype | None = None,
-    device: Device = None,
+    loader: Any, what: str, path_or_name: str | Path, dtype: torch.dtype | None = None, device: Device = None
 ) -> Any:
     """Load a model with a class that has ``from_pretrained``; ``what`` names the type of model in errors.
 
@@ -198,9 +192,7 @@ def load_without_heads(
     parts = {name for name, _ in model.base_model.named_children()} - set(unused)
 
     def of_backbone(names: list[str]) -> list[str]:
-        return [
-            name for name in names if name.removeprefix(f"{model.base_model_prefix}.").split(".")[0] in parts
-        ]
+        return [name for name in names if name.removeprefix(f"{model.base_model_prefix}.").split(".")[0] in parts]
 
     _check_complete(path_or_name, of_backbone(missing), of_backbone(unexpected))
     return model, missing
@@ -242,11 +234,7 @@ def _loaded(
 def _check_finite(model: PreTrainedModel, source: str | Path) -> None:
     """Raise a CheckpointError if a weight is not a finite number."""
     for name, weight in model.named_parameters():
-        if (
-            weight.is_floating_point()
-            and weight.numel()
-            and not torch.stack(weight.aminmax()).isfinite().all()
-        ):
+        if weight.is_floating_point() and weight.numel() and not torch.stack(weight.aminmax()).isfinite().all():
             raise CheckpointError(
                 f"the weights {name} of {source} hold numbers that are not finite; train or download it again"
             )

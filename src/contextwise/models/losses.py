@@ -174,9 +174,7 @@ def has_plain_head(model: PreTrainedModel) -> bool:
             expected = model(input_ids=probe, use_cache=False).logits
             try:
                 logits = head(final_hidden_states(model, input_ids=probe))
-                same = logits.shape == expected.shape and torch.allclose(
-                    logits, expected, atol=1e-3, rtol=1e-3
-                )
+                same = logits.shape == expected.shape and torch.allclose(logits, expected, atol=1e-3, rtol=1e-3)
             except (AttributeError, TypeError):
                 same = False
         _plain_heads[model] = same
@@ -225,7 +223,5 @@ def token_losses(
     rows = rows_at_once(model.config.get_text_config().vocab_size, flat.device)
     losses = torch.zeros(flat.shape, dtype=torch.float32, device=flat.device)
     for piece in counted.split(rows):
-        losses[piece] = nn.functional.cross_entropy(
-            head(hidden[piece]).float(), flat[piece], reduction="none"
-        )
+        losses[piece] = nn.functional.cross_entropy(head(hidden[piece]).float(), flat[piece], reduction="none")
     return losses.view(targets.shape)

@@ -64,9 +64,7 @@ class _WithPrefix:
             return super().generate(inputs, *args, **options)  # type: ignore[misc]
         given = options.pop("input_ids", None) if inputs is None else inputs
         if given is None:
-            raise ConfigError(
-                "a model with a form of prompts needs token ids; give input_ids, without inputs_embeds"
-            )
+            raise ConfigError("a model with a form of prompts needs token ids; give input_ids, without inputs_embeds")
         if options.get("max_length") is not None:
             options["max_length"] += form.tokens
         ids, mask = in_form(given, options.pop("attention_mask", None), form)

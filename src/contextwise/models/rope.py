@@ -87,11 +87,7 @@ def _reset_length(module: Any, *_: Any) -> None:
 
 
 def extend_positions(
-    model: PreTrainedModel,
-    length: int,
-    rope: Rope = "none",
-    factor: float | None = None,
-    trained: int | None = None,
+    model: PreTrainedModel, length: int, rope: Rope = "none", factor: float | None = None, trained: int | None = None
 ) -> float | None:
     """Extend a model's positions in place to windows of ``length`` tokens, beyond its trained length, for inference.
 
@@ -136,13 +132,7 @@ def extend_positions(
 
 
 def extend_config(
-    config: Any,
-    context: int,
-    rope: Growth,
-    factor: float | None,
-    base: float | None,
-    trained: int,
-    source: str,
+    config: Any, context: int, rope: Growth, factor: float | None, base: float | None, trained: int, source: str
 ) -> None:
     """Change a configuration in place, for training on with ``context`` tokens: the frequencies, and the positions.
 
@@ -175,9 +165,7 @@ def extend_config(
             f"the positions of {source} are extended already (rope_type {kind!r} in its configuration); set model.rope to "
             f"{kind}, or start from the model before it"
         )
-    first = parameters.get("original_max_position_embeddings") or round(
-        trained / parameters.get("factor", 1.0)
-    )
+    first = parameters.get("original_max_position_embeddings") or round(trained / parameters.get("factor", 1.0))
     stretch = context / first if factor is None else factor
     if rope in ("linear", "yarn"):
         parameters |= {"rope_type": rope, "factor": stretch}

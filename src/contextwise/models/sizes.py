@@ -36,9 +36,7 @@ class PublishedTraining:
 
 # ContextLM, Section 7.1: windows, AdamW's betas, clipping and warm-up; Table 7: "0.5M", interpreted as 512 windows of
 # 1024 tokens, and "9B". Neither the decay of the learning rate nor weight decay is given.
-GPT2_TRAINING = PublishedTraining(
-    context=1024, tokens_per_step=512 * 1024, tokens=9_000_000_000, warmup_steps=1000
-)
+GPT2_TRAINING = PublishedTraining(context=1024, tokens_per_step=512 * 1024, tokens=9_000_000_000, warmup_steps=1000)
 
 # ContextLM, Section 3.1: windows of 2048 tokens, "following the original Pythia ... training configuration"; Table 8: "2M" and
 # "300B". The rest is from Pythia's configuration files (EleutherAI/pythia, models/160M/pythia-160m.yml and similar):

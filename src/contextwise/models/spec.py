@@ -212,9 +212,7 @@ class EncoderSpec(ModelSpec):
         out = model.base_model(input_ids=batch["input_ids"], attention_mask=mask, **inputs)
         head = model.cls.predictions
         labels, labelled = batch["labels"], batch.get("labelled")
-        losses = labelled_losses(
-            out.last_hidden_state, labels, head.decoder, head.transform, labelled=labelled
-        )
+        losses = labelled_losses(out.last_hidden_state, labels, head.decoder, head.transform, labelled=labelled)
         if "pair_label" not in batch:
             return losses
         logits, label = model.cls.seq_relationship(out.pooler_output).float(), batch["pair_label"]
@@ -261,11 +259,9 @@ def pretraining_class(config: PreTrainedConfig) -> Any:
     kind = kind_of(config)
     if kind == "encoder" and config.architectures:
         return getattr(transformers, config.architectures[0])
-    return {
-        "encoder": AutoModelForMaskedLM,
-        "decoder": AutoModelForCausalLM,
-        "encoder-decoder": AutoModelForSeq2SeqLM,
-    }[kind]
+    return {"encoder": AutoModelForMaskedLM, "decoder": AutoModelForCausalLM, "encoder-decoder": AutoModelForSeq2SeqLM}[
+        kind
+    ]
 
 
 _SPECS: dict[type[PreTrainedConfig], ModelSpec] = {}
@@ -337,9 +333,7 @@ def training_flops_per_token(config: PreTrainedConfig, context: int) -> float:
     return training_flops_per_example(config, context) / context + training_flops_per_target(config)
 
 
-def training_flops_per_example(
-    config: PreTrainedConfig, inputs: int, outputs: int = 0, trained: Parts = None
-) -> float:
+def training_flops_per_example(config: PreTrainedConfig, inputs: int, outputs: int = 0, trained: Parts = None) -> float:
     """Operations per example without the vocabulary head; see :meth:`ModelSpec.flops_per_example`."""
     return spec_of(config).flops_per_example(meta_model(config), inputs, outputs, trained)
 

@@ -83,9 +83,7 @@ def check_tokenizer(source: str, vocabulary: int, corpus: Corpus) -> None:
     """
     fix = f"prepare a corpus with the tokenizer of {model_folder(source)}"
     if len({corpus_tokenizer_hash(corpus.path), model_tokenizer_hash(source)} - {None}) > 1:
-        raise DataError(
-            f"the corpus {corpus.path} was prepared with another tokenizer than that of {source}; {fix}"
-        )
+        raise DataError(f"the corpus {corpus.path} was prepared with another tokenizer than that of {source}; {fix}")
     if corpus.vocab_size is not None and corpus.vocab_size > vocabulary:
         raise DataError(
             f"the corpus {corpus.path} has a vocabulary of {corpus.vocab_size} tokens, "

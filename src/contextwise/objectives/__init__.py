@@ -17,16 +17,6 @@ from contextwise.objectives.objective import (
 from contextwise.objectives.spans import UL2, SpanCorruption
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary, add_special_tokens
 
-__all__ = [
-    "NO_LOSS",
-    "UL2",
-    "AnyObjective",
-    "Causal",
-    "Cut",
-    "ExampleStream",
-    "Examples",
-    "Infilling",
-    "Instruction",
-]
+__all__ = ["NO_LOSS", "UL2", "AnyObjective", "Causal", "Cut", "ExampleStream", "Examples", "Infilling", "Instruction"]
 __all__ += ["MixtureStream", "Objective", "SingleObjective", "SpanCorruption", "SpecialToken", "Vocabulary"]
 __all__ += ["add_special_tokens", "build_objective"]

@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from contextwise.objectives.kind import Kind, PromptForm
-from contextwise.objectives.objective import (
-    NO_LOSS,
-    Cut,
-    Examples,
-    SingleObjective,
-    WindowExamples,
-    generator,
-)
+from contextwise.objectives.objective import NO_LOSS, Cut, Examples, SingleObjective, WindowExamples, generator
 from contextwise.objectives.vocabulary import Vocabulary
 
 if TYPE_CHECKING:

@@ -123,16 +123,8 @@ class Arrangement:
 class InfillingExamples(Examples):
     """Windows over the documents of an epoch, of which a share is rewritten."""
 
-    def __init__(
-        self, settings: Infilling, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary
-    ) -> None:
-        self.settings, self.corpus, self.cut, self.seed, self.vocabulary = (
-            settings,
-            corpus,
-            cut,
-            seed,
-            vocabulary,
-        )
+    def __init__(self, settings: Infilling, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> None:
+        self.settings, self.corpus, self.cut, self.seed, self.vocabulary = (settings, corpus, cut, seed, vocabulary)
         self.arrangement = settings.arrangement(vocabulary)
         self.pieces = Characters(vocabulary, corpus) if settings.split == "character" else None
         self._epoch = -1

@@ -57,9 +57,7 @@ class InstructionExamples(Examples):
         self.left_out = int((~kept).sum())
         source = f"the split {corpus.split!r} of {corpus.path}"
         if not len(self.documents):
-            raise DataError(
-                f"no response of {source} begins within {context} tokens; choose a larger data.context"
-            )
+            raise DataError(f"no response of {source} begins within {context} tokens; choose a larger data.context")
         if self.truncated or self.left_out:
             say(
                 f"note: of {len(kept):,} instructions in {source}, {self.truncated:,} are cut off at {context} tokens and "

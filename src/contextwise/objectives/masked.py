@@ -28,14 +28,7 @@ from pydantic import Field, model_validator
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.objectives.kind import Kind
-from contextwise.objectives.objective import (
-    NO_LOSS,
-    Cut,
-    Examples,
-    SingleObjective,
-    WindowExamples,
-    generator,
-)
+from contextwise.objectives.objective import NO_LOSS, Cut, Examples, SingleObjective, WindowExamples, generator
 from contextwise.objectives.text import SentenceIndex, TokenText
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
 
@@ -196,9 +189,7 @@ class PairExamples(Examples):
             token after them, and the tokens that are wanted of each segment.
     """
 
-    def __init__(
-        self, sentences: SentenceIndex, masking: Masking, special: list[int], context: int, seed: int
-    ) -> None:
+    def __init__(self, sentences: SentenceIndex, masking: Masking, special: list[int], context: int, seed: int) -> None:
         self.sentences, self.masking, self.settings = sentences, masking, masking.settings
         self.cls, self.sep, self.pad = special
         self.context, self.seed = context, seed

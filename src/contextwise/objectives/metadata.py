@@ -41,9 +41,7 @@ class MetadataSettings(Settings):
     form: Literal["prepend", "append"] = Field(
         "prepend", description="before the text and without a loss, or after it and predicted"
     )
-    share: float = Field(
-        1.0, gt=0, le=1, description="share of the documents with metadata, drawn in each epoch"
-    )
+    share: float = Field(1.0, gt=0, le=1, description="share of the documents with metadata, drawn in each epoch")
     cooldown: float = Field(0.1, ge=0, lt=1, description="share of the run, its end, without metadata")
 
     @field_validator("columns")
@@ -64,9 +62,7 @@ class MetadataTexts:
         DataError: a column does not exist, or holds objects.
     """
 
-    def __init__(
-        self, corpus: Corpus, columns: list[str], form: Literal["prepend", "append"], most: int
-    ) -> None:
+    def __init__(self, corpus: Corpus, columns: list[str], form: Literal["prepend", "append"], most: int) -> None:
         tokenizer = corpus.tokenizer()
         if tokenizer is None:
             raise ConfigError(
@@ -90,11 +86,7 @@ class MetadataTexts:
     def of(self, document: int) -> np.ndarray:
         """Token ids of a document's metadata, (tokens,) int64."""
         text = self.text(document)
-        ids = (
-            self._tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids
-            if text
-            else []
-        )
+        ids = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids if text else []
         return np.array(ids[: self.most], dtype=np.int64)
 
 
@@ -138,17 +130,10 @@ class MetadataExamples(Examples):
                 first = filled + len(separator)
                 predicted[first : first + len(metadata)] = False
             filled, document, offset = stop, document + 1, 0
-        tokens[filled:], positions[filled:] = (
-            windows.separator,
-            0,
-        )  # the stream ends with one end-of-text token
+        tokens[filled:], positions[filled:] = (windows.separator, 0)  # the stream ends with one end-of-text token
         predicted[filled + 1 :] = False
         windows.check_ids(tokens)
-        item = {
-            "input_ids": tokens[:-1],
-            "labels": np.where(predicted[1:], tokens[1:], NO_LOSS),
-            "window": index,
-        }
+        item = {"input_ids": tokens[:-1], "labels": np.where(predicted[1:], tokens[1:], NO_LOSS), "window": index}
         return item | ({"position_ids": positions[:-1]} if windows.separate_documents else {})
 
 
@@ -160,9 +145,7 @@ class MetadataStream:
         cooldown: the first item without metadata.
     """
 
-    def __init__(
-        self, plain: ExampleStream, texts: MetadataTexts, share: float, seed: int, cooldown: int
-    ) -> None:
+    def __init__(self, plain: ExampleStream, texts: MetadataTexts, share: float, seed: int, cooldown: int) -> None:
         assert isinstance(plain.examples, WindowExamples)
         self.plain, self.cooldown = plain, cooldown
         self.examples = MetadataExamples(plain.examples, texts, share, seed)

@@ -80,9 +80,7 @@ class Mixture(Objective):
         forms = [single.prompt_form(vocabulary) for single in self.singles]
         return None if None in forms else forms[0]
 
-    def stream(
-        self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary, length: int
-    ) -> MixtureStream:
+    def stream(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary, length: int) -> MixtureStream:
         streams = [
             part.objective.stream(corpus, cut, seed, vocabulary, length, salt=(1 + number,))
             for number, part in enumerate(self.parts)

@@ -139,9 +139,7 @@ class Objective(Settings, ABC):
             cls.registered[name] = cls
 
     @classmethod
-    def __get_pydantic_json_schema__(
-        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         schema = super().__get_pydantic_json_schema__(core_schema, handler)
         if not inspect.isabstract(cls):
             return schema
@@ -196,13 +194,7 @@ class SingleObjective(Objective):
         """The examples of a corpus; raises what :meth:`stream` does."""
 
     def stream(
-        self,
-        corpus: Corpus,
-        cut: Cut,
-        seed: int,
-        vocabulary: Vocabulary,
-        length: int,
-        salt: tuple[int, ...] = (),
+        self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary, length: int, salt: tuple[int, ...] = ()
     ) -> ExampleStream:
         """The ``length`` examples of a run; ``salt`` as for :class:`ExampleStream`."""
         return ExampleStream(self.examples(corpus, cut, seed, vocabulary), seed, length, salt)

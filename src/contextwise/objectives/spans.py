@@ -22,14 +22,7 @@ from pydantic import Field, model_validator
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.objectives.kind import Kind, PromptForm
-from contextwise.objectives.objective import (
-    NO_LOSS,
-    Cut,
-    Examples,
-    SingleObjective,
-    WindowExamples,
-    generator,
-)
+from contextwise.objectives.objective import NO_LOSS, Cut, Examples, SingleObjective, WindowExamples, generator
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary, check_ids
 
 if TYPE_CHECKING:
@@ -69,9 +62,7 @@ class SpanCorruption(SingleObjective):
 class SpanExamples(WindowExamples):
     """Windows with spans drawn anew in each epoch: ``input_ids`` (context,), ``labels`` of a fixed length, no padding."""
 
-    def __init__(
-        self, settings: SpanCorruption, windows: Windows, corruption: Corruption, end: int, seed: int
-    ) -> None:
+    def __init__(self, settings: SpanCorruption, windows: Windows, corruption: Corruption, end: int, seed: int) -> None:
         super().__init__(windows, seed)
         self.settings, self.corruption, self.end = settings, corruption, end
 
@@ -153,9 +144,7 @@ def longest(size: Callable[[int], int], room: int) -> int:
 def check_spans(name: str, length: int, mean_span: float, spans: int, context: int, sentinels: int) -> None:
     """Raise ConfigError if spans do not fit the window, or there are more of them than sentinels."""
     if length == 0:
-        raise ConfigError(
-            f"data.context is {context}, too short for a window of the objective {name!r}; lengthen it"
-        )
+        raise ConfigError(f"data.context is {context}, too short for a window of the objective {name!r}; lengthen it")
     if mean_span >= length:
         raise ConfigError(
             f"the objective {name!r} has spans of {mean_span:g} tokens on average, but windows of {length} tokens; "
@@ -250,14 +239,10 @@ class UL2(SingleObjective):
 
     name: Literal["ul2"] = "ul2"
     model: Literal["encoder-decoder", "decoder"] = "encoder-decoder"
-    denoisers: list[Denoiser] = Field(
-        default_factory=lambda: [d.model_copy() for d in PUBLISHED], min_length=1
-    )
+    denoisers: list[Denoiser] = Field(default_factory=lambda: [d.model_copy() for d in PUBLISHED], min_length=1)
     modes: ModeTokens = Field(default_factory=ModeTokens)
     sentinels: int = Field(
-        128,
-        ge=1,
-        description="sentinel tokens of the tokenizer; T5's 100 are too few for inputs of 512 tokens",
+        128, ge=1, description="sentinel tokens of the tokenizer; T5's 100 are too few for inputs of 512 tokens"
     )
 
     @property
@@ -368,12 +353,7 @@ class UL2Examples(Examples):
             ids[:n] = inputs
             ids[n : n + len(targets) - 1] = targets[:-1]
             labels[n - 1 : n + len(targets) - 1] = targets
-            return {
-                "input_ids": ids,
-                "labels": labels,
-                "prefix": np.arange(self.context) < n,
-                "window": index,
-            }
+            return {"input_ids": ids, "labels": labels, "prefix": np.arange(self.context) < n, "window": index}
         labels = np.full(self.target, NO_LOSS)
         labels[: len(targets)] = targets
         return {"input_ids": np.append(inputs, self.end), "labels": labels, "window": index}

@@ -65,10 +65,7 @@ class Vocabulary:
     """
 
     def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerFast | None,
-        end_of_text: int | None = None,
-        size: int | None = None,
+        self, tokenizer: PreTrainedTokenizerFast | None, end_of_text: int | None = None, size: int | None = None
     ) -> None:
         self.tokenizer, self.end_of_text = tokenizer, end_of_text
         known = {} if tokenizer is None else tokenizer.get_vocab()
@@ -98,9 +95,7 @@ class Vocabulary:
             )
             if self.tokenizer is None:
                 reason, fix = "corpus comes without a tokenizer", "prepare the corpus with a tokenizer"
-            raise ConfigError(
-                f"the objective {objective!r} needs the special tokens {shown}, but the {reason}; {fix}"
-            )
+            raise ConfigError(f"the objective {objective!r} needs the special tokens {shown}, but the {reason}; {fix}")
         ids = [number for number in numbers if number is not None]
         if self.size is not None and ids and max(ids) >= self.size:
             raise ConfigError(

@@ -137,9 +137,7 @@ def _losses(reading: Reading) -> list[Part]:
     for number, model in enumerate(others, start=1):
         parts.append(page.subhead(f"{model.name} − {first.name}", style="under"))
         parts.append(_text(f"loss-{number}", label))
-    caption = (
-        "In nats. Blue: {others} predicted the token better than {first}. Orange, with a dotted line: worse."
-    )
+    caption = "In nats. Blue: {others} predicted the token better than {first}. Orange, with a dotted line: worse."
     names = ", ".join(model.name for model in others)
     return [*parts, _caption(caption, others=names, first=first.name)] if others else []
 
@@ -181,9 +179,7 @@ def _text(id: str, label: str) -> Markup:
 
 def _selects(part: str, number: int, name: str) -> Markup:
     """Menus of a model's layers and heads, which the page's script fills in."""
-    menu = (
-        '<label>{what} <select id="{part}-{what}-{number}" aria-label="{title} of {name}"></select></label>'
-    )
+    menu = '<label>{what} <select id="{part}-{what}-{number}" aria-label="{title} of {name}"></select></label>'
     about = {"part": part, "number": number, "name": name}
     menus = [page.markup(menu, what=what, title=what.capitalize(), **about) for what in ("layer", "head")]
     return Markup(f'<div class="controls" hidden>\n{page.joined(menus)}\n</div>')
@@ -222,9 +218,7 @@ def _token_table(reading: Reading) -> Table:
         [f"{position}: {shown(piece)}", position // reading.chunk_size, *row]
         for position, (piece, row) in enumerate(_by_token(reading, values))
     ]
-    title = (
-        "Attention received: mean over layers, heads and the queries that see a token. Loss and lens in nats."
-    )
+    title = "Attention received: mean over layers, heads and the queries that see a token. Loss and lens in nats."
     return Table(title, columns, rows)
 
 

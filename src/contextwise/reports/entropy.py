@@ -104,11 +104,7 @@ def write_entropy_page(entropy: IntrinsicEntropy, path: Path, command: list[str]
         Section("Notes", [page.bullets(notes)]),
         Section("How it was made", [*page.command_line(command), page.details("Environment", environment)]),
     ]
-    title, settings, corpus = (
-        f"Intrinsic entropy of {summary['name']}",
-        summary["settings"],
-        summary["corpus"],
-    )
+    title, settings, corpus = (f"Intrinsic entropy of {summary['name']}", summary["settings"], summary["corpus"])
     last = settings["layer"] == "last"
     layer = "what the vocabulary head reads" if last else f"hidden state {settings['layer']}"
     subtitle = (
@@ -194,9 +190,7 @@ def _line(fit: LineFit | None) -> list[float | None]:
     return [*_limits(fit.slope), fit.intercept.value, fit.r_squared, fit.correlation]
 
 
-def measures(
-    entropy: IntrinsicEntropy, sizes: int, thresholds: int, title: str = "", further: bool = False
-) -> Table:
+def measures(entropy: IntrinsicEntropy, sizes: int, thresholds: int, title: str = "", further: bool = False) -> Table:
     """The table by context: the loss, S_N for some N, the dimension at some thresholds, the KDE entropy.
 
     ``further``: whether to include dimensions by distances, if there are any.

@@ -28,9 +28,7 @@ def with_traces(bundle: str, traces: tuple[str, ...]) -> str | None:
     wrappers = re.findall(r"([\w$]+)=\(\w+,\w+(?:,\w+)?\)=>\(\)=>([^;]*)", bundle[:20_000])
     wrapped = rf"([\w$]+)=(?:{'|'.join(re.escape(name) for name, _ in wrappers)})\("
     common = "|".join(re.escape(name) for name, body in wrappers if "exports:{}" in body)
-    starts = (
-        [match.start() for match in re.finditer(rf"var [\w$]+=(?:{common})\(\(", bundle)] if common else []
-    )
+    starts = [match.start() for match in re.finditer(rf"var [\w$]+=(?:{common})\(\(", bundle)] if common else []
     last = re.compile(r"\.register\(\[([^\]]*)\]\);.*?\}\);").search(bundle, starts[-1] if starts else 0)
     if not starts or last is None:
         return None

@@ -42,9 +42,7 @@ class Curve:
     series: int
 
 
-def report_page(
-    runs: list[RunFolder], comparison: Comparison | None = None, *, notes: list[str] | None = None
-) -> Page:
+def report_page(runs: list[RunFolder], comparison: Comparison | None = None, *, notes: list[str] | None = None) -> Page:
     """The page of some runs.
 
     Args:
@@ -93,8 +91,7 @@ def report_page(
     sections += [
         Section("Notes", [page.bullets(remarks)] if remarks else []),
         Section(
-            "How it was made",
-            ["To make it again:", page.commands(_commands(runs, comparison)), *map(_run, curves)],
+            "How it was made", ["To make it again:", page.commands(_commands(runs, comparison)), *map(_run, curves)]
         ),
     ]
     title = ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} others"

@@ -165,9 +165,7 @@ def _rivals(plan: Plan, analysis: Analysis) -> Table:
         Column("context", "estimate", ".0f"),
         Column("loss", "estimate", ".4f"),
     ]
-    return Table(
-        f"Recommendations of other forms of the law (up to {RIVALS:g} times the error):", columns, rows
-    )
+    return Table(f"Recommendations of other forms of the law (up to {RIVALS:g} times the error):", columns, rows)
 
 
 def _next_runs(candidates: list[Candidate]) -> Table:

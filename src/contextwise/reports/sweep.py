@@ -108,9 +108,7 @@ def _losses(data: SweepData) -> list[Part]:
         'min="0" step="1"><output id="budget-words" for="budget"></output></label>\n</div>',
         units=page.choices("Unit of the budget", "units"),
     )
-    documents = max(
-        (cell.documents for landscape in data.landscapes for cell in landscape.cells[-1]), default=0
-    )
+    documents = max((cell.documents for landscape in data.landscapes for cell in landscape.cells[-1]), default=0)
     known = f" of {documents} held-out documents" if documents else " over held-out documents"
     caption = (
         f"Bars: 95% intervals{known}, and of seeds where there are several. The documents are the same for all runs: "
@@ -295,9 +293,7 @@ def _curve_rows(data: SweepData) -> Iterable[Sequence[Any]]:
     """A row a run, step and bin."""
     for curve in data.curves:
         for step, losses in enumerate(curve.losses):
-            spent = [
-                curve.spent[kind][step] if curve.spent else "" for kind in ("flops", "seconds", "tokens")
-            ]
+            spent = [curve.spent[kind][step] if curve.spent else "" for kind in ("flops", "seconds", "tokens")]
             limits = curve.intervals or [(None, None)] * len(curve.bins)
             for visible, loss, interval in zip(curve.bins, losses, limits, strict=True):
                 yield [curve.group, curve.label, *spent, *visible, loss, *interval, data.loss_unit]

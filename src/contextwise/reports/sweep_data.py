@@ -94,10 +94,7 @@ class SweepData:
         units = [unit for unit in UNITS if unit != "gpu_hours" or gpus]
         landscapes = (Landscape(self.points, unit, self.planned, gpus) for unit in units)
         self.landscapes = [result for result in landscapes if len(result.budgets)]
-        self.recipe, recipe = (
-            (path / "sweep.yaml").read_text(encoding="utf-8"),
-            read_yaml(path / "sweep.yaml"),
-        )
+        self.recipe, recipe = ((path / "sweep.yaml").read_text(encoding="utf-8"), read_yaml(path / "sweep.yaml"))
         self.name = str(recipe.get("name") or path.resolve().name)
         self.corpus, opened, self.no_corpus = _corpus(sweep, recipe)
         self.meter = measure_lengths(opened) if opened else None
@@ -134,11 +131,7 @@ def _corpus(sweep: Sweep, recipe: dict[str, Any]) -> tuple[str, Corpus | None, s
         where = "" if Path(path).is_absolute() else " (seen from the folder in which the sweep was started)"
         return path, None, f"{error}{where}"
     if corpus.fingerprint != sweep.corpus:
-        return (
-            path,
-            None,
-            f"{path} is not the corpus that the sweep was trained on (its content hash differs)",
-        )
+        return (path, None, f"{path} is not the corpus that the sweep was trained on (its content hash differs)")
     return path, corpus, ""
 
 

@@ -56,9 +56,7 @@ def context_figure(landscape: Landscape, series: dict[str, int]) -> dict[str, An
         y = [None if context is None else context * shift for context in smoothed]
         line, words = {"width": 2.5, "shape": "hvh"}, _words(landscape, smoothed)
         hover = "%{fullData.name}<br>%{customdata}"
-        traces.append(
-            scatter(landscape.budgets, y, number, hover, mode="lines", line=line, customdata=words, **shared)
-        )
+        traces.append(scatter(landscape.budgets, y, number, hover, mode="lines", line=line, customdata=words, **shared))
         optima = [some.get(size) for some in landscape.optima]
         decided = {step: best for step, best in enumerate(optima) if best is not None and best.decided}
         words = _words(landscape, [best.cell.context if best else None for best in optima])
@@ -106,9 +104,7 @@ def lengths_figure(meter: DocumentLengths) -> dict[str, Any]:
     return figure(traces, xaxis=xaxis, yaxis={**yaxis, "range": [0, 1.02]}, barmode="group", height=380)
 
 
-def landscape_json(
-    landscape: Landscape, planned: dict[str, list[int]], series: dict[str, int]
-) -> dict[str, Any]:
+def landscape_json(landscape: Landscape, planned: dict[str, list[int]], series: dict[str, int]) -> dict[str, Any]:
     """The data that the script draws at each step of the slider."""
     cells = []
     for some in landscape.cells:
@@ -231,9 +227,7 @@ def sweep_verdict(data: SweepData) -> list[str]:
             f"reaches the lowest best-context loss, {_loss(best.cell)}."
         )
         if len(data.sizes) > 1 and best.cell.size == list(data.sizes)[-1]:
-            sentences.append(
-                f"{best.cell.size} is the largest size that was tried; a larger one may be better."
-            )
+            sentences.append(f"{best.cell.size} is the largest size that was tried; a larger one may be better.")
     elif len(data.contexts) > 1:
         sentences.append("At no budget were the overall optimum and all its neighbours measured.")
     sentences += [moved for size in data.sizes if (moved := _moves(landscape, size))]
@@ -248,8 +242,7 @@ def _moves(landscape: Landscape, size: str) -> str:
     if len(decided) < 2:
         return ""
     (first, low), (last, high) = (
-        (in_tokens(context), budget_words(landscape.unit, budget))
-        for context, budget in (decided[0], decided[-1])
+        (in_tokens(context), budget_words(landscape.unit, budget)) for context, budget in (decided[0], decided[-1])
     )
     if first == last:
         return f"The context of {size} with the lowest loss is {first} both at {low} and at {high}."

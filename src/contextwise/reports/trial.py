@@ -109,9 +109,7 @@ def rate_table(result: TrialResult) -> Table:
             cells: list[Cell] = [arm if number == 0 else "", f"{row.learning_rate:.2g}", f"{row.factor:g}"]
             cells += [row.loss, above, edge if row.chosen else ""]
             rows.append(Row(cells, bold=row.chosen, last=number == len(mine) - 1))
-    title = (
-        "Learning rates: short runs, the same for every arm, on documents and seeds that no decision uses."
-    )
+    title = "Learning rates: short runs, the same for every arm, on documents and seeds that no decision uses."
     loss, more = (
         Column("loss", "estimate", ".4f", missing="diverged"),
         Column("more than\nbest", "estimate", "+.4f", missing=""),
@@ -172,11 +170,7 @@ def plan_tables(plan: TrialPlan, equal: str) -> RenderableType:
     times = (Column(name, "duration") for name in ("training", "scoring"))
     total = plan.search_seconds + plan.affordable * plan.seed_seconds
     return terminal(
-        Table(
-            f"Each run, at equal {_equal(equal)}; times from timed steps:",
-            ["arm", "rate", *SPENT, *times],
-            rows,
-        ),
+        Table(f"Each run, at equal {_equal(equal)}; times from timed steps:", ["arm", "rate", *SPENT, *times], rows),
         "",
         f"At most {plan.affordable} seeds: {plan.runs} runs ({plan.search_runs} of them short, for the rates), "
         f"{plan.flops:.2e} FLOPs, about {duration(total)}; a seed takes {duration(plan.seed_seconds)}."
@@ -203,11 +197,7 @@ def _expected(plan: TrialPlan) -> str:
         expected = plan.expected_seeds(times * plan.margin)
         within = f"{expected} seeds" if expected is not None else f"not within {plan.affordable} seeds"
         words.append(f"{f'{times * plan.margin:g} nats' if times else 'no difference'}: {within}")
-    least = (
-        f" The least difference that {plan.affordable} seeds decide is {plan.least:.4f} nats."
-        if plan.least
-        else ""
-    )
+    least = f" The least difference that {plan.affordable} seeds decide is {plan.least:.4f} nats." if plan.least else ""
     documents = ""
     if plan.documents == "random":
         half = plan.documents_half_width
@@ -309,7 +299,9 @@ def _plot(comparison: Comparison, number: int, result: TrialResult) -> Plot:
     yaxis = {"title": page.plain(f"{name} (nats per token)"), "range": span}
     lines = [page.level(0.0, "solid"), page.level(margin), page.level(-margin)]
     layout = page.figure(traces, xaxis=xaxis, yaxis=yaxis, shapes=lines)
-    caption = f"{name}: below zero {comparison.arm} is better; the dotted lines are the margin of ± {margin:g}. {ANYTIME}"
+    caption = (
+        f"{name}: below zero {comparison.arm} is better; the dotted lines are the margin of ± {margin:g}. {ANYTIME}"
+    )
     if not shown:
         caption = f"{name}: no interval yet; the first one comes after four seeds or five."
     return Plot(f"path-{number}", layout, f"Interval of {name} after each seed", caption)

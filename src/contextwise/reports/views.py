@@ -70,9 +70,7 @@ def _(result: Evaluation) -> Page:
     xaxis, yaxis = {"title": "tokens of the document", "type": "log"}, {"title": "loss, nats per token"}
     mean = page.level(float(np.sum(nats) / np.sum(tokens)))
     layout = page.figure([points], xaxis=xaxis, yaxis=yaxis, shapes=[mean])
-    plot = Plot(
-        "documents", layout, "Loss of each document", "A point is a document; the line is the loss of all."
-    )
+    plot = Plot("documents", layout, "Loss of each document", "A point is a document; the line is the loss of all.")
     return _measured(result, Section("Document by document", [plot]))
 
 
@@ -87,9 +85,7 @@ def _(result: CurveResult) -> Page:
     bars = {"error_y": limits} if known else {}
     line = scatter(at, loss, 0, "%{x:.0f} visible: %{y:.4f}", mode="lines+markers", **bars)
     xaxis, yaxis = {"title": "visible tokens", "type": "log"}, {"title": "loss, nats per token"}
-    plot = Plot(
-        "curve", page.figure([line], xaxis=xaxis, yaxis=yaxis), "Loss at each number of visible tokens"
-    )
+    plot = Plot("curve", page.figure([line], xaxis=xaxis, yaxis=yaxis), "Loss at each number of visible tokens")
     return _measured(result, Section("The curve", [plot]))
 
 
@@ -136,9 +132,7 @@ def html_of(result: Any) -> str:
     if isinstance(result, RunFolder):
         return shown(_of_run(result)) if result.exists else shown(f"no run at {result.path}")
     whole = page_of(result)
-    tables = next(
-        ([part for part in section.parts if not isinstance(part, Plot)] for section in whole.sections), []
-    )
+    tables = next(([part for part in section.parts if not isinstance(part, Plot)] for section in whole.sections), [])
     head = markup("<h4>{title}</h4>", title=whole.title)
     return "\n".join([head, *(f"<p>{shown(each)}</p>" for each in whole.result), page.joined(tables)])
 
@@ -157,23 +151,17 @@ def figure_of(result: Any) -> go.Figure:
     for trace in figure.data:
         series = (trace.meta or {}).get("series")
         colour = "#333333" if series is None else COLOURS[series % len(COLOURS)]
-        trace.update(
-            {part: {"color": colour} for part in ("line", "marker", "error_x", "error_y") if part in trace}
-        )
+        trace.update({part: {"color": colour} for part in ("line", "marker", "error_x", "error_y") if part in trace})
     return figure.update_layout(template="plotly_white")
 
 
 @singledispatch
 def frame_of(result: Any) -> "pd.DataFrame":
     """The numbers of a result: by default those of the first table of its page."""
-    tables = (
-        part for section in page_of(result).sections for part in section.parts if isinstance(part, Table)
-    )
+    tables = (part for section in page_of(result).sections for part in section.parts if isinstance(part, Table))
     first = next(tables, None)
     if first is None:
-        raise ConfigError(
-            f"a {type(result).__name__} of {getattr(result, 'path', '')} has no table; see its summary"
-        )
+        raise ConfigError(f"a {type(result).__name__} of {getattr(result, 'path', '')} has no table; see its summary")
     return first.to_pandas()
 
 

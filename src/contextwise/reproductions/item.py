@@ -113,9 +113,7 @@ class ItemMeasure(Settings, ABC):
 class CorpusMeasure(ItemMeasure):
     """Settings of a measure on a corpus: a prepared one, or a source that is prepared once, in the folder of the item."""
 
-    corpus: str = Field(
-        "stdlib", description="a prepared corpus; or a source, as `contextwise prepare` takes it"
-    )
+    corpus: str = Field("stdlib", description="a prepared corpus; or a source, as `contextwise prepare` takes it")
     tokenizer: str = Field("train:4096", description="for a source that has to be prepared")
     validation: float = Field(0.1, gt=0, lt=1, description="share held out of a source")
 

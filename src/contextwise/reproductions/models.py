@@ -101,9 +101,7 @@ class TrainedModels(CorpusMeasure):
     claims: list[Better] = Field([])
     growing: Growing | None = None
     curves: bool = Field(False, description="also show the validation losses along training")
-    limit_documents: int | None = Field(
-        None, ge=2, description="maximum number of held-out documents to score"
-    )
+    limit_documents: int | None = Field(None, ge=2, description="maximum number of held-out documents to score")
 
     @model_validator(mode="after")
     def _known(self) -> "TrainedModels":

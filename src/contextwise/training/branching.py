@@ -13,18 +13,10 @@ from contextwise.training import checkpoints
 from contextwise.training.optimizer import learning_rate_share
 from contextwise.training.recipe import Recipe
 
-SCHEDULE = {
-    "schedule",
-    "warmup_steps",
-    "decay_steps",
-    "minimum_learning_rate",
-    "rampup_batch_size",
-    "rampup_tokens",
-}
+SCHEDULE = {"schedule", "warmup_steps", "decay_steps", "minimum_learning_rate", "rampup_batch_size", "rampup_tokens"}
 """Settings of ``training`` that may differ from the trunk's as long as rates and batches are the same up to the decay."""
 MAY_DIFFER = KEPT_OUT_OF_COMPARISON | {
-    f"training.{name}"
-    for name in (*SCHEDULE, "steps", "tokens", "log_every", "evaluate_every", "curve_every")
+    f"training.{name}" for name in (*SCHEDULE, "steps", "tokens", "log_every", "evaluate_every", "curve_every")
 }
 
 

@@ -74,9 +74,7 @@ def write_optimizer(folder: Path, state: dict[str, Any]) -> list[dict[str, Any]]
     return state["param_groups"]
 
 
-def restore(
-    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]
-) -> None:
+def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> None:
     """Load weights and optimizer state of a checkpoint into a (possibly sharded) model; every process must call it."""
     weights = load_file(folder / WEIGHTS)
     options = StateDictOptions(full_state_dict=True, strict=True)
@@ -112,9 +110,7 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 def _check_keys(state: dict[str, Any], known: Set[str]) -> None:
     missing, unknown = sorted(known - state.keys()), sorted(state.keys() - known)
-    problems = [f"without {', '.join(missing)}"] * bool(missing) + [f"with {', '.join(unknown)}"] * bool(
-        unknown
-    )
+    problems = [f"without {', '.join(missing)}"] * bool(missing) + [f"with {', '.join(unknown)}"] * bool(unknown)
     if problems:
         raise KeyError(f"its state is {' and '.join(problems)}")
 

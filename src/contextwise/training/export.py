@@ -116,9 +116,7 @@ def model_card(run: RunFolder, standalone: bool) -> str:
     """
     summary, recipe = run.summary(), validate(Recipe, run.recipe(), f"the recipe of {run.path}")
     model, training = recipe.model, recipe.training
-    predictor, heads, variant = (
-        getattr(model, name, None) for name in ("context_predictor", "multi_token", "variant")
-    )
+    predictor, heads, variant = (getattr(model, name, None) for name in ("context_predictor", "multi_token", "variant"))
     parity, unigrams = isinstance(model, ParityModel), isinstance(model, AutoencoderModel)
     cue = model.cue if isinstance(model, CueModel) else None
     contexts = getattr(recipe.data, "contexts", None)
@@ -153,9 +151,7 @@ def model_card(run: RunFolder, standalone: bool) -> str:
         "multi-token heads": None if heads is None else _listed(heads.model_dump()),
         "variant": None
         if variant is None
-        else _listed(
-            {Path(variant.file).name: variant.name, **variant.options, "SHA-256": variant.sha256[:12]}
-        ),
+        else _listed({Path(variant.file).name: variant.name, **variant.options, "SHA-256": variant.sha256[:12]}),
         "CUE": _listed(stage) or None,
         "contexts": None if contexts is None else ", ".join(contexts.types),
         "objective": summary.get("objective", "causal"),
@@ -166,9 +162,7 @@ def model_card(run: RunFolder, standalone: bool) -> str:
         "learning rate": f"{recipe.learning_rate:g}, {training.schedule}",
         "precision": summary.get("precision"),
         "seed": str(recipe.seed),
-        "validation loss": None
-        if loss is None
-        else f"{loss:.4f} nats per {'sentence' if unigrams else 'token'}",
+        "validation loss": None if loss is None else f"{loss:.4f} nats per {'sentence' if unigrams else 'token'}",
     }
     tokenizer = any((run.model / file).exists() for file in TOKENIZER_FILES)
     trust = ", trust_remote_code=True" if standalone else ""

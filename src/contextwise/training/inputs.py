@@ -99,9 +99,7 @@ class TrainingInputs:
         stream: Any = objective.stream(corpus, recipe.cut, recipe.seed, vocabulary, recipe.examples)
         if data.metadata is not None:
             own = recipe.examples * (1 - (data.replay.share if data.replay else 0))
-            stream = _with_metadata(
-                recipe, data.metadata, corpus, stream, round(own * (1 - data.metadata.cooldown))
-            )
+            stream = _with_metadata(recipe, data.metadata, corpus, stream, round(own * (1 - data.metadata.cooldown)))
         if replayed is not None and data.replay is not None:
             # Both corpora are read independently, the new one in the same order as without replay.
             seed = recipe.seed + _OLD

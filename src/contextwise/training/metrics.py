@@ -42,12 +42,7 @@ class RunMetrics:
     """The keys of :meth:`state`."""
 
     def __init__(
-        self,
-        sizes: BatchSizes,
-        example_tokens: int,
-        example_flops: float,
-        flops_per_target: float,
-        peak: float | None,
+        self, sizes: BatchSizes, example_tokens: int, example_flops: float, flops_per_target: float, peak: float | None
     ) -> None:
         self.sizes, self.example_tokens, self.example_flops = sizes, example_tokens, example_flops
         self.flops_per_target, self.peak = flops_per_target, peak
@@ -148,10 +143,7 @@ class RunMetrics:
 
     def state(self) -> dict[str, Any]:
         """The state that a checkpoint keeps."""
-        return {name: getattr(self, name) for name in _ATTRIBUTES} | {
-            "since": self._since,
-            "norm": self._norm,
-        }
+        return {name: getattr(self, name) for name in _ATTRIBUTES} | {"since": self._since, "norm": self._norm}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Inverse of :meth:`state`."""

@@ -61,11 +61,7 @@ def model_config(recipe: Recipe, vocab_size: int | None, end_of_text: int | None
             return ParityMLPConfig(bits, tasks, model.feature_size, model.width, model.layers)
         assert isinstance(model, ParityTransformerModel)  # checked with the recipe
         return ParityTransformerConfig(
-            bits,
-            tasks,
-            hidden_size=model.width,
-            num_hidden_layers=model.layers,
-            num_attention_heads=model.heads,
+            bits, tasks, hidden_size=model.width, num_hidden_layers=model.layers, num_attention_heads=model.heads
         )
     assert not isinstance(model, ParityMLPModel | ParityTransformerModel)
     if isinstance(model, PretrainedModel):  # the caller compares its vocabulary with the corpus's
@@ -111,9 +107,7 @@ def _pretrained_config(recipe: Recipe, model: PretrainedModel) -> PreTrainedConf
         why = f"but {model.pretrained} has only {positions} positions"
         rotary = getattr(getattr(config, "backbone_config", config), "rope_parameters", None)
         fix = (
-            "set model.rope to linear, dynamic, yarn, base or none, to train on with a longer context"
-            if rotary
-            else ""
+            "set model.rope to linear, dynamic, yarn, base or none, to train on with a longer context" if rotary else ""
         )
         problems.append(Problem(why, "data.context", context, fix))
     if model.context_predictor is not None and kind != "decoder":
@@ -132,7 +126,9 @@ def _grow(config: Any, model: PretrainedModel, context: int) -> None:
             trained = int(run.recipe()["data"]["context"])
             break
     if context <= trained:
-        why = f"is for a longer context, but data.context is {context} and {model.pretrained} was trained with {trained}"
+        why = (
+            f"is for a longer context, but data.context is {context} and {model.pretrained} was trained with {trained}"
+        )
         raise ConfigError(Problem(why, "model.rope", model.rope, "remove it"))
     assert model.rope is not None
     extend_config(config, context, model.rope, model.rope_factor, model.rope_base, trained, model.pretrained)

@@ -13,10 +13,7 @@ from contextwise.training.settings import TrainingSettings
 
 
 def create_optimizer(
-    module: nn.Module,
-    settings: TrainingSettings,
-    learning_rate: float,
-    scales: Mapping[str, Scale] | None = None,
+    module: nn.Module, settings: TrainingSettings, learning_rate: float, scales: Mapping[str, Scale] | None = None
 ) -> torch.optim.Optimizer:
     """Create the optimizer of the trained parameters.
 
@@ -37,9 +34,7 @@ def create_optimizer(
             for model in module.modules()
             if isinstance(model, PreTrainedModel) and (head := model.get_output_embeddings()) is not None
         }
-        heads = {
-            id(layer.weight) for layer in layers if layer.weight.shape in shapes
-        }  # those of training too
+        heads = {id(layer.weight) for layer in layers if layer.weight.shape in shapes}  # those of training too
         hidden = matrices - embeddings - heads
     scales = scales or {}
     adamw = _Groups(settings.weight_decay, settings.independent_weight_decay, learning_rate)
@@ -53,9 +48,7 @@ def create_optimizer(
                 muon.add([parameter], decayed=True, factor=scale.muon)
             else:
                 adamw.add([parameter], decayed=id(parameter) in matrices, factor=scale.adamw)
-    first = torch.optim.AdamW(
-        adamw.groups, lr=learning_rate, betas=(settings.beta1, settings.beta2), fused=True
-    )
+    first = torch.optim.AdamW(adamw.groups, lr=learning_rate, betas=(settings.beta1, settings.beta2), fused=True)
     if not muon.groups:
         return first
     second = torch.optim.Muon(

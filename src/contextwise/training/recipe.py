@@ -36,9 +36,7 @@ from contextwise.training.settings import (
 class Recipe(Settings):
     """The settings of one training run."""
 
-    name: Name = Field(
-        description="name of the run; runs with the same name and different seeds are compared as one",
-    )
+    name: Name = Field(description="name of the run; runs with the same name and different seeds are compared as one")
     seed: int = Field(0, ge=0, lt=2**31)
     data: AnyData
     objective: AnyObjective = Field(default_factory=Causal, description="a name, or a name with settings")
@@ -84,10 +82,7 @@ class Recipe(Settings):
         first = self.batch_sizes.step_at(settings.warmup(self.full_steps) * self.examples_per_step)
         end = self.decay_start() if settings.schedule == "wsd" else self.total_steps
         if settings.trunk is not None and end == 0:
-            why, fix = (
-                "but all steps of the run are its decay",
-                "lower training.decay_steps, or remove the trunk",
-            )
+            why, fix = ("but all steps of the run are its decay", "lower training.decay_steps, or remove the trunk")
             yield Problem(why, "training.trunk", settings.trunk, fix)
         for length in settings.branches:
             start, unit = self.decay_start(length), "tokens" if settings.tokens else "steps"
@@ -108,19 +103,14 @@ class Recipe(Settings):
             return Problem(why, "training.rampup_batch_size", first, fix)
         halves = [full >> number for number in range(1, full.bit_length())]
         sizes = [
-            size
-            for number, size in enumerate(halves, 1)
-            if size << number == full and not size % self.data.context
+            size for number, size in enumerate(halves, 1) if size << number == full and not size % self.data.context
         ]
         if first not in sizes:
             why = f"which is not training.tokens_per_step ({full}) halved into whole windows of {self.data.context} tokens"
             fix = f"possible sizes are {', '.join(map(str, sizes))}" if sizes else "remove it"
             return Problem(why, "training.rampup_batch_size", first, fix)
         if settings.rampup(self.full_steps, full) > self.full_steps:
-            why, fix = (
-                f"but the run has only {self.total_tokens} tokens",
-                "give a share of the run, such as 0.3",
-            )
+            why, fix = (f"but the run has only {self.total_tokens} tokens", "give a share of the run, such as 0.3")
             return Problem(why, "training.rampup_tokens", settings.rampup_tokens, fix)
         return None
 
@@ -202,10 +192,7 @@ class Recipe(Settings):
     def objectives(self) -> list[Objective]:
         """The objective of the run, and that of a replayed corpus if it has one of its own."""
         replay = getattr(self.data, "replay", None)
-        return [
-            self.objective,
-            *([replay.objective] if replay is not None and replay.objective is not None else []),
-        ]
+        return [self.objective, *([replay.objective] if replay is not None and replay.objective is not None else [])]
 
     @property
     def has_pairs(self) -> bool:
@@ -368,9 +355,7 @@ def load_recipe(
         path = recipe_path(recipe)
         values, name, where = read_yaml(path), path.stem, f"the recipe {recipe}"
     else:
-        values = (
-            (recipe.resolved() | {"output": recipe.output}) if isinstance(recipe, Recipe) else dict(recipe)
-        )
+        values = (recipe.resolved() | {"output": recipe.output}) if isinstance(recipe, Recipe) else dict(recipe)
         name, where = "run", "the recipe"
     data = with_overrides(values, overrides or [])
     if output is not None:

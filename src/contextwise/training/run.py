@@ -38,11 +38,7 @@ from contextwise.training.export import export_model, write_summary
 from contextwise.training.hooks import ContextCurve, EarlyStopping, ProgressLine
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import RunMetrics, peak_flops
-from contextwise.training.model import (
-    compile_blocks,
-    starting_model,
-    trained_parameters,
-)
+from contextwise.training.model import compile_blocks, starting_model, trained_parameters
 from contextwise.training.recipe import Recipe, with_newer_settings
 from contextwise.training.settings import TRAINED, CueModel, SyntheticData
 from contextwise.training.trainer import PretrainingTrainer, StepAbandoned
@@ -225,10 +221,7 @@ def _check_memory(recipe: Recipe, inputs: TrainingInputs, processes: PartialStat
     needed, _ = training_memory(inputs.config, 0)
     frozen = isinstance(recipe.model, CueModel) or getattr(recipe.model, "freeze_backbone", False)
     if needed > total * (4 if frozen else 1):
-        parameters, where = (
-            readable_count(parameter_count(inputs.config)),
-            "this machine" if on_cpu else "the GPU",
-        )
+        parameters, where = (readable_count(parameter_count(inputs.config)), "this machine" if on_cpu else "the GPU")
         raise ConfigError(
             f"the model has {parameters} parameters, which with gradients and optimizer take {needed / 1e9:,.0f} GB, but "
             f"{where} has {total / 1e9:,.0f} GB; take a smaller one"
@@ -373,9 +366,7 @@ def _report(
     say(f"{recipe.name}: {parameters} parameters{frozen}, {tokens} tokens, {precision}, {start}")
 
 
-def _finish(
-    trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingInputs, early: EarlyStopping | None
-) -> None:
+def _finish(trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingInputs, early: EarlyStopping | None) -> None:
     """Run the last validation, export the model, and write the summary, which marks the run as finished.
 
     Raises:

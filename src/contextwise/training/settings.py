@@ -52,9 +52,7 @@ class CorpusData(Settings):
         None, description="metadata of each document in its windows, for the objective causal"
     )
     verify: bool = Field(True, description="compare the corpus with its hashes before training")
-    replay: ReplaySettings | None = Field(
-        None, description="adds examples of an old corpus, and validates on it"
-    )
+    replay: ReplaySettings | None = Field(None, description="adds examples of an old corpus, and validates on it")
     watch: str | None = Field(None, description="folder of an old corpus to validate on only")
 
     @field_validator("watch")
@@ -151,27 +149,20 @@ class SizedModel(ModelSettings):
     family: Literal["gpt2", "gpt_neox", "llama", "qwen3", "lstm", "bert", "t5"] = Field(
         "gpt2", description="decoders, an encoder (bert), an encoder-decoder (t5)"
     )
-    vocab_size: int | None = Field(
-        None, ge=2, le=MOST_WORDS, description="vocabulary size; by default the tokenizer's"
-    )
+    vocab_size: int | None = Field(None, ge=2, le=MOST_WORDS, description="vocabulary size; by default the tokenizer's")
     size: str = "nano"
     layers: int | None = Field(None, ge=1, le=DEEPEST, description="instead of those of the size")
     width: int | None = Field(None, ge=1, le=WIDEST)
     heads: int | None = Field(None, ge=1, le=WIDEST)
     feed_forward: int | None = Field(
-        None,
-        ge=1,
-        le=WIDEST,
-        description="inner width of each block; by default the family's (4 times the width)",
+        None, ge=1, le=WIDEST, description="inner width of each block; by default the family's (4 times the width)"
     )
     extra_layers: int = Field(
         0,
         le=DEEPEST,
         description="additional layers: 2 for the parameter-matched baseline; negative for a trunk below heads with layers",
     )
-    max_context: int | None = Field(
-        None, ge=1, le=LONGEST, description="positions; by default the training context"
-    )
+    max_context: int | None = Field(None, ge=1, le=LONGEST, description="positions; by default the training context")
     context_predictor: ContextPredictorSettings | None = None
     multi_token: MultiTokenSettings | None = None
     variant: VariantSettings | None = Field(None, description="a model of your own: path.py:Name")
@@ -246,8 +237,7 @@ class PretrainedModel(ModelSettings):
     context_predictor: ContextPredictorSettings | None = None
     freeze_backbone: bool = Field(False, description="train only the context pathway")
     rope: Literal["none", "linear", "dynamic", "yarn", "base"] | None = Field(
-        None,
-        description="how rotary positions change for a data.context longer than the model was trained with",
+        None, description="how rotary positions change for a data.context longer than the model was trained with"
     )
     rope_factor: float | None = Field(
         None, ge=1, description="of linear, dynamic and yarn; by default the new context over the old"
@@ -266,9 +256,7 @@ class PretrainedModel(ModelSettings):
             problems.append(Problem("rope: base and rope_base go together", fix=fix))
         if self.rope_factor is not None and self.rope not in ("linear", "dynamic", "yarn"):
             fix = "set rope to one of them, or remove it"
-            problems.append(
-                Problem("belongs to linear, dynamic and yarn", "rope_factor", self.rope_factor, fix)
-            )
+            problems.append(Problem("belongs to linear, dynamic and yarn", "rope_factor", self.rope_factor, fix))
         if problems:
             raise ConfigError(*problems)
         return self
@@ -330,9 +318,7 @@ class ContextEncoderSettings(TextSettings):
 
     context_layers: int | None = Field(None, ge=0, le=DEEPEST, description="2 if not given")
     context_heads: int | None = Field(None, ge=1, le=WIDEST, description="4 if not given")
-    context_feed_forward: int | None = Field(
-        None, ge=1, le=WIDEST, description="4 times the width if not given"
-    )
+    context_feed_forward: int | None = Field(None, ge=1, le=WIDEST, description="4 times the width if not given")
     context_dropout: float = Field(0.0, ge=0, lt=1, description="probability to drop a context in training")
 
 
@@ -340,9 +326,7 @@ class JointStage(SentenceSettings, ContextEncoderSettings):
     """The stage that trains decoder and context encoder together."""
 
     stage: Literal["joint"]
-    width: int | None = Field(
-        None, ge=1, le=WIDEST, description="of e_cue; the sentence encoder's if not given"
-    )
+    width: int | None = Field(None, ge=1, le=WIDEST, description="of e_cue; the sentence encoder's if not given")
 
 
 class AdaptStage(ContextEncoderSettings):
@@ -360,9 +344,7 @@ class ProxyStage(SentenceSettings):
     stage: Literal["proxy"]
     autoencoder: str = Field(description="a run of model.family unigram_autoencoder")
     noise: float = Field(0.0, ge=0, description="sigma of the noise on proxies (Eq. 7)")
-    width: int | None = Field(
-        None, ge=1, le=WIDEST, description="of e_cue; the sentence encoder's if not given"
-    )
+    width: int | None = Field(None, ge=1, le=WIDEST, description="of e_cue; the sentence encoder's if not given")
 
 
 class SwapStage(SentenceSettings, TextSettings):
@@ -408,9 +390,7 @@ class AutoencoderModel(ModelSettings):
 
     learning_rate: ClassVar[float] = 1e-3
     family: Literal["unigram_autoencoder"]
-    vocab_size: int | None = Field(
-        None, ge=2, le=MOST_WORDS, description="vocabulary size; by default the tokenizer's"
-    )
+    vocab_size: int | None = Field(None, ge=2, le=MOST_WORDS, description="vocabulary size; by default the tokenizer's")
     width: int = Field(16, ge=1, le=WIDEST, description="width of the code")
 
 
@@ -500,8 +480,7 @@ class TrainingSettings(Settings):
         "each of them begins to decay",
     )
     trunk: str | None = Field(
-        None,
-        description="of the schedule wsd: start the decay from this run's checkpoint, and train nothing before it",
+        None, description="of the schedule wsd: start the decay from this run's checkpoint, and train nothing before it"
     )
     optimizer: Literal["adamw", "muon"] = Field(
         "adamw", description="muon: Muon for the matrices of the blocks, AdamW for the rest"
@@ -517,14 +496,11 @@ class TrainingSettings(Settings):
     beta2: float = Field(0.95, ge=0, lt=1)
     clip: float = Field(1.0, ge=0, description="maximum gradient norm; 0 disables clipping")
     parametrization: Literal["standard", "mup"] = Field(
-        "standard",
-        description="mup: initial values and rates under which the rates of the base width suit every width",
+        "standard", description="mup: initial values and rates under which the rates of the base width suit every width"
     )
     mup_base_width: int = Field(128, ge=1, description="the width at which the rates are given")
     mup_base_layers: int | None = Field(
-        None,
-        ge=1,
-        description="the depth at which they are given (CompleteP); by default depth changes nothing",
+        None, ge=1, description="the depth at which they are given (CompleteP); by default depth changes nothing"
     )
     independent_weight_decay: bool = Field(
         True, description="with mup: a lower rate of a matrix does not lower its decay"

@@ -54,9 +54,7 @@ def collate(items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         batch |= {name: batch[name][:, :longest] for name in ("input_ids", "labels")}
     labels = batch["labels"].flatten()
     if batch["labels"].dim() == 2 and not (is_label := labels.ne(NO_LOSS)).all():
-        batch["labelled"] = is_label.nonzero()[
-            :, 0
-        ]  # found here, since on an accelerator it would wait for the device
+        batch["labelled"] = is_label.nonzero()[:, 0]  # found here, since on an accelerator it would wait for the device
     return batch
 
 
@@ -143,9 +141,7 @@ class PretrainingTrainer(Trainer):
         args, limit = self.args, self.args.per_device_train_batch_size
         return DataLoader(
             self.train_dataset,
-            batch_sampler=StepIndices(
-                self.metrics.sizes, args.process_index, self.accelerator.num_processes, limit
-            ),
+            batch_sampler=StepIndices(self.metrics.sizes, args.process_index, self.accelerator.num_processes, limit),
             collate_fn=partial(collate_step, limit=limit),
             num_workers=args.dataloader_num_workers,
             pin_memory=args.dataloader_pin_memory,

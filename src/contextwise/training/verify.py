@@ -21,16 +21,7 @@ from contextwise.training.inputs import TrainingInputs
 from contextwise.training.recipe import Recipe
 from contextwise.training.run import build_trainer, check_origin, fast_steps
 
-COMPARED = (
-    "loss",
-    "objective",
-    "parts",
-    "grad_norm",
-    "learning_rate",
-    "tokens",
-    "input_tokens",
-    "target_tokens",
-)
+COMPARED = ("loss", "objective", "parts", "grad_norm", "learning_rate", "tokens", "input_tokens", "target_tokens")
 """Values of a training row that do not depend on the time."""
 BITS = ("python", "processor", "gpus", "cuda", "versions")
 """What the last bits of a sum depend on, of the environment of a run."""
@@ -91,10 +82,7 @@ def verify_run(path: str | Path) -> Iterator[Check]:
 
 def _sealed_folders(run: RunFolder) -> list[Path]:
     """The folders of a run that have a manifest."""
-    folders = [
-        *checkpoints.list_checkpoints(run.checkpoints),
-        *checkpoints.list_checkpoints(run.path / "best"),
-    ]
+    folders = [*checkpoints.list_checkpoints(run.checkpoints), *checkpoints.list_checkpoints(run.path / "best")]
     if run.summary_file.exists() or run.model.exists():
         folders.append(run.model)
     return folders + sorted(path for path in (run.path / "parts").glob("*") if path.is_dir())
@@ -109,9 +97,7 @@ def _checked(what: str, check: Any) -> Check:
     return Check(what, "intact")
 
 
-def _next_steps(
-    run: RunFolder, recipe: Recipe, inputs: TrainingInputs, intact: list[Path]
-) -> Iterator[Check]:
+def _next_steps(run: RunFolder, recipe: Recipe, inputs: TrainingInputs, intact: list[Path]) -> Iterator[Check]:
     """Continue from the newest checkpoint, and from the newest one with later steps in the metrics."""
     rows = run.metrics("train")
     newest = checkpoints.step_of(intact[-1]) if intact else recipe.total_steps
@@ -134,9 +120,7 @@ def _next_steps(
                 again = _continued(recipe, inputs, checkpoint, row["step"])
             finally:
                 torch.set_num_threads(threads)
-            yield _compared(
-                f"steps {start + 1} to {row['step']}", row, again, _different_environment(then, checkpoint)
-            )
+            yield _compared(f"steps {start + 1} to {row['step']}", row, again, _different_environment(then, checkpoint))
             return
 
 
@@ -155,11 +139,7 @@ def _continued(recipe: Recipe, inputs: TrainingInputs, checkpoint: Path, last: i
         trainer.train(resume_from_checkpoint=str(copy.checkpoints / checkpoint.name))
         rows = copy.metrics("train")
         logged = bool(rows) and rows[-1]["step"] == last
-        return (
-            rows[-1]
-            if logged
-            else trainer.metrics.training_row(last, float(trainer.lr_scheduler.get_last_lr()[0]))
-        )
+        return rows[-1] if logged else trainer.metrics.training_row(last, float(trainer.lr_scheduler.get_last_lr()[0]))
 
 
 class _StopAfter(TrainerCallback):
@@ -187,9 +167,7 @@ def _compared(what: str, row: dict[str, Any], again: dict[str, Any], other: str)
     different = [name for name in COMPARED if row.get(name) != again.get(name)]
     if not different:
         return Check(what, f"equal bit for bit: {values}")
-    distance = max(
-        abs(row[name] - again[name]) / max(abs(row[name]), 1e-12) for name in ("loss", "grad_norm")
-    )
+    distance = max(abs(row[name] - again[name]) / max(abs(row[name]), 1e-12) for name in ("loss", "grad_norm"))
     now = f"loss {again['loss']:.6f}, gradient norm {again['grad_norm']:.6f}"
     if other and distance <= TOLERANCE and row["tokens"] == again["tokens"]:
         return Check(what, f"equal to {distance:.1e} ({values}); the environment differs in {other}")

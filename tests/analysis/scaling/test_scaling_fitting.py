@@ -77,9 +77,7 @@ def test_fits_side_by_side_do_not_touch_each_other():
     start = np.repeat(search(HARDER, data)[:1], 3, axis=0)
     together, values = minimise(HARDER, Data(data.features, losses), np.ones((1, losses.shape[1])), start)
     for i in range(3):
-        alone, value = minimise(
-            HARDER, Data(data.features, losses[i]), np.ones((1, losses.shape[1])), start[:1]
-        )
+        alone, value = minimise(HARDER, Data(data.features, losses[i]), np.ones((1, losses.shape[1])), start[:1])
         np.testing.assert_allclose(together[i], alone[0], rtol=1e-8)
         assert values[i] == pytest.approx(value[0], rel=1e-12)
 

@@ -62,11 +62,9 @@ def test_seeds_are_averaged():
     budget = float(common_budgets(observed, 0)[-1])
     _, losses = measured(observed, 0, budget)
     alone = [
-        measured(
-            observed.where(np.array([observed.runs[i].endswith(f"seed{seed}") for i in observed.run])),
-            0,
-            budget,
-        )[1]
+        measured(observed.where(np.array([observed.runs[i].endswith(f"seed{seed}") for i in observed.run])), 0, budget)[
+            1
+        ]
         for seed in range(3)
     ]
     np.testing.assert_allclose(losses, np.mean(alone, axis=0), rtol=1e-12)

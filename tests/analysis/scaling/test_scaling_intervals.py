@@ -51,9 +51,7 @@ def test_an_exponent_that_falls_with_the_context_is_told_from_one_that_does_not(
     if delta:
         assert preference.form == analysis.chosen.form.name == "falling" and preference.ratio.high < 1
         assert preference.delta == pytest.approx(delta, rel=0.3)
-        assert "in falling it falls with the context (δ = 0.0" in said and said.endswith(
-            "the data prefer falling."
-        )
+        assert "in falling it falls with the context (δ = 0.0" in said and said.endswith("the data prefer falling.")
         # The ensemble has the same law.
         at = (x[None] for x in (observed.context, observed.parameters, observed.tokens))
         predicted = np.log(analysis.ensemble.loss(*at)).mean(0)

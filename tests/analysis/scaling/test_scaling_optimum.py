@@ -5,13 +5,7 @@ import pytest
 
 from contextwise.analysis.scaling.forms import ONE_SIZE, SEVERAL_SIZES, Law
 from contextwise.analysis.scaling.observations import observations
-from contextwise.analysis.scaling.optimum import (
-    Cost,
-    best_anywhere,
-    best_context,
-    best_of_sizes,
-    measured_cost,
-)
+from contextwise.analysis.scaling.optimum import Cost, best_anywhere, best_context, best_of_sizes, measured_cost
 from laws import SIZES, drawn_points, flops_per_token
 
 HARDER = next(form for form in SEVERAL_SIZES if form.name == "harder")
@@ -51,9 +45,7 @@ def test_the_best_context_is_that_of_a_fine_grid(cost, budget):
     contexts = np.geomspace(32, 16384, 20_001)
     observed = best_context(law, cost, budget, 900e3, (32, 16384))
     for i, theta in enumerate(ENSEMBLE):
-        losses = Law(HARDER, theta, np.zeros(3)).loss(
-            contexts, 900e3, budget / cost.per_token(900e3, contexts)
-        )
+        losses = Law(HARDER, theta, np.zeros(3)).loss(contexts, 900e3, budget / cost.per_token(900e3, contexts))
         assert observed.context[i] == pytest.approx(contexts[losses.argmin()], rel=1e-3)
         assert observed.loss[i] == pytest.approx(losses.min(), abs=1e-9)
         assert observed.tokens[i] == pytest.approx(budget / cost.per_token(900e3, observed.context[i]))
@@ -65,9 +57,7 @@ def test_the_best_pair_is_that_of_a_fine_grid(cost, budget):
     observed = best_anywhere(law, cost, budget, (30e3, 1e8), (32, 16384))
     sizes, contexts = np.geomspace(30e3, 1e8, 801)[:, None], np.geomspace(32, 16384, 801)[None]
     for i, theta in enumerate(ENSEMBLE):
-        losses = Law(HARDER, theta, np.zeros(3)).loss(
-            contexts, sizes, budget / cost.per_token(sizes, contexts)
-        )
+        losses = Law(HARDER, theta, np.zeros(3)).loss(contexts, sizes, budget / cost.per_token(sizes, contexts))
         row, column = np.unravel_index(losses.argmin(), losses.shape)
         assert observed.loss[i] <= losses.min() + 1e-12
         assert observed.parameters[i] == pytest.approx(sizes[row, 0], rel=0.03)
@@ -92,9 +82,7 @@ def test_with_the_tokens_given_eq_6_holds_at_the_optimum(tokens):
     free_context = Cost(np.array([1.0]), np.array([1.0]), np.array([1e-300]))
     context = float(best_context(law, free_context, tokens, 1.0, (1, 1e6)).context[0])
     assert context == pytest.approx((gamma * C * tokens**alpha / (a * b)) ** (1 / (b + gamma)), rel=1e-3)
-    assert a * b * context ** (b - 1) == pytest.approx(
-        gamma * C * tokens**alpha / context ** (gamma + 1), rel=1e-3
-    )
+    assert a * b * context ** (b - 1) == pytest.approx(gamma * C * tokens**alpha / context ** (gamma + 1), rel=1e-3)
 
 
 def test_eq_6_with_a_power_that_depends_on_the_context():
@@ -105,7 +93,5 @@ def test_eq_6_with_a_power_that_depends_on_the_context():
     l = float(best_context(law, free_context, tokens, 1.0, (1, 1e6)).context[0])  # noqa: E741
     A, slope_of_A = a * l**b, a * b * l ** (b - 1)
     slope_of_alpha = -delta / l
-    right = -A * np.log(tokens) * -slope_of_alpha + gamma * C * tokens ** (alpha - delta * np.log(l)) / l ** (
-        gamma + 1
-    )
+    right = -A * np.log(tokens) * -slope_of_alpha + gamma * C * tokens ** (alpha - delta * np.log(l)) / l ** (gamma + 1)
     assert slope_of_A == pytest.approx(right, rel=2e-3)

@@ -79,9 +79,7 @@ def test_the_power_of_two_costs_what_it_says(exact):
 def test_one_size_gives_a_context_and_no_size():
     analysis = Analysis(observations(drawn_points(one_size_loss, {"nano": 900e3}, count=8)), resamples=40)
     plan = Plan(analysis, flops(2 * analysis.observed.flops.max()))
-    assert (
-        plan.best.parameters is None and plan.best.size == "nano" and "parameters" not in plan.extrapolation
-    )
+    assert plan.best.parameters is None and plan.best.size == "nano" and "parameters" not in plan.extrapolation
     assert any("no size" in note for note in plan.notes)
 
 
@@ -137,9 +135,7 @@ def test_adding_the_named_run_does_narrow_the_interval(noisy):
     budget = flops(5 * noisy.observed.flops.max())
     row = Plan(noisy, budget).next_runs[0]
     parameters = SIZES.get(row.size) or float(row.size.rstrip("M")) * 1e6
-    more = drawn_points(
-        sizes={"more": parameters}, contexts=(row.context,), tokens=row.tokens, count=10, seed=9
-    )
+    more = drawn_points(sizes={"more": parameters}, contexts=(row.context,), tokens=row.tokens, count=10, seed=9)
     before = Plan(noisy, budget).best
     points = drawn_points(run_noise=0.004, point_noise=0.002, count=10) + more
     after = Plan(Analysis(observations(points), resamples=100), budget).best
@@ -183,9 +179,7 @@ def test_a_number_that_the_points_do_not_say_is_marked(exact):
 
 def test_a_law_without_a_floor_warns_of_its_losses():
     """A pure power law in the data has E at its lower bound."""
-    points = drawn_points(
-        lambda context, _, tokens: (2 / context**0.7 + 3e-3 * context**0.4) * (1e7 / tokens) ** 0.2
-    )
+    points = drawn_points(lambda context, _, tokens: (2 / context**0.7 + 3e-3 * context**0.4) * (1e7 / tokens) ** 0.2)
     analysis = Analysis(observations(points), resamples=20)
     assert "E" in analysis.at_bounds
     (said,) = bound_notes(analysis)
@@ -203,9 +197,7 @@ def test_a_budget_below_the_sweep_is_refused(exact):
 
 
 def test_three_contexts_are_too_few():
-    with pytest.raises(
-        DataError, match=r"has 3 training contexts \(64, 256, 1024\), and the law .* needs 4 at least"
-    ):
+    with pytest.raises(DataError, match=r"has 3 training contexts \(64, 256, 1024\), and the law .* needs 4 at least"):
         check_enough(observations(drawn_points(contexts=(64, 256, 1024))))
 
 
@@ -226,9 +218,7 @@ def test_contexts_that_do_not_bracket_the_optimum_are_refused(power, end, mend):
         return dataclasses.replace(point, flops=float(point.tokens))
 
     points = [cheap(point) for point in drawn_points(one_way, {"nano": 900e3})]
-    with pytest.raises(
-        DataError, match=f"{end}\\), so that the sweep does not bracket .* add {mend} ones or larger"
-    ):
+    with pytest.raises(DataError, match=f"{end}\\), so that the sweep does not bracket .* add {mend} ones or larger"):
         check_bracketed(observations(points))
 
 
@@ -273,9 +263,7 @@ def test_a_loss_that_does_not_know_the_context_is_refused():
 def test_losses_without_a_law_are_refused():
     draw = np.random.default_rng(0)
     points = [dataclasses.replace(point, loss=3 + draw.normal()) for point in drawn_points(count=5)]
-    with pytest.raises(
-        DataError, match=r"no law predicts held-out runs better than a constant|does not show what"
-    ):
+    with pytest.raises(DataError, match=r"no law predicts held-out runs better than a constant|does not show what"):
         Analysis(observations(points), resamples=20)
 
 
@@ -298,19 +286,15 @@ def test_the_warm_up_is_left_out(tmp_path):
 
 def test_a_size_has_the_parameters_without_learned_positions():
     points = [
-        dataclasses.replace(point, parameters=point.parameters + 128 * point.context)
-        for point in drawn_points(count=3)
+        dataclasses.replace(point, parameters=point.parameters + 128 * point.context) for point in drawn_points(count=3)
     ]
-    assert observations(points).size_parameters.tolist() == [
-        size + 128 * CONTEXTS[0] for size in SIZES.values()
-    ]
+    assert observations(points).size_parameters.tolist() == [size + 128 * CONTEXTS[0] for size in SIZES.values()]
 
 
 def test_an_unfinished_sweep_says_what_is_missing(tmp_path):
     write_sweep(tmp_path, drawn_points(count=5), unfinished=("nano-context64-seed0", "nano-context512-seed0"))
     with pytest.raises(
-        CheckpointError,
-        match=r"2 of its 18 runs are missing \(.*nano-context512-seed0: unfinished.*--partial",
+        CheckpointError, match=r"2 of its 18 runs are missing \(.*nano-context512-seed0: unfinished.*--partial"
     ):
         read_observations(tmp_path)
     assert len(read_observations(tmp_path, partial=True).runs) == 18
@@ -326,16 +310,12 @@ def test_a_diverged_run_is_named(tmp_path):
     points = drawn_points(count=5)
     points[7] = dataclasses.replace(points[7], loss=float("nan"))
     write_sweep(tmp_path, points)
-    with pytest.raises(
-        DataError, match=rf"{points[7].run} has a loss that is no positive number \(nan\) at step"
-    ):
+    with pytest.raises(DataError, match=rf"{points[7].run} has a loss that is no positive number \(nan\) at step"):
         read_observations(tmp_path)
 
 
 def test_runs_that_differ_otherwise_are_refused(tmp_path):
-    write_sweep(
-        tmp_path, drawn_points(count=5), changes={"nano-context64-seed0": {"objective": {"name": "ul2"}}}
-    )
+    write_sweep(tmp_path, drawn_points(count=5), changes={"nano-context64-seed0": {"objective": {"name": "ul2"}}})
     with pytest.raises(DataError, match="differ in objective as well"):
         read_observations(tmp_path)
 

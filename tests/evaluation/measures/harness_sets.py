@@ -40,9 +40,7 @@ def model_of_bytes(kind: str = "gpt2", positions: int = POSITIONS, seed: int = 0
         sizes |= {"num_key_value_heads": 1, "head_dim": 8, "max_position_embeddings": positions}
         return Gemma2ForCausalLM(Gemma2Config(**sizes, **shared, final_logit_softcapping=2.0)).eval()
     if kind == "contextlm":
-        return ContextLMForCausalLM(
-            ContextLMConfig(backbone_config=gpt2, chunk_size=4, injection="add")
-        ).eval()
+        return ContextLMForCausalLM(ContextLMConfig(backbone_config=gpt2, chunk_size=4, injection="add")).eval()
     if kind == "multitoken":
         return MultiTokenForCausalLM(MultiTokenConfig(gpt2, 2, "linear")).eval()
     return GPT2LMHeadModel(gpt2).eval()

@@ -112,9 +112,7 @@ def test_the_cache_is_not_reused_where_the_prompt_is_a_prefix(form):
 
 def test_an_answer_ends_at_the_models_end_and_at_the_tokenizers():
     model, known, read = small_model("gpt2"), tokenizer(), []
-    model.register_forward_pre_hook(
-        lambda module, args, given: read.append(given["input_ids"]), with_kwargs=True
-    )
+    model.register_forward_pre_hook(lambda module, args, given: read.append(given["input_ids"]), with_kwargs=True)
     model.generation_config.eos_token_id = 3
     speaker = Speaker(model, known)
     assert speaker.ends == [3, known.eos_token_id]
@@ -164,9 +162,7 @@ def test_a_model_with_a_chat_template_is_asked_through_it():
     assert known.decode(Speaker(model, known).prompt(messages)) == "<user>Hello<assistant>"
     assert "### Instruction:\nHello" in known.decode(Speaker(model, known, "alpaca").prompt(messages))
     known.chat_template = "{{ raise_exception('one turn only') }}"
-    with pytest.raises(
-        ConfigError, match="refuses the conversation .one turn only.; give the template alpaca"
-    ):
+    with pytest.raises(ConfigError, match="refuses the conversation .one turn only.; give the template alpaca"):
         Speaker(model, known).prompt(messages)
     with pytest.raises(ConfigError, match="no chat template; give the template alpaca"):
         Speaker(model, tokenizer(), "chat")
@@ -188,32 +184,22 @@ def test_mt_bench_answers_are_fastchats(model_folder, mt_bench, tmp_path):
 def test_alpaca_eval_outputs_are_a_list(model_folder, tmp_path):
     file = tmp_path / "eval.json.gz"
     with gzip.open(file, "wt") as out:
-        json.dump(
-            [{"dataset": "helpful", "instruction": "Say yes.\u2028", "output": "Yes.", "generator": "x"}], out
-        )
+        json.dump([{"dataset": "helpful", "instruction": "Say yes.\u2028", "output": "Yes.", "generator": "x"}], out)
     settings = Answers(questions=file, max_new_tokens=6, model_id="ours")
     (row,) = json.loads(measure(model_folder, settings, out=tmp_path / "o").file.read_text())
-    assert (
-        row["dataset"] == "helpful" and row["instruction"] == "Say yes.\u2028" and row["generator"] == "ours"
-    )
+    assert row["dataset"] == "helpful" and row["instruction"] == "Say yes.\u2028" and row["generator"] == "ours"
     assert isinstance(row["output"], str)
 
 
-def test_a_stopped_run_resumes_and_a_finished_one_is_not_made_again(
-    model_folder, mt_bench, tmp_path, monkeypatch
-):
+def test_a_stopped_run_resumes_and_a_finished_one_is_not_made_again(model_folder, mt_bench, tmp_path, monkeypatch):
     def answered(folder, **values):
-        return measure(
-            model_folder, Answers(questions=mt_bench, max_new_tokens=6, **values), out=tmp_path / folder
-        )
+        return measure(model_folder, Answers(questions=mt_bench, max_new_tokens=6, **values), out=tmp_path / folder)
 
     whole = answered("a")
     checks = iter(range(99))
     with monkeypatch.context() as patch:
         patch.setattr(type(interruption), "requested", property(lambda self: next(checks) == 1))
-        with pytest.raises(
-            Interrupted, match="stopped after 1 of 3 questions; run the same command again to resume"
-        ):
+        with pytest.raises(Interrupted, match="stopped after 1 of 3 questions; run the same command again to resume"):
             answered("b")
     assert not (tmp_path / "b").exists()
     with (tmp_path / "b.unfinished" / "answers.jsonl").open("a") as file:
@@ -256,14 +242,8 @@ def test_published_temperatures_follow_the_category():
         ("{", "x.jsonl:1 is not JSON"),
         ("[1]", "x.jsonl entry 1 is not a JSON object"),
         ('{"text": "a"}', "x.jsonl:1: 'instruction' is missing .fields: 'text'."),
-        (
-            '{"turns": ["a"], "question_id": 1}\n{"turns": [], "question_id": 2}',
-            "x.jsonl:2: 'turns' is wrong",
-        ),
-        (
-            '{"turns": ["a"], "question_id": 1}\n{"turns": ["b"], "question_id": 1}',
-            "question '1' a second time",
-        ),
+        ('{"turns": ["a"], "question_id": 1}\n{"turns": [], "question_id": 2}', "x.jsonl:2: 'turns' is wrong"),
+        ('{"turns": ["a"], "question_id": 1}\n{"turns": ["b"], "question_id": 1}', "question '1' a second time"),
     ],
 )
 def test_a_wrong_file_of_questions_gets_one_sentence(tmp_path, content, message):
@@ -286,12 +266,8 @@ def test_the_command_counts_what_was_too_long(tmp_path, mt_bench):
     tokenizer().save_pretrained(tmp_path / "short")
     command = ["answers", str(tmp_path / "short"), str(mt_bench), "--out", str(tmp_path / "a")]
     done = CliRunner().invoke(app, [*command, "--limit", "2"])
-    assert (
-        done.exit_code == 0 and len((tmp_path / "a" / "mt-bench-answers.jsonl").read_text().splitlines()) == 2
-    )
-    assert "2 of them have a turn without an answer; the first: the prompt has" in " ".join(
-        done.output.split()
-    )
+    assert done.exit_code == 0 and len((tmp_path / "a" / "mt-bench-answers.jsonl").read_text().splitlines()) == 2
+    assert "2 of them have a turn without an answer; the first: the prompt has" in " ".join(done.output.split())
 
 
 @pytest.mark.parametrize(

@@ -76,9 +76,7 @@ def test_the_files_hold_what_brute_force_finds(measured, model_folder, corpus):
         assert rows["position"].tolist() == targets.position.tolist()
         nats, features = [], []
         for document, position in zip(targets.document, targets.position, strict=True):
-            tokens = torch.from_numpy(
-                corpus.document(document)[position - context : position + 1].astype(np.int64)
-            )
+            tokens = torch.from_numpy(corpus.document(document)[position - context : position + 1].astype(np.int64))
             with torch.no_grad():
                 found = model(input_ids=tokens[None, :-1], output_hidden_states=True)
             nats.append(-float(found.logits[0, -1].log_softmax(-1)[tokens[-1]]))
@@ -86,20 +84,14 @@ def test_the_files_hold_what_brute_force_finds(measured, model_folder, corpus):
         np.testing.assert_allclose(rows["nats"], nats, atol=1e-4)
         assert again.losses()[context] == pytest.approx(np.mean(nats), abs=1e-4)
         covariance = np.cov(torch.stack(features).double().numpy().T)
-        np.testing.assert_allclose(
-            again.spectra()[context], np.linalg.eigvalsh(covariance)[::-1], rtol=1e-3, atol=1e-6
-        )
+        np.testing.assert_allclose(again.spectra()[context], np.linalg.eigvalsh(covariance)[::-1], rtol=1e-3, atol=1e-6)
         kept = again.features(context)
-        distances = torch.cdist(
-            kept, torch.stack(features), compute_mode="donot_use_mm_for_euclid_dist"
-        ).amin(1)
+        distances = torch.cdist(kept, torch.stack(features), compute_mode="donot_use_mm_for_euclid_dist").amin(1)
         assert kept.shape == (40, 16) and distances.max() < 1e-3
 
 
 def test_differences_are_of_the_same_targets(measured):
-    table = (
-        measured.targets().to_pandas().pivot(index=["document", "position"], columns="context", values="nats")
-    )
+    table = measured.targets().to_pandas().pivot(index=["document", "position"], columns="context", values="nats")
     for context in CONTEXTS[:-1]:
         found = measured.summary["differences"][str(context)]
         assert found["value"] == pytest.approx(float((table[context] - table[16]).mean()), abs=1e-6)
@@ -111,9 +103,7 @@ def test_differences_are_of_the_same_targets(measured):
 def test_a_stopped_run_resumes_to_the_same_files(looks, measured, model_folder, corpus, tmp_path, stop_at):
     out = tmp_path / "entropy"
     stop_at(looks)
-    with pytest.raises(
-        Interrupted, match=r"the measurement was stopped at a context of \d+ tokens, .* to resume"
-    ):
+    with pytest.raises(Interrupted, match=r"the measurement was stopped at a context of \d+ tokens, .* to resume"):
         measure_entropy(model_folder, corpus, CONTEXTS, out=out, **SETTINGS)
     assert [path.name for path in tmp_path.iterdir()] == ["entropy.unfinished"]
     whole = sum(-(-120 // (160 // context)) for context in CONTEXTS)
@@ -122,9 +112,7 @@ def test_a_stopped_run_resumes_to_the_same_files(looks, measured, model_folder, 
     assert [path.name for path in tmp_path.iterdir()] == ["entropy"]
 
 
-def test_another_model_does_not_resume_where_this_one_stopped(
-    model_folder, corpus, tmp_path, measured, stop_at
-):
+def test_another_model_does_not_resume_where_this_one_stopped(model_folder, corpus, tmp_path, measured, stop_at):
     other = shutil.copytree(model_folder, tmp_path / "other")
     model = LlamaForCausalLM.from_pretrained(other)
     with torch.no_grad():
@@ -223,9 +211,7 @@ def test_bad_options_are_refused(model_folder, corpus, tmp_path, contexts, setti
 
 def test_far_too_few_samples_for_the_width_are_refused(model_folder, corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "LEAST_PER_CHANNEL", 10)
-    with pytest.raises(
-        ConfigError, match="120 samples are too few for features of 16 channels: .* set samples to 160"
-    ):
+    with pytest.raises(ConfigError, match="120 samples are too few for features of 16 channels: .* set samples to 160"):
         measure_entropy(model_folder, corpus, CONTEXTS, out=tmp_path / "e", **SETTINGS)
 
 

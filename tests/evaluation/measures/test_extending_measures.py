@@ -29,17 +29,13 @@ def run(tmp_path, monkeypatch, corpus_folder):
     monkeypatch.delitem(sys.modules, f"{measures.__name__}.surprise", raising=False)
     monkeypatch.setattr(measures, "surprise", None, raising=False)
     monkeypatch.chdir(tmp_path)
-    config = GPT2Config(
-        vocab_size=Corpus.open(corpus_folder).vocab_size, n_positions=32, n_embd=8, n_layer=1, n_head=1
-    )
+    config = GPT2Config(vocab_size=Corpus.open(corpus_folder).vocab_size, n_positions=32, n_embd=8, n_layer=1, n_head=1)
     torch.manual_seed(0)
     GPT2LMHeadModel(config).save_pretrained(tmp_path / "model")
     for file in (corpus_folder / "tokenizer").iterdir():
         shutil.copy(file, tmp_path / "model")
     verbs.cache_clear()
-    yield lambda *arguments: CliRunner().invoke(
-        app, [str(each) for each in arguments], catch_exceptions=False
-    )
+    yield lambda *arguments: CliRunner().invoke(app, [str(each) for each in arguments], catch_exceptions=False)
     verbs.cache_clear()
     sys.modules.pop(f"{measures.__name__}.surprise", None)
 

@@ -53,9 +53,7 @@ def sets(tmp_path_factory):
     write_lines(folder / "arc_easy_train.jsonl", arc_lines(9, seed=1))
     write_lines(folder / "hellaswag_validation.jsonl", hellaswag_lines(16))
     write_lines(folder / "lambada_openai.jsonl", lambada_lines(15))
-    (folder / "wikitext_test.txt").write_text(
-        " = A = \n \n red blue , green . \n = B = \n \n gold " + "teal " * 60
-    )
+    (folder / "wikitext_test.txt").write_text(" = A = \n \n red blue , green . \n = B = \n \n gold " + "teal " * 60)
     return folder
 
 
@@ -135,9 +133,7 @@ def test_wikitext_counts_words_before_it_is_prepared(model, sets, tmp_path):
     result = measures(evaluate(model, sets, tmp_path / "out", ("wikitext",)))
     pages = (" = A = \n \n red blue , green . ", " = B = \n \n gold " + "teal " * 60)
     words = sum(len(re.split(r"\s+", page)) for page in pages)
-    ratio = math.log(result["wikitext", 0, "word_perplexity"]) / math.log(
-        result["wikitext", 0, "byte_perplexity"]
-    )
+    ratio = math.log(result["wikitext", 0, "word_perplexity"]) / math.log(result["wikitext", 0, "byte_perplexity"])
     assert ratio == pytest.approx(sum(map(len, pages)) / words)
 
 
@@ -153,9 +149,7 @@ def test_what_is_written(model, sets, tmp_path):
     assert json.loads((out / "summary.json").read_text()) == result.summary
     theirs = json.loads((out / "harness-2-shot.json").read_text())
     assert set(theirs["results"]) == {"arc_easy", "lambada_openai"}
-    assert theirs["configs"]["arc_easy"]["dataset_kwargs"]["data_files"]["train"].endswith(
-        "arc_easy_train.jsonl"
-    )
+    assert theirs["configs"]["arc_easy"]["dataset_kwargs"]["data_files"]["train"].endswith("arc_easy_train.jsonl")
     assert theirs["n-samples"]["arc_easy"]["effective"] == 5
 
 
@@ -164,9 +158,7 @@ def test_results_are_found_again_for_the_same_lines_only(model, sets, tmp_path, 
     copy = tmp_path / "copy"
     shutil.copytree(sets, copy)
     first = evaluate(model, sets, None, ("lambada_openai",))
-    assert first.path.parent == Path("evaluation") / "tiny" and first.path.name.startswith(
-        "tasks-lambada_openai-"
-    )
+    assert first.path.parent == Path("evaluation") / "tiny" and first.path.name.startswith("tasks-lambada_openai-")
     assert evaluate(model, copy, None, ("lambada_openai",)).path == first.path
     write_lines(copy / "arc_easy_test.jsonl", arc_lines(3))  # of another task
     assert evaluate(model, copy, None, ("lambada_openai",)).path == first.path
@@ -180,24 +172,18 @@ def test_sets_that_are_not_there_are_named_together(model, sets, tmp_path):
     with pytest.raises(DataError) as error:
         evaluate(model, sets, tmp_path / "out", tasks, num_fewshot=[0, 3])
     message = str(error.value)
-    assert (
-        "lacks race_test.jsonl, piqa_validation.jsonl, piqa_train.jsonl (for examples), hellaswag" in message
-    )
+    assert "lacks race_test.jsonl, piqa_validation.jsonl, piqa_train.jsonl (for examples), hellaswag" in message
     assert "skip_missing" in message
     assert not (tmp_path / "out").exists()
 
 
 def test_an_average_without_some_sets_is_marked(model, sets, tmp_path):
-    result = evaluate(
-        model, sets, tmp_path / "out", ("race", "arc_easy", "lambada_openai"), skip_missing=True
-    )
+    result = evaluate(model, sets, tmp_path / "out", ("race", "arc_easy", "lambada_openai"), skip_missing=True)
     (average,) = result.summary["averages"]
     figures = measures(result)
     assert average["partial"] and average["tasks"] == ["arc_easy", "lambada_openai"]
     assert average["acc"] == (figures["arc_easy", 0, "acc"] + figures["lambada_openai", 0, "acc"]) / 2
-    assert result.summary["missing"] == [
-        {"task": "race", "shots": 0, "file": "race_test.jsonl", "examples": False}
-    ]
+    assert result.summary["missing"] == [{"task": "race", "shots": 0, "file": "race_test.jsonl", "examples": False}]
 
 
 def test_nothing_but_missing_sets_is_no_result(model, sets, tmp_path):
@@ -242,9 +228,7 @@ def test_a_shorter_context_is_what_the_harness_calls_max_length(model, sets, tmp
         theirs = evaluator.simple_evaluate("hf", model_args=arguments, tasks=tasks, task_manager=few_tasks())[
             "results"
         ]["wikitext"]
-    assert measures(result)["wikitext", 0, "byte_perplexity"] == pytest.approx(
-        theirs["byte_perplexity,none"], rel=1e-5
-    )
+    assert measures(result)["wikitext", 0, "byte_perplexity"] == pytest.approx(theirs["byte_perplexity,none"], rel=1e-5)
     with pytest.raises(ConfigError, match=f"has only {POSITIONS} positions"):
         evaluate(model, sets, tmp_path / "other", ("wikitext",), context=POSITIONS + 1)
 

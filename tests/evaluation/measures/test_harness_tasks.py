@@ -7,15 +7,7 @@ import pytest
 
 pytest.importorskip("lm_eval", reason="needs contextwise[eval]")
 
-from harness_sets import (
-    arc_in_olmo_form,
-    arc_lines,
-    few_tasks,
-    hellaswag_lines,
-    lambada_lines,
-    sentence,
-    write_lines,
-)
+from harness_sets import arc_in_olmo_form, arc_lines, few_tasks, hellaswag_lines, lambada_lines, sentence, write_lines
 from lm_eval.tasks.hellaswag.utils import preprocess
 
 from contextwise.base.errors import ConfigError, DataError
@@ -103,9 +95,7 @@ def test_race_by_questions_is_gathered_by_articles(folder, tmp_path):
     gathered = [
         {
             "article": f"Article {i}.",
-            "problems": str(
-                [{k: r[k] for k in ("question", "answer", "options")} for r in rows[3 * i : 3 * i + 3]]
-            ),
+            "problems": str([{k: r[k] for k in ("question", "answer", "options")} for r in rows[3 * i : 3 * i + 3]]),
         }
         for i in range(3)
     ]
@@ -121,9 +111,7 @@ def test_wikitext_is_cut_at_its_headings(folder):
     (folder / "wikitext_test.txt").write_text(text)
     asked, _ = prompts(folder, "wikitext")
     assert len(asked) == 2
-    assert (
-        asked[0][0].startswith(" = Alpha =\n") and "== Part ==" in asked[0][0] and "Beta" not in asked[0][0]
-    )
+    assert asked[0][0].startswith(" = Alpha =\n") and "== Part ==" in asked[0][0] and "Beta" not in asked[0][0]
     assert "\n".join(articles("= A = \nx\n= B = \ny")) == "= A = \nx\n= B = \ny"
 
 
@@ -145,16 +133,12 @@ def test_the_evaluated_split_gives_examples_only_if_that_is_said(folder):
     (folder / "tasks.yaml").write_text("tasks: {hellaswag: {examples: validation}}")
     asked, _ = prompts(folder, "hellaswag", 3)
     last = [context.split("\n\n") for context, _ in asked[::4]]
-    assert all(
-        len(parts) == 4 and not any(shot.startswith(parts[-1]) for shot in parts[:-1]) for parts in last
-    )
+    assert all(len(parts) == 4 and not any(shot.startswith(parts[-1]) for shot in parts[:-1]) for parts in last)
     write_lines(folder / "arc_easy_test.jsonl", arc_lines(4))
     (folder / "tasks.yaml").write_text("tasks: {arc_easy: {examples: test}}")
     asked, _ = prompts(folder, "arc_easy", 3)
     last = [context.split("\n\n") for context, _ in asked[::4]]
-    assert all(
-        len(parts) == 4 and not any(shot.startswith(parts[-1]) for shot in parts[:-1]) for parts in last
-    )
+    assert all(len(parts) == 4 and not any(shot.startswith(parts[-1]) for shot in parts[:-1]) for parts in last)
 
 
 def test_a_set_that_is_not_there_is_named(folder):
@@ -224,9 +208,7 @@ WRONG = [
 @pytest.mark.parametrize(("name", "row", "message"), WRONG)
 def test_wrong_fields_are_named(folder, name, row, message):
     write_lines(folder / name, [row])
-    (task,) = (
-        t for t in ("arc_easy", "hellaswag", "winogrande", "lambada_openai", "piqa") if name.startswith(t)
-    )
+    (task,) = (t for t in ("arc_easy", "hellaswag", "winogrande", "lambada_openai", "piqa") if name.startswith(t))
     with pytest.raises(DataError) as error:
         planned(folder, task)
     assert message in str(error.value) and name in str(error.value)
@@ -265,10 +247,7 @@ def test_two_files_for_one_split_are_named(folder):
     ("text", "message"),
     [
         ("tasks: {piqu: {}}", "names a task 'piqu'"),
-        (
-            "tasks: {piqa: {splits: {test: a.jsonl}}}",
-            "names the split 'test' of piqa, which has train, validation",
-        ),
+        ("tasks: {piqa: {splits: {test: a.jsonl}}}", "names the split 'test' of piqa, which has train, validation"),
         ("tasks: {piqa: {split: {}}}", "tasks.piqa.split is an unknown key"),
         ("[1", "is not valid YAML"),
         ("folder: nowhere", "names the folder"),

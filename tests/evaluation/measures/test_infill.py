@@ -14,12 +14,7 @@ from transformers import BertConfig, BertForMaskedLM
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.evaluation.generation import Sampling
 from contextwise.evaluation.kernel import Subject
-from contextwise.evaluation.measures.infill.filling import (
-    Infiller,
-    filling_objective,
-    form_of,
-    infill,
-)
+from contextwise.evaluation.measures.infill.filling import Infiller, filling_objective, form_of, infill
 from contextwise.models import load_generating_model
 from contextwise.objectives import UL2, Infilling, SpanCorruption, Vocabulary
 from filling import (
@@ -45,8 +40,7 @@ EMPTY = np.empty(0, dtype=np.int64)
 
 
 @pytest.mark.parametrize(
-    ("kind", "spm"),
-    [("gpt2", False), ("gpt2", True), ("contextlm", False), ("contextlm", True), ("t5", False)],
+    ("kind", "spm"), [("gpt2", False), ("gpt2", True), ("contextlm", False), ("contextlm", True), ("t5", False)]
 )
 def test_a_model_that_learned_a_pattern_fills_it_everywhere(kind: str, spm: bool) -> None:
     objective = SPANS if kind == "t5" else RENAMED
@@ -89,9 +83,7 @@ def test_an_encoder_decoder_reads_what_span_corruption_makes_of_one_span(prefix:
 
 
 def test_special_tokens_in_the_texts_are_text() -> None:
-    prompt = Infiller(gpt2(PLAIN), tokenizer_of(PLAIN), max_new_tokens=4).prompt(
-        "<|fim_middle|>", "<|endoftext|>"
-    )
+    prompt = Infiller(gpt2(PLAIN), tokenizer_of(PLAIN), max_new_tokens=4).prompt("<|fim_middle|>", "<|endoftext|>")
     special = [i for i in prompt.ids.tolist() if i >= END]
     assert len(special) == 3 and len(set(special)) == 3 and END not in special
 
@@ -102,14 +94,7 @@ def test_a_batch_gives_each_row_what_it_gets_alone(kind: str) -> None:
     objective = SPANS if kind == "t5" else PLAIN
     model = taught("t5") if kind == "t5" else {"gpt2": gpt2, "contextlm": context_lm}[kind](PLAIN, seed=3)
     infiller = Infiller(model, tokenizer_of(objective), max_new_tokens=12)
-    holes = [
-        ("a", "b"),
-        ("a long prefix, with ", "a suffix"),
-        ("c", "d"),
-        ("z" * 30, ""),
-        ("", ""),
-        ("", "b"),
-    ]
+    holes = [("a", "b"), ("a long prefix, with ", "a suffix"), ("c", "d"), ("z" * 30, ""), ("", ""), ("", "b")]
     prompts = [infiller.prompt(*hole) for hole in holes]
     together = infiller.fill(prompts)
     alone = [infiller.fill([prompt])[0] for prompt in prompts]
@@ -136,9 +121,7 @@ def _answering(model: Any, ids: list[int], monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(model, "generate", generate)
 
 
-@pytest.mark.parametrize(
-    ("stop", "complete"), [("<|fim_end|>", True), ("<|endoftext|>", True), (None, False)]
-)
+@pytest.mark.parametrize(("stop", "complete"), [("<|fim_end|>", True), ("<|endoftext|>", True), (None, False)])
 def test_the_middle_ends_at_the_end_token_or_at_end_of_text(
     stop: str | None, complete: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,9 +133,7 @@ def test_the_middle_ends_at_the_end_token_or_at_end_of_text(
 
 
 @pytest.mark.parametrize("stop", ["<extra_id_1>", "<extra_id_3>", "<|endoftext|>"])
-def test_the_middle_of_an_encoder_decoder_ends_at_the_next_sentinel(
-    stop: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_middle_of_an_encoder_decoder_ends_at_the_next_sentinel(stop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokenizer = t5(SPANS), tokenizer_of(SPANS)
     _answering(model, [*b"inner", tokenizer.convert_tokens_to_ids(stop), *b"beyond"], monkeypatch)
     assert infill(model, tokenizer, "a", "b") == "inner"
@@ -180,12 +161,7 @@ def test_names_of_other_families_are_known() -> None:
 
 
 @settings(max_examples=60)
-@given(
-    prefix=st.integers(0, 90),
-    suffix=st.integers(0, 90),
-    new=st.integers(1, 90),
-    context=st.integers(12, POSITIONS),
-)
+@given(prefix=st.integers(0, 90), suffix=st.integers(0, 90), new=st.integers(1, 90), context=st.integers(12, POSITIONS))
 def test_what_is_nearest_the_hole_is_kept(prefix: int, suffix: int, new: int, context: int) -> None:
     before = "".join(chr(33 + i) for i in range(prefix))
     behind = "".join(chr(33 + i) for i in range(suffix))
@@ -275,9 +251,7 @@ def _without(objective: Any) -> Any:
         (gpt2(PLAIN), tokenizer_of(PLAIN), {"context": 4, "max_new_tokens": 1}, "4 positions are too few"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_filled_is_refused(
-    model: Any, tokenizer: Any, options: dict[str, Any], message: str
-) -> None:
+def test_what_cannot_be_filled_is_refused(model: Any, tokenizer: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         infill(model, tokenizer, "a", "b", **options)
 
@@ -304,9 +278,7 @@ def test_a_run_says_how_it_was_trained(tmp_path: Any) -> None:
     assert written(values) == RENAMED and written({"name": "mixture", "parts": parts}) == RENAMED
     assert written({"name": "spans"}) == SpanCorruption() and written({"name": "causal"}) is None
     assert Subject(run).run_context == 48
-    assert (
-        filling_objective(Subject("somebody/model")) is None and Subject("somebody/model").run_context is None
-    )
+    assert filling_objective(Subject("somebody/model")) is None and Subject("somebody/model").run_context is None
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "t5"])

@@ -110,10 +110,7 @@ def test_the_sets_of_human_eval_are_read(share: str) -> None:
         ("", "is empty; give a corpus"),
         ("not json\n", "holes.jsonl:1 is not JSON"),
         ("[1]\n", "holes.jsonl entry 1 is not a JSON object"),
-        (
-            '{"body": "x"}\n',
-            "holes.jsonl:1 has no text in the field 'text'; a document has 'text', a task 'task_id'",
-        ),
+        ('{"body": "x"}\n', "holes.jsonl:1 has no text in the field 'text'; a document has 'text', a task 'task_id'"),
         (
             '{"task_id": "a", "prompt": "p", "suffix": "s", "canonical_solution": "c"}\n\n{"task_id": "b"}\n',
             "holes.jsonl:3 has no text in the field 'prompt'",

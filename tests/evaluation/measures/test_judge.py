@@ -63,9 +63,7 @@ def test_ratings_are_read(text, rating):
     assert read_rating(text) == rating
 
 
-@pytest.mark.parametrize(
-    ("text", "verdict"), [("[[A]]", "A"), ("[[A]]? No: [[C]]", "C"), ("A", None), ("[[D]]", None)]
-)
+@pytest.mark.parametrize(("text", "verdict"), [("[[A]]", "A"), ("[[A]]? No: [[C]]", "C"), ("A", None), ("[[D]]", None)])
 def test_verdicts_are_read(text, verdict):
     assert read_verdict(text) == verdict
 
@@ -164,10 +162,7 @@ def test_answers_without_a_verdict_are_counted_kept_and_shown(tmp_path):
         with printed.capture() as shown:
             printed.print(judging_tables(summary))
         assert r"  I like trains.\x1b[31m" in shown.get()  # not sent to the terminal, which would turn red
-        assert (
-            summary["models"]["good"]["all"]["value"] == 7.5
-            and summary["models"]["good"]["all"]["questions"] == 1
-        )
+        assert summary["models"]["good"]["all"]["value"] == 7.5 and summary["models"]["good"]["all"]["questions"] == 1
         judged(match, server, tmp_path / "out")
         assert len(server.requests) == 8  # what is kept is not asked again
     rows = (tmp_path / "out" / "judgments.jsonl").read_text()
@@ -189,9 +184,7 @@ def test_slow_answers_time_out_and_are_retried(tmp_path):
         summary = judged(match, server, tmp_path / "out", timeout=0.5)
         assert summary["missing"] == 0 and len(server.requests) == 3
         server.always = 3.0
-        with pytest.raises(
-            ConfigError, match="nothing was judged: 2 requests failed.*no answer within 0.3 s, 1 times"
-        ):
+        with pytest.raises(ConfigError, match="nothing was judged: 2 requests failed.*no answer within 0.3 s, 1 times"):
             judged(match, server, tmp_path / "slow", timeout=0.3, retries=0)
     assert not (tmp_path / "slow").exists()
 
@@ -235,8 +228,7 @@ def test_a_body_of_another_protocol(tmp_path, body):
 
 
 @pytest.mark.parametrize(
-    ("status", "message"),
-    [(401, "refuses the key"), (403, "refuses the key"), (404, "knows no judge 'the-judge'")],
+    ("status", "message"), [(401, "refuses the key"), (403, "refuses the key"), (404, "knows no judge 'the-judge'")]
 )
 def test_a_refusing_endpoint_gets_one_request(tmp_path, status, message):
     with JudgeServer(rate) as server:
@@ -277,15 +269,11 @@ def test_a_dry_run_prints_the_cost_and_makes_no_request(tmp_path, capsys):
     with JudgeServer(rate) as server:
         assert judged(RATING, server, tmp_path / "out", dry_run=True) is None
     assert not server.requests and not (tmp_path / "out").exists()
-    assert "16 judgments, 0 of which exist: 16 requests to make; about " in " ".join(
-        capsys.readouterr().err.split()
-    )
+    assert "16 judgments, 0 of which exist: 16 requests to make; about " in " ".join(capsys.readouterr().err.split())
     requests = Match(QUESTIONS[:1], (GOOD,), BAD, {}).requests()
     tokens = sum(len(m["content"]) for r in requests for m in r.messages) // 4
     cost = cost_sentence(requests, 4, 0, 100, 2000.0, 10_000.0)
-    assert (
-        f"about {tokens:,} prompt tokens (4 characters each, an estimate); at most 400 answer tokens" in cost
-    )
+    assert f"about {tokens:,} prompt tokens (4 characters each, an estimate); at most 400 answer tokens" in cost
     assert f"at most about {(2000 * tokens + 10_000 * 400) / 1e6:,.2f} in the currency of the prices" in cost
     assert "at most" not in cost_sentence(requests, 4, 0, None, None, None)
 
@@ -306,8 +294,7 @@ def test_the_key_goes_to_the_endpoint_and_nowhere_else(tmp_path, monkeypatch):
 def test_a_short_key_is_no_secret():
     for key in ("1", "A", "none", "EMPTY"):
         assert (
-            Endpoint("http://localhost:1/v1", "j", key).masked("[[10]] [[A]] none EMPTY")
-            == "[[10]] [[A]] none EMPTY"
+            Endpoint("http://localhost:1/v1", "j", key).masked("[[10]] [[A]] none EMPTY") == "[[10]] [[A]] none EMPTY"
         )
     with pytest.raises(ConfigError, match="which is no URL"):
         Endpoint("http://[x/v1", "j")
@@ -342,17 +329,7 @@ def served(folder: Path, port: int) -> subprocess.Popen[str]:
     tokenizer.chat_template = CHAT_TEMPLATE
     tokenizer.save_pretrained(folder)
     return subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "contextwise",
-            "serve",
-            str(folder),
-            "--port",
-            str(port),
-            "--host",
-            "127.0.0.1",
-        ],
+        [sys.executable, "-m", "contextwise", "serve", str(folder), "--port", str(port), "--host", "127.0.0.1"],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -375,9 +352,7 @@ def test_answers_of_an_untrained_judge_are_shown_as_answers_without_a_verdict(tm
             assert server.poll() is None, server.stdout.read()
             time.sleep(1)
         judge = Endpoint(
-            f"http://127.0.0.1:{port}/v1",
-            str(tmp_path / "model"),
-            parameters={"temperature": 0, "max_tokens": 12},
+            f"http://127.0.0.1:{port}/v1", str(tmp_path / "model"), parameters={"temperature": 0, "max_tokens": 12}
         )
         summary = judge_answers(Match(QUESTIONS[:2], (GOOD,), None, REFERENCES), judge, tmp_path / "out")
     finally:

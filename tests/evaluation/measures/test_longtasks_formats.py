@@ -12,8 +12,7 @@ from longtasks_files import leval_line, longbench_line, write_lines
 
 def test_a_longbench_line_is_a_question(tmp_path):
     path = write_lines(
-        tmp_path / "lines.jsonl",
-        [longbench_line(3), longbench_line(4, dataset="trec_e", all_classes=["number 104"])],
+        tmp_path / "lines.jsonl", [longbench_line(3), longbench_line(4, dataset="trec_e", all_classes=["number 104"])]
     )
     (first, second), notes = read_items([path])
     line = longbench_line(3)
@@ -43,11 +42,7 @@ def test_an_leval_line_is_a_question_for_each_instruction(tmp_path):
     assert [item.dataset for item in items] == ["tpo"] * 4
     assert [item.where for item in items] == [f"{path}:{n}, question {q}" for n in (1, 3) for q in (1, 2)]
     assert items[0].document == items[1].document != items[2].document
-    assert (items[1].question, items[1].answers, items[1].metric) == (
-        "True or False?",
-        ("True [fact: False]",),
-        "exam",
-    )
+    assert (items[1].question, items[1].answers, items[1].metric) == ("True or False?", ("True [fact: False]",), "exam")
     assert items[0].length == 2 + 5 * 30
 
 
@@ -59,13 +54,10 @@ def test_questions_on_one_text_are_of_one_document(tmp_path):
 
 def test_questions_for_judges_are_left_out_and_counted(tmp_path):
     path = write_lines(
-        tmp_path / "x.jsonl",
-        [leval_line(0), leval_line(1, evaluation="LLM"), leval_line(2, evaluation="human")],
+        tmp_path / "x.jsonl", [leval_line(0), leval_line(1, evaluation="LLM"), leval_line(2, evaluation="human")]
     )
     items, notes = read_items([path])
-    assert len(items) == 2 and notes == [
-        f"2 documents of {path} are for judges, without a metric; they were left out"
-    ]
+    assert len(items) == 2 and notes == [f"2 documents of {path} are for judges, without a metric; they were left out"]
     with pytest.raises(DataError, match="no question can be scored: 1 documents of"):
         read_items([write_lines(tmp_path / "y.jsonl", [leval_line(evaluation="LLM")])])
 

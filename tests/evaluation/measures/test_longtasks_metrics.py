@@ -79,11 +79,7 @@ def test_rouge_l_is_its_formula(written, wanted):
         ("City", "Country", 0.0),
         ("Abbreviation expanded", "Abbreviation expanded", 1.0),  # "Abbreviation" is part of it
         # Both names are there, neither is part of the true one
-        (
-            "Abbreviation expanded",
-            "Abbreviation",
-            0.5,
-        ),
+        ("Abbreviation expanded", "Abbreviation", 0.5),
         ("country", "Country", 0.0),
     ],
 )
@@ -177,8 +173,6 @@ def test_a_missing_package_is_reported_before_anything_is_answered(monkeypatch):
 
     metrics._rouge.cache_clear()
     monkeypatch.setattr(builtins, "__import__", without_rouge)
-    with pytest.raises(
-        ConfigError, match=r"rouge_score, which is not installed; pip install 'contextwise\[eval\]'"
-    ):
+    with pytest.raises(ConfigError, match=r"rouge_score, which is not installed; pip install 'contextwise\[eval\]'"):
         metrics.check_installed({"qa_f1", "rouge"})
     metrics.check_installed({"qa_f1"})

@@ -126,11 +126,7 @@ def test_files_of_templates(tmp_path):
     file = tmp_path / "prompts.json"
     file.write_text(json.dumps({"a": "{context}"}))
     assert read_templates(file) == {"a": "{context}"}
-    for content, message in (
-        ("{", "is not JSON"),
-        ("[]", "is not one JSON object"),
-        ('{"a": 1}', "is not one"),
-    ):
+    for content, message in (("{", "is not JSON"), ("[]", "is not one JSON object"), ('{"a": 1}', "is not one")):
         file.write_text(content)
         with pytest.raises(DataError, match=rf"prompts\.json {message}"):
             read_templates(file)
@@ -141,8 +137,7 @@ def test_files_of_templates(tmp_path):
 def test_too_small_a_visible_context_is_refused(tmp_path):
     prompt = made(range(20), (5, 15), "nearest", item=item_of(tmp_path))
     with pytest.raises(
-        ConfigError,
-        match=r"of 10 holds nothing of a text: the prompt around it takes 10 tokens at .*:1; give",
+        ConfigError, match=r"of 10 holds nothing of a text: the prompt around it takes 10 tokens at .*:1; give"
     ):
         check_visible([prompt], 10)
     check_visible([prompt], 11)
@@ -163,11 +158,7 @@ def test_chat_marks_are_never_cut_and_code_has_none(tmp_path):
 def items_of(tmp_path, sizes):
     lines = [longbench_line(i, context="x" * size, max_new_tokens=4) for i, size in enumerate(sizes)]
     items, _ = read_items([write_lines(tmp_path / "sizes.jsonl", lines)])
-    return {
-        "hotpotqa": [
-            encode_item(item, {"hotpotqa": "{context}"}, Encoder(BYTES), None, "ends") for item in items
-        ]
-    }
+    return {"hotpotqa": [encode_item(item, {"hotpotqa": "{context}"}, Encoder(BYTES), None, "ends") for item in items]}
 
 
 def test_a_whole_prompt_is_answered_once(tmp_path):

@@ -137,11 +137,7 @@ def test_tables_fit_80_columns():
 
 @pytest.mark.parametrize(
     ("questions", "documents", "words"),
-    [
-        (2, 1, "2 questions on 1 document."),
-        (1, 1, "1 question on 1 document."),
-        (9, 7, "9 questions on 7 documents."),
-    ],
+    [(2, 1, "2 questions on 1 document."), (1, 1, "1 question on 1 document."), (9, 7, "9 questions on 7 documents.")],
 )
 def test_the_heading_counts_in_plain_english(questions, documents, words):
     summary = {

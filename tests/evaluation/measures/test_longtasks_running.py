@@ -30,14 +30,10 @@ def models(tmp_path_factory):
     """A plain model and a ContextLM with rotary positions, and one with learned ones; of bytes, with random weights."""
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("models")
-    learned = GPT2Config(
-        vocab_size=257, n_positions=TRAINED, n_embd=16, n_layer=1, n_head=2, eos_token_id=256
-    )
+    learned = GPT2Config(vocab_size=257, n_positions=TRAINED, n_embd=16, n_layer=1, n_head=2, eos_token_id=256)
     made = {
         "plain": LlamaForCausalLM(llama()),
-        "contextlm": ContextLMForCausalLM(
-            ContextLMConfig(backbone_config=llama(), chunk_size=4, injection="add")
-        ),
+        "contextlm": ContextLMForCausalLM(ContextLMConfig(backbone_config=llama(), chunk_size=4, injection="add")),
         "learned": GPT2LMHeadModel(learned),
     }
     for name, model in made.items():
@@ -49,10 +45,7 @@ def models(tmp_path_factory):
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
     lines = [longbench_line(i, max_new_tokens=12) for i in range(4)]
-    lines += [
-        longbench_line(i, dataset="lcc", context="x = 1\n" * i, input="y =", answers=["y = 2"])
-        for i in (3, 60)
-    ]
+    lines += [longbench_line(i, dataset="lcc", context="x = 1\n" * i, input="y =", answers=["y = 2"]) for i in (3, 60)]
     return write_lines(tmp_path_factory.mktemp("files") / "made.jsonl", lines)
 
 
@@ -84,16 +77,12 @@ def test_answers_beyond_the_trained_length_are_those_of_full_passes(models, file
     template = "Read the text, and answer the question about it.\n\n{context}\n\nQuestion: {input}\nAnswer:"
     whole = BYTES(template.format(**line)).input_ids
     for answered, prompt in zip(
-        rows_of(found)[1]["answered"],
-        (whole[:32] + whole[-32:], whole[:100] + whole[-100:], whole),
-        strict=True,
+        rows_of(found)[1]["answered"], (whole[:32] + whole[-32:], whole[:100] + whole[-100:], whole), strict=True
     ):
         written = []
         while len(written) < 12 and 256 not in written:
             with torch.no_grad(), frequencies_for(model, len(prompt) + 12):
-                written.append(
-                    int(model(torch.tensor([prompt + written]), use_cache=False).logits[0, -1].argmax())
-                )
+                written.append(int(model(torch.tensor([prompt + written]), use_cache=False).logits[0, -1].argmax()))
         assert answered["answer"] == BYTES.decode(written, skip_special_tokens=True)
         assert answered["seen"] == len(prompt)
 
@@ -122,10 +111,7 @@ def test_an_answer_does_not_depend_on_what_it_is_answered_beside(models, file, t
 
 def test_an_interrupted_measurement_ends_like_an_uninterrupted_one(models, file, tmp_path, monkeypatch):
     whole = measured(models, file, tmp_path / "whole", batch_tokens=1)
-    for number, message in (
-        (2, "while the questions were encoded"),
-        (6 + 7, r"stopped after \d+ of 16 answers"),
-    ):
+    for number, message in ((2, "while the questions were encoded"), (6 + 7, r"stopped after \d+ of 16 answers")):
         with monkeypatch.context() as patch:
             stop_at(patch, number)
             with pytest.raises(Interrupted, match=f"{message}; run the same command again"):
@@ -174,10 +160,7 @@ def test_lengths_limit_and_notes(models, file, tmp_path):
     found = measure(models / "plain", settings, out=tmp_path / "out").summary
     asked = {name: dataset["questions"] for name, dataset in found["datasets"].items()}
     # hotpotqa has 0, 1000, 2000 and 3000 words, lcc 3000 and 60000
-    assert asked == {
-        "hotpotqa": 2,
-        "quiz": 3,
-    }
+    assert asked == {"hotpotqa": 2, "quiz": 3}
     assert found["notes"] == [
         "4 of 10 questions were left out for their text's length",
         f"{prompts} has no template for quiz; plain ones were used",
@@ -213,14 +196,10 @@ def test_a_text_longer_than_the_model(models, file, tmp_path):
         measured(models, file, tmp_path / "out", visible=[20], keep="nearest")
 
 
-@pytest.mark.parametrize(
-    ("field", "own", "known"), [("group", "Mine", "Multi-Doc"), ("metric", "count", "qa_f1")]
-)
+@pytest.mark.parametrize(("field", "own", "known"), [("group", "Mine", "Multi-Doc"), ("metric", "count", "qa_f1")])
 def test_a_data_set_has_one_group_and_metric(models, tmp_path, field, own, known):
     lines = [longbench_line(0), longbench_line(1, **{field: own})]
-    with pytest.raises(
-        DataError, match=rf"x\.jsonl:2: the {field} of 'hotpotqa' is '{own}', but '{known}' at"
-    ):
+    with pytest.raises(DataError, match=rf"x\.jsonl:2: the {field} of 'hotpotqa' is '{own}', but '{known}' at"):
         measured(models, write_lines(tmp_path / "x.jsonl", lines), tmp_path / "out")
 
 

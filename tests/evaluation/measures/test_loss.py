@@ -124,9 +124,7 @@ def test_a_result_that_has_changed_is_refused(corpus, model, tmp_path, name):
         Evaluation.open(result.path).table_of(name.removesuffix(".parquet"))
 
 
-def test_a_model_that_is_replaced_while_it_is_measured_has_no_result(
-    corpus, model, tmp_path, monkeypatch, model_of
-):
+def test_a_model_that_is_replaced_while_it_is_measured_has_no_result(corpus, model, tmp_path, monkeypatch, model_of):
     run = Loss.run
 
     def and_another_process_trains(self, subject, *arguments):
@@ -174,9 +172,7 @@ class TestRefusals:
     """Each in one sentence, before anything is written."""
 
     def test_another_tokenizer(self, corpus, model, tmp_path):
-        other = prepare_corpus(
-            corpus.path.parent / "texts.jsonl", "train:300", tmp_path / "bpe", validation=0.4
-        )
+        other = prepare_corpus(corpus.path.parent / "texts.jsonl", "train:300", tmp_path / "bpe", validation=0.4)
         with pytest.raises(DataError, match=f"another tokenizer than that of {model}; prepare a corpus"):
             evaluate_model(model, Corpus.open(other.path, "validation"), out=tmp_path / "e")
         assert not (tmp_path / "e").exists()

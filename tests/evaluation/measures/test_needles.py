@@ -79,9 +79,7 @@ def test_the_answer_follows_from_the_text_and_the_needles_are_at_their_positions
         question = two_needle_question(Size(3000, 0.0, len), index, far=0.8, near=0.3)
         assert sum_of(question.body) == question.answers[0] and len(question.body) > 3000 - len(NOISE) - 80
         (far, _), (near, end) = question.needles
-        assert 1 - far / 3000 == pytest.approx(0.8, abs=0.05) and 1 - near / 3000 == pytest.approx(
-            0.3, abs=0.05
-        )
+        assert 1 - far / 3000 == pytest.approx(0.8, abs=0.05) and 1 - near / 3000 == pytest.approx(0.3, abs=0.05)
         assert sum_of(question.body[far:end]) == question.answers[0]
         assert sum_of(question.body[far + 1 :]) is sum_of(question.body[:near]) is None
     assert question != two_needle_question(Size(3000, 0.0, len, seed=1), index, 0.8, 0.3)
@@ -97,19 +95,12 @@ def test_the_loss_of_an_adder_rises_when_the_first_needle_goes() -> None:
     adder = Subject(Adder(), batch_tokens=4000)  # type: ignore[arg-type]
     nats = all_nats(adder, examples, answers, steps)
     rows = needle_rows(examples, [2] * 6, steps, nats)
-    for row, expected in zip(
-        rows, (-math.log(SURE), -math.log(SURE), math.log(10), math.log(10)), strict=True
-    ):
+    for row, expected in zip(rows, (-math.log(SURE), -math.log(SURE), math.log(10), math.log(10)), strict=True):
         assert row["nats"]["value"] == pytest.approx(expected / 2, abs=1e-5)
         assert row["perplexity"]["value"] == pytest.approx(math.exp(expected / 2), abs=1e-4)
     assert [row["far_in_view"] for row in rows] == [1, 1, 0, 0]
     # Gone with the first: the second needle's part is hidden
-    assert [row["near_in_view"] for row in rows] == [
-        1,
-        1,
-        1,
-        0,
-    ]
+    assert [row["near_in_view"] for row in rows] == [1, 1, 1, 0]
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "gpt_neox", "contextlm"])
@@ -151,9 +142,7 @@ def test_answer_tokens_of_a_bpe_follow_the_prompt() -> None:
     encoder = Encoder(learn_bpe([NOISE + " has 8", " has 8" * 5], 400).tokenizer)
     question = two_needle_question(Size(200, 0.0, encoder.count), 0)
     before = question.ending + question.answer_prefix
-    assert encoder.ids(before) + answer_ids(encoder, question) == encoder.ids(
-        f"{before} {question.answers[0]}"
-    )
+    assert encoder.ids(before) + answer_ids(encoder, question) == encoder.ids(f"{before} {question.answers[0]}")
 
 
 @pytest.fixture(scope="module")
@@ -162,9 +151,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory, models: dict[str, Any]) -> st
 
     torch.manual_seed(1)
     folder = tmp_path_factory.mktemp("needles") / "tiny"
-    config = GPT2Config(
-        vocab_size=257, n_positions=700, n_embd=16, n_layer=1, n_head=2, initializer_range=0.3
-    )
+    config = GPT2Config(vocab_size=257, n_positions=700, n_embd=16, n_layer=1, n_head=2, initializer_range=0.3)
     GPT2LMHeadModel(config).save_pretrained(folder)
     BYTES.save_pretrained(folder)
     return str(folder)
@@ -203,9 +190,7 @@ def test_a_measurement_of_a_model_equals_a_loop(tmp_path: Any, tiny: str) -> Non
         ({"length": 500, "near": 0.9}, "near is 0.9; it must be below far, 0.75"),
     ],
 )
-def test_what_does_not_fit_is_refused(
-    tmp_path: Any, tiny: str, options: dict[str, Any], message: str
-) -> None:
+def test_what_does_not_fit_is_refused(tmp_path: Any, tiny: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         measure(tiny, validate(Needles, options, "needles"), out=tmp_path / "n")
     assert not (tmp_path / "n").exists()

@@ -40,9 +40,7 @@ def context_encoder(seed=0, **options):
 
 def decoder(**options):
     values = {"input_width": STATES, "width": WIDTH, "cue_width": CUE, "layers": 2, "heads": 2}
-    made = CueDecoder(
-        CueDecoderConfig(**values | {"vocab_size": VOCABULARY, "max_positions": LONGEST} | options)
-    )
+    made = CueDecoder(CueDecoderConfig(**values | {"vocab_size": VOCABULARY, "max_positions": LONGEST} | options))
     if not made.config.sentence_inputs:
         torch.nn.init.normal_(made.constant)
     return made

@@ -35,9 +35,7 @@ def test_the_order_of_a_set_does_not_matter(layers, data, size):
 
 @layers
 @FEW
-@given(
-    size=st.integers(0, 5), padding=st.integers(1, 4), junk=st.sampled_from([0.0, 1e6, torch.nan, torch.inf])
-)
+@given(size=st.integers(0, 5), padding=st.integers(1, 4), junk=st.sampled_from([0.0, 1e6, torch.nan, torch.inf]))
 def test_values_in_missing_slots_do_not_matter(layers, size, padding, junk):
     encoder, vectors = ENCODERS[layers], sets(size)
     padded = torch.cat([torch.full((1, padding, TEXT), junk), vectors], dim=1)
@@ -165,10 +163,7 @@ def test_the_papers_size_has_about_the_printed_parameters():
     [
         ({"heads": 3}, "the width of the context encoder, 512, is not divisible by 3 heads"),
         ({"layers": -1}, "layers of the context encoder is -1, but must be a whole number of at least 0"),
-        (
-            {"text_width": 0},
-            "text_width of the context encoder is 0, but must be a whole number of at least 1",
-        ),
+        ({"text_width": 0}, "text_width of the context encoder is 0, but must be a whole number of at least 1"),
         ({"context_dropout": 1.0}, "context_dropout is 1.0, but must be at least 0 and below 1"),
     ],
 )

@@ -19,19 +19,12 @@ from cue_models import (
     sentence_encoder,
 )
 from torch import nn
-from transformers import (
-    DynamicCache,
-    GPT2Config,
-)
+from transformers import DynamicCache, GPT2Config
 
 from contextwise import ContextLMConfig, ContextLMForCausalLM, CueForCausalLM
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.models import build_model, token_losses
-from contextwise.models.cue import (
-    CueDecoderConfig,
-    ProxyEncoder,
-    UnigramConfig,
-)
+from contextwise.models.cue import CueDecoderConfig, ProxyEncoder, UnigramConfig
 from contextwise.models.loading import model_class
 from contextwise.models.losses import has_plain_head
 from contextwise.models.spec import pretraining_losses
@@ -39,12 +32,7 @@ from contextwise.testing import measure_causality
 
 FORMS = pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"form": "concatenate"},
-        {"sentence_inputs": False},
-        {"form": "concatenate", "sentence_inputs": False},
-    ],
+    [{}, {"form": "concatenate"}, {"sentence_inputs": False}, {"form": "concatenate", "sentence_inputs": False}],
     ids=["transformer", "concatenate", "no sentence", "concatenate, no sentence"],
 )
 ENCODERS = pytest.mark.parametrize("kind", ["gpt2", "lstm"])
@@ -57,9 +45,7 @@ ENCODERS = pytest.mark.parametrize("kind", ["gpt2", "lstm"])
 def test_the_decoders_input_is_that_of_the_sentence_encoders_head(kind):
     model, (tokens, contexts) = cue_model(kind), draw()
     sentences = model.sentence_encoder
-    states = (
-        sentences.base_model(tokens).last_hidden_state if kind == "gpt2" else sentences.hidden_states(tokens)
-    )
+    states = sentences.base_model(tokens).last_hidden_state if kind == "gpt2" else sentences.hidden_states(tokens)
     hidden = model.decoder(states, model.cue_vectors(**contexts))
     assert hidden.shape == (3, 7, WIDTH)
     torch.testing.assert_close(model.hidden_states(tokens, **contexts), hidden)
@@ -149,10 +135,7 @@ def test_it_is_causal_with_and_without_contexts(kind, options):
     model = cue_model(kind, **options)
     if kind == "lstm":
         nn.init.normal_(model.sentence_encoder.embed.weight)
-    for made in (
-        model,
-        WithContexts.from_parts(model.sentence_encoder, model.context_encoder, model.decoder),
-    ):
+    for made in (model, WithContexts.from_parts(model.sentence_encoder, model.context_encoder, model.decoder)):
         result = measure_causality(made)
         assert result.causal, str(result)
         outcomes = {effect.name: effect.outcome for effect in result.effects}
@@ -169,13 +152,7 @@ def test_generation_is_the_argmax_of_full_passes(kind):
     mask = torch.ones_like(tokens)
     mask[2, :3] = 0
     result = model.generate(
-        tokens,
-        attention_mask=mask,
-        max_new_tokens=5,
-        do_sample=False,
-        eos_token_id=None,
-        pad_token_id=0,
-        **contexts,
+        tokens, attention_mask=mask, max_new_tokens=5, do_sample=False, eos_token_id=None, pad_token_id=0, **contexts
     )
     assert len(given) == 5
     assert all(torch.equal(each, contexts["context_mask"]) for each in given)
@@ -196,14 +173,9 @@ def test_contexts_go_along_with_beams_and_samples():
         "attention_mask": torch.ones_like(tokens),
     }
     beams = model.generate(tokens, num_beams=3, do_sample=False, **arguments, **contexts)
-    given = model.generate(
-        tokens, num_beams=3, do_sample=False, cue=model.cue_vectors(**contexts), **arguments
-    )
+    given = model.generate(tokens, num_beams=3, do_sample=False, cue=model.cue_vectors(**contexts), **arguments)
     assert torch.equal(beams, given)
-    assert model.generate(tokens, num_return_sequences=2, do_sample=True, **arguments, **contexts).shape == (
-        6,
-        11,
-    )
+    assert model.generate(tokens, num_return_sequences=2, do_sample=True, **arguments, **contexts).shape == (6, 11)
 
 
 # Losses
@@ -296,10 +268,7 @@ def test_bad_inputs():
     model, (tokens, contexts) = cue_model(), draw()
     cases = [
         ({"cue": torch.zeros(3, 9)}, r"e_cue has the shape \(3, 9\), but the decoder expects \(3, 8\)"),
-        (
-            {"cue": torch.zeros(3, CUE), **contexts},
-            "several of contexts, cue and proxy_targets given",
-        ),
+        ({"cue": torch.zeros(3, CUE), **contexts}, "several of contexts, cue and proxy_targets given"),
         ({"proxy_targets": tokens}, "proxy_targets are given, but this model has no proxy encoder"),
         ({"past_key_values": DynamicCache()}, "a cue model keeps no cache; pass the whole text"),
         ({"labels": tokens + VOCABULARY}, "is outside the vocabulary of 47 tokens"),
@@ -307,9 +276,7 @@ def test_bad_inputs():
     for inputs, message in cases:
         with pytest.raises(ConfigError, match=message):
             model(tokens, **inputs)
-    with pytest.raises(
-        ConfigError, match="a sentence of 25 tokens is longer than the 24 positions of the model"
-    ):
+    with pytest.raises(ConfigError, match="a sentence of 25 tokens is longer than the 24 positions of the model"):
         model(torch.ones(1, 25, dtype=torch.long))
     with pytest.raises(ConfigError, match="neither input_ids nor inputs_embeds given"):
         model()

@@ -16,13 +16,7 @@ from cue_models import (
     proxy_model,
     sentence_encoder,
 )
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-)
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 import contextwise
 from contextwise import CueConfig, CueForCausalLM
@@ -41,12 +35,7 @@ from contextwise.models.spec import pretraining_losses
 
 FORMS = pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"form": "concatenate"},
-        {"sentence_inputs": False},
-        {"form": "concatenate", "sentence_inputs": False},
-    ],
+    [{}, {"form": "concatenate"}, {"sentence_inputs": False}, {"form": "concatenate", "sentence_inputs": False}],
     ids=["transformer", "concatenate", "no sentence", "concatenate, no sentence"],
 )
 ENCODERS = pytest.mark.parametrize("kind", ["gpt2", "lstm"])
@@ -77,15 +66,9 @@ def test_each_stage_trains_its_parts_and_leaves_the_others_bit_for_bit(stage, op
     # DDP waits for the gradient of every trained parameter.
     assert [name for name, value in parameters.items() if value.grad is None] == []
     optimizer.step()
-    changed = {
-        name.split(".")[0]
-        for name, value in model.state_dict().items()
-        if not torch.equal(value, before[name])
-    }
+    changed = {name.split(".")[0] for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
     assert changed == trained
-    assert [
-        name for name, value in model.named_parameters() if name not in parameters and value.grad is not None
-    ] == []
+    assert [name for name, value in model.named_parameters() if name not in parameters and value.grad is not None] == []
 
 
 def test_the_proxy_stage_trains_projection_and_decoder():
@@ -107,9 +90,7 @@ def test_a_frozen_sentence_encoder_has_no_dropout_and_keeps_no_graph():
     assert not model.sentence_encoder.training
     assert model.decoder.training
     kept = []
-    model.sentence_encoder.base_model.register_forward_hook(
-        lambda *call: kept.append(call[2].last_hidden_state)
-    )
+    model.sentence_encoder.base_model.register_forward_hook(lambda *call: kept.append(call[2].last_hidden_state))
     first, second = model.hidden_states(tokens, **contexts), model.hidden_states(tokens, **contexts)
     assert torch.equal(first, second)
     assert first.requires_grad
@@ -135,9 +116,7 @@ def test_gradient_checkpointing_leaves_the_gradients():
         if checkpointing:
             model.gradient_checkpointing_enable()
         pretraining_losses(model.train(), batch_of(*draw())).minimised().backward()
-        result.append(
-            {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
-        )
+        result.append({name: value.grad for name, value in model.named_parameters() if value.grad is not None})
     assert result[0].keys() == result[1].keys()
     for name, gradient in result[0].items():
         torch.testing.assert_close(result[1][name], gradient)
@@ -147,9 +126,7 @@ def test_gradient_checkpointing_leaves_the_gradients():
 
 
 @ENCODERS
-@pytest.mark.parametrize(
-    "options", [{}, {"form": "concatenate", "sentence_inputs": False}], ids=["full", "ablated"]
-)
+@pytest.mark.parametrize("options", [{}, {"form": "concatenate", "sentence_inputs": False}], ids=["full", "ablated"])
 def test_a_saved_model_is_loaded_unchanged(kind, options, tmp_path):
     described = {"name": "some-encoder", "digest": "abc", "pooling": "cls", "max_tokens": 128}
     columns = {"columns": ["title", "date"], "previous_sentence": True}
@@ -220,9 +197,7 @@ def test_precision_and_attention_reach_all_parts(tmp_path):
 def test_a_configuration_builds_a_fresh_model():
     torch.manual_seed(0)
     config = CueConfig(
-        sentence_encoder().config.to_dict(),
-        CueContextConfig(TEXT, CUE, heads=2).to_dict(),
-        decoder().config.to_dict(),
+        sentence_encoder().config.to_dict(), CueContextConfig(TEXT, CUE, heads=2).to_dict(), decoder().config.to_dict()
     )
     model = build_model(config)
     assert model.get_output_embeddings().weight.shape == (VOCABULARY, WIDTH)
@@ -261,9 +236,7 @@ def test_parameters_of_the_papers_size():
     own, cross = 4 * 512 * 512 + 4 * 512, 4 * 512 * 512 + 4 * 512
     block = own + cross + 2 * 512 * 2048 + 2048 + 512 + 3 * 2 * 512
     assert counts["decoder"] == 6 * block + 2 * 512 + 512 * 512 + 28_996 * 512
-    whole = CueConfig(
-        GPT2Config(n_inner=512, bos_token_id=0, eos_token_id=0, **sentences), CueContextConfig()
-    )
+    whole = CueConfig(GPT2Config(n_inner=512, bos_token_id=0, eos_token_id=0, **sentences), CueContextConfig())
     encoder = sum(part.numel() for part in CueContextEncoder(CueContextConfig()).parameters())
     assert parameter_count(whole) == counts["sentence"] + counts["decoder"] + encoder
     # Adaptation trains the context encoder, "roughly 5%" of all with DistilBERT's 65M (Table 1).

@@ -128,9 +128,7 @@ def test_without_noise_a_proxy_is_the_code_alone():
 
 
 def test_a_missing_noise_is_rejected():
-    with pytest.raises(
-        ConfigError, match=r"a noise of 0.5, but none is given; pass proxy_noise, .* \(3, 4\)"
-    ):
+    with pytest.raises(ConfigError, match=r"a noise of 0.5, but none is given; pass proxy_noise, .* \(3, 4\)"):
         proxy(0.5)(LABELS)
 
 

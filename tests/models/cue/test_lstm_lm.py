@@ -45,9 +45,7 @@ def test_it_is_torchs_lstm_between_embedding_and_head(model):
 def test_pieces_with_a_cache_give_the_whole(model):
     tokens, _ = draw(length=9)
     whole, cache = model(tokens, use_cache=False), DynamicCache()
-    pieces = [
-        model(piece, past_key_values=cache, use_cache=True).logits for piece in tokens.split([4, 1, 3, 1], 1)
-    ]
+    pieces = [model(piece, past_key_values=cache, use_cache=True).logits for piece in tokens.split([4, 1, 3, 1], 1)]
     torch.testing.assert_close(torch.cat(pieces, 1), whole.logits)
     assert cache.get_seq_length() == 9
     assert whole.past_key_values is None
@@ -95,9 +93,7 @@ def test_losses_agree(model):
     assert kind_of(model.config) == "decoder"
     mean = per_token.sum() / 18
     torch.testing.assert_close(model(tokens, labels=tokens).loss, mean)
-    torch.testing.assert_close(
-        pretraining_losses(model, {"input_ids": tokens, "labels": targets}).minimised(), mean
-    )
+    torch.testing.assert_close(pretraining_losses(model, {"input_ids": tokens, "labels": targets}).minimised(), mean)
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -19,18 +19,14 @@ from contextwise.reproductions.context_scaling.sections_1_2_curves import (
 from contextwise.reproductions.item import Item, Scale
 from small import write_documents
 
-ITEM = Item(
-    title="t", source="s", measure="m", printed={}, scales={"tiny": Scale(machine="any", settings={})}
-)
+ITEM = Item(title="t", source="s", measure="m", printed={}, scales={"tiny": Scale(machine="any", settings={})})
 TRAINING = {"steps": 4, "tokens_per_step": 128, "learning_rate": 1e-2, "evaluation_tokens": 256}
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("contexts")
-    return prepare_corpus(
-        write_documents(folder / "text.jsonl", 80), "bytes", folder / "corpus", validation=0.3
-    ).path
+    return prepare_corpus(write_documents(folder / "text.jsonl", 80), "bytes", folder / "corpus", validation=0.3).path
 
 
 def recipe(**changes):
@@ -76,9 +72,7 @@ def test_lengths_are_counted_over_all_splits(corpus, tmp_path):
     assert outcome.figures == {"documents": 80, "tokens": lengths.sum()}
     assert outcome.tables[0].rows[1][:2] == ["400", f"{(lengths < 400).mean():.1%}"]
     assert f"{(lengths < 400).mean():.3f}" in outcome.claims[0].evidence
-    silent = validate(DocumentLengths, {"corpus": str(corpus)}, "the settings").measure(
-        ITEM, tmp_path / "out"
-    )
+    silent = validate(DocumentLengths, {"corpus": str(corpus)}, "the settings").measure(ITEM, tmp_path / "out")
     assert silent.claims == []
 
 
@@ -88,10 +82,7 @@ def scene(contexts, edge="", decided=True):
     cells = [Cell(size, i + 1, 64, 4.0 - i, 0.01, 1) for i, size in enumerate(sizes)]
     optima = {cell.size: Optimum(cell, decided, (), edge) for cell in cells}
     steps = len(next(iter(contexts.values())))
-    pairs = [
-        None if context is None else (sizes[min(i, 1)], context)
-        for i, context in enumerate(contexts[sizes[0]])
-    ]
+    pairs = [None if context is None else (sizes[min(i, 1)], context) for i, context in enumerate(contexts[sizes[0]])]
     budgets = np.geomspace(1e9, 1e12, steps)
     values = {"cells": [cells] * steps, "optima": [optima] * steps, "overall": [None] * steps, "pairs": pairs}
     return SimpleNamespace(budgets=budgets, contexts=contexts, last_decided=steps - 1, **values)
@@ -113,10 +104,7 @@ def test_growth_is_read_off_the_decided_optima():
 def test_a_sweep_in_miniature(corpus, tmp_path):
     values = {
         "corpus": str(corpus),
-        "base": {
-            "model": {"family": "llama"},
-            "training": {"tokens_per_step": 128, "curve_tokens": 512},
-        },
+        "base": {"model": {"family": "llama"}, "training": {"tokens_per_step": 128, "curve_tokens": 512}},
         "grid": {"model.layers": [1], "data.context": [16, 32], "training.tokens": [512]},
         "measurements": 2,
     }

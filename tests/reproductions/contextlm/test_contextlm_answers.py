@@ -13,11 +13,7 @@ from contextwise.evaluation.attention import ModelReading, Reading
 from contextwise.evaluation.measures.judging.judge import Endpoint
 from contextwise.reproductions.claims import above
 from contextwise.reproductions.contextlm.figure_5_attention import AttentionReceived, chunks_table, tokens_of
-from contextwise.reproductions.contextlm.table_4_figure_3_answers import (
-    NO_JUDGE,
-    InstructionAnswers,
-    win_rate,
-)
+from contextwise.reproductions.contextlm.table_4_figure_3_answers import NO_JUDGE, InstructionAnswers, win_rate
 
 TEXT = "the context window learns. This model reads"
 QUESTIONS = [
@@ -27,9 +23,7 @@ QUESTIONS = [
 
 
 def instructions(folder):
-    records = [
-        {"instruction": f"Say {i}.", "input": "", "output": f"It is {i}, the model says."} for i in range(40)
-    ]
+    records = [{"instruction": f"Say {i}.", "input": "", "output": f"It is {i}, the model says."} for i in range(40)]
     (folder / "alpaca.json").write_text(json.dumps(records))
     (folder / "question.jsonl").write_text("".join(json.dumps(question) + "\n" for question in QUESTIONS))
     outputs = [{"instruction": f"Say {i}.", "output": "", "generator": "x"} for i in range(3)]
@@ -119,13 +113,7 @@ def test_wins_in_all_questions_are_certain_only_where_there_are_many(questions, 
 def reading(pieces, *levels, has_start=True):
     models = [
         ModelReading(
-            "s",
-            name,
-            1,
-            [np.array([[level * (len(pieces) - j) for j in range(len(pieces))]])],
-            [],
-            4,
-            *[None] * 2,
+            "s", name, 1, [np.array([[level * (len(pieces) - j) for j in range(len(pieces))]])], [], 4, *[None] * 2
         )
         for name, level in zip("ab", levels, strict=True)
     ]

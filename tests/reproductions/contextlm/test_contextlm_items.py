@@ -20,9 +20,7 @@ def scales():
     return [(name, scale) for name in SHARED for scale in ITEMS[f"contextlm/{name}"].scales]
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, item in ITEMS.items() if "times as many tokens" in str(item.scales)]
-)
+@pytest.mark.parametrize("name", [name for name, item in ITEMS.items() if "times as many tokens" in str(item.scales)])
 def test_how_many_more_tokens_the_paper_s_models_read(name):
     item = ITEMS[name]
     ours, theirs = (item.scales[scale].settings["recipe"]["training"]["tokens"] for scale in ("gpu", "paper"))
@@ -92,11 +90,7 @@ def test_printed_averages_are_those_of_the_printed_accuracies(name):
         ("figure3", ["instructions=here.json", "questions=no.json"], "there is no file no.json"),
         ("figure3", ["instructions=here.json", "questions=here.json"], "compared and not rated"),
         ("table4", ["instructions=here.json", "questions=here.json", "temperature=-1"], "temperature"),
-        (
-            "table4",
-            ["instructions=here.json", "questions=here.json", "references=no.json"],
-            "no file no.json",
-        ),
+        ("table4", ["instructions=here.json", "questions=here.json", "references=no.json"], "no file no.json"),
         (
             "table4",
             ["instructions=here.json", "questions=here.json", "endpoint=nowhere", "judge_model=x"],

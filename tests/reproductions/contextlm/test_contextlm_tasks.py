@@ -9,12 +9,7 @@ import pytest
 
 from contextwise.base.config import validate
 from contextwise.data import prepare_corpus
-from contextwise.reproductions.contextlm.table_5_long_tasks import (
-    OVERALL,
-    LongTaskScores,
-    levels_of,
-    with_each_seed,
-)
+from contextwise.reproductions.contextlm.table_5_long_tasks import OVERALL, LongTaskScores, levels_of, with_each_seed
 from contextwise.reproductions.contextlm.tables_1_2_3_12_harness import (
     NORMAL,
     Average,
@@ -37,9 +32,7 @@ def item_of(measure):
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpus")
-    return prepare_corpus(
-        write_documents(folder / "text.jsonl", 60), "bytes", folder / "made", validation=0.3
-    ).path
+    return prepare_corpus(write_documents(folder / "text.jsonl", 60), "bytes", folder / "made", validation=0.3).path
 
 
 def settings(corpus, **values):
@@ -73,13 +66,7 @@ def arc_line(number):
 
 def summary(*rows):
     result = [
-        {
-            "task": task,
-            "shots": 0,
-            "documents": 4,
-            "cut": 0,
-            "measures": {"acc": {"value": value, "stderr": error}},
-        }
+        {"task": task, "shots": 0, "documents": 4, "cut": 0, "measures": {"acc": {"value": value, "stderr": error}}}
         for task, value, error in rows
     ]
     return {"rows": result, "averages": [{"shots": 0, "tasks": [row[0] for row in rows]}]}
@@ -101,9 +88,7 @@ def test_seeds_widen_an_interval():
     narrow, wide = same.minus(base), apart.minus(base)
     assert narrow.high - narrow.value == pytest.approx(NORMAL * 0.02 * math.sqrt(2))
     # t(0.975, 1) times the standard error of a mean of two, 0.1.
-    assert wide.high - wide.value == pytest.approx(
-        math.hypot(NORMAL * 0.02 * math.sqrt(2), 12.706 * 0.1), rel=1e-4
-    )
+    assert wide.high - wide.value == pytest.approx(math.hypot(NORMAL * 0.02 * math.sqrt(2), 12.706 * 0.1), rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -156,8 +141,7 @@ def test_perplexities_of_texts_stand_beside_the_corpus(corpus, tmp_path, monkeyp
     pytest.importorskip("lm_eval", reason="the eval extra is not installed")
     monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.tasks.harness_tasks", few_tasks)
     monkeypatch.setattr(
-        "contextwise.reproductions.contextlm.tables_1_2_3_12_harness.TEXTS",
-        ("lambada_openai", "lambada_standard"),
+        "contextwise.reproductions.contextlm.tables_1_2_3_12_harness.TEXTS", ("lambada_openai", "lambada_standard")
     )
     sets = tmp_path / "sets"
     sets.mkdir()
@@ -183,12 +167,8 @@ def row_of(dataset, document, score):
 
 def test_models_stand_side_by_side_and_are_paired_by_document():
     documents = range(8)
-    low = [row_of("one", f"d{i}", i / 8) for i in documents] + [
-        row_of("two", f"d{i}", 0.0) for i in documents
-    ]
-    high = [row_of("one", f"d{i}", i / 8 + 0.05) for i in documents] + [
-        row_of("two", f"d{i}", 0.5) for i in documents
-    ]
+    low = [row_of("one", f"d{i}", i / 8) for i in documents] + [row_of("two", f"d{i}", 0.0) for i in documents]
+    high = [row_of("one", f"d{i}", i / 8 + 0.05) for i in documents] + [row_of("two", f"d{i}", 0.5) for i in documents]
     rows = {"a": [low], "b": [high, high]}
     levels = levels_of(rows, {"one": "QA", "two": "Summaries"}, 0)
     assert list(levels) == ["QA", "Summaries", OVERALL]
@@ -213,18 +193,14 @@ def test_the_gain_of_long_tasks_covers_the_seeds(corpus, gains, holds):
     over_documents = levels[0].gain(0, 1)
     half = 12.7062 * (gains[1] - gains[0]) / 2
     gain = measure._gain(levels, "b", "a")
-    assert gain.high - gain.value == pytest.approx(
-        np.hypot(over_documents.high - over_documents.value, half), rel=1e-3
-    )
+    assert gain.high - gain.value == pytest.approx(np.hypot(over_documents.high - over_documents.value, half), rel=1e-3)
     assert over_documents.low > 0
     (claim,) = measure._claims(levels, 48)
     assert claim.holds is holds
 
 
 def test_long_tasks_in_miniature(corpus, tmp_path):
-    files = write_lines(
-        tmp_path / "long.jsonl", [longbench_line(i, length=100, max_new_tokens=8) for i in range(3)]
-    )
+    files = write_lines(tmp_path / "long.jsonl", [longbench_line(i, length=100, max_new_tokens=8) for i in range(3)])
     values = settings(corpus, files=[str(files)], visible=[48, 200], new_tokens=4)
     measure = validate(LongTaskScores, values, "the settings")
     outcome = measure.measure(item_of("long_task_scores"), tmp_path / "out")

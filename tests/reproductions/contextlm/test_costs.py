@@ -53,9 +53,7 @@ def test_costs_in_miniature(tmp_path):
         "claims": [{"text": "less time", "better": "plain", "than": "deep"}],
     }  # fmt: skip
     measure = validate(Costs, values, "the settings")
-    item = Item(
-        title="t", source="s", measure="m", printed={}, scales={"tiny": Scale(machine="any", settings={})}
-    )
+    item = Item(title="t", source="s", measure="m", printed={}, scales={"tiny": Scale(machine="any", settings={})})
     outcome = measure.measure(item, tmp_path / "out")
     assert [row[0] for row in outcome.tables[0].rows] == ["plain", "deep"]
     assert all(len(times) == 2 and min(times) > 0 for times in outcome.figures["ms_per_token"].values())

@@ -70,11 +70,7 @@ def test_a_measurement_in_miniature(tmp_path):
     corpus = prepare_corpus(source, "bytes", tmp_path / "corpus", validation=0.3).path
     measure = validate(Savings, settings(corpus), "the settings")
     item = Item(
-        title="t",
-        source="s",
-        measure="savings",
-        printed={},
-        scales={"tiny": Scale(machine="any", settings={})},
+        title="t", source="s", measure="savings", printed={}, scales={"tiny": Scale(machine="any", settings={})}
     )
     outcome = measure.measure(item, tmp_path / "out")
     # A rate five times as high learns faster here: it is where the other ends before its own end.
@@ -89,10 +85,7 @@ def test_a_measurement_in_miniature(tmp_path):
     ]
     assert any("the document has 23%" in claim.evidence for claim in outcome.claims)
     assert all(
-        math.isfinite(point["y"])
-        for plot in outcome.plots
-        for points in plot.series.values()
-        for point in points
+        math.isfinite(point["y"]) for plot in outcome.plots for points in plot.series.values() for point in points
     )
 
 

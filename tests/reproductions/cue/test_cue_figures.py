@@ -8,11 +8,7 @@ import pytest
 from scipy import sparse
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.reproductions.cue.figure_3_attention import (
-    most_weight,
-    relative_weights,
-    same_order,
-)
+from contextwise.reproductions.cue.figure_3_attention import most_weight, relative_weights, same_order
 from contextwise.reproductions.cue.figure_6_clusters import (
     clustered,
     likeness,
@@ -64,17 +60,13 @@ def test_whether_the_previous_sentence_has_the_most_weight(weight, holds):
     own = np.full(80, weight) if weight is not None else np.where(np.arange(80) // 2 % 2, 0.6, 1 / 15)
     weights = np.stack([(1 - own) / 2, (1 - own) / 2, own], 1)
     present = np.ones((80, 3), bool)
-    claim = most_weight(
-        weights, present, held_out(["title", "date", "previous_sentence"], np.arange(80) // 2)
-    )
+    claim = most_weight(weights, present, held_out(["title", "date", "previous_sentence"], np.arange(80) // 2))
     assert claim.holds is holds
 
 
 def test_the_strongest_rival_decides():
     weights = np.tile([0.5, 0.1, 0.4], (30, 1)) + np.random.default_rng(0).normal(0, 1e-3, (30, 3))
-    claim = most_weight(
-        weights, np.ones((30, 3), bool), held_out(["a", "b", "previous_sentence"], np.arange(30))
-    )
+    claim = most_weight(weights, np.ones((30, 3), bool), held_out(["a", "b", "previous_sentence"], np.arange(30)))
     assert claim.holds is False
     assert "that of a, its strongest rival, -0.1" in claim.evidence
 

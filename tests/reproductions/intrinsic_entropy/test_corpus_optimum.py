@@ -68,8 +68,7 @@ def test_a_moving_optimum_is_decided_where_the_seeds_agree(by_seed, inner, grows
 @pytest.fixture
 def measure(tmp_path):
     lines = [
-        json.dumps({"text": " ".join(f"chapter {i} line {j * i % 17};" for j in range(10 + i))})
-        for i in range(60)
+        json.dumps({"text": " ".join(f"chapter {i} line {j * i % 17};" for j in range(10 + i))}) for i in range(60)
     ]
     (tmp_path / "text.jsonl").write_text("\n".join(lines))
     training = {
@@ -78,9 +77,7 @@ def measure(tmp_path):
     }  # fmt: skip
     values = {
         "name": "small",
-        "corpus": str(
-            prepare_corpus(tmp_path / "text.jsonl", "bytes", tmp_path / "corpus", validation=0.2).path
-        ),
+        "corpus": str(prepare_corpus(tmp_path / "text.jsonl", "bytes", tmp_path / "corpus", validation=0.2).path),
         "recipe": {"model": {"family": "llama", "layers": 1, "width": 16, "heads": 2}, "training": training},
         "sizes": [1000, 4000],
         "contexts": [8, 32, 128],

@@ -17,9 +17,7 @@ from contextwise.reproductions.intrinsic_entropy.figures_5_9_long_texts import (
 from contextwise.reproductions.item import Item, Scale
 from small import write_documents
 
-ITEM = Item(
-    title="t", source="s", measure="m", printed={}, scales={"tiny": Scale(machine="any", settings={})}
-)
+ITEM = Item(title="t", source="s", measure="m", printed={}, scales={"tiny": Scale(machine="any", settings={})})
 RECIPE = {
     "data": {"context": 1024},
     "model": {"family": "llama", "layers": 1, "width": 16, "heads": 2},
@@ -30,8 +28,7 @@ RECIPE = {
 def needles(*nats):
     """Texts of 100 tokens with needles that reach 80 and 30 tokens back; nats with 0, 10, 50 and 90 tokens masked."""
     examples = [
-        {"text_tokens": 100, "needles": [[75, 80], [25, 30]], "answer_tokens": 2, "nats": list(own)}
-        for own in nats
+        {"text_tokens": 100, "needles": [[75, 80], [25, 30]], "answer_tokens": 2, "nats": list(own)} for own in nats
     ]
     return {"rows": [{"masked": n} for n in (0, 10, 50, 90)], "examples": examples}
 
@@ -96,9 +93,7 @@ def test_what_the_document_says_of_the_longest_context_decides():
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("needles")
-    return prepare_corpus(
-        write_documents(folder / "text.jsonl", 60), "bytes", folder / "corpus", validation=0.3
-    ).path
+    return prepare_corpus(write_documents(folder / "text.jsonl", 60), "bytes", folder / "corpus", validation=0.3).path
 
 
 def test_needles_in_miniature(corpus, tmp_path):
@@ -126,10 +121,7 @@ def test_ruler_in_miniature(corpus, tmp_path):
 
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [
-        ({"tasks": ["qa_2"]}, "tasks.0 is 'qa_2'"),
-        ({"tasks": ["qa_1"]}, "needs questions; give a file in SQuAD's form"),
-    ],
+    [({"tasks": ["qa_2"]}, "tasks.0 is 'qa_2'"), ({"tasks": ["qa_1"]}, "needs questions; give a file in SQuAD's form")],
 )
 def test_a_wrong_task_gets_one_sentence(changes, words):
     with pytest.raises(ConfigError, match=words):
@@ -143,9 +135,7 @@ def test_a_wrong_task_gets_one_sentence(changes, words):
         (RulerCurves, {"tasks": ["vt"], "lengths": [0]}, "the settings of ruler has a problem: length is 0"),
     ],
 )
-def test_values_that_the_measure_refuses_get_one_sentence_before_any_training(
-    measure, changes, words, tmp_path
-):
+def test_values_that_the_measure_refuses_get_one_sentence_before_any_training(measure, changes, words, tmp_path):
     with pytest.raises(ConfigError, match=words):
         validate(measure, {"recipe": RECIPE, **changes}, "the settings").measure(ITEM, tmp_path)
     assert not list(tmp_path.iterdir())

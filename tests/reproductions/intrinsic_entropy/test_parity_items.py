@@ -34,16 +34,11 @@ class Bayes:
     def __call__(self, input_ids):
         task = input_ids[:, -1] - 3
         rows = torch.arange(len(task))
-        pair = [
-            input_ids[rows, torch.from_numpy(p)[task] - 1]
-            for p in (SAMPLES.parity.larger, SAMPLES.parity.smaller)
-        ]
+        pair = [input_ids[rows, torch.from_numpy(p)[task] - 1] for p in (SAMPLES.parity.larger, SAMPLES.parity.smaller)]
         seen = (pair[0] != MASK) & (pair[1] != MASK)
         right = torch.where(seen, 1 - self.error, 0.5)
         answer = torch.where(seen, pair[0] ^ pair[1], 0)
-        p = torch.stack(
-            [torch.where(answer == 0, right, 1 - right), torch.where(answer == 1, right, 1 - right)], 1
-        )
+        p = torch.stack([torch.where(answer == 0, right, 1 - right), torch.where(answer == 1, right, 1 - right)], 1)
         return SequenceClassifierOutput(logits=p.clamp(min=1e-30).log())
 
     def context_feature(self, input_ids):

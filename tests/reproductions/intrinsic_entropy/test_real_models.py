@@ -24,9 +24,7 @@ from contextwise.reproductions.item import Item, Scale
 from small import write_documents
 
 CONTEXTS = [8, 16, 32, 64, 128, 256]
-ITEM = Item(
-    title="t", source="s", measure="m", printed={}, scales={"tiny": Scale(machine="any", settings={})}
-)
+ITEM = Item(title="t", source="s", measure="m", printed={}, scales={"tiny": Scale(machine="any", settings={})})
 
 
 def law(noise=0.0):
@@ -34,10 +32,7 @@ def law(noise=0.0):
     draw = np.random.default_rng(0)
     means = {c: 3 + 8 / c**0.8 + noise * draw.normal() for c in CONTEXTS}
     entropies = {n: {c: -n * (3 + 8 / c**0.8) for c in CONTEXTS} for n in (2, 10, 40)}
-    dimensions = {
-        0.01: {c: round(1000 - 100 * (3 + 8 / c**0.8)) for c in CONTEXTS},
-        0.2: dict.fromkeys(CONTEXTS, 1.0),
-    }
+    dimensions = {0.01: {c: round(1000 - 100 * (3 + 8 / c**0.8)) for c in CONTEXTS}, 0.2: dict.fromkeys(CONTEXTS, 1.0)}
     names, matrix = correlations(
         {"−CE": {c: -v for c, v in means.items()}, **{f"S_{n}": s for n, s in entropies.items()}}
     )
@@ -154,9 +149,7 @@ def test_all_figures_are_of_one_measurement_in_miniature(tmp_path):
         (run,) = outcome.runs
         assert run.parent == tmp_path / "out/runs" and run.name.startswith("model-s0-")
         # Written once: the later figures read it.
-        made.add(
-            (tmp_path / "out/measured" / outcome.figures["measurement"] / "summary.json").stat().st_mtime_ns
-        )
+        made.add((tmp_path / "out/measured" / outcome.figures["measurement"] / "summary.json").stat().st_mtime_ns)
     assert len(made) == 1
     assert measure.tokens_read() == 60 * 30
     (planned,) = measure.passes(tmp_path / "out")

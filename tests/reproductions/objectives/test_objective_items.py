@@ -16,12 +16,7 @@ from contextwise.reproductions.objectives.exercise_4_continual import (
     stdlib_part,
     without_docstrings,
 )
-from contextwise.reproductions.objectives.exercises_1_to_3 import (
-    FimFormats,
-    ObjectiveCounts,
-    SpanBudget,
-    count_example,
-)
+from contextwise.reproductions.objectives.exercises_1_to_3 import FimFormats, ObjectiveCounts, SpanBudget, count_example
 from small import write_documents
 
 
@@ -33,9 +28,7 @@ def item(**printed):
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("objectives")
-    return prepare_corpus(
-        write_documents(folder / "text.jsonl", 80), "bytes", folder / "corpus", validation=0.2
-    ).path
+    return prepare_corpus(write_documents(folder / "text.jsonl", 80), "bytes", folder / "corpus", validation=0.2).path
 
 
 def test_an_example_is_counted():
@@ -88,11 +81,7 @@ def test_the_token_budget_of_t5(corpus, tmp_path):
 
 @pytest.mark.parametrize("changes", [{}, {"split": "token"}, {"spm": "marked"}, {"end_token": None}])
 def test_every_document_is_checked(corpus, tmp_path, changes):
-    values = {
-        "corpus": str(corpus),
-        "objective": {"name": "infilling", "rate": 0.9, **changes},
-        "prefix_len": 30,
-    }
+    values = {"corpus": str(corpus), "objective": {"name": "infilling", "rate": 0.9, **changes}, "prefix_len": 30}
     outcome = validate(FimFormats, values, "the settings").measure(item(), tmp_path)
     assert outcome.claims[0].holds and outcome.claims[3].holds
     forms = outcome.figures["forms"]
@@ -102,7 +91,9 @@ def test_every_document_is_checked(corpus, tmp_path, changes):
 
 
 def test_docstrings_are_taken_apart():
-    source = '"""What it is."""\n\nX = "no docstring"\n\ndef f():\n    """Does it.\n\n    Well.\n    """\n    return 1\n'
+    source = (
+        '"""What it is."""\n\nX = "no docstring"\n\ndef f():\n    """Does it.\n\n    Well.\n    """\n    return 1\n'
+    )
     docstrings, code = without_docstrings(source)
     assert docstrings == "What it is.\n\nDoes it.\n\nWell."
     assert code == '\n\nX = "no docstring"\n\ndef f():\n    return 1'.replace("\n\nX", "\nX")
@@ -141,9 +132,7 @@ def test_what_is_forgotten_and_what_holds_it(tmp_path):
     assert [claim.holds for claim in outcome.claims] == [None] * 3
     assert all("one seed decides nothing" in claim.evidence for claim in outcome.claims)
     assert set(outcome.figures) == {"plain", "half", "slowly"}
-    assert (
-        len(outcome.runs) == 4 and [plot.x for plot in outcome.plots] == ["tokens of continued training"] * 2
-    )
+    assert len(outcome.runs) == 4 and [plot.x for plot in outcome.plots] == ["tokens of continued training"] * 2
     given = continual(tmp_path, model=str(outcome.runs[0]))
     assert [recipe.name for recipe in given.recipes(tmp_path / "out")] == ["plain", "half", "slowly"]
 

@@ -18,16 +18,7 @@ from typing import Any
 import numpy as np
 
 from contextwise.analysis.scaling.fitting import RESAMPLES, Data, ensemble, refit, search, widened_residuals
-from contextwise.analysis.scaling.forms import (
-    EVERY,
-    ONE_SIZE,
-    SEVERAL_SIZES,
-    Array,
-    Form,
-    Law,
-    features_of,
-    widened,
-)
+from contextwise.analysis.scaling.forms import EVERY, ONE_SIZE, SEVERAL_SIZES, Array, Form, Law, features_of, widened
 from contextwise.analysis.scaling.observations import Observations, check_enough
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate, as_json
@@ -160,9 +151,7 @@ def ensemble_estimate(value: float | Array, samples: Array, confidence: float) -
     """A value with the percentile interval of an ensemble's values; the interval holds the value itself."""
     low, high = percentile_interval(samples, confidence)
     limits = float(min(low, value)), float(max(high, value))
-    return Estimate(
-        float(value), *limits, n=len(samples), method="wild bootstrap over runs", confidence=confidence
-    )
+    return Estimate(float(value), *limits, n=len(samples), method="wild bootstrap over runs", confidence=confidence)
 
 
 class Analysis:
@@ -182,11 +171,7 @@ class Analysis:
     """
 
     def __init__(
-        self,
-        observed: Observations,
-        resamples: int = RESAMPLES,
-        confidence: float = CONFIDENCE,
-        seed: int = 0,
+        self, observed: Observations, resamples: int = RESAMPLES, confidence: float = CONFIDENCE, seed: int = 0
     ) -> None:
         check_enough(observed)
         self.observed, self.confidence, self.seed = observed, confidence, seed

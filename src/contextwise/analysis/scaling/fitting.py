@@ -164,9 +164,7 @@ def _starts(form: Form, data: Data) -> Array:
             columns.append(np.exp(exponent) / loss)
         scales, misfit = nnls(np.stack(columns, axis=-1), np.ones_like(loss))
         floor = 0.02 * loss.mean()
-        theta = [
-            x for scale, part in zip(scales, parts, strict=True) for x in (np.log(max(scale, floor)), *part)
-        ]
+        theta = [x for scale, part in zip(scales, parts, strict=True) for x in (np.log(max(scale, floor)), *part)]
         rated.append((misfit, theta))
     rated.sort(key=lambda pair: pair[0])
     return np.array([theta for _, theta in rated[:STARTS]])

@@ -137,18 +137,14 @@ def widened(form: Form, theta: Array) -> Array:
         for parameter, column in zip(term, theta.T[first : first + len(term)], strict=True)
     }
     columns = [
-        given.get(
-            (term[0].name, parameter.feature), np.full(len(theta), ABSENT if parameter is term[0] else 0.0)
-        )
+        given.get((term[0].name, parameter.feature), np.full(len(theta), ABSENT if parameter is term[0] else 0.0))
         for term in EVERY.terms
         for parameter in term
     ]
     return np.stack(columns, axis=1)
 
 
-def features_of(
-    centre: Array, context: ArrayLike, parameters: ArrayLike, tokens: ArrayLike
-) -> dict[str, Array]:
+def features_of(centre: Array, context: ArrayLike, parameters: ArrayLike, tokens: ArrayLike) -> dict[str, Array]:
     """The features of points, relative to the middle of the data (3,): name -> an array of the points' common shape."""
     points = np.broadcast_arrays(context, parameters, tokens)
     log_l, log_N, log_D = (np.log(x) - middle for x, middle in zip(points, centre, strict=True))

@@ -118,9 +118,7 @@ class Hindcast:
         return {name: value for name, value in values.items() if name != "analysis"}
 
 
-def _hidden_runs(
-    observed: Observations, analysis: Analysis, above: float
-) -> tuple[list[HiddenRun], list[float]]:
+def _hidden_runs(observed: Observations, analysis: Analysis, above: float) -> tuple[list[HiddenRun], list[float]]:
     """The last points, and ln of each run's last shown loss over its last one."""
     rows, still = [], []
     for run, name in enumerate(observed.runs):
@@ -157,8 +155,7 @@ def _hidden_optima(observed: Observations, analysis: Analysis, above: float) -> 
         near_best = contexts[losses <= losses.min() * np.exp(np.sqrt(2) * effects)]
         bounds = float(contexts.min()), float(contexts.max())
         centre, samples = (
-            best_context(law, cost, budget, parameters, bounds).context
-            for law in (analysis.law, analysis.ensemble)
+            best_context(law, cost, budget, parameters, bounds).context for law in (analysis.law, analysis.ensemble)
         )
         predicted = ensemble_estimate(centre[0], samples, analysis.confidence)
         at = best, parameters, budget / float(cost.per_token(parameters, best))

@@ -38,9 +38,9 @@ class Cost:
     def per_token(self, parameters: ArrayLike, context: ArrayLike) -> Array:
         """Cost of a token; shapes broadcast."""
         log_n = np.log(np.asarray(parameters, dtype=np.float64))
-        return np.exp(self._between(log_n, self.base)) + np.exp(
-            self._between(log_n, self.slope)
-        ) * np.asarray(context, dtype=np.float64)
+        return np.exp(self._between(log_n, self.base)) + np.exp(self._between(log_n, self.slope)) * np.asarray(
+            context, dtype=np.float64
+        )
 
     def _between(self, log_n: Array, values: Array) -> Array:
         """ln of a coefficient: linear in ln N between the sizes, extrapolated beyond."""
@@ -59,9 +59,7 @@ def measured_cost(observed: Observations, unit: str) -> Cost:
         DataError: a point cost nothing.
     """
     if not (getattr(observed, unit) > 0).all():
-        raise DataError(
-            f"the sweep measured points at which no {unit} had been spent; its metrics are damaged"
-        )
+        raise DataError(f"the sweep measured points at which no {unit} had been spent; its metrics are damaged")
     lines = []
     for size in range(len(observed.sizes)):
         context, cost = [], []
@@ -97,23 +95,17 @@ class Optimum:
     loss: Array
 
 
-def best_context(
-    law: Law, cost: Cost, budget: float, parameters: float, contexts: tuple[float, float]
-) -> Optimum:
+def best_context(law: Law, cost: Cost, budget: float, parameters: float, contexts: tuple[float, float]) -> Optimum:
     """The best context of one model size."""
     return best_anywhere(law, cost, budget, (parameters, parameters), contexts)
 
 
-def best_of_sizes(
-    law: Law, cost: Cost, budget: float, sizes: Array, contexts: tuple[float, float]
-) -> Optimum:
+def best_of_sizes(law: Law, cost: Cost, budget: float, sizes: Array, contexts: tuple[float, float]) -> Optimum:
     """The best context with the best of some sizes (K,)."""
     optima = [vars(best_context(law, cost, budget, float(size), contexts)) for size in sizes]
     best = np.stack([optimum["loss"] for optimum in optima]).argmin(0)
     laws = np.arange(len(best))
-    return Optimum(
-        **{name: np.stack([optimum[name] for optimum in optima])[best, laws] for name in optima[0]}
-    )
+    return Optimum(**{name: np.stack([optimum[name] for optimum in optima])[best, laws] for name in optima[0]})
 
 
 def best_anywhere(

@@ -145,9 +145,7 @@ class Plan:
         notes += _width_notes(analysis, best.context, samples, free)
         context, tokens, parameters = best.context.value, best.tokens.value, float(centre.parameters[0])
         rounded = 2 ** round(float(np.log2(context)))
-        at_rounded = analysis.law.loss(
-            rounded, parameters, budget.amount / cost.per_token(parameters, rounded)
-        )
+        at_rounded = analysis.law.loss(rounded, parameters, budget.amount / cost.per_token(parameters, rounded))
         spent = float(tokens * flops.per_token(parameters, context))
         times = {
             "flops": spent / float(observed.flops.max()),
@@ -227,9 +225,7 @@ def _check_reach(spent: Array, budget: Budget, far: bool) -> None:
     factor, least = budget.amount / spent.max(), spent.min() / budget.amount
     named = f"the budget ({budget.amount:.2g} {'FLOPs' if budget.unit == 'flops' else 'seconds'})"
     if least > 1:
-        raise DataError(
-            f"{named} is below the smallest that the sweep measured ({spent.min():.2g}); give a larger one"
-        )
+        raise DataError(f"{named} is below the smallest that the sweep measured ({spent.min():.2g}); give a larger one")
     if factor > FARTHEST and not far:
         raise DataError(
             f"{named} is {factor:.3g} times the largest run of the sweep ({spent.max():.2g}), and beyond {FARTHEST:.0f} times "
@@ -309,9 +305,7 @@ def _nearest_shapes(observed: Observations, parameters: float, context: int) -> 
     try:
         settings = SizedModel.model_validate(recipe)
         measured, shortest = float(observed.size_parameters[-1]), int(observed.context.min())
-        small, large = (
-            parameter_count(sized_config(settings, pieces, shortest, None)) for pieces in (1000, 2000)
-        )
+        small, large = (parameter_count(sized_config(settings, pieces, shortest, None)) for pieces in (1000, 2000))
         vocabulary = round(1000 + (measured - small) / ((large - small) / 1000))
         if vocabulary < 2:  # the parameters of the sweep are not those of its recipe
             return []

@@ -39,9 +39,7 @@ class Corpus:
         columns: names of the metadata columns: ``document_hash`` (of the text, hexadecimal) and the source's.
     """
 
-    def __init__(
-        self, path: Path, split: str, splits: list[str], store: Store, manifest: dict[str, Any]
-    ) -> None:
+    def __init__(self, path: Path, split: str, splits: list[str], store: Store, manifest: dict[str, Any]) -> None:
         self.path, self.split, self.splits, self.manifest = path, split, splits, manifest
         self._store = store
         self._limit: int | None = None
@@ -78,9 +76,7 @@ class Corpus:
             files = {name: path / file for name, file in _BIN_SPLITS.items()}
             stores = {name: partial(BinStore, file) for name, file in files.items() if file.is_file()}
         if not path.exists():
-            raise DataError(
-                f"there is no corpus at {path}; make one with `contextwise prepare SOURCE --out {path}`"
-            )
+            raise DataError(f"there is no corpus at {path}; make one with `contextwise prepare SOURCE --out {path}`")
         if not stores:
             raise DataError(
                 f"{path} is not a corpus: neither a folder with a {MANIFEST} (`contextwise prepare` writes it), a Zarr "
@@ -250,9 +246,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     manifest = read_json(path, "the corpus's manifest")
     if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
-        raise DataError(
-            f"{path} is not the manifest of a corpus; give a folder that `contextwise prepare` wrote"
-        )
+        raise DataError(f"{path} is not the manifest of a corpus; give a folder that `contextwise prepare` wrote")
     if (version := manifest.get("format_version")) != _VERSION:
         raise DataError(
             f"{path} has format version {version!r}, but this Contextwise reads version {_VERSION}; "

@@ -63,9 +63,7 @@ class BinStore:
         with path.open("rb") as file:
             start = _BIN_HEADER if np.frombuffer(file.read(4).ljust(4), "<i4")[0] == _BIN_MAGIC else 0
         if size <= start or (size - start) % 2:
-            raise DataError(
-                f"{path} has {size:,} bytes, which is not a whole number of uint16 tokens, one at least"
-            )
+            raise DataError(f"{path} has {size:,} bytes, which is not a whole number of uint16 tokens, one at least")
         self.tokens = np.memmap(path, dtype=self.dtype, mode="r", offset=start)
         self.lengths = np.array([len(self.tokens)], dtype=np.int64)
 

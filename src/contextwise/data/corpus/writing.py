@@ -116,9 +116,7 @@ def is_json(field: pa.Field) -> bool:
 
 def _to_json(values: Iterable[Any]) -> pa.Array:
     """Convert each value to JSON text; null stays null. Types that JSON lacks (dates, for example) become strings."""
-    texts = [
-        None if value is None else json.dumps(value, ensure_ascii=False, default=str) for value in values
-    ]
+    texts = [None if value is None else json.dumps(value, ensure_ascii=False, default=str) for value in values]
     return pa.array(texts, pa.string())
 
 
@@ -216,8 +214,7 @@ def write_split(writer: SplitWriter, folder: Path, types: Types, fingerprint: st
                     sink = shard.enter_context(pa.ipc.new_stream(str(folder / names[-1]), schema))
                     written = 0
                 columns = [
-                    final_column(batch, name, types[name]) if name in types else batch[name]
-                    for name in schema.names
+                    final_column(batch, name, types[name]) if name in types else batch[name] for name in schema.names
                 ]
                 final = pa.RecordBatch.from_arrays(columns, schema=schema)
                 sink.write_batch(final)

@@ -70,9 +70,7 @@ def _instruction(record: Document, where: str) -> Record:
         if not isinstance(value, str):
             shown = json.dumps(value, default=str)[:40]
             problem = "is missing" if value is None else f"is not a text but {shown}"
-            return BadRecord(
-                where, f"the field {name!r} {problem}; Alpaca's fields are instruction, input, output"
-            )
+            return BadRecord(where, f"the field {name!r} {problem}; Alpaca's fields are instruction, input, output")
     if not record.text.strip():
         return Document("", {})
     prompt = prompt_text(instruction, input_text)

@@ -76,9 +76,7 @@ def open_saved(folder: Path) -> DatasetRows | None:
         dataset = datasets.load_from_disk(str(folder))
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
-        raise DataError(
-            f"{folder} is not a dataset that save_to_disk wrote, or it is damaged: {reason}"
-        ) from None
+        raise DataError(f"{folder} is not a dataset that save_to_disk wrote, or it is damaged: {reason}") from None
     if isinstance(dataset, datasets.DatasetDict):
         names = sorted(dataset)
         if "train" not in dataset and len(names) > 1:

@@ -55,9 +55,7 @@ class ParitySettings(Settings):
     tasks: int = Field(100, ge=1)
     first: int = Field(11, ge=2, description="smallest larger bit; the tasks are spread evenly from it on")
     law: VisibleLaw | None = Field(None, description="places the larger bits instead")
-    frequency_exponent: float = Field(
-        1.15, ge=0, description="a task's frequency is (larger bit - 1) to minus this"
-    )
+    frequency_exponent: float = Field(1.15, ge=0, description="a task's frequency is (larger bit - 1) to minus this")
     task_seed: int = Field(0, ge=0, description="draws the smaller bits")
 
 
@@ -152,9 +150,7 @@ class ParityData(ParitySettings):
         None, ge=1, description="training samples, repeated every epoch; if not given, none comes twice"
     )
     validation_samples: int = Field(4096, ge=1, description="never masked")
-    stored: str | None = Field(
-        None, description="folder of training samples on disk; if not given, drawn when read"
-    )
+    stored: str | None = Field(None, description="folder of training samples on disk; if not given, drawn when read")
 
     @property
     def length(self) -> int:
@@ -175,9 +171,7 @@ class ParityData(ParitySettings):
         self.parity()
         shown = self.context or self.bits
         if shown > self.bits:
-            raise ConfigError(
-                f"context is {self.context}, but the task has {self.bits} bits; give at most that many"
-            )
+            raise ConfigError(f"context is {self.context}, but the task has {self.bits} bits; give at most that many")
         if self.masked and self.shortest > shown:
             raise ConfigError(
                 f"masked samples leave {self.shortest} to {shown} bits visible, which is no range; lower shortest, or set "

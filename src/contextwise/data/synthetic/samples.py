@@ -83,8 +83,7 @@ class Samples:
             drawn = drawn._replace(visible=np.full(len(drawn.tasks), visible))
         rows, context = np.arange(len(drawn.tasks)), self.context
         larger, smaller = (
-            drawn.bits[rows, bit[drawn.tasks] - 1].astype(np.int64)
-            for bit in (self.parity.larger, self.parity.smaller)
+            drawn.bits[rows, bit[drawn.tasks] - 1].astype(np.int64) for bit in (self.parity.larger, self.parity.smaller)
         )
         is_visible = np.arange(context) < drawn.visible[:, None]
         inputs = np.empty((len(rows), context + 1), dtype=np.int64)
@@ -166,9 +165,7 @@ def write_samples(samples: Samples, count: int, path: str | Path) -> "StoredSamp
     if path.exists():
         raise ConfigError(f"{path} exists already; choose another folder for the samples, or remove that one")
     if max(samples.data.tasks, samples.data.bits) > 65535:
-        raise ConfigError(
-            "stored samples have at most 65,535 bits and tasks; leave data.synthetic.stored out for more"
-        )
+        raise ConfigError("stored samples have at most 65,535 bits and tasks; leave data.synthetic.stored out for more")
     width = -(-samples.data.bits // 8)
     with atomic_directory(path, "the samples") as folder, progress_bar("draw", count, "samples") as advance:
         shapes = [((count, width), np.uint8), ((count,), np.uint16), ((count,), np.uint16)]
@@ -225,6 +222,4 @@ class StoredSamples(Samples):
         """Compare the files with their hashes; a file that has changed is a :class:`DataError`."""
         for name, expected in self.manifest["files"].items():
             if sha256_file(self.path / name) != expected:
-                raise DataError(
-                    f"{self.path / name} has changed since it was written; write the samples again"
-                )
+                raise DataError(f"{self.path / name} has changed since it was written; write the samples again")

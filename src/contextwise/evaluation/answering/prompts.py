@@ -104,9 +104,7 @@ class Encoder:
         ConfigError: the tokenizer has no character offsets (it is not a fast one), or no chat template.
     """
 
-    def __init__(
-        self, tokenizer: "PreTrainedTokenizerBase", chat: bool = False, name: str = "the model"
-    ) -> None:
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", chat: bool = False, name: str = "the model") -> None:
         if not getattr(tokenizer, "is_fast", False):
             raise ConfigError(
                 f"the tokenizer of {name} gives no character offsets of its tokens; "
@@ -180,15 +178,12 @@ def check_positions(
     """
     limit, questions = subject.positions, list(questions)
     needed, longest = max(
-        ((len(question.prompt(visible)) + new, name) for name, question, new in questions),
-        key=lambda pair: pair[0],
+        ((len(question.prompt(visible)) + new, name) for name, question, new in questions), key=lambda pair: pair[0]
     )
     if limit is None or needed <= limit:
         return
     room = limit - max(len(question.head) + len(question.tail) + new for _, question, new in questions)
-    fix = (
-        f"give at most {room:,} visible tokens" if room > 0 else "give questions or answers with fewer tokens"
-    )
+    fix = f"give at most {room:,} visible tokens" if room > 0 else "give questions or answers with fewer tokens"
     raise ConfigError(
         f"{subject.source} has {limit:,} positions, but {longest} needs {needed:,} with its answer at a visible context of "
         f"{visible:,}; {fix}{further}"
@@ -223,10 +218,7 @@ class Batch:
 
 
 def plan_batches(
-    questions: Mapping[str, Sequence[Prompt]],
-    new_tokens: dict[str, int],
-    visible: Sequence[int],
-    batch_tokens: int,
+    questions: Mapping[str, Sequence[Prompt]], new_tokens: dict[str, int], visible: Sequence[int], batch_tokens: int
 ) -> list[Batch]:
     """All batches of a measurement, the longest prompts first, so that one too large for the memory fails at once.
 
@@ -251,8 +243,7 @@ def split(
     """
     rows = max(1, batch_tokens // longest)
     return [
-        Batch(task, visible, tuple(indices[first : first + rows]), new_tokens)
-        for first in range(0, len(indices), rows)
+        Batch(task, visible, tuple(indices[first : first + rows]), new_tokens) for first in range(0, len(indices), rows)
     ]
 
 

@@ -68,19 +68,13 @@ class Speaker:
     """
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        template: str = "auto",
-        reuse: bool = True,
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, template: str = "auto", reuse: bool = True
     ) -> None:
         self.model, self.tokenizer, self.pad = model, tokenizer, _padding(tokenizer)
         # Frequencies that follow the length differ in a later turn, which cached keys cannot follow.
         # A prefix is read anew in each turn: its tokens see each other in both directions.
         causal = prompt_form(model.config) is None
-        self.reuse = (
-            reuse and causal and not any(follows_length(module) for _, module in rotary_modules(model))
-        )
+        self.reuse = reuse and causal and not any(follows_length(module) for _, module in rotary_modules(model))
         if template == "chat" and tokenizer.chat_template is None:
             raise ConfigError("the model's tokenizer has no chat template; give the template alpaca")
         own = template != "alpaca" and tokenizer.chat_template is not None

@@ -40,9 +40,7 @@ class Result(Viewed):
         _check_unchanged(path, SUMMARY)
         summary = read_json(path / SUMMARY, f"the summary of the {what}")
         if not isinstance(summary, dict) or not summary.keys() >= HEADER:
-            raise DataError(
-                f"{path / SUMMARY} is not the summary of a {what}; remove the folder and measure again"
-            )
+            raise DataError(f"{path / SUMMARY} is not the summary of a {what}; remove the folder and measure again")
         if measure is not None and summary["measure"] != measure:
             raise DataError(f"{path} holds a result of contextwise {summary['measure']}, not of {measure}")
         return cls(path, summary)
@@ -74,9 +72,7 @@ class Result(Viewed):
         try:
             return [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
         except (OSError, ValueError) as error:
-            raise DataError(
-                f"{file} cannot be read ({error}); remove {self.path} and measure again"
-            ) from None
+            raise DataError(f"{file} cannot be read ({error}); remove {self.path} and measure again") from None
 
 
 def _check_unchanged(path: Path, name: str) -> None:

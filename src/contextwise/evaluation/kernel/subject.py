@@ -169,9 +169,7 @@ class Subject:
     def check_unchanged(self) -> None:
         """Raise a CheckpointError if a file of the model was replaced since :attr:`digest` was computed."""
         if not self.loaded and self.digest and self._file_states() != self._measured:
-            raise CheckpointError(
-                f"the model {self.source} was replaced while it was measured; measure it again"
-            )
+            raise CheckpointError(f"the model {self.source} was replaced while it was measured; measure it again")
 
     def _file_states(self) -> dict[str, tuple[int, ...]]:
         """Identity, size and time of the files that determine the model, by name."""

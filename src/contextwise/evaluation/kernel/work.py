@@ -41,9 +41,7 @@ class Journal:
         try:
             self.rows: dict[Hashable, Row] = {key(row): row for row in map(json.loads, lines)}
         except (ValueError, KeyError, TypeError) as error:
-            raise DataError(
-                f"{path} is damaged ({str(error)[:100]}); fix that line, or remove the file"
-            ) from None
+            raise DataError(f"{path} is damaged ({str(error)[:100]}); fix that line, or remove the file") from None
         file.truncate(file.tell() - len(partial))
 
     @classmethod
@@ -104,9 +102,7 @@ class Work:
 
     @classmethod
     @contextlib.contextmanager
-    def opened(
-        cls, result: Path, key: str, question: dict[str, Any], overwrite: bool = False
-    ) -> Iterator["Work"]:
+    def opened(cls, result: Path, key: str, question: dict[str, Any], overwrite: bool = False) -> Iterator["Work"]:
         """Hold the result's folder for this process, and open the unfinished work beside it.
 
         A second process with the same result waits.
@@ -181,11 +177,7 @@ class Work:
         atomic_write(self.path / f"{name}.safetensors", save(tensors), WHAT)
 
     def checkpoint(
-        self,
-        name: str,
-        arrays: "Callable[[], Mapping[str, np.ndarray | torch.Tensor]]",
-        where: str,
-        now: bool = False,
+        self, name: str, arrays: "Callable[[], Mapping[str, np.ndarray | torch.Tensor]]", where: str, now: bool = False
     ) -> None:
         """Save arrays as :meth:`save` does if the last time was long ago or ``now``; on a request to stop save, and raise.
 

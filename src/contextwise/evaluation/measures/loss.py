@@ -55,9 +55,7 @@ class Loss(Measure):
     result = Evaluation
 
     context: int | None = Field(
-        None,
-        ge=1,
-        description="Tokens of a window; default: the training context, else the model's, up to 1024.",
+        None, ge=1, description="Tokens of a window; default: the training context, else the model's, up to 1024."
     )
     stride: int | None = Field(
         None,
@@ -106,12 +104,7 @@ class Loss(Measure):
         return self.metadata
 
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
-        from contextwise.evaluation.scoring.windows import (
-            documents_table,
-            score_documents,
-            totals,
-            with_metadata,
-        )
+        from contextwise.evaluation.scoring.windows import documents_table, score_documents, totals, with_metadata
         from contextwise.objectives.metadata import LARGEST_SHARE, MetadataTexts
 
         assert corpus is not None and self.context is not None and self.stride is not None
@@ -140,9 +133,7 @@ class Loss(Measure):
             f"each token is predicted from {context - stride:,} tokens or more, or from all before it in its document."
         )
         if not summary["first_token_scored"]:
-            heading += (
-                " The corpus has no end-of-text token, so the first token of each document is not scored."
-            )
+            heading += " The corpus has no end-of-text token, so the first token of each document is not scored."
         if columns := summary["settings"]["metadata"]:
             heading += f" Before them stands each document's metadata ({', '.join(columns)})."
         if summary["documents"] == 1:

@@ -23,13 +23,7 @@ from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.estimates import Estimate, exponential
 from contextwise.base.progress import interruption, progress_bar
 from contextwise.base.tables import Column, Table, terminal
-from contextwise.evaluation.answering.prompts import (
-    Encoded,
-    Encoder,
-    Question,
-    check_positions,
-    check_vocabulary,
-)
+from contextwise.evaluation.answering.prompts import Encoded, Encoder, Question, check_positions, check_vocabulary
 from contextwise.evaluation.kernel import Measure, Outcome, Subject, Work
 from contextwise.evaluation.measures.ruler import LONGEST
 from contextwise.evaluation.measures.ruler.questions import NOISE, Size, Spans, join_pieces, largest_fit
@@ -55,13 +49,9 @@ class Needles(Measure):
     name = "needles"
     on_corpus = False
 
-    length: int = Field(
-        1024, ge=1, le=LONGEST, description="Tokens of a text, at most, by the model's own tokenizer."
-    )
+    length: int = Field(1024, ge=1, le=LONGEST, description="Tokens of a text, at most, by the model's own tokenizer.")
     masked: list[int] | None = Field(
-        None,
-        min_length=1,
-        description="Numbers of first tokens that are cut off; default: 17 from none to the length.",
+        None, min_length=1, description="Numbers of first tokens that are cut off; default: 17 from none to the length."
     )
     far: float = Field(
         0.75, ge=0, le=1, description="Distance of the far needle from the end, as a share of the length."
@@ -93,8 +83,7 @@ class Needles(Measure):
         encoder = Encoder(subject.tokenizer, name=subject.source)
         size = Size(self.length, 0.0, encoder.count, self.seed)
         examples = [
-            encoder.encode(two_needle_question(size, index, self.far, self.near))
-            for index in range(self.samples)
+            encoder.encode(two_needle_question(size, index, self.far, self.near)) for index in range(self.samples)
         ]
         answers = [answer_ids(encoder, example.question) for example in examples]
         check_vocabulary(subject, examples)

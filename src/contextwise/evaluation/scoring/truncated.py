@@ -60,9 +60,7 @@ class TruncatedBatch:
     features: torch.Tensor | None
 
 
-def choose_targets(
-    corpus: Documents, longest: int, samples: int, seed: int, limit: int | None = None
-) -> Targets:
+def choose_targets(corpus: Documents, longest: int, samples: int, seed: int, limit: int | None = None) -> Targets:
     """Draw targets uniformly from all tokens with at least ``longest`` tokens before them in their document.
 
     Args:
@@ -138,9 +136,7 @@ def truncated_passes(
                     quantity, finite_B = "feature", torch.isfinite(features_BD).all(dim=1).cpu().numpy()
                 if not finite_B.all():
                     worst = start + int(finite_B.argmin())
-                    location = (
-                        f"token {int(targets.position[worst])} of document {int(targets.document[worst])}"
-                    )
+                    location = f"token {int(targets.position[worst])} of document {int(targets.document[worst])}"
                     visible = f"with {context:,} tokens visible"
                     raise not_finite(f"the model's {quantity} is not finite at {location}, {visible}")
                 yield batch
@@ -203,9 +199,7 @@ def _predict(
     return nats_B, caught[-1]
 
 
-def _feature_module(
-    model: PreTrainedModel, layer: Features
-) -> tuple[torch.nn.Module | None, dict[str, bool]]:
+def _feature_module(model: PreTrainedModel, layer: Features) -> tuple[torch.nn.Module | None, dict[str, bool]]:
     """The module whose input are the features of ``layer``, or the option that makes the model return them."""
     if layer is None:
         return None, {}

@@ -128,9 +128,7 @@ def layout_of(model: PreTrainedModel) -> Layout:
     return in_form
 
 
-def with_metadata(
-    texts: "MetadataTexts", end_of_text: int | None, document: int, tokens: np.ndarray, skip: int
-) -> Row:
+def with_metadata(texts: "MetadataTexts", end_of_text: int | None, document: int, tokens: np.ndarray, skip: int) -> Row:
     """The layout of a window with its document's metadata before the text, behind the end-of-text that begins a document."""
     metadata = texts.of(document)
     begin = int(end_of_text is not None and int(tokens[0]) == end_of_text)
@@ -245,9 +243,7 @@ def score_documents(
     targets = np.maximum(lengths - first_position, 0)
     plan = plan_windows(targets, context, stride, full_windows)
     if not len(plan.document):
-        raise DataError(
-            "there is no token to score: the documents are empty, or hold one token and no end-of-text"
-        )
+        raise DataError("there is no token to score: the documents are empty, or hold one token and no end-of-text")
     stops = np.cumsum(targets)
     scores = Scores(targets, np.zeros(stops[-1], np.float32), np.zeros(stops[-1], np.int32), first_position)
     was_training = model.training
@@ -306,9 +302,7 @@ def window_losses(
     prefixes_B1 = np.array([[row.prefix] for row in read])
     if prefixes_B1.max() > 1:  # a prefix of one token is causal
         further |= {"prefix": torch.from_numpy(np.arange(shape[1]) < prefixes_B1).to(device)}
-    losses_BT = token_losses(
-        model, torch.from_numpy(input_ids_BT).to(device), torch.from_numpy(targets_BT), **further
-    )
+    losses_BT = token_losses(model, torch.from_numpy(input_ids_BT).to(device), torch.from_numpy(targets_BT), **further)
     losses = losses_BT.float().cpu().numpy()
     nats_BT = np.zeros((len(rows), int(plan.length[rows].max())), np.float32)
     for number, (row, window) in enumerate(zip(read, rows, strict=True)):
@@ -330,9 +324,7 @@ def vocabulary_size(model: PreTrainedModel) -> int:
 
 def not_finite(what: str) -> CheckpointError:
     """The error of a loss or feature that is not finite."""
-    return CheckpointError(
-        f"{what}: its weights are damaged, or its number format is too narrow (try float32)"
-    )
+    return CheckpointError(f"{what}: its weights are damaged, or its number format is too narrow (try float32)")
 
 
 def check_ids(model: PreTrainedModel, ids_BT: np.ndarray, documents_B: np.ndarray) -> None:

@@ -128,10 +128,7 @@ class Arms:
         base = self.settings.baseline
         reference, notes = self.recipes[base], []
         for name, recipe in self.recipes.items():
-            if (recipe.data.context, recipe.tokens_per_step) != (
-                reference.data.context,
-                reference.tokens_per_step,
-            ):
+            if (recipe.data.context, recipe.tokens_per_step) != (reference.data.context, reference.tokens_per_step):
                 notes.append(
                     f"{name} reads other batches than {base} (windows of {recipe.data.context} tokens, "
                     f"{recipe.tokens_per_step} a step): seeds pair less."
@@ -201,19 +198,13 @@ class Arms:
         """
         base, equal = self.settings.baseline, self.settings.equal
         seconds = {name: step_seconds[name] / recipe.tokens_per_step for name, recipe in self.recipes.items()}
-        per_token = {
-            "flops": self.flops_per_token,
-            "time": seconds,
-            "tokens": dict.fromkeys(self.recipes, 1.0),
-        }[equal]
+        per_token = {"flops": self.flops_per_token, "time": seconds, "tokens": dict.fromkeys(self.recipes, 1.0)}[equal]
         result = []
         for budget in self.budgets:
             for name, recipe in self.recipes.items():
                 tokens = _whole_steps(budget * per_token[base] / per_token[name], recipe)
                 flops, scored = tokens * self.flops_per_token[name], 2 / 3 * self.scored_tokens
-                result.append(
-                    Length(name, budget, tokens, flops, tokens * seconds[name], scored * seconds[name])
-                )
+                result.append(Length(name, budget, tokens, flops, tokens * seconds[name], scored * seconds[name]))
         return result
 
     @cached_property

@@ -43,9 +43,7 @@ def read_ledger(folder: Path, rate: float = 0.1) -> list[LedgerRow]:
     """
     files = sorted(folder.glob(f"*/{RESULT}"))
     if not files:
-        raise CheckpointError(
-            f"{folder} holds no trial that was looked at; give the folder of several trials"
-        )
+        raise CheckpointError(f"{folder} holds no trial that was looked at; give the folder of several trials")
     rows = []
     for file in files:
         try:

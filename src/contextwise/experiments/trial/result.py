@@ -23,10 +23,7 @@ from contextwise.comparison.sequential import (
 from contextwise.comparison.speedup import Trend
 from contextwise.experiments.trial.arms import Length
 
-READINGS: dict[Documents, str] = {
-    "fixed": "on these held-out documents",
-    "random": "on any text like these documents",
-}
+READINGS: dict[Documents, str] = {"fixed": "on these held-out documents", "random": "on any text like these documents"}
 MOST_SEEDS = 1000
 
 
@@ -96,9 +93,7 @@ class Comparison:
         after = f"after {seeds} seed{'s' * (seeds != 1)} {READINGS[self.documents]}"
         decision = self.decision
         if decision == "equivalent":
-            return (
-                f"{self.arm} and {self.reference} are equivalent within {self.margin:g}{at}: {shown} {after}."
-            )
+            return f"{self.arm} and {self.reference} are equivalent within {self.margin:g}{at}: {shown} {after}."
         if decision != "undecided":
             return f"{self.arm} is {decision} than {self.reference}{at}: {shown} {after}."
         return f"Undecided {after}{at}: {self.arm} − {self.reference} = {shown}. {self.needed()}"
@@ -149,11 +144,7 @@ class AlongBudgets:
         pair = f"{self.arm} − {self.reference}"
         words = f"Each doubling of the budget changes {pair} by {self.trend.slope:+.4f} nats per token"
         crossing = self.trend.crossing
-        zero = (
-            "where it is zero is not determined"
-            if crossing is None
-            else f"it is zero at {crossing:count} tokens"
-        )
+        zero = "where it is zero is not determined" if crossing is None else f"it is zero at {crossing:count} tokens"
         unit = "training time" if self.equal == "time" else "FLOPs"
         worth = [
             f"At {count(budget)} tokens {self.arm} is worth {speedup:.3f} times its {unit} of {self.reference}."

@@ -30,10 +30,7 @@ BUILT_IN: dict[str, list[str]] = {
     "gpt2": [],
     "pm": ["model.extra_layers=2"],
     "contextlm": ["model.context_predictor.chunk_size=4"],
-    "contextlm-every": [
-        "model.context_predictor.chunk_size=4",
-        "model.context_predictor.inject_every_layer=true",
-    ],
+    "contextlm-every": ["model.context_predictor.chunk_size=4", "model.context_predictor.inject_every_layer=true"],
     "contextlm-add": ["model.context_predictor.chunk_size=4", "model.context_predictor.injection=add"],
     "multitoken": ["model.multi_token.future_tokens=4"],
 }
@@ -123,11 +120,7 @@ class TrialSettings(Settings):
             if len(named) < len(arms):
                 raise ConfigError("two arms have the same name; give each a name of its own in a trial file")
             return {name: _arm(str(arm)) for name, arm in named.items()}
-        return (
-            {name: _given_arm(str(name), arm) for name, arm in arms.items()}
-            if isinstance(arms, dict)
-            else arms
-        )
+        return {name: _given_arm(str(name), arm) for name, arm in arms.items()} if isinstance(arms, dict) else arms
 
     @field_validator("arms")
     @classmethod
@@ -165,9 +158,7 @@ class TrialSettings(Settings):
             raise ConfigError(Problem(why, value=budget))
         return float(match[1]) * _SECONDS[match[2]]
 
-    @field_validator(
-        "rates", mode="before", json_schema_input_type=Literal["search", "fixed"] | RateSearch | None
-    )
+    @field_validator("rates", mode="before", json_schema_input_type=Literal["search", "fixed"] | RateSearch | None)
     @classmethod
     def _search(cls, rates: Any) -> Any:
         if not isinstance(rates, str):
@@ -297,9 +288,7 @@ def _arm(name: str) -> Arm:
     """The arm of a built-in name, or of a recipe."""
     if _is_recipe(name):
         recipe = read_yaml(recipe_path(name))
-        return Arm(
-            recipe={key: value for key, value in recipe.items() if key not in ("name", "seed", "output")}
-        )
+        return Arm(recipe={key: value for key, value in recipe.items() if key not in ("name", "seed", "output")})
     if is_variant(name):
         return Arm(settings=[f"{VARIANT}{name}"])
     if name not in BUILT_IN:

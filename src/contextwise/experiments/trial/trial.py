@@ -52,9 +52,7 @@ class Trial:
 
     def __init__(self, settings: TrialSettings) -> None:
         if settings.first_seed + settings.seeds > SEARCH_SEED:
-            raise ConfigError(
-                f"first_seed is {settings.first_seed}, but the seeds must be below {SEARCH_SEED}"
-            )
+            raise ConfigError(f"first_seed is {settings.first_seed}, but the seeds must be below {SEARCH_SEED}")
         self.settings, self.path = settings, settings.folder
         self.arms = Arms(settings)
         self._refuse_other()
@@ -108,9 +106,7 @@ class Trial:
         """A value of a file of the folder; a DataError if it has none."""
         values = read_json(self.path / file, f"the trial's {file}")
         if not isinstance(values, dict) or name not in values:
-            raise DataError(
-                f"{self.path / file} is damaged: it has no {name}; begin the trial in another folder"
-            )
+            raise DataError(f"{self.path / file} is damaged: it has no {name}; begin the trial in another folder")
         return values[name]
 
     def write(self, step_seconds: dict[str, float]) -> None:
@@ -154,9 +150,7 @@ class Trial:
                 )
         self.arms.check_causality()
         rounds = TIMED_ROUNDS[self.settings.equal]
-        return self.arms.lengths(
-            seconds_per_step(self.arms.recipes, rounds, self.settings.executor.processes)
-        )
+        return self.arms.lengths(seconds_per_step(self.arms.recipes, rounds, self.settings.executor.processes))
 
     def _plan_fits(self) -> bool:
         """Whether the folder has the plan of this question."""
@@ -217,9 +211,7 @@ class Trial:
         search = self.settings.rates
         assert search is not None
         jobs = min(self.settings.executor.jobs, len(shortest) * factors)
-        each = sum(
-            search.share * length.seconds / jobs + length.scoring / SEARCH_SHARE for length in shortest
-        )
+        each = sum(search.share * length.seconds / jobs + length.scoring / SEARCH_SHARE for length in shortest)
         return factors * search.seeds * each
 
     @property
@@ -297,16 +289,12 @@ class Trial:
             if not open_ and not settings.keep_going:
                 return self._stop(lengths, number + 1, "decided", on_look)
             last = number + 1 == settings.seeds
-            if not last and not self._finished(
-                lengths, number + 1
-            ):  # else a trial that resumes has been here
+            if not last and not self._finished(lengths, number + 1):  # else a trial that resumes has been here
                 self._write_result(result)
                 on_look(result)
         return self._stop(lengths, settings.seeds, "seeds", on_look)
 
-    def _stop(
-        self, lengths: list[Length], seeds: int, why: str, on_look: Callable[[TrialResult], None]
-    ) -> TrialResult:
+    def _stop(self, lengths: list[Length], seeds: int, why: str, on_look: Callable[[TrialResult], None]) -> TrialResult:
         result = self._result(lengths, seeds, why)
         self._write_result(result)
         on_look(result)
@@ -348,9 +336,7 @@ class Trial:
             nats, tokens = total_nats(self._scored(run.folder, self.arms.documents))
             first = self.arms.search_documents
             if not np.isfinite(nats).all():
-                raise TrainingError(
-                    f"the run {run.folder} has no finite held-out loss; a lower rate is the usual fix"
-                )
+                raise TrainingError(f"the run {run.folder} has no finite held-out loss; a lower rate is the usual fix")
             self._nats[length.arm, length.budget, number] = nats[first:]
             self._seconds[length.arm, length.budget, number] = RunFolder(run.folder).summary()["seconds"]
             self._tokens_N = tokens[first:]
@@ -386,8 +372,7 @@ class Trial:
         """How each arm's difference moves along the budgets, and the compute that it is worth; none for one budget."""
         base, budgets, tokens = self.settings.baseline, self.arms.budgets, self._tokens_N.sum()
         compute = {
-            (each.arm, each.budget): each.seconds if self.settings.equal == "time" else each.flops
-            for each in lengths
+            (each.arm, each.budget): each.seconds if self.settings.equal == "time" else each.flops for each in lengths
         }
         result = []
         for arm in self.settings.others if len(budgets) > 1 else []:
@@ -397,9 +382,7 @@ class Trial:
                 if all((name, budget, number) in self._nats for name in (arm, base) for budget in budgets)
             ]
             own_SB, reference_SB = (
-                np.array(
-                    [[self._nats[name, budget, number].sum() for budget in budgets] for number in numbers]
-                )
+                np.array([[self._nats[name, budget, number].sum() for budget in budgets] for number in numbers])
                 / tokens
                 for name in (arm, base)
             )
@@ -409,11 +392,7 @@ class Trial:
             reference_compute = np.array([compute[base, budget] for budget in budgets])
             speedups = {
                 budget: effective_speedup(
-                    own_SB[:, place],
-                    compute[arm, budget],
-                    reference_SB,
-                    reference_compute,
-                    self.settings.confidence,
+                    own_SB[:, place], compute[arm, budget], reference_SB, reference_compute, self.settings.confidence
                 )
                 for place, budget in enumerate(budgets)
             }
@@ -447,16 +426,12 @@ class Trial:
             path=self.path,
         )
 
-    def _by_arm(
-        self, values: dict[tuple[str, int, int], float], seeds: int
-    ) -> dict[str, dict[int, list[float]]]:
+    def _by_arm(self, values: dict[tuple[str, int, int], float], seeds: int) -> dict[str, dict[int, list[float]]]:
         """Values by arm and budget, seed by seed."""
         result: dict[str, dict[int, list[float]]] = {}
         for arm in self.settings.arms:
             for budget in self.arms.budgets:
-                mine = [
-                    values[arm, budget, number] for number in range(seeds) if (arm, budget, number) in values
-                ]
+                mine = [values[arm, budget, number] for number in range(seeds) if (arm, budget, number) in values]
                 if mine:
                     result.setdefault(arm, {})[budget] = mine
         return result
@@ -530,9 +505,7 @@ class Trial:
     def _may_widen(self, shortest: list[Length], factors: list[float], reserve: float) -> bool:
         """Whether the reference was trained with these factors before, or, before the first look, the budget has room."""
         base = [length for length in shortest if length.arm == self.settings.baseline]
-        runs = map(
-            RunFolder, (path for each in self._search_runs(base, factors).values() for path in each.paths)
-        )
+        runs = map(RunFolder, (path for each in self._search_runs(base, factors).values() for path in each.paths))
         if all(run.finished or run.diverged for run in runs):
             return True
         if (self.path / RESULT).exists():
@@ -540,17 +513,13 @@ class Trial:
         needed = self._search_seconds(shortest, len(factors)) + reserve
         return self.settings.budget is None or self.seconds + needed <= self.settings.budget
 
-    def _search_runs(
-        self, lengths: list[Length], factors: list[float]
-    ) -> dict[tuple[str, float, int], RunSet]:
+    def _search_runs(self, lengths: list[Length], factors: list[float]) -> dict[tuple[str, float, int], RunSet]:
         search = self.settings.rates
         assert search is not None
         seeds = [SEARCH_SEED + number for number in range(search.seeds)]
         return self.arms.search_runs(lengths, search.share, seeds, factors)
 
-    def _train_rates(
-        self, lengths: list[Length], factors: list[float], losses: dict[tuple[str, float], float]
-    ) -> None:
+    def _train_rates(self, lengths: list[Length], factors: list[float], losses: dict[tuple[str, float], float]) -> None:
         """Train the short runs of the factors that have no loss yet, and add their losses."""
         missing = [factor for factor in factors if (lengths[0].arm, factor) not in losses]
         runs = self._search_runs(lengths, missing)
@@ -566,9 +535,7 @@ class Trial:
         losses |= {key: float(np.mean(values)) for key, values in sums.items()}
         for length in lengths:
             if not any(math.isfinite(losses[length.arm, factor]) for factor in factors):
-                raise TrainingError(
-                    f"{length.arm} diverges at every learning rate that was tried; give lower ones"
-                )
+                raise TrainingError(f"{length.arm} diverges at every learning rate that was tried; give lower ones")
 
 
 def _lowest(losses: dict[tuple[str, float], float], arm: str, factors: list[float]) -> float:

@@ -333,9 +333,7 @@ def context_state(
     """
     layers = config.num_hidden_layers if depth is None else depth
     own = layers + config.predictor_layers + 1
-    states = [
-        i for i, layer in enumerate(cache.layers) if isinstance(layer, ContextState | StaticContextState)
-    ]
+    states = [i for i, layer in enumerate(cache.layers) if isinstance(layer, ContextState | StaticContextState)]
     if states:
         if states != [own - 1] or len(cache.layers) > own + further_layers:
             raise ConfigError(OTHER_MODEL)

@@ -22,12 +22,7 @@ from transformers.cache_utils import Cache
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.composition import ComposedForCausalLM, Decoded, pretrained_backbone
-from contextwise.models.contextlm.cache import (
-    StaticContextState,
-    context_state,
-    refuse_right_padding,
-    static_inputs,
-)
+from contextwise.models.contextlm.cache import StaticContextState, context_state, refuse_right_padding, static_inputs
 from contextwise.models.contextlm.config import ContextLMConfig
 from contextwise.models.contextlm.layers import Injection
 from contextwise.models.contextlm.pathway import ContextPathway, Contexts
@@ -79,9 +74,7 @@ class ContextLMForCausalLM(ComposedForCausalLM):
         self, input_ids: Tensor, *args: Any, inputs_embeds: Tensor | None = None, **kwargs: Any
     ) -> dict[str, Any]:
         """Prepare inputs as in transformers; for a static cache, add whether the next step completes a chunk."""
-        inputs = super().prepare_inputs_for_generation(
-            input_ids, *args, inputs_embeds=inputs_embeds, **kwargs
-        )
+        inputs = super().prepare_inputs_for_generation(input_ids, *args, inputs_embeds=inputs_embeds, **kwargs)
         return static_inputs(inputs, self.config.chunk_size, **kwargs)
 
     @torch.no_grad()
@@ -168,7 +161,5 @@ def _real_tokens(embeds: Tensor, attention_mask: Tensor | None) -> Tensor:
     if attention_mask is None:
         return torch.ones(rows, length, dtype=torch.bool, device=embeds.device)
     if attention_mask.dim() != 2:
-        raise ConfigError(
-            "ContextLM accepts attention masks of shape (batch, length), 1 for tokens and 0 for padding"
-        )
+        raise ConfigError("ContextLM accepts attention masks of shape (batch, length), 1 for tokens and 0 for padding")
     return attention_mask[:, -length:].bool()

@@ -53,9 +53,7 @@ class ChunkLayout:
         # Ends are at least w tokens apart. Reading the exact number would wait for an accelerator.
         exact = readable_without_sync(latest_BT)
         most = int(latest_BT[:, -1].max()) if exact else -(-latest_BT.shape[1] // chunk_size)
-        most += (
-            torch.compiler.is_exporting()
-        )  # so that one graph serves all lengths: there are never fewer than two
+        most += torch.compiler.is_exporting()  # so that one graph serves all lengths: there are never fewer than two
         # Scatter each end to its rank; positions that end no chunk go to an extra column, which is dropped.
         column_BT = torch.where(is_end_BT, latest_BT - 1, most)
         ends_BK = index_BT.new_zeros(index_BT.shape[0], most + 1).scatter_(1, column_BT, index_BT)[:, :most]
@@ -113,9 +111,7 @@ class ContextPathway(nn.Module):
         self.pooling = POOLINGS[config.pooling](config.chunk_size, width, heads)
         # The layer numbers continue those of the backbone, so that these blocks use separate cache layers.
         first = backbone.num_hidden_layers
-        self.layers = nn.ModuleList(
-            self.family.new_block(backbone, first + i) for i in range(config.predictor_layers)
-        )
+        self.layers = nn.ModuleList(self.family.new_block(backbone, first + i) for i in range(config.predictor_layers))
         self.gate = INJECTIONS[config.injection](config.injections, width)
 
     def inject(self, h_BTD: Tensor, contexts: Contexts, layer: int) -> Tensor:

@@ -144,11 +144,7 @@ class UnigramConfig(CuePartConfig):
     num_hidden_layers, num_attention_heads = 0, 1
 
     def __init__(
-        self,
-        vocab_size: int = 28_996,
-        widths: list[int] | None = None,
-        eos_token_id: int | None = None,
-        **kwargs: Any,
+        self, vocab_size: int = 28_996, widths: list[int] | None = None, eos_token_id: int | None = None, **kwargs: Any
     ) -> None:
         self.vocab_size, self.eos_token_id = vocab_size, eos_token_id
         self.widths = [128, 16] if widths is None else list(widths)

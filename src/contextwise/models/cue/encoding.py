@@ -55,11 +55,7 @@ class TextEncoder:
 
     @classmethod
     def open(
-        cls,
-        name: str,
-        pooling: Pooling = "cls",
-        max_tokens: int | None = None,
-        device: Device = None,
+        cls, name: str, pooling: Pooling = "cls", max_tokens: int | None = None, device: Device = None
     ) -> "TextEncoder":
         """Open an encoder.
 
@@ -149,9 +145,7 @@ def _digest(embedder: Embedder) -> str:
     if (backend := getattr(tokenizer, "backend_tokenizer", None)) is None:
         text = json.dumps(tokenizer.get_vocab(), sort_keys=True)
     else:  # without two settings of the last call
-        text = json.dumps(
-            json.loads(backend.to_str()) | {"truncation": None, "padding": None}, sort_keys=True
-        )
+        text = json.dumps(json.loads(backend.to_str()) | {"truncation": None, "padding": None}, sort_keys=True)
     total.update(text.encode())
     for key, weights in sorted(embedder.model.state_dict().items()):
         total.update(f"{key} {tuple(weights.shape)}".encode())
@@ -314,9 +308,7 @@ class EncodedTexts:
                 continue
             except (OSError, ValueError, EOFError) as error:
                 reason = " ".join(str(error).split())[:100]
-            say(
-                f"the encoded texts {path} are damaged ({reason}); the file is renamed, and they are encoded again"
-            )
+            say(f"the encoded texts {path} are damaged ({reason}); the file is renamed, and they are encoded again")
             with suppress(OSError):
                 path.rename(path.with_suffix(".damaged"))
 

@@ -103,11 +103,7 @@ class LSTMForCausalLM(CausalLanguageModel):
         self.embed: Any = nn.Embedding(config.vocab_size, config.hidden_size)
         dropout = config.dropout if config.num_hidden_layers > 1 else 0.0
         self.lstm = nn.LSTM(
-            config.hidden_size,
-            config.hidden_size,
-            config.num_hidden_layers,
-            batch_first=True,
-            dropout=dropout,
+            config.hidden_size, config.hidden_size, config.num_hidden_layers, batch_first=True, dropout=dropout
         )
         self.lm_head: Any = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
@@ -157,9 +153,7 @@ class LSTMForCausalLM(CausalLanguageModel):
             layers = past_key_values.layers
             if not (layers and isinstance(layers[0], LSTMState)):
                 if past_key_values.get_seq_length() > 0:
-                    raise ConfigError(
-                        "past_key_values was filled by another model; start with an empty cache"
-                    )
+                    raise ConfigError("past_key_values was filled by another model; start with an empty cache")
                 layers[:] = [LSTMState()]
             layer = layers[0]
         before = (layer.h, layer.c) if layer is not None and layer.is_initialized else None
@@ -199,16 +193,12 @@ class LSTMForCausalLM(CausalLanguageModel):
             outputs.append(h_B1D * real_B1[..., None])
         return torch.cat(outputs, 1), (h, c)
 
-    def _padded(
-        self, embeds_BTD: Tensor, real_BT: Tensor, before: Any
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def _padded(self, embeds_BTD: Tensor, real_BT: Tensor, before: Any) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Run the LSTM on rows with padding: real tokens are moved to the front and back; outputs at padding are 0."""
         order_BT = (~real_BT).int().argsort(dim=1, stable=True)
         front_BTD = embeds_BTD.take_along_dim(order_BT[..., None], 1)
         lengths_B = real_BT.sum(1)
-        packed = pack_padded_sequence(
-            front_BTD, lengths_B.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False
-        )
+        packed = pack_padded_sequence(front_BTD, lengths_B.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
         packed, after = self.lstm(packed, before)
         old = tuple(torch.zeros_like(part) for part in after) if before is None else before
         read_B1 = (lengths_B > 0)[:, None]  # a row of only padding keeps its state

@@ -167,9 +167,7 @@ class CueForCausalLM(CausalLanguageModel):
             ConfigError: the model has no context encoder, or the shapes do not match it.
         """
         if self.context_encoder is None:
-            raise ConfigError(
-                "contexts are given, but this model has no context encoder; adapt it to contexts first"
-            )
+            raise ConfigError("contexts are given, but this model has no context encoder; adapt it to contexts first")
         return self.context_encoder(contexts, context_mask)
 
     def hidden_states(
@@ -247,9 +245,7 @@ class CueForCausalLM(CausalLanguageModel):
             cue_BW = torch.zeros(rows, self.config.decoder.cue_width, device=self.decoder.device)
         expected = (rows, self.config.decoder.cue_width)
         if cue_BW.shape != expected:
-            raise ConfigError(
-                f"e_cue has the shape {tuple(cue_BW.shape)}, but the decoder expects {expected}"
-            )
+            raise ConfigError(f"e_cue has the shape {tuple(cue_BW.shape)}, but the decoder expects {expected}")
         return cue_BW
 
     def forward(

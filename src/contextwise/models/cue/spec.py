@@ -65,9 +65,7 @@ class CueSpec(ModelSpec):
         if model.proxy is not None and not {"contexts", "cue"} & set(inputs):
             inputs["proxy_targets"] = batch["labels"]
         hidden_BTD = model.hidden_states(batch["input_ids"], **inputs)
-        return labelled_losses(
-            hidden_BTD, batch["labels"], model.decoder.lm_head, labelled=batch.get("labelled")
-        )
+        return labelled_losses(hidden_BTD, batch["labels"], model.decoder.lm_head, labelled=batch.get("labelled"))
 
 
 class LSTMSpec(ModelSpec):

@@ -73,9 +73,7 @@ def shorten(config: Any) -> None:
     stock = config.backbone_config if config.model_type == "contextlm" else config
     if stock.num_hidden_layers < 2:
         raise ConfigError("a backbone of one layer has none left for the trunk; use head='linear'")
-    if stock is not config and (
-        config.inject_every_layer or config.injection_layer > stock.num_hidden_layers - 2
-    ):
+    if stock is not config and (config.inject_every_layer or config.injection_layer > stock.num_hidden_layers - 2):
         raise ConfigError(
             "this ContextLM adds its context before its last block, which head='layer' does not support; use head='linear'"
         )

@@ -274,9 +274,7 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
             raise ConfigError(f"heads is {heads}, but this model has heads 1 to {self.config.future_tokens}")
         if past_key_values is not None and self.config.head == "layer":
             past, first = past_key_values.get_seq_length(), self.config.trunk_cache_layers
-            known = isinstance(
-                past, int
-            )  # a static cache has its length on the device, which is not waited for
+            known = isinstance(past, int)  # a static cache has its length on the device, which is not waited for
             if known and any(past_key_values.get_seq_length(first + i) != past for i in range(heads)):
                 raise ConfigError(
                     f"past_key_values was not filled for {heads} of this model's heads from the first token on; "
@@ -292,8 +290,7 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
         if self.config.head == "linear":
             return [family.norm(stock, trunk.h_BTD)] * heads
         return [
-            family.norm(stock, family.run(block, trunk.h_BTD, *shared, **trunk.kwargs))
-            for block in self.heads[:heads]
+            family.norm(stock, family.run(block, trunk.h_BTD, *shared, **trunk.kwargs)) for block in self.heads[:heads]
         ]
 
     def hidden_states(self, input_ids: Tensor | None = None, **inputs: Any) -> Tensor:
@@ -374,12 +371,7 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
         )
 
     def generate(  # type: ignore[override]
-        self,
-        inputs: Tensor | None = None,
-        generation_config: Any = None,
-        *,
-        speculative: bool = False,
-        **kwargs: Any,
+        self, inputs: Tensor | None = None, generation_config: Any = None, *, speculative: bool = False, **kwargs: Any
     ) -> Any:
         """Generate with transformers' ``generate()`` and the next-token head; options are passed by name.
 

@@ -109,9 +109,7 @@ def speculative_decoding(
     cache = model_kwargs.get("past_key_values")
     _check_options(generation_config, logits_processor, streamer, input_ids)
     _check_cache(cache, input_ids, model_kwargs.get("position_ids"))
-    decoder = _Decoder(
-        model, cache, input_ids, logits_processor, stopping_criteria, generation_config, streamer
-    )
+    decoder = _Decoder(model, cache, input_ids, logits_processor, stopping_criteria, generation_config, streamer)
     decoder.read_prompt(model_kwargs.get("attention_mask"), model_kwargs["position_ids"])
     while decoder.rows:
         decoder.step()

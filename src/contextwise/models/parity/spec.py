@@ -110,13 +110,7 @@ class ParityMLPConfig(ParityConfig):
     attribute_map = {"hidden_size": "width"}  # noqa: RUF012 - the name and form that transformers reads
 
     def __init__(
-        self,
-        bits: int = 100,
-        tasks: int = 50,
-        feature_size: int = 80,
-        width: int = 512,
-        layers: int = 1,
-        **kwargs: Any,
+        self, bits: int = 100, tasks: int = 50, feature_size: int = 80, width: int = 512, layers: int = 1, **kwargs: Any
     ) -> None:
         self.feature_size, self.width, self.layers = feature_size, width, layers
         if min(feature_size, width, layers) < 1:

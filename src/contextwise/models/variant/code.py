@@ -27,18 +27,14 @@ _MODULES: dict[str, ModuleType] = {}
 
 def is_variant(text: Any) -> bool:
     """Whether a text names a variant: ``path.py:Name``, with or without options."""
-    return isinstance(text, str) and (
-        NAMED.fullmatch(text) is not None or ".py:" in text or text.endswith(".py")
-    )
+    return isinstance(text, str) and (NAMED.fullmatch(text) is not None or ".py:" in text or text.endswith(".py"))
 
 
 def parse_variant(text: str) -> dict[str, Any]:
     """``file``, ``name`` and ``options`` of ``path.py:Name,option=value``; a ConfigError if it has another form."""
     match = NAMED.fullmatch(text)
     if match is None:
-        raise ConfigError(
-            f"{text!r} names no variant; write path.py:ClassName, or path.py:ClassName,option=value"
-        )
+        raise ConfigError(f"{text!r} names no variant; write path.py:ClassName, or path.py:ClassName,option=value")
     pairs = (pair.partition("=") for pair in match["options"].split(",")[1:])
     options = {key: parse_yaml(value) for key, _, value in pairs}
     return {"file": match["file"], "name": match["name"], "options": options}
@@ -84,11 +80,7 @@ def _kept(sha256: str) -> Path:
 
 def _known(sha256: str) -> bytes | None:
     """The code with this SHA-256 if it was named on this machine."""
-    if (
-        sha256 not in _CODE
-        and _kept(sha256).is_file()
-        and digest(code := _kept(sha256).read_bytes()) == sha256
-    ):
+    if sha256 not in _CODE and _kept(sha256).is_file() and digest(code := _kept(sha256).read_bytes()) == sha256:
         _CODE[sha256] = code
     return _CODE.get(sha256)
 

@@ -146,9 +146,7 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
         model, head = self.model, self.model.get_output_embeddings()
         stock = all(type(each).forward.__module__.startswith(STOCK) for each in (model, model.base_model))
         parts = (model, model.base_model, head)
-        changed = any(
-            "forward" in vars(each) or each._forward_hooks or each._forward_pre_hooks for each in parts
-        )
+        changed = any("forward" in vars(each) or each._forward_hooks or each._forward_pre_hooks for each in parts)
         return not stock or changed or type(head) is not nn.Linear
 
     def training_losses(self, hidden_BTD: Tensor, input_ids: Tensor, labels: Tensor) -> dict[str, Tensor]:
@@ -208,9 +206,7 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
             self.model.save_pretrained(save_directory, **kwargs)
             return
         super().save_pretrained(save_directory, **kwargs)
-        (Path(save_directory) / self.config.file).write_bytes(
-            known_code(self.config.sha256, self.config.file)
-        )
+        (Path(save_directory) / self.config.file).write_bytes(known_code(self.config.sha256, self.config.file))
 
 
 def _keep_initial_values(model: Any, stock: set[nn.Module] | None = None) -> None:

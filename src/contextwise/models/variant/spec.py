@@ -78,9 +78,7 @@ class VariantSpec(ModelSpec):
         return Losses(("tokens", *own), torch.stack(sums), count.expand(len(sums)))
 
 
-def _next_token_losses(
-    model: VariantForCausalLM, batch: Batch, inputs: dict[str, Any]
-) -> tuple[Tensor, Losses]:
+def _next_token_losses(model: VariantForCausalLM, batch: Batch, inputs: dict[str, Any]) -> tuple[Tensor, Losses]:
     """The input (B, T, D) of the vocabulary head, and the next-token loss.
 
     Where the forward pass is not the user's own, the loss is computed without all logits in memory.

@@ -34,20 +34,13 @@ class NextLatent(nn.Module):
         regression: weight of the smooth L1 distance; ``divergence``: of the KL divergence; 0 leaves it out.
     """
 
-    def __init__(
-        self, model: Any, horizon: int = 1, regression: float = 1.0, divergence: float = 1.0
-    ) -> None:
+    def __init__(self, model: Any, horizon: int = 1, regression: float = 1.0, divergence: float = 1.0) -> None:
         super().__init__()
         self.horizon, self.regression, self.divergence = horizon, regression, divergence
         width = model.get_output_embeddings().weight.shape[1]
         last = nn.Linear(width, width)
         self.dynamics = nn.Sequential(
-            nn.LayerNorm(2 * width),
-            nn.Linear(2 * width, width),
-            nn.GELU(),
-            nn.Linear(width, width),
-            nn.GELU(),
-            last,
+            nn.LayerNorm(2 * width), nn.Linear(2 * width, width), nn.GELU(), nn.Linear(width, width), nn.GELU(), last
         )
         self.dynamics.apply(model._init_weights)
         nn.init.zeros_(last.weight)
@@ -81,7 +74,5 @@ class NextLatent(nn.Module):
 
 def token_divergence(real_BTD: Tensor, predicted_BTD: Tensor, head_VD: Tensor) -> Tensor:
     """KL divergence (B, T) from the head's distribution given the real hidden states to that given the predicted ones."""
-    real, predicted = (
-        F.linear(hidden, head_VD).float().log_softmax(-1) for hidden in (real_BTD, predicted_BTD)
-    )
+    real, predicted = (F.linear(hidden, head_VD).float().log_softmax(-1) for hidden in (real_BTD, predicted_BTD))
     return F.kl_div(predicted, real, reduction="none", log_target=True).sum(-1)

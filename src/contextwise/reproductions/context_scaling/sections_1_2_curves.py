@@ -125,10 +125,7 @@ class TrainingLossMisleads(CorpusMeasure):
         tables, claims, figures = [], [], {}
         for index, seed in enumerate(self.seeds):
             pair = curves[2 * index : 2 * index + 2]
-            tables += [
-                bins_table(pair),
-                curves_table(compare_curves(pair), "By average, and by best context"),
-            ]
+            tables += [bins_table(pair), curves_table(compare_curves(pair), "By average, and by best context")]
             claims += misleading_claims(pair, "" if len(self.seeds) == 1 else f"seed {seed}: ")
             figures[str(seed)] = [curve.measures for curve in pair]
         return Outcome(tables, claims, figures, runs, [curves_plot(curves)])

@@ -48,9 +48,7 @@ class Savings(TrainedModels):
         names = [name for pair in self.pairs for name in (pair.model, pair.baseline)]
         check_names({"pairs": names}, self.models)
         if self.recipe.get("training", {}).get("schedule") != "constant":
-            raise ConfigError(
-                "savings in tokens need training.schedule: constant; set it in the item's recipe"
-            )
+            raise ConfigError("savings in tokens need training.schedule: constant; set it in the item's recipe")
         return self
 
     def measure(self, item: Item, folder: Path) -> Outcome:

@@ -33,9 +33,7 @@ class AttentionReceived(TrainedModels):
         for phrase in self.phrases:
             count = self.text.count(phrase) if phrase else 0
             if count != 1:
-                raise ConfigError(
-                    f"the phrase {phrase!r} is {count} times in the text; give one that is in it once"
-                )
+                raise ConfigError(f"the phrase {phrase!r} is {count} times in the text; give one that is in it once")
         if len(self.models) > 3:
             raise ConfigError(f"{len(self.models)} models are given; give one to three")
         return self
@@ -58,9 +56,7 @@ class AttentionReceived(TrainedModels):
         tables = [chunks_table(reading, attention, self.reference, self.with_seeds)]
         return Outcome(tables, claims, figures, paths_of(runs), drawn(reading, attention, self.reference))
 
-    def _claim(
-        self, claim: Better, phrase: str, positions: list[int], attention: dict[str, np.ndarray]
-    ) -> Claim:
+    def _claim(self, claim: Better, phrase: str, positions: list[int], attention: dict[str, np.ndarray]) -> Claim:
         better, than = (attention[name][:, positions].sum(axis=1) for name in claim.names)
         difference = estimate_over_seeds(better, than, paired=True)
         ratio = better.mean() / than.mean() - 1

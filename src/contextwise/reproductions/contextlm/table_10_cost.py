@@ -35,9 +35,7 @@ class Costs(TrainedModels):
         runs = self.trained(folder)
         recipes = {name: runs_of[0] for name, runs_of in self._recipes(folder).items()}
         seconds = seconds_per_step(recipes, self.rounds)
-        time_runs(
-            [run for each in runs.values() for run in each], new_tokens=self.new_tokens, repeats=self.rounds
-        )
+        time_runs([run for each in runs.values() for run in each], new_tokens=self.new_tokens, repeats=self.rounds)
         times = {name: np.array([_ms_per_token(run) for run in each]) for name, each in runs.items()}
         rates = {name: recipe.tokens_per_step / seconds[name] for name, recipe in recipes.items()}
         planned = {run.arm: plan.flops / plan.tokens for run, plan in self._planned(folder)}
@@ -45,12 +43,7 @@ class Costs(TrainedModels):
             [name, planned[name], *attention_cost(recipes[name]), rates[name], over_seeds(times[name])]
             for name in self.models
         ]
-        columns = [
-            "model",
-            ("FLOPs/token", ".3g"),
-            ("attention, training", ".3f"),
-            ("attention, a token", ".3f"),
-        ]
+        columns = ["model", ("FLOPs/token", ".3g"), ("attention, training", ".3f"), ("attention, a token", ".3f")]
         table = table_of(
             f"Attention as a multiple of the plain model's layers; times in alternation, {self.with_seeds}",
             [*columns, ("train tok/s", ",.0f"), ("ms/token", ".2f")],

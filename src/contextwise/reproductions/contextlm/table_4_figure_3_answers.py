@@ -33,9 +33,7 @@ from contextwise.reproductions.item import Item, Outcome, prepared_once, registe
 from contextwise.reproductions.models import TrainedModels
 from contextwise.reproductions.tables import Plot, points, table_of
 
-NO_JUDGE = (
-    "no judge was named; give one with --set endpoint=URL --set judge_model=NAME, and the answers are judged"
-)
+NO_JUDGE = "no judge was named; give one with --set endpoint=URL --set judge_model=NAME, and the answers are judged"
 TUNED = "-SFT"
 """Ends the name of a model's run that is tuned on instructions."""
 
@@ -49,9 +47,7 @@ class InstructionAnswers(TrainedModels):
     instructions_validation: float = Field(0.05, gt=0, lt=1, description="share held out of the instructions")
     questions: Path | None = Field(None, description="MT-Bench's, or AlpacaEval's")
     references: Path | None = Field(None, description="MT-Bench's reference answers")
-    pairwise: bool = Field(
-        False, description="compare the answers of each of the claims instead of rating them"
-    )
+    pairwise: bool = Field(False, description="compare the answers of each of the claims instead of rating them")
     length_controlled: bool = Field(False, description="with pairwise: also the win rate at equal lengths")
     limit: int | None = Field(None, ge=1, description="use only the first questions, up to this number")
     max_new_tokens: int = Field(1024, ge=1)
@@ -146,9 +142,7 @@ class InstructionAnswers(TrainedModels):
             return
         leave = "leave it out with --set length_controlled=false"
         if benchmark == "mt-bench":
-            raise ConfigError(
-                f"length_controlled is for AlpacaEval's instructions, not for MT-Bench; {leave}"
-            )
+            raise ConfigError(f"length_controlled is for AlpacaEval's instructions, not for MT-Bench; {leave}")
         if importlib.util.find_spec("alpaca_eval") is None:
             raise ConfigError(
                 f"length_controlled needs the alpaca_eval package, which is not installed; pip install alpaca_eval, or {leave}"
@@ -170,9 +164,7 @@ class InstructionAnswers(TrainedModels):
         runs = self.train(folder)
         return {name: runs.folders(f"{name}{TUNED}")[0] for name in self.models}
 
-    def _judged(
-        self, pair: Better, answers: dict[str, Path], questions: Path, folder: Path
-    ) -> dict[str, Any]:
+    def _judged(self, pair: Better, answers: dict[str, Path], questions: Path, folder: Path) -> dict[str, Any]:
         """The summary of a judge's verdicts on one pair."""
         better, than = answers[pair.better], answers[pair.than]
         given = [better] if self.pairwise else [than, better]
@@ -196,9 +188,7 @@ def check_instructions(path: Path) -> None:
     if first is None:
         raise DataError(f"{path} holds no instructions; give a file of Alpaca's form")
     if isinstance(first, BadRecord):
-        raise DataError(
-            f"{first.where}: {first.why}; give a file of Alpaca's form (instruction, input, output)"
-        )
+        raise DataError(f"{first.where}: {first.why}; give a file of Alpaca's form (instruction, input, output)")
 
 
 def answers_table(tuned: dict[str, RunFolder], answers: dict[str, AnswersResult]) -> Table:

@@ -59,9 +59,7 @@ class LongTaskScores(TrainedModels):
         summary = next(iter(results.values()))[0].summary
         rows = {name: [result.rows_of("answers") for result in seeds] for name, seeds in results.items()}
         groups = {name: about["group"] for name, about in summary["datasets"].items()}
-        by_visible = {
-            visible: with_each_seed(rows, groups, i) for i, visible in enumerate(summary["visible"])
-        }
+        by_visible = {visible: with_each_seed(rows, groups, i) for i, visible in enumerate(summary["visible"])}
         tables = [self._table(visible, levels, summary) for visible, levels in by_visible.items()]
         largest = max(by_visible)
         scores = {
@@ -146,8 +144,7 @@ def levels_of(rows: Rows, groups: dict[str, str], context: int) -> dict[str, Lev
     of_group: dict[str, list[Level]] = defaultdict(list)
     for dataset, group in groups.items():
         of_set = {
-            name: [[row for row in seed if row["dataset"] == dataset] for seed in seeds]
-            for name, seeds in rows.items()
+            name: [[row for row in seed if row["dataset"] == dataset] for seed in seeds] for name, seeds in rows.items()
         }
         of_model = (
             np.mean([[row["answered"][context]["score"] for row in seed] for seed in seeds], axis=0)

@@ -45,12 +45,8 @@ Summaries = dict[str, list[dict[str, Any]]]
 class OnHarness(TrainedModels):
     """Models measured by the harness."""
 
-    task_data: Path | None = Field(
-        None, description="a folder of local files, or a mapping file; else the Hub"
-    )
-    limit: int | None = Field(
-        None, ge=1, description="of the questions or texts of each task, the first ones"
-    )
+    task_data: Path | None = Field(None, description="a folder of local files, or a mapping file; else the Hub")
+    limit: int | None = Field(None, ge=1, description="of the questions or texts of each task, the first ones")
 
     def harness_tasks(self, tasks: list[str], shots: list[int], skip_missing: bool = True) -> HarnessTasks:
         """The settings of the harness and the files that they need, checked before any training."""
@@ -84,9 +80,7 @@ class TextPerplexity(OnHarness):
         texts = None if self.task_data is None else self.harness_tasks(list(TEXTS), [0])
         outcome = super().measure(item, folder)
         if texts is None:
-            say(
-                "note: WikiText and LAMBADA are not measured; give a folder of their files with --set task_data=FOLDER"
-            )
+            say("note: WikiText and LAMBADA are not measured; give a folder of their files with --set task_data=FOLDER")
             return outcome
         summaries = self.summaries(self.trained(folder), texts)
         groups = outcome.figures["comparison"]["groups"]
@@ -175,8 +169,7 @@ class TaskAccuracy(OnHarness):
         for note in notes:
             say(f"note: {note}")
         figures = {
-            name: [{part: s[part] for part in ("rows", "averages")} for s in seeds]
-            for name, seeds in summaries.items()
+            name: [{part: s[part] for part in ("rows", "averages")} for s in seeds] for name, seeds in summaries.items()
         }
         return Outcome(tables, claims, {"tasks": figures, "notes": notes}, paths_of(runs))
 
@@ -229,18 +222,12 @@ class PerplexityAndAccuracy(TaskAccuracy):
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         if self.task_data is not None:
-            self.harness_tasks(
-                self.tasks, self.shots, self.skip_missing
-            )  # what is wrong with it, before any training
+            self.harness_tasks(self.tasks, self.shots, self.skip_missing)  # what is wrong with it, before any training
         outcome = TrainedModels.measure(self, item, folder)
         if self.task_data is None:
-            say(
-                "note: accuracies are not measured; give a folder of the tasks' files with --set task_data=FOLDER"
-            )
+            say("note: accuracies are not measured; give a folder of the tasks' files with --set task_data=FOLDER")
             return outcome
-        accuracies = TaskAccuracy.measure(
-            self.model_copy(update={"claims": self.accuracy_claims}), item, folder
-        )
+        accuracies = TaskAccuracy.measure(self.model_copy(update={"claims": self.accuracy_claims}), item, folder)
         outcome.tables += accuracies.tables
         outcome.claims += accuracies.claims
         outcome.figures |= accuracies.figures

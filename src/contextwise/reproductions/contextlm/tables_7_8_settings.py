@@ -27,12 +27,8 @@ class Hyperparameters(ItemMeasure):
             rows.append([f"{printed} ({name})", *numbers, readable_count(batch), readable_count(tokens)])
         # The document rounds the batch: 0.5M is 524,288.
         near = [
-            abs(a / b - 1) < 0.06
-            for name in ours
-            for a, b in zip(ours[name], item.printed["rows"][name], strict=True)
+            abs(a / b - 1) < 0.06 for name in ours for a, b in zip(ours[name], item.printed["rows"][name], strict=True)
         ]
-        claim = Claim.of(
-            "the named sizes have the printed settings", exact(all(near)), f"{len(near)} figures"
-        )
+        claim = Claim.of("the named sizes have the printed settings", exact(all(near)), f"{len(near)} figures")
         columns = ["model", "heads", "width", ("learning rate", ".1e"), "batch", "tokens"]
         return Outcome([table_of("Settings of the named sizes", columns, rows)], [claim], {"sizes": ours})

@@ -38,9 +38,7 @@ class AttentionOverTraining(OneRun):
     """The weights of every checkpoint that the run has kept."""
 
     sentences: int = Field(1000, ge=2, description="held-out sentences, drawn at random")
-    gains: str | None = Field(
-        None, description="the item that has each context's gain alone, where it was run"
-    )
+    gains: str | None = Field(None, description="the item that has each context's gain alone, where it was run")
     without: str = Field("no context", description="the row of that item that the gains are to")
 
     def measure(self, item: Item, folder: Path) -> Outcome:
@@ -83,16 +81,12 @@ class AttentionOverTraining(OneRun):
             return {}
         perplexities = read_json(file, f"the outcome of {self.gains}")["figures"]["perplexities"]
         if self.without not in perplexities:
-            raise DataError(
-                f"{file} has no row {self.without!r} to take gains from; it has {', '.join(perplexities)}"
-            )
+            raise DataError(f"{file} has no row {self.without!r} to take gains from; it has {', '.join(perplexities)}")
         base = perplexities[self.without]["value"]
         return {name.replace(" ", "_"): 1 - row["value"] / base for name, row in perplexities.items()}
 
 
-def attention_at(
-    run: RunFolder, encoder: nn.Module, held_out: HeldOut
-) -> tuple[dict[int, np.ndarray], np.ndarray]:
+def attention_at(run: RunFolder, encoder: nn.Module, held_out: HeldOut) -> tuple[dict[int, np.ndarray], np.ndarray]:
     """The attention that each context of each sentence receives, (N, K), by step; and which contexts there are, (N, K).
 
     Args:

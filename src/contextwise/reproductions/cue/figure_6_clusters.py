@@ -68,9 +68,7 @@ class ContextClusters(OneRun):
         of_contexts, of_texts = (salient_words(part, labels, self.words) for part in (contexts, texts))
         clusters = list(zip(np.bincount(labels).tolist(), of_contexts, of_texts, strict=True))
         without = f"; {left_out:,} more have no context and are left out" if left_out else ""
-        rows = [
-            [i, size, *(", ".join(w) or "-" for w in words)] for i, (size, *words) in enumerate(clusters, 1)
-        ]
+        rows = [[i, size, *(", ".join(w) or "-" for w in words)] for i, (size, *words) in enumerate(clusters, 1)]
         # Beside the clusters of e_cue those for which nothing was trained.
         likenesses = {"e_cue": trained, "mean of the text encoder's vectors": baseline}
         tables = [

@@ -79,8 +79,7 @@ def module_claims(
     claims = []
     if tolerance is not None and printed:
         deviations = {
-            name: (counts | {TOTAL: total}).get(name, 0) / (millions[0] * 1e6) - 1
-            for name, millions in printed.items()
+            name: (counts | {TOTAL: total}).get(name, 0) / (millions[0] * 1e6) - 1 for name, millions in printed.items()
         }
         worst = max(deviations, key=lambda name: abs(deviations[name]))
         within = f"each module has the printed number of parameters, within {tolerance:.0%}"
@@ -167,8 +166,7 @@ def count(corpus: Corpus, tokens: int | None, language: str) -> Counts:
 def no_article_twice(hashes: Mapping[str, Sequence[str]]) -> Claim:
     """Whether the splits share no article (their texts' hashes)."""
     shared = {
-        f"{split} and {other}": len(set(hashes[split]) & set(hashes[other]))
-        for split, other in combinations(hashes, 2)
+        f"{split} and {other}": len(set(hashes[split]) & set(hashes[other])) for split, other in combinations(hashes, 2)
     }
     twice = {pair: number for pair, number in shared.items() if number}
     counted = ", ".join(f"{len(values):,} of {name}" for name, values in hashes.items())

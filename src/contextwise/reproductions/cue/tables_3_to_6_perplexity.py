@@ -48,9 +48,7 @@ class Scored:
         """From the evaluations of each seed's run, on the same documents."""
         tokens = [evaluation.documents["tokens"].to_numpy() for evaluation in evaluations]
         if any(not np.array_equal(tokens[0], other) for other in tokens[1:]):
-            raise DataError(
-                "the evaluations of several seeds are not of the same sentences; evaluate them again"
-            )
+            raise DataError("the evaluations of several seeds are not of the same sentences; evaluate them again")
         nats = np.stack([evaluation.documents["nats"].to_numpy() for evaluation in evaluations])
         return cls(nats, tokens[0].astype(np.float64))
 
@@ -161,9 +159,7 @@ class CuePerplexity(CueRuns):
         scores = self.scores(runs)
         reference = scores[self.reference]
         targets, seeds = f"{int(reference.targets.sum()):,} targets", seeds_behind(len(self.seeds))
-        title = (
-            f"{len(reference.targets)} articles of the split {self.split}, {targets}; {seeds}; 95% intervals"
-        )
+        title = f"{len(reference.targets)} articles of the split {self.split}, {targets}; {seeds}; 95% intervals"
         columns = ["", ("perplexity", ".2f"), (f"to {self.reference}", "+.1%"), ("nats to it", "+.3f")]
         rows = []
         for name, row in scores.items():
@@ -202,8 +198,7 @@ def _printed(claim: Kept) -> str:
 def drawn(figure: Drawn, scores: dict[str, Scored]) -> Plot:
     """The figure's numbers: perplexities with their intervals."""
     series = {
-        name: [point(x, scores[row].perplexity) for row, x in rows.items()]
-        for name, rows in figure.series.items()
+        name: [point(x, scores[row].perplexity) for row, x in rows.items()] for name, rows in figure.series.items()
     }
     levels = {name: scores[row].perplexity.value for name, row in figure.levels.items()}
     return Plot(figure.title, figure.x, "perplexity", series, figure.kind, levels)

@@ -257,11 +257,7 @@ def regimes_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
     ]  # fmt: skip
     first, last = regime.directions[0], regime.directions[-1]
     columns = [("context", ","), ("Zipf exponent", ".3f"), ("R²", ".3f"), ("α_l", ".5f"), ("R² of it", ".3f")]
-    tables = [
-        table_of(
-            f"Eigenvalues; exponential from i = {first} to {last}", [*columns, ("ln γ(l)", "+.4f")], rows
-        )
-    ]
+    tables = [table_of(f"Eigenvalues; exponential from i = {first} to {last}", [*columns, ("ln γ(l)", "+.4f")], rows)]
     alphas = [row[3] for row in rows]
     spread = (max(alphas) - min(alphas)) / regime.alpha
     claims = [
@@ -308,9 +304,7 @@ def _line_cells(line: LineFit, count: int) -> list[Any]:
     return [line.slope, line.r_squared, correlation_estimate(-line.correlation, count)]
 
 
-def _all_linear(
-    text: str, correlations: Mapping[Any, float | None], count: int, bound: float, what: str
-) -> Claim:
+def _all_linear(text: str, correlations: Mapping[Any, float | None], count: int, bound: float, what: str) -> Claim:
     """Whether all of the correlations that exist are above the bound.
 
     Args:

@@ -182,10 +182,7 @@ class CorpusOptimum(CorpusMeasure, BestContext):
             "law": {name: float(value) for name, value in law.printed().items()},
         }
         text = "for every size of the training set a context between the shortest and the longest is best"
-        claims = [
-            best.inner(text, len(self.sizes)),
-            best.grows("the best context grows with the training set"),
-        ]
+        claims = [best.inner(text, len(self.sizes)), best.grows("the best context grows with the training set")]
         claims.append(mean.grows("so does the context of the lowest mean over all positions"))
         words = ("tokens", "training context", "nats per token")
         plots = [

@@ -56,9 +56,7 @@ def needle_claims(summary: dict[str, Any]) -> list[Claim]:
     first, second, difference = needle_costs(losses)
     seen = float(losses[:, 0].mean()) if len(losses) else float("inf")
     answers = seen < np.log(ANSWERS)
-    unanswered = undecided(
-        f"the model does not answer: a perplexity of {np.exp(seen):,.0f} with both in view"
-    )
+    unanswered = undecided(f"the model does not answer: a perplexity of {np.exp(seen):,.0f} with both in view")
     rises, less = (above(cost) if answers else unanswered for cost in (first, difference))
     evidence = f"then {second:+.3f}; first minus second {difference:+.3f}"
     return [
@@ -141,9 +139,7 @@ class RulerCurves(GivenModel):
                 name = f"{length:,} tokens, γ = {gamma:g}"
                 for row in result[task]["accuracies"]:
                     series.setdefault(name, []).append(point(row["visible"], row["accuracy"]))
-                    rows.append(
-                        [name, *(row[key] for key in ("visible", "accuracy", "in_view", "best_share"))]
-                    )
+                    rows.append([name, *(row[key] for key in ("visible", "accuracy", "in_view", "best_share"))])
             title = f"{task}, {next(iter(results.values()))[task]['title']}: {self.samples} questions"
             columns = ["texts", ("visible", ","), ("accuracy", ".3f"), ("in view", ".0%"), ("best in", ".0%")]
             tables.append(table_of(title, columns, rows))
@@ -167,8 +163,7 @@ def optimum_claims(
     longest_texts = max(length for length, _ in inner)
     words = {True: "below", False: "at the longest", None: "undecided"}
     listed = "; ".join(
-        f"{length:,} tokens, γ = {gamma:g}: {words[verdict.holds]}"
-        for (length, gamma), verdict in inner.items()
+        f"{length:,} tokens, γ = {gamma:g}: {words[verdict.holds]}" for (length, gamma), verdict in inner.items()
     )
     verdicts = [
         verdict if verdict.holds is None else exact(verdict.holds is not at_longest)
@@ -199,8 +194,7 @@ def _moves(task: str, length: int, optima: dict[float, dict[str, Any] | None]) -
     text = f"{task}, {length:,} tokens: the best visible context shrinks as γ grows"
     known = {gamma: best for gamma, best in optima.items() if best is not None}
     evidence = "; ".join(
-        f"γ = {gamma:g}: {best['visible']:,} ({best['share']:.0%} of resamples)"
-        for gamma, best in known.items()
+        f"γ = {gamma:g}: {best['visible']:,} ({best['share']:.0%} of resamples)" for gamma, best in known.items()
     )
     if len(known) < len(optima):
         return Claim.of(text, undecided("all accuracies are equal"), evidence)

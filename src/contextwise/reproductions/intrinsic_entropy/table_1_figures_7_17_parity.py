@@ -203,15 +203,11 @@ class ParityEntropy(OneModel):
             views = {f"after block {middle}": {"blocks": middle}, **views}
         outcome = Outcome([], [], {"losses": losses})
         for name, layer in views.items():
-            spectra = {
-                c: feature_eigenvalues(model, samples, c, self.samples, **layer) for c in self.contexts
-            }
+            spectra = {c: feature_eigenvalues(model, samples, c, self.samples, **layer) for c in self.contexts}
             self._add(outcome, name, spectra, losses)
         return outcome
 
-    def _add(
-        self, outcome: Outcome, name: str, spectra: dict[int, np.ndarray], losses: dict[int, float]
-    ) -> None:
+    def _add(self, outcome: Outcome, name: str, spectra: dict[int, np.ndarray], losses: dict[int, float]) -> None:
         """Add the lines over the entropies of one layer's features to the outcome."""
         entropies = {context: intrinsic_entropies(values) for context, values in spectra.items()}
         shared = shared_rank(spectra)

@@ -200,10 +200,7 @@ class SpanBudget(TextOnly):
         shorter, longest = exact(max(rows["encoder"]) < min(rows["window"])), max(rows["encoder"])
         complete, text = exact(restored_exactly == count), "input and target together give the text back"
         claims.append(Claim.of(text, complete, f"{restored_exactly} of {count}"))
-        text, evidence = (
-            "the encoder's input is shorter than the text",
-            f"{longest} of {min(rows['window'])} tokens",
-        )
+        text, evidence = ("the encoder's input is shorter than the text", f"{longest} of {min(rows['window'])} tokens")
         claims.append(Claim.of(text, shorter, evidence))
         return Outcome([table], claims, means)
 
@@ -235,9 +232,7 @@ class FimFormats(TextOnly):
         own = f"the exercise's function, {self.prefix_len} and {self.suffix_len} tokens kept"
         rows = [[form, len(same), sum(same)] for form, same in forms.items()]
         columns = ["form", "documents", "the text came back"]
-        table = table_of(
-            f"{len(numbers):,} documents of {corpus.path.name}", columns, [*rows, [own, fitting, shaped]]
-        )
+        table = table_of(f"{len(numbers):,} documents of {corpus.path.name}", columns, [*rows, [own, fitting, shaped]])
         every = [same for of_form in forms.values() for same in of_form]
         claims = [
             Claim.of("every document, rewritten, holds its own text", exact(all(every)), f"{sum(every)} of {len(numbers)}"),

@@ -52,9 +52,7 @@ def gpt2(kind=GPT2LMHeadModel):
 class Bidirectional(GPT2LMHeadModel):
     """Every token sees every other; padding stays hidden."""
 
-    def forward(
-        self, input_ids=None, attention_mask=None, past_key_values=None, inputs_embeds=None, **kwargs
-    ):
+    def forward(self, input_ids=None, attention_mask=None, past_key_values=None, inputs_embeds=None, **kwargs):
         given = input_ids if inputs_embeds is None else inputs_embeds
         seen = past_key_values.get_seq_length() if past_key_values is not None else 0
         rows, length = given.shape[:2]
@@ -62,11 +60,7 @@ class Bidirectional(GPT2LMHeadModel):
         if attention_mask is not None:
             mask = mask.masked_fill(attention_mask[:, None, None] == 0, torch.finfo(self.dtype).min)
         return super().forward(
-            input_ids,
-            attention_mask=mask,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            **kwargs,
+            input_ids, attention_mask=mask, past_key_values=past_key_values, inputs_embeds=inputs_embeds, **kwargs
         )
 
 

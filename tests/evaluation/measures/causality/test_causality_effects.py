@@ -40,14 +40,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.testing import assert_causal, measure_causality
 from examples import FEW
 
-NAMES = [
-    "future tokens",
-    "gradients",
-    "left padding",
-    "tokens under the mask",
-    "packed neighbours",
-    "cached steps",
-]
+NAMES = ["future tokens", "gradients", "left padding", "tokens under the mask", "packed neighbours", "cached steps"]
 
 
 def outcomes(result):
@@ -86,11 +79,7 @@ def test_contextlm_is_causal_in_every_respect(config, options):
 
 @pytest.mark.parametrize(
     ("kind", "config"),
-    [
-        (GPT2LMHeadModel, gpt2_config),
-        (GPTNeoXForCausalLM, neox_config),
-        (LlamaForCausalLM, llama_config),
-    ],
+    [(GPT2LMHeadModel, gpt2_config), (GPTNeoXForCausalLM, neox_config), (LlamaForCausalLM, llama_config)],
 )
 def test_stock_models_are_causal(kind, config):
     torch.manual_seed(0)

@@ -28,19 +28,12 @@ def held_out(corpus_folder):
 def workplace(tmp_path_factory, held_out):
     """A run of a ContextLM with rotary positions, and a folder with a GPT-2; neither was trained."""
     folder = tmp_path_factory.mktemp("models")
-    size = {
-        "vocab_size": held_out.vocab_size,
-        "hidden_size": 16,
-        "num_attention_heads": 2,
-        "num_hidden_layers": 1,
-    }
+    size = {"vocab_size": held_out.vocab_size, "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1}
     llama = LlamaConfig(intermediate_size=32, max_position_embeddings=TRAINED, **size)
     gpt2 = GPT2Config(vocab_size=held_out.vocab_size, n_embd=16, n_head=2, n_layer=1, n_positions=TRAINED)
     torch.manual_seed(0)
     models = {
-        folder / "run" / "model": ContextLMForCausalLM(
-            ContextLMConfig(backbone_config=llama, injection="add")
-        ),
+        folder / "run" / "model": ContextLMForCausalLM(ContextLMConfig(backbone_config=llama, injection="add")),
         folder / "gpt2": GPT2LMHeadModel(gpt2),
     }
     for place, model in models.items():
@@ -69,11 +62,7 @@ def test_a_run_gets_its_curve_beside_its_evaluations(held_out):
     opened = CurveResult.open(result.path)
     assert opened.summary == json.loads((result.path / "summary.json").read_text()) == result.summary
     settings = opened.summary["settings"]
-    assert (settings["context"], opened.summary["trained_context"], settings["mode"]) == (
-        TRAINED,
-        TRAINED,
-        "running",
-    )
+    assert (settings["context"], opened.summary["trained_context"], settings["mode"]) == (TRAINED, TRAINED, "running")
 
     curve, documents = opened.curve, opened.documents
     assert curve["visible"].to_pylist() == list(range(1, TRAINED + 1))
@@ -148,10 +137,7 @@ def test_settings_that_do_not_fit(held_out, model, settings, message):
     ("settings", "message"),
     [
         ({"contexts": [4]}, "contexts belong to the truncated mode"),
-        (
-            {"samples": 20},
-            "samples belong to the truncated mode; set mode to truncated, or leave samples out",
-        ),
+        ({"samples": 20}, "samples belong to the truncated mode; set mode to truncated, or leave samples out"),
         ({"mode": "truncated", "contexts": [4], "context": 5}, "context is given together with contexts"),
         ({"mode": "truncated", "contexts": [0, 4]}, "contexts holds 0; each must be at least 1"),
     ],

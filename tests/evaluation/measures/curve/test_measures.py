@@ -71,10 +71,7 @@ def test_a_known_law_is_recovered(corpus_of, tmp_path):
     for row in bins:
         assert row["loss"] == pytest.approx(law[row["visible_from"] - 1 : row["visible_to"]].mean(), abs=1e-5)
         assert row["low"] == pytest.approx(row["loss"]) == pytest.approx(row["high"])  # no document differs
-    assert (measures["best_context_loss"]["visible_from"], measures["best_context_loss"]["visible_to"]) == (
-        1448,
-        2048,
-    )
+    assert (measures["best_context_loss"]["visible_from"], measures["best_context_loss"]["visible_to"]) == (1448, 2048)
     # A doubling from l is worth 3 l^-0.7 (1 - 2^-0.7) nats.
     expected = (3 * (1 - 2**-0.7) / worth) ** (1 / 0.7)
     assert measures["effective_context"]["value"] == pytest.approx(expected, rel=0.05)
@@ -83,9 +80,7 @@ def test_a_known_law_is_recovered(corpus_of, tmp_path):
 
 
 def test_a_best_context_within_the_window_is_found(corpus_of, tmp_path):
-    _, _, measures = measured(
-        LawModel(dip), ones(corpus_of, [3000, *[2100] * 5]), tmp_path, 2048, trained=512
-    )
+    _, _, measures = measured(LawModel(dip), ones(corpus_of, [3000, *[2100] * 5]), tmp_path, 2048, trained=512)
     best = measures["best_context_loss"]
     assert best["visible_from"] <= 512 <= best["visible_to"] + 1
     known = dict.fromkeys(("value", "low", "high"), best["visible_to"])
@@ -101,12 +96,8 @@ def test_truncated_mode_recovers_the_same_law(corpus_of, tmp_path):
         LawModel(power_law), corpus, targets, contexts, Work(tmp_path / "c", "", {}), batch_tokens=8192
     )
     bins, measures = curve_measures(sums, 0.02)
-    assert [row["loss"] for row in bins] == pytest.approx(
-        list(power_law(np.array(contexts, float))), abs=1e-5
-    )
-    assert measures["effective_context"]["value"] == pytest.approx(
-        (3 * (1 - 2**-0.7) / 0.02) ** (1 / 0.7), rel=0.05
-    )
+    assert [row["loss"] for row in bins] == pytest.approx(list(power_law(np.array(contexts, float))), abs=1e-5)
+    assert measures["effective_context"]["value"] == pytest.approx((3 * (1 - 2**-0.7) / 0.02) ** (1 / 0.7), rel=0.05)
     assert measures["last_tenth"] is None and measures["average_loss"] is None
 
 
@@ -140,13 +131,9 @@ def test_effective_context_by_hand():
 def test_one_noisy_bin_is_no_effective_context():
     centre = 2.0 ** np.arange(8)
     # Doublings from 1, 2, ...: worth -1, 1, 1, 0.5, 0, 0, 0. The first is the noise of the first bin.
-    assert effective_contexts(np.array([[4, 5, 4, 3, 2.5, 2.5, 2.5, 2.5]]), centre, 0.1)[0] == pytest.approx(
-        2**3.8
-    )
+    assert effective_contexts(np.array([[4, 5, 4, 3, 2.5, 2.5, 2.5, 2.5]]), centre, 0.1)[0] == pytest.approx(2**3.8)
     # Worth 1, 1, 0, 0.5, 0, 0, 0: the third comes before one that is worth it.
-    assert effective_contexts(np.array([[5, 4, 3, 3, 2.5, 2.5, 2.5, 2.5]]), centre, 0.1)[0] == pytest.approx(
-        2**3.8
-    )
+    assert effective_contexts(np.array([[5, 4, 3, 3, 2.5, 2.5, 2.5, 2.5]]), centre, 0.1)[0] == pytest.approx(2**3.8)
     # The last doubling that is measured has none behind it.
     assert effective_contexts(np.array([[5.0, 4, 3, 3]]), centre[:4], 0.1)[0] == pytest.approx(2**1.9)
 

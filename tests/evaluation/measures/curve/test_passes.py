@@ -8,12 +8,7 @@ from contextwise.base.errors import CheckpointError, DataError, Interrupted
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import Subject, Work
 from contextwise.evaluation.measures.curve import passes
-from contextwise.evaluation.measures.curve.passes import (
-    last_tenth,
-    running_pass,
-    truncated_pass,
-    whole_windows,
-)
+from contextwise.evaluation.measures.curve.passes import last_tenth, running_pass, truncated_pass, whole_windows
 from contextwise.evaluation.scoring import windows as scoring
 from contextwise.evaluation.scoring.truncated import Targets
 
@@ -34,9 +29,7 @@ def run(model, corpus, work, context=12, trained=None, batch_tokens=48, **option
 def alone(model, tokens, target):
     """Loss of one target after ``tokens``, in one forward pass of its own."""
     with torch.no_grad():
-        logits = model(input_ids=torch.tensor(np.array([tokens], dtype=np.int64)), use_cache=False).logits[
-            0, -1
-        ]
+        logits = model(input_ids=torch.tensor(np.array([tokens], dtype=np.int64)), use_cache=False).logits[0, -1]
     return float(-torch.log_softmax(logits.double(), -1)[int(target)])
 
 
@@ -108,9 +101,7 @@ def test_truncated_and_running_agree_on_the_same_windows(models, corpus_of, tmp_
     plan = whole_windows(corpus, context)
     for visible in (1, 2, 5, 11, 12):
         targets = Targets(plan.document, plan.start + visible)
-        sums = truncated_pass(
-            model, corpus, targets, [visible], Work(tmp_path / "t", "", {}), batch_tokens=36
-        )
+        sums = truncated_pass(model, corpus, targets, [visible], Work(tmp_path / "t", "", {}), batch_tokens=36)
         assert sums.loss[0] == pytest.approx(running.loss[visible - 1], abs=1e-5)
         assert sums.error[0] == pytest.approx(running.error[visible - 1], rel=1e-3)
 
@@ -200,21 +191,13 @@ def test_only_whole_windows_of_long_enough_documents_count(corpus_of):
 
 
 def test_no_document_is_long_enough(corpus_of):
-    with pytest.raises(
-        DataError, match=r"context of 1,000 tokens: the longest of the 3 documents has 25; give a sh"
-    ):
+    with pytest.raises(DataError, match=r"context of 1,000 tokens: the longest of the 3 documents has 25; give a sh"):
         whole_windows(corpus_of([12, 25, 3]), 1000)
 
 
 @pytest.mark.parametrize(
     ("context", "trained", "ends"),
-    [
-        (256, 256, (232, 256)),
-        (1000, 256, (232, 256)),
-        (100, 256, (91, 100)),
-        (100, None, (91, 100)),
-        (5, 5, (5, 5)),
-    ],
+    [(256, 256, (232, 256)), (1000, 256, (232, 256)), (100, 256, (91, 100)), (100, None, (91, 100)), (5, 5, (5, 5))],
 )
 def test_last_tenth_of_the_training_context(context, trained, ends):
     assert last_tenth(context, trained) == ends

@@ -21,9 +21,7 @@ def size(length: int, gamma: float = 0.0, seed: int = 0) -> Size:
 
 def paragraph(item: int) -> str:
     """80 characters; the colour at its end, so that a reader of the end alone finds it, too."""
-    return f"Item {item:04d} was bought in a shop near the old harbour, and it is".ljust(72, ".") + _colour(
-        item
-    )
+    return f"Item {item:04d} was bought in a shop near the old harbour, and it is".ljust(72, ".") + _colour(item)
 
 
 def _colour(item: int) -> str:

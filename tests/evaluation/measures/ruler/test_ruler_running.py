@@ -49,9 +49,7 @@ def test_a_perfect_readers_accuracy_is_the_share_of_paragraphs_in_view(
     result, rows = task_results(task, questions["qa_1"], VISIBLE, answers)
     for row in result["accuracies"]:
         # From the texts alone: how many paragraphs begin within the last ``visible`` characters?
-        inside = [
-            len(q.question.body) - q.question.needles[0][0] <= row["visible"] for q in questions["qa_1"]
-        ]
+        inside = [len(q.question.body) - q.question.needles[0][0] <= row["visible"] for q in questions["qa_1"]]
         assert row["accuracy"]["value"] == row["in_view"] == pytest.approx(np.mean(inside))
     accuracies = [row["accuracy"]["value"] for row in result["accuracies"]]
     assert accuracies == sorted(accuracies) and accuracies[-1] == 1 and 0 < accuracies[1] < 1
@@ -140,10 +138,7 @@ def test_an_interrupted_measurement_ends_like_an_uninterrupted_one(
     tmp_path: Path, model: Path, squad: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = measured(model, squad, tmp_path / "whole")
-    for number, message in (
-        (2, "while the questions were made"),
-        (8 + 2, r"stopped after \d+ of 16 answers"),
-    ):
+    for number, message in ((2, "while the questions were made"), (8 + 2, r"stopped after \d+ of 16 answers")):
         with monkeypatch.context() as patch:
             stop_at(patch, number)
             with pytest.raises(Interrupted, match=f"{message}; run the same command again"):
@@ -167,9 +162,7 @@ def test_an_interrupted_measurement_ends_like_an_uninterrupted_one(
         measured(model, squad, tmp_path / "cut", seed=1)
 
 
-def test_a_model_whose_logits_are_nan_has_no_accuracy_of_zero(
-    tmp_path: Path, model: Path, squad: Path
-) -> None:
+def test_a_model_whose_logits_are_nan_has_no_accuracy_of_zero(tmp_path: Path, model: Path, squad: Path) -> None:
     import torch
 
     damaged = load_model(str(model))
@@ -182,9 +175,7 @@ def test_a_model_whose_logits_are_nan_has_no_accuracy_of_zero(
     assert not (tmp_path / "out").exists() and not (tmp_path / "out.unfinished").exists()
 
 
-def test_answers_are_what_the_model_writes_behind_the_prompt(
-    tmp_path: Path, model: Path, squad: Path
-) -> None:
+def test_answers_are_what_the_model_writes_behind_the_prompt(tmp_path: Path, model: Path, squad: Path) -> None:
     import torch
 
     row = measured(model, squad, tmp_path / "out").rows_of("answers")[1]
@@ -228,9 +219,7 @@ def test_settings_have_useful_defaults(model: Path) -> None:
 
 def test_what_does_not_fit_the_model_is_refused(tmp_path: Path, model: Path) -> None:
     long = {"tasks": ["vt"], "length": 3000, "samples": 1}
-    with pytest.raises(
-        ConfigError, match=r"has 1,700 positions, .* at most [\d,]+ visible tokens, or leave"
-    ) as error:
+    with pytest.raises(ConfigError, match=r"has 1,700 positions, .* at most [\d,]+ visible tokens, or leave") as error:
         measure(model, Ruler(**long, visible=[2000]), out=tmp_path / "out")
     room = int(str(error.value).split("at most ")[1].split(" ")[0].replace(",", ""))
     fits = Ruler(**long, visible=[room])  # the texts may be longer than the model's positions

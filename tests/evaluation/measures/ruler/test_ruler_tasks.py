@@ -34,9 +34,7 @@ def squad(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def encoders(squad: Path) -> dict[str, Encoder]:
     """Bytes, and a BPE whose tokens are longer than characters."""
-    learned = learn_bpe(
-        [squad.read_text(), NOISE * 9, " ".join(MadeWords()[i] for i in range(0, 9000, 7))], 400
-    )
+    learned = learn_bpe([squad.read_text(), NOISE * 9, " ".join(MadeWords()[i] for i in range(0, 9000, 7))], 400)
     return {"bytes": Encoder(BYTES), "bpe": Encoder(learned.tokenizer)}
 
 
@@ -47,9 +45,7 @@ def tasks(squad: Path, encoder: Encoder, length: int = 900, gamma: float = 1.0, 
 
 
 @pytest.mark.parametrize("kind", ["bytes", "bpe"])
-def test_needles_are_at_their_positions_in_the_text(
-    squad: Path, encoders: dict[str, Encoder], kind: str
-) -> None:
+def test_needles_are_at_their_positions_in_the_text(squad: Path, encoders: dict[str, Encoder], kind: str) -> None:
     encoder = encoders[kind]
     for task in tasks(squad, encoder):
         for index in range(4):
@@ -58,9 +54,7 @@ def test_needles_are_at_their_positions_in_the_text(
             assert len(coded.body) == encoder.count(question.body) <= 900
             for (start, end), (behind, reach) in zip(question.needles, coded.needles, strict=True):
                 needle = question.body[start:end]
-                held = encoder.tokenizer.decode(
-                    coded.body[len(coded.body) - reach : len(coded.body) - behind]
-                )
+                held = encoder.tokenizer.decode(coded.body[len(coded.body) - reach : len(coded.body) - behind])
                 assert needle in held and len(held) - len(needle) <= (0 if kind == "bytes" else 12)
                 for visible in (reach - 1, reach, reach + 1):
                     shown = coded.prompt(visible)
@@ -68,9 +62,9 @@ def test_needles_are_at_their_positions_in_the_text(
                     assert tuple(ids) == coded.body[max(0, len(coded.body) - visible) :]
                     seen = encoder.tokenizer.decode(ids)
                     if kind == "bytes":  # needles are where they are, not their like elsewhere
-                        assert (
-                            seen[len(seen) - (len(question.body) - start) :] == question.body[start:]
-                        ) == (visible >= reach)
+                        assert (seen[len(seen) - (len(question.body) - start) :] == question.body[start:]) == (
+                            visible >= reach
+                        )
 
 
 @pytest.mark.parametrize("kind", ["bytes", "bpe"])
@@ -100,9 +94,7 @@ def test_no_paragraph_that_is_left_fits_into_a_text(tmp_path: Path, length: int)
         body = task.question(index).body
         used = set(re.findall(r"Q\d\d", body))
         left = [
-            len(f"\n\nDocument {len(used) + 1}:\n{r['context']}")
-            for r in rows
-            if str(r["context"])[:3] not in used
+            len(f"\n\nDocument {len(used) + 1}:\n{r['context']}") for r in rows if str(r["context"])[:3] not in used
         ]
         # A paragraph that made a text too long is not tried again: at most two characters, of a number, tell it from one.
         assert length >= len(body) > length - min(left) - 3
@@ -142,9 +134,7 @@ def test_variable_tracking() -> None:
     names = question.answers
     assert statements[0] == f"VAR {names[0]} = {value}" and len(set(names)) == 5
     assert statements[1:] == [f"VAR {b} = VAR {a}" for a, b in itertools.pairwise(names)]
-    assert question.body.count("VAR") == 9 and question.answer_prefix.endswith(
-        f"5 variables have the value {value}:"
-    )
+    assert question.body.count("VAR") == 9 and question.answer_prefix.endswith(f"5 variables have the value {value}:")
 
 
 def test_the_worked_examples_are_right() -> None:
@@ -159,9 +149,7 @@ def test_the_worked_examples_are_right() -> None:
     common = CommonWords(size(2000)).question(0)
     listed, answered = common.opening.split("Answer:")
     counts = Counter(re.findall(r"\d+\. (\w+)", listed))
-    assert set(re.findall(r"\d+\. (\w+)", answered.split("This is")[0])) == {
-        w for w, n in counts.items() if n == 3
-    }
+    assert set(re.findall(r"\d+\. (\w+)", answered.split("This is")[0])) == {w for w, n in counts.items() if n == 3}
     assert sorted(counts.values()) == [1] * 10 + [3] * 10
 
 
@@ -183,9 +171,7 @@ def test_frequent_words() -> None:
     counts = Counter(question.body.split())
     assert [word for word, _ in counts.most_common(4)] == ["...", *question.answers]
     assert counts.most_common(5)[4][1] < counts[question.answers[2]]
-    assert Counter(question.body[a:b] for a, b in question.needles) == {
-        word: counts[word] for word in question.answers
-    }
+    assert Counter(question.body[a:b] for a, b in question.needles) == {word: counts[word] for word in question.answers}
 
 
 def test_words_of_a_file(tmp_path: Path) -> None:
@@ -214,28 +200,18 @@ def test_the_largest_that_fits(limits: list[int], room: int, guess: int) -> None
 
 def test_both_forms_of_squad_hold_the_same(tmp_path: Path, squad: Path) -> None:
     flat, nested = read_passages(squad), read_passages(write_squad(tmp_path / "n.json", nested=True))
-    assert (flat.paragraphs, flat.titles, flat.questions) == (
-        nested.paragraphs,
-        nested.titles,
-        nested.questions,
-    )
+    assert (flat.paragraphs, flat.titles, flat.questions) == (nested.paragraphs, nested.titles, nested.questions)
     assert len(flat.questions) == 40 and flat.questions[3].answers == ("white",)
 
 
 def test_questions_without_an_answer_are_left_out(tmp_path: Path) -> None:
     rows = [
-        {
-            "context": "One.",
-            "question": "What?",
-            "answers": {"text": ["One", "one", "One"], "answer_start": [0]},
-        },
+        {"context": "One.", "question": "What?", "answers": {"text": ["One", "one", "One"], "answer_start": [0]}},
         {"context": "Two.", "question": "Which?", "answers": {"text": [], "answer_start": []}},
     ]
     (tmp_path / "two.jsonl").write_text("\n".join(map(json.dumps, rows)))
     passages = read_passages(tmp_path / "two.jsonl")
-    assert passages.paragraphs == ("One.", "Two.") and [q.answers for q in passages.questions] == [
-        ("One", "one")
-    ]
+    assert passages.paragraphs == ("One.", "Two.") and [q.answers for q in passages.questions] == [("One", "one")]
 
 
 ROW = {"context": "A text.", "question": "What?", "answers": {"text": ["A"]}}
@@ -261,9 +237,7 @@ ROW = {"context": "A text.", "question": "What?", "answers": {"text": ["A"]}}
         ),
     ],
 )  # fmt: skip
-def test_a_wrong_file_of_questions_is_named_with_its_fields(
-    tmp_path: Path, content: str, message: str
-) -> None:
+def test_a_wrong_file_of_questions_is_named_with_its_fields(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "q").write_text(content)
     with pytest.raises(DataError, match=message):
         read_passages(tmp_path / "q")

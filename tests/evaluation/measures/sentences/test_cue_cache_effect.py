@@ -98,8 +98,7 @@ def test_the_printed_figures_are_gains_in_likelihood() -> None:
 
 @settings(max_examples=30)
 @given(
-    st.text("ab ,.", min_size=1, max_size=20),
-    st.lists(st.none() | st.text("ab ,", max_size=8), min_size=1, max_size=3),
+    st.text("ab ,.", min_size=1, max_size=20), st.lists(st.none() | st.text("ab ,", max_size=8), min_size=1, max_size=3)
 )
 def test_bins_divide_the_tokens(text: str, contexts: list[str | None]) -> None:
     rows = Rows([ids(text)], end_of_text=256)
@@ -119,9 +118,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_effect_in_an_evaluation_is_that_between_two(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_effect_in_an_evaluation_is_that_between_two(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     corpus = Corpus.open("corpus")
     with_contexts, without = evaluate_sentences("cue", corpus), evaluate_sentences("lm", corpus)
@@ -135,11 +132,7 @@ def test_the_effect_in_an_evaluation_is_that_between_two(
     shares = [within[BINS[number]]["share"]["value"] for number in (IN, NOT_IN, SPACE)]
     assert sum(shares) == pytest.approx(1)
     types = with_contexts.summary["cache_effect"]["types"]
-    assert (
-        max(share["value"] for share in types.values())
-        <= shares[0]
-        <= sum(s["value"] for s in types.values())
-    )
+    assert max(share["value"] for share in types.values()) <= shares[0] <= sum(s["value"] for s in types.values())
     gains = [within[BINS[number]] for number in (IN, NOT_IN, SPACE)]
     total = sum(row["gain"]["value"] * row["tokens"] for row in gains)
     assert total == pytest.approx(within[ALL]["gain"]["value"] * within[ALL]["tokens"])

@@ -55,13 +55,7 @@ def cue(folder: Path) -> CueForCausalLM:
 def unigram_model(probabilities: dict[int, float]) -> GPT2LMHeadModel:
     """A model that gives each token the same probability everywhere: its states are all one vector."""
     config = GPT2Config(
-        vocab_size=257,
-        n_positions=16,
-        n_embd=8,
-        n_layer=1,
-        n_head=1,
-        tie_word_embeddings=False,
-        eos_token_id=256,
+        vocab_size=257, n_positions=16, n_embd=8, n_layer=1, n_head=1, tie_word_embeddings=False, eos_token_id=256
     )
     model = GPT2LMHeadModel(config).eval()
     log_p = torch.full((257,), -40.0)
@@ -88,12 +82,7 @@ def test_log_probabilities_worked_by_hand() -> None:
 
 def test_equal_candidates_stay_in_their_order() -> None:
     model = unigram_model({ord("a"): 0.25, ord("b"): 0.25, ord("c"): 0.25, 256: 0.25})
-    assert [one.text for one in rescore(model, ["cb", "ab", "a", "ba"], tokenizer=BYTES)] == [
-        "a",
-        "cb",
-        "ab",
-        "ba",
-    ]
+    assert [one.text for one in rescore(model, ["cb", "ab", "a", "ba"], tokenizer=BYTES)] == ["a", "cb", "ab", "ba"]
 
 
 def test_given_scores_are_mixed_in_by_weight() -> None:
@@ -136,27 +125,19 @@ def test_contexts_count_and_a_kept_vector_is_as_good(
     turned = dict(reversed(CONTEXTS.items()))
     assert rescore(cue, candidates, turned, tokenizer=BYTES, text_encoder=encoder) == given
     alone = rescore(cue, candidates, tokenizer=BYTES)
-    assert [one.log_probability for one in given] != pytest.approx(
-        [one.log_probability for one in alone], abs=1e-2
-    )
+    assert [one.log_probability for one in given] != pytest.approx([one.log_probability for one in alone], abs=1e-2)
     (tmp_path / "contexts.jsonl").write_text(json.dumps(CONTEXTS) + "\n" + '{"contexts": {}}\n')
-    shape = write_cue_vectors(
-        str(folder / "cue"), tmp_path / "contexts.jsonl", tmp_path / "cue.npy", device="cpu"
-    )
+    shape = write_cue_vectors(str(folder / "cue"), tmp_path / "contexts.jsonl", tmp_path / "cue.npy", device="cpu")
     vectors = np.load(tmp_path / "cue.npy")
     assert vectors.shape == shape == (2, 16)
     for vector, want in zip(vectors, (given, alone), strict=True):
         kept = rescore(cue, candidates, tokenizer=BYTES, cue=vector)
-        assert [one.log_probability for one in kept] == pytest.approx(
-            [one.log_probability for one in want], abs=1e-4
-        )
+        assert [one.log_probability for one in kept] == pytest.approx([one.log_probability for one in want], abs=1e-4)
 
 
 def test_what_a_model_does_not_take_is_refused(cue: CueForCausalLM, encoder: TextEncoder) -> None:
     options = {"tokenizer": BYTES, "text_encoder": encoder}
-    with pytest.raises(
-        DataError, match=r"the context 'titel' is unknown to the model; did you mean 'title'\?"
-    ):
+    with pytest.raises(DataError, match=r"the context 'titel' is unknown to the model; did you mean 'title'\?"):
         rescore(cue, ["a"], {"titel": "x"}, **options)
     with pytest.raises(DataError, match="the context 'title' is an object"):
         rescore(cue, ["a"], {"title": {"main": "x"}}, **options)
@@ -166,18 +147,12 @@ def test_what_a_model_does_not_take_is_refused(cue: CueForCausalLM, encoder: Tex
         rescore(cue, ["a"], {"title": "x"}, tokenizer=BYTES)
     with pytest.raises(ConfigError, match="both contexts and cue are given"):
         rescore(cue, ["a"], {"title": "x"}, cue=np.zeros(16), **options)
-    with pytest.raises(
-        ConfigError, match=r"cue has the shape \(3,\), but the model takes one vector of 16 channels"
-    ):
+    with pytest.raises(ConfigError, match=r"cue has the shape \(3,\), but the model takes one vector of 16 channels"):
         rescore(cue, ["a"], cue=np.zeros(3), **options)
     with pytest.raises(ConfigError, match="cue is given, but the model is not a CUE model"):
         rescore(sentence_model(), ["a"], cue=np.zeros(16), tokenizer=BYTES)
-    small = GPT2LMHeadModel(
-        GPT2Config(vocab_size=100, n_embd=8, n_layer=1, n_head=1, eos_token_id=0, bos_token_id=0)
-    )
-    with pytest.raises(
-        ConfigError, match="the tokenizer gives the token 122, but the model knows 100 tokens"
-    ):
+    small = GPT2LMHeadModel(GPT2Config(vocab_size=100, n_embd=8, n_layer=1, n_head=1, eos_token_id=0, bos_token_id=0))
+    with pytest.raises(ConfigError, match="the tokenizer gives the token 122, but the model knows 100 tokens"):
         rescore(small, ["az"], tokenizer=BYTES)
     with pytest.raises(DataError, match="has no candidates; give at least one"):
         rescore(cue, [], tokenizer=BYTES)
@@ -193,11 +168,7 @@ def test_a_file_of_lists_is_ranked_as_its_lists_are(
     folder: Path, cue: CueForCausalLM, encoder: TextEncoder, tmp_path: Path
 ) -> None:
     rows = [
-        {
-            "id": "one",
-            "candidates": ["Oil rises.", {"text": "Oil falls.", "score": -2}],
-            "contexts": CONTEXTS,
-        },
+        {"id": "one", "candidates": ["Oil rises.", {"text": "Oil falls.", "score": -2}], "contexts": CONTEXTS},
         {"candidates": ["Grain.", "Bank."]},
         {"id": 3, "candidates": ["It said."], "contexts": {"title": None}},
     ]
@@ -211,9 +182,7 @@ def test_a_file_of_lists_is_ranked_as_its_lists_are(
         assert [(one["text"], one["rank"], one.get("score")) for one in written["ranked"]] == [
             (one.text, one.rank, one.score) for one in want
         ]
-        assert [one["total"] for one in written["ranked"]] == pytest.approx(
-            [one.total for one in want], abs=1e-4
-        )
+        assert [one["total"] for one in written["ranked"]] == pytest.approx([one.total for one in want], abs=1e-4)
     summary = result.summary
     assert (summary["lists"], summary["candidates"], summary["with_contexts"]) == (3, 5, 2)
     assert [best["id"] for best in summary["best"]] == ["one", 2, 3]

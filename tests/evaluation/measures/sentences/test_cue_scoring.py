@@ -83,16 +83,12 @@ def test_the_perplexity_is_that_of_a_recomputation_by_hand(folder: Path, corpus:
     assert result.summary["tokens"] == len(flat) and result.summary["sentences"]["count"] == len(own)
     assert result.summary["perplexity"]["value"] == pytest.approx(math.exp(flat.mean()), rel=1e-5)
     without = np.concatenate([sentence[:-1] for sentence in own])
-    assert result.summary["perplexity_without_ends"]["value"] == pytest.approx(
-        math.exp(without.mean()), rel=1e-5
-    )
+    assert result.summary["perplexity_without_ends"]["value"] == pytest.approx(math.exp(without.mean()), rel=1e-5)
     other = np.concatenate(alone)
     about = result.summary["sentence_encoder"]
     assert about["perplexity"]["value"] == pytest.approx(math.exp(other.mean()), rel=1e-5)
     assert about["difference"]["value"] == pytest.approx(flat.mean() - other.mean(), abs=1e-5)
-    assert about["relative_perplexity"]["value"] == pytest.approx(
-        math.exp(flat.mean() - other.mean()) - 1, abs=1e-5
-    )
+    assert about["relative_perplexity"]["value"] == pytest.approx(math.exp(flat.mean() - other.mean()) - 1, abs=1e-5)
 
 
 def test_the_files_agree_with_each_other(corpus: Corpus) -> None:
@@ -182,9 +178,7 @@ def test_contexts_are_encoded_once(corpus: Corpus, monkeypatch: pytest.MonkeyPat
 def test_a_context_of_no_training_is_said(corpus: Corpus) -> None:
     result = evaluate_sentences("cue", corpus, contexts=["title"])
     assert result.summary["condition"] == "title"
-    with pytest.raises(
-        ConfigError, match=r"contexts names 'topcs', which is no context here; did you mean 'topics'\?"
-    ):
+    with pytest.raises(ConfigError, match=r"contexts names 'topcs', which is no context here; did you mean 'topics'\?"):
         evaluate_sentences("cue", corpus, contexts=["topcs"])
 
 
@@ -233,9 +227,7 @@ def test_models_are_compared_by_article(corpus: Corpus) -> None:
     assert difference.difference.low < one - other < difference.difference.high  # type: ignore[operator]
     relative = result.to_dict()["differences"][0]["relative_perplexity"]["value"]
     assert relative == pytest.approx(math.exp(one - other) - 1, abs=1e-6)
-    assert any(
-        "Every sentence was scored on its own" in note and f"{relative:+.1%}" in note for note in result.notes
-    )
+    assert any("Every sentence was scored on its own" in note and f"{relative:+.1%}" in note for note in result.notes)
 
 
 def test_one_model_with_and_without_contexts_is_two_members(corpus: Corpus) -> None:

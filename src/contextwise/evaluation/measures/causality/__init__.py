@@ -29,9 +29,7 @@ class CausalityCheck(Measure):
         description="Tokens of the rows; default: four lengths at and around multiples of the chunk.",
     )
     chunk_size: int | None = Field(
-        None,
-        ge=1,
-        description="Period of the borders that are tested; default: the model's chunk size, else 4.",
+        None, ge=1, description="Period of the borders that are tested; default: the model's chunk size, else 4."
     )
     packed: bool | None = Field(
         None,

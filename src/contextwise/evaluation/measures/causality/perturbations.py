@@ -140,9 +140,7 @@ class Causality:
         notes = [effect.sentence for effect in self.effects if effect.outcome != NONE]
         if self.gates_opened:
             notes.append("the context's gates are all zero; random values showed what is behind them")
-        return Group(
-            Text(f"{self.architecture}, {self.dtype}: {verdict}"), Table("", columns, rows), *map(Text, notes)
-        )
+        return Group(Text(f"{self.architecture}, {self.dtype}: {verdict}"), Table("", columns, rows), *map(Text, notes))
 
     def __str__(self) -> str:
         console = Console(file=(text := io.StringIO()), width=400)

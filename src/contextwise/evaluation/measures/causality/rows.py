@@ -53,12 +53,7 @@ class Rows:
     """
 
     def __init__(
-        self,
-        model: Any,
-        lengths: Sequence[int] | None,
-        chunk_size: int | None,
-        tolerance: float | None,
-        seed: int,
+        self, model: Any, lengths: Sequence[int] | None, chunk_size: int | None, tolerance: float | None, seed: int
     ) -> None:
         config: Any = getattr(model, "config", None)
         known = all(hasattr(model, name) for name in ("forward", "modules", "get_input_embeddings"))

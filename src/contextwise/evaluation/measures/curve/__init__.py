@@ -74,14 +74,10 @@ class Curve(Measure):
         min_length=1,
         description="Visible tokens of the truncated mode; default: the powers of two up to the context.",
     )
-    samples: int | None = Field(
-        None, ge=1, description=f"Targets of the truncated mode; default: {DEFAULT_SAMPLES}."
-    )
+    samples: int | None = Field(None, ge=1, description=f"Targets of the truncated mode; default: {DEFAULT_SAMPLES}.")
     seed: int = Field(0, ge=0, description="Of the choice of targets.")
     worth: float = Field(
-        0.01,
-        gt=0,
-        description="Nats per token that a doubling is worth at least, below the effective context.",
+        0.01, gt=0, description="Nats per token that a doubling is worth at least, below the effective context."
     )
     rope: Literal["none", "linear", "dynamic", "yarn"] = Field(
         "none", description="How rotary positions are extended beyond the training context."
@@ -146,9 +142,7 @@ class Curve(Measure):
 
         assert self.context is not None
         if rotary_modules(subject.model) or self.rope != "none" or self.rope_factor is not None:
-            return extend_positions(
-                subject.model, self.context, self.rope, self.rope_factor, subject.trained_context
-            )
+            return extend_positions(subject.model, self.context, self.rope, self.rope_factor, subject.trained_context)
         limit = subject.positions
         if limit is not None and self.context > limit:
             raise ConfigError(

@@ -133,9 +133,7 @@ class RunningSums:
 
     def __init__(self, documents: np.ndarray, context: int, tail: tuple[int, int]) -> None:
         self.bins, self.tail, self.context = Bins.logarithmic(context), tail, context
-        self.documents, self.row_of, self.windows = np.unique(
-            documents, return_inverse=True, return_counts=True
-        )
+        self.documents, self.row_of, self.windows = np.unique(documents, return_inverse=True, return_counts=True)
         count = len(self.documents)
         self.state = {n: np.zeros(context) for n in ("position_nats", "squares", "crossed", "current")}
         self.state |= {"bin_nats": np.zeros((count, len(self.bins))), "tail_nats": np.zeros(count)}
@@ -178,13 +176,7 @@ def _saved(work: Work, like: dict[str, np.ndarray]) -> dict[str, np.ndarray] | N
 
 
 def running_pass(
-    model: PreTrainedModel,
-    corpus: Documents,
-    plan: Plan,
-    trained: int | None,
-    work: Work,
-    *,
-    batch_tokens: int,
+    model: PreTrainedModel, corpus: Documents, plan: Plan, trained: int | None, work: Work, *, batch_tokens: int
 ) -> CurveSums:
     """Score whole windows, each position with the tokens before it in its window.
 
@@ -220,13 +212,7 @@ def running_pass(
 
 
 def truncated_pass(
-    model: PreTrainedModel,
-    corpus: Documents,
-    targets: Targets,
-    contexts: list[int],
-    work: Work,
-    *,
-    batch_tokens: int,
+    model: PreTrainedModel, corpus: Documents, targets: Targets, contexts: list[int], work: Work, *, batch_tokens: int
 ) -> CurveSums:
     """Score the same targets at each of the ascending contexts C, only the nearest tokens visible.
 

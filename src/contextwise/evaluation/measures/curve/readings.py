@@ -57,9 +57,7 @@ def curve_measures(sums: CurveSums, worth: float) -> tuple[list[dict[str, Any]],
     curves, documents = resampled_ratios(all_nats[:, :count], all_sizes[:, :count]), len(all_nats)
     best = int(losses[:count].argmin())
     lowest = lowest_estimate(estimates[best], curves.min(axis=1), documents)
-    context = bootstrap_estimate(
-        int(bins.high[best]), bins.high[curves.argmin(1)], documents, "nearest"
-    ).to_dict()
+    context = bootstrap_estimate(int(bins.high[best]), bins.high[curves.argmin(1)], documents, "nearest").to_dict()
     measures = {
         "best_context_loss": {
             **lowest.to_dict(),
@@ -151,9 +149,7 @@ def curve_tables(summary: dict[str, Any]) -> Group:
     else:
         contexts = len(settings["contexts"])
         plural = "s" if contexts > 1 else ""
-        head += (
-            f"the same {summary['targets'] // contexts:,} targets at {contexts} context{plural}, in {counts}"
-        )
+        head += f"the same {summary['targets'] // contexts:,} targets at {contexts} context{plural}, in {counts}"
     if summary["trained_context"]:
         head += f"; trained with {summary['trained_context']:,}"
     if settings["rope"] != "none":

@@ -88,12 +88,9 @@ class Entropy(Measure):
     )
     samples: int = Field(10_000, ge=1, description="Targets: tokens whose loss and features are measured.")
     layer: Annotated[Literal["last"] | int, BeforeValidator(_layer)] = Field(
-        "last",
-        description="Which features: last, what the vocabulary head reads, or the number of a hidden state.",
+        "last", description="Which features: last, what the vocabulary head reads, or the number of a hidden state."
     )
-    centred: bool = Field(
-        True, description="Eigenvalues of the scatter about the mean, not about the origin."
-    )
+    centred: bool = Field(True, description="Eigenvalues of the scatter about the mean, not about the origin.")
     density_samples: int = Field(
         2000, ge=2, description="Features kept on disk for each context, for the density estimate."
     )
@@ -103,9 +100,7 @@ class Entropy(Measure):
     def _different_contexts(self) -> Self:
         if min(self.contexts) < 1 or len(set(self.contexts)) < len(self.contexts):
             given = ", ".join(map(str, self.contexts))
-            raise ValueError(
-                f"contexts is {given}; give different lengths of at least 1 token, such as 16,32,64"
-            )
+            raise ValueError(f"contexts is {given}; give different lengths of at least 1 token, such as 16,32,64")
         return self
 
     def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
@@ -123,12 +118,7 @@ class Entropy(Measure):
         return self.model_copy(update={"contexts": contexts})
 
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
-        from contextwise.evaluation.measures.entropy.running import (
-            entropy_files,
-            mean_nats,
-            measure_contexts,
-            notes,
-        )
+        from contextwise.evaluation.measures.entropy.running import entropy_files, mean_nats, measure_contexts, notes
         from contextwise.evaluation.scoring.truncated import choose_targets
 
         assert corpus is not None
@@ -152,6 +142,4 @@ class Entropy(Measure):
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> RenderableType:
-        return Text(
-            f"{summary['model']}: losses and spectra at {len(summary['settings']['contexts'])} contexts"
-        )
+        return Text(f"{summary['model']}: losses and spectra at {len(summary['settings']['contexts'])} contexts")

@@ -64,17 +64,11 @@ class RunningCovariance:
 
     def state(self) -> dict[str, torch.Tensor]:
         """Everything that is needed to resume, as tensors on the CPU."""
-        state = {
-            "count": torch.tensor(self._folded),
-            "mean": self._mean_D.cpu(),
-            "scatter": self._scatter_DD.cpu(),
-        }
+        state = {"count": torch.tensor(self._folded), "mean": self._mean_D.cpu(), "scatter": self._scatter_DD.cpu()}
         return state | ({"waiting": torch.cat(self._waiting).cpu()} if self._waiting else {})
 
     @classmethod
-    def from_state(
-        cls, state: dict[str, torch.Tensor], device: torch.device | str = "cpu"
-    ) -> "RunningCovariance":
+    def from_state(cls, state: dict[str, torch.Tensor], device: torch.device | str = "cpu") -> "RunningCovariance":
         """Resume a stream from its :meth:`state`."""
         running = cls(len(state["mean"]), device)
         running._folded = int(state["count"])

@@ -113,11 +113,7 @@ def entropy_files(targets: Targets, states: dict[int, ContextState]) -> dict[str
         "eigenvalue": np.concatenate(spectra),
     }
     features = {str(length): state.kept for length, state in states.items()}
-    return {
-        "losses": pa.table(losses),
-        "spectra": pa.table(eigenvalues),
-        "features.safetensors": save(features),
-    }
+    return {"losses": pa.table(losses), "spectra": pa.table(eigenvalues), "features.safetensors": save(features)}
 
 
 def measure_contexts(
@@ -145,9 +141,7 @@ def measure_contexts(
     if sum(done.values()):
         say(f"resuming: {sum(done.values()):,} of {total:,} predictions are done")
     tokens = subject.batch_tokens
-    passes = truncated_passes(
-        model, corpus, targets, contexts, batch_tokens=tokens, features=layer, done=done
-    )
+    passes = truncated_passes(model, corpus, targets, contexts, batch_tokens=tokens, features=layer, done=done)
     with progress_bar("measure", total, "predictions") as advance, contextlib.closing(passes):
         advance(sum(done.values()))
         for batch in passes:

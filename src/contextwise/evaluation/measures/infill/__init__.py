@@ -31,9 +31,7 @@ class Infill(Measure):
     spm: bool = Field(False, description="Ask a decoder in the order suffix, prefix, middle, instead of PSM.")
     max_new_tokens: int = Field(64, ge=1, description="Most tokens of a middle.")
     context: int | None = Field(
-        None,
-        ge=1,
-        description="Positions to use; default: the training context, else all that the model has.",
+        None, ge=1, description="Positions to use; default: the training context, else all that the model has."
     )
     limit: int | None = Field(None, ge=1, description="Take the holes of the first N documents only.")
 

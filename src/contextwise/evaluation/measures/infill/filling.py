@@ -34,9 +34,7 @@ FillingObjective = Infilling | SpanCorruption | UL2
 _NOTHING = np.empty(0, dtype=np.int64)
 KNOWN_NAMES = (
     Infilling(),
-    Infilling(
-        prefix_token="<fim_prefix>", suffix_token="<fim_suffix>", middle_token="<fim_middle>", end_token=None
-    ),
+    Infilling(prefix_token="<fim_prefix>", suffix_token="<fim_suffix>", middle_token="<fim_middle>", end_token=None),
 )
 """Names of the tokens in models without a recipe: those of this package, Qwen and CodeGemma, and those of StarCoder."""
 
@@ -107,9 +105,7 @@ def infill(
     Raises:
         ConfigError: the model was not trained to fill holes, or a setting is out of range.
     """
-    infiller = Infiller(
-        model, tokenizer, spm=spm, objective=objective, max_new_tokens=max_new_tokens, context=context
-    )
+    infiller = Infiller(model, tokenizer, spm=spm, objective=objective, max_new_tokens=max_new_tokens, context=context)
     prompt = infiller.prompt(prefix, suffix)
     if note := infiller.note(prompt):
         say(note)
@@ -162,9 +158,7 @@ class Infiller:
         If the texts do not fit, each receives half of the room, plus the unused part of the other half.
         """
         prefix_ids, suffix_ids = (
-            np.array(
-                self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids, np.int64
-            )
+            np.array(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids, np.int64)
             for text in (prefix, suffix)
         )
         first = min(len(prefix_ids), max(self.room - self.room // 2, self.room - len(suffix_ids)))
@@ -239,9 +233,7 @@ def form_of(
     if kind == "decoder":
         return _middle_form(ids, tokenizer.eos_token_id, objective, spm)
     if spm:
-        raise ConfigError(
-            "SPM is an order of a decoder's input, and the model is an encoder-decoder; leave it out"
-        )
+        raise ConfigError("SPM is an order of a decoder's input, and the model is an encoder-decoder; leave it out")
     return _sentinel_form(ids, tokenizer.eos_token_id, objective, model.config)
 
 
@@ -269,9 +261,7 @@ def _middle_form(ids: _Ids, end: int | None, objective: FillingObjective | None,
     arrangement = Arrangement([first, second, third], settings.spm == "marked")
     stops = tuple(token for token in (*last, end) if token is not None)
     if not stops:
-        raise ConfigError(
-            "the model cannot fill a hole: it has neither a token that ends a middle nor end-of-text"
-        )
+        raise ConfigError("the model cannot fill a hole: it has neither a token that ends a middle nor end-of-text")
     return Form("SPM" if spm else "PSM", lambda p, s: arrangement.write(p, _NOTHING, s, spm), stops)
 
 

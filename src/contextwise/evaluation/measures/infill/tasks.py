@@ -75,9 +75,7 @@ def open_tasks(path: Path, split: str = "validation", seed: int = 0, limit: int 
     """
     tasks = _of_file(path, seed, limit) if _is_file(path) else _of_corpus(path, split, seed, limit)
     if not tasks.tasks:
-        raise DataError(
-            f"{path} gives no line to fill: a document needs a line behind its first that is not blank"
-        )
+        raise DataError(f"{path} gives no line to fill: a document needs a line behind its first that is not blank")
     return tasks
 
 
@@ -121,9 +119,7 @@ def cut_line(text: str, seed: int) -> tuple[int, str, str, str] | None:
     return index, before, lines[index], "".join(f"\n{line}" for line in lines[index + 1 :])
 
 
-def _line_tasks(
-    source: dict[str, Any], documents: Iterable[tuple[str, str]], seed: int, limit: int | None
-) -> TaskSet:
+def _line_tasks(source: dict[str, Any], documents: Iterable[tuple[str, str]], seed: int, limit: int | None) -> TaskSet:
     """A task for each of the first ``limit`` documents (name, text) that have a line to cut."""
     tasks: list[Task] = []
     without = 0
@@ -144,9 +140,7 @@ def _of_corpus(path: Path, split: str, seed: int, limit: int | None) -> TaskSet:
     corpus = Corpus.open(path, split)
     tokenizer = corpus.tokenizer()
     if tokenizer is None:
-        raise DataError(
-            f"the corpus {path} comes without a tokenizer, so its lines are not known; give a prepared one"
-        )
+        raise DataError(f"the corpus {path} comes without a tokenizer, so its lines are not known; give a prepared one")
     corpus.verify()
     text = TokenText(tokenizer)
     documents = ((str(i), text.read(corpus.document(i))[0]) for i in range(len(corpus)))
@@ -163,15 +157,11 @@ def _of_file(path: Path, seed: int, limit: int | None) -> TaskSet:
     rows = chain([first], others)
     if "canonical_solution" in first[1]:
         return _given_tasks(source, rows, limit)
-    documents = (
-        (where.removeprefix(str(path)).lstrip(": "), _text(row, "text", where)) for where, row in rows
-    )
+    documents = ((where.removeprefix(str(path)).lstrip(": "), _text(row, "text", where)) for where, row in rows)
     return _line_tasks(source, documents, seed, limit)
 
 
-def _given_tasks(
-    source: dict[str, Any], rows: Iterable[tuple[str, dict[str, Any]]], limit: int | None
-) -> TaskSet:
+def _given_tasks(source: dict[str, Any], rows: Iterable[tuple[str, dict[str, Any]]], limit: int | None) -> TaskSet:
     """Tasks from rows in the format of HumanEval-infilling; a task without ``suffix`` has its hole at the end."""
     tasks: list[Task] = []
     documents: set[str] = set()
@@ -211,9 +201,7 @@ def edit_similarity(filled: str, expected: str) -> float:
     return float(Indel.normalized_similarity(filled.rstrip(), expected.rstrip()))
 
 
-def fill(
-    infiller: Infiller, prompts: list[Prompt], batch_tokens: int, advance: Callable[..., None]
-) -> list[Filling]:
+def fill(infiller: Infiller, prompts: list[Prompt], batch_tokens: int, advance: Callable[..., None]) -> list[Filling]:
     """Generate the middles, in the order of the prompts; prompts of similar length are batched, longest first.
 
     Raises:

@@ -91,9 +91,7 @@ def read_questions(path: Path) -> tuple[Benchmark, tuple[Question, ...]]:
         return "alpaca-eval", tuple(row.question() for row in _checked(_Instruction, rows))
     questions = _checked(_MtBenchQuestion, rows)
     _check_once([row.question_id for row in questions], rows)
-    return "mt-bench", tuple(
-        Question(row.question_id, str(row.category), tuple(row.turns)) for row in questions
-    )
+    return "mt-bench", tuple(Question(row.question_id, str(row.category), tuple(row.turns)) for row in questions)
 
 
 def read_answers(path: Path) -> tuple[Benchmark, ModelAnswers]:

@@ -18,18 +18,8 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import write_json
 from contextwise.base.progress import interruption, progress_bar, say
 from contextwise.evaluation.kernel import Journal
-from contextwise.evaluation.measures.judging.requests import (
-    Match,
-    Request,
-    cost_sentence,
-    read_rating,
-    read_verdict,
-)
-from contextwise.evaluation.measures.judging.results import (
-    check_package,
-    length_controlled_win_rate,
-    summarize,
-)
+from contextwise.evaluation.measures.judging.requests import Match, Request, cost_sentence, read_rating, read_verdict
+from contextwise.evaluation.measures.judging.results import check_package, length_controlled_win_rate, summarize
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -80,9 +70,7 @@ class Endpoint:
         except ValueError as error:
             raise ConfigError(f"endpoint is {self.url!r}, which is no URL ({error})") from None
         if "@" in place:
-            raise ConfigError(
-                "endpoint holds a name or a password, which would be written down; give key_file"
-            )
+            raise ConfigError("endpoint holds a name or a password, which would be written down; give key_file")
         if not self.timeout > 0:
             raise ConfigError(f"timeout is {self.timeout}; give a positive number of seconds")
 
@@ -102,9 +90,7 @@ class Endpoint:
         try:
             from openai import OpenAI
         except ImportError:
-            raise ConfigError(
-                "the openai package is not installed; pip install 'contextwise[serve]'"
-            ) from None
+            raise ConfigError("the openai package is not installed; pip install 'contextwise[serve]'") from None
         return OpenAI(base_url=self.url, api_key=self.key, timeout=self.timeout, max_retries=self.retries)
 
     def ask(self, client: "OpenAI", messages: list[dict[str, str]]) -> dict[str, Any]:
@@ -127,9 +113,7 @@ class Endpoint:
             # A server may answer 200 with a body of another protocol, which the client does not check.
             choice, usage = answer.choices[0], answer.usage
             if not isinstance(choice.message.content, str | None):
-                raise TypeError(
-                    f"its content is not a text but {self.masked(str(choice.message.content))[:60]}"
-                )
+                raise TypeError(f"its content is not a text but {self.masked(str(choice.message.content))[:60]}")
             return {
                 "text": self.masked(choice.message.content or ""),
                 "finish_reason": choice.finish_reason and self.masked(str(choice.finish_reason)),

@@ -103,9 +103,7 @@ class Match:
         """
         benchmarks, models = zip(*map(read_answers, [*answers, *([against] if against else [])]), strict=True)
         if len(set(benchmarks)) > 1:
-            raise ConfigError(
-                "answers to MT-Bench and to AlpacaEval are given together; judge one benchmark at a time"
-            )
+            raise ConfigError("answers to MT-Bench and to AlpacaEval are given together; judge one benchmark at a time")
         names = [model.model for model in models]
         if len(set(names)) < len(names):
             raise ConfigError(
@@ -122,9 +120,7 @@ class Match:
                 )
             chosen = models[-1].questions
         elif questions is None:
-            raise ConfigError(
-                "questions is missing: MT-Bench's questions are in a file of their own; give it"
-            )
+            raise ConfigError("questions is missing: MT-Bench's questions are in a file of their own; give it")
         else:
             chosen = read_questions(questions)[1]
         match = cls(
@@ -195,9 +191,7 @@ def judge_prompt(
             parts += [f"### Question {number}:\n{turn_text}", f"### Answer {number}:\n{text}"]
         parts.append(f"<|{title} ends|>")
     which = "" if turn == 1 else f" to question {turn}, the last one"
-    system = (_GRADE if len(answers) == 1 else _COMPARE).format(
-        which=which, reference=_REFERENCE if reference else ""
-    )
+    system = (_GRADE if len(answers) == 1 else _COMPARE).format(which=which, reference=_REFERENCE if reference else "")
     return [{"role": "system", "content": system}, {"role": "user", "content": "\n\n".join(parts)}]
 
 

@@ -280,8 +280,7 @@ def _labelled(question: str) -> tuple[Form, Form]:
         texts, labels, key = list(line["choices"]["text"]), list(line["choices"]["label"]), line["answerKey"]
         _need(len(texts) == len(labels), "'choices' must have as many labels as texts")
         _need(
-            key.strip() in labels,
-            f"'answerKey' is {key!r}, which is none of the labels {', '.join(map(str, labels))}",
+            key.strip() in labels, f"'answerKey' is {key!r}, which is none of the labels {', '.join(map(str, labels))}"
         )
         _text(question)(line)
         return {question: line[question], "choices": {"text": texts, "label": labels}, "answerKey": key}

@@ -76,9 +76,7 @@ class BoundedLM(HFLM):
                 "the model's tokenizer has neither a token for the beginning nor one for the end of a text, and the harness "
                 "puts one before a text; give it one with tokenizer.add_special_tokens"
             )
-        super().__init__(
-            pretrained=model, tokenizer=tokenizer, backend="causal", max_length=max_length, batch_size=1
-        )
+        super().__init__(pretrained=model, tokenizer=tokenizer, backend="causal", max_length=max_length, batch_size=1)
         self.batch_tokens = batch_tokens
         self.cut: dict[str, set[int]] = defaultdict(set)
         self.stage = "tasks"

@@ -32,25 +32,19 @@ def table_rows(
     """
     rows, averages = [], []
     notes = list(dict.fromkeys(note for plan in planned for note in plan.notes))
-    gaps = [
-        {"task": gap.task, "shots": gap.shots, "file": gap.file, "examples": gap.examples} for gap in missing
-    ]
+    gaps = [{"task": gap.task, "shots": gap.shots, "file": gap.file, "examples": gap.examples} for gap in missing]
     for plan in planned:
         truncated = cut[plan.shots].get(plan.name, 0)
         rows.append({**_row(plan.name, plan.shots, results[plan.shots]), "cut": truncated, **plan.source})
     for shots in results:
         measured = [row for row in rows if row["shots"] == shots]
-        shortened = [
-            f"{row['task']} {row['cut']:,} of {row['documents']:,}" for row in measured if row["cut"]
-        ]
+        shortened = [f"{row['task']} {row['cut']:,} of {row['documents']:,}" for row in measured if row["cut"]]
         if shortened:
             notes.append(
                 f"with {shots} shots, some documents were longer than the model's positions, and their beginning was left out: "
                 f"{', '.join(shortened)}"
             )
-        accuracies = {
-            row["task"]: row["measures"]["acc"]["value"] for row in measured if "acc" in row["measures"]
-        }
+        accuracies = {row["task"]: row["measures"]["acc"]["value"] for row in measured if "acc" in row["measures"]}
         if accuracies:
             averages.append(
                 {
@@ -101,9 +95,7 @@ def tasks_table(summary: dict[str, Any]) -> RenderableType:
     for shots in settings["num_fewshot"]:
         rows += [Row(_cells(row)) for row in summary["rows"] if row["shots"] == shots]
         gaps = [gap for gap in summary["missing"] if gap["shots"] == shots]
-        rows += [
-            Row([task, shots, "missing", "", "", ""]) for task in dict.fromkeys(gap["task"] for gap in gaps)
-        ]
+        rows += [Row([task, shots, "missing", "", "", ""]) for task in dict.fromkeys(gap["task"] for gap in gaps)]
         if gaps:
             lines.append(f"Missing with {shots} shots: {', '.join(gap['file'] for gap in gaps)}.")
         if shots in averages:

@@ -64,9 +64,7 @@ class Definition:
 
     @property
     def splits(self) -> dict[str, str | None]:
-        return dict(
-            zip(("train", "validation", "test", "examples"), map(self.config.get, SPLIT_KEYS), strict=True)
-        )
+        return dict(zip(("train", "validation", "test", "examples"), map(self.config.get, SPLIT_KEYS), strict=True))
 
     @property
     def rolling(self) -> bool:
@@ -178,9 +176,7 @@ class LocalData:
         if evaluated != definition.evaluated:
             notes.append(f"{name} is evaluated on {evaluated}, in the harness on {definition.evaluated}")
         if with_examples and examples != definition.examples:
-            notes.append(
-                f"{name} takes its examples from {examples}, in the harness from {definition.examples}"
-            )
+            notes.append(f"{name} takes its examples from {examples}, in the harness from {definition.examples}")
         used = {split: files[split] for split in dict.fromkeys((evaluated, examples))}
         task = self._build(definition, used, evaluated, examples, shots)
         described = []
@@ -192,9 +188,7 @@ class LocalData:
         return Planned(name, shots, task, source, tuple(notes))
 
     @staticmethod
-    def _examples(
-        definition: Definition, files: dict[str, SplitFile], evaluated: str, own: str | None
-    ) -> str | None:
+    def _examples(definition: Definition, files: dict[str, SplitFile], evaluated: str, own: str | None) -> str | None:
         """Split of the examples: the mapping's own, the harness's, or another that is not evaluated."""
         theirs = definition.examples
         if own is not None:
@@ -225,9 +219,7 @@ class LocalData:
         changed |= {**forms[0].changed, "custom_dataset": lambda **_: datasets.DatasetDict(data)}
         return make_task({**definition.config, **changed}, definition.name)
 
-    def _documents(
-        self, definition: Definition, split: str, file: SplitFile
-    ) -> tuple[datasets.Dataset, Form]:
+    def _documents(self, definition: Definition, split: str, file: SplitFile) -> tuple[datasets.Dataset, Form]:
         key = (definition.name, split)
         if key not in self._read:
             forms = forms_of(definition.name, definition.config)
@@ -299,11 +291,7 @@ def plan_tasks(
 
 
 def ask_tasks(
-    subject: Subject,
-    planned: Sequence[Planned],
-    missing: Sequence[Missing],
-    max_length: int | None,
-    limit: int | None,
+    subject: Subject, planned: Sequence[Planned], missing: Sequence[Missing], max_length: int | None, limit: int | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Measure a model on planned tasks: the summary, and the harness's results as files.
 
@@ -318,9 +306,7 @@ def ask_tasks(
     results: dict[int, dict[str, Any]] = {}
     cut: dict[int, dict[str, int]] = {}
     with quiet():
-        lm = BoundedLM(
-            subject.model, subject.tokenizer, max_length=max_length, batch_tokens=subject.batch_tokens
-        )
+        lm = BoundedLM(subject.model, subject.tokenizer, max_length=max_length, batch_tokens=subject.batch_tokens)
         for shots in sorted({task.shots for task in planned}):
             lm.cut.clear()
             lm.stage = f"{shots}-shot"
@@ -335,9 +321,7 @@ def ask_tasks(
     return summary, files
 
 
-def _evaluated(
-    lm: BoundedLM, planned: Sequence[Planned], shots: int, limit: int | None, source: str
-) -> dict[str, Any]:
+def _evaluated(lm: BoundedLM, planned: Sequence[Planned], shots: int, limit: int | None, source: str) -> dict[str, Any]:
     """The harness's results in its own format, of tasks with one number of examples."""
     results = evaluator.simple_evaluate(
         lm,

@@ -34,9 +34,7 @@ class LongBench(Measure):
     changes_model = True
     on_corpus = False
 
-    files: list[InputFile] = Field(
-        min_length=1, description="Files of LongBench's or L-Eval's form, JSON Lines."
-    )
+    files: list[InputFile] = Field(min_length=1, description="Files of LongBench's or L-Eval's form, JSON Lines.")
     visible: list[int | Literal["all"]] | None = Field(
         None,
         min_length=1,
@@ -46,26 +44,20 @@ class LongBench(Measure):
     keep: Literal["ends", "nearest"] = Field(
         "ends", description="The visible part of a longer prompt: its two ends, or the nearest text."
     )
-    lengths: str | None = Field(
-        None, description="Words of a text, from-below, such as 0-4000 or 8000-; default: any."
-    )
+    lengths: str | None = Field(None, description="Words of a text, from-below, such as 0-4000 or 8000-; default: any.")
     limit: int | None = Field(None, ge=1, description="Ask only the first N questions of each data set.")
     prompts: InputFile | None = Field(
         None,
         description="Templates with {context} and {input}, such as LongBench's dataset2prompt.json; default: plain ones.",
     )
-    new_tokens: int | None = Field(
-        None, ge=1, description="Most tokens of an answer; default: the data set's own."
-    )
+    new_tokens: int | None = Field(None, ge=1, description="Most tokens of an answer; default: the data set's own.")
     rope: Literal["none", "linear", "dynamic", "yarn"] | None = Field(
         None,
         description="How rotary positions are extended beyond the training context; none: as they are; default: longer prompts "
         "are refused.",
     )
     rope_factor: float | None = Field(
-        None,
-        ge=1,
-        description="Factor of the extension; default: the longest input over the training context.",
+        None, ge=1, description="Factor of the extension; default: the longest input over the training context."
     )
     chat: bool = Field(False, description="Ask through the model's chat template.")
 
@@ -109,9 +101,7 @@ class LongBench(Measure):
         templates = {} if self.prompts is None else long_prompts.read_templates(self.prompts)
         plain = {item.dataset for item in items if long_prompts.given_template(item, templates) is None}
         if templates and plain:
-            notes.append(
-                f"{self.prompts} has no template for {', '.join(sorted(plain))}; plain ones were used"
-            )
+            notes.append(f"{self.prompts} has no template for {', '.join(sorted(plain))}; plain ones were used")
         encoder = Encoder(subject.tokenizer, name=subject.source)
         chat = Encoder(subject.tokenizer, True, subject.source) if self.chat else None
         prompts = long_prompts.encode_items(items, templates, encoder, chat, self.keep)
@@ -125,9 +115,7 @@ class LongBench(Measure):
         about = {"visible": visible, "rope_factor": factor, "trained_context": subject.trained_context}
         return Outcome({**about, **summary, "notes": notes}, {"answers": rows})
 
-    def _prepare_positions(
-        self, subject: Subject, prompts: "list[LongPrompt]"
-    ) -> tuple[list[int], float | None]:
+    def _prepare_positions(self, subject: Subject, prompts: "list[LongPrompt]") -> tuple[list[int], float | None]:
         """Find the visible contexts, and give the subject's model positions for the largest of them.
 
         Returns:
@@ -152,9 +140,7 @@ class LongBench(Measure):
         check_visible(prompts, visible[0])
         if self.rope is not None:
             needed = max(len(p.prompt(visible[-1])) + p.item.new_tokens for p in prompts)
-            factor = extend_positions(
-                subject.model, needed, self.rope, self.rope_factor, subject.trained_context
-            )
+            factor = extend_positions(subject.model, needed, self.rope, self.rope_factor, subject.trained_context)
             return visible, factor
         every = [(f"the question at {p.item.where}", p, p.item.new_tokens) for p in prompts]
         rotary = bool(rotary_modules(subject.model))
@@ -178,7 +164,5 @@ def read_range(text: str) -> tuple[int, int | None]:
     match = _RANGE.fullmatch(text.strip())
     low, high = (int(match[1]), int(match[2]) if match[2] else None) if match else (0, 0)
     if high is not None and high <= low:
-        raise ConfigError(
-            f"lengths is {text!r}; give words from-below, such as 0-4000, or 8000- for no limit"
-        )
+        raise ConfigError(f"lengths is {text!r}; give words from-below, such as 0-4000, or 8000- for no limit")
     return low, high

@@ -18,12 +18,7 @@ from pydantic import Field, PositiveInt
 
 from contextwise.base.errors import DataError
 from contextwise.data.input_files import Form, checked, read_objects
-from contextwise.evaluation.measures.long_tasks.metrics import (
-    METRICS,
-    Metric,
-    check_installed,
-    true_paragraph,
-)
+from contextwise.evaluation.measures.long_tasks.metrics import METRICS, Metric, check_installed, true_paragraph
 
 SINGLE, MULTI, SUMMARY, SYNTHETIC, CODE = "Single-Doc", "Multi-Doc", "Summary", "Synthetic", "Code & Class."
 
@@ -160,9 +155,7 @@ def read_items(paths: Sequence[Path]) -> tuple[list[Item], list[str]]:
             else:
                 items.append(_longbench_item(checked(LongBenchLine, row, where, FORMS), where))
         if judged:
-            notes.append(
-                f"{judged.total():,} documents of {path} are for judges, without a metric; they were left out"
-            )
+            notes.append(f"{judged.total():,} documents of {path} are for judges, without a metric; they were left out")
         elif len(items) == before:
             raise DataError(f"{path} is empty; give JSON Lines: {FORMS}")
     if not items:
@@ -212,11 +205,7 @@ def _leval_items(line: LEvalLine, path: Path, where: str) -> list[Item]:
         )
     name = path.name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".json").removeprefix("leval_")
     about: dict[str, Any] = {"metric": known.metric, "group": known.group, "prompt": line.prompt}
-    about |= {
-        "context": line.input,
-        "dataset": name,
-        "max_new_tokens": line.max_new_tokens or known.new_tokens,
-    }
+    about |= {"context": line.input, "dataset": name, "max_new_tokens": line.max_new_tokens or known.new_tokens}
     pairs = zip(line.instructions, line.outputs, strict=True)
     return [
         _longbench_item(LongBenchLine(input=question, answers=[answer], **about), f"{where}, question {i}")

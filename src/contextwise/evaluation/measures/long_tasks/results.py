@@ -153,8 +153,7 @@ def summarize(
     summary = {
         "datasets": datasets,
         "groups": {
-            group: {"datasets": list(of_group[group]), **level_rows(level, visible)}
-            for group, level in groups.items()
+            group: {"datasets": list(of_group[group]), **level_rows(level, visible)} for group, level in groups.items()
         },
         "overall": level_rows(mean_level(list(groups.values())), visible),
     }
@@ -168,12 +167,7 @@ def _answer_row(
     for context in visible:
         answer = answers[name, shown_at(prompt, context, visible), index]
         points = score(
-            answer,
-            item.answers,
-            item.metric,
-            classes=item.classes,
-            language=item.language,
-            first_line=item.few_shot,
+            answer, item.answers, item.metric, classes=item.classes, language=item.language, first_line=item.few_shot
         )
         seen = len(prompt.visible_body(context))
         answered.append({"visible": context, "seen": seen, "answer": answer, "score": points})
@@ -239,7 +233,9 @@ def verdict(level: dict[str, Any]) -> str:
     gain = Estimate.from_dict(stop["to_the_largest"])
     text = f"more input stops helping at {stop['visible']:,} visible tokens"
     if stop["visible"] == level["scores"][0]["visible"]:
-        text = f"no visible context is significantly better than {stop['visible']:,} tokens, the least that were measured"
+        text = (
+            f"no visible context is significantly better than {stop['visible']:,} tokens, the least that were measured"
+        )
     harm = ", which harms" if gain.above(0.0) is False else ""
     return f"{text}; from there to the most, {gain.scaled(100):+.2f}{harm}."
 

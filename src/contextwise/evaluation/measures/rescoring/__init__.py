@@ -36,10 +36,7 @@ class Rescore(Measure):
 
     file: InputFile = Field(description="JSON Lines (.gz too) with lists of candidates.")
     weight: float = Field(
-        1.0,
-        ge=0,
-        le=1,
-        description="Share of the model in what is ranked by; the rest are the candidates' own scores.",
+        1.0, ge=0, le=1, description="Share of the model in what is ranked by; the rest are the candidates' own scores."
     )
 
     def label(self, corpus: "Corpus | None") -> str:
@@ -60,12 +57,7 @@ class Rescore(Measure):
             f"In {summary['changed']:,} of them the best is not the one that stood first."
         )
         numbers = Column("log P", "estimate", ".2f"), Column("per token", "estimate", ".3f")
-        columns: list[Column | str] = [
-            "list",
-            Column("was", "integer"),
-            *numbers,
-            Column("best", align="left"),
-        ]
+        columns: list[Column | str] = ["list", Column("was", "integer"), *numbers, Column("best", align="left")]
         rows = []
         for best in summary["best"]:
             name, text = _cut(str(best["id"]), 16), _cut(" ".join(best["text"].split()), 30)

@@ -14,13 +14,7 @@ from contextwise.base.progress import progress_bar, say
 from contextwise.data.contexts import as_english
 from contextwise.data.input_files import read_objects, read_value
 from contextwise.evaluation.kernel import Subject
-from contextwise.evaluation.scoring.sentences import (
-    ContextSets,
-    Texts,
-    near,
-    open_text_encoder,
-    trained_types,
-)
+from contextwise.evaluation.scoring.sentences import ContextSets, Texts, near, open_text_encoder, trained_types
 from contextwise.models.cue import CueConfig, CueContextConfig, CueContextEncoder
 from contextwise.models.cue.encoding import TextEncoder
 from contextwise.models.loading import load_as
@@ -50,9 +44,7 @@ def write_cue_vectors(
     if not isinstance(config, CueConfig | CueContextConfig):
         raise ConfigError(f"contexts is given for e_cue, but {source} is not a CUE model; leave it out")
     if not trained_types(config):
-        raise ConfigError(
-            f"{source} was trained without contexts, so it has no e_cue; adapt it to contexts first"
-        )
+        raise ConfigError(f"{source} was trained without contexts, so it has no e_cue; adapt it to contexts first")
     if isinstance(config, CueConfig):
         model: CueContextEncoder = subject.model.context_encoder
     else:
@@ -61,9 +53,7 @@ def write_cue_vectors(
     if not rows:
         raise DataError(f"{file} is empty; give {SETS}")
     types = trained_types(model.config)
-    sets, encoder = _encoded(
-        model, source, [context_texts(contexts, types, where) for where, contexts in rows]
-    )
+    sets, encoder = _encoded(model, source, [context_texts(contexts, types, where) for where, contexts in rows])
     shape = write_vectors(out, _vectors(model, sets, len(rows)), len(rows))
     note_truncated(encoder)
     return shape
@@ -104,9 +94,7 @@ def contexts_of(row: dict[str, Any], where: str) -> dict[str, Any]:
     """The contexts of a line: its object ``contexts`` if it has that field or is a list of candidates, else the line itself."""
     contexts = row.get("contexts") if {"contexts", "candidates"} & row.keys() else row
     if not isinstance(contexts, dict | None):
-        raise DataError(
-            f"{where}: 'contexts' is not an object; give the contexts by type, as {{\"title\": ...}}"
-        )
+        raise DataError(f"{where}: 'contexts' is not an object; give the contexts by type, as {{\"title\": ...}}")
     return contexts or {}
 
 

@@ -132,9 +132,7 @@ def rank_lists(
     """Rank many lists in one scoring pass; ``further`` and ``options`` as :func:`score_rows` takes them."""
     if not 0 <= weight <= 1:
         raise ConfigError(f"the weight of the model is {weight}; it must be between 0 and 1")
-    tokens = [
-        np.array(ids, dtype=np.int64) for group in lists for ids in _token_ids(group, tokenizer, weight)
-    ]
+    tokens = [np.array(ids, dtype=np.int64) for group in lists for ids in _token_ids(group, tokenizer, weight)]
     highest, vocabulary = max(int(ids.max()) for ids in tokens), vocabulary_size(model)
     if highest >= vocabulary:
         raise ConfigError(
@@ -195,9 +193,7 @@ def end_of_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> i
     return token
 
 
-def sets_of(
-    model: PreTrainedModel, lists: Sequence[CandidateList], text_encoder: TextEncoder | None
-) -> Further | None:
+def sets_of(model: PreTrainedModel, lists: Sequence[CandidateList], text_encoder: TextEncoder | None) -> Further | None:
     """Function from rows to the context inputs of the model; None if no list has contexts."""
     if not any(group.contexts for group in lists):
         return None
@@ -208,9 +204,7 @@ def sets_of(
     for group in lists:
         sets += [context_texts(group.contexts, types, group.name)] * len(group.candidates)
     if text_encoder is None:
-        raise ConfigError(
-            "contexts are given without the text encoder that encodes them; give text_encoder too"
-        )
+        raise ConfigError("contexts are given without the text encoder that encodes them; give text_encoder too")
 
     return ContextSets(sets, lambda texts: torch.from_numpy(text_encoder.encode(texts)), model).batch
 

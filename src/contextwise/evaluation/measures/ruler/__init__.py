@@ -41,24 +41,16 @@ class Ruler(Measure):
     tasks: list[TaskName] | None = Field(
         None, min_length=1, description="Of qa_1, fwe, cwe, vt; default: all, qa_1 if QA is given."
     )
-    qa: InputFile | None = Field(
-        None, description="Questions of qa_1: SQuAD's JSON, or JSON Lines; default: none."
-    )
-    words: InputFile | None = Field(
-        None, description="Words of cwe, one a line; default: words made of syllables."
-    )
-    length: int = Field(
-        4096, ge=1, le=LONGEST, description="Tokens of a text, at most, by the model's own tokenizer."
-    )
+    qa: InputFile | None = Field(None, description="Questions of qa_1: SQuAD's JSON, or JSON Lines; default: none.")
+    words: InputFile | None = Field(None, description="Words of cwe, one a line; default: words made of syllables.")
+    length: int = Field(4096, ge=1, le=LONGEST, description="Tokens of a text, at most, by the model's own tokenizer.")
     visible: list[int] | None = Field(
         None,
         min_length=1,
         description="Visible contexts: the nearest tokens of the text; default: 1/16 to all of the length.",
     )
     gamma: float = Field(
-        0.0,
-        ge=0,
-        description="γ of the law of positions, P(x) ~ (1 - x/LENGTH)^γ; 0: all are equally likely.",
+        0.0, ge=0, description="γ of the law of positions, P(x) ~ (1 - x/LENGTH)^γ; 0: all are equally likely."
     )
     samples: int = Field(100, ge=1, description="Questions of each task.")
     seed: int = Field(0, ge=0, description="Of texts, questions and positions.")
@@ -150,9 +142,7 @@ class Ruler(Measure):
                 words = None if self.words is None else made.read_words(self.words)
                 tasks.append(made.CommonWords(size, words, self.example, str(self.words or "made up here")))
             else:
-                tasks.append(
-                    made.FrequentWords(size) if name == "fwe" else made.VariableTracking(size, self.example)
-                )
+                tasks.append(made.FrequentWords(size) if name == "fwe" else made.VariableTracking(size, self.example))
         return tasks, notes
 
     def encode(self, tasks: "list[Task]", encoder: "Encoder") -> "dict[str, list[Encoded]]":

@@ -26,9 +26,7 @@ from contextwise.evaluation.answering.prompts import Question
 from contextwise.objectives.objective import generator
 
 Spans = tuple[tuple[int, int], ...]
-NOISE = (
-    "The river runs slowly. The hills are quiet. A bell rings at noon. Then nothing happens for a while.\n"
-)
+NOISE = "The river runs slowly. The hills are quiet. A bell rings at noon. Then nothing happens for a while.\n"
 
 
 @dataclass(frozen=True)

@@ -145,9 +145,7 @@ def read_words(path: Path) -> list[str]:
     words = list(dict.fromkeys(word.strip() for word in lines if word.strip()))
     for word in words:
         if len(word.split()) > 1:
-            raise DataError(
-                f"the word list {path} has a line with several words, {word[:40]!r}; give one a line"
-            )
+            raise DataError(f"the word list {path} has a line with several words, {word[:40]!r}; give one a line")
     if not words:
         raise DataError(f"the word list {path} is empty; give one word a line")
     return words
@@ -244,9 +242,7 @@ class FrequentWords(FilledTask):
         coded = _different_words(draw, max(FREQUENT, len(counts) - 1), string.ascii_lowercase, CODED_LETTERS)
         words, ranks = np.array(("...", *coded)), np.arange(len(counts))
         frequent = (ranks > 0) & (ranks <= FREQUENT)
-        wanted, others = (
-            np.repeat(words[ranks[part]], counts[part]).tolist() for part in (frequent, ~frequent)
-        )
+        wanted, others = (np.repeat(words[ranks[part]], counts[part]).tolist() for part in (frequent, ~frequent))
         items, positions = scatter(draw, wanted, others, self.size)
         text, needles = join_pieces([f"{word} " for word in items], positions)
         return text.rstrip(), needles, coded[:FREQUENT]
@@ -263,9 +259,7 @@ def word_counts(total: int) -> np.ndarray:
     return counts[counts > 0]
 
 
-def scatter(
-    draw: np.random.Generator, wanted: list[str], others: list[str], size: Size
-) -> tuple[list[str], list[int]]:
+def scatter(draw: np.random.Generator, wanted: list[str], others: list[str], size: Size) -> tuple[list[str], list[int]]:
     """Items of equal length in an order in which the positions of ``wanted`` are drawn by the law.
 
     Returns:

@@ -105,8 +105,7 @@ def cache_effect(
         if not mask_N.any():
             continue
         own_A, with_A, without_A = (
-            np.bincount(articles_N, weights=values_N * mask_N)
-            for values_N in (np.ones(len(bins_N)), with_N, without_N)
+            np.bincount(articles_N, weights=values_N * mask_N) for values_N in (np.ones(len(bins_N)), with_N, without_N)
         )
         gains = ratios(without_A - with_A, {"gain": own_A, "log_likelihood_gain": without_A})
         effect[name] = {
@@ -141,9 +140,7 @@ def effect_between(with_contexts: Evaluation, without: Evaluation) -> dict[str, 
     """
     table, other = with_contexts.tokens(), without.tokens()
     if "bin" not in table.column_names:
-        raise DataError(
-            f"{with_contexts.path} has no contexts; give the evaluation of a CUE model with its contexts"
-        )
+        raise DataError(f"{with_contexts.path} has no contexts; give the evaluation of a CUE model with its contexts")
     keys = ("document", "sentence", "position")
     if "sentence" not in other.column_names or table.select(keys) != other.select(keys):
         raise DataError(

@@ -61,9 +61,7 @@ def chosen_types(subject: Subject, corpus: Corpus, requested: Sequence[str] | No
                 raise ConfigError(f"contexts names {name!r} twice; name it once")
         types = sorted(types, key=known.index) if set(types) <= set(known) else types
     if drop and types in ([], [PROXY]):
-        raise ConfigError(
-            f"drop_contexts is {drop}, but {subject.source} is scored without contexts; leave it out"
-        )
+        raise ConfigError(f"drop_contexts is {drop}, but {subject.source} is scored without contexts; leave it out")
     return types
 
 
@@ -255,7 +253,9 @@ def _contexts_sentence(summary: dict[str, Any]) -> str:
         words += f" Not trained with: {', '.join(foreign)}."
     if contexts["truncated"]:
         were = "was" if contexts["truncated"] == 1 else "were"
-        words += f" {contexts['truncated']:,} of {contexts['texts']:,} texts {were} too long for the text encoder, and cut."
+        words += (
+            f" {contexts['truncated']:,} of {contexts['texts']:,} texts {were} too long for the text encoder, and cut."
+        )
     return words
 
 
