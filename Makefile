@@ -30,7 +30,7 @@ demo: $(INSTALLED)
 	$(BIN)/contextwise demo
 
 test: $(TEST_INSTALLED)
-	$(BIN)/python -m pytest -m 'not slow' --hypothesis-profile=ci --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -m 'not slow' --hypothesis-profile=ci --numprocesses $(WORKERS) --dist loadfile
 
 # The slow tests as well; property tests try new examples. `make test-all SEED=5` repeats the examples of seed 5.
 test-all: $(TEST_INSTALLED)

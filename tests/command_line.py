@@ -1,5 +1,6 @@
 """The command line as a user types it; the fixture ``contextwise`` makes one."""
 
+import json
 import shlex
 from pathlib import Path
 
@@ -35,6 +36,10 @@ class Contextwise:
         """A command whose input is at fault: one message on standard error, status 2, no traceback, no new files."""
         before = sorted(path for path in self.folder.rglob("*") if ".lock" not in path.name)
         status, output, errors = self(line)
-        assert (status, output) == (2, "") and "Traceback" not in errors
+        assert status == 2 and "Traceback" not in errors
+        if "--json" in line:
+            assert message in json.loads(output)["error"]["message"]
+        else:
+            assert output == ""
         assert message in " ".join(errors.replace("│", " ").split()), errors
         assert sorted(path for path in self.folder.rglob("*") if ".lock" not in path.name) == before

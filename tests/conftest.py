@@ -30,22 +30,6 @@ settings.register_profile("explore", derandomize=False, max_examples=200, print_
 settings.load_profile("ci")
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # before xdist's own hook, which reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
-    """Say which tests share a worker (``--dist loadgroup``): those of a file, of CUE's runs, and of forked processes."""
-    forking, large = set(), {}
-    for module in {item.module for item in items}:
-        if any(getattr(value, "__module__", "") == "processes" for value in vars(module).values()):
-            forking.add(module)
-    for item in items:
-        file = item.nodeid.partition("::")[0]
-        group = "life" if "life" in item.fixturenames else "processes" if item.module in forking else file
-        item.add_marker(pytest.mark.xdist_group(group))
-        large[item.nodeid] = group != file
-    items.sort(key=lambda item: not large[item.nodeid])  # the largest groups first, so that no worker waits at the end
-    yield
-
-
 def pytest_configure(config: pytest.Config) -> None:
     """Know the marks of transformers' own tests (tests/models/test_transformers_mixins.py)."""
     for name in (

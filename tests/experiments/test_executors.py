@@ -119,7 +119,7 @@ def test_threads_and_gpus_are_shared_out(fake, claimed, monkeypatch):
     executor.close()
     assert [outcome.reason for _, outcome in executor.poll()] == ["killed by SIGTERM"] * 3
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    assert executor._environment("x")["OMP_NUM_THREADS"] == "5"
+    assert LocalExecutor(sweep, jobs=3)._environment("x")["OMP_NUM_THREADS"] == "5"
     assert LocalExecutor(sweep, 1, threads=7)._environment("x")["OMP_NUM_THREADS"] == "7"
 
 
