@@ -3,7 +3,7 @@
 import gc
 import itertools
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
