@@ -14,7 +14,6 @@ from small import WORDS
 from sweeping import InProcess
 
 ROOT = Path(__file__).parents[2]
-TUTORIALS = ("your-text", "choose", "measure")  # the later ones go on from the first
 BLOCK = re.compile(r"^```(console|python|yaml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 REPLACED = {
     "train:4096": "train:300",
@@ -95,7 +94,8 @@ def workplace(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", TUTORIALS)
+# The later ones go on from the first.
+@pytest.mark.parametrize("name", ["your-text", pytest.param("choose", marks=pytest.mark.slow), "measure"])
 def test_every_block_runs_and_prints_what_the_tutorial_shows(
     name: str, contextwise: Contextwise, monkeypatch: pytest.MonkeyPatch
 ) -> None:

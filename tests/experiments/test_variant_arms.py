@@ -244,6 +244,7 @@ def test_a_trial_of_variants_is_stopped_resumed_and_continued(corpus_folder, tmp
     assert again.losses["order"][512][:2] == losses["order"][512] and again.seeds == 3
 
 
+@pytest.mark.slow
 def test_an_edited_file_is_another_model(corpus_folder, tmp_path, models, untimed):
     """No result of the code before the edit is used; a trial that was looked at refuses it, and its own file continues it."""
     given = trial(corpus_folder, tmp_path / "t", ["gpt2", f"{models}:Same"])

@@ -217,6 +217,7 @@ def test_the_made_features_have_the_spectrum_meant(tmp_path):
     np.testing.assert_allclose(running.eigenvalues().numpy(), np.exp(-np.arange(WIDTH) * 0.75), rtol=1e-9)
 
 
+@pytest.mark.slow
 @needs_browser()
 def test_spectra_are_drawn_over_both_scales(entropy, tmp_path):
     write_entropy_page(entropy, tmp_path / "page.html")

@@ -67,7 +67,7 @@ def test_a_transformer_is_trained_by_the_same_command(tmp_path):
     assert run.summary()["flops"] > 0
 
 
-@pytest.mark.parametrize("family", ["parity_mlp", "parity_transformer"])
+@pytest.mark.parametrize("family", ["parity_mlp", pytest.param("parity_transformer", marks=pytest.mark.slow)])
 def test_a_stopped_run_resumes_bit_for_bit(family, tmp_path, monkeypatch):
     whole = run_of(tmp_path / "whole", family=family, synthetic={"samples": 300})
     ended = PretrainingTrainer.end_step

@@ -350,6 +350,7 @@ class TestRefusals:
             validate(Recipe, result, "the recipe")
 
 
+@pytest.mark.slow
 def test_two_processes_replay_the_same_examples_as_one(corpora, tmp_path):
     one = train(recipe(corpora, tmp_path / "one"))
     file = tmp_path / "two.yaml"

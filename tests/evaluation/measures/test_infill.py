@@ -1,6 +1,7 @@
 """How models are asked to fill a hole, and what is taken for their answer."""
 
 import copy
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ EMPTY = np.empty(0, dtype=np.int64)
 
 
 @pytest.mark.parametrize(
-    ("kind", "spm"), [("gpt2", False), ("gpt2", True), ("contextlm", False), ("contextlm", True), ("t5", False)]
+    ("kind", "spm"), [*product(["gpt2", "contextlm"], [False, True]), pytest.param("t5", False, marks=pytest.mark.slow)]
 )
 def test_a_model_that_learned_a_pattern_fills_it_everywhere(kind: str, spm: bool) -> None:
     objective = SPANS if kind == "t5" else RENAMED
