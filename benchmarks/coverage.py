@@ -1,4 +1,4 @@
-"""How often the intervals over documents and seeds contain the true difference, in simulations.
+"""Coverage of the intervals over documents and seeds, in simulations.
 
 ``python -m benchmarks.coverage`` draws differences of two models with a known mean, takes the interval of
 :func:`contextwise.base.intervals.estimate` (as ``compare`` does), and prints the share of intervals that contain the mean. A

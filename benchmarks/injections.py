@@ -1,4 +1,4 @@
-"""What the forms of the injection cost and do: training speed in alternation, and how large what they add is.
+"""Cost and effect of the forms of the injection: training speed in alternation, and the size of what they add.
 
 ``python -m benchmarks.injections --settings benchmarks/injections.yaml`` times training steps of its arms on one thread;
 ``--runs RUN ... --corpus CORPUS`` gives the root mean square of what trained models add, over that of the state it is added to.

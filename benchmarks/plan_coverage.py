@@ -1,4 +1,4 @@
-"""How often the intervals of ``contextwise plan`` hold the truth, on made-up sweeps drawn from a known law.
+"""Coverage of the intervals of ``contextwise plan``, on made-up sweeps drawn from a known law.
 
 ``python -m benchmarks.plan_coverage --sizes one --sweeps 300`` (six runs of one size) or ``--sizes three --sweeps 200`` (18
 runs) draws sweeps, each run with a random effect of its own, fits them as ``plan`` does, selection of the form included, and

@@ -1,4 +1,4 @@
-"""How often the sequential intervals of trials miss the truth although they are looked at after every seed, and their power.
+"""Coverage and power of the sequential intervals of trials, which are looked at after every seed.
 
 ``python -m benchmarks.sequential`` draws 10,000 sequences of paired differences for each of several distributions and looks
 after each of 30 seeds; a t interval looked at as often is shown beside. With documents: 2,000 trials for each ratio of the

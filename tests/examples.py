@@ -1,4 +1,4 @@
-"""How many examples property tests try."""
+"""Number of examples of property tests."""
 
 from hypothesis import settings
 

@@ -1,4 +1,4 @@
-"""What the command line does, as functions: ``contextwise.train``, ``evaluate``, ``compare``, ….
+"""The verbs of the command line as functions: ``contextwise.train``, ``evaluate``, ``compare``, ….
 
     corpus = contextwise.prepare("texts/", "train:4096", "corpora/mine")
     run = contextwise.train("contextlm-nano", {"data.corpus": corpus, "training.tokens": 500_000})

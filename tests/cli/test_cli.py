@@ -1,4 +1,4 @@
-"""What every command shares: quick help, exit statuses, and errors that people can read."""
+"""Common behaviour of all commands: quick help, exit statuses, and errors that people can read."""
 
 import errno
 import os

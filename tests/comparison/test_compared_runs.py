@@ -1,4 +1,4 @@
-"""Which evaluation of a model takes part in a comparison: that of these weights, these data and these settings."""
+"""Choice of the evaluation that takes part in a comparison: that of these weights, these data and these settings."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""What models attend to in one text, and the loss of each token with and without the predicted context."""
+"""Attention of models in one text, and the loss of each token with and without the predicted context."""
 
 import json
 import math

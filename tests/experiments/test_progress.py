@@ -1,4 +1,4 @@
-"""What is said of a sweep while it goes on."""
+"""Messages of a sweep while it runs."""
 
 import io
 import time

@@ -1,4 +1,4 @@
-"""What is started, skipped, tried again and counted; the runs train in this process."""
+"""Scheduling of runs: starts, skips, retries and counts; the runs train in this process."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""What other libraries expect of a causal language model: base model, outputs, padding, evaluation by transformers' Trainer."""
+"""Expectations of other libraries of a causal language model: base model, outputs, padding, evaluation by transformers' Trainer."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What a CUE recipe may say; and what does not go together, in one sentence each."""
+"""CUE recipes: valid ones, and one sentence for each combination that is refused."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""How models are asked to fill a hole, and what is taken for their answer."""
+"""Infilling: the prompts of models of all kinds, and the part of their output that is the answer."""
 
 import copy
 from itertools import product

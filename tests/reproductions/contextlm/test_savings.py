@@ -1,4 +1,4 @@
-"""What a better model saves: readings off curves with known answers, and a measurement in miniature."""
+"""Savings of a better model: readings off curves with known answers, and a measurement in miniature."""
 
 import math
 

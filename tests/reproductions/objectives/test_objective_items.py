@@ -1,4 +1,4 @@
-"""What objectives ask of text: counts worked by hand and on a small corpus; going on with a new corpus in miniature."""
+"""Targets and costs of the objectives: counts worked by hand and on a small corpus; going on with a new corpus in miniature."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What a trial has found: the looks of each comparison, the decision in a sentence, and what more seeds would give."""
+"""Results of a trial: the looks of each comparison, the decision in a sentence, and the seeds that a decision would need."""
 
 import math
 from dataclasses import dataclass, field

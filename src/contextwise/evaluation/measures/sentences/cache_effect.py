@@ -1,7 +1,7 @@
 """Gain of a sentence's contexts for words that occur in them, and for other words (CUE, Section 7).
 
 The tokens of the test sentences fall into bins: those of words that occur in the text of one of the sentence's contexts, and
-those of words that do not. For each bin: how much more likely does the model with contexts make its tokens?
+those of words that do not. For each bin the gain is how much more likely the model with contexts makes its tokens.
 
 - A *word* is a run of letters and digits, or one other visible sign (a comma, a quotation mark); upper and lower case are the
   same. All tokens of a word share its bin, whatever part of it a token is.
