@@ -1,4 +1,4 @@
-"""Expectations of other libraries of a causal language model: base model, outputs, padding, evaluation by transformers' Trainer."""
+"""Expectations of other libraries of a causal language model: base model, outputs, padding, and transformers' Trainer."""
 
 import pytest
 import torch
