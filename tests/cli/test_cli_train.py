@@ -33,8 +33,22 @@ def test_the_run_is_named_on_standard_output(workplace, contextwise):
     run = RunFolder.open(workplace / "my run")
     assert run.summary()["steps"] == 3 and run.summary()["seed"] == 5
     before = run.summary_file.stat().st_mtime_ns
-    assert contextwise(command)[:2] == (0, "my run\n")  # finished: nothing is done again
+    status, output, errors = contextwise(command)
+    assert (status, output) == (0, "my run\n")  # finished: nothing is done again
     assert run.summary_file.stat().st_mtime_ns == before
+    done, following = errors.splitlines()[-2:]
+    assert f"validation loss {run.summary()['validation_loss']:.4f} nats per token; 96 tokens in 0 s of" in done
+    assert following == "next: contextwise curve 'my run' --corpus corpus"
+    status, output, _ = contextwise(f"{following.removeprefix('next: contextwise ')} --limit 4")
+    assert status == 0 and "written to my run/evaluation/curve-corpus-validation" in output
+
+
+def test_after_training_on_all_documents_the_next_step_needs_none_held_out(workplace, contextwise):
+    prepare_corpus(workplace / "texts.jsonl", "bytes", workplace / "whole", validation=0.0)
+    status, _, errors = contextwise("train recipe.yaml --set data.corpus=whole --out whole-run")
+    assert status == 0 and "small: no validation; 64 tokens" in errors
+    assert errors.splitlines()[-1] == "next: contextwise report whole-run"
+    assert contextwise("report whole-run")[0] == 0
 
 
 @pytest.mark.parametrize(

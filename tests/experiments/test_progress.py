@@ -4,11 +4,11 @@ import io
 import time
 from dataclasses import replace
 
-import pytest
 from rich.console import Console
 
+from contextwise.base.estimates import duration
 from contextwise.experiments.folder import Failure, PlannedRun, RunState
-from contextwise.experiments.scheduling import LiveTable, plan_table, readable_time, state_table
+from contextwise.experiments.scheduling import LiveTable, plan_table, state_table
 
 RUN = PlannedRun("nano-c1024-200.7K-s0-eb1a675c", "nano", 1_328_256, 1024, 200_704, 98, 0, 2e-3, 2.86e12)
 STATES = [
@@ -30,19 +30,12 @@ def test_tables_fit_a_terminal_and_show_a_dash_for_a_missing_loss():
     assert lines[1].split() == [RUN.id, "finished", "98/98", "3,500", "6.0427", "–"]
     assert lines[2].split() == [STATES[1].run.id, "failed", "20/98", "9,000", "–", "–"]
     assert lines[3].split() == [STATES[2].run.id, "missing", "0/98", "–", "–", "–"]
-    assert lines[4].split() == [STATES[3].run.id, "running", "49/98", "12,346", "7.5000", "1h07"]
+    assert lines[4].split() == [STATES[3].run.id, "running", "49/98", "12,346", "7.5000", "66.7", "min"]
     assert len(lines) == 5 and max(map(len, lines)) <= 80
     lines = shown(plan_table(STATES))
     assert lines[1].split() == [RUN.id, "1.3M", "0.002", "200.7K", "2.86e+12", "100%", "6.0427"]
     assert lines[2].split()[-2:] == ["failed", "–"] and lines[4].split()[-2:] == ["50%", "7.5000"]
     assert len(lines) == 5
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(5, "<1min"), (90, "2min"), (3540, "59min"), (3600, "1h00"), (7500, "2h05")]
-)
-def test_times(seconds, text):
-    assert readable_time(seconds) == text
 
 
 def test_the_summary_counts_every_run_once(claimed, monkeypatch):
@@ -56,7 +49,7 @@ def test_the_summary_counts_every_run_once(claimed, monkeypatch):
     begin = table.begin
     monkeypatch.setattr(time, "monotonic", lambda: begin + 600)
     share = (first.flops + second.flops) / sweep.flops
-    left = readable_time(600 * (1 - share) / share)
+    left = duration(600 * (1 - share) / share)
     expected = f"4 runs: 2 finished, 1 failed, 1 waiting; {share:.0%} of the work done, about {left} left"
     assert table.summary({second.id}) == expected  # finished, though its process has not ended yet
     assert "2 finished, 1 running, 1 waiting" in table.summary({third.id})

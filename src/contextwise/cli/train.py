@@ -1,5 +1,6 @@
 """Verbs of training: ``contextwise train``, ``sweep`` and ``parameters``."""
 
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from contextwise.base.errors import CheckpointError, ConfigError
-from contextwise.base.progress import first_process
+from contextwise.base.progress import first_process, say
 from contextwise.base.tables import Column, Row, Table
 from contextwise.cli.common import AsJson, set_option, show, show_json, show_line
 
 if TYPE_CHECKING:
+    from contextwise.base.runs import RunFolder
     from contextwise.experiments.sweep import Sweep
     from contextwise.training import Recipe
 
@@ -49,7 +51,26 @@ def train(
     refuse_leaking_variant(loaded)
     run = train_model(loaded)
     if first_process():
+        _say_result(loaded, run)
         print(run.path)
+
+
+def _say_result(recipe: "Recipe", run: "RunFolder") -> None:
+    """Print a finished run's validation loss and time, and a command that measures it."""
+    from contextwise.base.estimates import duration
+    from contextwise.training.export import validation_loss
+    from contextwise.training.settings import CorpusData
+
+    summary = run.summary()
+    loss = validation_loss(recipe, summary)
+    lost = "no validation" if loss is None else f"validation loss {loss}"
+    say(f"{recipe.name}: {lost}; {summary['tokens']:,} tokens in {duration(summary['seconds'])} of training")
+    words = ["contextwise", "report", str(run.path)]
+    if loss is not None and isinstance(recipe.data, CorpusData) and recipe.objective.name == "causal":
+        words[1:] = ["curve", str(run.path), "--corpus", recipe.data.corpus]
+        if (split := recipe.data.validation_split) != "validation":
+            words += ["--split", split]
+    say(f"next: {shlex.join(words)}")
 
 
 def _check_files(recipe: "Recipe") -> None:

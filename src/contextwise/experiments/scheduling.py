@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from contextwise.base.errors import ContextwiseError, Interrupted, TrainingError
+from contextwise.base.estimates import duration
 from contextwise.base.progress import console, interruption, say
 from contextwise.experiments.executors import Executor, ExecutorSettings, LocalExecutor
 from contextwise.experiments.folder import PlannedRun, RunSetFolder, RunState
@@ -192,7 +193,7 @@ class LiveTable:
         parts = ", ".join(f"{number} {name}" for name, number in count.items() if number)
         done, total = self._done(), self.folder.flops
         pace = (done - self.done_before) / (time.monotonic() - self.begin)
-        left = f", about {readable_time((total - done) / pace)} left" if pace > 0 and done < total else ""
+        left = f", about {duration((total - done) / pace)} left" if pace > 0 and done < total else ""
         return f"{len(shown)} run{'s' * (len(shown) != 1)}: {parts}; {done / total:.0%} of the work done{left}"
 
 
@@ -216,7 +217,7 @@ def state_table(states: Iterable[RunState], running: dict[str, float | None]) ->
             f"{state.step or 0}/{state.run.steps}",
             _dash(state.tokens_per_second, ",.0f"),
             _dash(state.loss, ".4f"),
-            readable_time(left) if left is not None else "–",
+            duration(left) if left is not None else "–",
         )
     return table
 
@@ -232,12 +233,6 @@ def plan_table(states: Sequence[RunState]) -> Table:
         counts = readable_count(run.parameters), f"{run.learning_rate:.2g}", readable_count(run.tokens)
         table.add_row(run.id, *counts, f"{run.flops:.2e}", done, _dash(state.loss, ".4f"))
     return table
-
-
-def readable_time(seconds: float) -> str:
-    """Format seconds as hours and minutes: 4000 -> '1h07'."""
-    minutes = round(seconds / 60)
-    return f"{minutes // 60}h{minutes % 60:02d}" if minutes >= 60 else f"{minutes}min" if minutes else "<1min"
 
 
 def _dash(value: float | None, form: str) -> str:

@@ -95,6 +95,13 @@ def write_summary(trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingI
     run.write_summary(summary)
 
 
+def validation_loss(recipe: Recipe, summary: Mapping[str, Any]) -> str | None:
+    """The validation loss of a finished run with its unit; None if nothing was held out."""
+    loss = summary["validation_loss"]
+    unit = "sentence" if isinstance(recipe.model, AutoencoderModel) else "token"
+    return None if loss is None else f"{loss:.4f} nats per {unit}"
+
+
 LOADERS = {
     "decoder": ("AutoModelForCausalLM", "text-generation"),
     "encoder": ("AutoModelForMaskedLM", "fill-mask"),
@@ -143,7 +150,6 @@ def model_card(run: RunFolder, standalone: bool) -> str:
         backbone = f"`{without_folders(values.get('sentence_encoder') or values['start'])}`, frozen"
         sources = ("stage", "start", "sentence_encoder", "text_encoder", "pooling")
         stage = {name: values[name] for name in (*sources, *values) if name in values}
-    loss = summary["validation_loss"]
     rows = {
         "parameters": readable_count(summary["parameters"]),
         "backbone": backbone,
@@ -162,7 +168,7 @@ def model_card(run: RunFolder, standalone: bool) -> str:
         "learning rate": f"{recipe.learning_rate:g}, {training.schedule}",
         "precision": summary.get("precision"),
         "seed": str(recipe.seed),
-        "validation loss": None if loss is None else f"{loss:.4f} nats per {'sentence' if unigrams else 'token'}",
+        "validation loss": validation_loss(recipe, summary),
     }
     tokenizer = any((run.model / file).exists() for file in TOKENIZER_FILES)
     trust = ", trust_remote_code=True" if standalone else ""

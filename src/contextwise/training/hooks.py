@@ -1,5 +1,6 @@
 """Callbacks of the trainer: the context curve, early stopping, and progress on the terminal."""
 
+import itertools
 import time
 from typing import Any
 
@@ -11,6 +12,7 @@ from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 from contextwise.base.errors import CheckpointError
+from contextwise.base.estimates import duration
 from contextwise.base.files import atomic_directory
 from contextwise.base.hashes import damage, seal
 from contextwise.base.progress import console, say
@@ -150,12 +152,11 @@ class EarlyStopping(TrainerCallback):
 
 
 class ProgressLine(TrainerCallback):
-    """Displays step, loss, tokens/s and remaining time: one live line on a terminal, or a line every 20 seconds in a log."""
+    """Displays step, loss, tokens/s and time left: one live line on a terminal; in a log, a line every 20 seconds or more."""
 
     def __init__(self, name: str, steps: int) -> None:
         self.name, self.steps = name, steps
         self.text = "loss   –    "
-        self.last_line = time.monotonic()
         self.bar = Progress(
             TextColumn(f"{name[:24]:<12}", markup=False),
             BarColumn(bar_width=16),
@@ -169,8 +170,8 @@ class ProgressLine(TrainerCallback):
         )
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        step = state.global_step
-        self.task = self.bar.add_task(self.name, total=self.steps, completed=step, text=self.text)
+        self.first, self.begin = state.global_step, time.monotonic()
+        self.task = self.bar.add_task(self.name, total=self.steps, completed=self.first, text=self.text)
         self.bar.start()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -179,10 +180,18 @@ class ProgressLine(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if not logs or logs["kind"] != "train":
             return
+        step = logs["step"]
         self.text = f"loss {logs['loss']:.3f}  {logs['tokens_per_second']:,.0f} tok/s"
-        if not console.is_terminal and time.monotonic() - self.last_line >= LINE_EVERY_SECONDS:
-            self.last_line = time.monotonic()
-            say(f"{self.name}: step {logs['step']}/{self.steps}  {self.text}")
+        step_seconds = (time.monotonic() - self.begin) / max(1, step - self.first)
+        if self.bar.disable and step < self.steps and step % line_every(args.logging_steps, step_seconds) == 0:
+            left = duration((self.steps - step) * step_seconds)
+            say(f"{self.name}: step {step:,} of {self.steps:,}, {self.text.replace('  ', ', ')}, about {left} left")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.bar.stop()
+
+
+def line_every(log_every: int, step_seconds: float) -> int:
+    """Steps between two lines of a log: 1, 2, 5, 10, 20, … times ``log_every``, the first that takes 20 seconds."""
+    factors = (digit * 10**power for power in itertools.count() for digit in (1, 2, 5))
+    return next(log_every * f for f in factors if log_every * f * max(step_seconds, 1e-6) >= LINE_EVERY_SECONDS)
