@@ -60,13 +60,27 @@ def test_whether_the_previous_sentence_has_the_most_weight(weight, holds):
     own = np.full(80, weight) if weight is not None else np.where(np.arange(80) // 2 % 2, 0.6, 1 / 15)
     weights = np.stack([(1 - own) / 2, (1 - own) / 2, own], 1)
     present = np.ones((80, 3), bool)
-    claim = most_weight(weights, present, held_out(["title", "date", "previous_sentence"], np.arange(80) // 2))
+    claim = most_weight(weights[None], present, held_out(["title", "date", "previous_sentence"], np.arange(80) // 2))
     assert claim.holds is holds
+
+
+def test_a_weight_that_changes_with_the_seed_decides_nothing():
+    """A rival ahead with one seed and behind with another, by the same amount, though no sentence differs."""
+    ahead = np.tile([0.3, 0.7], (30, 1))
+    weights = np.stack([ahead, ahead[:, ::-1]])
+    claim = most_weight(weights, np.ones((30, 2), bool), held_out(["title", "previous_sentence"], np.arange(30)))
+    assert claim.holds is None
+    assert (
+        most_weight(
+            np.stack([ahead, ahead]), np.ones((30, 2), bool), held_out(["title", "previous_sentence"], np.arange(30))
+        ).holds
+        is True
+    )
 
 
 def test_the_strongest_rival_decides():
     weights = np.tile([0.5, 0.1, 0.4], (30, 1)) + np.random.default_rng(0).normal(0, 1e-3, (30, 3))
-    claim = most_weight(weights, np.ones((30, 3), bool), held_out(["a", "b", "previous_sentence"], np.arange(30)))
+    claim = most_weight(weights[None], np.ones((30, 3), bool), held_out(["a", "b", "previous_sentence"], np.arange(30)))
     assert claim.holds is False
     assert "that of a, its strongest rival, -0.1" in claim.evidence
 
@@ -74,20 +88,23 @@ def test_the_strongest_rival_decides():
 def test_a_first_sentence_says_nothing_of_the_previous_one():
     present = np.tile([True, False], (30, 1))
     weights = np.tile([1.0, 0.0], (30, 1))
-    claim = most_weight(weights, present, held_out(["title", "previous_sentence"], np.arange(30)))
+    claim = most_weight(weights[None], present, held_out(["title", "previous_sentence"], np.arange(30)))
     assert claim.holds is None
 
 
 def test_the_order_of_weights_and_gains():
     weights = {name: i for i, name in enumerate("abcdef")}
-    assert same_order(weights, {name: i**2 for i, name in enumerate("abcdef")}, "x").holds is True
-    assert same_order(weights, {name: -i for i, name in enumerate("abcdef")}, "x").holds is False
-    assert same_order(weights, dict(zip("abcdef", [2, 0, 1, 5, 3, 0.5], strict=True)), "x").holds is None
-    assert same_order(weights, dict.fromkeys("abcdef", 1), "x").holds is None
-    missing = same_order(weights, {}, "figure5")
+    assert same_order([weights], {name: i**2 for i, name in enumerate("abcdef")}, "x").holds is True
+    assert same_order([weights], {name: -i for i, name in enumerate("abcdef")}, "x").holds is False
+    assert same_order([weights], dict(zip("abcdef", [2, 0, 1, 5, 3, 0.5], strict=True)), "x").holds is None
+    assert same_order([weights], dict.fromkeys("abcdef", 1), "x").holds is None
+    gains, reversed_ = {name: i**2 for name, i in weights.items()}, {name: -i for name, i in weights.items()}
+    assert same_order([weights, weights], gains, "x").holds is True
+    assert same_order([weights, reversed_], gains, "x").holds is None  # the seeds do not agree
+    missing = same_order([weights], {}, "figure5")
     assert missing.holds is None
     assert "figure5 has not been run" in missing.evidence
-    assert same_order(weights, {"a": 1, "b": 2}, "x").holds is None
+    assert same_order([weights], {"a": 1, "b": 2}, "x").holds is None
 
 
 # Clusters
@@ -112,12 +129,13 @@ def test_likeness_of_topics_and_of_nothing():
     texts = [" ".join(draw.choices(topics[label], k=8)) for label in labels]
     alike = likeness(word_vectors(texts), labels, 199)
     assert alike.p == 1 / 200
-    assert likeness_claim(alike).holds is True
+    assert likeness_claim([alike]).holds is True
     mixed = likeness(word_vectors(texts), np.tile([0, 1], 20), 199)
-    assert likeness_claim(mixed).holds is not True
+    assert likeness_claim([mixed]).holds is not True
     opposite = likeness(word_vectors(["oil", "grain"] * 2), np.array([0, 0, 1, 1]), 99)
     assert (opposite.within, opposite.between) == pytest.approx((0, 0.5))
-    assert likeness_claim(opposite).holds is False
+    assert likeness_claim([opposite]).holds is False
+    assert likeness_claim([alike, alike]).holds is True and likeness_claim([alike, opposite]).holds is None
 
 
 @pytest.mark.parametrize(

@@ -110,8 +110,9 @@ def folder(tmp_path_factory):
 
 
 def test_attention_in_miniature(news, folder, monkeypatch):
-    measure = AttentionOverTraining(**settings(news, sentences=40, gains="gains", without="none"))
-    assert [recipe.name for recipe in measure.recipes(folder)] == ["sentence LM", "both"]
+    one = settings(news, sentences=40, gains="gains", without="none")
+    measure = AttentionOverTraining(**one | {"seeds": [0, 1]})
+    assert [recipe.name for recipe in measure.recipes(folder)] == ["sentence LM", "both"] * 2
     outcome = measure.measure(item(), folder)
     assert outcome.figures["steps"] == [2, 4, 6]
     (plot,) = outcome.plots
@@ -126,7 +127,7 @@ def test_attention_in_miniature(news, folder, monkeypatch):
     perplexities = {name: {"value": value} for name, value in gains.items()}
     (folder / "gains.json").write_text(json.dumps({"figures": {"perplexities": perplexities}}))
     monkeypatch.setattr(figure_3_attention, "most_weight", lambda *_: Claim("most", True, "by 1"))
-    again = measure.measure(item(), folder)
+    again = AttentionOverTraining(**one).measure(item(), folder)
     assert again.claims[0].holds is None and "one seed decides nothing" in again.claims[0].evidence
     assert again.figures["gains"] == pytest.approx({"none": 0.0, "title": 0.2, "topics": 0.1, "previous_sentence": 0.5})
     assert "over 3 contexts" in again.claims[1].evidence
@@ -177,7 +178,7 @@ def test_one_checkpoint_shows_no_change(tmp_path):
 
 
 def test_clusters_in_miniature(news, folder):
-    measure = ContextClusters(**settings(news, clusters=2, permutations=199))
+    measure = ContextClusters(**settings(news, clusters=2, permutations=199, seeds=[0, 1]))
     outcome = measure.measure(item(), folder)
     # Every eighth of the 40 test articles has neither title nor topics, and a first sentence has none before it.
     assert (outcome.figures["articles"], outcome.figures["left_out"]) == (35, 5)
@@ -190,12 +191,17 @@ def test_clusters_in_miniature(news, folder):
     assert {point["text"] for point in points} == {"grain grain news", "bank bank news"}
     # Only two sets of contexts are left, and the texts go with them.
     assert outcome.claims[0].holds is True
-    assert [row[0] for row in outcome.tables[1].rows] == ["e_cue", "mean of the text encoder's vectors"]
+    assert [row[0] for row in outcome.tables[1].rows] == [
+        "e_cue, seed 0",
+        "e_cue, seed 1",
+        "mean of the text encoder's vectors",
+    ]
     assert outcome.figures["likeness_without_training"]["permutations"] == 199
     words = {row[2].split(", ")[0] for row in outcome.tables[0].rows}
     assert words == set(TOPICS)
     limited = ContextClusters(**settings(news, clusters=2, articles=20, permutations=99)).measure(item(), folder)
     assert limited.figures["articles"] + limited.figures["left_out"] == 20
+    assert "one seed decides nothing" in limited.claims[0].evidence
 
 
 def test_too_many_clusters_and_no_contexts_are_refused(news, folder, tmp_path):
@@ -222,6 +228,13 @@ def test_the_cache_in_miniature(news, folder, monkeypatch):
     own, control = (outcome.figures["bins"][name] for name in ("its sentence encoder alone", "alone"))
     assert own["in contexts"]["loss_with"] == pytest.approx(control["in contexts"]["loss_with"])
     assert own["in contexts"]["loss_without"] != pytest.approx(control["in contexts"]["loss_without"])
+    two = CacheOfWords(**settings(news, seeds=[0, 1])).measure(item(**printed), folder)
+    assert "mean of 2 seeds" in two.tables[0].title
+    one, both = (
+        result.figures["bins"]["its sentence encoder alone"]["in contexts"]["gain"] for result in (outcome, two)
+    )
+    assert one["value"] != both["value"] and both["seeds"] == 2
+    assert [claim.holds for claim in outcome.claims] == [None] * 4
     monkeypatch.setattr(section_7_cache, "cache_claims", lambda *_: [Claim("gains", True, "by 1")])
     (claim,) = CacheOfWords(**settings(news)).measure(item(**printed), folder).claims
     assert claim.holds is None and claim.evidence.startswith("by 1; one seed decides nothing")

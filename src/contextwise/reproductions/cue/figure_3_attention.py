@@ -3,9 +3,10 @@
 In a set of K contexts an even share is 1/K. A type's *relative* weight is the mean, over the held-out sentences that have such
 a context, of the attention that it receives times K: 1 for an even share, whatever other contexts the sentences have.
 
-Legend of shapes: N sentences, K contexts of a set.
+Legend of shapes: S seeds, T steps, N sentences, K contexts of a set.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,10 @@ from contextwise.base.files import read_json
 from contextwise.base.intervals import estimate
 from contextwise.base.runs import RunFolder
 from contextwise.data.contexts import PREVIOUS
-from contextwise.reproductions.claims import Claim, above, all_hold, significant, undecided
+from contextwise.reproductions.claims import Claim, above, all_agree, all_hold, significant, undecided
 from contextwise.reproductions.cue.runs import HeldOut, OneRun, given_contexts, sentences_of, some
 from contextwise.reproductions.item import Item, Outcome, registered
-from contextwise.reproductions.tables import Plot, points, table_of
+from contextwise.reproductions.tables import Plot, points, seeds_behind, table_of
 from contextwise.training.checkpoints import WEIGHTS, list_checkpoints, step_of
 
 _AT_ONCE = 1024
@@ -43,31 +44,39 @@ class AttentionOverTraining(OneRun):
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         runs = self.train(folder)
-        run = runs.folders(self.run)[0]
-        subject, sentences = sentences_of(self.held_out(), run.path)
-        held_out = given_contexts(subject, sentences, some(np.arange(len(sentences)), self.sentences))
-        weights, present_NK = attention_at(run, subject.model.context_encoder, held_out)
-        steps = sorted(weights)
-        last_NK = weights[steps[-1]]
-        even_NK = last_NK * present_NK.sum(1, keepdims=True)
-        by_step = np.stack([relative_weights(weights[step], present_NK) for step in steps])
+        of_seeds = []
+        for run in runs.folders(self.run):
+            subject, sentences = sentences_of(self.held_out(), run.path)
+            held_out = given_contexts(subject, sentences, some(np.arange(len(sentences)), self.sentences))
+            weights, present_NK = attention_at(run, subject.model.context_encoder, held_out)
+            of_seeds.append(weights)
+        steps = sorted(set.intersection(*map(set, of_seeds)))
+        last_SNK = np.stack([weights[steps[-1]] for weights in of_seeds])
+        even_SNK = last_SNK * present_NK.sum(1, keepdims=True)
+        by_step_STK = np.array(
+            [[relative_weights(weights[step], present_NK) for step in steps] for weights in of_seeds]
+        )
+        by_step = by_step_STK.mean(axis=0)
         known = {name: k for k, name in enumerate(held_out.types) if present_NK[:, k].any()}
         articles = held_out.articles
-        final = {name: _over_articles(even_NK[:, k], present_NK[:, k], articles) for name, k in known.items()}
+        final = {name: _over_articles(even_SNK[:, :, k], present_NK[:, k], articles) for name, k in known.items()}
         order = sorted(final, key=lambda name: -final[name].value)
         relative = {name: by_step[:, known[name]].tolist() for name in order}
         gains = self._gains(folder)
         table = table_of(
-            f"Attention to each context, 1 for an even share: {len(present_NK):,} sentences of the split {self.split}",
+            f"Attention to each context, 1 for an even share: {len(present_NK):,} sentences of the split {self.split}; "
+            f"{seeds_behind(len(self.seeds))}",
             ["context", ("sentences", ".0%"), (f"step {steps[0]:,}", ".3f"), (f"step {steps[-1]:,}", ".3f"),
              ("gain alone", "+.1%")],
             [[name, present_NK[:, known[name]].mean(), relative[name][0], final[name], gains.get(name)] for name in order],
         )  # fmt: skip
         claims = [
-            *([most_weight(last_NK, present_NK, held_out)] if PREVIOUS in final else []),
-            same_order({name: weight.value for name, weight in final.items()}, gains, self.gains),
+            *([most_weight(last_SNK, present_NK, held_out)] if PREVIOUS in final else []),
+            same_order(
+                [{name: at_last[k] for name, k in known.items()} for at_last in by_step_STK[:, -1]], gains, self.gains
+            ),
         ]
-        claims = [claim.over_seeds(len(self.every_seed)) for claim in claims]
+        claims = [claim.over_seeds(len(self.seeds)) for claim in claims]
         series = {name: points(dict(zip(steps, relative[name], strict=True))) for name in order}
         label = "attention, relative to an even share"
         plot = Plot("Attention over training", "step", label, series, levels={"even share": 1.0})
@@ -125,21 +134,21 @@ def relative_weights(weights_NK: np.ndarray, present_NK: np.ndarray) -> np.ndarr
     return np.where(counts_K > 0, (shares_NK * present_NK).sum(0) / np.maximum(counts_K, 1), np.nan)
 
 
-def _over_articles(values_N: np.ndarray, kept_N: np.ndarray, articles_N: np.ndarray) -> Estimate:
-    """The mean of the kept sentences, with its interval over articles."""
-    sums_A = np.bincount(articles_N, weights=values_N * kept_N)
-    return estimate([sums_A[None]], np.bincount(articles_N, weights=kept_N))
+def _over_articles(values_SN: np.ndarray, kept_N: np.ndarray, articles_N: np.ndarray) -> Estimate:
+    """The mean of the kept sentences, with its interval over articles and seeds."""
+    sums_SA = np.stack([np.bincount(articles_N, weights=values_N * kept_N) for values_N in values_SN])
+    return estimate([sums_SA], np.bincount(articles_N, weights=kept_N))
 
 
-def most_weight(weights_NK: np.ndarray, present_NK: np.ndarray, held_out: HeldOut) -> Claim:
+def most_weight(weights_SNK: np.ndarray, present_NK: np.ndarray, held_out: HeldOut) -> Claim:
     """Whether the previous sentence receives more attention than each other context of the same sets."""
     own = held_out.types.index(PREVIOUS)
     differences = {}
     for k, name in enumerate(held_out.types):
         both_N = present_NK[:, own] & present_NK[:, k]
         if k != own and both_N.any():
-            more_N = weights_NK[:, own] - weights_NK[:, k]
-            differences[name] = _over_articles(more_N, both_N, held_out.articles)
+            more_SN = weights_SNK[:, :, own] - weights_SNK[:, :, k]
+            differences[name] = _over_articles(more_SN, both_N, held_out.articles)
     text = "at the end the previous sentence receives the most weight"
     if not differences:
         return Claim.of(text, undecided("no sentence has another context beside it"))
@@ -149,17 +158,17 @@ def most_weight(weights_NK: np.ndarray, present_NK: np.ndarray, held_out: HeldOu
     return Claim.of(text, verdict, f"in sets that have both: {rival}")
 
 
-def same_order(weights: dict[str, float], gains: dict[str, float], item: str | None) -> Claim:
-    """Whether attention and perplexity gain are rank-correlated over contexts (Spearman)."""
+def same_order(weights: Sequence[dict[str, float]], gains: dict[str, float], item: str | None) -> Claim:
+    """Whether attention (of each seed's run) and perplexity gain are rank-correlated over contexts (Spearman)."""
     text = "the order by attention agrees with the order by perplexity gain"
-    shared = [name for name in weights if name in gains]
+    shared = [name for name in weights[0] if name in gains]
     if len(shared) < 3:
         why = "no item has the gains" if item is None else f"{item} has not been run at this scale and folder"
         return Claim.of(text, undecided(why if not gains else f"only {len(shared)} contexts are in both"))
-    ranked = [[values[name] for name in shared] for values in (weights, gains)]
-    if any(len(set(values)) == 1 for values in ranked):
+    *weights_S, gain = ([values[name] for name in shared] for values in (*weights, gains))
+    if any(len(set(values)) == 1 for values in (*weights_S, gain)):
         return Claim.of(text, undecided("all weights or all gains are the same"))
-    test = stats.spearmanr(*ranked, alternative="greater")
-    correlation = f"Spearman's correlation over {len(shared)} contexts {test.statistic:+.2f}"
-    verdict = significant(test.statistic, test.pvalue)
-    return Claim.of(text, verdict, f"{correlation}, one-sided p {test.pvalue:.3f}")
+    tests = [stats.spearmanr(weight, gain, alternative="greater") for weight in weights_S]
+    correlations = ", ".join(f"{test.statistic:+.2f} (one-sided p {test.pvalue:.3f})" for test in tests)
+    verdict = all_agree((significant(test.statistic, test.pvalue) for test in tests), "seeds")
+    return Claim.of(text, verdict, f"Spearman's correlation over {len(shared)} contexts: {correlations}")

@@ -24,7 +24,7 @@ from scipy import sparse
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data import Corpus
-from contextwise.reproductions.claims import Claim, significant
+from contextwise.reproductions.claims import Claim, all_agree, significant
 from contextwise.reproductions.cue.runs import OneRun, given_contexts, sentences_of, some
 from contextwise.reproductions.item import Item, Outcome, registered
 from contextwise.reproductions.tables import Plot, point, table_of
@@ -52,8 +52,8 @@ class ContextClusters(OneRun):
             )
         runs = self.train(folder)
         corpus = self.held_out()
-        run = runs.folders(self.run)[0].path
-        vectors_AW, plain_AC, articles, contexts, left_out = self._embedded(corpus, run)
+        first, *further = (run.path for run in runs.folders(self.run))
+        vectors_AW, plain_AC, articles, contexts, left_out = self._embedded(corpus, first)
         if len(vectors_AW) <= self.clusters:
             raise DataError(
                 f"{len(vectors_AW):,} articles of the split {self.split!r} have contexts, too few for {self.clusters} "
@@ -63,17 +63,22 @@ class ContextClusters(OneRun):
         tokenizer: Any = corpus.tokenizer()
         texts = [tokenizer.decode(corpus.document(i), skip_special_tokens=True) for i in articles]
         words_AF = word_vectors(texts)
-        trained = likeness(words_AF, labels, self.permutations)
+        trained = [likeness(words_AF, labels, self.permutations)]
+        for run in further:
+            labels_of_run = clustered(self._embedded(corpus, run)[0], self.clusters)
+            trained.append(likeness(words_AF, labels_of_run, self.permutations))
         baseline = likeness(words_AF, clustered(plain_AC, self.clusters), self.permutations)
         of_contexts, of_texts = (salient_words(part, labels, self.words) for part in (contexts, texts))
         clusters = list(zip(np.bincount(labels).tolist(), of_contexts, of_texts, strict=True))
         without = f"; {left_out:,} more have no context and are left out" if left_out else ""
         rows = [[i, size, *(", ".join(w) or "-" for w in words)] for i, (size, *words) in enumerate(clusters, 1)]
         # Beside the clusters of e_cue those for which nothing was trained.
-        likenesses = {"e_cue": trained, "mean of the text encoder's vectors": baseline}
+        of_seeds = {f"e_cue, seed {seed}": each for seed, each in zip(self.seeds, trained, strict=True)}
+        likenesses = of_seeds | {"mean of the text encoder's vectors": baseline}
         tables = [
             table_of(
-                f"Clusters of {len(labels):,} articles of the split {self.split} by their contexts{without}",
+                f"Clusters of {len(labels):,} articles of the split {self.split} by their contexts, "
+                f"seed {self.seeds[0]}{without}",
                 ["cluster", "articles", "words of its contexts", "words of its texts"],
                 rows,
             ),
@@ -97,7 +102,7 @@ class ContextClusters(OneRun):
         titles = corpus.column(self.title) if self.title in corpus.columns else []
         names = [str((titles[i] if len(titles) else None) or f"article {i}") for i in articles]
         plot = drawn(in_plane(vectors_AW), labels, of_contexts, names)
-        return Outcome(tables, [likeness_claim(trained)], figures, runs.paths, [plot])
+        return Outcome(tables, [likeness_claim(trained).over_seeds(len(self.seeds))], figures, runs.paths, [plot])
 
     def _embedded(self, corpus: Corpus, run: Path) -> tuple[np.ndarray, np.ndarray, Any, list[str], int]:
         """Encode the contexts of articles' first sentences.
@@ -228,11 +233,14 @@ def likeness(vectors_AF: sparse.csr_matrix, labels: np.ndarray, permutations: in
     return Likeness(own, (total - own * pairs) / others, p, permutations)
 
 
-def likeness_claim(trained: Likeness) -> Claim:
-    """Whether chance rarely gives such a difference."""
+def likeness_claim(trained: Sequence[Likeness]) -> Claim:
+    """Whether chance rarely gives such a difference, with each seed."""
     return Claim.of(
         "texts of articles are more alike within clusters of their contexts than between them",
-        significant(trained.within - trained.between, trained.p),
-        f"mean cosine {trained.within:.3f} within and {trained.between:.3f} between; "
-        f"p {trained.p:.3f} of {trained.permutations:,} permutations",
+        all_agree((significant(each.within - each.between, each.p) for each in trained), "seeds"),
+        "; ".join(
+            f"mean cosine {each.within:.3f} within and {each.between:.3f} between, p {each.p:.3f} of "
+            f"{each.permutations:,} permutations"
+            for each in trained
+        ),
     )

@@ -44,16 +44,12 @@ class CueRuns(ItemMeasure):
     split: str = "test"
     templates: dict[str, dict[str, Any]]
     runs: dict[str, list[str]]
+    seeds: list[int] = Field(default=[0], min_length=1, description="seeds of the runs")
 
     @property
     @abstractmethod
     def wanted(self) -> list[str]:
         """Names of the runs that are measured."""
-
-    @property
-    @abstractmethod
-    def every_seed(self) -> list[int]:
-        """Seeds of the measured runs."""
 
     @property
     def vocab_size(self) -> int:
@@ -75,7 +71,7 @@ class CueRuns(ItemMeasure):
             run: Arm(recipe=self.templates[template], settings=settings)
             for run, (template, *settings) in self.runs.items()
         }
-        settings, corpus = RunSetSettings(arms=arms, seeds=self.every_seed), Path(self.corpus)
+        settings, corpus = RunSetSettings(arms=arms, seeds=self.seeds), Path(self.corpus)
         return RunSet.of(settings, folder, corpus=corpus, prefix=self.name, wanted=self.wanted)
 
     def prepared(self, folder: Path) -> Path:
@@ -88,10 +84,9 @@ class CueRuns(ItemMeasure):
 
 
 class OneRun(CueRuns):
-    """A run with contexts, and its parents: CUE's Figures 3 and 6, and Section 7."""
+    """A run with contexts and its parents, with each seed: CUE's Figures 3 and 6, and Section 7."""
 
     run: str = Field(description="the run to measure")
-    seed: int = 0
 
     @model_validator(mode="after")
     def _known(self) -> "OneRun":
@@ -103,10 +98,6 @@ class OneRun(CueRuns):
     @property
     def wanted(self) -> list[str]:
         return [self.run]
-
-    @property
-    def every_seed(self) -> list[int]:
-        return [self.seed]
 
 
 @dataclass(frozen=True)

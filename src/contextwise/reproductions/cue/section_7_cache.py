@@ -17,7 +17,7 @@ from contextwise.reproductions.claims import Claim, above, higher, undecided
 from contextwise.reproductions.cue.runs import OneRun
 from contextwise.reproductions.cue.tables_3_to_6_perplexity import Row, evaluated
 from contextwise.reproductions.item import Item, Outcome, registered
-from contextwise.reproductions.tables import table_of
+from contextwise.reproductions.tables import seeds_behind, table_of
 
 _IN, _NOT_IN = BINS[:2]
 
@@ -36,25 +36,28 @@ class CacheOfWords(OneRun):
     def measure(self, item: Item, folder: Path) -> Outcome:
         runs = self.train(folder)
         evaluations = [
-            evaluated(runs.folders(run)[0].path, self.held_out(), Row(run=run), self.limit_documents)
+            [
+                evaluated(of_seed.path, self.held_out(), Row(run=run), self.limit_documents)
+                for of_seed in runs.folders(run)
+            ]
             for run in self.wanted
         ]
-        summary = evaluations[0].summary
+        summary = evaluations[0][0].summary
         if "cache_effect" not in summary:
             raise ConfigError(f"the run {self.run!r} has no contexts; name one that was trained with some")
-        effect = summary["cache_effect"]
-        bins = {"its sentence encoder alone": effect["bins"]}
+        types = summary["cache_effect"]["types"]
+        bins = {"its sentence encoder alone": effect_between(evaluations[0])}
         if self.control is not None:
             bins[self.control] = effect_between(*evaluations)
-        about = f"{summary['documents']:,} articles of the split {self.split}; 95% intervals over articles"
+        about = f"{summary['documents']:,} articles of the split {self.split}; {seeds_behind(len(self.seeds))}; 95% intervals"
         tables = [
             bins_table(f"{self.run} against {name}: {about}", effect_bins, item.printed)
             for name, effect_bins in bins.items()
         ]
-        tables.append(types_table(effect["types"], item.printed.get("types", {})))
+        tables.append(types_table(types, item.printed.get("types", {})))
         claims = [claim for name, effect_bins in bins.items() for claim in cache_claims(effect_bins, name)]
-        claims = [claim.over_seeds(len(self.every_seed)) for claim in claims]
-        return Outcome(tables, claims, {"bins": bins, "types": effect["types"]}, runs.paths)
+        claims = [claim.over_seeds(len(self.seeds)) for claim in claims]
+        return Outcome(tables, claims, {"bins": bins, "types": types}, runs.paths)
 
 
 def bins_table(title: str, bins: Mapping[str, Any], printed: Mapping[str, Any]) -> Table:

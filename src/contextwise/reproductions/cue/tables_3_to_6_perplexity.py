@@ -117,7 +117,6 @@ class CuePerplexity(CueRuns):
 
     rows: dict[str, Row] = Field(min_length=1)
     reference: str = Field(description="the row that the others are compared to")
-    seeds: list[int] = Field(default=[0], min_length=1)
     claims: list[Better] = Field([])
     kept: list[Kept] = Field([])
     figure: Drawn | None = None
@@ -141,10 +140,6 @@ class CuePerplexity(CueRuns):
     @property
     def wanted(self) -> list[str]:
         return [row.run for row in self.rows.values()]
-
-    @property
-    def every_seed(self) -> list[int]:
-        return self.seeds
 
     def scores(self, runs: RunSet) -> dict[str, Scored]:
         """Each row's scores over the seeds; what has been evaluated is used again."""

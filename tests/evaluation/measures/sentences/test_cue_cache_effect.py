@@ -74,7 +74,7 @@ def test_the_effect_worked_by_hand() -> None:
     articles = np.array([0, 0, 0, 1, 1, 1, 1])
     without = np.array([4.0, 2.0, 1.0, 2.0, 3.0, 3.0, 1.0])
     with_contexts = np.array([1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 1.0])
-    effect = cache_effect(bins, articles, with_contexts, without)
+    effect = cache_effect(bins, articles, with_contexts[None], without[None])
     inside, outside, ends = (effect[BINS[number]] for number in (IN, NOT_IN, END))
     assert (inside["tokens"], outside["tokens"], ends["tokens"]) == (2, 3, 2)
     assert inside["share"]["value"] == 2 / 5 and outside["share"]["value"] == 3 / 5 and ends["share"] is None
@@ -87,6 +87,20 @@ def test_the_effect_worked_by_hand() -> None:
     half = 12.706205 * 1.5
     assert (inside["gain"]["low"], inside["gain"]["high"]) == pytest.approx((1.5 - half, 1.5 + half))
     assert BINS[SPACE] not in effect
+
+
+def test_seeds_widen_the_interval() -> None:
+    """Equal seeds leave the interval as it is; those with gains of 1 and 2 add t(1) times the standard error 0.5."""
+    bins, articles = np.array([IN, IN, IN, IN], dtype=np.int8), np.array([0, 0, 1, 1])
+    without, worse, better = np.full((2, 4), 3.0), np.array([2.0, 2, 2, 2]), np.array([1.0, 1, 1, 1])
+    spread = np.array([0.5, 0.0, 0.0, -0.5])
+    one = cache_effect(bins, articles, (worse + spread)[None], without[:1])[BINS[IN]]["gain"]
+    same = cache_effect(bins, articles, np.stack([worse, worse]) + spread, without)[BINS[IN]]["gain"]
+    assert (same["value"], same["low"], same["high"]) == (one["value"], one["low"], one["high"])
+    apart = cache_effect(bins, articles, np.stack([worse, better]) + spread, without)[BINS[IN]]["gain"]
+    assert apart["value"] == 1.5
+    half = math.hypot(one["high"] - one["value"], 12.706205 * 0.5)
+    assert apart["high"] == pytest.approx(1.5 + half) and apart["seeds"] == 2
 
 
 def test_the_printed_figures_are_gains_in_likelihood() -> None:
@@ -123,7 +137,7 @@ def test_the_effect_in_an_evaluation_is_that_between_two(folder: Path, monkeypat
     corpus = Corpus.open("corpus")
     with_contexts, without = evaluate_sentences("cue", corpus), evaluate_sentences("lm", corpus)
     within = with_contexts.summary["cache_effect"]["bins"]
-    between = effect_between(with_contexts, without)
+    between = effect_between([with_contexts], [without])
     assert within.keys() == between.keys() == {*BINS, ALL}
     for name, row in within.items():
         assert row["tokens"] == between[name]["tokens"]
@@ -143,9 +157,9 @@ def test_what_is_not_of_the_same_sentences_is_refused(folder: Path, monkeypatch:
     corpus = Corpus.open("corpus")
     cue, lm = evaluate_sentences("cue", corpus), evaluate_sentences("lm", corpus)
     with pytest.raises(DataError, match="has no contexts"):
-        effect_between(lm, cue)
+        effect_between([lm], [cue])
     with pytest.raises(DataError, match="are not of the same sentences"):
-        effect_between(cue, evaluate_model("lm", corpus))
+        effect_between([cue], [evaluate_model("lm", corpus)])
     fewer = evaluate_sentences("lm", corpus, limit=3, out=Path("fewer"))
     with pytest.raises(DataError, match="are not of the same sentences"):
-        effect_between(cue, fewer)
+        effect_between([cue], [fewer])

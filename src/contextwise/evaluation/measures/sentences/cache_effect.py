@@ -26,7 +26,7 @@ import numpy as np
 
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import exponential
-from contextwise.base.intervals import ratios
+from contextwise.base.intervals import ratios, with_seeds
 from contextwise.evaluation.measures.loss import Evaluation
 from contextwise.evaluation.scoring.sentences import Rows, Texts
 from contextwise.objectives.text import TokenText, next_visible, visible_positions
@@ -83,14 +83,14 @@ def bins_of(text: TokenText, rows: Rows, sets: Iterable[Texts], types: int) -> t
 
 
 def cache_effect(
-    bins_N: np.ndarray, articles_N: np.ndarray, with_N: np.ndarray, without_N: np.ndarray
+    bins_N: np.ndarray, articles_N: np.ndarray, with_SN: np.ndarray, without_SN: np.ndarray
 ) -> dict[str, Any]:
-    """The gain by contexts, for tokens of words that occur in them and for others, with intervals over articles.
+    """The gain by contexts, for tokens of words that occur in them and for others, with intervals over articles and seeds.
 
     Args:
         bins_N: bin of each target (:func:`bins_of`).
         articles_N: number of each target's article, from 0.
-        with_N, without_N: its nats with contexts and without.
+        with_SN, without_SN: its nats with contexts and without, a row for each seed.
 
     Returns:
         Bin -> ``tokens``; ``share`` of all tokens, sentences' ends not counted; ``loss_with`` and ``loss_without`` (nats per
@@ -104,10 +104,16 @@ def cache_effect(
     for name, mask_N in masks.items():
         if not mask_N.any():
             continue
-        own_A, with_A, without_A = (
-            np.bincount(articles_N, weights=values_N * mask_N) for values_N in (np.ones(len(bins_N)), with_N, without_N)
+        own_A = np.bincount(articles_N, weights=mask_N)
+        with_SA, without_SA = (
+            np.stack([np.bincount(articles_N, weights=nats_N * mask_N) for nats_N in nats_SN])
+            for nats_SN in (with_SN, without_SN)
         )
-        gains = ratios(without_A - with_A, {"gain": own_A, "log_likelihood_gain": without_A})
+        with_A, without_A = with_SA.mean(axis=0), without_SA.mean(axis=0)
+        gains_S = (without_SA - with_SA).sum(axis=1)
+        of_seeds = {"gain": gains_S / own_A.sum(), "log_likelihood_gain": gains_S / without_SA.sum(axis=1)}
+        over_articles = ratios(without_A - with_A, {"gain": own_A, "log_likelihood_gain": without_A})
+        gains = {name: with_seeds(gain, of_seeds[name]) for name, gain in over_articles.items()}
         effect[name] = {
             "share": None if name == BINS[END] else ratios(own_A, {"share": tokens_A})["share"].to_dict(),
             "tokens": int(own_A.sum()),
@@ -132,21 +138,32 @@ def shares_of_types(
     return shares
 
 
-def effect_between(with_contexts: Evaluation, without: Evaluation) -> dict[str, Any]:
-    """:func:`cache_effect` of two evaluations sentence by sentence: of a CUE model with contexts, and of any model without.
+def effect_between(with_contexts: Sequence[Evaluation], without: Sequence[Evaluation] | None = None) -> dict[str, Any]:
+    """:func:`cache_effect` of evaluations sentence by sentence: of a CUE model with contexts, and of any model without.
+
+    Args:
+        with_contexts: one evaluation for each seed.
+        without: the same of the other model; None for the CUE model's own sentence encoder.
 
     Raises:
         DataError: they are not of that kind, or not of the same sentences.
     """
-    table, other = with_contexts.tokens(), without.tokens()
-    if "bin" not in table.column_names:
-        raise DataError(f"{with_contexts.path} has no contexts; give the evaluation of a CUE model with its contexts")
     keys = ("document", "sentence", "position")
-    if "sentence" not in other.column_names or table.select(keys) != other.select(keys):
-        raise DataError(
-            f"{with_contexts.path} and {without.path} are not of the same sentences; measure both with contextwise "
-            "sentences on one corpus"
-        )
+    tables = [evaluation.tokens() for evaluation in with_contexts]
+    others = tables if without is None else [evaluation.tokens() for evaluation in without]
+    table, first = tables[0], with_contexts[0].path
+    for evaluation, own in zip(with_contexts, tables, strict=True):
+        if "bin" not in own.column_names:
+            raise DataError(f"{evaluation.path} has no contexts; give the evaluation of a CUE model with its contexts")
+    for evaluation, own in zip((*with_contexts, *(without or [])), (*tables, *others), strict=False):
+        if "sentence" not in own.column_names or table.select(keys) != own.select(keys):
+            raise DataError(
+                f"{first} and {evaluation.path} are not of the same sentences; measure both with contextwise sentences on "
+                "one corpus"
+            )
     bins_N = np.array([BINS.index(name) for name in table["bin"].to_pylist()], dtype=np.int8)
-    nats = table["nats"].to_numpy(), other["nats"].to_numpy()
+    column = "sentence_encoder_nats" if without is None else "nats"
+    nats = (
+        np.stack([own[name].to_numpy() for own in of_seeds]) for of_seeds, name in ((tables, "nats"), (others, column))
+    )
     return cache_effect(bins_N, table["document"].to_numpy(), *nats)

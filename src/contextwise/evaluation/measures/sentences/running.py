@@ -109,7 +109,7 @@ def score_sentences(
         bins, occurs_KN = cache_effect.bins_of(TokenText(tokenizer), sentences.rows, sets, len(types))
         columns["bin"] = pa.DictionaryArray.from_arrays(pa.array(bins), pa.array(cache_effect.BINS))
         about["cache_effect"] = {
-            "bins": cache_effect.cache_effect(bins, articles_N, scores.nats, alone),
+            "bins": cache_effect.cache_effect(bins, articles_N, scores.nats[None], alone[None]),
             "types": cache_effect.shares_of_types(occurs_KN, bins, articles_N, types),
         }
     documents = _documents(corpus, sentences, scores.nats)
