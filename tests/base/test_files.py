@@ -116,6 +116,23 @@ def test_a_path_that_is_held_is_refused(tmp_path, inside):
     assert not list(tmp_path.rglob(".*"))
 
 
+def test_a_lock_of_another_user_is_seen(tmp_path, monkeypatch):
+    """It cannot be opened for writing."""
+    opened = Path.open
+
+    def refused(path, mode="r", *args, **kwargs):
+        if mode == "r+b":
+            raise PermissionError(errno.EACCES, "no", str(path))
+        return opened(path, mode, *args, **kwargs)
+
+    with exclusive(tmp_path / "run", "the run"):
+        monkeypatch.setattr(Path, "open", refused)
+        assert is_held(tmp_path / "run")
+        monkeypatch.undo()
+    monkeypatch.setattr(Path, "open", refused)
+    assert not is_held(tmp_path / "run")
+
+
 def test_a_partial_folder_that_vanished_is_not_created_again(tmp_path):
     with (
         pytest.raises(DataError, match="cannot be written to .*No such file"),

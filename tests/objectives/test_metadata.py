@@ -9,6 +9,7 @@ import torch
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DataError
+from contextwise.comparison.comparison import compare
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.loss import Loss
@@ -121,12 +122,16 @@ def test_other_metadata_of_the_same_text_is_another_question(path, tmp_path):
     prepared(tmp_path, [row | {"who": "Eve"} for row in ROWS], overwrite=True)
     after = Corpus.open(mine, split="validation")
     assert after.fingerprint == before.fingerprint
-    new = measure(run.path, Loss(metadata=["who"]), after)
+    copied = shutil.copytree(run.path / "model", tmp_path / "copied")
+    new, other = (measure(path, Loss(metadata=["who"]), after) for path in (run.path, copied))
     shown = " ".join(Loss.table(new.summary).renderables[0].plain.split())
     assert f"windows of {new.summary['windows']['text']}, stride" in shown and "document's metadata (who)" in shown
     assert new.summary["windows"]["text"] < 48
     assert new.path != old.path and new.summary["loss"] != old.summary["loss"]
     assert measure(run.path, Loss(), after).path == plain.path
+    assert new.summary["question"] != old.summary["question"]  # so that compare does not pair them by itself
+    notes = compare([str(old.path), str(other.path)]).notes
+    assert any("different settings (the metadata have changed in between)" in note for note in notes)
     with pytest.raises(DataError, match=r"is finished, but data.metadata is not what it was trained on"):
         train(recipe(mine, run.path, steps=2))
 

@@ -9,7 +9,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForC
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM, load_model
-from contextwise.models.rope import extend_positions, rotary_modules
+from contextwise.models.rope import extend_config, extend_positions, rotary_modules
 from contextwise.training import Recipe, train
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import starting_model
@@ -91,12 +91,31 @@ def test_a_model_that_grows_twice_is_extended_from_its_first_length(rope, source
     config = TrainingInputs.open(second).config
     parameters = config.backbone_config.rope_parameters
     assert (parameters["rope_type"], parameters["factor"]) == (rope, LONG / SHORT)
-    with pytest.raises(ConfigError, match=f"are extended already .rope_type '{rope}' .* set model.rope to {rope}"):
+    with pytest.raises(ConfigError, match=f"are extended already .rope_type '{rope}' .* set model.rope to {rope}, base or none"):
         TrainingInputs.open(recipe(corpus_folder, first.path, tmp_path / "x", rope="dynamic"))
     with pytest.raises(
         ConfigError, match="model.rope is .* but data.context is 32 and .* was trained with 32; remove it"
     ):
         TrainingInputs.open(recipe(corpus_folder, first.path, tmp_path / "x", 32, rope=rope))
+
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_theta": 5e5}
+
+
+def test_frequencies_of_another_kind_are_kept_or_get_another_base():
+    """As Llama 3 has them; and YaRN with a factor and an attention factor of its own."""
+    original = {"original_max_position_embeddings": SHORT // 2}
+    for rope, base in (("none", None), ("base", 1e6)):
+        config = LlamaConfig(**SHAPE, rope_parameters=LLAMA3 | original)
+        extend_config(config, LONG, rope, None, base, SHORT, "m")
+        expected = LLAMA3 | original | ({"rope_theta": base} if base else {})
+        assert config.rope_parameters == expected and config.max_position_embeddings == LONG
+    with pytest.raises(ConfigError, match="rope_type 'llama3' .* set model.rope to base or none, or start"):
+        extend_config(LlamaConfig(**SHAPE, rope_parameters=LLAMA3 | original), LONG, "yarn", None, None, SHORT, "m")
+    yarn = {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.1, "rope_theta": 1e4, **original}
+    config = LlamaConfig(**SHAPE, rope_parameters=yarn)
+    extend_config(config, 3 * SHORT, "yarn", None, None, SHORT, "m")
+    assert config.rope_parameters == {"rope_type": "yarn", "factor": 12.0, "rope_theta": 1e4, **original}
 
 
 def test_what_cannot_grow_is_refused(sources, corpus_folder, tmp_path):

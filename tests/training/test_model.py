@@ -74,6 +74,9 @@ def test_training_starts_at_the_loss_of_the_pretrained_model(backbone, corpus_fo
 
 def test_a_run_knows_the_weights_that_it_started_from(backbone, corpus_folder, tmp_path):
     start = shutil.copytree(backbone, tmp_path / "start")
+    values = values_from(start, corpus_folder, start / "run")
+    train(Recipe.model_validate(values))
+    train(Recipe.model_validate(values))  # it is finished, and its own weights are none of those
     values = values_from(start, corpus_folder, tmp_path / "run")
     train(Recipe.model_validate(values))
     shutil.rmtree(start)

@@ -249,7 +249,11 @@ def is_held(path: Path, *, inside: bool = False) -> bool:
     """Whether a process holds ``path`` with :func:`exclusive`. The check acquires the lock for a moment."""
     file = _lock_file(path, inside)
     try:
-        with file.open("r+b") as opened:  # NFS locks only what is opened for writing
+        try:
+            opened = file.open("r+b")  # NFS locks only what is opened for writing
+        except OSError:  # another user's lock, or a file system that is read only
+            opened = file.open("rb")
+        with opened:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

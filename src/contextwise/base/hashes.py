@@ -28,8 +28,12 @@ def content_key(**content: Any) -> str:
 
 
 def weights_digest(folder: Path) -> str:
-    """SHA-256, hexadecimal, of the weights and configurations of a model's folder and the folders in it."""
-    files = [file for name in ("*.safetensors", "*.bin", "config.json") for file in folder.rglob(name)]
+    """SHA-256, hexadecimal, of the weights and configurations of a model's folder.
+
+    Of the folders in it those of a sentence-transformers model's modules count (``1_Pooling``), not runs that are stored there.
+    """
+    names = [f"{part}{name}" for part in ("", "[0-9]_*/") for name in ("*.safetensors", "*.bin", "config.json")]
+    files = [file for name in names for file in folder.glob(name)]
     return content_key(**{file.relative_to(folder).as_posix(): sha256_file(file) for file in files})
 
 

@@ -137,7 +137,8 @@ def _given_settings(result: Evaluation) -> str:
 
 def _resolved_settings(result: Evaluation) -> str:
     corpus, settings = result.summary["corpus"], result.summary["settings"]
-    return content_key(measure=result.measure, data=[corpus["fingerprint"], corpus["split"]], settings=settings)
+    data = [corpus["fingerprint"], corpus["split"], corpus.get("metadata")]
+    return content_key(measure=result.measure, data=data, settings=settings)
 
 
 def _no_choice(

@@ -138,11 +138,12 @@ def extend_config(
 
     The result is a stock configuration. ``linear`` and ``yarn`` are types of transformers; ``dynamic`` is the base of dynamic
     NTK at ``context`` tokens, for all lengths, since all windows of a training have that length; ``base`` is another base
-    (``rope_theta``); ``none`` keeps the frequencies. A model that was extended before is extended from its first length.
+    (``rope_theta``); ``none`` keeps the frequencies. A model that was extended before keeps its method, and its factor grows as
+    the context does.
 
     Args:
         config: of the model, or of ContextLM, whose predictor takes the frequencies of its backbone.
-        factor: of ``linear``, ``dynamic`` and ``yarn``; by default ``context`` over the first length.
+        factor: of ``linear``, ``dynamic`` and ``yarn``; by default ``context / trained``, times the factor that it has already.
         trained: the context that the model was trained with.
         source: its name in errors.
 
@@ -160,22 +161,24 @@ def extend_config(
         )
     parameters = every.get("full_attention", every)  # as for inference
     kind = parameters.get("rope_type", "default")
-    if kind not in ("default", rope):
+    if kind not in ("default", rope) and rope not in ("none", "base"):
+        same = f"{kind}, " if kind in ("linear", "yarn") else ""
         raise ConfigError(
             f"the positions of {source} are extended already (rope_type {kind!r} in its configuration); set model.rope to "
-            f"{kind}, or start from the model before it"
+            f"{same}base or none, or start from the model before it"
         )
-    first = parameters.get("original_max_position_embeddings") or round(trained / parameters.get("factor", 1.0))
-    stretch = context / first if factor is None else factor
+    stretch = parameters.get("factor", 1.0) * context / trained if factor is None else factor
     if rope in ("linear", "yarn"):
         parameters |= {"rope_type": rope, "factor": stretch}
-        parameters |= {"original_max_position_embeddings": first} if rope == "yarn" else {}
+        if rope == "yarn":
+            parameters.setdefault("original_max_position_embeddings", trained)
+            parameters.pop("attention_factor", None)  # that of the factor before
     elif rope == "dynamic":
         head = getattr(backbone, "head_dim", None) or backbone.hidden_size // backbone.num_attention_heads
         channels = int(head * parameters.get("partial_rotary_factor", 1.0))
         if channels < 4:
             raise ConfigError(ONE_FREQUENCY)
-        raised = (stretch * context / first - (stretch - 1)) ** (channels / (channels - 2))
+        raised = (stretch * context / trained - (stretch - 1)) ** (channels / (channels - 2))
         parameters["rope_theta"] *= raised
     elif rope == "base":
         parameters["rope_theta"] = base

@@ -5,6 +5,7 @@ of old examples in the training reduces this (objectives, Exercise 6.2.4: 5 to 1
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ class TrainingInputs:
         held_out: the corpora of the validation examples, by the name of the loss.
         curve: windows of the context curve, or None.
         sentences: sentences and CUE model of the objective ``sentence``, or None.
-        further_fingerprints: content hashes of what the run reads beside tokens, by setting.
+        recipe: of the run; None for a synthetic task.
     """
 
     corpus: Corpus | Samples
@@ -65,7 +66,7 @@ class TrainingInputs:
     held_out: dict[str, Corpus] = field(default_factory=dict)
     curve: LastTenthWindows | None = None
     sentences: SentenceInputs | None = None
-    further_fingerprints: dict[str, str] = field(default_factory=dict)
+    recipe: Recipe | None = None
 
     @classmethod
     def open(cls, recipe: Recipe) -> "TrainingInputs":
@@ -114,7 +115,7 @@ class TrainingInputs:
             exported.chat_template = CHAT_TEMPLATE  # the training format, for serve and apply_chat_template
         curve = _curve_windows(recipe, data)
         read = corpus, config, exported, stream, validation
-        return cls(*read, added, replayed, held_out, curve, sentences, _further_fingerprints(recipe, corpus))
+        return cls(*read, added, replayed, held_out, curve, sentences, recipe)
 
     @classmethod
     def _synthetic(cls, recipe: Recipe, data: SyntheticData) -> "TrainingInputs":
@@ -141,11 +142,23 @@ class TrainingInputs:
         replayed = {} if self.replayed is None else {"replay": self.replayed}
         return {"train": self.corpus, **replayed, **self.held_out}
 
-    @property
+    @cached_property
     def fingerprints(self) -> dict[str, str]:
-        """Content hashes of what the run is made from: of all corpora by role, of the metadata, of the starting models."""
-        corpora = {name: corpus.fingerprint for name, corpus in self.corpora.items()}
-        return corpora | self.further_fingerprints
+        """Content hashes of what the run is made from: of all corpora by role, of the metadata, of the starting models.
+
+        A starting model on the Hub has none.
+        """
+        result = {name: corpus.fingerprint for name, corpus in self.corpora.items()}
+        if self.recipe is None:
+            return result
+        for name in ("metadata", "contexts"):
+            if columns := getattr(getattr(self.recipe.data, name), "columns", []):
+                result[f"data.{name}"] = texts_digest(self.corpus, columns)
+        for name, source in self.recipe.model.starts.items():
+            folder = Path(model_folder(source))
+            if folder.is_dir():
+                result[name] = weights_digest(folder)
+        return result
 
     def changed_since(self, fingerprints: dict[str, str]) -> str | None:
         """Name the first source whose content hash is not the earlier one; None if nothing changed, new ones aside."""
@@ -163,19 +176,6 @@ class TrainingInputs:
             return max(1, round(float(self.stream.lengths.mean()))), 0
         first: dict[str, Any] = self.stream[0]
         return len(first["input_ids"]), len(first["labels"]) if self.config.is_encoder_decoder else 0
-
-
-def _further_fingerprints(recipe: Recipe, corpus: Corpus) -> dict[str, str]:
-    """Content hashes of the metadata that is read, and of the models that the run starts from; a name on the Hub has none."""
-    result = {}
-    for name in ("metadata", "contexts"):
-        if columns := getattr(getattr(recipe.data, name), "columns", []):
-            result[f"data.{name}"] = texts_digest(corpus, columns)
-    for name, source in recipe.model.starts.items():
-        folder = Path(model_folder(source))
-        if folder.is_dir():
-            result[name] = weights_digest(folder)
-    return result
 
 
 def _with_metadata(

@@ -157,14 +157,13 @@ def measure(
     label = settings.label(corpus)
     # The question does not depend on the model: results with the same question can be compared.
     data = None if corpus is None else [corpus.fingerprint, corpus.split]
-    common = {"measure": settings.name, "version": settings.version, "data": data}
+    common: dict[str, Any] = {"measure": settings.name, "version": settings.version, "data": data}
+    if corpus is not None and settings.metadata_columns:
+        common["metadata"] = texts_digest(corpus, settings.metadata_columns)
     question = content_key(**common, settings=requested)
     resolved = content_key(**common, settings=settings.identity())
     number_format = "saved" if subject.dtype is None else str(subject.dtype)
-    texts = {}
-    if corpus is not None and settings.metadata_columns:
-        texts["metadata"] = texts_digest(corpus, settings.metadata_columns)
-    key = content_key(question=resolved, subject=subject.digest, dtype=number_format, **texts)
+    key = content_key(question=resolved, subject=subject.digest, dtype=number_format)
     path = Path(out) if out else subject.home / "-".join(filter(None, (settings.name, label, key[:8])))
     content = {"measure": settings.name, "settings": settings.identity()}
     with Work.opened(path, key, content, overwrite) as work:
@@ -179,7 +178,7 @@ def measure(
             outcome = _run(settings, subject, corpus, work)
             subject.check_unchanged()
             header = {"measure": settings.name, "key": key, "question": question, "label": label}
-            about = header | _about(subject, corpus)
+            about = header | _about(subject, corpus, common.get("metadata"))
         finally:
             if settings.changes_model:
                 subject.forget_model()
@@ -202,8 +201,8 @@ def _run(settings: Measure, subject: Subject, corpus: "Corpus | None", work: Wor
         raise Interrupted(f"{str(error).split(';')[0]}; {end}") from None
 
 
-def _about(subject: Subject, corpus: "Corpus | None") -> dict[str, Any]:
-    """The part of ``summary.json`` about model, data, intervals and machine."""
+def _about(subject: Subject, corpus: "Corpus | None", metadata: str | None) -> dict[str, Any]:
+    """The part of ``summary.json`` about model, data, the metadata's hash if it was read, intervals and machine."""
     from contextwise.base.machine import describe_environment
     from contextwise.models.tokenizers import corpus_tokenizer_hash
 
@@ -214,6 +213,7 @@ def _about(subject: Subject, corpus: "Corpus | None") -> dict[str, Any]:
             "fingerprint": corpus.fingerprint,
             "split": corpus.split,
             "tokenizer_hash": corpus_tokenizer_hash(corpus.path),
+            **({} if metadata is None else {"metadata": metadata}),
         }
     return about | {"confidence": CONFIDENCE, "environment": describe_environment()}
 
