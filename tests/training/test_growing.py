@@ -91,7 +91,9 @@ def test_a_model_that_grows_twice_is_extended_from_its_first_length(rope, source
     config = TrainingInputs.open(second).config
     parameters = config.backbone_config.rope_parameters
     assert (parameters["rope_type"], parameters["factor"]) == (rope, LONG / SHORT)
-    with pytest.raises(ConfigError, match=f"are extended already .rope_type '{rope}' .* set model.rope to {rope}, base or none"):
+    with pytest.raises(
+        ConfigError, match=f"are extended already .rope_type '{rope}' .* set model.rope to {rope}, base or none"
+    ):
         TrainingInputs.open(recipe(corpus_folder, first.path, tmp_path / "x", rope="dynamic"))
     with pytest.raises(
         ConfigError, match="model.rope is .* but data.context is 32 and .* was trained with 32; remove it"
