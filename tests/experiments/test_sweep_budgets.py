@@ -9,10 +9,11 @@ from torch import equal
 from contextwise.analysis.scaling.observations import read_observations
 from contextwise.analysis.sweep_points import sweep_points
 from contextwise.base.config import validate
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, DivergedError, TrainingError
 from contextwise.experiments.scheduling import LiveTable, schedule
 from contextwise.experiments.sweep import Sweep, SweepRecipe
 from contextwise.training import load_recipe, train
+from contextwise.training.trainer import PretrainingTrainer
 from sweeping import InProcess, sweep_values, timeless
 
 STEPS = {"data.context": [16, 32], "training.steps": [6, 12]}
@@ -77,6 +78,74 @@ def test_every_budget_is_a_finished_run_that_shares_its_beginning(decaying, tmp_
     # A branch that has not finished is no point.
     sweep.run_folder(sweep.plan[0].id).summary_file.unlink()
     assert [(point.context, point.step) for point in sweep_points(sweep.path)] == [(16, 12), (32, 6), (32, 12)]
+
+
+SHORT_AND_LONG = {"data.context": [16], "training.steps": [6, 12]}
+
+
+def diverging(monkeypatch, steps, at):
+    """Make runs of ``steps`` steps diverge at the step ``at``."""
+    check = PretrainingTrainer.check_step
+
+    def checked(trainer):
+        if trainer.recipe.total_steps == steps and trainer.state.global_step + 1 == at:
+            raise DivergedError(f"the loss is nan at step {at}")
+        check(trainer)
+
+    monkeypatch.setattr(PretrainingTrainer, "check_step", checked)
+
+
+@pytest.mark.parametrize(("at", "short_state"), [(9, "finished"), (2, "missing")])
+def test_a_trunk_that_diverges_keeps_only_later_branches_from_starting(decaying, monkeypatch, at, short_state):
+    diverging(monkeypatch, 12, at)
+    with pytest.raises(TrainingError, match="1 of 2 runs failed") as error:
+        finished(decaying(SHORT_AND_LONG, keep_checkpoints=1), monkeypatch)
+    assert ("1 other cannot start without them" in str(error.value)) == (short_state == "missing")
+    assert "again to retry" not in str(error.value)  # it would diverge again
+    states = Sweep.planned(decaying(SHORT_AND_LONG, keep_checkpoints=1)).states()
+    assert [state.state for state in states] == [short_state, "failed"]
+
+
+def test_a_branch_is_trained_beside_its_trunk(decaying, tmp_path, monkeypatch):
+    """The trunk is being trained at step 9 until the branch, which begins at step 3, has finished."""
+
+    class Beside(InProcess):
+        polls = 0
+
+        @property
+        def busy(self):
+            return self.polls > 0 or super().busy
+
+        def start(self, run):
+            started = super().start(run)
+            if run.steps == 12 and not self.polls:
+                self.trunk, self.polls = self.ended.pop()[0], 1
+            return started
+
+        def poll(self):
+            ended = super().poll()
+            self.polls += bool(self.polls)
+            if any(run.steps == 6 for run, _ in ended) or self.polls > 4:
+                monkeypatch.undo()
+                super().start(self.trunk)
+                self.polls = 0
+            return ended
+
+    diverging(monkeypatch, 12, 9)
+    sweep = Sweep.planned(decaying(SHORT_AND_LONG))
+    sweep.write()
+    executor = Beside(sweep)
+    with LiveTable(sweep) as table:
+        schedule(sweep, executor, 0, table)
+    short, long = (run.id for run in sweep.plan)
+    assert executor.started == [long, short, long] and sweep.count()["finished"] == 2
+    recipe = next(run for run in sweep.runs if run.id == short).recipe()
+    alone = train(load_recipe(recipe, {"training.trunk": None}, tmp_path / "alone"))
+    folder = sweep.run_folder(short)
+    a, b = (load_file(each.path / "model/model.safetensors") for each in (alone, folder))
+    assert all(equal(a[name], b[name]) for name in a)
+    for kind in ("curve", "validation"):
+        assert timeless(alone.metrics(kind)) == timeless(folder.metrics(kind))
 
 
 def test_all_cells_have_the_same_flops_to_half_a_step(decaying):

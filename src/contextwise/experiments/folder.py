@@ -5,6 +5,7 @@
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Container
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -92,6 +93,10 @@ class RunSetFolder(ABC):
     def parents(self, run: str) -> tuple[str, ...]:
         """Ids of the runs that a run is made from."""
         return ()
+
+    def may_start(self, run: str, unfinished: Container[str]) -> bool:
+        """Whether the runs that a run is made from are no longer needed, or have what it begins from."""
+        return not any(parent in unfinished for parent in self.parents(run))
 
     def recipe_file(self, run: str) -> Path:
         return self.path / "recipes" / f"{run}.yaml"

@@ -25,7 +25,7 @@ import copy
 import itertools
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -202,8 +202,23 @@ class RunSet(RunSetFolder):
         return [run.folder for run in self.trained]
 
     def parents(self, run: str) -> tuple[str, ...]:
-        parents = {candidate.id: candidate.parents for candidate in self.runs}.get(run, ())
-        return tuple(parent.id for parent in parents if parent.values is not None)
+        return tuple(self._beginnings.get(run, ()))
+
+    def may_start(self, run: str, unfinished: Container[str]) -> bool:
+        """Whether all parents of a run have finished; of its trunk, the checkpoint where it begins is enough."""
+        beginnings = self._beginnings.get(run, {}).items()
+        return all(parent not in unfinished or (path is not None and path.exists()) for parent, path in beginnings)
+
+    @cached_property
+    def _beginnings(self) -> dict[str, dict[str, Path | None]]:
+        """Run -> each of its parents, with the checkpoint that it begins from if the parent is its trunk."""
+        beginnings: dict[str, dict[str, Path | None]] = {}
+        for run in self.trained:
+            trained = [parent.id for parent in run.parents if parent.values is not None]
+            path = run.planned_recipe().trunk_checkpoint if trained else None
+            trunk = None if path is None else path.parent.parent.name
+            beginnings[run.id] = {parent: path if parent == trunk else None for parent in trained}
+        return beginnings
 
     def of_arm(self, arm: str, point: dict[str, Any] | None = None) -> list[Run]:
         """The runs of an arm, seed by seed; all points, or those with these values of settings."""

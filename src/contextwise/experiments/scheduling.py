@@ -42,6 +42,8 @@ def train_planned(folder: RunSetFolder, settings: ExecutorSettings) -> None:
 def schedule(folder: RunSetFolder, executor: Executor, retries: int, table: "LiveTable") -> None:
     """Train all runs, the most expensive first; a run starts after the runs that it is made from.
 
+    A branch starts as soon as its trunk has the checkpoint where it begins to decay.
+
     Args:
         retries: how often a run that failed is tried again.
 
@@ -56,7 +58,7 @@ def schedule(folder: RunSetFolder, executor: Executor, retries: int, table: "Liv
     stopping = False
 
     def startable() -> list[PlannedRun]:
-        return [run for run in waiting if unfinished.isdisjoint(folder.parents(run.id))]
+        return [run for run in waiting if folder.may_start(run.id, unfinished)]
 
     try:
         while executor.busy or (startable() and not interruption.requested):
@@ -97,12 +99,17 @@ def schedule(folder: RunSetFolder, executor: Executor, retries: int, table: "Liv
             "run the same command again to resume"
         )
     if failed:
-        reasons = [state.failure.reason for state in folder.states() if state.failure]
+        failures = {state.run.id: state.failure.reason for state in folder.states() if state.failure}
+        reasons = list(failures.values())
+        diverged = sum(folder.run_folder(run).diverged for run in failures)
+        others = f"the {failed - diverged} that did not diverge" if diverged else "them"
+        blocked = total - finished - failed
         same = "" if len(set(reasons)) > 1 else f" ({reasons[0]})"
         listed = f"contextwise sweep --status {folder.path} lists them, " * (folder.path / "sweep.yaml").exists()
         raise TrainingError(
-            f"{failed} of {total} runs failed{same}; {listed}their logs are in {folder.path / 'logs'}; run the same command "
-            "again to retry them"
+            f"{failed} of {total} runs failed{same}; {listed}their logs are in {folder.path / 'logs'}"
+            + f"; {blocked} other{'s' * (blocked != 1)} cannot start without them" * bool(blocked)
+            + f"; run the same command again to retry {others}" * (diverged < failed)
         )
     if finished < total:
         raise ContextwiseError(f"{total - finished} of {total} runs of {folder.path} have not finished")

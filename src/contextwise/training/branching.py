@@ -27,8 +27,8 @@ def trunk_checkpoint(recipe: Recipe, run: RunFolder) -> Path | None:
         ConfigError: the trunk has another recipe, or other batches or learning rates before that step.
         CheckpointError: there is no trunk, or it has no checkpoint of that step.
     """
-    source = recipe.training.trunk
-    if source is None or run.finished or checkpoints.list_checkpoints(run.checkpoints):
+    source, folder = recipe.training.trunk, recipe.trunk_checkpoint
+    if source is None or folder is None or run.finished or checkpoints.list_checkpoints(run.checkpoints):
         return None
     step = recipe.decay_start()
     trunk = RunFolder.open(source)
@@ -40,7 +40,6 @@ def trunk_checkpoint(recipe: Recipe, run: RunFolder) -> Path | None:
             "differ in name, length, schedule and measurements only"
         )
     _check_same_steps(recipe, other, step)
-    folder = trunk.checkpoints / f"step-{step}"
     if not folder.exists():
         steps = [str(checkpoints.step_of(path)) for path in checkpoints.list_checkpoints(trunk.checkpoints)]
         raise CheckpointError(

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from contextwise.base.config import Name, Settings, read_yaml, validate, with_overrides
 from contextwise.base.errors import ConfigError, ContextwiseError, Problem
 from contextwise.base.recipes import recipe_path
+from contextwise.base.runs import RunFolder
 from contextwise.data.contexts import ContextSettings
 from contextwise.models.sizes import KINDS
 from contextwise.objectives import AnyObjective, Causal, Cut, Objective
@@ -236,6 +237,12 @@ class Recipe(Settings):
         """
         steps = self.full_steps if length is None else self._full_steps(length)
         return self.batch_sizes.step_at(max(0, steps - self.training.decay(steps)) * self.examples_per_step)
+
+    @property
+    def trunk_checkpoint(self) -> Path | None:
+        """The checkpoint of the trunk where this run begins to decay, whether it exists or not; None without a trunk."""
+        trunk = self.training.trunk
+        return None if trunk is None else RunFolder(trunk).checkpoints / f"step-{self.decay_start()}"
 
     @property
     def branch_steps(self) -> set[int]:
