@@ -37,6 +37,7 @@ def written(folder, name, context, law, documents, fingerprint="f", mode="runnin
 
 SHORT, LONG = (lambda t: 3.0 + 1.0 / t), (lambda t: 3.2 + 1.2 / t)
 DOCUMENTS = [(0, -0.5), (2, 0.1), (3, 0.9)]
+SIX = [*DOCUMENTS, (4, -0.2), (5, 0.3), (6, 0.4)]
 
 
 def test_the_average_ranks_them_one_way_and_the_best_context_the_other(tmp_path):
@@ -62,9 +63,9 @@ def test_the_average_ranks_them_one_way_and_the_best_context_the_other(tmp_path)
 
 
 def test_models_are_ranked_by_the_last_tenth(tmp_path):
-    short = written(tmp_path, "short", 8, SHORT, DOCUMENTS)
-    long = written(tmp_path, "long", 512, LONG, DOCUMENTS)
-    third = written(tmp_path, "third", 8, SHORT, [(number, bump + 0.3 * (-1) ** number) for number, bump in DOCUMENTS])
+    short = written(tmp_path, "short", 8, SHORT, SIX)
+    long = written(tmp_path, "long", 512, LONG, SIX)
+    third = written(tmp_path, "third", 8, SHORT, [(number, bump + 0.3 * (-1) ** number) for number, bump in SIX])
     _, b, c = curves = compare_curves(open_curves([short, long, third]))
     assert b.last_tenth_difference.value == pytest.approx(0.2 + 1.2 / 512 - 1 / 8)
     assert b.last_tenth_difference.low == pytest.approx(b.last_tenth_difference.value)
@@ -77,6 +78,16 @@ def test_models_are_ranked_by_the_last_tenth(tmp_path):
     flat = compare_curves(open_curves(truncated))
     flat[0].last_tenth = None
     assert ranking(flat) == ""
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_few_documents_rank_nothing(tmp_path, count):
+    """The models differ alike in each document, so that the interval of three excludes zero; one document has none."""
+    short = written(tmp_path, "short", 8, SHORT, DOCUMENTS[:count])
+    long = written(tmp_path, "long", 512, LONG, DOCUMENTS[:count])
+    words = ranking(compare_curves(open_curves([short, long])))
+    why = " (3 documents allow no verdict, which takes 6 or more)" if count == 3 else ""
+    assert "higher" not in words and words.endswith(f"to the one before, no significant difference{why}.")
 
 
 def test_the_interval_of_the_best_context_draws_the_lowest_bin_again(tmp_path):

@@ -62,7 +62,8 @@ class Estimate:
         """Why the documents are too few for any verdict, as a clause; empty if there are enough."""
         if self.documents is None or self.documents >= FEWEST_DOCUMENTS:
             return ""
-        return f"{self.documents} documents allow no verdict, which takes {FEWEST_DOCUMENTS} or more"
+        allow = "1 document allows" if self.documents == 1 else f"{self.documents} documents allow"
+        return f"{allow} no verdict, which takes {FEWEST_DOCUMENTS} or more"
 
     @property
     def basis(self) -> str:

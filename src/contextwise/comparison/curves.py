@@ -162,9 +162,9 @@ def ranking(curves: list[ComparedCurve]) -> str:
     for before, curve in itertools.pairwise(ordered):
         difference = curve.tail_minus(before)
         assert difference is not None
-        noise = difference.low is not None and difference.low <= 0
-        how = "no significant difference" if noise else "higher"
-        words.append(f"{Path(curve.name).name}: {difference:+.4f} to the one before, {how}")
+        how = "higher" if difference.decided else "no significant difference"
+        why = f" ({difference.too_few})" if difference.too_few else ""
+        words.append(f"{Path(curve.name).name}: {difference:+.4f} to the one before, {how}{why}")
     return "; ".join(words) + "."
 
 
