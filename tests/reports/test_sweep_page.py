@@ -9,14 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 from sweep_pages import rows, write_curve
 from test_page import HOSTILE, Page
 
 from contextwise.analysis.scaling import read_observations
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
-from contextwise.reports.sweep import write_sweep_page
+from contextwise.reports.sweep import runs_table, write_sweep_page
 from contextwise.reports.sweep_data import CurveLine, SweepData, per_byte_where_needed
 from contextwise.reports.sweep_figures import budget_words
+from small import write_rows
 from synthetic_sweep import write_sweep
 
 
@@ -98,6 +100,20 @@ def test_an_unfinished_sweep_says_what_is_missing(tmp_path: Path) -> None:
     landscapes = {one["unit"]: one for one in data_of(tmp_path / "page.html")["landscapes"]}
     said = " ".join(landscapes["tokens"]["sentences"][-1])
     assert "Not measured at this budget, and not drawn: pico with 512; nano with 1,024." in said
+
+
+def test_intervals_of_the_runs_are_those_of_documents_of_unequal_size(tmp_path: Path) -> None:
+    """One document with 5 of 10 targets: by hand, the leave-one-out ratios, and (Σ n)² / Σ n² - 1 degrees of freedom."""
+    sweep = write_sweep(tmp_path / "sweep", sizes=("pico",), contexts=(64,), measurements=1)
+    file = sweep.run_folder("pico-c64-s0").metrics_file
+    (row,) = sweep.run_folder("pico-c64-s0").metrics("curve")
+    nats, targets = np.array([15.0, 4.0, 3.5, 2.5, 3.0, 2.0]), np.array([5, 1, 1, 1, 1, 1])
+    about = {"document_nats": nats.tolist(), "document_targets": targets.tolist(), "best_context_loss": 3.0}
+    write_rows(file, [row | about])
+    left_out = (30 - nats) / (10 - targets)
+    half = stats.t.ppf(0.975, 100 / 30 - 1) * math.sqrt(5 / 6 * np.square(left_out - 3.0).sum())
+    (cells,) = (row.cells for row in runs_table(SweepData(sweep.path)).rows)
+    assert cells[4].value == 3.0 and cells[4].limits == pytest.approx((3 - half, 3 + half))
 
 
 def test_measurements_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:

@@ -4,11 +4,16 @@ Sweep pages draw these points and the planner fits them. A point is the end of a
 decayed, or, at a constant rate, of a smaller run that each measurement along the way stands for (context scaling, Section 3).
 """
 
+import math
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from contextwise.base.errors import DataError
+from contextwise.base.estimates import Estimate
+from contextwise.base.intervals import NORMAL, plus_minus, ratios
 from contextwise.base.runs import RunFolder
 from contextwise.experiments.grid import size_name
 from contextwise.experiments.sweep import Sweep
@@ -46,6 +51,14 @@ class SweepPoint:
     def cell(self) -> tuple[str, int, int]:
         """Size, context and seed: its points differ in what was spent."""
         return self.size, self.context, self.seed
+
+    @property
+    def estimate(self) -> Estimate:
+        """The loss with its 95% interval over held-out documents; without one where there is one document."""
+        if self.document_targets:
+            return ratios(np.array(self.document_nats), {"loss": np.array(self.document_targets)})["loss"]
+        half = math.nan if self.standard_error is None else NORMAL * self.standard_error
+        return plus_minus(self.loss, half, method="normal")
 
 
 COLUMNS = [column.name for column in fields(SweepPoint) if not column.name.startswith("document_")]

@@ -11,9 +11,8 @@ import numpy as np
 
 from contextwise.analysis.optimum import CELL_COLUMNS, Landscape
 from contextwise.analysis.sweep_points import COLUMNS
-from contextwise.base.estimates import NOT_KNOWN, count
-from contextwise.base.intervals import NORMAL, student_t
-from contextwise.base.tables import Cell, Row, Table, csv_text
+from contextwise.base.estimates import count
+from contextwise.base.tables import Cell, Column, Row, Table, csv_text
 from contextwise.data.document_lengths import in_tokens, token_count
 from contextwise.reports import page
 from contextwise.reports.page import Markup, Page, Part, Plot, Section, figure
@@ -243,23 +242,20 @@ def runs_table(data: SweepData) -> Table:
     last = {point.run: point for point in data.points}
     rows = []
     for state in data.states:
-        run, point, loss, error = state.run, last.get(state.run.id), NOT_KNOWN, ""
-        if point is not None:
-            loss, documents = f"{point.loss:.4f}", len(point.document_nats)
-            width = student_t(documents - 1) if documents > 1 else NORMAL
-            error = "" if point.standard_error is None else f"± {width * point.standard_error:.4f}"
+        run, point = state.run, last.get(state.run.id)
         size, context = (
             (run.size, f"{count(run.parameters)} parameters"),
             (in_tokens(run.context), f"seed {run.seed}"),
         )
         trained = (count(point.tokens if point else 0), f"of {count(run.tokens)}")
-        cells = [size, context, state.state, trained, (loss, error), run.id]
+        cells = [size, context, state.state, trained, point and point.estimate, run.id]
         rows.append(Row(cells, list(data.sizes).index(run.size)))
     title = (
         "Best-context loss at the last measurement of each run: the mean over the last tenth of its training context, nats per "
         "token, with its 95% interval over documents."
     )
-    return Table(title, ["size", "context", "state", "trained on, tokens", "loss", "run"], rows)
+    loss = Column("loss", "estimate", ".4f", interval="below")
+    return Table(title, ["size", "context", "state", "trained on, tokens", loss, "run"], rows)
 
 
 def sweep_tables(data: SweepData) -> dict[str, str]:
