@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,7 +24,8 @@ from contextwise.analysis.optimum import (
     window_reach,
 )
 from contextwise.analysis.sweep_points import SweepPoint
-from contextwise.base.intervals import estimate, plus_minus
+from contextwise.base.intervals import estimate, mean_estimate, plus_minus
+from contextwise.data.windows import LastTenthWindows, last_tenth_length
 from synthetic_sweep import CONTEXTS, SIZES, flops, law
 
 
@@ -147,6 +149,42 @@ def test_the_spread_between_seeds_is_that_of_all_contexts() -> None:
         paired = nats[(context // 64).bit_length() - 1].mean(0) - nats[best].mean(0)
         documents = estimate([paired[None]], targets)
         assert difference.high - difference.value == pytest.approx(np.hypot(documents.high - documents.value, seeds))
+
+
+def of_last_tenths(ids: range = range(40)) -> tuple[list[SweepPoint], np.ndarray]:
+    """Points of contexts 64 to 512 in blocks of 512, whose last tenths have 48, 48, 50 and 51 targets; means (contexts, 40).
+
+    The documents differ by much (0.5), the differences between two contexts in a document by little (0.01).
+    """
+    corpus = SimpleNamespace(lengths=np.full(40, 600), end_of_text=0, path="memory", split="validation")
+    draw = np.random.default_rng(0)
+    means = 3 + draw.normal(0, 0.5, 40) + draw.normal(0, 0.01, (4, 40)) + np.array([[0.1], [0.0], [0.05], [0.2]])
+    points = []
+    for i, context in enumerate((64, 128, 256, 512)):
+        windows = LastTenthWindows(corpus, context, 512, tokens=10**9)
+        targets = np.bincount(windows.documents) * last_tenth_length(context)
+        known = {"document_nats": tuple(targets * means[i]), "document_targets": tuple(targets.tolist())}
+        known["document_ids"] = tuple(ids) if context == 256 else tuple(range(40))
+        points.append(point(context, loss=float(np.average(means[i], weights=targets)), **known))
+    return points, means
+
+
+def test_documents_are_paired_though_last_tenths_have_other_lengths() -> None:
+    points, means = of_last_tenths()
+    assert [each.document_targets[0] for each in points] == [48, 48, 50, 51]
+    optimum = size_optima(cells(tracks(points, "tokens"), 1000), PLANNED)["pico"]
+    for context, index in ((64, 0), (256, 2), (512, 3)):
+        found, wanted = optimum.differences[context], mean_estimate(means[index] - means[1])
+        assert (found.value, *found.limits) == pytest.approx((wanted.value, *wanted.limits))
+    assert optimum.cell.context == 128 and optimum.within_noise == () and optimum.differences[256].low > 0.04
+
+
+def test_other_documents_are_not_paired() -> None:
+    points, _ = of_last_tenths(range(1, 41))
+    optimum = size_optima(cells(tracks(points, "tokens"), 1000), PLANNED)["pico"]
+    errors = 1.959964 * np.hypot(0.01, 0.01)  # those of the points
+    found = optimum.differences[256]
+    assert found.limits == pytest.approx((found.value - errors, found.value + errors))
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_the_curve_is_the_mean_loss_at_each_number_of_visible_tokens(run, books)
     assert row["best_context_loss"] == pytest.approx(ends.mean(), abs=1e-4)
     assert row["targets"] == ends.size
     documents = np.unique(windows.documents)
-    assert row["documents"] == len(documents) > 1
+    assert row["documents"] == len(documents) > 1 and row["document_ids"] == documents.tolist()
     # The error of a ratio: documents drawn again and again.
     draw = np.random.default_rng(0)
     sums = np.array([ends[windows.documents == d].sum() for d in documents])

@@ -7,9 +7,9 @@
 3. The *optimum* of a size is its cell of the lowest loss; the overall optimum is the lowest of all (context scaling,
    Section 3). It is *decided* only if it was compared with its neighbours: runs of equal length end at different FLOPs, and at
    the largest budgets only the most expensive runs are left, with nothing to compare them to.
-4. Every interval is of 95%: over held-out documents, and over seeds where there are several. All runs have the same targets, so
-   that differences between contexts are paired by document and by seed. The spread between seeds is that of all contexts of a
-   size together: two seeds of one context say little about it.
+4. Every interval is of 95%: over held-out documents, and over seeds where there are several. All runs have the same documents
+   (and about as many targets in each), so that differences between contexts are paired by document and by seed. The spread
+   between seeds is that of all contexts of a size together: two seeds of one context say little about it.
 5. The optimum varies due to noise in the loss, so lines over the budget show the most common one in a window (its
    footnote 5).
 
@@ -29,7 +29,7 @@ import numpy as np
 
 from contextwise.analysis.sweep_points import SweepPoint
 from contextwise.base.estimates import FEWEST_DOCUMENTS, Estimate, count, duration
-from contextwise.base.intervals import NORMAL, Part, leave_one_out, over_documents, plus_minus
+from contextwise.base.intervals import NORMAL, Part, plus_minus, ratio_difference, ratios
 from contextwise.data.document_lengths import in_tokens, token_count
 
 STEPS = 97
@@ -46,8 +46,8 @@ Item = TypeVar("Item", bound=Hashable)
 class Track:
     """The points of a size, context and seed: ``losses`` and ``errors`` (nats per token, (M,)) at increasing ``budgets`` (M,).
 
-    ``run`` is the longest of them. ``errors`` are NaN where they are not known. ``nats`` (M, N) are sums over documents with
-    ``targets`` (N,) each; None where they are not known.
+    ``run`` is the longest of them. ``errors`` are NaN where they are not known. ``sums`` (M, 2, N) are nats and targets of each
+    of the ``documents``; None where they are not known.
     """
 
     run: str
@@ -58,8 +58,8 @@ class Track:
     losses: np.ndarray
     errors: np.ndarray
     seed: int = 0
-    nats: np.ndarray | None = None
-    targets: np.ndarray | None = None
+    documents: tuple[int, ...] = ()
+    sums: np.ndarray | None = None
 
     def at(self, budget: float) -> "Reading | None":
         """The loss at a budget; None where the run did not measure.
@@ -78,9 +78,9 @@ class Track:
         def between(values: np.ndarray) -> Any:
             return values[first] + part * (values[min(first + 1, len(values) - 1)] - values[first])
 
-        nats = None if self.nats is None else between(self.nats)
+        sums = None if self.sums is None else between(self.sums)
         loss, error = float(between(self.losses)), float(between(self.errors))
-        return Reading(loss, error, self.seed, nats, self.targets)
+        return Reading(loss, error, self.seed, self.documents, sums)
 
 
 class Reading(NamedTuple):
@@ -88,14 +88,14 @@ class Reading(NamedTuple):
 
     Attributes:
         error: standard error over documents; NaN if it is not known.
-        nats, targets: (N,) its sum over each document, and the targets there; None if they are not known.
+        sums: (2, N) nats and targets of each of the ``documents``; None if they are not known.
     """
 
     loss: float
     error: float
     seed: int = 0
-    nats: np.ndarray | None = None
-    targets: np.ndarray | None = None
+    documents: tuple[int, ...] = ()
+    sums: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -231,10 +231,12 @@ def tracks(points: Iterable[SweepPoint], unit: str, gpus: Mapping[str, int] | No
         errors = np.array([measured[budget].standard_error for budget in budgets], dtype=float)  # None: NaN
         point = measured[budgets[-1]]
         about = point.run, point.size, point.parameters, point.context, np.array(budgets), losses, errors
-        nats, targets = None, np.array(point.document_targets)
-        if len(targets) and all(each.document_targets == point.document_targets for each in measured.values()):
-            nats = np.array([measured[budget].document_nats for budget in budgets])
-        tracks.append(Track(*about, point.seed, nats, targets if nats is not None else None))
+        documents, sums = point.document_ids or tuple(range(len(point.document_targets))), None
+        known = [(each.document_ids, each.document_targets) for each in measured.values()]
+        if documents and all(each == (point.document_ids, point.document_targets) for each in known):
+            each = (measured[budget] for budget in budgets)
+            sums = np.array([(point.document_nats, point.document_targets) for point in each], dtype=np.float64)
+        tracks.append(Track(*about, point.seed, documents, sums))
     return tracks
 
 
@@ -261,36 +263,33 @@ def cells(tracks: Sequence[Track], budget: float) -> list[Cell]:
     for (parameters, size, context), readings in sorted(measured.items(), key=lambda item: item[0]):
         loss, same = float(np.mean([reading.loss for reading in readings])), _same_documents(readings)
         half = _half_width(readings, [], between[size])
-        documents = len(readings[0].targets) if same and readings[0].targets is not None else 0
+        documents = len(readings[0].documents) if same else 0
         rows.append(Cell(size, parameters, context, loss, half, len(readings), documents, tuple(readings)))
     return rows
 
 
 def _same_documents(readings: Sequence[Reading]) -> bool:
-    """Whether the losses over documents are known, and are of the same targets."""
-    first = readings[0].targets
-    return first is not None and all(
-        reading.targets is not None and np.array_equal(reading.targets, first) for reading in readings
-    )
+    """Whether the losses over documents are known, and are of the same documents."""
+    return all(reading.sums is not None and reading.documents == readings[0].documents for reading in readings)
 
 
 def _half_width(readings: Sequence[Reading], others: Sequence[Reading], seeds: Part | None) -> float | None:
     """Half the 95% interval of the mean of readings minus the mean of others; None if nothing is known of it.
 
+    Documents of two contexts are paired although their targets differ a little: a tenth of a context does not divide a tenth of
+    the longest evenly (:class:`~contextwise.data.windows.LastTenthWindows`).
+
     Args:
         seeds: the variance between seeds of one reading; of each pair of readings where both have the same seeds.
     """
-    parts = []
+    parts, groups = [], [each for each in (readings, others) if each]
     if _same_documents([*readings, *others]):
-        targets = np.asarray(readings[0].targets, dtype=np.float64)
-        nats = np.mean([np.asarray(reading.nats) for reading in readings], axis=0)
-        if others:
-            nats = nats - np.mean([np.asarray(reading.nats) for reading in others], axis=0)
-        documents = over_documents(nats.sum() / targets.sum(), leave_one_out(nats, targets), targets)
-        parts += [] if documents is None else [documents.half_width]
+        sums = [np.mean([reading.sums for reading in each], axis=0) for each in groups]
+        documents = ratio_difference(sums[0], sums[1]) if others else ratios(sums[0][0], {"": sums[0][1]})[""]
+        parts += [] if documents.high is None else [documents.high - documents.value]
     else:  # as if the documents were different ones, which is wider
-        means = [np.mean([reading.error for reading in each]) for each in (readings, others) if each]
-        parts += [NORMAL * math.hypot(*means)] if np.isfinite(means).all() else []
+        errors = [np.mean([reading.error for reading in each]) for each in groups]
+        parts += [NORMAL * math.hypot(*errors)] if np.isfinite(errors).all() else []
     if seeds is not None:
         parts.append(Part(seeds.variance / len(readings), seeds.freedom).half_width)
     return math.hypot(*parts) if parts else None

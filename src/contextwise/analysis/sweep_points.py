@@ -30,7 +30,8 @@ class SweepPoint:
         step, tokens, flops, seconds: spent on training when it was measured.
         loss: best-context loss, nats per token: the mean over the last 10% of the training context.
         standard_error: of ``loss`` over held-out documents; None where there is one document.
-        document_nats, document_targets: sums of the loss over each held-out document, and their targets; empty if not known.
+        document_ids: of the held-out documents, their indices in the corpus; empty if not known.
+        document_nats, document_targets: sums of the loss over each of them, and their targets; empty if not known.
     """
 
     run: str
@@ -44,6 +45,7 @@ class SweepPoint:
     seconds: float
     loss: float
     standard_error: float | None
+    document_ids: tuple[int, ...] = field(default=(), repr=False)
     document_nats: tuple[float, ...] = field(default=(), repr=False)
     document_targets: tuple[int, ...] = field(default=(), repr=False)
 
@@ -61,7 +63,8 @@ class SweepPoint:
         return plus_minus(self.loss, half, method="normal")
 
 
-COLUMNS = [column.name for column in fields(SweepPoint) if not column.name.startswith("document_")]
+PER_DOCUMENT = ("document_ids", "document_nats", "document_targets")
+COLUMNS = [column.name for column in fields(SweepPoint) if column.name not in PER_DOCUMENT]
 """The columns of a table of points."""
 
 
@@ -90,9 +93,8 @@ def run_points(path: Path, ends: bool = False) -> list[SweepPoint]:
             seed=recipe["seed"],
             loss=_number(run, row, "best_context_loss"),
             standard_error=row.get("standard_error"),
-            document_nats=tuple(row.get("document_nats", ())),
-            document_targets=tuple(row.get("document_targets", ())),
             **{name: _number(run, row, name) for name in measured},
+            **{name: tuple(row.get(name, ())) for name in PER_DOCUMENT},
         )
         for row in map(rows.__getitem__, steps)
     ]

@@ -18,6 +18,7 @@ comparison is fair if those are the *same* tokens, each predicted from as many p
 1. Each document is cut into blocks of ``longest`` tokens, the longest context that is compared; the remainder is dropped.
 2. The last tenth of each block are the targets. A model with a context of ``longest`` has one window per block; a model with a
    shorter context has several, each ending a tenth of its context before the next. So every model reads about as many tokens.
+   Where a tenth of the context does not divide that of the block, the remainder at its beginning is left out.
 """
 
 from pathlib import Path

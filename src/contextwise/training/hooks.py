@@ -43,7 +43,8 @@ class ContextCurve(TrainerCallback):
 
         ``visible``: lower edges of logarithmic bins of visible tokens (including the first input); ``loss``: mean of each
         bin; ``best_context_loss``: mean of the last tenth, with ``standard_error`` over documents (None with one document);
-        ``document_nats`` and ``document_targets``: its sums over each document, to compare runs on the same documents.
+        ``document_nats`` and ``document_targets``: its sums over each document, with their indices ``document_ids``, to compare
+        runs on the same documents.
         """
         trainer, context = self.trainer, self.windows.context
         model, tail = trainer.model_wrapped, last_tenth_length(context)
@@ -80,6 +81,7 @@ class ContextCurve(TrainerCallback):
             "standard_error": error,
             "targets": int(targets.sum()),
             "documents": documents,
+            "document_ids": names.tolist(),
             "document_nats": [round(nats, 4) for nats in document_sums.tolist()],
             "document_targets": targets.tolist(),
         }
