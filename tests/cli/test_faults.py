@@ -1,14 +1,19 @@
 """Every write may fail: one sentence, what was there is unchanged, and the next call succeeds; so after a power failure."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
 from contextwise.base.files import PARTIAL
+from contextwise.data.sources import stdlib
+from contextwise.experiments import demo
+from contextwise.experiments.trial import trial
 from faults import POWER_FAILS, Disk, fresh, no_file_above, tree, until_power_fails
+from judge_server import JudgeServer, mt_bench_files, rate
 from processes import _FORKS
 from small import recipe_values, save_model, small_gpt2, write_documents
 from sweeping import sweep_values
@@ -29,9 +34,38 @@ COMMANDS = {
     "compare": "compare old/run model --corpus old/corpus --out out/compared.json --html out/compared.html",
     "trial": "trial trial.yaml --out out/trial",
     "sweep": "sweep sweep.yaml --out out/sweep",
+    "demo": "demo --quick --out out/demo",
+    "reproduce": "reproduce paper/table --recipes recipes --out out/reproduced",
+    "judge": "judge good.jsonl --questions question.jsonl --endpoint JUDGE --judge-model it --retries 0 --out out/judged",
 }
-MANY = [pytest.param(name, marks=pytest.mark.slow) if name in ("trial", "sweep") else name for name in COMMANDS]
-"""The names, of which those that train several runs are slow."""
+LONG = ("trial", "sweep", "demo")
+MANY = [pytest.param(name, marks=pytest.mark.slow) if name in (*LONG, "reproduce") else name for name in COMMANDS]
+"""The names; those that train are slow."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def judge() -> Iterator[None]:
+    """A judge behind the address in the command."""
+    with JudgeServer(rate) as server:
+        command = COMMANDS["judge"]
+        COMMANDS["judge"] = command.replace("JUDGE", server.url)
+        yield
+        COMMANDS["judge"] = command
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_demo() -> Iterator[None]:
+    """A demo of seconds, on short files, with as many steps each time."""
+    short = [(name, path) for name, path in stdlib.stdlib_files() if path.stat().st_size < 1000]
+    settings = ("tokens=128", "seeds=2", "recipe.data.context=16", "recipe.training.tokens_per_step=64")
+    shape = {"layers": 1, "width": 16, "heads": 2}
+    settings += tuple(f"recipe.model.{name}={value}" for name, value in shape.items())
+    small = replace(demo.QUICK, trial=settings, documents=24, held_out=0.5, vocabulary=300, timed_tokens=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stdlib, "stdlib_files", lambda: short)
+        patch.setattr(demo, "QUICK", small)
+        patch.setattr(trial, "seconds_per_step", lambda recipes, *_: dict.fromkeys(recipes, 1.0))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +88,22 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "recipe.yaml").write_text(yaml.safe_dump(values))
     shared = {"data": {"context": 16}, "model": {"layers": 1, "width": 16, "heads": 2}}
     shared["training"] = {"tokens_per_step": 64, "warmup_steps": 0, "evaluation_tokens": 16}
-    trial = {"corpus": "old/corpus", "arms": ["gpt2", "pm"], "recipe": shared, "tokens": 128}
-    trial |= {"seeds": 2, "rates": "fixed", "limit": 6}
-    (folder / "trial.yaml").write_text(yaml.safe_dump(trial))
+    paired = {"corpus": "old/corpus", "arms": ["gpt2", "pm"], "recipe": shared, "tokens": 128}
+    paired |= {"seeds": 2, "rates": "fixed", "limit": 6}
+    (folder / "trial.yaml").write_text(yaml.safe_dump(paired))
     sweep = sweep_values(Path("old/corpus"), Path("unused"), grid={"data.context": [16], "training.steps": [4]})
     (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
+    parity = {"bits": 8, "tasks": 10, "first": 4, "shortest": 2, "validation_samples": 16}
+    mlp = {"family": "parity_mlp", "width": 8, "feature_size": 4}
+    schedule = {"steps": 2, "evaluate_every": 2, "save_every": 1, "examples_per_step": 4}
+    trained = {"data": {"synthetic": parity}, "model": mlp, "training": schedule}
+    settings = {"name": "one", "tolerance": 10, "contexts": [3], "samples": 1000, "recipe": trained}
+    printed = {"bits": 8, "tasks": 10, "contexts": [3], "model": [0.6], "minimum": [0.6]}
+    item = {"title": "A table", "source": "a paper", "measure": "parity_table", "printed": printed}
+    item["scales"] = {"tiny": {"machine": "one CPU thread", "settings": settings}}
+    (folder / "recipes" / "paper").mkdir(parents=True)
+    (folder / "recipes" / "paper" / "table.yaml").write_text(yaml.safe_dump(item))
+    mt_bench_files(folder)
     save_model(folder / "model", small_gpt2())
     corpus = Corpus.open(folder / "old" / "corpus", "validation")
     measure(folder / "model", Loss(limit=1), corpus, out=folder / "old" / "loss")
@@ -66,13 +111,10 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def chosen(count: int, number: int, every: bool) -> list[int]:
-    """The operations that fail: all, or some drawn ones, the same in each run."""
-    return (
-        list(range(1, count + 1))
-        if every
-        else sorted(random.Random(count).sample(range(1, count + 1), min(number, count)))
-    )
+def chosen(name: str, count: int, number: int, every: bool) -> list[int]:
+    """The operations that fail: all, or some drawn ones, the same in each run; of long commands 30 instead of all."""
+    number = number if not every else 30 if name in LONG else count
+    return sorted(random.Random(count).sample(range(1, count + 1), min(number, count)))
 
 
 def whole(contextwise: Callable, template: Path, folder: Path, command: str) -> tuple[dict[str, str], int]:
@@ -112,7 +154,7 @@ def test_every_operation_on_files_may_fail(contextwise, template: Path, tmp_path
     command = COMMANDS[name]
     expected, count = whole(contextwise, template, tmp_path / "whole", command)
     before = tree(template)
-    for number in chosen(count, 3, every):
+    for number in chosen(name, count, 3, every):
         for stays in (False, True) if every else (bool(number % 2),):
             folder = contextwise.folder = fresh(template, tmp_path / "faulty")
             with Disk(folder, number, stays).installed() as disk:
@@ -149,7 +191,7 @@ def test_after_a_power_failure_the_same_command_succeeds(
 ) -> None:
     command = COMMANDS[name]
     expected, count = whole(contextwise, template, tmp_path / "whole", command)
-    for number in chosen(count, 1, every):
+    for number in chosen(name, count, 1, every):
         folder = contextwise.folder = fresh(template, tmp_path / "faulty")
         process = _FORKS.Process(target=until_power_fails, args=(folder, command.split(), number))
         process.start()
