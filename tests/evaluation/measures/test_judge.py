@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judge_server import BAD, CATEGORIES, GOOD, QUESTIONS, REFERENCES, JudgeServer, answers_of, compare, rate
 from rich.console import Console
 from transformers import GPT2Config
 
@@ -30,6 +29,7 @@ from contextwise.evaluation.measures.judging.requests import (
 )
 from contextwise.evaluation.measures.judging.results import comparisons, judging_tables, summarize
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM
+from judge_server import BAD, CATEGORIES, GOOD, QUESTIONS, REFERENCES, JudgeServer, answers_of, compare, rate
 
 pytest.importorskip("openai", reason="the serve extra is not installed")
 

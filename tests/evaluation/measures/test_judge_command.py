@@ -4,6 +4,7 @@ import json
 import sys
 
 import pytest
+
 from judge_server import JudgeServer, compare, mt_bench_files, rate, write
 
 pytest.importorskip("openai", reason="the serve extra is not installed")
