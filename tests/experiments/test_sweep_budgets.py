@@ -181,6 +181,13 @@ def test_seconds_are_divided_by_those_of_a_step_which_are_kept(decaying, monkeyp
     assert [run.steps for run in wider.plan if run.context == 64] == [4, 8]
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("axis", "same"), [("steps", [20, 20.0, "20", "2e1"]), ("tokens", [100_000, 1.0e5, "100000"])])
+def test_a_length_may_be_written_in_any_way_that_yaml_reads(decaying, axis, same):
+    runs = [decaying({"data.context": [16], f"training.{axis}": [value]}).recipes() for value in same]
+    assert runs == [runs[0]] * len(same)
+
+
 @pytest.mark.parametrize(
     ("grid", "training", "message"),
     [
@@ -192,6 +199,13 @@ def test_seconds_are_divided_by_those_of_a_step_which_are_kept(decaying, monkeyp
         ),
         ({"data.context": [16], "training.steps": [3, 12]}, {}, "grid.training.steps has 3, with which"),
         ({"data.context": [16], "training.flops": ["much"]}, {}, "grid.training.flops has 'much', which is no positive number"),
+        ({"data.context": [16], "training.flops": [1e30]}, {}, "grid.training.flops has 1e+30, with which"),
+        ({"data.context": [16], "training.steps": [1e30]}, {}, "grid.training.steps has 1e+30, with which"),
+        ({"data.context": [16], "training.tokens": [256.0]}, {}, "grid.training.tokens has 256, with which"),
+        ({"data.context": [16], "training.tokens": [None]}, {}, "grid.training.tokens has None, which is no positive whole number"),
+        ({"data.context": [16], "training.tokens": ["abc"]}, {}, "grid.training.tokens has 'abc', which is no positive whole number"),
+        ({"data.context": [16], "training.steps": [[1, 2]]}, {}, "grid.training.steps has [1, 2], which is no positive whole number"),
+        ({"data.context": [16], "training.steps": [20.5]}, {}, "grid.training.steps has 20.5, which is no positive whole number"),
         ({"data.context": [16], "training.flops": [1e8], "training.tokens": [640]}, {}, "they set the same length"),
         (
             {"data.context": [16], "training.steps": [6, 12]},
@@ -202,6 +216,7 @@ def test_seconds_are_divided_by_those_of_a_step_which_are_kept(decaying, monkeyp
         ({"data.context": [16], "training.steps": [12]}, {"trunk": "runs/x"}, "training.trunk is given, but the sweep sets it"),
     ],
 )  # fmt: skip
+@pytest.mark.filterwarnings("error")
 def test_budgets_that_do_not_fit_are_refused_before_training(decaying, grid, training, message):
     with pytest.raises(ConfigError) as error:
         Sweep.planned(decaying(grid, **training))

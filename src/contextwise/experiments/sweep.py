@@ -18,6 +18,7 @@ corpus's hash and, where budgets are seconds, the time of a step) to the files o
 import contextlib
 import copy
 import difflib
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import yaml
 from pydantic import Field, field_validator, model_validator
 
-from contextwise.base.config import Name, Settings, read_yaml, settings_of, validate, with_overrides
+from contextwise.base.config import LARGEST_INTEGER, Name, Settings, read_yaml, settings_of, validate, with_overrides
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError
 from contextwise.base.files import atomic_write, read_json, write_json
 from contextwise.base.progress import say
@@ -259,26 +260,33 @@ class SweepRecipe(Settings):
         """A recipe with the length that a value of an axis stands for.
 
         Raises:
-            ConfigError: it is no length, or too short for the warm-up, the decay, and a step between the two.
+            ConfigError: it is no length, too long, or too short for the warm-up, the decay, and a step between the two.
         """
-        settings = recipe.training
-        length = {"tokens": None, axis.removeprefix("training."): value}
-        if axis in COMPUTE:
+        settings, name, amount = recipe.training, cell_name(recipe), _number(axis, value)
+        costs = {"training.steps": 1, "training.tokens": recipe.tokens_per_step} | dict.fromkeys(
+            COMPUTE, (step_costs or {}).get(name)
+        )
+        cost = costs[axis]
+        if cost is None:
             steps = 10 * max(10, settings.warmup(100), settings.decay(100))  # some length that allows both
-            if step_costs is not None:
-                steps = max(1, round(_number(axis, value) / step_costs[cell_name(recipe)]))
-            length = {"tokens": steps * recipe.tokens_per_step}
-        whole = all(each is None or (isinstance(each, int) and each > 0) for each in length.values())
-        if settings.schedule == "wsd" and whole:
-            steps = recipe.model_copy(update={"training": settings.model_copy(update=length)}).full_steps
+        elif amount / cost * recipe.tokens_per_step > LARGEST_INTEGER:
+            raise ConfigError(
+                f"grid.{axis} has {amount:g}, with which {name} trains {amount / cost:.3g} steps, more than {LARGEST_INTEGER:.4g} "
+                "tokens; give it less"
+            )
+        else:
+            steps = max(1, round(amount / cost)) if axis in COMPUTE else math.ceil(amount / cost)
+        if settings.schedule == "wsd":
             warmup, decay = settings.warmup(steps), settings.decay(steps)
             if steps - decay < max(1, warmup):
                 raise ConfigError(
-                    f"grid.{axis} has {float(value):g}, with which {cell_name(recipe)} trains {steps} "
+                    f"grid.{axis} has {amount:g}, with which {name} trains {steps} "
                     f"step{'s' * (steps != 1)}, too few for one decay: its warm-up takes {warmup} and its decay {decay}; give "
                     "it more, or set base.training.warmup_steps or decay_steps lower"
                 )
-        return _with_training(recipe, **length)
+        if axis in COMPUTE:
+            return _with_training(recipe, tokens=steps * recipe.tokens_per_step)
+        return _with_training(recipe, **{"tokens": None, axis.removeprefix("training."): int(amount)})
 
     def _learning_rate(self, recipe: Recipe, base_rate: Any) -> Any:
         if self.learning_rate == "size":
@@ -311,16 +319,17 @@ def _check_axis(setting: str) -> None:
 
 
 def _number(axis: str, given: Any) -> float:
-    """A budget in FLOPs or seconds.
+    """A length in tokens or steps, or a budget in FLOPs or seconds.
 
     Raises:
-        ConfigError: it is no positive number.
+        ConfigError: it is no positive number, or no whole one where it must be.
     """
-    with contextlib.suppress(TypeError, ValueError):
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
         value = float(given)  # YAML reads 1e12, without a point and a sign, as text
-        if 0 < value < float("inf"):
+        if 0 < value < float("inf") and (axis in COMPUTE or value.is_integer()):
             return value
-    raise ConfigError(f"grid.{axis} has {given!r}, which is no positive number")
+    whole = "" if axis in COMPUTE else "whole "
+    raise ConfigError(f"grid.{axis} has {repr(given):.60}, which is no positive {whole}number")
 
 
 def _with_training(recipe: Recipe, **changes: Any) -> Recipe:
