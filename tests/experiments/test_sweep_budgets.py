@@ -202,10 +202,10 @@ def test_a_length_may_be_written_in_any_way_that_yaml_reads(decaying, axis, same
         ({"data.context": [16], "training.flops": [1e30]}, {}, "grid.training.flops has 1e+30, with which"),
         ({"data.context": [16], "training.steps": [1e30]}, {}, "grid.training.steps has 1e+30, with which"),
         ({"data.context": [16], "training.tokens": [256.0]}, {}, "grid.training.tokens has 256, with which"),
-        ({"data.context": [16], "training.tokens": [None]}, {}, "grid.training.tokens has None, which is no positive whole number"),
-        ({"data.context": [16], "training.tokens": ["abc"]}, {}, "grid.training.tokens has 'abc', which is no positive whole number"),
-        ({"data.context": [16], "training.steps": [[1, 2]]}, {}, "grid.training.steps has [1, 2], which is no positive whole number"),
-        ({"data.context": [16], "training.steps": [20.5]}, {}, "grid.training.steps has 20.5, which is no positive whole number"),
+        ({"data.context": [16], "training.tokens": [None]}, {}, "tokens has None, which is no positive whole number"),
+        ({"data.context": [16], "training.tokens": ["abc"]}, {}, "tokens has 'abc', which is no positive whole number"),
+        ({"data.context": [16], "training.steps": [[1, 2]]}, {}, "steps has [1, 2], which is no positive whole number"),
+        ({"data.context": [16], "training.steps": [20.5]}, {}, "grid.training.steps has 20.5, which is no positive"),
         ({"data.context": [16], "training.flops": [1e8], "training.tokens": [640]}, {}, "they set the same length"),
         (
             {"data.context": [16], "training.steps": [6, 12]},
@@ -213,6 +213,10 @@ def test_a_length_may_be_written_in_any_way_that_yaml_reads(decaying, axis, same
             "base.training.warmup_steps is 0.1, a share of each run, but the runs of a cell begin with the same steps; give a "
             "number of steps",
         ),
+        ({"data.context": [16], "training.seconds": [6, 12]}, {"warmup_steps": 0.1}, "a share of each run"),
+        ({"data.context": [16], "training.steps": [6, 12]}, {"schedule": "constant"}, "keep the longest alone"),
+        ({"data.context": [16], "training.flops": [1e8, 2e8]}, {"schedule": "constant"}, "c16 has several lengths"),
+        ({"data.context": [16], "training.seconds": [6, 12]}, {"schedule": "constant"}, "c16 has several lengths"),
         ({"data.context": [16], "training.steps": [12]}, {"trunk": "runs/x"}, "training.trunk is given, but the sweep sets it"),
     ],
 )  # fmt: skip

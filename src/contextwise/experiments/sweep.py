@@ -195,35 +195,39 @@ class SweepRecipe(Settings):
         for point in grid_points(self.grid):
             try:
                 recipe = self._recipe(point, step_costs)
+                name = run_id(recipe)
+                if name in recipes and self.compute and step_costs is None:
+                    _check_lengths(recipe)  # another budget of the cell
+                elif name in recipes:
+                    where = ", ".join(f"{setting}={value}" for setting, value in point.items())
+                    raise ConfigError(f"the grid has one run twice ({where})")
+                recipes[name] = recipe
             except ConfigError as error:
                 problems[str(error).removeprefix("the run has a problem: ")] = None
-                continue
-            name = run_id(recipe)
-            if name in recipes and (step_costs is not None or self.compute is None):
-                where = ", ".join(f"{setting}={value}" for setting, value in point.items())
-                problems[f"the grid has one run twice ({where})"] = None
-            recipes[name] = recipe
-        if not problems:
-            problems = dict.fromkeys(_problems_of_trunks(recipes.values()))
         if problems:
             raise ConfigError("; ".join(problems))
-        return recipes if self.compute and step_costs is None else self._with_trunks(recipes)
+        return self._with_trunks(recipes)
 
     def _with_trunks(self, recipes: dict[str, Recipe]) -> dict[str, Recipe]:
-        """The recipes of runs that decay, each with the longest of its cell as its trunk, or as the trunk of others."""
+        """The recipes; where a cell has several lengths, with its longest run as the trunk of the others.
+
+        Raises:
+            ConfigError: runs of several lengths have a constant rate, or would not begin alike.
+        """
         cells: dict[tuple[str, int], list[str]] = {}
         for name, recipe in recipes.items():
             cells.setdefault((cell_name(recipe), recipe.seed), []).append(name)
         changed = dict(recipes)
         for names in cells.values():
-            if len(names) == 1 or recipes[names[0]].training.schedule != "wsd":
+            if len(names) == 1:
                 continue
+            _check_lengths(recipes[names[0]])
             trunk = max(names, key=lambda name: recipes[name].full_steps)
             path = (self.folder / "runs" / trunk).absolute()
             branches = []
-            for name in set(names) - {trunk}:
+            for name in names:
                 training = recipes[name].training
-                if _may_branch(path, recipes[name]):
+                if name != trunk and _may_branch(path, recipes[name]):
                     changed[name] = _with_training(recipes[name], trunk=str(path))
                     branches.append(training.tokens or training.steps)
             changed[trunk] = _with_training(recipes[trunk], branches=sorted(branches))
@@ -271,8 +275,8 @@ class SweepRecipe(Settings):
             steps = 10 * max(10, settings.warmup(100), settings.decay(100))  # some length that allows both
         elif amount / cost * recipe.tokens_per_step > LARGEST_INTEGER:
             raise ConfigError(
-                f"grid.{axis} has {amount:g}, with which {name} trains {amount / cost:.3g} steps, more than {LARGEST_INTEGER:.4g} "
-                "tokens; give it less"
+                f"grid.{axis} has {amount:g}, with which {name} trains {amount / cost:.3g} steps, more than "
+                f"{LARGEST_INTEGER:.4g} tokens; give it less"
             )
         else:
             steps = max(1, round(amount / cost)) if axis in COMPUTE else math.ceil(amount / cost)
@@ -329,7 +333,7 @@ def _number(axis: str, given: Any) -> float:
         if 0 < value < float("inf") and (axis in COMPUTE or value.is_integer()):
             return value
     whole = "" if axis in COMPUTE else "whole "
-    raise ConfigError(f"grid.{axis} has {repr(given):.60}, which is no positive {whole}number")
+    raise ConfigError(f"grid.{axis} has {given!r:.60}, which is no positive {whole}number")
 
 
 def _with_training(recipe: Recipe, **changes: Any) -> Recipe:
@@ -338,21 +342,24 @@ def _with_training(recipe: Recipe, **changes: Any) -> Recipe:
     return validate(Recipe, recipe.model_copy(update={"training": training}).model_dump(), "the run")
 
 
-def _problems_of_trunks(recipes: Iterable[Recipe]) -> Iterator[str]:
-    """Settings with which runs of several lengths would not begin alike."""
-    recipes = list(recipes)
-    lengths = {(cell_name(recipe), recipe.seed) for recipe in recipes}
-    if len(lengths) == len(recipes):
-        return
-    settings = recipes[0].training
+def _check_lengths(recipe: Recipe) -> None:
+    """Refuse settings with which a cell cannot have runs of several lengths."""
+    settings, problems = recipe.training, []
+    if settings.schedule == "constant":
+        problems.append(
+            f"{cell_name(recipe)} has several lengths, but with base.training.schedule: constant the readings along the "
+            "longest run stand for shorter ones; keep the longest alone, or leave the schedule out (wsd)"
+        )
     shares = {"warmup_steps": settings.warmup_steps}
     shares |= {"rampup_tokens": settings.rampup_tokens} if settings.rampup_batch_size else {}
-    for name, value in shares.items():
-        if settings.schedule == "wsd" and 0 < value < 1:
-            yield (
-                f"base.training.{name} is {value:g}, a share of each run, but the runs of a cell begin with the same steps; "
-                f"give a number of {name.rpartition('_')[2]}"
-            )
+    problems += [
+        f"base.training.{name} is {value:g}, a share of each run, but the runs of a cell begin with the same steps; give a "
+        f"number of {name.rpartition('_')[2]}"
+        for name, value in shares.items()
+        if settings.schedule == "wsd" and 0 < value < 1
+    ]
+    if problems:
+        raise ConfigError("; ".join(problems))
 
 
 def _may_branch(trunk: Path, recipe: Recipe) -> bool:
