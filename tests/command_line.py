@@ -1,12 +1,23 @@
 """The command line as a user types it; the fixture ``contextwise`` makes one."""
 
+import functools
 import json
 import shlex
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from contextwise.cli import main
+from contextwise.cli.start import printed_schema
+
+
+@functools.cache
+def printed_validator(verb: str) -> jsonschema.Draft202012Validator:
+    """A validator of what a verb prints with ``--json``."""
+    schema = printed_schema(verb)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
 
 
 class Contextwise:
@@ -23,7 +34,10 @@ class Contextwise:
         self.monkeypatch.setattr("sys.argv", ["contextwise", *words])
         with pytest.raises(SystemExit) as exit_status:
             main()
-        return int(exit_status.value.code or 0), *self.capsys.readouterr()
+        status, (output, errors) = int(exit_status.value.code or 0), self.capsys.readouterr()
+        if status == 0 and "--json" in words:
+            printed_validator(words[0]).validate(json.loads(output))
+        return status, output, errors
 
     def words(self, line: str, *arguments: object) -> str:
         """The words that a command prints, which fits 80 columns and ends with status 0."""

@@ -76,6 +76,7 @@ def test_bad_input_is_refused(contextwise, arguments, message):
 def test_compare_evaluates_what_is_missing_and_writes_json(contextwise, workplace):
     words = contextwise.words("compare runs/alpha runs/beta --corpus corpus --reference beta --out c.json")
     content = json.loads((workplace / "c.json").read_text())
+    assert json.loads(contextwise("compare runs/alpha runs/beta --corpus corpus --reference beta --json")[1]) == content
     assert [group["name"] for group in content["groups"]] == ["alpha", "beta"]
     (difference,) = content["differences"]
     assert (difference["group"], difference["reference"]) == ("alpha", "beta")

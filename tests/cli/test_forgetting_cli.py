@@ -40,6 +40,7 @@ def test_it_evaluates_what_is_missing_and_reports(contextwise, workplace):
             assert (summary["settings"]["context"], summary["settings"]["stride"]) == (32, 16)
             losses[run, corpus] = summary["loss"]["value"]
     report = json.loads((workplace / "f.json").read_text())
+    assert json.loads(contextwise("forgetting --old books --new code --json", *runs)[1]) == report
     assert report["before"] == "base"
     for change, run in zip(report["changes"], runs[1:], strict=True):
         for name, corpus in (("forgetting", "books"), ("learning", "code")):

@@ -1,13 +1,16 @@
 """``contextwise schema``: shipped files and short forms are valid, what the program refuses for its form is not."""
 
+import inspect
 import json
 
 import jsonschema
 import pytest
 
+from command_line import printed_validator
+from contextwise import cli
 from contextwise.base.config import read_yaml
 from contextwise.base.recipes import shipped_recipes
-from contextwise.cli.start import schema_of
+from contextwise.cli.start import printed_schema, schema_of
 
 KINDS = {"train": "recipe", "sweep": "sweep", "trial": "trial"}
 
@@ -76,6 +79,36 @@ def test_the_verb_prints_or_writes_it(contextwise, tmp_path):
     assert json.loads(contextwise("schema recipe")[1]) == schema_of("recipe")
     assert contextwise("schema trial --out trial.json")[1] == "written to trial.json\n"
     assert json.loads((tmp_path / "trial.json").read_text()) == schema_of("trial")
+
+
+def test_every_verb_with_json_has_a_schema_of_what_it_prints(contextwise):
+    """What verbs print is compared with it wherever a test types a command with --json."""
+    having = [
+        name for name, (_, function) in cli.verbs().items() if "as_json" in inspect.signature(function).parameters
+    ]
+    assert len(having) > 20
+    for verb in having:
+        schema = printed_schema(verb)
+        jsonschema.Draft202012Validator.check_schema(schema)
+        assert schema["$id"].endswith(f":{verb}") and '"properties"' in json.dumps(schema), verb
+    assert json.loads(contextwise("schema verify --printed")[1]) == printed_schema("verify")
+    contextwise.refused("schema export --printed", "export prints no JSON; these verbs do: answers, attention, ")
+    contextwise.refused("schema verify", "KIND is verify, but must be recipe, sweep, trial; with --printed, a verb")
+
+
+@pytest.mark.parametrize(
+    ("output", "valid"),
+    [
+        ([{"what": "model/", "found": "equal", "passed": True}], True),
+        ([], True),
+        ({"what": "model/", "found": "equal", "passed": True}, False),
+        ([{"what": "model/", "passed": True}], False),
+        ([{"what": "model/", "found": None, "passed": True}], False),
+    ],
+    ids=str,
+)
+def test_the_schema_tells_what_a_verb_prints_from_other_things(output, valid):
+    assert printed_validator("verify").is_valid(output) is valid
 
 
 def test_errors_are_json_too(contextwise):

@@ -32,7 +32,7 @@ def test_a_sweep_from_plan_to_end(contextwise, workplace):
     listed = json.loads(contextwise("sweep --status sweeps/tiny --json")[1])
     states = Sweep.open(workplace / "sweeps" / "tiny").states()
     assert [run["loss"] for run in listed["runs"]] == [state.loss for state in states]
-    assert listed["flops"] == sum(run["flops"] for run in listed["runs"])
+    assert listed["flops"] == sum(run["run"]["flops"] for run in listed["runs"])
 
     # Its own sweep.yaml stands for the folder, wherever that is.
     (workplace / "sweeps" / "tiny").rename(workplace / "moved")

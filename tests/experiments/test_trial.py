@@ -15,6 +15,7 @@ import yaml
 import contextwise
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, DataError, Interrupted
+from contextwise.base.estimates import as_json
 from contextwise.base.recipes import RECIPES
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.sequential import half_widths
@@ -144,7 +145,7 @@ def test_more_seeds_continue_the_same_sequence(finished, corpus_folder, tmp_path
     before = json.loads((finished / "result.json").read_text())
     assert result.stopped == "seeds" and result.seeds == 5
     for old, new in zip(before["comparisons"], result.comparisons, strict=True):
-        assert new.to_dict()["looks"][:4] == old["looks"]
+        assert as_json(new)["looks"][:4] == old["looks"]
         assert (new.decision, new.decided_after) == (old["decision"], old["decided_after"])
 
 
@@ -215,7 +216,7 @@ def test_documents_that_differ_leave_any_text_open(corpus_folder, tmp_path, monk
         decisions[documents] = trial.run().comparisons[0]
     assert decisions["fixed"].decision == "worse"
     assert decisions["random"].decision == "undecided" and decisions["random"].further_seeds is None
-    assert "hold out more of them" in decisions["random"].sentence()
+    assert "hold out more of them" in decisions["random"].sentence
 
 
 def test_runs_that_took_another_time_than_planned_are_noted(corpus_folder, tmp_path, monkeypatch):
@@ -417,11 +418,11 @@ def test_the_search_uses_documents_and_seeds_that_no_decision_uses(corpus_folder
 def test_the_plan_promises_seeds_from_the_spread_of_the_trial(finished, corpus_folder):
     plan = Trial(three(corpus_folder, finished)).plan()
     assert plan.source == "this trial" and plan.deviation is not None
-    assert plan.affordable == 5 and plan.runs == 15
-    assert plan.to_dict()["expected_seeds_by_margins"].keys() == {"0", "1", "2", "4"}
-    assert plan.least == pytest.approx(plan.to_dict()["least_difference"])
+    assert plan.affordable_seeds == 5 and plan.runs == 15
+    assert as_json(plan)["expected_seeds_by_margins"].keys() == {"0", "1", "2", "4"}
+    assert plan.least_difference == pytest.approx(as_json(plan)["least_difference"])
     about_any = dataclasses.replace(plan, documents="random", documents_half_width=0.5)
-    assert about_any.least == pytest.approx(math.hypot(plan.least, 0.5))
+    assert about_any.least_difference == pytest.approx(math.hypot(plan.least_difference, 0.5))
     assert about_any.expected_seeds(0.4) is None and about_any.expected_seeds(9.0) is not None
 
 

@@ -4,7 +4,7 @@ Source: intrinsic entropy, Sections 2.2.2, C.2 and J.2. Everything is joined by 
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NotRequired, TypedDict, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,37 @@ K = TypeVar("K")
 T = TypeVar("T")
 SHARE_OF_SUBSPACES = 0.1
 """Subspaces from this share of the channels on enter the least correlation; S of a few directions is mostly noise."""
+
+
+class FitsJson(TypedDict):
+    """Fits of the loss; by N and by threshold where there are several."""
+
+    power: NotRequired[PowerFit]
+    by_kde: NotRequired[LineFit]
+    by_entropy: dict[int, LineFit]
+    by_dimension: dict[float, LineFit]
+
+
+class CorrelationJson(TypedDict):
+    """Pearson's correlations between ``names``, a list for each row."""
+
+    names: list[str]
+    values: list[list[float]]
+
+
+class IntrinsicJson(TypedDict):
+    """:class:`IntrinsicEntropy` as JSON; contexts, N and thresholds are keys."""
+
+    measurement: dict[str, Any]
+    losses: dict[int, Estimate]
+    differences: dict[int, Estimate]
+    entropies: dict[int, ByContext]
+    dimensions: dict[float, ByContext]
+    further_dimensions: dict[str, ByContext]
+    kde: ByContext
+    fits: FitsJson
+    correlation: CorrelationJson
+    notes: list[str]
 
 
 class IntrinsicEntropy:
@@ -113,7 +144,7 @@ class IntrinsicEntropy:
             for name, value in dimensions.items():
                 self.further.setdefault(name, {})[context] = value
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> IntrinsicJson:
         """Everything but the eigenvalues themselves, as JSON-ready values; contexts, N and thresholds are keys."""
         fits = {"power": self.power, "by_kde": self.by_kde}
         by_entropy = {n: self.by_entropy[n] for n in self.sizes if n in self.by_entropy}

@@ -4,7 +4,8 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict, cast
 
 import numpy as np
 
@@ -15,6 +16,18 @@ FEWEST_DOCUMENTS = 6
 cannot show whether they have."""
 
 _ABOUT = ("method", "documents", "seeds", "n")
+
+
+class EstimateJson(TypedDict):
+    """An estimate as JSON; the method and the counts belong to an interval."""
+
+    value: float
+    low: float
+    high: float
+    method: NotRequired[str]
+    documents: NotRequired[int]
+    seeds: NotRequired[int]
+    n: NotRequired[int]
 
 
 @dataclass(frozen=True)
@@ -104,16 +117,15 @@ class Estimate:
     def __format__(self, form: str) -> str:
         return f"{written(self.value, form or 'number')} {self.interval(form or 'number')}".rstrip()
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> EstimateJson:
         """``{"value", "low", "high"}``, with the method and the counts of an interval.
 
         Numbers that are not finite are None (JSON has no infinity).
         """
         numbers = {"value": self.value, "low": self.low, "high": self.high}
         about = {name: getattr(self, name) for name in _ABOUT if self.has_interval}
-        return {name: x if x is not None and math.isfinite(x) else None for name, x in numbers.items()} | {
-            name: value for name, value in about.items() if value
-        }
+        finite = {name: x if x is not None and math.isfinite(x) else None for name, x in numbers.items()}
+        return cast(EstimateJson, finite | {name: value for name, value in about.items() if value})
 
 
 def exponential(value: float) -> float:
@@ -164,17 +176,26 @@ def written(value: Any, form: str = "number", missing: str = NOT_KNOWN) -> str:
 
 
 def as_json(value: Any) -> Any:
-    """Convert dataclasses, estimates, arrays and containers of them to JSON values; NaN and infinities become None."""
+    """Convert dataclasses, estimates, arrays, paths and containers of them to JSON values; NaN and infinities become None.
+
+    A dataclass becomes its fields and the properties that its class variable ``IN_JSON`` names; another object what its method
+    ``to_dict`` returns.
+    """
     if isinstance(value, Estimate):
         return value.to_dict()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {part.name: as_json(getattr(value, part.name)) for part in dataclasses.fields(value)}
+        names = [*(part.name for part in dataclasses.fields(value)), *getattr(value, "IN_JSON", ())]
+        return {name: as_json(getattr(value, name)) for name in names}
+    if hasattr(value, "to_dict"):
+        return as_json(value.to_dict())
     if isinstance(value, dict):
         return {key: as_json(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [as_json(part) for part in value]
     if isinstance(value, np.ndarray | np.generic):
         return as_json(value.tolist())
+    if isinstance(value, Path):
+        return str(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -4,6 +4,7 @@ import difflib
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import ClassVar
 
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError
@@ -20,6 +21,8 @@ class Shipped:
 
     name: str
     path: Path
+
+    IN_JSON: ClassVar = ("verb", "about")
 
     @property
     def verb(self) -> str:

@@ -19,7 +19,9 @@ from rich.console import Console, RenderableType
 from typer import Argument, Option
 
 from contextwise.base.config import validate
+from contextwise.base.estimates import as_json
 from contextwise.base.progress import say
+from contextwise.base.schemas import named_schema
 from contextwise.evaluation.kernel import Measure, Result, Subject, measures
 from contextwise.evaluation.kernel import measure as measure_model
 
@@ -32,8 +34,33 @@ Overwrite = Annotated[bool, Option("--overwrite", help="Replace another result i
 Corpus = Annotated[Path, Option(help="A prepared corpus.")]
 SummaryAsJson = Annotated[bool, Option("--json", help="Print the summary as JSON.")]
 AsJson = Annotated[bool, Option("--json", help="Print everything as JSON.")]
+
+
+class Prints:
+    """What an option ``--json`` prints: one of these types.
+
+    ``MODULE:NAME`` is a class of the package, ``MODULE:NAME[]`` a list of them, and the name of a measure its summary.
+    """
+
+    def __init__(self, *types: str) -> None:
+        self.types = types
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema."""
+        known = measures()
+        schemas = [known[each].summary_schema() if each in known else named_schema(each) for each in self.types]
+        return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+
+
 Device = Annotated[str, Option(help="cpu, cuda, cuda:1, …; auto: a GPU if there is one.")]
 Label = Annotated[str | None, Option(help="Which evaluation (CORPUS-SPLIT), where the runs have several.")]
+
+
+def prints_of(function: Callable[..., Any]) -> Prints | None:
+    """What a verb prints with ``--json``; None if it has no such option."""
+    parameter = inspect.signature(function, eval_str=True).parameters.get("as_json")
+    parts = () if parameter is None else getattr(parameter.annotation, "__metadata__", ())
+    return next((each for each in parts if isinstance(each, Prints)), None)
 
 
 def set_option(help: str, **more: Any) -> Any:
@@ -64,9 +91,9 @@ def show_line(text: str) -> None:
     Console(highlight=False).print(text, markup=False, soft_wrap=True)
 
 
-def show_json(values: Any, **options: Any) -> None:
-    """Print JSON on standard output; ``options`` are those of ``json.dumps``."""
-    print(json.dumps(values, indent=2, ensure_ascii=False, **options))
+def show_json(values: Any) -> None:
+    """Print JSON of dataclasses, dictionaries and lists on standard output; what is not finite is null."""
+    print(json.dumps(as_json(values), indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def verb(measure: type[Measure], show: Callable[..., None] | None = None) -> Callable[..., None]:
@@ -100,7 +127,8 @@ def verb(measure: type[Measure], show: Callable[..., None] | None = None) -> Cal
     parameters += [field_parameter(name, info) for name, info in fields.items() if not info.is_required()]
     common = COMMON | {"dtype": (Dtype, measure.default_dtype)}
     parameters += [*further, *(_parameter(name, *pair) for name, pair in common.items())]
-    parameters.append(_parameter("as_json", SummaryAsJson, False))
+    prints = prints_of(show) or Prints(measure.name)
+    parameters.append(_parameter("as_json", Annotated[SummaryAsJson, prints], False))
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     paragraphs = (inspect.getdoc(measure) or "").split("\n\n")

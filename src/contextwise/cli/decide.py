@@ -8,10 +8,11 @@ from typer import Argument, Option
 
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.estimates import as_json as json_values
 from contextwise.base.files import write_json
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_path, shipped_recipe
-from contextwise.cli.common import AsJson, Label, set_option, show, show_json, show_line
+from contextwise.cli.common import AsJson, Label, Prints, set_option, show, show_json, show_line
 
 if TYPE_CHECKING:
     from contextwise.analysis.scaling import Budget, Observations
@@ -68,7 +69,14 @@ def trial(
     false_discoveries: Annotated[
         float, Option(help="With --ledger: the share of kept changes that may gain nothing.")
     ] = 0.1,
-    as_json: AsJson = False,
+    as_json: Annotated[
+        AsJson,
+        Prints(
+            "experiments.trial.result:TrialResult",
+            "experiments.trial.result:TrialPlan",
+            "experiments.trial.ledger:LedgerRow[]",
+        ),
+    ] = False,
 ) -> None:
     """Decide whether one way to train beats another on a text at equal compute.
 
@@ -114,13 +122,13 @@ def trial(
     if dry_run:
         plan = planned.plan()
         if as_json:
-            show_json(plan.to_dict(), allow_nan=False)
+            show_json(plan)
         else:
             show(plan_tables(plan, loaded.equal))
         return
     result = run_with_page(planned, trial_command(planned.path))
     if as_json:
-        show_json(result.to_dict(), allow_nan=False)
+        show_json(result.to_dict())
     else:
         show(trial_tables(result))
         show_line(f"page: {planned.path / PAGE}")
@@ -128,7 +136,6 @@ def trial(
 
 def _show_ledger(folder: Path, rate: float, with_arms: bool, as_json: bool) -> None:
     """Print which changes of many trials to keep."""
-    from contextwise.base.estimates import as_json as json_values
     from contextwise.experiments.trial.ledger import read_ledger
     from contextwise.reports.trial import ledger_table
 
@@ -138,7 +145,7 @@ def _show_ledger(folder: Path, rate: float, with_arms: bool, as_json: bool) -> N
         raise ConfigError(f"--false-discoveries is {rate:g}, but must be between 0 and 1")
     rows = read_ledger(folder, rate)
     if as_json:
-        show_json(json_values(rows), allow_nan=False)
+        show_json(rows)
     else:
         show(ledger_table(rows, rate))
 
@@ -155,6 +162,7 @@ def compare(
     unit: Annotated[str, Option(help="Of differences: token (nats) or byte (bits).")] = "token",
     out: ComparisonFile = None,
     html: Annotated[Path | None, Option(help="Write a page with the table and the curves.")] = None,
+    as_json: Annotated[AsJson, Prints("comparison.comparison:Comparison")] = False,
 ) -> None:
     """Compare runs on the same documents.
 
@@ -173,21 +181,27 @@ def compare(
     comparison = compare_evaluations(
         runs, label=label, results=results, reference=reference, all_pairs=all_pairs, unit=unit
     )
-    _show_and_write([comparison_tables(comparison)], "the comparison", comparison.to_dict(), out)
+    _show_and_write([comparison_tables(comparison)], "the comparison", comparison, out, as_json)
     if html is not None:
         comparison.page(html)
-        show_line(f"page: {html}")
+        (say if as_json else show_line)(f"page: {html}")
 
 
-def _show_and_write(tables: list[RenderableType], what: str, values: Any, out: Path | None) -> None:
-    show(*tables)
+def _show_and_write(tables: list[RenderableType], what: str, values: Any, out: Path | None, as_json: bool) -> None:
+    """Print tables, or the values as JSON, and write the values to a file."""
+    if as_json:
+        show_json(values)
+    else:
+        show(*tables)
     if out is not None:
-        write_json(out, values, what)
-        show_line(f"written to {out}")
+        write_json(out, json_values(values), what)
+        (say if as_json else show_line)(f"written to {out}")
 
 
 def compare_curves(
-    runs: Annotated[list[str], Argument(help="Runs, or folders of contextwise curve.")], out: ComparisonFile = None
+    runs: Annotated[list[str], Argument(help="Runs, or folders of contextwise curve.")],
+    out: ComparisonFile = None,
+    as_json: Annotated[AsJson, Prints("comparison.curves:ComparedCurve[]")] = False,
 ) -> None:
     """Compare context curves: average, last tenth, best context.
 
@@ -201,14 +215,14 @@ def compare_curves(
         "Below a loss: minus the first model's, with its 95% interval over documents. Lower bins: of the numbers of visible "
         "tokens that both have, so many at which it is lower than the first."
     )
-    values = [curve.to_dict() for curve in curves]
     lines = [line for line in (ranking(curves), note) if line]
-    _show_and_write([curves_table(curves), *lines], "the comparison", values, out)
+    _show_and_write([curves_table(curves), *lines], "the comparison", curves, out, as_json)
 
 
 def ledger(
     runs: Annotated[list[str], Argument(help="Runs.")],
     out: Annotated[Path | None, Option(help="Write the ledger to this JSON file.")] = None,
+    as_json: Annotated[AsJson, Prints("comparison.budgets:LedgerJson")] = False,
 ) -> None:
     """List objectives side by side: tokens read and predicted, FLOPs, own losses.
 
@@ -217,7 +231,7 @@ def ledger(
     from contextwise.comparison.budgets import ledger, ledger_table
 
     result = ledger(runs)
-    _show_and_write([ledger_table(result)], "the ledger", result, out)
+    _show_and_write([ledger_table(result)], "the ledger", result, out, as_json)
 
 
 def forgetting(
@@ -238,6 +252,7 @@ def forgetting(
     stride: Annotated[int | None, Option(help="Between windows.", show_default="half the context")] = None,
     limit: Annotated[int | None, Option(help="Score only the first N documents of each corpus.")] = None,
     out: Annotated[Path | None, Option(help="Write the report to this JSON file.")] = None,
+    as_json: Annotated[AsJson, Prints("comparison.forgetting:Forgetting")] = False,
 ) -> None:
     """Measure what models forget of an old corpus while they are trained on a new one.
 
@@ -250,7 +265,7 @@ def forgetting(
 
     corpora = [Corpus.open(path, split=split) for path in (old, new)]
     result = Forgetting(models, *corpora, context=context, stride=stride, limit=limit)
-    _show_and_write([forgetting_tables(result)], "the report on forgetting", result.to_dict(), out)
+    _show_and_write([forgetting_tables(result)], "the report on forgetting", result, out, as_json)
 
 
 def plan(
@@ -287,7 +302,7 @@ def plan(
     confidence: Annotated[float, Option(help="Of the intervals.")] = 0.9,
     seed: Annotated[int, Option(min=0, help="Of the resamples.")] = 0,
     residuals: Annotated[bool, Option("--residuals", help="Show how far each run lies off the law.")] = False,
-    as_json: AsJson = False,
+    as_json: Annotated[AsJson, Prints("analysis.scaling:PlanJson")] = False,
 ) -> None:
     """Recommend model size, training context and tokens for a budget, from a sweep.
 
@@ -295,7 +310,7 @@ def plan(
     form chosen by held-out runs; every number has an interval over runs. Where
     the sweep does not determine an answer, the plan is refused, with the reason.
     """
-    from contextwise.analysis.scaling import Analysis, Hindcast, Plan, read_observations
+    from contextwise.analysis.scaling import Analysis, Hindcast, Plan, PlanJson, read_observations
     from contextwise.reports.scaling import hindcast_tables, law_tables, plan_tables, residual_table
 
     checking = check or hide_above is not None
@@ -321,22 +336,22 @@ def plan(
         raise ConfigError(f"--resamples is {resamples}, but intervals need 20 at least")
 
     observations = read_observations(sweep, early=early, partial=partial)
-    values: dict[str, Any] = {}
+    values: PlanJson = {}
     tables: list[RenderableType] = []
     if budget is not None or hours is not None:
         spent = _budget(observations, budget, hours or 0, tokens_per_second, measured_at)
         analysis = Analysis(observations, resamples, confidence, seed)
         answer = Plan(analysis, spent, far=far)
-        values |= {"plan": answer.to_dict(), "law": analysis.to_dict()}
+        values["plan"], values["law"] = answer, analysis
         tables += [plan_tables(answer, analysis), law_tables(analysis)]
         tables += [residual_table(analysis)] if residuals else []
     if checking:
         compared = Hindcast(observations, hide_above, resamples, confidence, seed)
-        values["check"] = compared.to_dict() | {"law": compared.analysis.to_dict()}
+        values["check"] = compared
         tables += [hindcast_tables(compared)]
         tables += [residual_table(compared.analysis)] if residuals and len(tables) == 1 else []
     if as_json:
-        show_json(values, allow_nan=False)
+        show_json(values)
     else:
         show(*tables)
 

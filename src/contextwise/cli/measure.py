@@ -10,7 +10,7 @@ from typer import Argument, Option
 from contextwise.base.config import with_overrides
 from contextwise.base.errors import ConfigError, DataError, IncompleteError
 from contextwise.base.progress import say
-from contextwise.cli.common import Device, Dtype, SummaryAsJson, show, show_json, show_line, verb
+from contextwise.cli.common import Device, Dtype, Prints, SummaryAsJson, show, show_json, show_line, verb
 from contextwise.evaluation.measures.entropy import Entropy, EntropyResult
 
 
@@ -31,7 +31,9 @@ def attention(
     csv: Annotated[
         Path | None, Option(help="Write tokens.csv and attention.csv (each layer and head) into this folder.")
     ] = None,
-    as_json: Annotated[bool, Option("--json", help="Print the numbers as JSON, not a table.")] = False,
+    as_json: Annotated[
+        bool, Option("--json", help="Print the numbers as JSON, not a table."), Prints("reports.attention:NumbersJson")
+    ] = False,
     dtype: Dtype = "auto",
     device: Device = "auto",
 ) -> None:
@@ -59,7 +61,7 @@ def attention(
     if csv is not None:
         write_csv_files(csv_files(reading), csv)
     if as_json:
-        show_json(numbers(reading), allow_nan=False)
+        show_json(numbers(reading))
         return
     show(terminal_report(reading))
     show_line(f"page: {out}" + (f"\nCSV: {csv}" if csv is not None else ""))
@@ -93,7 +95,7 @@ def _bandwidth(value: float | None) -> float | None:
 
 def show_analysis(
     result: EntropyResult,
-    as_json: bool,
+    as_json: Annotated[bool, Prints("analysis.intrinsic:IntrinsicEntropy")],
     *,
     bandwidth: Annotated[
         float | None,
@@ -113,7 +115,7 @@ def show_analysis(
 
     analysis = IntrinsicEntropy(result, bandwidth)
     if as_json:
-        show_json(analysis.to_dict())
+        show_json(analysis)
     else:
         show(terminal_report(analysis))
     page = html or result.path / "entropy.html"
@@ -166,7 +168,7 @@ def judge(
     price_in: Annotated[float | None, Option(min=0, help="Of a million prompt tokens, for the estimate.")] = None,
     price_out: Annotated[float | None, Option(min=0, help="Of a million answer tokens.")] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Print the cost, and make no request.")] = False,
-    as_json: SummaryAsJson = False,
+    as_json: Annotated[SummaryAsJson, Prints("evaluation.measures.judging.judge:JudgingJson")] = False,
 ) -> None:
     """Let a judge behind an OpenAI-compatible endpoint grade or compare answers.
 

@@ -5,8 +5,9 @@ import importlib
 import shlex
 import time
 from functools import partial
+from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.table import Table as RichTable
 from typer import Argument, Option
@@ -17,14 +18,16 @@ from contextwise.base.files import atomic_write, write_json
 from contextwise.base.progress import console, say
 from contextwise.base.recipes import shipped_recipes
 from contextwise.base.tables import Column, Table
-from contextwise.cli.common import AsJson, Split, show, show_json, show_line
+from contextwise.cli.common import AsJson, Prints, Split, prints_of, show, show_json, show_line
 
 if TYPE_CHECKING:
     from contextwise.comparison.comparison import Comparison
+    from contextwise.data import Corpus
     from contextwise.data.document_lengths import DocumentLengths
     from contextwise.experiments.demo import DemoScale
     from contextwise.experiments.trial.result import TrialResult
 
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
 SHORTEST_ROW = 64
 FILES = {
     "recipe": "contextwise.training.recipe:Recipe",
@@ -149,16 +152,22 @@ def prepare(
     test: Annotated[float | None, Option(help="Share of the documents held out for testing.", show_default="0")] = None,
     end_of_text: Annotated[str | None, Option(help="Token that ends a document, if the tokenizer names none.")] = None,
     skip_bad: Annotated[bool, Option("--skip-bad", help="Leave out bad records, and count them.")] = False,
+    deduplicate: Annotated[
+        float | None,
+        Option(
+            metavar="SIMILARITY",
+            help="Leave out near-copies of earlier documents: from this Jaccard similarity of their 5-grams on, such as 0.8.",
+        ),
+    ] = None,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace the corpus at --out.")] = False,
 ) -> None:
     """Tokenize text into a corpus: documents, split by their content, with their metadata."""
-    from contextwise.data import prepare_corpus
+    from contextwise.data import Corpus, prepare_corpus
 
     options: dict[str, Any] = {"text_field": text_field, "limit": limit, "validation": validation, "test": test}
     started = time.perf_counter()
-    corpus = prepare_corpus(
-        sources, tokenizer, out, **options, end_of_text=end_of_text, skip_bad=skip_bad, overwrite=overwrite
-    )
+    options |= {"end_of_text": end_of_text, "skip_bad": skip_bad, "deduplicate": deduplicate, "overwrite": overwrite}
+    corpus = prepare_corpus(sources, tokenizer, out, **options)
     seconds = time.perf_counter() - started
     manifest = corpus.manifest
     table = RichTable("split")
@@ -177,9 +186,30 @@ def prepare(
     skipped = manifest["skipped"]
     if skipped["bad"] or skipped["empty"]:
         console.print(f"left out: {skipped['bad']:,} bad records, {skipped['empty']:,} empty texts")
+    if near := manifest.get("deduplicated"):
+        documents = near["left_out"] + sum(split["documents"] for split in manifest["splits"].values())
+        found = f"{near['left_out']:,} of {documents:,} documents ({near['left_out'] / documents:.1%})"
+        console.print(f"left out: {found} nearly copy an earlier one", markup=False)
+        for each in near["examples"][:1]:
+            console.print(f"  {each['left_out']!r}, of {each['kept']!r}: {each['similarity']:.2f}", markup=False)
+    for name in manifest["splits"] if "train" in manifest["splits"] else ():
+        if name != "train":
+            _say_copied(Corpus.open(out, "train"), Corpus.open(out, name))
     if manifest["columns_as_json"]:
         console.print(f"kept as JSON text: {', '.join(manifest['columns_as_json'])}", markup=False)
     say(f"corpus: {corpus.path}")
+
+
+def _say_copied(train: "Corpus", held_out: "Corpus") -> None:
+    """Print a note if documents of a split share half of their 13-grams or more with the training documents."""
+    from contextwise.data.near_copies import split_overlap
+
+    found = split_overlap(train, held_out)
+    if found.copied:
+        say(
+            f"note: {found.sentence}: losses on them are too low. --deduplicate 0.8 leaves near-copies out; "
+            f"contextwise corpus {shlex.quote(str(train.path))} --overlap {found.name} shows them"
+        )
 
 
 def corpus(
@@ -189,7 +219,16 @@ def corpus(
         list[int] | None,
         Option(help="A training context, in tokens, to judge; may be repeated. Not given: each power of two."),
     ] = None,
-    as_json: AsJson = False,
+    overlap: Annotated[
+        list[str] | None,
+        Option(
+            metavar="SPLIT_OR_SOURCE",
+            help="Report how much of these texts is in the corpus, by 13-grams: another split, or a source as for `prepare`, "
+            "such as the questions of a benchmark; may be repeated.",
+        ),
+    ] = None,
+    text_field: Annotated[str, Option(help="Field of a source in --overlap that holds the text.")] = "text",
+    as_json: Annotated[AsJson, Prints("data.document_lengths:LengthsJson", "data.near_copies:Overlap[]")] = False,
 ) -> None:
     """Report how long the documents of a corpus are, and how much training context they can reward.
 
@@ -203,10 +242,13 @@ def corpus(
         if length < 2:
             raise ConfigError(f"--context is {length}; give a training context in tokens, at least 2, such as 1024")
     documents = Corpus.open(path, split=split)
+    if overlap:
+        _show_overlaps(documents, overlap, text_field, as_json)
+        return
     lengths = document_lengths.measure_lengths(documents)
     if as_json:
         contexts = context or [2**power for power in range(1, lengths.longest.bit_length() + 1)]
-        show_json(document_lengths.as_json(documents, lengths, contexts))
+        show_json(document_lengths.report(documents, lengths, contexts))
         return
     counts = f"{lengths.documents:,} documents, {lengths.tokens:,} tokens"
     if lengths.documents == 1:
@@ -219,6 +261,27 @@ def corpus(
     if note := document_lengths.boundary_note(documents):
         show(f"Note: {note}")
     show(*_rewards(lengths, context))
+
+
+def _show_overlaps(documents: "Corpus", others: list[str], text_field: str, as_json: bool) -> None:
+    """Print how much of each split or source is in the documents, with the texts of which most is there."""
+    from contextwise.data import Corpus
+    from contextwise.data.near_copies import source_overlap, split_overlap
+
+    found = [
+        split_overlap(documents, Corpus.open(documents.path, name))
+        if name in documents.splits
+        else source_overlap(documents, name, text_field)
+        for name in others
+    ]
+    if as_json:
+        show_json(found)
+        return
+    for each in found:
+        show(f"{documents.path}, split {documents.split}: {each.sentence}.")
+        rows = [[f"{text.share:.1%}", f"{text.number:,}", text.beginning] for text in each.examples]
+        if rows:
+            show(Table("", [Column("shared", align="right"), Column("text", "integer"), Column("begins")], rows))
 
 
 def _lengths_table(lengths: "DocumentLengths") -> Table:
@@ -275,7 +338,7 @@ def recipes(
     copy: Annotated[
         Path | None, Option(help="Copy the recipe, or all of them in folders of their documents, into this folder.")
     ] = None,
-    as_json: AsJson = False,
+    as_json: Annotated[AsJson, Prints("base.recipes:Shipped[]")] = False,
 ) -> None:
     """List the recipes that come with the package, print one, or copy them to be changed.
 
@@ -293,7 +356,7 @@ def recipes(
             show_line(str(path))
         return
     if as_json:
-        show_json([{"name": each.name, "verb": each.verb, "about": each.about} for each in found])
+        show_json(found)
     elif len(found) == 1:
         print(found[0].path.read_text(encoding="utf-8"), end="")
     else:
@@ -302,14 +365,19 @@ def recipes(
 
 
 def schema(
-    kind: Annotated[Literal["recipe", "sweep", "trial"], Argument(help="What the file is: recipe, sweep or trial.")],
+    kind: Annotated[
+        str, Argument(metavar="KIND", help="What the file is: recipe, sweep or trial; with --printed, a verb.")
+    ],
+    printed: Annotated[bool, Option("--printed", help="Of what the verb KIND prints with --json.")] = False,
     out: Annotated[Path | None, Option(help="Write it to this file.")] = None,
 ) -> None:
     """Print the JSON Schema of a recipe, a sweep or a trial, with which editors complete and check files.
 
     In the first line of a YAML file: # yaml-language-server: $schema=recipe.json
     """
-    values = schema_of(kind)
+    if not printed and kind not in FILES:
+        raise ConfigError(f"KIND is {kind}, but must be {', '.join(FILES)}; with --printed, a verb that has --json")
+    values = printed_schema(kind) if printed else schema_of(kind)
     if out is None:
         show_json(values)
     else:
@@ -317,9 +385,25 @@ def schema(
         show_line(f"written to {out}")
 
 
+def printed_schema(verb: str) -> dict[str, Any]:
+    """The JSON Schema of what a verb prints with ``--json``; its ``$id`` names the version.
+
+    Raises:
+        ConfigError: there is no such verb, or it has no ``--json``.
+    """
+    from contextwise.cli import verbs
+
+    prints = {name: prints_of(function) for name, (_, function) in verbs().items()}
+    kind = prints.get(verb)
+    if kind is None:
+        raise ConfigError(f"{verb} prints no JSON; these verbs do: {', '.join(sorted(filter(prints.get, prints)))}")
+    version = metadata.version("contextwise")
+    return {"$schema": DRAFT, "$id": f"urn:contextwise:{version}:{verb}", **kind.schema()}
+
+
 def schema_of(kind: str) -> dict[str, Any]:
     """The JSON Schema of a kind of file (a key of :data:`FILES`)."""
     module, _, name = FILES[kind].partition(":")
     values = getattr(importlib.import_module(module), name).model_json_schema()
     values["required"].remove("name")  # by default the file's
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **values}
+    return {"$schema": DRAFT, **values}

@@ -1,7 +1,6 @@
 """Verbs of training: ``contextwise train``, ``sweep`` and ``parameters``."""
 
 import shlex
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,7 @@ from typer import Argument, Option
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.progress import first_process, say
 from contextwise.base.tables import Column, Row, Table
-from contextwise.cli.common import AsJson, set_option, show, show_json, show_line
+from contextwise.cli.common import AsJson, Prints, set_option, show, show_json, show_line
 
 if TYPE_CHECKING:
     from contextwise.base.runs import RunFolder
@@ -29,7 +28,9 @@ def train(
     dry_run: Annotated[
         bool, Option("--dry-run", help="Measure time and memory on a few steps, and report them; write no run.")
     ] = False,
-    as_json: Annotated[bool, Option("--json", help="With --dry-run: the report as JSON.")] = False,
+    as_json: Annotated[
+        bool, Option("--json", help="With --dry-run: the report as JSON."), Prints("training.dry_run:DryRunJson")
+    ] = False,
 ) -> None:
     """Train the model of a recipe; run the same command again to resume.
 
@@ -93,7 +94,7 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
     """
     from contextwise.base.estimates import count, duration
     from contextwise.experiments.cost import cost_of
-    from contextwise.training.dry_run import dry_run
+    from contextwise.training.dry_run import DryRunJson, dry_run
     from contextwise.training.parameters import recipe_modules
 
     cost, settings = cost_of(recipe), recipe.training
@@ -102,21 +103,22 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
     if not first_process():
         return
     if as_json:
-        known = {
-            "name": recipe.name,
-            "folder": str(recipe.folder),
-            "parameters": cost.parameters,
-            "parts": parts,
-            "tokens": cost.tokens,
-            "steps": cost.steps,
-            "tokens_per_step": recipe.tokens_per_step,
-            "flops": cost.flops,
-            "optimizer": settings.optimizer,
-            "learning_rate": recipe.learning_rate,
-            "schedule": settings.schedule,
-            "warmup_steps": settings.warmup(recipe.full_steps),
-        }
-        show_json({**known, **asdict(taken)})
+        whole = DryRunJson(
+            name=recipe.name,
+            folder=recipe.folder,
+            parameters=cost.parameters,
+            parts=parts,
+            tokens=cost.tokens,
+            steps=cost.steps,
+            tokens_per_step=recipe.tokens_per_step,
+            flops=cost.flops,
+            optimizer=settings.optimizer,
+            learning_rate=recipe.learning_rate,
+            schedule=settings.schedule,
+            warmup_steps=settings.warmup(recipe.full_steps),
+            **vars(taken),
+        )
+        show_json(whole)
         return
     listed = ", ".join(f"{name} {count(number)}" for name, number in parts.items())
     threads = f", {taken.threads} thread{'s' * (taken.threads > 1)}" if taken.device == "cpu" else ""
@@ -168,7 +170,11 @@ def sweep(
         bool, Option("--dry-run", help="Check and list the runs and what they cost; start none.")
     ] = False,
     status: Annotated[Path | None, Option(help="List the runs of this sweep's folder and how far they are.")] = None,
-    as_json: Annotated[bool, Option("--json", help="With --dry-run or --status: the list as JSON.")] = False,
+    as_json: Annotated[
+        bool,
+        Option("--json", help="With --dry-run or --status: the list as JSON."),
+        Prints("experiments.folder:RunSetJson"),
+    ] = False,
 ) -> None:
     """Train a grid of model sizes and contexts; run it again to resume.
 
@@ -203,14 +209,14 @@ def sweep(
 
 def _list_runs(sweep: "Sweep", as_json: bool) -> None:
     """Print the runs, what they cost and how far they are."""
+    from contextwise.experiments.folder import RunSetJson
     from contextwise.experiments.scheduling import plan_table
     from contextwise.models.sizes import readable_count
 
     states = sweep.states()
     if as_json:
-        runs = [asdict(state) for state in states]
-        flat = [{**run.pop("run"), **run} for run in runs]
-        show_json({"sweep": str(sweep.path), "flops": sweep.flops, "runs": flat})
+        values: RunSetJson = {"path": str(sweep.path), "flops": sweep.flops, "runs": states}
+        show_json(values)
         return
     parts = ", ".join(f"{number} {state}" for state, number in sweep.count().items() if number)
     tokens = readable_count(sweep.tokens)
@@ -238,7 +244,7 @@ def transfer(
     ] = None,
     jobs: Annotated[int, Option(help="Runs at a time.")] = 1,
     out: Annotated[Path | None, Option(help="Folder of the runs.", show_default="transfer/NAME")] = None,
-    as_json: AsJson = False,
+    as_json: Annotated[AsJson, Prints("experiments.transfer:Transfer")] = False,
 ) -> None:
     """Find whether a model's learning rates hold at other widths, and the rates of a larger one.
 
@@ -246,6 +252,7 @@ def transfer(
     activations depend on the width. Run the same command again to resume.
     """
     from contextwise.base.config import read_yaml
+    from contextwise.base.estimates import as_json as json_values
     from contextwise.base.files import write_json
     from contextwise.base.recipes import recipe_path
 
@@ -263,9 +270,9 @@ def transfer(
 
     loaded = load_transfer(values, settings or [])
     result = run_transfer(loaded)
-    write_json(loaded.folder / "transfer.json", result.to_dict(), "the result")
+    write_json(loaded.folder / "transfer.json", json_values(result), "the result")
     if as_json:
-        show_json(result.to_dict(), allow_nan=False)
+        show_json(result)
         return
     show(*transfer_tables(result), *result.sentences)
 
@@ -278,7 +285,7 @@ def parameters(
             help="A recipe (a YAML file or a name), a run, a Hugging Face model folder, or a name on the Hub.",
         ),
     ],
-    as_json: AsJson = False,
+    as_json: Annotated[AsJson, Prints("training.parameters:Module[]")] = False,
 ) -> None:
     """Report where a model's parameters are, and which of them are trained.
 
@@ -289,7 +296,7 @@ def parameters(
 
     what, modules = modules_of(source)
     if as_json:
-        show_json([vars(module) for module in modules])
+        show_json(modules)
         return
     total = Module("total", sum(m.parameters for m in modules), sum(m.trained for m in modules))
     staged = any(module.stages for module in modules)
@@ -305,7 +312,10 @@ def parameters(
     show(Table("", columns, rows))
 
 
-def verify(run: Annotated[Path, Argument(help="A run, finished or stopped.")], as_json: AsJson = False) -> None:
+def verify(
+    run: Annotated[Path, Argument(help="A run, finished or stopped.")],
+    as_json: Annotated[AsJson, Prints("training.verify:Check[]")] = False,
+) -> None:
     """Check that a run's files are intact and that its newest checkpoint continues as the run did.
 
     All hashes are compared, and the steps after the checkpoint are taken again:
@@ -320,7 +330,7 @@ def verify(run: Annotated[Path, Argument(help="A run, finished or stopped.")], a
         if not as_json:
             show_line(f"{'passed' if check.passed else 'FAILED'}  {check.what}: {check.found}")
     if as_json:
-        show_json([asdict(check) for check in checks])
+        show_json(checks)
     failed = [check for check in checks if not check.passed]
     if failed:
         first = f"{failed[0].what}: {failed[0].found}"

@@ -8,7 +8,7 @@ budget from the start for a comparison without this flaw.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -109,7 +109,30 @@ def _curve(run: RunFolder, kind: str) -> tuple[np.ndarray, np.ndarray]:
     return spent, losses
 
 
-def ledger(sources: list[str]) -> dict[str, Any]:
+class LedgerRow(TypedDict):
+    """A recipe's means over its seeds; its keys are described at :func:`_ledger_row`."""
+
+    name: str
+    objective: str
+    family: str
+    parameters: int
+    seeds: list[int]
+    steps: int
+    input_tokens: float
+    target_tokens: float
+    flops: float
+    loss: float
+    at: dict[str, float | None]
+
+
+class LedgerJson(TypedDict):
+    """Objectives side by side, and the budgets at which their losses are read."""
+
+    rows: list[LedgerRow]
+    budgets: dict[str, float]
+
+
+def ledger(sources: list[str]) -> LedgerJson:
     """Put finished runs with different objectives side by side: tokens read, targets, FLOPs and losses.
 
     A nat per target under one objective is not a nat under another: a masked token is predicted from both sides, a suffix from
@@ -135,7 +158,7 @@ def ledger(sources: list[str]) -> dict[str, Any]:
     return {"rows": [_ledger_row(name, group, budgets) for name, group in runs.items()], "budgets": budgets}
 
 
-def _ledger_row(name: str, runs: list[RunFolder], budgets: dict[str, float]) -> dict[str, Any]:
+def _ledger_row(name: str, runs: list[RunFolder], budgets: dict[str, float]) -> LedgerRow:
     """A recipe's means over seeds: of each step the tokens read (padding left out; an encoder-decoder's targets included), the
     tokens that counted in the loss, and operations; the loss at the end, nats per target on the validation split, and ``at``
     each budget; None where the run had not validated yet.
@@ -146,7 +169,10 @@ def _ledger_row(name: str, runs: list[RunFolder], budgets: dict[str, float]) -> 
         curves = [_curve(run, kind) for run in runs]
         validated = all(spent[0] <= budget for spent, _ in curves)
         at[kind] = float(np.mean([np.interp(budget, *curve) for curve in curves])) if validated else None
-    per_step = ("input_tokens", "target_tokens", "flops")
+
+    def per_step(key: str) -> float:
+        return float(np.mean([s[key] / s["steps"] for s in summaries]))
+
     return {
         "name": name,
         "objective": summaries[0]["objective"],
@@ -154,13 +180,15 @@ def _ledger_row(name: str, runs: list[RunFolder], budgets: dict[str, float]) -> 
         "parameters": summaries[0]["parameters"],
         "seeds": [s["seed"] for s in summaries],
         "steps": round(float(np.mean([s["steps"] for s in summaries]))),
-        **{key: float(np.mean([s[key] / s["steps"] for s in summaries])) for key in per_step},
+        "input_tokens": per_step("input_tokens"),
+        "target_tokens": per_step("target_tokens"),
+        "flops": per_step("flops"),
         "loss": float(np.mean([s["validation_loss"] for s in summaries])),
         "at": at,
     }
 
 
-def ledger_table(ledger: dict[str, Any]) -> Table:
+def ledger_table(ledger: LedgerJson) -> Table:
     """What each objective read, predicted, spent and reached."""
     columns = {
         "input_tokens": Column("read", "integer", ",.0f"),
@@ -173,6 +201,7 @@ def ledger_table(ledger: dict[str, Any]) -> Table:
         "flops": Column(f"at {ledger['budgets']['flops']:.1e}\nFLOPs", "estimate", ".4f"),
     }
     rows = []
+    row: Any
     for row in ledger["rows"]:
         name = row["name"], count(row["parameters"]) + number_of_seeds(row["seeds"])
         rows.append([name, *(row[key] for key in columns), *(row["at"][kind] for kind in at)])

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -69,6 +69,8 @@ class Difference:
     seed_differences: dict[str, float]
     seed_interval: Interval | None
     documents_lower: float
+
+    IN_JSON: ClassVar = ("verdict", "better", "relative_perplexity")
 
     @property
     def relative_perplexity(self) -> Estimate | None:
@@ -135,12 +137,7 @@ class Comparison(Viewed):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values, the verdicts included."""
-        content = as_json(self)
-        for shown, difference in zip(content["differences"], self.differences, strict=True):
-            shown["verdict"], shown["better"] = difference.verdict, difference.better
-            relative = difference.relative_perplexity
-            shown["relative_perplexity"] = None if relative is None else relative.to_dict()
-        return content
+        return as_json(self)
 
 
 def compare(

@@ -10,7 +10,7 @@ Legend of shapes: D documents, K bins.
 
 import itertools
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -42,6 +42,19 @@ class ComparedCurve:
             itself.
     """
 
+    name: str
+    context: int
+    average: Estimate
+    best: Estimate
+    best_from: int
+    best_to: int
+    last_tenth: Estimate | None
+    average_difference: Estimate | None
+    best_difference: Estimate | None
+    last_tenth_difference: Estimate | None
+
+    IN_JSON: ClassVar = ("below",)
+
     def __init__(self, curve: CurveResult, documents: list[int], first: "ComparedCurve | None" = None) -> None:
         limits = [(each["visible_from"], each["visible_to"]) for each in curve.bins]
         self.name, self.context = str(curve.summary["model"]), limits[-1][1]
@@ -56,9 +69,7 @@ class ComparedCurve:
         self.best, self._drawn = lowest_estimate(self.best, drawn, len(documents)), drawn
         self.best_from, self.best_to = limits[self._lowest - 1]
         self.last_tenth = None if self._tail is None else ratios(self._tail[0], {"loss": self._tail[1]})["loss"]
-        self.average_difference: Estimate | None = None
-        self.best_difference: Estimate | None = None
-        self.last_tenth_difference: Estimate | None = None
+        self.average_difference = self.best_difference = self.last_tenth_difference = None
         self.bin_differences: dict[tuple[int, int], Estimate] | None = None
         if first is not None:
             self.average_difference = self._minus(first, 0, 0)

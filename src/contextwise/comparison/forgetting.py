@@ -7,7 +7,7 @@ zero where something was forgotten (objectives, Section 6.2.7 and Exercise 6.2.4
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from rich.console import RenderableType
@@ -58,6 +58,17 @@ class Change:
     forgetting: Estimate
     learning: Estimate
     during: list[Point]
+
+
+class ForgettingJson(TypedDict):
+    """:class:`Forgetting` as JSON, with the definition of what is measured."""
+
+    definition: str
+    before: str
+    changes: list[Change]
+    old: Comparison
+    new: Comparison
+    notes: list[str]
 
 
 class Forgetting:
@@ -111,16 +122,9 @@ class Forgetting:
         self.before, self.old, self.new = on_old.reference, on_old, on_new
         self.notes = [*_notes_on_starts(on_old), *dict.fromkeys([*on_old.notes, *on_new.notes])]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ForgettingJson:
         """Everything as JSON-ready values."""
-        return {
-            "definition": DEFINITION,
-            "before": self.before,
-            "changes": [as_json(change) for change in self.changes],
-            "old": self.old.to_dict(),
-            "new": self.new.to_dict(),
-            "notes": self.notes,
-        }
+        return as_json({"definition": DEFINITION, **vars(self)})
 
 
 def _data(source: str) -> dict[str, Any]:

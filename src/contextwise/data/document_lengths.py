@@ -4,9 +4,9 @@ Over 90% of the documents of OpenWebText are shorter than 2,048 tokens, and the 
 at that position (context scaling, Section 1): the remainder of a longer window holds unrelated documents.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
@@ -126,16 +126,31 @@ def boundary_note(corpus: "Corpus") -> str | None:
     return "A Zarr array has rows of one length: each counts as one document, whatever texts are in it."
 
 
-def as_json(corpus: "Corpus", lengths: DocumentLengths, contexts: list[int]) -> dict[str, Any]:
-    """Return the document lengths of a corpus as JSON-ready data."""
+class LengthsJson(TypedDict):
+    """The document lengths of a corpus as JSON."""
+
+    corpus: str
+    split: str
+    documents: int
+    tokens: int
+    quantiles: dict[str, int]
+    bins: list[LengthBin]
+    contexts: list[Reward]
+    longest_rewarded_context: int | None
+    least_share: float
+    note: str | None
+
+
+def report(corpus: "Corpus", lengths: DocumentLengths, contexts: list[int]) -> LengthsJson:
+    """The document lengths of a corpus, and whether it rewards these training contexts."""
     return {
         "corpus": str(corpus.path),
         "split": corpus.split,
         "documents": lengths.documents,
         "tokens": lengths.tokens,
         "quantiles": lengths.quantiles(),
-        "bins": [asdict(bin_) for bin_ in lengths.bins()],
-        "contexts": [asdict(lengths.reward(context)) for context in contexts],
+        "bins": lengths.bins(),
+        "contexts": [lengths.reward(context) for context in contexts],
         "longest_rewarded_context": lengths.longest_rewarded(),
         "least_share": LEAST_SHARE,
         "note": boundary_note(corpus),

@@ -7,7 +7,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import chain, islice
 from pathlib import Path
@@ -42,11 +42,13 @@ class CountedDocument(NamedTuple):
 
 @dataclass
 class Skipped:
-    """Counts of the records skipped in a pass over the sources, and the first bad record."""
+    """Counts of the records skipped in a pass over the sources, the first bad record, and examples of near-copies."""
 
     bad: int = 0
     empty: int = 0
+    near_copies: int = 0
     first_bad: BadRecord | None = None
+    examples: list[dict[str, Any]] = field(default_factory=list)
 
 
 def _position(digest: bytes) -> float:

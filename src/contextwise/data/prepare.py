@@ -36,8 +36,12 @@ from contextwise.data.documents import (
     read_ahead,
     read_splits,
 )
+from contextwise.data.near_copies import NearCopies, beginning
 from contextwise.data.sources import open_source
 from contextwise.data.tokenizers import CorpusTokenizer, learn_bpe, load_tokenizer, vocabulary_to_learn
+
+EXAMPLES = 5
+"""Near-copies that the manifest shows."""
 
 
 def prepare_corpus(
@@ -51,6 +55,7 @@ def prepare_corpus(
     test: float | None = None,
     end_of_text: str | None = None,
     skip_bad: bool = False,
+    deduplicate: float | None = None,
     overwrite: bool = False,
     reuse: bool = False,
 ) -> Corpus:
@@ -71,6 +76,8 @@ def prepare_corpus(
             holds out 30 documents of a small corpus (a fifth of one with fewer than 150).
         end_of_text: the token that ends a document; the tokenizer's own if None.
         skip_bad: skip records without text instead of raising an error at the first.
+        deduplicate: leave out documents whose 5-grams of tokens have at least this Jaccard similarity to those of an earlier
+            document, above 0 to 1 (:class:`~contextwise.data.near_copies.NearCopies`).
         overwrite: replace the corpus at ``out``.
         reuse: open an existing corpus at ``out``, whatever its sources, instead of raising an error.
 
@@ -90,6 +97,8 @@ def prepare_corpus(
         raise ConfigError("no source is given; name a file, a folder, a dataset or stdlib")
     if limit is not None and limit < 1:
         raise ConfigError(f"limit is {limit}, but must be at least 1 document")
+    if deduplicate is not None and not 0 < deduplicate <= 1:
+        raise ConfigError(f"deduplicate is {deduplicate:g}, but must be a similarity above 0, at most 1, such as 0.8")
     given, names = read_splits(given)
     fractions = SplitFractions.given(validation, test, names)
     vocabulary = vocabulary_to_learn(str(tokenizer))
@@ -115,7 +124,7 @@ def prepare_corpus(
         else:
             chosen = _learn(reading, vocabulary)
         with atomic_directory(out, "the corpus", replace=overwrite, held=True) as folder:
-            write_manifest(folder, _write_corpus(reading, chosen, folder))
+            write_manifest(folder, _write_corpus(reading, chosen, folder, deduplicate))
             _check_output(out, overwrite, given)  # something may have appeared there in the meantime
     return _open(out)
 
@@ -166,7 +175,9 @@ def _learn(reading: Reading, vocab_size: int) -> CorpusTokenizer:
     return learned
 
 
-def _write_corpus(reading: Reading, tokenizer: CorpusTokenizer, folder: Path) -> dict[str, Any]:
+def _write_corpus(
+    reading: Reading, tokenizer: CorpusTokenizer, folder: Path, deduplicate: float | None
+) -> dict[str, Any]:
     """Write all files of the corpus except the manifest; return the manifest's content."""
 
     def entries(files: Sequence[Path]) -> dict[str, dict[str, Any]]:
@@ -181,7 +192,8 @@ def _write_corpus(reading: Reading, tokenizer: CorpusTokenizer, folder: Path) ->
         writers = {name: SplitWriter(parts / name, tokenizer.dtype) for name in reading.splits}
         for writer in writers.values():
             stack.enter_context(writer.part)
-        _tokenize(reading, tokenizer, writers, skipped)
+        near_copies = None if deduplicate is None else NearCopies(deduplicate)
+        _tokenize(reading, tokenizer, writers, skipped, near_copies)
     writers = {name: writer for name, writer in writers.items() if writer.documents}
     if not writers:
         names = ", ".join(source.name for source in reading.sources)
@@ -211,6 +223,10 @@ def _write_corpus(reading: Reading, tokenizer: CorpusTokenizer, folder: Path) ->
         sources = [{**about, "split": name} for about, name in zip(sources, reading.names, strict=True)]
         shares = dict.fromkeys(shares)
     tokenizer_files = sorted(path for path in (folder / "tokenizer").rglob("*") if path.is_file())
+    deduplicated = {}
+    if deduplicate is not None:
+        found = {"left_out": skipped.near_copies, "examples": skipped.examples}
+        deduplicated = {"deduplicated": {"similarity": deduplicate, **found}}
     return {
         "sources": sources,
         "text_field": reading.text_field,
@@ -220,15 +236,23 @@ def _write_corpus(reading: Reading, tokenizer: CorpusTokenizer, folder: Path) ->
         "dtype": tokenizer.dtype.name,
         "splits": splits,
         "skipped": {"bad": skipped.bad, "empty": skipped.empty},
+        **deduplicated,
         "columns": list(types),
         "columns_as_json": [name for name, kind in types.items() if kind is None],
     }
 
 
-def _tokenize(reading: Reading, tokenizer: CorpusTokenizer, writers: dict[str, SplitWriter], skipped: Skipped) -> None:
-    """Read, tokenize and write every document; a text in two of the named splits is an error."""
+def _tokenize(
+    reading: Reading,
+    tokenizer: CorpusTokenizer,
+    writers: dict[str, SplitWriter],
+    skipped: Skipped,
+    near_copies: NearCopies | None,
+) -> None:
+    """Read, tokenize and write every document but near-copies; a text in two of the named splits is an error."""
     started, documents, size = time.perf_counter(), 0, 0
     split_of: dict[bytes, str] = {}  # only for named splits; about 120 bytes per document
+    kept: list[str] = []  # the beginnings of the documents that near-copies are looked for of
 
     def encoded(item: tuple[str | None, list[CountedDocument]]) -> tuple[str | None, Encoded]:
         split, batch = item
@@ -241,16 +265,24 @@ def _tokenize(reading: Reading, tokenizer: CorpusTokenizer, writers: dict[str, S
             chosen: dict[str, Encoded] = defaultdict(list)
             for document, ids in batch:
                 if split is not None and (other := split_of.setdefault(document.digest, split)) != split:
-                    shown = " ".join(document.text.split())
-                    shown = shown if len(shown) <= 60 else shown[:57] + "..."
                     raise DataError(
                         f"the same text is in two splits, {other} ({reading.where(other, document.digest)}) and {split} "
-                        f"({reading.where(split, document.digest)}): {shown!r}; take it out of one of them"
+                        f"({reading.where(split, document.digest)}): {beginning(document.text)!r}; take it out of one of them"
                     )
-                if len(ids):
-                    chosen[split or reading.fractions.split_of(document.digest)].append((document, ids))
-                else:  # the tokenizer's normalizer removed all characters of the text
+                if not len(ids):  # the tokenizer's normalizer removed all characters of the text
                     skipped.empty += 1
+                    continue
+                original = None if near_copies is None else near_copies.original(ids)
+                if original is not None:
+                    skipped.near_copies += 1
+                    if len(skipped.examples) < EXAMPLES:
+                        of, similarity = original
+                        texts = {"left_out": beginning(document.text), "kept": kept[of]}
+                        skipped.examples.append(texts | {"similarity": round(similarity, 3)})
+                    continue
+                if near_copies is not None:
+                    kept.append(beginning(document.text))
+                chosen[split or reading.fractions.split_of(document.digest)].append((document, ids))
             for name, added in chosen.items():
                 writers[name].add(added)
             documents, size = documents + len(batch), size + sum(document.n_bytes for document, _ in batch)

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Container
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from contextwise.base.files import read_json, write_json
 from contextwise.base.runs import RunFolder
@@ -78,6 +78,14 @@ class RunState:
         trunk = self.run.trunk_tokens / self.run.tokens
         done = ((self.step or 0) / self.run.steps - trunk) / (1 - trunk)
         return 1.0 if self.state == "finished" else min(1.0, max(0.0, done))
+
+
+class RunSetJson(TypedDict):
+    """The runs of a set, what they cost and how far they are, as JSON."""
+
+    path: str
+    flops: float
+    runs: list[RunState]
 
 
 class RunSetFolder(ABC):

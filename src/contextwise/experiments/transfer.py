@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from torch import nn
 
 from contextwise.base.config import Settings, validate, with_overrides
 from contextwise.base.errors import ConfigError, DataError, TrainingError
-from contextwise.base.estimates import Estimate, as_json
+from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import mean_estimate
 from contextwise.base.progress import progress_bar
 from contextwise.base.runs import RunFolder
@@ -139,6 +139,8 @@ class Transfer:
     to: int
     factor: Estimate | None
 
+    IN_JSON: ClassVar = ("sentences",)
+
     @property
     def sentences(self) -> list[str]:
         """The result in words."""
@@ -175,10 +177,6 @@ class Transfer:
             return "The best rate changes with the width"
         few = "have equal slopes, which give no interval" if math.isnan(low) else "do not tell"
         return f"Whether one rate suits all widths is open ({self.seeds} seeds {few})"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return as_json(self) | {"sentences": self.sentences}
 
 
 def exp2(exponent: float) -> float:

@@ -5,7 +5,7 @@ Source: ContextLM, Section 4.3 and Figure 5; the lens has no counterpart there.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 from rich.console import RenderableType
@@ -336,9 +336,34 @@ def _attention_rows(reading: Reading) -> Iterator[list[Any]]:
                         yield [model.name, part, number, head, position, token, f"{total:.6g}", f"{mean:.6g}"]
 
 
-def numbers(reading: Reading) -> dict[str, Any]:
+class ModelJson(TypedDict):
+    """The numbers of one model; lists are over tokens or chunks, and what is not defined there is null."""
+
+    model: str
+    name: str
+    parameters: int
+    layers: int
+    nats_per_token: float
+    nats_per_token_without_context: NotRequired[float]
+    lens_total: NotRequired[float]
+    token_nats: list[float]
+    token_received: list[float]
+    token_nats_without_context: NotRequired[list[float]]
+    token_lens: NotRequired[list[float]]
+    chunk_received: list[float]
+
+
+class NumbersJson(TypedDict):
+    """The numbers of a text, of each token and of each chunk."""
+
+    tokens: list[str]
+    chunk_size: int
+    models: list[ModelJson]
+
+
+def numbers(reading: Reading) -> NumbersJson:
     """The numbers of the text and of each token, for programs."""
-    models = []
+    models: list[Any] = []
     for model in reading.models:
         values: dict[str, Any] = {"model": model.source, "name": model.name, "parameters": model.parameters}
         values |= {"layers": len(model.layers), "nats_per_token": float(np.nanmean(model.nats))}

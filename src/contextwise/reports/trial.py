@@ -168,11 +168,11 @@ def plan_tables(plan: TrialPlan, equal: str) -> RenderableType:
         rate = f"{plan.learning_rates[each.arm]:.2g}"
         rows.append([arm, rate, float(each.tokens), each.flops, each.seconds, each.scoring])
     times = (Column(name, "duration") for name in ("training", "scoring"))
-    total = plan.search_seconds + plan.affordable * plan.seed_seconds
+    total = plan.search_seconds + plan.affordable_seeds * plan.seed_seconds
     return terminal(
         Table(f"Each run, at equal {_equal(equal)}; times from timed steps:", ["arm", "rate", *SPENT, *times], rows),
         "",
-        f"At most {plan.affordable} seeds: {plan.runs} runs ({plan.search_runs} of them short, for the rates), "
+        f"At most {plan.affordable_seeds} seeds: {plan.runs} runs ({plan.search_runs} of them short, for the rates), "
         f"{plan.flops:.2e} FLOPs, about {duration(total)}; a seed takes {duration(plan.seed_seconds)}."
         + f" Up to {plan.widening_runs} more short runs follow where a best rate is at an edge."
         * bool(plan.widening_runs),
@@ -183,7 +183,7 @@ def plan_tables(plan: TrialPlan, equal: str) -> RenderableType:
 
 def _expected(plan: TrialPlan) -> str:
     """What the seeds can decide."""
-    if plan.affordable < plan.first_interval:
+    if plan.affordable_seeds < plan.first_interval:
         return f"Nothing will be decided: the first interval comes after {plan.first_interval} seeds."
     if plan.deviation is None:
         return (
@@ -195,9 +195,11 @@ def _expected(plan: TrialPlan) -> str:
     words = []
     for times in (1, 2, 4, 0):
         expected = plan.expected_seeds(times * plan.margin)
-        within = f"{expected} seeds" if expected is not None else f"not within {plan.affordable} seeds"
+        within = f"{expected} seeds" if expected is not None else f"not within {plan.affordable_seeds} seeds"
         words.append(f"{f'{times * plan.margin:g} nats' if times else 'no difference'}: {within}")
-    least = f" The least difference that {plan.affordable} seeds decide is {plan.least:.4f} nats." if plan.least else ""
+    least = ""
+    if plan.least_difference:
+        least = f" The least difference that {plan.affordable_seeds} seeds decide is {plan.least_difference:.4f} nats."
     documents = ""
     if plan.documents == "random":
         half = plan.documents_half_width

@@ -8,6 +8,7 @@ take as long as the second and hold no more memory.
 import tempfile
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -65,6 +66,24 @@ class DryRun:
     peak_bytes: int
     start_bytes: int
     free_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DryRunJson(DryRun):
+    """What a run is, what it costs and what it takes; ``parts``: parameters of each part of the model."""
+
+    name: str
+    folder: Path
+    parameters: int
+    parts: dict[str, int]
+    tokens: int
+    steps: int
+    tokens_per_step: int
+    flops: float
+    optimizer: str
+    learning_rate: float
+    schedule: str
+    warmup_steps: int
 
 
 def dry_run(recipe: Recipe) -> DryRun:

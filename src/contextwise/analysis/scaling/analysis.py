@@ -13,7 +13,7 @@ Legend: R laws, G runs, S minima, P parameters, n points.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -154,6 +154,50 @@ def ensemble_estimate(value: float | Array, samples: Array, confidence: float) -
     return Estimate(float(value), *limits, n=len(samples), method="wild bootstrap over runs", confidence=confidence)
 
 
+class FormJson(TypedDict):
+    """A form of the law and its errors of ln L on points that were fitted and on held-out ones."""
+
+    form: str
+    formula: str
+    numbers: int
+    seen: float
+    unseen_runs: float
+    unseen_budgets: float | None
+    in_intervals: bool
+
+
+class ResidualJson(TypedDict):
+    """A measured point and how far it lies off the law."""
+
+    run: str
+    size: str
+    context: float
+    parameters: float
+    tokens: float
+    flops: float
+    loss: float
+    residual: float
+
+
+class LawJson(TypedDict):
+    """:class:`Analysis` as JSON."""
+
+    form: str
+    formula: str
+    confidence: float
+    resamples: int
+    points: int
+    left_out: int
+    runs: int
+    sizes: dict[str, float]
+    contexts: list[float]
+    exponent: Preference | None
+    parameters: dict[str, Estimate]
+    at_bounds: list[str]
+    forms: list[FormJson]
+    residuals: list[ResidualJson]
+
+
 class Analysis:
     """A sweep's law: the forms are compared, one is chosen and fitted with an ensemble of ``resamples`` laws.
 
@@ -210,10 +254,9 @@ class Analysis:
         held = (self.law.theta <= low) | (self.law.theta >= high)
         return {parameter.name for parameter, at in zip(self.chosen.form.parameters, held, strict=True) if at}
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> LawJson:
         """The forms that were compared, the parameters of the chosen one and every residual, for JSON."""
         observed = self.observed
-        columns = ("context", "parameters", "tokens", "flops", "loss")
         return {
             "form": self.chosen.form.name,
             "formula": self.chosen.form.formula,
@@ -225,7 +268,7 @@ class Analysis:
             "sizes": dict(zip(observed.sizes, observed.size_parameters.tolist(), strict=True)),
             "contexts": np.unique(observed.context).tolist(),
             "exponent": None if self.preference is None else as_json(self.preference),
-            "parameters": {name: value.to_dict() for name, value in self.parameters().items()},
+            "parameters": as_json(self.parameters()),
             "at_bounds": sorted(self.at_bounds),
             "forms": [
                 {
@@ -243,7 +286,11 @@ class Analysis:
                 {
                     "run": observed.runs[observed.run[i]],
                     "size": observed.sizes[observed.size[i]],
-                    **{name: float(getattr(observed, name)[i]) for name in columns},
+                    "context": float(observed.context[i]),
+                    "parameters": float(observed.parameters[i]),
+                    "tokens": float(observed.tokens[i]),
+                    "flops": float(observed.flops[i]),
+                    "loss": float(observed.loss[i]),
                     "residual": float(self.residuals[i]),
                 }
                 for i in range(len(observed))

@@ -5,7 +5,7 @@ reported.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar, TypedDict
 
 import numpy as np
 
@@ -54,10 +54,27 @@ class HiddenRun:
     predicted: Estimate
     measured: float
 
+    IN_JSON: ClassVar = ("inside",)
+
     @property
     def inside(self) -> bool:
         low, high = self.predicted.limits
         return low <= self.measured <= high
+
+
+class HindcastJson(TypedDict):
+    """:class:`Hindcast` as JSON, with the form of the law."""
+
+    above: float
+    beyond: float
+    shown: int
+    hidden: int
+    form: str
+    error: float
+    unchanged: float | None
+    optima: list[HiddenOptimum]
+    runs: list[HiddenRun]
+    law: Analysis
 
 
 class Hindcast:
@@ -111,11 +128,10 @@ class Hindcast:
         self.error = float(np.sqrt((errors**2).mean()))
         self.unchanged = float(np.sqrt((np.array(still) ** 2).mean())) if still else None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> HindcastJson:
         """Plain values, for JSON."""
-        values = vars(self) | {"form": self.analysis.chosen.form.name, "optima": as_json(self.optima)}
-        values["runs"] = [as_json(run) | {"inside": run.inside} for run in self.runs]
-        return {name: value for name, value in values.items() if name != "analysis"}
+        values = vars(self) | {"form": self.analysis.chosen.form.name, "law": self.analysis}
+        return as_json({name: value for name, value in values.items() if name != "analysis"})
 
 
 def _hidden_runs(observed: Observations, analysis: Analysis, above: float) -> tuple[list[HiddenRun], list[float]]:

@@ -1,12 +1,13 @@
 """The plan for a budget: model size, training context, tokens and the expected loss, with intervals; and what is refused."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 from contextwise.analysis.scaling.analysis import Analysis, ensemble_estimate
 from contextwise.analysis.scaling.forms import Array, Law
+from contextwise.analysis.scaling.hindcast import Hindcast
 from contextwise.analysis.scaling.next_runs import Candidate, next_runs
 from contextwise.analysis.scaling.observations import Observations, check_bracketed
 from contextwise.analysis.scaling.optimum import (
@@ -83,6 +84,14 @@ class Shape:
     parameters: int
 
 
+class PlanJson(TypedDict, total=False):
+    """What ``contextwise plan`` prints: a plan with its law, and what a check of the sweep found."""
+
+    plan: "Plan"
+    law: Analysis
+    check: Hindcast
+
+
 class Plan:
     """A recommendation of size, context and tokens for a budget, with alternatives and notes.
 
@@ -102,6 +111,19 @@ class Plan:
     Raises:
         DataError: the budget is too far from the sweep, or the law has no optimal context near its contexts.
     """
+
+    budget: Budget
+    best: Recommendation
+    flops: float
+    seconds: float
+    each_size: list[Recommendation]
+    rounded: tuple[int, float]
+    extrapolation: dict[str, float]
+    rivals: list[Rival]
+    shapes: list[Shape]
+    next_runs: list[Candidate]
+    measured: list[str]
+    notes: list[str]
 
     def __init__(self, analysis: Analysis, budget: Budget, far: bool = False) -> None:
         observed, own = analysis.observed, analysis.observed.size_parameters
@@ -163,7 +185,7 @@ class Plan:
         self.rounded = rounded, float((at_rounded - analysis.law.loss(context, parameters, tokens))[0])
         self.extrapolation, self.rivals = times, _rivals(analysis, cost, budget.amount)
         self.shapes = _nearest_shapes(observed, parameters, rounded) if free else []
-        self.next_runs: list[Candidate] = next_runs(analysis, samples, flops, spent)
+        self.next_runs = next_runs(analysis, samples, flops, spent)
         self.measured = observed.findings(budget.unit)
         self.notes = notes + bound_notes(analysis) + _distance_notes(times)
         if observed.constant_rate:

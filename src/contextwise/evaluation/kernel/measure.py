@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NotRequired, Self, TypedDict, get_args
 
 from rich.console import RenderableType
 
@@ -16,6 +16,7 @@ from contextwise.base.errors import CheckpointError, ConfigError, DataError, Int
 from contextwise.base.estimates import CONFIDENCE
 from contextwise.base.hashes import content_key, sha256_file
 from contextwise.base.progress import interruption, say
+from contextwise.base.schemas import json_schema, named_schema
 from contextwise.evaluation.kernel.result import Result, finished, write_result
 from contextwise.evaluation.kernel.subject import Subject
 from contextwise.evaluation.kernel.work import Work
@@ -28,6 +29,35 @@ if TYPE_CHECKING:
 CONTENT = "content"
 InputFile = Annotated[Path, CONTENT]
 """A setting that names a file or folder to read: a result is identified by its content, not its path."""
+
+
+class CorpusJson(TypedDict):
+    """The documents that a result is about."""
+
+    path: str
+    fingerprint: str
+    split: str
+    tokenizer_hash: str | None
+
+
+class SummaryJson(TypedDict):
+    """The keys that the summary of every measure has, beside ``settings`` and its own numbers."""
+
+    measure: str
+    key: str
+    question: str
+    label: str
+    model: str
+    name: str
+    run: bool
+    digest: str
+    parameters: int
+    dtype: str
+    device: str
+    corpus: NotRequired[CorpusJson]
+    confidence: float
+    environment: dict[str, Any]
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -52,6 +82,7 @@ class Measure(Settings):
         takes_cue: whether it gives a CUE model its contexts; other measures read it without contexts, with a note.
         changes_model: whether it changes the model, such as its positions; a subject then loads it again for the next measure.
         result: class of its results.
+        numbers: the type of its own part of the summary, ``MODULE:NAME`` in the package, for the JSON Schema.
         default_dtype: default number format of the weights, as for :class:`Subject`.
     """
 
@@ -62,6 +93,7 @@ class Measure(Settings):
     takes_cue: ClassVar[bool] = False
     changes_model: ClassVar[bool] = False
     result: ClassVar[type[Result]] = Result
+    numbers: ClassVar[str] = ""
     default_dtype: ClassVar[str] = "auto"
 
     def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
@@ -89,6 +121,15 @@ class Measure(Settings):
     @abstractmethod
     def table(cls, summary: dict[str, Any]) -> RenderableType:
         """The summary for the terminal, in 80 columns."""
+
+    @classmethod
+    def summary_schema(cls) -> dict[str, Any]:
+        """The JSON Schema of a summary."""
+        common, settings = json_schema(SummaryJson), cls.model_json_schema(mode="serialization")
+        own = named_schema(cls.numbers) if cls.numbers else {}
+        properties = common["properties"] | {"settings": settings} | own.get("properties", {})
+        required = sorted({*common["required"], "settings", *own.get("required", [])})
+        return {**common, "properties": properties, "required": required}
 
     @classmethod
     def passed(cls, summary: dict[str, Any]) -> bool:

@@ -51,6 +51,7 @@ class Loss(Measure):
     """
 
     name = "evaluate"
+    numbers = "evaluation.scoring.windows:TotalsJson"
     version = 2
     result = Evaluation
 

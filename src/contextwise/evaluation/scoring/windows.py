@@ -23,7 +23,7 @@ Legend of shapes: B windows in a batch, T positions of the longest of them, N ta
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +31,7 @@ import torch
 from transformers import PreTrainedModel
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
-from contextwise.base.estimates import exponential
+from contextwise.base.estimates import Estimate, EstimateJson, exponential
 from contextwise.base.intervals import ratios
 from contextwise.base.progress import interruption
 from contextwise.evaluation.kernel.result import column_or_none
@@ -358,6 +358,20 @@ def documents_table(corpus: "Corpus", scores: Scores) -> pa.Table:
     )
 
 
+class TotalsJson(TypedDict):
+    """Counts and losses of scored documents, with intervals over documents; null where words or bytes are not known."""
+
+    documents: int
+    tokens: int
+    bytes: int | None
+    words: int | None
+    loss: Estimate
+    perplexity: Estimate
+    word_perplexity: Estimate | None
+    byte_perplexity: Estimate | None
+    bits_per_byte: Estimate | None
+
+
 def totals(documents: pa.Table) -> dict[str, Any]:
     """Compute counts and measures from a table of documents, in the format of ``summary.json``."""
     columns = {name: column_or_none(documents, name) for name in ("tokens", "bytes", "words")}
@@ -368,7 +382,7 @@ def totals(documents: pa.Table) -> dict[str, Any]:
 
 def measures(
     nats: np.ndarray, tokens: np.ndarray, words: np.ndarray | None, n_bytes: np.ndarray | None
-) -> dict[str, dict[str, Any] | None]:
+) -> dict[str, EstimateJson | None]:
     """Compute the measures with their intervals over documents, in the format of ``summary.json``.
 
     Args:
@@ -384,7 +398,7 @@ def measures(
     sizes = {name: size for name, size in optional.items() if size is not None and np.sum(size) > 0}
     estimates = ratios(nats, {"tokens": tokens, **sizes})
 
-    def mapped(size: str, function: Callable[[float], float]) -> dict[str, Any] | None:
+    def mapped(size: str, function: Callable[[float], float]) -> EstimateJson | None:
         return estimates[size].map(function).to_dict() if size in estimates else None
 
     return {

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 
@@ -43,6 +43,8 @@ class Comparison:
     documents: Documents
     looks: list[Look]
     documents_half_width: float
+
+    IN_JSON: ClassVar = ("decision", "decided_after", "difference", "sentence", "seeds_to_decide")
 
     @property
     def decision(self) -> Decision:
@@ -85,8 +87,18 @@ class Comparison:
             look.fixed.value, look.deviation, self.margin, look.fixed.confidence, half, most=MOST_SEEDS
         )
 
-    def sentence(self, several_budgets: bool = False) -> str:
+    @property
+    def sentence(self) -> str:
         """The decision in one sentence."""
+        return self.in_words()
+
+    @property
+    def seeds_to_decide(self) -> int | None:
+        """:attr:`further_seeds` of an open decision."""
+        return None if self.decided_after else self.further_seeds
+
+    def in_words(self, several_budgets: bool = False) -> str:
+        """The decision in one sentence, with its budget where there are several."""
         difference, seeds = self.difference, self.decided_after or len(self.looks)
         at = f" at {count(self.budget)} tokens" if several_budgets else ""
         shown = f"{difference:+.4f} nats per token"
@@ -108,16 +120,6 @@ class Comparison:
         if self.documents == "random":
             return "No number of seeds decides it: the held-out documents differ too much, so hold out more of them."
         return f"More than {MOST_SEEDS} seeds would be needed: take a larger margin, or steadier training."
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
-        return as_json(self) | {
-            "decision": self.decision,
-            "decided_after": self.decided_after,
-            "difference": self.difference.to_dict(),
-            "sentence": self.sentence(),
-            "seeds_to_decide": None if self.decided_after else self.further_seeds,
-        }
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,38 @@ class RateRow:
     chosen: bool
 
 
+class HeldOut(TypedDict):
+    """Size of the held-out text."""
+
+    documents: int
+    tokens: int
+
+
+class TrialJson(TypedDict):
+    """A trial's result as JSON; its keys are those of :class:`TrialResult`."""
+
+    trial: str
+    sentences: list[str]
+    stopped: str
+    seeds: int
+    reference: str
+    equal: str
+    margin: float
+    confidence: float
+    documents: Documents
+    held_out: HeldOut
+    comparisons: list[Comparison]
+    along_budgets: list[AlongBudgets]
+    lengths: list[Length]
+    parameters: dict[str, int]
+    losses: dict[str, dict[str, list[float]]]
+    training_seconds: dict[str, dict[str, list[float]]]
+    rates: list[RateRow]
+    seconds: float
+    unchanged: dict[str, Any]
+    notes: list[str]
+
+
 @dataclass(frozen=True)
 class TrialResult(Viewed):
     """Everything a trial has found so far.
@@ -219,9 +253,9 @@ class TrialResult(Viewed):
         """The decision of each comparison, and what the budgets say together."""
         several = len(self.budgets) > 1
         along = [sentence for each in self.along for sentence in each.sentences]
-        return [*(each.sentence(several) for each in self.comparisons), *along]
+        return [*(each.in_words(several) for each in self.comparisons), *along]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> TrialJson:
         """Everything as JSON values."""
         return {
             "trial": self.name,
@@ -234,7 +268,7 @@ class TrialResult(Viewed):
             "confidence": self.confidence,
             "documents": self.documents,
             "held_out": {"documents": self.held_out, "tokens": self.tokens},
-            "comparisons": [each.to_dict() for each in self.comparisons],
+            "comparisons": as_json(self.comparisons),
             "along_budgets": as_json(self.along),
             "lengths": as_json(self.lengths),
             "parameters": self.parameters,
@@ -282,8 +316,10 @@ class TrialPlan:
     notes: list[str] = field(default_factory=list)
     widening_runs: int = 0
 
+    IN_JSON: ClassVar = ("affordable_seeds", "runs", "flops", "expected_seeds_by_margins", "least_difference")
+
     @property
-    def affordable(self) -> int:
+    def affordable_seeds(self) -> int:
         """The seeds that the wall time allows, at most those of the settings."""
         if self.budget is None:
             return self.seeds
@@ -292,11 +328,11 @@ class TrialPlan:
     @property
     def flops(self) -> float:
         """FLOPs of the search and all affordable seeds."""
-        return self.search_flops + self.affordable * sum(length.flops for length in self.lengths)
+        return self.search_flops + self.affordable_seeds * sum(length.flops for length in self.lengths)
 
     @property
     def runs(self) -> int:
-        return self.search_runs + self.affordable * len(self.lengths)
+        return self.search_runs + self.affordable_seeds * len(self.lengths)
 
     @property
     def first_interval(self) -> int:
@@ -307,7 +343,7 @@ class TrialPlan:
         """Seeds within which a true difference is decided in 4 of 5 cases; None if not within those that are affordable."""
         if self.deviation is None:
             return None
-        deviation, most = upper_deviation(*self.deviation), max(2, self.affordable)
+        deviation, most = upper_deviation(*self.deviation), max(2, self.affordable_seeds)
         return seeds_to_decide(difference, deviation, self.margin, self.confidence, self._half, most=most)
 
     @property
@@ -315,22 +351,17 @@ class TrialPlan:
         """The half width over documents that no number of seeds reduces."""
         return self.documents_half_width if self.documents == "random" else 0.0
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
-        expected = {f"{times:g}": self.expected_seeds(times * self.margin) for times in (0, 1, 2, 4)}
-        return as_json(self) | {
-            "affordable_seeds": self.affordable,
-            "runs": self.runs,
-            "flops": self.flops,
-            "expected_seeds_by_margins": expected if self.deviation else None,
-            "least_difference": self.least,
-        }
+    @property
+    def expected_seeds_by_margins(self) -> dict[str, int | None] | None:
+        """:meth:`expected_seeds` of true differences of 0, 1, 2 and 4 margins."""
+        times = (0, 1, 2, 4)
+        return {f"{each:g}": self.expected_seeds(each * self.margin) for each in times} if self.deviation else None
 
     @property
-    def least(self) -> float | None:
+    def least_difference(self) -> float | None:
         """The smallest observed difference that the affordable seeds decide, nats per token; None if it is not known."""
         if self.deviation is None:
             return None
         deviation = upper_deviation(*self.deviation)
-        least = least_difference(deviation, self.affordable, self.confidence, self._half)
+        least = least_difference(deviation, self.affordable_seeds, self.confidence, self._half)
         return least if math.isfinite(least) else None

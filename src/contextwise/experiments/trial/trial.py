@@ -194,7 +194,7 @@ class Trial:
             documents=self.settings.documents,
             documents_half_width=half,
         )
-        if plan.affordable < 2:
+        if plan.affordable_seeds < 2:
             needed = duration(plan.search_seconds + 2 * plan.seed_seconds)
             raise ConfigError(
                 f"budget is {duration(self.settings.budget or 0)}, but the search and two seeds of all arms take about "

@@ -21,13 +21,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from rich.console import Console, Group
 from rich.text import Text
 from transformers import PreTrainedModel
 
+from contextwise.base.estimates import as_json
 from contextwise.base.tables import Column, Table
 from contextwise.evaluation.measures.causality.rows import (
     ALL_CUTS,
@@ -106,6 +107,8 @@ class Causality:
     effects: tuple[Effect, ...]
     gates_opened: bool = False
 
+    IN_JSON: ClassVar = ("causal",)
+
     def __getitem__(self, name: str) -> Effect:
         return next(effect for effect in self.effects if effect.name == name)
 
@@ -121,7 +124,7 @@ class Causality:
 
     def to_dict(self) -> dict[str, Any]:
         """Convert the result to JSON-ready data."""
-        return {"causal": self.causal, **asdict(self)}
+        return as_json(self)
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "Causality":

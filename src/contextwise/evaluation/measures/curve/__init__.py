@@ -57,6 +57,7 @@ class Curve(Measure):
     """
 
     name = "curve"
+    numbers = "evaluation.measures.curve.readings:CurveJson"
     changes_model = True
     result = CurveResult
 

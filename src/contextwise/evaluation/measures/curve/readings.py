@@ -11,7 +11,7 @@ Legend of shapes: D documents, K bins, R resamples.
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from rich.console import Group
@@ -26,6 +26,37 @@ BAR = 16
 ENOUGH_TARGETS = 1000
 """Below this number of targets, a bin's mean is uncertain by 0.1 nats or more: losses of single tokens vary by about 3 nats."""
 EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+class BinJson(TypedDict):
+    """The loss of the targets with so many visible tokens."""
+
+    visible_from: int
+    visible_to: int
+    loss: float
+    low: float
+    high: float
+    targets: int
+
+
+class MeasuresJson(TypedDict):
+    """What is read off a curve; ranges of visible tokens stand beside the estimates."""
+
+    best_context_loss: Estimate
+    last_tenth: Estimate | None
+    effective_context: Estimate
+    average_loss: Estimate | None
+
+
+class CurveJson(TypedDict):
+    """A measured curve."""
+
+    trained_context: int | None
+    rope_factor: float | None
+    documents: int
+    targets: int
+    bins: list[BinJson]
+    measures: MeasuresJson
 
 
 def curve_measures(sums: CurveSums, worth: float) -> tuple[list[dict[str, Any]], dict[str, Any]]:

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save
 
 from contextwise.base.errors import CheckpointError, ConfigError
+from contextwise.base.estimates import EstimateJson
 from contextwise.base.intervals import ratios
 from contextwise.base.progress import progress_bar, say
 from contextwise.data import Corpus
@@ -166,7 +167,7 @@ def measure_contexts(
     return states
 
 
-def mean_nats(nats: np.ndarray, targets: Targets) -> dict[str, float | None]:
+def mean_nats(nats: np.ndarray, targets: Targets) -> EstimateJson:
     """Mean over targets, in nats, with its 95% interval over documents."""
     _, document = np.unique(targets.document, return_inverse=True)
     sums, counts = np.bincount(document, weights=nats), np.bincount(document)

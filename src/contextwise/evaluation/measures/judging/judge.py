@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from urllib.parse import urlsplit
 
 from contextwise.base.errors import ConfigError, DataError
@@ -31,6 +31,22 @@ MOST_FAILURES = 5
 
 SHORTEST_SECRET = 8
 """Characters of a key below which it is no secret (local servers take any); it may be a part of an answer."""
+
+
+class JudgingJson(TypedDict):
+    """The keys of the summary of every judging; ratings or win rates are beside them."""
+
+    kind: Literal["rating", "win rate"]
+    questions: int
+    judgments: int
+    without_verdict: int
+    examples_without_verdict: list[str]
+    confidence: float
+    judge: str
+    endpoint: str
+    parameters: dict[str, Any]
+    missing: int
+    why_missing: str | None
 
 
 class RequestFailed(Exception):

@@ -1,0 +1,114 @@
+"""Near-copies: similarity and containment against exact sets, what prepare leaves out, what the verbs report."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from contextwise.base.errors import ConfigError
+from contextwise.data import Corpus, prepare_corpus
+from contextwise.data.near_copies import BANDS, ROWS, NearCopies, containment, ngram_hashes
+from small import WORDS, write_rows
+
+
+def grams(ids: np.ndarray, length: int) -> set[tuple[int, ...]]:
+    return {tuple(ids[i : i + length].tolist()) for i in range(len(ids) - length + 1)}
+
+
+def changed(ids: np.ndarray, share: float, seed: int) -> np.ndarray:
+    draw = np.random.default_rng(seed)
+    return np.where(draw.random(len(ids)) < share, draw.integers(0, 500, len(ids)), ids)
+
+
+def test_ngrams_are_hashed_without_collisions():
+    ids = np.random.default_rng(0).integers(0, 3, 20_000)  # many n-grams occur several times
+    assert len(np.unique(ngram_hashes(ids, 5))) == len(grams(ids, 5)) == 3**5
+    assert len(np.unique(ngram_hashes(ids, 13))) == len(grams(ids, 13))
+    short = [np.array(each) for each in ([1], [1, 1], [1, 1, 1], [2, 1], [1, 2])]
+    assert len({int(ngram_hashes(each, 5)[0]) for each in short}) == 5
+
+
+@pytest.mark.parametrize("share", [0.0, 0.005, 0.02, 0.05, 0.3])
+def test_the_similarity_is_that_of_the_sets(share):
+    ids = np.random.default_rng(1).integers(0, 500, 2000)
+    for seed in range(3):
+        other = changed(ids, share, seed)
+        one, two = grams(ids, 5), grams(other, 5)
+        exact = len(one & two) / len(one | two)
+        found = NearCopies(0.0)
+        assert found.original(ids) is None
+        result = found.original(other)
+        if exact > 0.75:
+            deviation = np.sqrt(exact * (1 - exact) / (BANDS * ROWS))
+            assert result is not None and result[0] == 0 and abs(result[1] - exact) <= 4 * deviation
+        kept = NearCopies(0.9)
+        kept.original(ids)
+        assert (kept.original(other) is not None) == (result is not None and result[1] >= 0.9)
+
+
+def test_containment_of_ngrams_by_hand(tmp_path):
+    # 20 bytes have 8 13-grams; the first 15 bytes hold 3 of them, and the 5 in the middle none.
+    text = "abcdefghijklmnopqrst"
+    lines = ["0" * 30 + text[:15] + "0" * 30, "0" * 30 + text[7:12], text[:12]]
+    corpus = prepare_corpus(
+        write_rows(tmp_path / "t.jsonl", [{"text": t} for t in lines]), "bytes", tmp_path / "c", validation=0.0
+    )
+    texts = [np.frombuffer(each.encode(), np.uint8) for each in (text, text[:15], text[5:], text[:12], "0" * 40)]
+    assert containment(corpus, texts).tolist() == [3 / 8, 1.0, 0.0, 0.0, 1.0]
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Thirty texts; every third is followed by a copy of it in which one word is another."""
+    draw, texts = random.Random(0), []
+    for i in range(30):
+        words = [f"{draw.choice(WORDS)}{draw.randrange(50)}" for _ in range(120)]
+        texts.append(" ".join([f"text {i:02d}", *words]))
+        if i % 3 == 0:
+            words[draw.randrange(120)] = "changed"
+            texts.append(" ".join([f"text {i:02d}", *words]))
+    return texts
+
+
+def test_prepare_leaves_near_copies_out(copied, tmp_path):
+    rows = write_rows(tmp_path / "t.jsonl", [{"text": text, "number": i} for i, text in enumerate(copied)])
+    corpus = prepare_corpus(rows, "bytes", tmp_path / "kept", deduplicate=0.8, validation=0.3)
+    near = corpus.manifest["deduplicated"]
+    assert near["left_out"] == 10 and near["similarity"] == 0.8
+    assert near["examples"][0]["kept"].startswith("text 00 ") and near["examples"][0]["similarity"] > 0.9
+    numbers = [i for split in corpus.splits for i in Corpus.open(corpus.path, split).column("number")]
+    originals = [i for i, text in enumerate(copied) if text.split()[1] not in {t.split()[1] for t in copied[:i]}]
+    assert sorted(numbers) == originals
+    again = prepare_corpus(rows, "bytes", tmp_path / "again", deduplicate=0.8, validation=0.3)
+    assert again.manifest == corpus.manifest
+    with pytest.raises(ConfigError, match=r"deduplicate is 1\.5, but must be a similarity above 0, at most 1"):
+        prepare_corpus(rows, "bytes", tmp_path / "no", deduplicate=1.5)
+
+
+def beginnings(path: Path, split: str) -> list[str]:
+    """The first characters of a split's documents, which a text shares with its copy."""
+    corpus = Corpus.open(path, split)
+    return [bytes(corpus.document(i)[:7].tolist()).decode() for i in range(len(corpus))]
+
+
+def test_the_verbs_report_copies_in_other_splits_and_sources(copied, contextwise, workplace):
+    write_rows(workplace / "t.jsonl", [{"text": text} for text in copied])
+    command = "prepare t.jsonl --tokenizer bytes --validation 0.4 --out"
+    status, _, errors = contextwise(f"{command} all")
+    assert status == 0 and "share half or more of their 13-grams with 'train'" in " ".join(errors.split())
+    train, held_out = (beginnings(workplace / "all", split) for split in ("train", "validation"))
+    (found,) = json.loads(contextwise("corpus all --overlap validation --json")[1])
+    assert found["copied"] == sum(each in train for each in held_out) > 0 and found["texts"] == len(held_out)
+
+    status, _, errors = contextwise(f"{command} one --deduplicate 0.8")
+    assert status == 0 and "left out: 10 of 40 documents (25.0%) nearly copy" in errors and "13-grams" not in errors
+    assert json.loads(contextwise("corpus one --overlap validation --json")[1])[0]["copied"] == 0
+
+    questions = [copied[0][50:400], "a question of which nothing is in the corpus, as far as we know"]
+    write_rows(workplace / "questions.jsonl", [{"question": question} for question in questions])
+    line = "corpus all --overlap questions.jsonl --text-field question --split"
+    words = contextwise.words(f"{line} train") + contextwise.words(f"{line} validation")
+    assert "1 of 2 texts of 'questions.jsonl' share half or more" in words
+    contextwise.refused("corpus all --overlap nothing.jsonl", "nothing.jsonl")
