@@ -74,7 +74,7 @@ def test_losses_are_interpolated_in_the_logarithm_of_the_budget(pairs, part: flo
     found = track.at(budget)
     assert found is not None and found[:2] == pytest.approx((wanted, 0.01))
     assert track.at(low * 0.97) is None and track.at(high * 1.03) is None
-    assert track.at(low * 0.99)[:2] == track.at(low)[:2] and track.at(high * 1.01)[:2] == track.at(high)[:2]
+    assert track.at(low * 0.99) is not None and track.at(high * 1.01) is not None
     for tokens, loss in pairs:
         assert track.at(tokens)[:2] == pytest.approx((loss, 0.01))
 
@@ -82,6 +82,58 @@ def test_losses_are_interpolated_in_the_logarithm_of_the_budget(pairs, part: flo
 def test_half_way_by_hand() -> None:
     (track,) = tracks([point(tokens=100, loss=4.0), point(tokens=400, loss=3.0, standard_error=0.03)], "tokens")
     assert track.at(200)[:2] == pytest.approx((3.5, 0.02))
+
+
+def test_a_line_is_continued_beyond_its_ends() -> None:
+    """By hand: from 4 at 100 to 3 at 400, so half a nat for each doubling; 399 is too close to 400 for a slope."""
+    spent = {"flops": 1.0}
+    lines = tracks([point(tokens=100, loss=4.0, **spent), point(tokens=400, loss=3.0, **spent)], "tokens")
+    close = tracks([point(tokens=t, loss=x, **spent) for t, x in ((100, 4.0), (399, 9.0), (400, 3.0))], "tokens")
+    for (track,) in (lines, close):
+        assert track.at(400 * 2**0.02).loss == pytest.approx(3 - 0.01)
+    assert lines[0].at(100 / 2**0.02).loss == pytest.approx(4 + 0.01) and lines[0].at(406).shift == 0
+
+
+def on_one_curve(*budgets: list[float]) -> list[SweepPoint]:
+    """Points of contexts 64, 128, ... whose losses at equal FLOPs are about the same: 0.2 nats for a unit of ln C."""
+    effects, targets = np.random.default_rng(0).normal(0, 0.5, 40), (50,) * 40
+    noise = np.random.default_rng(1).normal(0, 1e-4, (len(budgets), 40))
+    points = []
+    for i, spent in enumerate(budgets):
+        for budget in spent:
+            means = 4 - 0.2 * np.log(budget) + effects + noise[i] - noise[i].mean()
+            known = {"document_nats": tuple(50 * means), "document_targets": targets, "flops": budget}
+            points.append(point(64 << i, int(budget), loss=float(means.mean()), **known))
+    return points
+
+
+@pytest.mark.parametrize("longer", [1.019, 1 / 1.019])
+def test_a_run_that_is_a_little_longer_is_not_better(longer: float) -> None:
+    """Two contexts of the same curve, the second of which has 1.9% more or less at every point."""
+    lines = tracks(on_one_curve([1e4, 2e4], [1e4 * longer, 2e4 * longer]), "flops")
+    for budget in (1e4, 1e4 * longer, 2e4, 2e4 * longer):
+        optimum = size_optima(cells(lines, budget), {"pico": [64, 128]})["pico"]
+        (found,) = optimum.differences.values()
+        assert found.value == pytest.approx(0, abs=1e-9) and len(optimum.within_noise) == 1
+        assert found.high < 1e-3
+
+
+def test_a_single_point_has_the_steepest_slope_of_its_size_in_its_interval() -> None:
+    points = on_one_curve([1e4, 2e4], [2e4 / 1.019])
+    at = {c.context: c for c in cells(tracks(points, "flops"), 2e4)}
+    exact = {c.context: c for c in cells(tracks(points, "flops"), 2e4 / 1.019)}
+    shift = 0.2 * np.log(1.019)
+    assert at[128].loss - at[64].loss == pytest.approx(shift)
+    assert at[128].half_width == pytest.approx(exact[128].half_width + shift)
+    (found,) = size_optima(list(at.values()), {"pico": [64, 128]})["pico"].differences.values()
+    assert found.low == pytest.approx(0, abs=1e-3) and found.high == pytest.approx(2 * shift, abs=1e-3)
+
+
+def test_single_points_at_unequal_budgets_have_no_interval() -> None:
+    lines = tracks(on_one_curve([2e4], [2e4 / 1.019]), "flops")
+    assert [c.half_width is None for c in cells(lines, 2e4)] == [False, True]
+    (found,) = size_optima(cells(lines, 2e4), {"pico": [64, 128]})["pico"].differences.values()
+    assert found.value == pytest.approx(0.2 * np.log(1.019)) and found.low is None
 
 
 def test_every_unit() -> None:

@@ -2,8 +2,10 @@
 
 1. A *track* is the points of one model size, training context and seed: best-context losses along a budget (training FLOPs,
    seconds, GPU-hours or tokens).
-2. At a budget the loss is interpolated along the track, linearly in the logarithm of the budget; never more than 2% beyond its
-   first or last point. Tracks of one model size and training context that differ in seed are averaged: a *cell*.
+2. At a budget the loss is interpolated along the track, linearly in the logarithm of the budget. Runs are whole steps, so equal
+   budgets differ a little: up to 2% beyond its ends a track's line is continued. Where a track is one point, that point stands
+   for these budgets, and the most that the loss may change so far is added to the interval. Tracks of one model size and
+   training context that differ in seed are averaged: a *cell*.
 3. The *optimum* of a size is its cell of the lowest loss; the overall optimum is the lowest of all (context scaling,
    Section 3). It is *decided* only if it was compared with its neighbours: runs of equal length end at different FLOPs, and at
    the largest budgets only the most expensive runs are left, with nothing to compare them to.
@@ -61,26 +63,51 @@ class Track:
     documents: tuple[int, ...] = ()
     sums: np.ndarray | None = None
 
-    def at(self, budget: float) -> "Reading | None":
+    def _line(self, budget: float) -> tuple[int, int]:
+        """The two points through which the line at a budget goes; the same point twice if there is no second one.
+
+        Beyond the first or last point they are that one and the nearest that differs by :data:`NEARLY` or more, since the line
+        through closer points has the slope of their noise.
+        """
+        budgets, last = self.budgets, len(self.budgets) - 1
+        if budget >= budgets[-1]:
+            return last, next((i for i in range(last - 1, -1, -1) if budgets[i] * NEARLY <= budgets[-1]), last)
+        if budget <= budgets[0]:
+            return 0, next((i for i in range(1, last + 1) if budgets[i] >= budgets[0] * NEARLY), 0)
+        right = int(np.searchsorted(budgets, budget, side="right"))
+        return right - 1, right
+
+    def slope(self, budget: float) -> float:
+        """Change of the loss for each unit of the logarithm of the budget; NaN for a single point, and where it did not measure."""
+        a, b = self._line(budget)
+        if a == b or not self.covers(budget):
+            return math.nan
+        return float((self.losses[b] - self.losses[a]) / np.log(self.budgets[b] / self.budgets[a]))
+
+    def covers(self, budget: float) -> bool:
+        """Whether the run was measured at a budget, or at most :data:`NEARLY` from it."""
+        return bool(self.budgets[0] / NEARLY <= budget <= self.budgets[-1] * NEARLY)
+
+    def at(self, budget: float, slope: float = math.nan) -> "Reading | None":
         """The loss at a budget; None where the run did not measure.
 
-        Budgets are equal to half a step: the first and the last point stand for those up to :data:`NEARLY` beyond, too.
+        Args:
+            slope: the steepest known of the same size, for a track of a single point.
         """
-        if not self.budgets[0] / NEARLY <= budget <= self.budgets[-1] * NEARLY:
+        if not self.covers(budget):
             return None
-        budget = min(max(budget, self.budgets[0]), self.budgets[-1])
-        first, part = 0, 0.0
-        if len(self.budgets) > 1:
-            first = min(int(np.searchsorted(self.budgets, budget, side="right")), len(self.budgets) - 1) - 1
-            low, high = np.log(self.budgets[first : first + 2])
-            part = (np.log(budget) - low) / (high - low)
+        a, b = self._line(budget)
+        distance, part = float(np.log(budget / self.budgets[a])), 0.0
+        if a != b:
+            part = distance / float(np.log(self.budgets[b] / self.budgets[a]))
 
-        def between(values: np.ndarray) -> Any:
-            return values[first] + part * (values[min(first + 1, len(values) - 1)] - values[first])
+        def on_line(values: np.ndarray) -> Any:
+            return values[a] + part * (values[b] - values[a])
 
-        sums = None if self.sums is None else between(self.sums)
-        loss, error = float(between(self.losses)), float(between(self.errors))
-        return Reading(loss, error, self.seed, self.documents, sums)
+        error = float(self.errors[a] + max(part, 0) * (self.errors[b] - self.errors[a]))
+        shift = abs(distance * slope) if a == b and distance else 0.0
+        sums = None if self.sums is None else on_line(self.sums)
+        return Reading(float(on_line(self.losses)), error, self.seed, self.documents, sums, shift)
 
 
 class Reading(NamedTuple):
@@ -89,6 +116,7 @@ class Reading(NamedTuple):
     Attributes:
         error: standard error over documents; NaN if it is not known.
         sums: (2, N) nats and targets of each of the ``documents``; None if they are not known.
+        shift: the most that the loss of a single point may change up to the budget; NaN if that is not known.
     """
 
     loss: float
@@ -96,6 +124,7 @@ class Reading(NamedTuple):
     seed: int = 0
     documents: tuple[int, ...] = ()
     sums: np.ndarray | None = None
+    shift: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -251,8 +280,12 @@ def budget_steps(tracks: Sequence[Track], steps: int = STEPS) -> np.ndarray:
 def cells(tracks: Sequence[Track], budget: float) -> list[Cell]:
     """Every size and context that was measured at a budget, by parameters and context."""
     measured: dict[tuple[int, str, int], list[Reading]] = {}
+    steepest: dict[str, float] = {}
     for track in tracks:
-        reading = track.at(budget)
+        if math.isfinite(slope := track.slope(budget)):
+            steepest[track.size] = max(abs(slope), steepest.get(track.size, 0.0))
+    for track in tracks:
+        reading = track.at(budget, steepest.get(track.size, math.nan))
         if reading is not None:
             measured.setdefault((track.parameters, track.size, track.context), []).append(reading)
     between = {
@@ -274,7 +307,7 @@ def _same_documents(readings: Sequence[Reading]) -> bool:
 
 
 def _half_width(readings: Sequence[Reading], others: Sequence[Reading], seeds: Part | None) -> float | None:
-    """Half the 95% interval of the mean of readings minus the mean of others; None if nothing is known of it.
+    """Half the 95% interval of the mean of readings minus the mean of others; None if it is not known.
 
     Documents of two contexts are paired although their targets differ a little: a tenth of a context does not divide a tenth of
     the longest evenly (:class:`~contextwise.data.windows.LastTenthWindows`).
@@ -292,7 +325,8 @@ def _half_width(readings: Sequence[Reading], others: Sequence[Reading], seeds: P
         parts += [NORMAL * math.hypot(*errors)] if np.isfinite(errors).all() else []
     if seeds is not None:
         parts.append(Part(seeds.variance / len(readings), seeds.freedom).half_width)
-    return math.hypot(*parts) if parts else None
+    half = math.hypot(*parts) + sum(np.mean([reading.shift for reading in each]) for each in groups)
+    return float(half) if parts and math.isfinite(half) else None
 
 
 def _between_seeds(groups: Sequence[Sequence[Reading]]) -> Part | None:

@@ -113,7 +113,7 @@ def _losses(data: SweepData) -> list[Part]:
         f"Bars: 95% intervals{known}, and of seeds where there are several. The documents are the same for all runs: "
         "differences between contexts are paired, and more certain than the bars suggest; the sentences below are about them. "
         "Circles: the lowest loss of a size. Dashed: the lowest of all. Losses between two points are interpolated linearly in "
-        "the logarithm of the budget; nothing is drawn beyond what was measured."
+        "the logarithm of the budget; nothing is drawn more than 2% of the budget beyond what was measured."
     )
     label = "Best-context loss against training context, a line for each model size"
     return [
