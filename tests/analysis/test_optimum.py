@@ -243,20 +243,53 @@ def test_other_documents_are_not_paired() -> None:
     ("losses", "words"),
     [
         ((3.2, 3.0, 3.0001, 3.3), "pico: 128 tokens is best, 256 is within its noise, 64 tokens is 0.2000 ± 0.0030 behind."),
-        ((3.0, 3.0001, 3.2, 3.3), "within its noise, 256 tokens is 0.2000 ± 0.0030 behind; it is the shortest that was tried"),
-        ((3.0001, 3.0, 3.2, 3.3), "0.2000 ± 0.0030 behind; the shortest that was tried is among these, the true optimum may"),
+        ((3.0, 3.0001, 3.2, 3.3), "256 tokens is 0.2000 ± 0.0030 behind; 64 is the shortest that was tried, the true optimum"),
+        ((3.0001, 3.0, 3.2, 3.3), "256 tokens is 0.2000 ± 0.0030 behind; 64 is the shortest that was tried, the true optimum"),
+        ((3.3, 3.2, 3.1, 3.0), "512 tokens is best, 256 tokens is 0.1000 ± 0.0030 behind; 512 is the longest that was tried"),
         ((3.001, 3.0, 3.001, 3.002), "not show which context is best here; 128 tokens has the lowest loss, but 64, 512 are"),
         ((3.0, 3.001, 3.0015, 3.002), "64 tokens has the lowest loss, but 512 is within its noise."),
     ],
 )  # fmt: skip
 def test_what_is_within_the_noise_is_said(losses: tuple[float, ...], words: str) -> None:
-    found = [cell(64 << i, loss) for i, loss in enumerate(losses)]
-    best = min(found, key=lambda cell: cell.loss)
-    differences = {c.context: plus_minus(c.loss - best.loss, 0.003) for c in found if c is not best}
-    optimum = Optimum(best, True, (), size_optima(found, PLANNED)["pico"].edge, differences, (64, 512))
+    optimum = of_losses(losses, seeds=2)
     assert words in optimum.sentence()
     further = replace(optimum, edge="", ends=(32, 1024))  # which were not measured at this budget
     assert "was tried" not in further.sentence() and "does not show" not in further.sentence()
+
+
+def of_losses(losses: tuple[float, ...], **about: int) -> Optimum:
+    """The optimum of contexts 64, 128, ..., with intervals of ± 0.003 of the differences."""
+    found = [cell(64 << i, loss) for i, loss in enumerate(losses)]
+    best = min(found, key=lambda cell: cell.loss)
+    differences = {c.context: plus_minus(c.loss - best.loss, 0.003, **about) for c in found if c is not best}
+    return Optimum(best, True, (), size_optima(found, PLANNED)["pico"].edge, differences, (64, 512))
+
+
+def test_one_seed_and_few_documents_are_said() -> None:
+    losses = (3.2, 3.0, 3.0001, 3.3)
+    assert (
+        of_losses(losses)
+        .sentence()
+        .endswith("0.0030 behind; with one seed, so differences between seeds are not in the interval.")
+    )
+    for documents, allow in ((5, "5 documents allow"), (1, "1 document allows")):
+        few = of_losses(losses, documents=documents)
+        assert few.within_noise == (64, 256, 512) and few.sentence() == (
+            "pico: the sweep does not show which context is best here; 128 tokens has the lowest loss, but "
+            f"{allow} no verdict, which takes 6 or more."
+        )
+    bare = replace(few, differences={context: plus_minus(0.2, np.nan) for context in (64, 256, 512)})
+    assert "128 tokens has the lowest loss, but no interval is known" in bare.sentence()
+
+
+@pytest.mark.parametrize(("seeds", "documents"), [(1, 9), (2, 9), (1, 5), (2, 1)])
+def test_differences_say_what_their_interval_is_over(seeds: int, documents: int) -> None:
+    points, _ = with_documents(3, seeds, documents)
+    optimum = size_optima(cells(tracks(points, "tokens"), 1000), {"pico": [64, 128, 256]})["pico"]
+    for difference in optimum.differences.values():
+        assert (difference.documents, difference.seeds) == (documents, seeds if seeds > 1 else None)
+    assert ("with one seed" in optimum.sentence()) == (seeds == 1 and documents > 5)
+    assert ("is best," in optimum.sentence()) <= (documents > 5)
 
 
 def cell(context: int, loss: float, size: str = "pico") -> Cell:

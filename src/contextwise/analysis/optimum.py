@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from contextwise.analysis.sweep_points import SweepPoint
-from contextwise.base.estimates import FEWEST_DOCUMENTS, Estimate, count, duration
+from contextwise.base.estimates import Estimate, count, duration
 from contextwise.base.intervals import NORMAL, Part, plus_minus, ratio_difference, ratios
 from contextwise.data.document_lengths import in_tokens, token_count
 
@@ -78,7 +78,7 @@ class Track:
         return right - 1, right
 
     def slope(self, budget: float) -> float:
-        """Change of the loss for each unit of the logarithm of the budget; NaN for a single point, and where it did not measure."""
+        """Change of the loss for each unit of the logarithm of the budget; NaN for a single point, and where there is none."""
         a, b = self._line(budget)
         if a == b or not self.covers(budget):
             return math.nan
@@ -165,7 +165,8 @@ class Optimum:
         decided: whether it was compared with its neighbours.
         unmeasured: contexts (of an overall optimum: sizes) next to it that were not measured at this budget.
         edge: ``shortest`` or ``longest`` if no shorter or longer context was tried; else empty.
-        differences: other context of the size -> its loss minus the optimum's, paired; without an interval if none is known.
+        differences: other context of the size -> its loss minus the optimum's, paired; without an interval if none is known,
+            and without ``seeds`` if the interval is over documents only.
         ends: the shortest and the longest context that the size was or will be trained with.
     """
 
@@ -179,11 +180,7 @@ class Optimum:
     @property
     def within_noise(self) -> tuple[int, ...]:
         """The other contexts whose loss is not significantly higher, ascending."""
-        return tuple(
-            context
-            for context, difference in sorted(self.differences.items())
-            if difference.low is not None and difference.low <= 0
-        )
+        return tuple(sorted(context for context, difference in self.differences.items() if not difference.above(0.0)))
 
     def sentence(self) -> str:
         """What the points say of the best context of this size at this budget."""
@@ -194,30 +191,40 @@ class Optimum:
                 f"{size}: lowest at {best}, but {contexts_listed(missing)} was not measured at this budget, so no optimum is "
                 "drawn."
             )
-        if set(self.ends) <= {*noise, self.cell.context}:
-            ends = [context for context in self.ends if context != self.cell.context]
-            return (
-                f"{size}: the sweep does not show which context is best here; {best} has the lowest loss, but "
-                f"{contexts_listed(ends)} {'are' if len(ends) > 1 else 'is'} within its noise."
-            )
-        words = [f"{best} is best"]
-        if noise:
-            words.append(f"{contexts_listed(noise)} {'are' if len(noise) > 1 else 'is'} within its noise")
-        behind = [context for context in self.differences if context not in noise]
-        if behind:
-            second = min(behind, key=lambda context: self.differences[context].value)
-            difference = self.differences[second]
-            known = "" if difference.low is None else f" ± {difference.value - difference.low:.4f}"
-            words.append(f"{in_tokens(second)} is {difference.value:.4f}{known} behind")
-        named = dict(zip(self.ends, ("shortest", "longest"), strict=True))
-        edge = next((named[context] for context in (self.cell.context, *noise) if context in named), "")
-        if self.edge:
-            words[-1] += f"; it is the {edge} that was tried, the true optimum may be beyond"
-        elif edge:
-            words[-1] += f"; the {edge} that was tried is among these, the true optimum may be beyond"
-        if 0 < self.cell.documents < FEWEST_DOCUMENTS:
-            words[-1] += f"; {self.cell.documents} held-out documents are too few to tell noise from a difference"
+        known = [
+            difference for difference in self.differences.values() if difference.has_interval and not difference.too_few
+        ]
+        ends = [context for context in self.ends if context != self.cell.context]
+        doubt = ""
+        if not known:
+            too_few = next((difference.too_few for difference in self.differences.values()), "")
+            doubt = too_few or "no interval is known, which takes several held-out documents and several budgets"
+        elif set(ends) <= set(noise):
+            doubt = _within_noise(ends)
+        if doubt:
+            words = [f"the sweep does not show which context is best here; {best} has the lowest loss, but {doubt}"]
+        else:
+            words = [f"{best} is best", *([_within_noise(noise)] if noise else [])]
+            behind = [
+                (difference.value, context) for context, difference in self.differences.items() if context not in noise
+            ]
+            if behind:
+                value, second = min(behind)
+                low, _ = self.differences[second].limits
+                words.append(f"{in_tokens(second)} is {value:.4f} ± {value - low:.4f} behind")
+            named = dict(zip(self.ends, ("shortest", "longest"), strict=True))
+            edge = next((context for context in (self.cell.context, *noise) if context in named), None)
+            if edge is not None:
+                words[-1] += (
+                    f"; {token_count(edge)} is the {named[edge]} that was tried, the true optimum may be beyond"
+                )
+        if known and not any(difference.seeds for difference in known):
+            words[-1] += "; with one seed, so differences between seeds are not in the interval"
         return f"{size}: {', '.join(words)}."
+
+
+def _within_noise(contexts: Sequence[int]) -> str:
+    return f"{contexts_listed(contexts)} {'are' if len(contexts) > 1 else 'is'} within its noise"
 
 
 def contexts_listed(contexts: Sequence[int]) -> str:
@@ -373,9 +380,8 @@ def _differences(best: Cell, others: Sequence[Cell]) -> dict[int, Estimate]:
         if pairs is None and alone is not None:
             spread = Part(alone.variance * (1 + len(mine) / len(theirs)), alone.freedom)
         half = _half_width(mine, theirs, spread)
-        if 0 < cell.documents < FEWEST_DOCUMENTS:
-            half = None
-        differences[cell.context] = Estimate(value) if half is None else plus_minus(value, half, method="t")
+        about = {"documents": cell.documents or None, "seeds": None if spread is None else len(mine)}
+        differences[cell.context] = plus_minus(value, math.nan if half is None else half, method="t", **about)
     return differences
 
 

@@ -108,9 +108,10 @@ def _losses(data: SweepData) -> list[Part]:
         units=page.choices("Unit of the budget", "units"),
     )
     documents = max((cell.documents for landscape in data.landscapes for cell in landscape.cells[-1]), default=0)
-    known = f" of {documents} held-out documents" if documents else " over held-out documents"
+    number = f"{documents} " if documents else ""
     caption = (
-        f"Bars: 95% intervals{known}, and of seeds where there are several. The documents are the same for all runs: "
+        f"Bars: 95% intervals over {number}held-out document{'s' * (documents != 1)}, and over seeds where there are several. "
+        "The documents are the same for all runs: "
         "differences between contexts are paired, and more certain than the bars suggest; the sentences below are about them. "
         "Circles: the lowest loss of a size. Dashed: the lowest of all. Losses between two points are interpolated linearly in "
         "the logarithm of the budget; nothing is drawn more than 2% of the budget beyond what was measured."

@@ -201,8 +201,8 @@ def _overall(best: Optimum | None) -> str:
 
 def _loss(cell: Cell) -> str:
     half = "" if cell.half_width is None else f" ± {cell.half_width:.4f}"
-    documents = f" on {cell.documents} held-out documents" if cell.documents else ""
-    seeds = f", {cell.runs} seeds" if cell.runs > 1 else ""
+    documents = f" on {cell.documents} held-out document{'s' * (cell.documents > 1)}" if cell.documents else ""
+    seeds = f", {cell.runs} seeds" if cell.runs > 1 else ", one seed"
     return f"{cell.loss:.4f}{half} nats per token{documents}{seeds}"
 
 
