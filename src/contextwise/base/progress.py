@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
+from threading import Event
 from types import FrameType
 from typing import Any
 
@@ -17,6 +18,8 @@ from contextwise.base.errors import Interrupted
 from contextwise.base.stopping import SIGNALS, received
 
 console = Console(stderr=True, highlight=False)
+document_printed = Event()
+"""Set once the command has printed its JSON document on standard output, which holds one."""
 
 
 @contextlib.contextmanager

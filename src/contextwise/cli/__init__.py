@@ -30,7 +30,7 @@ from typer.core import TyperCommand, TyperGroup
 from contextwise.base import stopping
 from contextwise.base.errors import ConfigError, ContextwiseError, DataError
 from contextwise.base.pretrained import trust
-from contextwise.base.progress import console, first_process
+from contextwise.base.progress import console, document_printed, first_process
 
 PANELS = {
     "Start": ["demo", "prepare", "corpus", "recipes", "schema"],
@@ -185,6 +185,7 @@ def main() -> None:
 
 def _status_of_command() -> int:
     show_traceback, trust.remote_code = _take("--traceback"), _take("--trust-remote-code")
+    document_printed.clear()
     try:
         for argument in sys.argv[1:]:
             _check_text(argument)
@@ -240,8 +241,8 @@ def _report(error: BaseException, show_traceback: bool) -> int:
 
 
 def _print_json(error: ContextwiseError | str, status: int) -> None:
-    """With ``--json``: print the error as JSON on standard output too."""
-    if "--json" not in sys.argv or not first_process():
+    """With ``--json``: print the error as JSON on standard output too, unless the result is there already."""
+    if "--json" not in sys.argv or document_printed.is_set() or not first_process():
         return
     problems = error.problems if isinstance(error, ConfigError) else ()
     listed = [{"field": each.field, "why": each.why, "fix": each.fix} for each in problems]

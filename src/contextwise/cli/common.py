@@ -20,7 +20,7 @@ from typer import Argument, Option
 
 from contextwise.base.config import validate
 from contextwise.base.estimates import as_json
-from contextwise.base.progress import say
+from contextwise.base.progress import document_printed, say
 from contextwise.base.schemas import named_schema
 from contextwise.evaluation.kernel import Measure, Result, Subject, measures
 from contextwise.evaluation.kernel import measure as measure_model
@@ -94,6 +94,7 @@ def show_line(text: str) -> None:
 def show_json(values: Any) -> None:
     """Print JSON of dataclasses, dictionaries and lists on standard output; what is not finite is null."""
     print(json.dumps(as_json(values), indent=2, ensure_ascii=False, allow_nan=False))
+    document_printed.set()
 
 
 def verb(measure: type[Measure], show: Callable[..., None] | None = None) -> Callable[..., None]:

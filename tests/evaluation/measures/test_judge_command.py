@@ -31,8 +31,11 @@ def test_the_command_reports_missing_judgments(contextwise, tmp_path):
         server.next.append(400)
         status, _, errors = contextwise(command)
         assert status == 1 and "1 of 16 judgments are missing: 1 request failed" in " ".join(errors.split())
+        server.next.append(400)
+        status, output, errors = contextwise(f"{command} --json")  # one document: the summary
+        assert status == 1 and json.loads(output)["missing"] == 1 and "judgments are missing" in errors
         status, output, _ = contextwise(f"{command} --json")
-        assert status == 0 and '"missing": 0' in output and len(server.requests) == 17
+        assert status == 0 and json.loads(output)["missing"] == 0 and len(server.requests) == 18
         words = contextwise.words(command)
     assert "all 7.50 [7.50, 7.50] 4" in words
     assert "bad - good: -4.00 [-4.00, -4.00]; fewer than 6 questions allow no verdict" in words
