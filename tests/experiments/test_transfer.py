@@ -75,7 +75,7 @@ def test_equal_slopes_are_continued_without_an_interval(corpus_folder, tmp_path)
     factors = [0.125, *FACTORS]
     result = fitted(corpus_folder, tmp_path, [-1, -1], widths=[16, 32, 64], to=128, factors=factors)
     assert result.factor.value == pytest.approx(0.125) and not result.factor.has_interval
-    assert "is open (2 seeds have equal slopes, which give no interval): with each doubling" in result.sentences[1]
+    assert "is open (the slopes of the 2 seeds are equal, so there is no interval): with each" in result.sentences[1]
 
 
 def test_slopes_that_differ_leave_it_open(corpus_folder, tmp_path):

@@ -503,9 +503,12 @@ def test_damaged_files_of_a_trial_are_named(finished, corpus_folder, tmp_path):
         (folder / file).write_text("{}")
         with pytest.raises(DataError, match=f"{file} is damaged: it has no {name}"):
             run_trial(three(corpus_folder, folder))
+    folder = Path(shutil.copytree(finished, tmp_path / "result" / "three"))
     (folder / "result.json").write_text('{"comparisons": [{}]}')
-    with pytest.raises(DataError, match="result.json is no result of a trial"):
+    with pytest.raises(DataError, match="result.json is no result of a trial: .*; run the trial again"):
         read_ledger(folder.parent)
+    run_trial(three(corpus_folder, folder))
+    assert read_ledger(folder.parent)
 
 
 def test_arms_with_another_tokenizer_or_corpus_are_refused(corpus_folder, tmp_path):

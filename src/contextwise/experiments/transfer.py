@@ -175,8 +175,9 @@ class Transfer:
             return "One rate suits all widths"
         if self.slope.decided:
             return "The best rate changes with the width"
-        few = "have equal slopes, which give no interval" if math.isnan(low) else "do not tell"
-        return f"Whether one rate suits all widths is open ({self.seeds} seeds {few})"
+        why = f"the slopes of the {self.seeds} seeds are equal, so there is no interval"
+        why = why if math.isnan(low) else f"{self.seeds} seeds do not tell"
+        return f"Whether one rate suits all widths is open ({why})"
 
 
 def exp2(exponent: float) -> float:

@@ -50,7 +50,7 @@ def read_ledger(folder: Path, rate: float = 0.1) -> list[LedgerRow]:
             result = read_json(file, "a trial's result")
             rows += [_row(file.parent.name, comparison) for comparison in result["comparisons"]]
         except (KeyError, IndexError, TypeError) as error:
-            raise DataError(f"{file} is no result of a trial: {error!r}; remove its folder") from None
+            raise DataError(f"{file} is no result of a trial: {error!r}; run the trial again") from None
     kept = discoveries([row.evidence for row in rows], rate)
     ledger = [replace(row, kept=each) for row, each in zip(rows, kept, strict=True)]
     return sorted(ledger, key=lambda row: -row.evidence)
