@@ -1,6 +1,9 @@
 """The server of one model: what it answers, what it refuses, and with which sentence."""
 
 import json
+import socket
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +66,7 @@ def test_the_model_is_listed(client: Any, server: Any) -> None:
         ({"prompt": "x" * 48}, "the prompt has 48 tokens, but the model has 48 positions"),
         ({"prompt": "a", "max_tokens": 0}, "max_tokens: input should be greater than or equal to 1"),
         ({"prompt": "a", "max_tokens": "5"}, "max_tokens: input should be a valid integer"),
-        ({"prompt": "a", "n": 2}, "n: input should be 1"),
+        ({"prompt": "a", "n": 17}, "n: input should be less than or equal to 16"),
         ({"prompt": "a", "seed": 2**70}, "seed: input should be less than"),
         ({"prompt": "a", "seed": -1}, "seed: input should be greater than or equal to 0"),
         ({"prompt": "a", "temperature": -1}, "temperature: input should be greater than or equal to 0"),
@@ -72,7 +75,10 @@ def test_the_model_is_listed(client: Any, server: Any) -> None:
         ({"prompt": "a", "stop": [""]}, "string should have at least 1 character"),
         ({"prompt": "a", "frequency_penalty": -1}, "frequency_penalty: input should be greater than -1"),
         ({"prompt": "a", "model": "gpt2"}, "the model here is"),
-        ({"prompt": "a", "generation_config": "{}"}, "generation_config: is not supported"),
+        ({"prompt": "a", "generation_config": "{"}, "generation_config: value error, it is not JSON"),
+        ({"prompt": "a", "generation_config": '{"num_beams": 9}'}, "generation_config.num_beams: is not supported"),
+        ({"prompt": "a", "generation_config": '{"temperature": 0}'}, "generation_config.temperature: input should be"),
+        ({"prompt": "a", "generation_config": "[]"}, "generation_config: input should be a valid dictionary"),
     ],
 )
 def test_a_wrong_request_is_refused_with_a_sentence(client: Any, fields: dict[str, Any], why: str) -> None:
@@ -94,7 +100,9 @@ def test_a_chat_needs_a_template(client: Any, tmp_path: Path) -> None:
     assert answer.status_code == 400 and "no chat template" in answer.json()["error"]["message"]
 
 
-def test_a_chat_is_answered(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def chatting(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A client of a model in a run's folder, whose tokenizer has a chat template, and the run's folder."""
     from starlette.testclient import TestClient
 
     from contextwise.cli.server import OneModel, build_app
@@ -102,8 +110,94 @@ def test_a_chat_is_answered(tmp_path: Path) -> None:
 
     tokenizer = byte_tokenizer().tokenizer
     tokenizer.chat_template = TEMPLATE
-    folder = save_model(tmp_path / "model", small_gpt2(), tokenizer)
-    client = TestClient(build_app(OneModel(str(folder), "cpu"), 20))
+    folder = save_model(tmp_path_factory.mktemp("run") / "model", small_gpt2(), tokenizer)
+    app = build_app(OneModel(str(folder), "cpu"), 20)
+    return TestClient(app, base_url="http://localhost:8000"), folder.parent
+
+
+@pytest.fixture(scope="module")
+def address(chatting: Any) -> Iterator[str]:
+    """Address of a real server of the model with a template, on a loopback port."""
+    import uvicorn
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(chatting[0].app, log_level="warning"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        yield f"http://localhost:{listener.getsockname()[1]}"
+        server.should_exit = True
+        thread.join()
+
+
+def test_transformers_chat_works(
+    chatting: Any, address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from transformers.cli.chat import Chat, RichInterface
+
+    from contextwise.models import load_model, load_tokenizer
+
+    said = iter(["hello", "!exit"])
+    monkeypatch.setattr(RichInterface, "input", lambda self: next(said))
+    monkeypatch.setattr(RichInterface, "confirm", lambda *_: False)
+    answers = []
+    stream = RichInterface.stream_output
+
+    async def kept(self: Any, events: Any) -> Any:
+        answers.append(await stream(self, events))
+        return answers[-1]
+
+    monkeypatch.setattr(RichInterface, "stream_output", kept)
+    run = str(chatting[1])
+    Chat(run, address, ["max_new_tokens=7", "do_sample=False", "repetition_penalty=1.2"])
+    shown = capsys.readouterr().out
+    assert "was already loaded" in " ".join(shown.split()) and "7 tokens in" in shown
+    prompt = load_tokenizer(run)("user: hello\n", return_tensors="pt")
+    model = load_model(run, device="cpu")
+    tokens = model.generate(**prompt, max_new_tokens=7, do_sample=False, repetition_penalty=1.2)[0, -7:]
+    expected = load_tokenizer(run).decode(tokens, skip_special_tokens=True)
+    ((text, reason),) = answers
+    assert reason == "length" and text and expected.startswith(text.rstrip("\ufffd"))
+    with pytest.raises(RuntimeError, match="the model here is .*, not 'gpt2'"):
+        Chat("gpt2", address)
+
+
+def test_answers_are_sampled_where_a_request_says_so(client: Any) -> None:
+    def texts(**fields: Any) -> list[str]:
+        answer = client.post("/v1/completions", json={"prompt": "the model", "max_tokens": 8, **fields})
+        assert answer.status_code == 200, answer.text
+        answer = answer.json()
+        assert [choice["index"] for choice in answer["choices"]] == list(range(fields.get("n", 1)))
+        assert answer["usage"]["completion_tokens"] == 8 * len(answer["choices"])
+        assert answer["usage"]["total_tokens"] == 9 + answer["usage"]["completion_tokens"]
+        return [choice["text"] for choice in answer["choices"]]
+
+    three = texts(temperature=1.0, seed=5, n=3)
+    assert len(set(three)) == 3 and texts(n=3, seed=5) == three
+    assert [texts(temperature=1.0, seed=seed)[0] for seed in (5, 6, 7)] == three
+    greedy = texts(temperature=0)
+    assert texts() == greedy != three[:1] and texts(temperature=0, n=2) == 2 * greedy
+    assert texts(top_p=1e-9, seed=1) == texts(temperature=1e-3) == greedy
+    answer = client.post("/v1/completions", json={"prompt": "a", "n": 2, "stream": True})
+    assert answer.status_code == 400 and "streams have one answer" in answer.json()["error"]["message"]
+
+
+def test_a_stream_ends_with_the_usage(chatting: Any) -> None:
+    asked = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 3, "stream": True}
+    events = chatting[0].post("/v1/chat/completions", json=asked | {"stream_options": {"include_usage": True}})
+    chunks = [json.loads(line[6:]) for line in events.text.splitlines() if line.startswith("data: {")]
+    assert events.status_code == 200 and chunks[-1]["usage"]["completion_tokens"] == 3
+
+
+def test_only_the_model_here_is_ready(client: Any, server: Any) -> None:
+    for body, status in ((b"{}", 400), (b"[]", 400), (b"\xff", 400), (b'{"model": "gpt2"}', 200)):
+        answer = client.post("/load_model", content=body)
+        assert answer.status_code == status and "ready" not in answer.text
+    own = client.get("/v1/models").json()["data"][0]["id"]
+    assert "has no chat template" in client.post("/load_model", json={"model": own}).text
+
+
+def test_a_chat_is_answered(chatting: Any) -> None:
+    client, _ = chatting
     parts = [{"type": "text", "text": "hello"}]
     for content in ("hello", parts):
         asked = {"messages": [{"role": "user", "content": content}], "max_completion_tokens": 3, "temperature": 0}
@@ -120,8 +214,7 @@ def test_a_chat_is_answered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path",
-    ["/load_model", "/reset", "/v1/responses", "/v1/audio/transcriptions", "/v1/systemone", "/docs", "/openapi.json"],
+    "path", ["/reset", "/v1/responses", "/v1/audio/transcriptions", "/v1/systemone", "/docs", "/openapi.json"]
 )
 def test_other_routes_are_off(client: Any, path: str) -> None:
     for answer in (client.post(path, json={"model": "gpt2"}), client.get(path)):

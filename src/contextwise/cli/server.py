@@ -1,8 +1,8 @@
 """The server of ``contextwise serve``: two routes of the OpenAI protocol, answered by the handlers of transformers' server.
 
 transformers' own server can also load other models, unload them, and run arbitrary generation settings for whoever reaches it.
-Here are the routes that a client of one model needs. Requests are checked before they reach a handler, and every refusal is a
-status between 400 and 503 with a sentence.
+Here are the routes that a client of one model needs, ``transformers chat`` among them. Requests are checked before they reach a
+handler, and every refusal is a status between 400 and 503 with a sentence.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import uvicorn
 from fastapi import FastAPI, HTTPException, Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 from starlette.types import Message, Receive, Scope, Send
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -25,6 +25,7 @@ from transformers.cli.serving.model_manager import ModelManager
 from transformers.cli.serving.utils import GenerationState
 
 from contextwise.base.errors import ConfigError
+from contextwise.base.runs import RunFolder
 from contextwise.evaluation.generation import LOWEST_TEMPERATURE
 from contextwise.evaluation.kernel.subject import positions
 from contextwise.models import load_model, load_tokenizer
@@ -32,6 +33,7 @@ from contextwise.models import load_model, load_tokenizer
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 BODY_BYTES, BODY_SECONDS = 2**20, 30
 DEFAULT_TOKENS = 256
+NO_TEMPLATE = "the model's tokenizer has no chat template; use /v1/completions"
 
 
 def _text(value: Any) -> Any:
@@ -44,6 +46,29 @@ def _text(value: Any) -> Any:
 
 
 Text = Annotated[str, StringConstraints(min_length=1), BeforeValidator(_text)]
+
+
+class Generation(BaseModel):
+    """The settings of ``generate()`` that a client may send as the JSON text ``generation_config``; others are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    max_new_tokens: int | None = Field(None, ge=1)
+    do_sample: bool | None = None
+    temperature: float | None = Field(None, ge=LOWEST_TEMPERATURE, le=100)
+    top_k: int | None = Field(None, ge=1)
+    top_p: float | None = Field(None, gt=0, le=1)
+    min_p: float | None = Field(None, ge=0, le=1)
+    repetition_penalty: float | None = Field(None, gt=0, le=10)
+    transformers_version: str | None = Field(None, exclude=True)
+
+
+def _generation(value: Any) -> Any:
+    """The settings in a JSON text."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        raise ValueError("it is not JSON") from None
 
 
 class _Sampled(BaseModel):
@@ -60,7 +85,8 @@ class _Sampled(BaseModel):
     frequency_penalty: float | None = Field(None, gt=-1, le=2)
     stream: bool | None = None
     stream_options: dict[str, Any] | None = None
-    n: Literal[1] | None = None
+    n: int | None = Field(None, ge=1, le=16)
+    generation_config: Annotated[Generation, BeforeValidator(_generation)] | None = None
     user: str | None = None
 
 
@@ -195,7 +221,9 @@ def build_app(models: OneModel, most_tokens: int) -> FastAPI:
         most_tokens: of one answer.
     """
     name = str(models.force_model)
-    names = {name, models.source, str(Path(models.source).resolve())}
+    folder = Path(models.source)
+    folders = [folder, folder.parent] if RunFolder(folder.parent).model == folder else [folder]
+    names = {name, *map(str, folders), *(str(each.resolve()) for each in folders)}
     model, tokenizer = models.load_model_and_processor(models.process_model_name(name))
     state = GenerationState()
     completion, chat = CompletionHandler(models, state), ChatCompletionHandler(models, state)
@@ -235,15 +263,25 @@ def build_app(models: OneModel, most_tokens: int) -> FastAPI:
         room = most_tokens if limit is None else min(most_tokens, limit - prompt)
         if room < 1:
             raise HTTPException(400, f"the prompt has {prompt} tokens, but the model has {limit} positions; shorten it")
-        content = values.model_dump(exclude_none=True, exclude={"max_completion_tokens", "n", "user"})
-        wanted = getattr(values, "max_completion_tokens", None) or values.max_tokens or DEFAULT_TOKENS
-        return content | {"model": name, "max_tokens": min(wanted, room)}
+        # Streams end with the usage anyway.
+        content = values.model_dump(exclude_none=True, exclude={"max_completion_tokens", "stream_options", "user"})
+        wanted = getattr(values, "max_completion_tokens", None) or values.max_tokens
+        if values.generation_config is not None:
+            wanted = wanted or values.generation_config.max_new_tokens
+            content["generation_config"] = json.dumps(content["generation_config"])
+        elif values.temperature != 0 and any(
+            given is not None for given in (values.temperature, values.top_p, values.n)
+        ):
+            # transformers' handlers do not sample unless they are told to, and then from the 50 likeliest tokens.
+            sampled = {"do_sample": True, "top_k": model.generation_config.top_k or 0}
+            content["generation_config"] = json.dumps(sampled)
+        return content | {"model": name, "max_tokens": min(wanted or DEFAULT_TOKENS, room)}
 
     def prompt_tokens(values: Any) -> int:
         if isinstance(values, Completion):
             return len(tokenizer(values.prompt).input_ids)
         if tokenizer.chat_template is None:
-            raise HTTPException(400, "the model's tokenizer has no chat template; use /v1/completions")
+            raise HTTPException(400, NO_TEMPLATE)
         try:
             messages = completion.get_processor_inputs_from_messages(
                 values.model_dump()["messages"], models.get_model_modality(model, processor=tokenizer)
@@ -252,13 +290,44 @@ def build_app(models: OneModel, most_tokens: int) -> FastAPI:
         except Exception as error:  # the template's own refusals
             raise HTTPException(400, f"the chat template refuses the messages ({str(error)[:200]})") from None
 
+    async def answered(handler: CompletionHandler | ChatCompletionHandler, values: dict[str, Any]) -> Any:
+        """The answer of a handler, or ``n`` of them in one; a given seed is that of the first, and rises."""
+        count, seed = values.pop("n", 1), values.get("seed")
+        if count == 1:
+            return await handler.handle_request(values, _id())
+        if values.get("stream"):
+            raise HTTPException(400, "n: streams have one answer; leave out n or stream")
+        answers = []
+        for number in range(count):
+            own = {} if seed is None else {"seed": seed + number}
+            answers.append(json.loads((await handler.handle_request(values | own, _id())).body))
+        first, usage = answers[0], answers[0]["usage"]
+        first["choices"] = [each["choices"][0] | {"index": number} for number, each in enumerate(answers)]
+        usage["completion_tokens"] = sum(each["usage"]["completion_tokens"] for each in answers)
+        usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
+        return first
+
     @app.post("/v1/completions")
     async def completions(request: Request) -> Any:
-        return await completion.handle_request(await checked(request, Completion), _id())
+        return await answered(completion, await checked(request, Completion))
 
     @app.post("/v1/chat/completions")
     async def chat_completions(request: Request) -> Any:
-        return await chat.handle_request(await checked(request, Chat), _id())
+        return await answered(chat, await checked(request, Chat))
+
+    @app.post("/load_model")
+    async def loaded(request: Request) -> Any:
+        """Say that the model is ready, as ``transformers chat`` asks first; nothing is loaded, and no name is looked up."""
+        try:
+            asked = json.loads(await request.body())["model"]
+        except (ValueError, RecursionError, KeyError, TypeError):
+            raise HTTPException(400, "the request names no model") from None
+        event = {"status": "ready", "model": name, "cached": True}
+        if asked not in names:
+            event = {"status": "error", "message": f"the model here is {models.source}, not {str(asked)[:100]!r}"}
+        elif tokenizer.chat_template is None:
+            event = {"status": "error", "message": NO_TEMPLATE}
+        return Response(f"data: {json.dumps(event)}\n\n", media_type="text/event-stream")
 
     @app.get("/v1/models")
     async def list_models() -> Any:
