@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -39,8 +40,9 @@ COMMANDS = {
     "judge": "judge good.jsonl --questions question.jsonl --endpoint JUDGE --judge-model it --retries 0 --out out/judged",
 }
 LONG = ("trial", "sweep", "demo")
-MANY = [pytest.param(name, marks=pytest.mark.slow) if name in (*LONG, "reproduce") else name for name in COMMANDS]
-"""The names; those that train are slow."""
+MARKS = dict.fromkeys((*LONG, "reproduce"), pytest.mark.slow)
+MARKS["judge"] = pytest.mark.skipif(find_spec("openai") is None, reason="the serve extra is not installed")
+MANY = [pytest.param(name, marks=MARKS.get(name, ())) for name in COMMANDS]
 
 
 @pytest.fixture(scope="module", autouse=True)
