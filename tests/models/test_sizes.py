@@ -23,7 +23,7 @@ from contextwise.models.sizes import readable_count
 from contextwise.models.spec import pretraining_losses, training_flops_per_example, training_flops_per_target
 
 # GPT-2: the released checkpoints. Pythia: the table of the Pythia paper (vocabulary padded to 50,304).
-DECODERS = ["gpt2", "gpt_neox", "llama", "qwen3"]
+DECODERS = ["gpt2", "gpt2_rotary", "gpt_neox", "llama", "qwen3"]
 PUBLISHED = {
     ("gpt2", "base"): 124_439_808,
     ("gpt2", "medium"): 354_823_168,
@@ -103,6 +103,40 @@ def test_operations_are_those_that_torch_counts(family, predictor):
         model(tokens, use_cache=False).logits.sum().backward()
     # The rotary table's outer product is no model operation; it is counted by torch all the same.
     assert training_flops_per_token(config, context) * context == pytest.approx(counter.get_total_flops(), rel=0.01)
+
+
+def test_gpt2_with_rotary_positions_is_gpt2_where_nothing_is_rotated():
+    """At position 0 everywhere nothing is; GPT-2 then has no positions either if its embeddings of them are zero."""
+    size = ModelSize(2, 32, 4, 1e-3)
+    torch.manual_seed(0)
+    plain, rotary = (build_model(backbone_config(family, size, 50, 16)).eval() for family in ("gpt2", "gpt2_rotary"))
+    for parameter in rotary.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    for parameter in plain.parameters():
+        parameter.requires_grad_(False)
+
+    def copied(target, source, order=lambda x: x):
+        target.weight.copy_(order(source.weight).T)  # GPT-2 stores (inputs, outputs)
+        target.bias.copy_(order(source.bias))
+
+    plain.transformer.wpe.weight.zero_()
+    plain.transformer.wte.weight.copy_(rotary.gpt_neox.embed_in.weight)
+    assert rotary.get_output_embeddings().weight is rotary.gpt_neox.embed_in.weight
+    plain.transformer.ln_f.load_state_dict(rotary.gpt_neox.final_layer_norm.state_dict())
+    for block, source in zip(plain.transformer.h, rotary.gpt_neox.layers, strict=True):
+        block.ln_1.load_state_dict(source.input_layernorm.state_dict())
+        block.ln_2.load_state_dict(source.post_attention_layernorm.state_dict())
+        # Of GPT-NeoX each head has its queries, keys and values together; GPT-2 has all queries first.
+        queries_first = lambda x: x.unflatten(0, (4, 3, 8)).transpose(0, 1).flatten(0, 2)  # noqa: E731
+        copied(block.attn.c_attn, source.attention.query_key_value, queries_first)
+        copied(block.attn.c_proj, source.attention.dense)
+        copied(block.mlp.c_fc, source.mlp.dense_h_to_4h)
+        copied(block.mlp.c_proj, source.mlp.dense_4h_to_h)
+    tokens, zeros = torch.arange(12).reshape(1, 12), torch.zeros(1, 12, dtype=torch.long)
+    with torch.no_grad():
+        expected, found = plain(tokens, position_ids=zeros).logits, rotary(tokens, position_ids=zeros).logits
+        assert torch.allclose(expected, found, atol=1e-4)
+        assert not torch.allclose(found, rotary(tokens).logits, atol=1e-2)
 
 
 @pytest.mark.parametrize("family", ["bert", "t5"])

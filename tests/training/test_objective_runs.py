@@ -230,7 +230,7 @@ def test_a_run_begun_before_a_setting_existed_is_the_same_run(sentences_folder, 
     [
         ({"objective": "masked"}, "needs another kind of model .encoder. than model.family gpt2 .decoder."),
         ({"objective": "spans"}, "set model.family to t5"),
-        ({"objective": "causal", "model": {"family": "bert"}}, "gpt2 or gpt_neox or llama or qwen3"),
+        ({"objective": "causal", "model": {"family": "bert"}}, "gpt2 or gpt_neox or gpt2_rotary or llama"),
         ({"objective": "prefix", "model": {"context_predictor": {}}}, "has bidirectional attention in a prefix"),
         (
             {"objective": {"name": "ul2", "model": "decoder"}, "model": {"multi_token": {}}},

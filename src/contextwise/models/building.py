@@ -83,6 +83,12 @@ def backbone_config(
     if family == "gpt_neox":
         rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
         return GPTNeoXConfig(intermediate_size=4 * width, rope_parameters=rope, **common)
+    if (
+        family == "gpt2_rotary"
+    ):  # the class of GPT-NeoX computes GPT-2 with rotary positions: the model of context scaling
+        rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}
+        alike = {"use_parallel_residual": False, "tie_word_embeddings": True}
+        return GPTNeoXConfig(intermediate_size=4 * width, rope_parameters=rope, **alike, **common)
     if family == "llama":
         return LlamaConfig(**common, **gated)
     if family == "qwen3":

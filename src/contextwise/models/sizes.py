@@ -2,8 +2,8 @@
 
 ``base`` to ``xl`` are the GPT-2 sizes of ContextLM's Table 7, ``pythia-70m`` to ``pythia-1.4b`` the Pythia sizes of its
 Table 8, with their printed learning rates and training settings (:class:`PublishedTraining`). The sizes below ``base``, and
-those of Llama, Qwen3, the LSTM, BERT and T5 (with as many layers in the encoder as in the decoder), are ours, for machines
-without a large GPU.
+those of GPT-2 with rotary positions, Llama, Qwen3, the LSTM, BERT and T5 (with as many layers in the encoder as in the
+decoder), are ours, for machines without a large GPU.
 """
 
 import math
@@ -87,6 +87,7 @@ SIZES: dict[str, dict[str, ModelSize]] = {
         "pythia-1b": ModelSize(16, 2048, 8, 2.5e-4, PYTHIA_TRAINING),
         "pythia-1.4b": ModelSize(24, 2048, 16, 2.0e-4, PYTHIA_TRAINING),
     },
+    "gpt2_rotary": OUR_SIZES,
     "llama": OUR_SIZES,
     "qwen3": OUR_SIZES,
     "lstm": OUR_SIZES,
@@ -97,6 +98,8 @@ SIZES: dict[str, dict[str, ModelSize]] = {
 
 KINDS: dict[str, Kind] = {**dict.fromkeys(SIZES, "decoder"), "bert": "encoder", "t5": "encoder-decoder"}
 """The kind of model of each family."""
+TRANSFORMERS = tuple(family for family, kind in KINDS.items() if kind == "decoder" and family != "lstm")
+"""The families that can be the backbone of a composed model."""
 
 
 def named_size(family: str, size: str) -> ModelSize:
@@ -108,7 +111,7 @@ def named_size(family: str, size: str) -> ModelSize:
     return SIZES[family][size]
 
 
-ROTATED = {"gpt_neox": 8, "llama": 2, "qwen3": 2}
+ROTATED = {"gpt_neox": 8, "gpt2_rotary": 2, "llama": 2, "qwen3": 2}
 """What the width of a head must be a multiple of: GPT-NeoX rotates a quarter of it in pairs, the others all of it."""
 
 

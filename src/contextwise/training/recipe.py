@@ -12,7 +12,7 @@ from contextwise.base.errors import ConfigError, ContextwiseError, Problem
 from contextwise.base.recipes import recipe_path
 from contextwise.base.runs import RunFolder
 from contextwise.data.contexts import ContextSettings
-from contextwise.models.sizes import KINDS
+from contextwise.models.sizes import KINDS, TRANSFORMERS
 from contextwise.objectives import AnyObjective, Causal, Cut, Objective
 from contextwise.training.batches import BatchSizes
 from contextwise.training.settings import (
@@ -303,8 +303,8 @@ class Recipe(Settings):
 
 def _problems_of_mup(model: Any, base_width: int) -> Iterator[Problem]:
     name = "training.parametrization"
-    if not isinstance(model, SizedModel) or model.family not in ("gpt2", "gpt_neox", "llama", "qwen3"):
-        why = "but only new models of the families gpt2, gpt_neox, llama and qwen3 have this parametrization"
+    if not isinstance(model, SizedModel) or model.family not in TRANSFORMERS:
+        why = f"but only new models of the families {', '.join(TRANSFORMERS)} have this parametrization"
         yield Problem(why, name, "mup", "remove it")
     elif base_width * model.shape.heads % model.shape.width:
         head = model.shape.width // model.shape.heads

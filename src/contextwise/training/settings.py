@@ -15,7 +15,7 @@ from contextwise.base.errors import ConfigError, Problem
 from contextwise.base.recipes import RECIPES
 from contextwise.data.contexts import ContextSettings
 from contextwise.data.synthetic import ParityData
-from contextwise.models.sizes import KINDS, SIZES, ModelSize, named_size, shape_problems
+from contextwise.models.sizes import KINDS, SIZES, TRANSFORMERS, ModelSize, named_size, shape_problems
 from contextwise.models.variant.code import digest, parse_variant, read_code
 from contextwise.objectives import AnyObjective
 from contextwise.objectives.kind import Kind
@@ -146,8 +146,9 @@ class ModelSettings(Settings):
 class SizedModel(ModelSettings):
     """A stock model of a named size or given dimensions, with random weights, and optionally ContextLM or multi-token heads."""
 
-    family: Literal["gpt2", "gpt_neox", "llama", "qwen3", "lstm", "bert", "t5"] = Field(
-        "gpt2", description="decoders, an encoder (bert), an encoder-decoder (t5)"
+    family: Literal["gpt2", "gpt2_rotary", "gpt_neox", "llama", "qwen3", "lstm", "bert", "t5"] = Field(
+        "gpt2",
+        description="decoders, an encoder (bert), an encoder-decoder (t5); gpt2_rotary: GPT-2 with rotary positions",
     )
     vocab_size: int | None = Field(None, ge=2, le=MOST_WORDS, description="vocabulary size; by default the tokenizer's")
     size: str = "nano"
@@ -211,7 +212,7 @@ class SizedModel(ModelSettings):
     @classmethod
     def _needs_a_decoder(cls, section: Any, info: ValidationInfo) -> Any:
         family = info.data.get("family")
-        if section is not None and family is not None and (KINDS[family] != "decoder" or family == "lstm"):
+        if section is not None and family is not None and family not in TRANSFORMERS:
             raise ConfigError(f"needs a decoder of Transformer blocks, but {family} is not one; remove it")
         return section
 
