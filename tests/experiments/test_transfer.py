@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.estimates import Estimate
 from contextwise.base.runs import RunFolder
 from contextwise.experiments import transfer
 from contextwise.experiments.transfer import Coordinate, best_factor, load_transfer
@@ -42,9 +43,8 @@ def fitted(corpus, tmp_path, slopes, start=0.0, **settings):
         [[(x - start - slope * np.log2(width / 16)) ** 2 for slope in slopes] for x in np.log2(given.factors)]
         for width in given.widths
     ]
-    flat = None if len(given.widths) == 1 else 0.01
-    logits = Coordinate("logits", dict.fromkeys(given.widths, 1.0), [flat])
-    return transfer.fitted(given, [logits], np.array(losses))
+    flat = Coordinate("gate", dict.fromkeys(given.widths, 1.0), [0.01], Estimate(0.01, 0.0, 0.02))
+    return transfer.fitted(given, [flat], np.array(losses))
 
 
 def test_one_rate_for_all_widths(corpus_folder, tmp_path):
@@ -56,7 +56,10 @@ def test_one_rate_for_all_widths(corpus_folder, tmp_path):
     assert result.factor.limits == pytest.approx((2 ** (-2 * half), 2 ** (2 * half)), rel=1e-3)
     assert [row.cost for row in result.rows] == pytest.approx([0, 0])
     activations, rate, answer = result.sentences
-    assert activations.startswith("Activations do not depend on the width: after 1 steps")
+    assert activations == (
+        "Activations do not depend on the width: the largest slope in log-log, mean of 1 steps, is +0.010 [+0.000, +0.020] "
+        "(gate)."
+    )
     assert rate.startswith("One rate suits all widths: with each doubling of the width the best rate is ")
     assert answer.startswith("At width 64: learning_rate 0.003 (the recipe's × 1 [0.84")
 
@@ -121,13 +124,11 @@ def test_the_verb_trains_checks_and_answers(corpus_folder, contextwise):
     assert result["slope"]["value"] == pytest.approx(slope)
     assert result["factor"]["value"] == pytest.approx(ends[1] * 2 ** (2 * slope))
     words = contextwise.words(line)
-    assert "Mean size of activations after 10 steps" in words
+    assert "Mean size of activations after the coordinate check" in words
     assert " ".join(result["sentences"]) in words
 
 
-def test_the_coordinate_check_keeps_to_the_micro_batches(corpus_folder, tmp_path, monkeypatch):
-    given = values(corpus_folder, tmp_path, widths=[16], steps=2)
-    whole = transfer.coordinates(load_transfer(given))
+def test_the_coordinate_check_reads_one_short_text(corpus_folder, tmp_path, monkeypatch):
     shapes, measured = set(), transfer._activations
 
     def seen(model, input_ids):
@@ -135,11 +136,38 @@ def test_the_coordinate_check_keeps_to_the_micro_batches(corpus_folder, tmp_path
         return measured(model, input_ids)
 
     monkeypatch.setattr(transfer, "_activations", seen)
-    given["recipe"]["training"]["micro_batch_tokens"] = 64
-    parts = transfer.coordinates(load_transfer(given))
-    assert shapes == {(2, 32)}
-    for each, other in zip(parts, whole, strict=True):
-        assert each.sizes[16] == pytest.approx(other.sizes[16], rel=0.2)
+    monkeypatch.setattr(transfer, "CHECK_TOKENS", 16)  # of windows of 32
+    transfer.coordinates(load_transfer(values(corpus_folder, tmp_path, widths=[16], steps=2)))
+    assert shapes == {(1, 16)}
+
+
+def test_slopes_over_the_widths_by_hand():
+    """Three seeds whose sizes are powers of the width: exponents 0.1, 0.2 and 0.3 at the first step, 0 at the second."""
+    exponents_ST = np.array([[0.1, 0.0], [0.2, 0.0], [0.3, 0.0]])
+    logs_WST = np.log([16, 64])[:, None, None] * exponents_ST
+    found = transfer._coordinate("gate", [16, 64], logs_WST)
+    assert found.slopes == pytest.approx([0.2, 0.0])
+    half = 4.3027 * 0.05 / 3**0.5  # the t-interval of 0.05, 0.1 and 0.15
+    assert found.slope.limits == pytest.approx((0.1 - half, 0.1 + half), rel=1e-4)
+    assert found.sizes == pytest.approx({16: 1, 64: 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "slope", "verdict"),
+    [
+        ("gate", Estimate(-0.04, -0.2, 0.12), "Activations do not depend"),
+        ("gate", Estimate(-0.3, -0.4, -0.2), "Activations depend"),
+        ("gate", Estimate(-0.3, -0.7, 0.1), "Whether activations depend on the width is open"),
+        ("change of logits", Estimate(-0.5, -0.6, -0.4), "Activations do not depend"),  # random logits fall under µP
+        ("change of logits", Estimate(0.5, 0.4, 0.6), "Activations depend"),
+    ],
+)
+def test_the_verdict_on_activations(corpus_folder, tmp_path, name, slope, verdict):
+    given = load_transfer(values(corpus_folder, tmp_path))
+    flat = Coordinate("backbone", {16: 1.0, 32: 1.0}, [0.0], Estimate(0.0, 0.0, 0.0))
+    sloped = Coordinate(name, {16: 1.0, 32: 1.0}, [slope.value], slope)
+    result = transfer.fitted(given, [flat, sloped], np.ones((2, 5, 2)))
+    assert result.sentences[0].startswith(verdict)
 
 
 @pytest.mark.parametrize(
@@ -177,11 +205,10 @@ def test_recipes_without_another_width_or_a_loss_are_refused(corpus_folder, tmp_
 
 
 def test_mup_keeps_the_sizes_of_activations(corpus_folder, tmp_path):
-    """Under the standard parametrization logits grow; under µP they do not."""
-    slopes = {}
-    for name in ("standard", "mup"):
+    """Under the standard parametrization they grow with the width; under µP they do not: backbone, predictor and gate."""
+    for name, most in (("standard", None), ("mup", 0.15)):
         given = values(corpus_folder, tmp_path, widths=[32, 128])
         given["recipe"]["training"] |= {"parametrization": name, "mup_base_width": 32, "learning_rate": 1e-2}
-        found = {each.name: each.slopes[-1] for each in transfer.coordinates(load_transfer(given))}
-        slopes[name] = found["change of logits"]
-    assert abs(slopes["mup"]) < 0.15 < slopes["standard"]
+        found = {each.name: each.slope.value for each in transfer.coordinates(load_transfer(given))}
+        for part in ("backbone", "predictor", "gate"):
+            assert abs(found[part]) < most if most else found[part] > 0.4, (name, part, found[part])

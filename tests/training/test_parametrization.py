@@ -29,40 +29,64 @@ def config_of(family: str, width: int, layers: int = 2, **further: Any) -> Any:
     return MultiTokenConfig(backbone, **further) if further else backbone
 
 
-def scales(family: str, width: int, layers: int = 2, depth: int | None = None, **further: Any) -> dict[str, Scale]:
+def scales(
+    family: str, width: int, layers: int = 2, depth: int | None = None, muon: str = "original", **further: Any
+) -> dict[str, Scale]:
     wide, base = (meta_model(config_of(family, each, layers, **further)) for each in (width, 16))
-    return mup_scales(wide, base, depth)
+    return mup_scales(wide, base, depth, muon)
 
 
 def test_the_factors_of_gpt2_by_hand():
     found = scales("gpt2", 64)
     for layer in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"):
-        assert found[f"transformer.h.1.{layer}.weight"] == Scale(initial=0.5, adamw=0.25)
-        assert f"transformer.h.1.{layer}.bias" not in found
+        assert found[f"transformer.h.1.{layer}.weight"] == Scale(initial=0.5, adamw=0.25, epsilon=0.25)
+        assert found[f"transformer.h.1.{layer}.bias"] == Scale(epsilon=0.25)
     assert found["transformer.ln_f.weight"] == found["transformer.ln_f.bias"] == Scale(0.25, 0.25)
-    assert len(found) == 2 * 4 + 2  # neither embeddings, nor the other norms
+    for name in ("wte.weight", "wpe.weight", "h.0.ln_1.weight"):
+        assert found[f"transformer.{name}"] == Scale(epsilon=0.25)
 
 
 def test_the_factors_of_a_head_of_its_own_are_one():
-    found = scales("gpt_neox", 32)
-    assert "embed_out.weight" not in found and found["gpt_neox.final_layer_norm.weight"] == Scale(0.5, 0.5)
-    assert found["gpt_neox.layers.0.mlp.dense_4h_to_h.weight"] == Scale(2**-0.5, 0.5)
+    wide, base = (config_of("gpt_neox", width) for width in (32, 16))
+    wide.tie_word_embeddings = base.tie_word_embeddings = False
+    found = mup_scales(meta_model(wide), meta_model(base))
+    assert found["lm_head.weight"] == Scale(epsilon=0.5)
+    assert found["gpt_neox.final_layer_norm.weight"] == Scale(0.5, 0.5)
+    assert found["gpt_neox.layers.0.mlp.dense_4h_to_h.weight"] == Scale(2**-0.5, 0.5, epsilon=0.5)
+
+
+def test_a_matrix_of_a_block_in_the_shape_of_the_head_is_no_head():
+    """The feed-forward layer of width 64 is as wide as a vocabulary of 256."""
+    wide, base = (
+        meta_model(backbone_config("gpt_neox", ModelSize(2, width, width // 8, 1e-3), 256, 16)) for width in (64, 16)
+    )
+    inner = "gpt_neox.layers.0.mlp.dense_h_to_4h.weight"
+    assert wide.get_parameter(inner).shape == wide.lm_head.weight.shape
+    found = mup_scales(wide, base)
+    assert found[inner] == Scale(0.5, 0.25, epsilon=0.25) and found["gpt_neox.embed_in.weight"] == Scale(
+        epsilon=0.25
+    )  # tied
+    muon = create_optimizer(wide, TrainingSettings(steps=1, optimizer="muon"), 1e-3).parts[1]
+    trained = {id(parameter) for group in muon.param_groups for parameter in group["params"]}
+    assert id(wide.get_parameter(inner)) in trained and id(wide.lm_head.weight) not in trained
 
 
 def test_the_factors_of_the_pathway_and_of_further_heads():
     found = scales("gpt2", 32, chunk_size=4, pooling="mlp", injection="projection")
-    assert found["context.layers.0.attn.c_attn.weight"] == Scale(2**-0.5, 0.5)
-    assert found["context.pooling.inner.weight"] == Scale(2**-0.5, 0.5)
-    assert found["context.gate.weight"] == Scale(2**-0.5, 0.5)  # a stack of matrices
-    assert "context.gate.weight" not in scales("llama", 32, chunk_size=4)  # one factor a channel
-    assert not any(name.startswith("heads.") for name in scales("gpt2", 32, future_tokens=3, head="linear"))
+    matrix, vector = Scale(2**-0.5, 0.5, epsilon=0.5), Scale(epsilon=0.5)
+    assert found["context.layers.0.attn.c_attn.weight"] == found["context.pooling.inner.weight"] == matrix
+    assert found["context.gate.weight"] == matrix  # a stack of them
+    assert scales("llama", 32, chunk_size=4)["context.gate.weight"] == vector  # one factor a channel
+    further = scales("gpt2", 32, future_tokens=3, head="linear")
+    assert {scale for name, scale in further.items() if name.startswith("heads.")} == {vector}
 
 
 def test_depth_scales_the_ends_of_the_branches():
     found = scales("llama", 16, layers=8, depth=2)
     assert found["model.layers.0.self_attn.o_proj.weight"] == Scale(0.25, 0.25, 0.25)
     assert found["model.layers.0.mlp.down_proj.weight"] == Scale(0.25, 0.25, 0.25)
-    assert "model.layers.0.mlp.up_proj.weight" not in found
+    assert found["model.layers.0.mlp.up_proj.weight"] == Scale(epsilon=0.25)  # its gradient passes down_proj
+    assert found["model.embed_tokens.weight"] == Scale()
     # GPT-2 divides them by the root of its depth itself.
     assert scales("gpt2", 16, layers=8, depth=2)["transformer.h.0.mlp.c_proj.weight"] == Scale(0.5, 0.25, 0.25)
 
@@ -102,6 +126,35 @@ def test_initial_values_and_rates_reach_the_parameters():
         torch.testing.assert_close(parameter, before[name] * (1 - decay) - step, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.parametrize("adjustment", ["original", "match_rms_adamw"])
+def test_muon_changes_outputs_alike_at_every_width(adjustment):
+    """For gradients of rank 1, the spectral norm of a square matrix's update is that of the base width."""
+    norms = []
+    for width in (16, 64):
+        model = build_model(config_of("llama", width))
+        settings = TrainingSettings(steps=1, optimizer="muon", muon_adjustment=adjustment, muon_weight_decay=0)
+        optimizer = create_optimizer(model, settings, 1e-3, scales("llama", width, muon=adjustment))
+        matrix = model.get_parameter("model.layers.0.self_attn.q_proj.weight")
+        before = matrix.detach().clone()
+        matrix.grad = torch.outer(torch.randn(width), torch.randn(width))
+        optimizer.step()
+        norms.append(torch.linalg.matrix_norm(matrix - before, 2).item())
+    assert norms[0] == pytest.approx(norms[1], rel=0.02)  # Muon's orthogonalization works in bfloat16
+
+
+def test_steps_of_small_gradients_are_alike_at_every_width():
+    """Gradients are proportional to 1/m: as small as AdamW's ε at the base width, they are as small as ε / m here."""
+    steps = []
+    for width in (16, 64):
+        model = build_model(config_of("gpt2", width, chunk_size=4))
+        optimizer = create_optimizer(model, TrainingSettings(steps=1), 1e-2, scales("gpt2", width, chunk_size=4))
+        gate = model.context.gate.weight
+        gate.grad = torch.full_like(gate, 1e-8 * 16 / width)
+        optimizer.step()
+        steps.append(gate[0, 0].item())
+    assert steps == pytest.approx([-0.5e-2, -0.5e-2])
+
+
 def test_weight_decay_that_follows_the_rate():
     model = build_model(config_of("gpt2", 64))
     settings = TrainingSettings(steps=1, weight_decay=0.1, independent_weight_decay=False)
@@ -139,7 +192,9 @@ def test_the_recipe_gives_the_factors_of_its_model(corpus_folder, tmp_path):
     config = backbone_config("gpt2", recipe.model.shape, 60, recipe.data.context)
     config.n_inner = 96
     found = parameter_scales(recipe, config)
-    assert found["transformer.h.0.mlp.c_proj.weight"] == Scale(0.5, 0.25)  # 96 channels, 24 at a quarter of the width
+    assert found["transformer.h.0.mlp.c_proj.weight"] == Scale(
+        0.5, 0.25, epsilon=0.25
+    )  # 96 channels, 24 at a quarter of the width
     torch.manual_seed(0)
     norm = starting_model(recipe, config).transformer.ln_f.weight
     assert torch.equal(norm, torch.full_like(norm, 0.25))

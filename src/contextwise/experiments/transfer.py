@@ -1,6 +1,6 @@
 """Transfer of learning rates between widths: a coordinate check, and a search for the best rate at each width.
 
-1. *Coordinates* (Yang et al. 2022, arXiv:2203.03466, Appendix D.1): each width is trained for a few steps on the same windows;
+1. *Coordinates* (Yang et al. 2022, arXiv:2203.03466, Appendix D.1): each width is trained for a few steps on one short text;
    how the sizes of its activations, and of their change, depend on the width. Under µP they do not.
 2. *Search*: widths × factors of the recipe's rates × seeds, each a finished run. The best factor of a width and seed is the
    minimum of the parabola through the lowest loss and its neighbours.
@@ -18,7 +18,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from accelerate import PartialState
 from pydantic import Field, field_validator
 from torch import nn
 
@@ -39,12 +38,23 @@ from contextwise.training.model import TrainedModel, parameter_scales, starting_
 from contextwise.training.optimizer import create_optimizer
 from contextwise.training.parametrization import backbones
 from contextwise.training.recipe import Recipe
-from contextwise.training.run import examples_per_pass
 from contextwise.training.settings import SizedModel
 from contextwise.training.trainer import NOT_FOR_MODELS, collate_step, targets_in
 
 FLAT = 0.05
 """Slope in log-log below which activations do not depend on the width."""
+LOSS = "change of loss"
+"""Name of the coordinate that is no activation: how far the check has changed the loss on its text."""
+CHECK_TOKENS = 64
+"""Tokens of the coordinate check's text.
+
+µP keeps sizes in the limit of a large width for a fixed batch. At a finite width, the part of an update that is incoherent over
+tokens adds a share that falls as width^-1/2, and it is the larger the more tokens an update sums over."""
+CHECK_RATE = 0.1
+"""Share of the recipe's rates that the coordinate check reaches, linearly, at its last step.
+
+From the first step at the whole rate, hidden states grow to 200 times their first size within ten steps, and the scatter over
+seeds hides any slope."""
 SAME_RATE = 0.25
 """Slope in log-log below which one rate suits all widths: a doubling changes the best rate by less than a factor of 1.19."""
 
@@ -60,6 +70,7 @@ class TransferSettings(Settings):
     seeds: list[int] = Field([0, 1], min_length=2, description="intervals are over seeds")
     to: int | None = Field(None, ge=1, description="the width whose rate is asked for; by default twice the largest")
     steps: int = Field(10, ge=1, description="of the coordinate check")
+    check_seeds: int = Field(5, ge=2, description="of the coordinate check: 0, 1, ...")
     executor: ExecutorSettings = ExecutorSettings()
     output: str = Field("", description="folder of the runs; transfer/NAME if not given")
 
@@ -90,17 +101,28 @@ class TransferSettings(Settings):
 
 @dataclass(frozen=True)
 class Coordinate:
-    """How an activation depends on the width.
+    """How an activation, or the loss, depends on the width.
 
     Attributes:
-        name: of the activation, or of its change since the first step.
+        name: of the activation, or of its change since before the first step.
         sizes: mean absolute value by width, at the last step.
-        slopes: of its logarithm over that of the width, after each step; None for one width.
+        slopes: of its logarithm over that of the width, after each step, mean over the seeds; empty for one width.
+        slope: their mean over the steps, with its interval over seeds; None for one width.
     """
 
     name: str
     sizes: dict[int, float]
-    slopes: list[float | None]
+    slopes: list[float]
+    slope: Estimate | None
+
+    @property
+    def excess(self) -> float:
+        """The size of the slope; 0 for logits that do not grow.
+
+        Under µP the random logits of a new model fall as width^-1/2, which leaves what is learnt alone.
+        """
+        value = 0.0 if self.slope is None else self.slope.value
+        return max(value, 0.0) if self.name.endswith("logits") else abs(value)
 
 
 @dataclass(frozen=True)
@@ -158,12 +180,17 @@ class Transfer:
 
     @property
     def _activations(self) -> str:
-        slopes = {each.name: each.slopes[-1] or 0.0 for each in self.coordinates}
-        largest = max(slopes, key=lambda name: abs(slopes[name]))
-        steps = len(self.coordinates[0].slopes)
+        largest = max((each for each in self.coordinates if each.name != LOSS), key=lambda each: each.excess)
+        assert largest.slope is not None
+        if largest.excess < FLAT:
+            verdict = "Activations do not depend on the width"
+        elif largest.slope.above(math.copysign(FLAT, largest.slope.value)) is (largest.slope.value > 0):
+            verdict = "Activations depend on the width"
+        else:
+            verdict = "Whether activations depend on the width is open"
         return (
-            f"Activations {'do not depend' if abs(slopes[largest]) < FLAT else 'depend'} on the width: after {steps} steps the "
-            f"largest slope in log-log is {slopes[largest]:+.3f} ({largest})."
+            f"{verdict}: the largest slope in log-log, mean of {len(largest.slopes)} steps, is {largest.slope:+.3f} "
+            f"({largest.name})."
         )
 
     @property
@@ -234,69 +261,73 @@ def _shape(model: SizedModel, width: int) -> list[str]:
 
 
 def coordinates(settings: TransferSettings) -> list[Coordinate]:
-    """Train each width for a few steps on the same windows, and measure its activations on the first batch after each step.
+    """Train each width for a few steps on the same short text, and measure its activations on it after each step.
 
     Sizes are geometric means over the seeds.
     """
-    logs: dict[str, dict[int, np.ndarray]] = {}
-    count = settings.steps * len(settings.widths) * len(settings.seeds)
-    with progress_bar("coordinates", count, "steps") as advance:
+    logs: dict[str, list[list[list[float]]]] = {}
+    seeds = range(settings.check_seeds)
+    with progress_bar("coordinates", settings.steps * len(settings.widths) * len(seeds), "steps") as advance:
         for width in settings.widths:
             recipe = recipe_at(settings, width)
-            by_seed = [
-                _sizes(recipe.model_copy(update={"seed": seed}), settings.steps, advance) for seed in settings.seeds
-            ]
+            by_seed = [_sizes(recipe.model_copy(update={"seed": seed}), settings.steps, advance) for seed in seeds]
             for name in by_seed[0]:
-                logs.setdefault(name, {})[width] = np.log(np.maximum([sizes[name] for sizes in by_seed], 1e-30)).mean(
-                    axis=0
-                )
+                logs.setdefault(name, []).append([sizes[name] for sizes in by_seed])
     return [
-        Coordinate(
-            name,
-            {width: float(np.exp(along[-1])) for width, along in by_width.items()},
-            [_slope(settings.widths, [along[step] for along in by_width.values()]) for step in range(settings.steps)],
-        )
-        for name, by_width in logs.items()
+        _coordinate(name, settings.widths, np.log(np.maximum(sizes_WST, 1e-30))) for name, sizes_WST in logs.items()
     ]
 
 
-def _slope(widths: Sequence[int], logs: Sequence[float]) -> float | None:
-    """Slope of a line through the logarithms of sizes over those of the widths; None for one width."""
-    return float(np.polyfit(np.log(widths), logs, 1)[0]) if len(widths) > 1 else None
+def _coordinate(name: str, widths: Sequence[int], logs_WST: np.ndarray) -> Coordinate:
+    """Slopes over the widths, from logarithms of sizes: (widths, seeds, steps)."""
+    sizes = dict(zip(widths, np.exp(logs_WST[:, :, -1].mean(axis=1)).tolist(), strict=True))
+    if len(widths) == 1:
+        return Coordinate(name, sizes, [], None)
+    seeds, steps = logs_WST.shape[1:]
+    slopes_ST = np.polyfit(np.log(widths), logs_WST.reshape(len(widths), -1), 1)[0].reshape(seeds, steps)
+    return Coordinate(name, sizes, slopes_ST.mean(axis=0).tolist(), mean_estimate(slopes_ST.mean(axis=1)))
 
 
 def _sizes(recipe: Recipe, steps: int, advance: Callable[[int], None]) -> dict[str, list[float]]:
-    """Mean absolute activations of the first micro-batch after each step, and of their changes since before the first."""
+    """Mean absolute activations on the check's text after each step, their changes and the loss's since before the first."""
     torch.manual_seed(recipe.seed)
     inputs = TrainingInputs.open(recipe)
-    stream: Any = inputs.stream
     model = starting_model(recipe, inputs.config)
     trained = TrainedModel(model).train()
     scales = parameter_scales(recipe, inputs.config)
     optimizer = create_optimizer(trained, recipe.training, recipe.learning_rate, scales)
-    count, limit = (
-        recipe.examples_per_step,
-        examples_per_pass(recipe, PartialState(cpu=not torch.cuda.is_available())),
-    )
-    ids, before = None, {}
-    result: dict[str, list[float]] = {}
+    rates = [group["lr"] for group in optimizer.param_groups]
+    batch = _first_text(inputs.stream)
+    ids, targets = batch["input_ids"], targets_in(batch)
+    given = {name: value for name, value in batch.items() if name not in NOT_FOR_MODELS}
+    before, result, losses = _activations(model, ids), dict[str, list[float]](), []
     for step in range(steps):
-        items = [stream[i % len(stream)] for i in range(step * count, (step + 1) * count)]
-        batches = collate_step(items, limit)
-        if ids is None:
-            ids = batches[0]["input_ids"]
-            before = _activations(model, ids)
-        targets = torch.stack([targets_in(batch) for batch in batches]).sum()
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * CHECK_RATE * (step + 1) / steps
         optimizer.zero_grad()
-        for batch in batches:
-            given = {name: value for name, value in batch.items() if name not in NOT_FOR_MODELS}
-            trained(**given, targets=targets).backward()
+        loss = trained(**given, targets=targets)
+        loss.backward()
+        losses.append(float(loss.detach()))
         optimizer.step()
         for name, now in _activations(model, ids).items():
             result.setdefault(name, []).append(float(now.abs().mean()))
             result.setdefault(f"change of {name}", []).append(float((now - before[name]).abs().mean()))
         advance(1)
+    with torch.no_grad():
+        losses.append(float(trained(**given, targets=targets)))
+    result[LOSS] = [abs(loss - losses[0]) for loss in losses[1:]]
     return result
+
+
+def _first_text(stream: Any) -> dict[str, torch.Tensor]:
+    """The start of the first example, up to :data:`CHECK_TOKENS`; all of it where the start has no targets."""
+    whole = collate_step([stream[0]], 1)[0]
+    length = whole["input_ids"].shape[1]
+    start = {
+        name: value[tuple(slice(CHECK_TOKENS) if size == length else slice(None) for size in value.shape)]
+        for name, value in whole.items()
+    }
+    return start if length > CHECK_TOKENS and targets_in(start) else whole
 
 
 @torch.no_grad()
@@ -430,12 +461,15 @@ def fitted(settings: TransferSettings, activations: list[Coordinate], losses_WFS
 
 def transfer_tables(result: Transfer) -> list[Any]:
     """Tables for the terminal: the coordinates, and the losses of all widths and factors."""
-    steps = len(result.coordinates[0].slopes)
     widths = [row.width for row in result.rows]
     coordinate = Table(
-        f"Mean size of activations after {steps} steps, by width",
-        ["activation", *[Column(str(width), form=".3g") for width in widths], Column("slope", form="+.3f")],
-        [[each.name, *each.sizes.values(), each.slopes[-1]] for each in result.coordinates],
+        "Mean size of activations after the coordinate check, by width",
+        [
+            "activation",
+            *[Column(str(width), form=".3g") for width in widths],
+            Column("slope, mean of steps", "estimate", form="+.3f", interval="below"),
+        ],
+        [[each.name, *each.sizes.values(), each.slope] for each in result.coordinates],
     )
     factors = list(result.rows[0].losses)
     losses = Table(

@@ -5,11 +5,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel, get_scheduler
+from transformers import get_scheduler
 from transformers.pytorch_utils import Conv1D
 
-from contextwise.training.parametrization import Scale
+from contextwise.training.parametrization import Scale, vocabulary_heads
 from contextwise.training.settings import TrainingSettings
+
+EPSILON = 1e-8
+"""AdamW's ε, torch's default."""
 
 
 def create_optimizer(
@@ -22,33 +25,29 @@ def create_optimizer(
 
     Args:
         learning_rate: of AdamW.
-        scales: factors of the rates, by the name of the parameter in the module or in the model that it trains.
+        scales: factors of rates and of AdamW's ε, by the name of the parameter in the module or in the model that it trains.
     """
     layers = [part for part in module.modules() if isinstance(part, nn.Linear | nn.Embedding | Conv1D)]
     matrices = {id(layer.weight) for layer in layers}
     hidden: set[int] = set()
     if settings.optimizer == "muon":
         embeddings = {id(layer.weight) for layer in layers if isinstance(layer, nn.Embedding)}
-        shapes = {
-            head.weight.shape
-            for model in module.modules()
-            if isinstance(model, PreTrainedModel) and (head := model.get_output_embeddings()) is not None
-        }
-        heads = {id(layer.weight) for layer in layers if layer.weight.shape in shapes}  # those of training too
-        hidden = matrices - embeddings - heads
+        hidden = matrices - embeddings - vocabulary_heads(module)
     scales = scales or {}
     adamw = _Groups(settings.weight_decay, settings.independent_weight_decay, learning_rate)
     muon = _Groups(settings.muon_weight_decay, settings.independent_weight_decay, settings.muon_learning_rate)
-    adamw.add([], decayed=True)
-    adamw.add([], decayed=False)
+    adamw.add([], decayed=True, epsilon=EPSILON)
+    adamw.add([], decayed=False, epsilon=EPSILON)
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
             scale = scales.get(name) or scales.get(name.removeprefix("model."), Scale())
             if id(parameter) in hidden:
                 muon.add([parameter], decayed=True, factor=scale.muon)
             else:
-                adamw.add([parameter], decayed=id(parameter) in matrices, factor=scale.adamw)
-    first = torch.optim.AdamW(adamw.groups, lr=learning_rate, betas=(settings.beta1, settings.beta2), fused=True)
+                adamw.add([parameter], id(parameter) in matrices, scale.adamw, EPSILON * scale.epsilon)
+    first = torch.optim.AdamW(
+        adamw.groups, lr=learning_rate, betas=(settings.beta1, settings.beta2), eps=EPSILON, fused=True
+    )
     if not muon.groups:
         return first
     second = torch.optim.Muon(
@@ -61,7 +60,7 @@ def create_optimizer(
 
 
 class _Groups:
-    """Parameter groups of an optimizer, one for each pair of weight decay and factor of the rate.
+    """Parameter groups of an optimizer, one for each combination of weight decay, factor of the rate and ε.
 
     Args:
         independent: let parameters of all rates decay equally fast: AdamW and Muon multiply the decay by the rate.
@@ -69,16 +68,21 @@ class _Groups:
 
     def __init__(self, weight_decay: float, independent: bool, learning_rate: float) -> None:
         self.weight_decay, self.independent, self.learning_rate = weight_decay, independent, learning_rate
-        self.by_kind: dict[tuple[bool, float], dict[str, Any]] = {}
+        self.by_kind: dict[tuple[bool, float, float | None], dict[str, Any]] = {}
 
-    def add(self, parameters: list[nn.Parameter], decayed: bool, factor: float = 1.0) -> None:
+    def add(
+        self, parameters: list[nn.Parameter], decayed: bool, factor: float = 1.0, epsilon: float | None = None
+    ) -> None:
         decay = (self.weight_decay / (factor if self.independent else 1.0)) if decayed else 0.0
         new = {"params": [], "weight_decay": decay, "lr": self.learning_rate * factor}
-        self.by_kind.setdefault((decayed, factor), new)["params"] += parameters
+        new |= {} if epsilon is None else {"eps": epsilon}
+        self.by_kind.setdefault((decayed, factor, epsilon), new)["params"] += parameters
 
     @property
     def groups(self) -> list[dict[str, Any]]:
-        return list(self.by_kind.values())
+        """The groups that have parameters; of several empty ones a checkpoint could not tell which is which."""
+        groups = list(self.by_kind.values())
+        return [group for group in groups if group["params"]] or groups[:1]
 
 
 class JoinedOptimizer(torch.optim.Optimizer):

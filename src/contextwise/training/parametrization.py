@@ -13,18 +13,27 @@ vocabulary heads, tied or not         as they are       as they are          wha
 the norm before the heads             × 1/m             × 1/m                the output multiplier, folded in
 ====================================  ================  ===================  ==================================
 
-Heads keep their width, so attention scores need no other scale. Muon's updates have a size of their own, so a matrix that Muon
-trains keeps its rate. With a base number of layers, the matrices that end a residual branch are scaled by base layers / layers
-too, as in CompleteP with α = 1 (Dey et al. 2025, arXiv:2505.01618): initial values and rates, folded in like the output's.
+Heads keep their width, so attention scores need no other scale. All gradients but that of the norm before the heads are
+proportional to 1/m, so AdamW's ε is too (Dey et al. 2025, arXiv:2505.01618, Table 1): the context predictor's gradients, which
+pass a gate that starts at zero, can be as small as ε.
+
+Muon's updates have a size of their own: with torch's adjustment ``original`` their spectral norm does not depend on the width,
+so a matrix that Muon trains keeps its rate; with ``match_rms_adamw`` it grows with the root of the longer side, so the rate is
+divided by it.
+
+With a base number of layers, the matrices that end a residual branch are scaled by base layers / layers too, as in CompleteP
+with α = 1 (Dey et al. 2025): initial values and rates, folded in like the output's. The gradients of the branch's other
+parameters, and so their ε, shrink with them.
 """
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.pytorch_utils import Conv1D
 
 from contextwise.models.families import adapter
@@ -37,39 +46,56 @@ SCALED_BY_DEPTH = ("gpt2",)
 
 @dataclass(frozen=True)
 class Scale:
-    """Factors of one parameter, relative to the standard parametrization: of its initial values and of its learning rates."""
+    """Factors of one parameter, relative to the standard parametrization.
+
+    Attributes:
+        initial: of its initial values.
+        adamw, muon: of its learning rates.
+        epsilon: of AdamW's ε.
+    """
 
     initial: float = 1.0
     adamw: float = 1.0
     muon: float = 1.0
+    epsilon: float = 1.0
 
 
-def mup_scales(model: nn.Module, base: nn.Module, base_layers: int | None = None) -> dict[str, Scale]:
-    """The factors of a model's parameters under µP; those that are not named are 1.
+def mup_scales(
+    model: nn.Module, base: nn.Module, base_layers: int | None = None, muon_adjustment: str = "original"
+) -> dict[str, Scale]:
+    """The factors of a model's parameters under µP; all are 1 at the base width and depth.
 
     Args:
         model, base: the model, and the same model at the base width; both may be on the meta device.
         base_layers: the base number of layers of the backbone, for CompleteP; None: depth changes nothing.
+        muon_adjustment: how Muon's rate depends on a matrix's shape, as ``torch.optim.Muon`` names it.
     """
     shapes = {name: parameter.shape for name, parameter in base.named_parameters()}
     inputs = {f"{name}.weight": _input_dimension(layer) for name, layer in model.named_modules()}
-    heads = _head_shapes(model)
+    heads, norms = vocabulary_heads(model), dict(_norms_before_heads(model))
+    width = max(parameter.shape[0] / shapes[name][0] for name, parameter in norms.items())
     scales = {}
     for name, parameter in model.named_parameters():
         growth = [mine / theirs for mine, theirs in zip(parameter.shape, shapes[name], strict=True)]
         fan_in = inputs.get(name)
         if fan_in is None and sum(factor != 1 for factor in growth) > 1:
             fan_in = parameter.dim() - 1  # a matrix, or a stack of them, that is no layer
-        if fan_in is not None and parameter.shape not in heads and growth[fan_in] != 1:
+        if name in norms:
+            scales[name] = Scale(initial=1 / width, adamw=1 / width)
+        elif fan_in is None or id(parameter) in heads:
+            scales[name] = Scale(epsilon=1 / width)
+        else:
             wide = growth[fan_in]
-            scales[name] = Scale(initial=wide**-0.5, adamw=1 / wide)
-    for name, parameter in _norms_before_heads(model):
-        wide = parameter.shape[0] / shapes[name][0]
-        scales[name] = Scale(initial=1 / wide, adamw=1 / wide)
+            longer = max(parameter.shape) / max(shapes[name]) if muon_adjustment == "match_rms_adamw" else 1
+            scales[name] = Scale(initial=wide**-0.5, adamw=1 / wide, muon=longer**-0.5, epsilon=1 / width)
     if base_layers is not None:
-        for name, share, initial in _branch_ends(model, base_layers):
-            old = scales.get(name, Scale())
-            scales[name] = Scale(old.initial * initial, old.adamw * share, old.muon * share)
+        for name, is_end, share, initial in _branches(model, base_layers):
+            old = scales[name]
+            scales[name] = replace(old, epsilon=old.epsilon * share)  # the gradient passes the end of the branch
+            if is_end:
+                scales[name] = replace(
+                    old, initial=old.initial * initial, adamw=old.adamw * share, muon=old.muon * share
+                )
     return scales
 
 
@@ -86,10 +112,17 @@ def _input_dimension(layer: nn.Module) -> int | None:
     return {Conv1D: 0, nn.Linear: 1}.get(type(layer))
 
 
-def _head_shapes(model: nn.Module) -> set[torch.Size]:
-    """The shapes of the vocabulary heads, those of further tokens and tied ones among them."""
+def vocabulary_heads(model: nn.Module) -> set[int]:
+    """The ids of the weights of vocabulary heads, those of further tokens and tied ones among them.
+
+    They are told by their shape. A matrix of a block can have the same: its inner layer, where it is as wide as the vocabulary.
+    """
     parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
-    return {head.weight.shape for part in parts if (head := part.get_output_embeddings()) is not None}
+    shapes = {head.weight.shape for part in parts if (head := part.get_output_embeddings()) is not None}
+    blocks = [part for part in model.modules() if isinstance(part, GradientCheckpointingLayer)]
+    inside = {id(parameter) for block in blocks for parameter in block.parameters()}
+    layers = [part for part in model.modules() if isinstance(part, nn.Linear | nn.Embedding)]
+    return {id(layer.weight) for layer in layers if layer.weight.shape in shapes} - inside
 
 
 def backbones(model: nn.Module) -> Iterator[tuple[str, PreTrainedModel]]:
@@ -107,13 +140,16 @@ def _norms_before_heads(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
             yield f"{name}{norm}.{own}", parameter
 
 
-def _branch_ends(model: nn.Module, base_layers: int) -> Iterator[tuple[str, float, float]]:
-    """The parameters that end the residual branches of the backbone, with the factors of their rates and initial values."""
+def _branches(model: nn.Module, base_layers: int) -> Iterator[tuple[str, bool, float, float]]:
+    """The parameters of the backbone's residual branches, whether each is at its branch's end, and the end's two factors.
+
+    The factors are those of its rates and of its initial values.
+    """
     for name, backbone in backbones(model):
         family = adapter(backbone.config)
         blocks = family.blocks(backbone)  # type: ignore[union-attr]
         share = base_layers / len(blocks)
         initial = math.sqrt(share) if backbone.config.model_type in SCALED_BY_DEPTH else share
         for own, _ in blocks.named_parameters():
-            if own.split(".")[-2] in BRANCH_ENDS:
-                yield f"{name}{family.blocks_name}.{own}", share, initial  # type: ignore[union-attr]
+            is_end = own.split(".")[-2] in BRANCH_ENDS
+            yield f"{name}{family.blocks_name}.{own}", is_end, share, initial  # type: ignore[union-attr]
