@@ -14,6 +14,7 @@ from contextwise.analysis.optimum import (
     Cell,
     Landscape,
     Optimum,
+    Reading,
     Track,
     budget_steps,
     cells,
@@ -293,7 +294,7 @@ def test_differences_say_what_their_interval_is_over(seeds: int, documents: int)
 
 
 def cell(context: int, loss: float, size: str = "pico") -> Cell:
-    return Cell(size, SIZES[size], context, loss, 0.01, 1)
+    return Cell(size, SIZES[size], context, loss, 0.01, 1, readings={0: Reading(loss, 0.01)})
 
 
 PLANNED = {"pico": [64, 128, 256, 512], "nano": [64, 128, 256, 512], "micro": [64, 128, 256, 512]}

@@ -19,6 +19,7 @@ from contextwise.base.intervals import (
     seed_interval,
     wilson,
     with_seeds,
+    within_groups,
 )
 
 
@@ -37,6 +38,11 @@ def test_one_seed_by_hand():
     assert (result.value, result.low, result.high) == pytest.approx((1.5, 1.5 - half, 1.5 + half), abs=1e-3)
     assert (result.method, result.documents, result.seeds) == ("t", 2, None)
     assert seed_interval([np.array([[4.0, 5.0]])], weights) is None
+
+
+def test_variance_within_groups_by_hand():
+    assert within_groups([[1.0], []]) is None
+    assert within_groups([[1.0, 3.0], [7.0], [10.0, 14.0]]) == (pytest.approx((2 + 8) / 2), 2)
 
 
 def test_documents_of_equal_size_have_the_t_interval_of_a_mean():

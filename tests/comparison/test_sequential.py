@@ -18,7 +18,6 @@ from contextwise.comparison.sequential import (
     evidence,
     half_widths,
     looks,
-    pooled_deviation,
     seeds_to_decide,
     sequence_limits,
     simultaneous,
@@ -187,7 +186,5 @@ def test_few_of_the_kept_changes_gain_nothing():
     assert np.mean(false) <= 0.1 and np.mean(kept) >= 7
 
 
-def test_spread_of_earlier_seeds():
-    assert pooled_deviation([[1.0], []]) is None
-    assert pooled_deviation([[1.0, 3.0], [10.0, 14.0]]) == (pytest.approx(math.sqrt((2 + 8) / 2)), 3)
+def test_the_upper_limit_of_a_spread_falls_with_the_seeds():
     assert upper_deviation(1.0, 5) > upper_deviation(1.0, 50) > 1

@@ -24,14 +24,13 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from contextwise.analysis.sweep_points import SweepPoint
 from contextwise.base.estimates import Estimate, count, duration
-from contextwise.base.intervals import NORMAL, Part, plus_minus, ratio_difference, ratios
+from contextwise.base.intervals import NORMAL, Part, plus_minus, ratio_difference, ratios, within_groups
 from contextwise.data.document_lengths import in_tokens, token_count
 
 STEPS = 97
@@ -107,7 +106,7 @@ class Track:
         error = float(self.errors[a] + max(part, 0) * (self.errors[b] - self.errors[a]))
         shift = abs(distance * slope) if a == b and distance else 0.0
         sums = None if self.sums is None else on_line(self.sums)
-        return Reading(float(on_line(self.losses)), error, self.seed, self.documents, sums, shift)
+        return Reading(float(on_line(self.losses)), error, self.documents, sums, shift)
 
 
 class Reading(NamedTuple):
@@ -121,7 +120,6 @@ class Reading(NamedTuple):
 
     loss: float
     error: float
-    seed: int = 0
     documents: tuple[int, ...] = ()
     sums: np.ndarray | None = None
     shift: float = 0.0
@@ -136,7 +134,7 @@ class Cell:
         half_width: of its 95% interval over held-out documents and, with several runs, seeds; None where neither is known. The
             documents are those of all runs and all budgets, so their part does not shrink with the number of runs.
         documents: how many; 0 if it is not known.
-        readings: of the runs.
+        readings: seed -> that of its run.
     """
 
     size: str
@@ -146,7 +144,7 @@ class Cell:
     half_width: float | None
     runs: int
     documents: int = 0
-    readings: tuple[Reading, ...] = field(default=(), compare=False, repr=False)
+    readings: Mapping[int, Reading] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def row(self) -> tuple[str | int | float | None, ...]:
@@ -286,7 +284,7 @@ def budget_steps(tracks: Sequence[Track], steps: int = STEPS) -> np.ndarray:
 
 def cells(tracks: Sequence[Track], budget: float) -> list[Cell]:
     """Every size and context that was measured at a budget, by parameters and context."""
-    measured: dict[tuple[int, str, int], list[Reading]] = {}
+    measured: dict[tuple[int, str, int], dict[int, Reading]] = {}
     steepest: dict[str, float] = {}
     for track in tracks:
         if math.isfinite(slope := track.slope(budget)):
@@ -294,18 +292,19 @@ def cells(tracks: Sequence[Track], budget: float) -> list[Cell]:
     for track in tracks:
         reading = track.at(budget, steepest.get(track.size, math.nan))
         if reading is not None:
-            measured.setdefault((track.parameters, track.size, track.context), []).append(reading)
-    between = {
-        size: _between_seeds([readings for _, readings in group])
-        for size, group in groupby(sorted(measured.items(), key=lambda item: item[0][1]), key=lambda item: item[0][1])
-    }
+            measured.setdefault((track.parameters, track.size, track.context), {})[track.seed] = reading
     rows = []
-    for (parameters, size, context), readings in sorted(measured.items(), key=lambda item: item[0]):
-        loss, same = float(np.mean([reading.loss for reading in readings])), _same_documents(readings)
-        half = _half_width(readings, [], between[size])
-        documents = len(readings[0].documents) if same else 0
-        rows.append(Cell(size, parameters, context, loss, half, len(readings), documents, tuple(readings)))
+    for (parameters, size, context), by_seed in sorted(measured.items()):
+        readings = list(by_seed.values())
+        seeds = within_groups(_losses(group) for (_, other, _), group in measured.items() if other == size)
+        loss, half = float(np.mean(_losses(by_seed))), _half_width(readings, [], seeds)
+        documents = len(readings[0].documents) if _same_documents(readings) else 0
+        rows.append(Cell(size, parameters, context, loss, half, len(readings), documents, by_seed))
     return rows
+
+
+def _losses(readings: Mapping[int, Reading]) -> list[float]:
+    return [reading.loss for reading in readings.values()]
 
 
 def _same_documents(readings: Sequence[Reading]) -> bool:
@@ -324,7 +323,7 @@ def _half_width(readings: Sequence[Reading], others: Sequence[Reading], seeds: P
     """
     parts, groups = [], [each for each in (readings, others) if each]
     if _same_documents([*readings, *others]):
-        sums = [np.mean([reading.sums for reading in each], axis=0) for each in groups]
+        sums = [np.mean([np.asarray(reading.sums) for reading in each], axis=0) for each in groups]
         documents = ratio_difference(sums[0], sums[1]) if others else ratios(sums[0][0], {"": sums[0][1]})[""]
         parts += [] if documents.high is None else [documents.high - documents.value]
     else:  # as if the documents were different ones, which is wider
@@ -336,22 +335,13 @@ def _half_width(readings: Sequence[Reading], others: Sequence[Reading], seeds: P
     return float(half) if parts and math.isfinite(half) else None
 
 
-def _between_seeds(groups: Sequence[Sequence[Reading]]) -> Part | None:
-    """The variance between the seeds of a context, from all contexts of a size; None if none has several seeds."""
-    losses = [np.array([reading.loss for reading in group]) for group in groups if len(group) > 1]
-    freedom = sum(len(values) - 1 for values in losses)
-    if not freedom:
-        return None
-    return Part(float(sum(np.square(values - values.mean()).sum() for values in losses) / freedom), freedom)
-
-
 def _between_pairs(groups: Sequence[Mapping[int, Reading]]) -> Part | None:
     """The variance between seeds of a difference of two contexts, from all contexts of a size that have the same seeds.
 
     Seeds are blocks: what a seed does to all contexts alike does not count. None for less than two seeds.
     """
-    seeds = set.intersection(*(set(group) for group in groups))
-    if len(seeds) < 2 or len(groups) < 2:
+    seeds = set.intersection(*map(set, groups))
+    if len(seeds) < 2:
         return None
     losses = np.array([[group[seed].loss for seed in sorted(seeds)] for group in groups])  # (C, S)
     rest = losses - losses.mean(0) - losses.mean(1, keepdims=True) + losses.mean()
@@ -361,20 +351,12 @@ def _between_pairs(groups: Sequence[Mapping[int, Reading]]) -> Part | None:
 
 def _differences(best: Cell, others: Sequence[Cell]) -> dict[int, Estimate]:
     """The loss of each other context minus that of the best, paired by document, and by seed where all have the same seeds."""
-    by_seed = [{reading.seed: reading for reading in cell.readings} for cell in (best, *others)]
-    pairs, alone = _between_pairs(by_seed) if best.readings else None, None
-    if pairs is None and best.readings:
-        alone = _between_seeds([cell.readings for cell in (best, *others)])
+    groups = [cell.readings for cell in (best, *others)]
+    pairs, alone = _between_pairs(groups), within_groups(map(_losses, groups))
     differences = {}
-    for cell, own in zip(others, by_seed[1:], strict=True):
-        mine: Sequence[Reading] = cell.readings
-        theirs: Sequence[Reading] = best.readings
-        if not mine or not theirs:
-            differences[cell.context] = Estimate(cell.loss - best.loss)
-            continue
-        shared = sorted(set(own) & set(by_seed[0]))
-        if shared:
-            mine, theirs = [own[seed] for seed in shared], [by_seed[0][seed] for seed in shared]
+    for cell in others:
+        shared = sorted(set(cell.readings) & set(best.readings))
+        mine, theirs = ([one.readings[seed] for seed in shared or one.readings] for one in (cell, best))
         value = float(np.mean([reading.loss for reading in mine]) - np.mean([reading.loss for reading in theirs]))
         spread = pairs
         if pairs is None and alone is not None:

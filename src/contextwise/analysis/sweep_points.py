@@ -85,19 +85,14 @@ def run_points(path: Path, ends: bool = False) -> list[SweepPoint]:
     steps = sorted(rows)
     if ends and recipe.get("training", {}).get("schedule", "constant") != "constant":
         steps = steps[-1:] if run.finished else []
-    return [
-        SweepPoint(
-            run=path.name,
-            size=size_name(recipe["model"]),
-            context=recipe["data"]["context"],
-            seed=recipe["seed"],
-            loss=_number(run, row, "best_context_loss"),
-            standard_error=row.get("standard_error"),
-            **{name: _number(run, row, name) for name in measured},
-            **{name: tuple(row.get(name, ())) for name in PER_DOCUMENT},
-        )
-        for row in map(rows.__getitem__, steps)
-    ]
+    points = []
+    for row in map(rows.__getitem__, steps):
+        values: dict[str, Any] = {name: _number(run, row, name) for name in measured}
+        values |= {name: tuple(row.get(name, ())) for name in PER_DOCUMENT}
+        values |= {"size": size_name(recipe["model"]), "context": recipe["data"]["context"], "seed": recipe["seed"]}
+        loss, error = _number(run, row, "best_context_loss"), row.get("standard_error")
+        points.append(SweepPoint(path.name, loss=loss, standard_error=error, **values))
+    return points
 
 
 def _number(run: RunFolder, row: dict[str, Any], name: str) -> Any:

@@ -25,7 +25,7 @@ difference is two blocks, a and -b.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -149,6 +149,15 @@ def over_seeds(blocks: list[np.ndarray], weights_N: np.ndarray) -> Part | None:
     variance = sum(part.variance for part in parts)
     spread = sum(part.variance**2 / part.freedom for part in parts)
     return Part(variance, variance**2 / spread if spread > 0 else min(part.freedom for part in parts))
+
+
+def within_groups(groups: Iterable[Sequence[float]]) -> Part | None:
+    """The pooled variance of one value within groups, such as the seeds of a context; None if no group has several values."""
+    several = [np.asarray(group) for group in groups if len(group) > 1]
+    freedom = sum(len(group) - 1 for group in several)
+    if not freedom:
+        return None
+    return Part(sum(float(np.square(group - group.mean()).sum()) for group in several) / freedom, freedom)
 
 
 def estimate(blocks: list[np.ndarray], weights_N: np.ndarray) -> Estimate:

@@ -227,13 +227,3 @@ def least_difference(deviation: float, seeds: int, confidence: float = CONFIDENC
     """The smallest observed difference that would be decided after a number of seeds, nats per token."""
     half = float(half_widths(seeds, confidence)[-1])
     return math.hypot(half * deviation, documents) if math.isfinite(half) else math.inf
-
-
-def pooled_deviation(differences: Sequence[Sequence[float]]) -> tuple[float, int] | None:
-    """The standard deviation within groups of differences, and one more than its degrees of freedom; None without any."""
-    groups = [np.asarray(group) for group in differences if len(group) > 1]
-    freedom = sum(len(group) - 1 for group in groups)
-    if not freedom:
-        return None
-    squares = sum(float(((group - group.mean()) ** 2).sum()) for group in groups)
-    return math.sqrt(squares / freedom), freedom + 1

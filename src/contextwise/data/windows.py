@@ -207,3 +207,12 @@ def log_bins(context: int, per_doubling: int = 2) -> np.ndarray:
     doublings = np.arange(int(np.ceil(np.log2(max(context, 2)))) * per_doubling + 1) / per_doubling
     edges = np.unique(np.round(2.0**doublings).astype(int))
     return np.append(edges[edges <= context], context + 1)
+
+
+def join_short_end(edges: np.ndarray) -> np.ndarray:
+    """Edges of bins whose last bin joins the one before it if it is cut short.
+
+    It would hold the few positions that are left, and its noise could pass for the best context.
+    """
+    widths = np.diff(edges)
+    return np.delete(edges, -2) if len(widths) > 1 and widths[-1] < widths[-2] / 2 else edges

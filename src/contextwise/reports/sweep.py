@@ -249,7 +249,7 @@ def runs_table(data: SweepData) -> Table:
             (in_tokens(run.context), f"seed {run.seed}"),
         )
         trained = (count(point.tokens if point else 0), f"of {count(run.tokens)}")
-        cells = [size, context, state.state, trained, point and point.estimate, run.id]
+        cells = [size, context, state.state, trained, point.estimate if point else None, run.id]
         rows.append(Row(cells, list(data.sizes).index(run.size)))
     title = (
         "Best-context loss at the last measurement of each run: the mean over the last tenth of its training context, nats per "

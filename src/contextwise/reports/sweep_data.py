@@ -17,6 +17,7 @@ from contextwise.base.errors import ConfigError, ContextwiseError, DataError
 from contextwise.base.files import read_json
 from contextwise.data.corpus import Corpus
 from contextwise.data.document_lengths import measure_lengths, token_count
+from contextwise.data.windows import join_short_end
 from contextwise.evaluation.kernel import Result, is_result, results_of
 from contextwise.evaluation.measures.curve import Curve
 from contextwise.experiments.folder import RunState
@@ -162,22 +163,17 @@ def _sweep_curves(sweep: Sweep, states: list[RunState], gpus: dict[str, int]) ->
 
 
 def _training_curve(rows: list[dict[str, Any]], gpus: int | None, **about: Any) -> list[CurveLine]:
-    """From the ``curve`` rows of a run, if it has any; rows with a loss that is no number are left out.
-
-    A last bin that is cut short joins the one before it: it would hold the few positions that are left, and its noise would
-    pass for the best context.
-    """
+    """From the ``curve`` rows of a run, if it has any; rows with a loss that is no number are left out."""
     by_step = {row["step"]: row for row in rows if np.isfinite(row["loss"]).all()}
     rows = [by_step[step] for step in sorted(by_step)]
     if not rows:
         return []
-    edges = [*rows[-1]["visible"], rows[-1]["context"] + 1]
-    losses = [row["loss"] for row in rows]
-    widths = np.diff(edges)
-    if len(widths) > 1 and widths[-1] < widths[-2] / 2:
-        losses = [[*row[:-2], float(np.average(row[-2:], weights=widths[-2:]))] for row in losses]
-        del edges[-2]
-    bins = [(low, next_low - 1) for low, next_low in itertools.pairwise(edges)]
+    measured = np.array([*rows[-1]["visible"], rows[-1]["context"] + 1])
+    edges, losses = join_short_end(measured), [row["loss"] for row in rows]
+    if len(edges) < len(measured):
+        widths = np.diff(measured)[-2:]
+        losses = [[*row[:-2], float(np.average(row[-2:], weights=widths))] for row in losses]
+    bins = [(low, next_low - 1) for low, next_low in itertools.pairwise(edges.tolist())]
     spent = {unit: [row[unit] for row in rows] for unit in ("flops", "seconds", "tokens")}
     if gpus:
         spent["gpu_hours"] = [row["seconds"] * gpus / 3600 for row in rows]

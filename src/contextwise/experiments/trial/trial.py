@@ -25,9 +25,10 @@ from contextwise.base.config import read_yaml, validate
 from contextwise.base.errors import ConfigError, ContextwiseError, DataError, TrainingError
 from contextwise.base.estimates import count, duration
 from contextwise.base.files import atomic_write, exclusive, read_json, write_json
+from contextwise.base.intervals import within_groups
 from contextwise.base.progress import interruption
 from contextwise.base.runs import RunFolder, differing_keys
-from contextwise.comparison.sequential import document_half_width, looks, pooled_deviation, simultaneous
+from contextwise.comparison.sequential import document_half_width, looks, simultaneous
 from contextwise.comparison.speedup import effective_speedup, trend
 from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.timing import seconds_per_step
@@ -235,9 +236,9 @@ class Trial:
                         for at, values in budgets.items():
                             pairs = zip(values, losses[base][at], strict=False)
                             groups += [[a - b for a, b in pairs]] if arm != base else []
-            deviation = pooled_deviation(groups)
-            if deviation is not None and deviation[0] > 0:
-                return deviation, statistics.median(halves), source
+            spread = within_groups(groups)
+            if spread is not None and spread.variance > 0:
+                return (math.sqrt(spread.variance), int(spread.freedom) + 1), statistics.median(halves), source
         return None, 0.0, ""
 
     # ---- running ----

@@ -186,6 +186,6 @@ def optimum_plots(result: Landscape, planned: dict[str, list[int]], unit: str) -
     label = {"flops": "training FLOPs", "tokens": "training tokens", "seconds": "seconds of training"}[unit]
     return [
         Plot(f"At {_budget(result.budgets[step], unit)}", "training context",
-             "best-context loss, nats per token, ± one standard error", curves, logarithmic="x"),
+             "best-context loss, nats per token, ± its 95% interval", curves, logarithmic="x"),
         Plot("Best training context by budget", label, "tokens", {s: p for s, p in optima.items() if p}, logarithmic="xy"),
     ]  # fmt: skip

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from contextwise.base.errors import DataError
 from contextwise.base.intervals import effective_freedom, student_t
 from contextwise.base.progress import progress_bar, say
-from contextwise.data.windows import last_tenth_length, log_bins
+from contextwise.data.windows import join_short_end, last_tenth_length, log_bins
 from contextwise.evaluation.kernel import Work
 from contextwise.evaluation.scoring.truncated import Targets, truncated_passes
 from contextwise.evaluation.scoring.windows import Documents, Plan, batches, plan_windows, window_losses
@@ -40,14 +40,8 @@ class Bins:
 
     @classmethod
     def logarithmic(cls, context: int) -> "Bins":
-        """Two for each doubling, over 1 to ``context``. The last one is merged into the one before if it is cut short.
-
-        Otherwise the last bin would hold the few remaining positions, and its noise could pass for the best context.
-        """
-        edges = log_bins(context)
-        widths = np.diff(edges)
-        if len(widths) > 1 and widths[-1] < widths[-2] / 2:
-            edges = np.delete(edges, -2)
+        """Two for each doubling, over 1 to ``context``; a last one that is cut short is merged into the one before."""
+        edges = join_short_end(log_bins(context))
         return cls(edges[:-1], edges[1:] - 1)
 
 
