@@ -96,7 +96,8 @@ def measure(
     Args:
         name: of a measure (``evaluate``, ``curve``, ``tasks``, ``ruler``, …), or the measure with its settings.
         model: a run, a model's folder or Hub name, a loaded model, or a :class:`~contextwise.evaluation.kernel.Subject`.
-        corpus: a prepared corpus or its path, for a measure that needs documents.
+        corpus: a prepared corpus or its path, for a measure that needs documents; or a file of texts, which are read with the
+            model's tokenizer.
         split: which documents of the corpus.
         out, overwrite, dtype, device, batch_tokens: as for :func:`contextwise.evaluation.kernel.measure`.
         settings: of the measure.
@@ -111,11 +112,15 @@ def measure(
     elif settings:
         raise ConfigError(f"{', '.join(settings)}: a measure is given with its settings; change them there")
     source: Any = str(model.path) if isinstance(model, RunFolder) else model
-    documents = _documents(corpus, split) if corpus is not None else None
     given: dict[str, Any] = {"dtype": dtype, "device": device, "batch_tokens": batch_tokens}
     if isinstance(model, kernel.Subject) and given != {"dtype": None, "device": "auto", "batch_tokens": None}:
         raise ConfigError("a Subject has its own dtype, device and batch_tokens; give them when you make it")
     with _output(verbose):
+        documents = None
+        if isinstance(corpus, str | Path):
+            documents = kernel.open_documents(source, corpus, split)
+        elif corpus is not None:
+            documents = _documents(corpus, split)
         return kernel.measure(source, name, documents, out=out, overwrite=overwrite, **given)
 
 

@@ -6,9 +6,12 @@ import shutil
 import numpy as np
 import pytest
 
+import contextwise as contextwise_python
+from contextwise.base.errors import ConfigError
 from contextwise.base.runs import RunFolder
 from contextwise.data import prepare_corpus
 from contextwise.evaluation.kernel import results_of
+from contextwise.models import load_model
 from small import small_gpt2, write_rows, write_run
 
 WORDS = ["a", "corpus", "of", "small", "texts", "that", "are", "scored", "from", "the", "command", "line"]
@@ -71,6 +74,27 @@ def test_evaluate_reports_when_the_documents_were_trained_on(contextwise):
 )
 def test_bad_input_is_refused(contextwise, arguments, message):
     contextwise.refused(f"evaluate {arguments}", message)
+
+
+def test_a_file_of_texts_is_read_with_the_models_tokenizer(contextwise, workplace):
+    prepare_corpus(f"validation={workplace / 'texts.jsonl'}", "bytes", workplace / "whole")
+    expected = json.loads(contextwise("evaluate runs/alpha --corpus whole --json")[1])
+    line = "evaluate runs/alpha --corpus texts.jsonl --json"
+    found = json.loads(contextwise(line)[1])
+    assert found["loss"] == expected["loss"] and found["documents"] == 50
+    (corpus,) = (workplace / "corpora").glob("texts-*")
+    assert found["corpus"]["path"] == f"corpora/{corpus.name}"
+    assert json.loads(contextwise(line)[1]) == found  # found again
+    held_out = contextwise("evaluate runs/alpha --corpus texts.jsonl --split test --json")
+    assert json.loads(held_out[1])["corpus"]["split"] == "test"
+    assert (
+        contextwise_python.evaluate(workplace / "runs" / "alpha", workplace / "texts.jsonl").summary["loss"]
+        == found["loss"]
+    )
+    model = load_model(workplace / "runs" / "alpha", device="cpu")
+    with pytest.raises(ConfigError, match=r"a loaded model cannot read the texts in .*texts\.jsonl"):
+        contextwise_python.evaluate(model, workplace / "texts.jsonl")
+    contextwise.refused("evaluate runs/alpha --corpus no.jsonl", "there is no corpus at no.jsonl")
 
 
 def test_compare_evaluates_what_is_missing_and_writes_json(contextwise, workplace):

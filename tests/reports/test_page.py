@@ -156,6 +156,17 @@ def test_commands_can_be_pasted(make_run: Callable[..., Any], tmp_path: Path, mo
     assert f"contextwise train '{folder}/recipe.yaml' --out '{folder}-again'" in Page(tmp_path / "page.html").text
 
 
+def test_the_commands_compare_the_new_runs(three: list[Any], tmp_path: Path) -> None:
+    comparison = compare([str(three[0].path), *(str(run.evaluation / "corpus-validation") for run in three[1:])])
+    for runs, suffixes in (
+        (three, ("-again",) * 3),
+        (three[:2], ("-again", "-again", "/evaluation/corpus-validation")),
+    ):
+        report_page(runs, comparison).write(tmp_path / "page.html")
+        sources = " ".join(f"{run.path}{suffix}" for run, suffix in zip(three, suffixes, strict=True))
+        assert f"contextwise compare {sources} --corpus " in Page(tmp_path / "page.html").text
+
+
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs the chromium browser")
 def test_a_browser_draws_the_figures(three: list[Any], tmp_path: Path) -> None:
     comparison = compare([str(run.path) for run in three], all_pairs=True)

@@ -22,7 +22,7 @@ from contextwise.base.config import validate
 from contextwise.base.estimates import as_json
 from contextwise.base.progress import document_printed, say
 from contextwise.base.schemas import named_schema
-from contextwise.evaluation.kernel import Measure, Result, Subject, measures
+from contextwise.evaluation.kernel import Measure, Result, Subject, measures, open_documents
 from contextwise.evaluation.kernel import measure as measure_model
 
 Model = Annotated[str, Argument(help="A run, a Hugging Face model folder, or a name on the Hub.")]
@@ -31,7 +31,9 @@ BatchTokens = Annotated[int, Option(help="Tokens of one forward pass.")]
 Dtype = Annotated[str, Option(help="float32, bfloat16, float16; auto: float32 on the CPU, else as saved.")]
 Out = Annotated[Path | None, Option(help="Folder of the result.", show_default="with the run's evaluations")]
 Overwrite = Annotated[bool, Option("--overwrite", help="Replace another result in --out.")]
-Corpus = Annotated[Path, Option(help="A prepared corpus.")]
+Corpus = Annotated[
+    Path, Option(help="A prepared corpus; or a file of texts (.txt, .jsonl, .parquet), for the model's own tokenizer.")
+]
 SummaryAsJson = Annotated[bool, Option("--json", help="Print the summary as JSON.")]
 AsJson = Annotated[bool, Option("--json", help="Print everything as JSON.")]
 
@@ -109,12 +111,10 @@ def verb(measure: type[Measure], show: Callable[..., None] | None = None) -> Cal
     further = [parameter for parameter in show_parameters if parameter.kind is parameter.KEYWORD_ONLY]
 
     def run(model: str, **given: Any) -> None:
-        from contextwise import data
-
         values = {name: read_value(info, given[name]) for name, info in fields.items()}
         values = {name: value for name, value in values.items() if value is not None}
         settings = validate(measure, values, f"contextwise {measure.name}")
-        corpus = data.Corpus.open(given["corpus"], split=given["split"]) if measure.on_corpus else None
+        corpus = open_documents(model, given["corpus"], given["split"]) if measure.on_corpus else None
         subject = Subject(model, **{name: given[name] for name in ("dtype", "device", "batch_tokens")})
         result = measure_model(subject, settings, corpus, out=given["out"], overwrite=given["overwrite"])
         if corpus is not None and subject.trained_on(corpus.fingerprint):

@@ -122,10 +122,14 @@ def _curves(runs: list[RunFolder], comparison: Comparison | None) -> tuple[list[
 
 
 def _commands(runs: list[RunFolder], comparison: Comparison | None) -> list[str]:
-    """Commands that make the runs and the figures again."""
-    lines = [["train", str(run.recipe_file), "--out", f"{run.path}-again"] for run in runs]
+    """Commands that train the runs again, beside the old ones, and compare the new ones."""
+    again = {run.path.resolve(): f"{run.path}-again" for run in runs}
+    lines = [["train", str(run.recipe_file), "--out", again[run.path.resolve()]] for run in runs]
     if comparison is not None:
-        sources = [source for group in comparison.groups for source in group.sources]
+        sources = []
+        for source in (source for group in comparison.groups for source in group.sources):
+            run = _run_of(source)
+            sources.append(source if run is None else again.get(run.path.resolve(), source))
         corpus = comparison.corpus
         lines.append(["compare", *sources, "--corpus", corpus["path"], "--split", corpus["split"]])
     return [shlex.join(["contextwise", *words]) for words in lines]

@@ -12,8 +12,8 @@ Nothing here imports torch before a model is opened, so that settings are checke
 from contextwise.base.hashes import content_key
 from contextwise.evaluation.kernel.measure import InputFile, Measure, Outcome, measure, measures
 from contextwise.evaluation.kernel.result import Result, is_result, results_of
-from contextwise.evaluation.kernel.subject import Subject
+from contextwise.evaluation.kernel.subject import Subject, open_documents
 from contextwise.evaluation.kernel.work import Journal, Work
 
 __all__ = ["InputFile", "Journal", "Measure", "Outcome", "Result", "Subject", "Work", "content_key"]
-__all__ += ["is_result", "measure", "measures", "results_of"]
+__all__ += ["is_result", "measure", "measures", "open_documents", "results_of"]

@@ -241,6 +241,33 @@ class Subject:
         }
 
 
+def open_documents(source: "str | Path | PreTrainedModel | Subject", path: str | Path, split: str) -> "Corpus":
+    """A split of a prepared corpus; or the texts of a file, with the model's tokenizer, as a corpus ``corpora/NAME-KEY``.
+
+    Args:
+        source: the model, or its subject.
+        path: of a corpus, or of a file of texts, which becomes that split.
+
+    Raises:
+        DataError: it is neither, or the model has no tokenizer that could prepare the texts.
+        ConfigError: the model was given loaded.
+    """
+    from contextwise.data import Corpus, prepare_corpus
+    from contextwise.models.loading import model_folder
+    from contextwise.models.tokenizers import model_tokenizer_hash
+
+    path = Path(path)
+    if not path.is_file() or path.suffix == ".bin":
+        return Corpus.open(path, split=split)
+    model = source.source if isinstance(source, Subject) and not source.loaded else source
+    if not isinstance(model, str | Path):
+        raise ConfigError(f"a loaded model cannot read the texts in {path}; prepare a corpus with its tokenizer")
+    key = content_key(text=sha256_file(path), tokenizer=model_tokenizer_hash(str(model)), split=split)
+    out = Path("corpora") / f"{path.name.split('.')[0]}-{key[:8]}"
+    corpus = prepare_corpus([f"{split}={path}"], model_folder(str(model)), out, reuse=True)
+    return Corpus.open(corpus.path, split=split)
+
+
 def results_of_model(source: str, measures: Sequence[str]) -> list[Result]:
     """The results of these measures of a run or model with its present weights; all of them for a run without a model.
 
