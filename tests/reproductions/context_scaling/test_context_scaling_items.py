@@ -9,7 +9,7 @@ import pytest
 from contextwise.analysis.optimum import Cell, Optimum
 from contextwise.base.config import validate
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.reproductions.context_scaling.section_3_optimum import OptimalContext, context_claims
+from contextwise.reproductions.context_scaling.section_3_optimum import OptimalContext, context_claims, optimum_plots
 from contextwise.reproductions.context_scaling.sections_1_2_curves import (
     ContextCurve,
     DocumentLengths,
@@ -40,6 +40,16 @@ def test_a_difference_of_bins_is_paired_by_document():
     documents = pa.table({"nats": nats.ravel(), "targets": np.ones(6, int)})
     result = bins_difference(SimpleNamespace(documents=documents, bins=[{}, {}]), 0, 1)
     assert [result.value, result.low, result.high] == pytest.approx([1.0, 1.0, 1.0])
+
+
+def test_a_loss_without_an_interval_is_drawn_without_one():
+    cells = [Cell("pico", 1000, context, 3.0, half, 1) for context, half in ((64, 0.1), (128, None))]
+    result = SimpleNamespace(
+        last_decided=0, cells=[cells], budgets=np.array([1e15]), contexts={"pico": [64]}, pairs=[None]
+    )
+    losses, _ = optimum_plots(result, {"pico": [64, 128]}, "flops")
+    known, unknown = losses.series["pico"]
+    assert (known["low"], known["high"]) == pytest.approx((2.9, 3.1)) and unknown == {"x": 128, "y": 3.0}
 
 
 def test_a_curve_within_and_beyond_the_training_context(corpus, tmp_path):

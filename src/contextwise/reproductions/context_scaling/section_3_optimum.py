@@ -1,5 +1,6 @@
 """The training context that is best at each budget, for each model size and over all: context scaling, Section 3."""
 
+import math
 from pathlib import Path
 from typing import Any, Literal
 
@@ -179,7 +180,7 @@ def optimum_plots(result: Landscape, planned: dict[str, list[int]], unit: str) -
     step = result.last_decided
     curves: dict[str, list[dict[str, Any]]] = {}
     for cell in result.cells[step]:
-        loss = plus_minus(cell.loss, cell.half_width or 0)
+        loss = plus_minus(cell.loss, math.nan if cell.half_width is None else cell.half_width)
         curves.setdefault(cell.size, []).append(point(cell.context, loss))
     budgets = result.budgets.tolist()
     optima = {size: points(dict(zip(budgets, result.contexts[size], strict=True))) for size in planned}
