@@ -230,14 +230,16 @@ def contexts_listed(contexts: Sequence[int]) -> str:
     return ", ".join(map(token_count, contexts))
 
 
+def power_of_ten(value: float) -> str:
+    """A positive number as 1.3 × 10¹⁵."""
+    digits, power = f"{value:.1e}".split("e")
+    return f"{digits} × 10{str(int(power)).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
+
+
 def budget_words(unit: str, budget: float) -> str:
     """A budget in words: 1.3 × 10¹⁵ FLOPs, 12.5 min, 3.2 GPU-hours, 8.19M tokens."""
     if unit == "flops":
-        power = math.floor(math.log10(budget))
-        digits = f"{budget / 10**power:.1f}"
-        if digits == "10.0":
-            digits, power = "1.0", power + 1
-        return f"{digits} × 10{str(power).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))} FLOPs"
+        return f"{power_of_ten(budget)} FLOPs"
     if unit == "seconds":
         return f"{duration(budget) if budget >= 10 else f'{budget:.2g} s'} of training"
     return f"{budget:.3g} GPU-hours" if unit == "gpu_hours" else f"{count(budget)} tokens"

@@ -61,14 +61,14 @@
   };
   const drawLoss = () => { prepareLoss(); draw("loss"); };
 
-  // The figures over the budget are of the chosen unit too.
+  // The figures over the budget are of the chosen unit too; with one size there is no figure of pairs.
+  const overBudget = ["context", "pair"].filter(element);
   const chooseUnit = (index) => {
     landscape = sweep.landscapes[index];
     Object.assign(element("budget"), { max: String(landscape.budgets.length - 1), value: String(step()) });
-    figures.context = landscape.context;
-    figures.pair = landscape.pair;
     element("window").textContent = landscape.window;
-    for (const name of ["context", "pair"]) {
+    for (const name of overBudget) {
+      figures[name] = landscape[name];
       const exists = landscape[name].data.some((trace) => trace.y.some((value) => value !== null));
       show(name, exists);
       show(`no-${name}`, !exists);
@@ -194,7 +194,7 @@
     setTimeout(() => URL.revokeObjectURL(link.href), 10000);
   };
 
-  const drawUnit = () => { drawLoss(); draw("context"); draw("pair"); drawCurves(); };
+  const drawUnit = () => { drawLoss(); overBudget.forEach(draw); drawCurves(); };
   chooseUnit(0);
   choice(element("units"), sweep.landscapes.map((one) => one.label), 0, (index) => { chooseUnit(index); drawUnit(); });
   if (figures.curves) {

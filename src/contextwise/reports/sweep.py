@@ -73,7 +73,7 @@ def write_sweep_page(
         Section("What is missing", _missing(data)),
         Section("Loss against training context, at a budget", _losses(data)),
         Section("Optimal context against budget", _optimal_contexts(data)),
-        Section("Optimal size and context against budget", _optimal_pairs()),
+        Section("Optimal size and context against budget", _optimal_pairs(data)),
         Section("Context curves", _curves(data)),
         Section("Document lengths of the corpus", _lengths(data)),
         Section("The runs", [runs_table(data)]),
@@ -142,7 +142,9 @@ def _optimal_contexts(data: SweepData) -> list[Part]:
     return _filled("context", label, caption, absent, "Optimal contexts")
 
 
-def _optimal_pairs() -> list[Part]:
+def _optimal_pairs(data: SweepData) -> list[Part]:
+    if len(data.sizes) == 1:  # the figure above shows the same
+        return []
     caption = (
         "The most common pair in the same window. Only where the optimum's neighbours, in context and in size, were measured "
         "at the same budget."

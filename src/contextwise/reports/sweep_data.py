@@ -14,6 +14,7 @@ from contextwise.analysis.optimum import Landscape
 from contextwise.analysis.sweep_points import sweep_points
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, ContextwiseError, DataError
+from contextwise.base.estimates import count
 from contextwise.base.files import read_json
 from contextwise.data.corpus import Corpus
 from contextwise.data.document_lengths import measure_lengths, token_count
@@ -152,7 +153,7 @@ def _sweep_curves(sweep: Sweep, states: list[RunState], gpus: dict[str, int]) ->
     for state in states:
         run, folder = state.run, sweep.run_folder(state.run.id)
         words = [token_count(run.context)]
-        words += [f"{run.tokens / 1e6:.3g}M"] if several_lengths else []
+        words += [count(run.tokens)] if several_lengths else []
         words += [f"seed {run.seed}"] if several_seeds else []
         label = ", ".join(words)
         about = {"group": run.size, "series": list(sweep.sizes).index(run.size), "context": run.context}

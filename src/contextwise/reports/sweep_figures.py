@@ -4,13 +4,15 @@ Those that a control changes are laid out here and filled by the page's script, 
 :func:`curves_json` give it.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
-from contextwise.analysis.optimum import Cell, Landscape, Optimum, budget_words, contexts_listed
+from contextwise.analysis.optimum import Cell, Landscape, Optimum, budget_words, contexts_listed, power_of_ten
+from contextwise.base.estimates import count
 from contextwise.data.document_lengths import DocumentLengths, in_tokens, token_count
 from contextwise.reports.page import SYMBOLS, figure, plain, scatter
 from contextwise.reports.sweep_data import CurveLine, SweepData
@@ -164,12 +166,17 @@ def _budget_axis(landscape: Landscape) -> dict[str, Any]:
     name = {"seconds": "training time, seconds", "gpu_hours": "GPU-hours of training"}
     budgets = np.log10(landscape.budgets[[0, -1]])
     room = 0.03 * (budgets[1] - budgets[0]) or 0.1
+    steps = (1,) if budgets[1] - budgets[0] > DECADES else (1, 2, 5)
+    powers = range(math.floor(budgets[0]) - 1, math.ceil(budgets[1]) + 1)
+    ticks = [step * 10.0**power for power in powers for step in steps]
+    shown = power_of_ten if landscape.unit == "flops" else count
     return {
         "type": "log",
         "title": name.get(landscape.unit, f"training {UNIT_NAMES[landscape.unit]}"),
         "range": [budgets[0] - room, budgets[1] + room],
-        "exponentformat": "power" if landscape.unit == "flops" else "SI",
-        "dtick": 1 if budgets[1] - budgets[0] > DECADES else "D2",
+        "tickmode": "array",
+        "tickvals": ticks,
+        "ticktext": [shown(tick) for tick in ticks],
     }
 
 
