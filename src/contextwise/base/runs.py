@@ -205,3 +205,13 @@ def differing_keys(a: dict[str, Any], b: dict[str, Any], prefix: str = "") -> se
         elif x != y:
             different.add(name)
     return different
+
+
+def without(settings: dict[str, Any], keys: set[str], prefix: str = "") -> dict[str, Any]:
+    """A copy of nested settings without some dotted keys."""
+    kept = {}
+    for key, value in settings.items():
+        name = f"{prefix}{key}"
+        if name not in keys:
+            kept[key] = without(value, keys, f"{name}.") if isinstance(value, dict) else value
+    return kept

@@ -14,7 +14,7 @@ import numpy as np
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import read_json
 from contextwise.base.hashes import content_key
-from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, RunFolder
+from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, RunFolder, without
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import Result, Subject, is_result, measure
 from contextwise.evaluation.kernel.result import column_or_none
@@ -181,7 +181,7 @@ def _compared(source: str, evaluation: Evaluation) -> ComparedRun:
         return ComparedRun(source, name + suffix, key, None, evaluation, None)
     recipe, summary = run.recipe(), run.summary() if run.finished else {}
     name = _SEED_SUFFIX.sub("", str(recipe.get("name") or run.path.resolve().name))
-    same = _without({**with_newer_settings(recipe), "name": name}, KEPT_OUT_OF_COMPARISON | {"seed"})
+    same = without({**with_newer_settings(recipe), "name": name}, KEPT_OUT_OF_COMPARISON | {"seed"})
     start = same.get("model", {}).get("pretrained")
     if start is not None:  # runs that continue one model's seeds are seeds of one recipe
         same["model"]["pretrained"] = _SEED_SUFFIX.sub("", str(start))
@@ -207,13 +207,3 @@ def groups_of(runs: list[ComparedRun]) -> dict[str, list[ComparedRun]]:
     if len(groups) < len(by_key):
         raise ConfigError("two of the runs have the same name and lie in folders of the same name; rename one folder")
     return groups
-
-
-def _without(settings: dict[str, Any], keys: set[str], prefix: str = "") -> dict[str, Any]:
-    """A copy of nested settings without some dotted keys."""
-    kept = {}
-    for key, value in settings.items():
-        name = f"{prefix}{key}"
-        if name not in keys:
-            kept[key] = _without(value, keys, f"{name}.") if isinstance(value, dict) else value
-    return kept

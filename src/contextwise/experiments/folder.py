@@ -4,7 +4,6 @@
 ``failures/<id>.json`` (why a run failed; removed when it finishes).
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Container
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -88,23 +87,26 @@ class RunSetJson(TypedDict):
     runs: list[RunState]
 
 
-class RunSetFolder(ABC):
-    """A run set on disk."""
+class RunSetFolder:
+    """A run set on disk.
+
+    Attributes:
+        plan: every run with its cost, in order.
+        beginnings: run -> each of its parents, with the checkpoint that it begins from if the parent is its trunk.
+    """
 
     path: Path
-
-    @property
-    @abstractmethod
-    def plan(self) -> list[PlannedRun]:
-        """Every run with its cost, in order."""
+    plan: list[PlannedRun]
+    beginnings: dict[str, dict[str, Path | None]]
 
     def parents(self, run: str) -> tuple[str, ...]:
         """Ids of the runs that a run is made from."""
-        return ()
+        return tuple(self.beginnings.get(run, ()))
 
     def may_start(self, run: str, unfinished: Container[str]) -> bool:
-        """Whether the runs that a run is made from are no longer needed, or have what it begins from."""
-        return not any(parent in unfinished for parent in self.parents(run))
+        """Whether all parents of a run have finished; of its trunk, the checkpoint where it begins is enough."""
+        beginnings = self.beginnings.get(run, {}).items()
+        return all(parent not in unfinished or (path is not None and path.exists()) for parent, path in beginnings)
 
     def recipe_file(self, run: str) -> Path:
         return self.path / "recipes" / f"{run}.yaml"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from contextwise.base.errors import ConfigError
-from contextwise.base.runs import KEPT_OUT_OF_COMPARISON
+from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, without
 from contextwise.training.recipe import Recipe
 
 GRID = (
@@ -52,16 +52,6 @@ def grid_points(grid: dict[str, list[Any]]) -> list[dict[str, Any]]:
     return [dict(itertools.chain(*(part.items() for part in parts))) for parts in itertools.product(*axes)]
 
 
-def set_value(data: dict[str, Any], setting: str, value: Any) -> None:
-    """Set ``section.key`` of nested dictionaries."""
-    *sections, last = setting.split(".")
-    for section in sections:
-        if data.get(section) is None:
-            data[section] = {}
-        data = data[section]
-    data[last] = value
-
-
 def learning_rates(recipe: Recipe) -> dict[str, float]:
     """The learning rates of a recipe by name of the setting: AdamW's, and Muon's where that is the optimizer."""
     muon = {"muon_learning_rate": recipe.training.muon_learning_rate}
@@ -97,13 +87,8 @@ def content_id(recipe: Recipe, parents: Mapping[str, str] | None = None, data: t
         parents: setting -> id of the parent that it names.
         data: fingerprints of the corpora.
     """
-    chosen = recipe.model_dump(mode="json", exclude_defaults=True)
-    for setting in {*KEPT_OUT_OF_COMPARISON, "name", *(parents or {})}:
-        *sections, last = setting.split(".")
-        section: Any = chosen
-        for part in sections:
-            section = section.get(part) or {}
-        section.pop(last, None)
+    left_out = KEPT_OUT_OF_COMPARISON | {"name", *(parents or {})}
+    chosen = without(recipe.model_dump(mode="json", exclude_defaults=True), left_out)
     if parents:
         chosen["parents"] = dict(parents)
     if data:

@@ -25,7 +25,7 @@ import copy
 import itertools
 import json
 import time
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -43,7 +43,7 @@ from contextwise.data.corpus import Corpus
 from contextwise.experiments.causality import refuse_leaking_variant
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.folder import PlannedRun, RunSetFolder
-from contextwise.experiments.grid import GRID, content_id, grid_points, set_value, size_name, slug
+from contextwise.experiments.grid import GRID, content_id, grid_points, size_name, slug
 from contextwise.experiments.scheduling import train_planned
 from contextwise.models.sizes import readable_count
 from contextwise.training.recipe import Recipe, with_newer_settings
@@ -51,7 +51,6 @@ from contextwise.training.settings import CorpusData, VariantSettings
 
 if TYPE_CHECKING:
     from contextwise.experiments.cost import RunCost
-    from contextwise.training.parameters import Upstream
 
 POLL_SECONDS = 0.5
 FAST_TRAINING: dict[str, Any] = {
@@ -185,11 +184,11 @@ class RunSet(RunSetFolder):
     @cached_property
     def plan(self) -> list[PlannedRun]:  # type: ignore[override]
         """Every run with its cost; nothing is trained."""
-        from contextwise.training.parameters import Upstream
+        from contextwise.experiments.cost import costs_of
 
-        recipes = {run.id: run.planned_recipe() for run in self.trained}
-        upstream = Upstream({str(recipe.folder): recipe for recipe in recipes.values()}.get, self.vocab_size)
-        return [planned_run(name, recipe, self.vocab_size, upstream) for name, recipe in recipes.items()]
+        recipes = [run.planned_recipe() for run in self.trained]
+        costs = costs_of(recipes, self.vocab_size)
+        return [planned_run(r.id, recipe, cost) for r, recipe, cost in zip(self.trained, recipes, costs, strict=True)]
 
     @property
     def trained(self) -> list[Run]:
@@ -201,16 +200,8 @@ class RunSet(RunSetFolder):
         """The folders of the runs that are trained."""
         return [run.folder for run in self.trained]
 
-    def parents(self, run: str) -> tuple[str, ...]:
-        return tuple(self._beginnings.get(run, ()))
-
-    def may_start(self, run: str, unfinished: Container[str]) -> bool:
-        """Whether all parents of a run have finished; of its trunk, the checkpoint where it begins is enough."""
-        beginnings = self._beginnings.get(run, {}).items()
-        return all(parent not in unfinished or (path is not None and path.exists()) for parent, path in beginnings)
-
     @cached_property
-    def _beginnings(self) -> dict[str, dict[str, Path | None]]:
+    def beginnings(self) -> dict[str, dict[str, Path | None]]:  # type: ignore[override]
         """Run -> each of its parents, with the checkpoint that it begins from if the parent is its trunk."""
         beginnings: dict[str, dict[str, Path | None]] = {}
         for run in self.trained:
@@ -312,21 +303,12 @@ def train_or_wait(recipe: Recipe) -> RunFolder:
         return train(recipe)
 
 
-def planned_run(
-    name: str,
-    recipe: Recipe,
-    vocab_size: int | None = None,
-    upstream: "Upstream | None" = None,
-    cost: "RunCost | None" = None,
-) -> PlannedRun:
-    """A run with its cost, as :func:`~contextwise.experiments.cost.cost_of` counts it.
+def planned_run(name: str, recipe: Recipe, cost: "RunCost") -> PlannedRun:
+    """A run with its cost.
 
     Args:
-        cost: of a run that differs in length and seed alone, if it is known.
+        cost: of this run, or of one that differs in length and seed alone.
     """
-    from contextwise.experiments.cost import cost_of
-
-    cost = cost or cost_of(recipe, vocab_size, upstream)
     shared = 0
     if recipe.training.trunk is not None:
         shared = recipe.batch_sizes.before(recipe.decay_start()) * recipe.data.context
@@ -397,14 +379,11 @@ class _Expansion:
         if arm.recipe is None and any(setting.startswith("model.pretrained=") for setting in arm.settings):
             values.pop("model", None)  # the shape is that of the pretrained model
         values = with_sections(_with_settings(values, arm.settings))
-        for setting, value in point.items():
-            set_value(values, setting, value)
-        values = with_identified_code(values)
+        values = with_identified_code(with_overrides(values, point))
         parents = {
             setting: self._make(parent, seed, number, (*children, name)) for setting, parent in _named_parents(values)
         }
-        for setting, parent in parents.items():
-            set_value(values, setting, parent.source)
+        values = with_overrides(values, {setting: parent.source for setting, parent in parents.items()})
         if self.corpus is not None and "synthetic" not in values["data"]:
             values["data"].setdefault("corpus", str(self.corpus))
         own = "".join(f"-{setting.rpartition('.')[-1]}{slug(str(value))}" for setting, value in point.items())

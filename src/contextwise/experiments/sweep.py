@@ -16,7 +16,6 @@ corpus's hash and, where budgets are seconds, the time of a step) to the files o
 """
 
 import contextlib
-import copy
 import difflib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,7 +35,7 @@ from contextwise.base.runs import RunFolder, differing_keys
 from contextwise.data.corpus import Corpus
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.folder import PlannedRun
-from contextwise.experiments.grid import GRID, axis_points, axis_settings, content_id, grid_points, set_value, size_name
+from contextwise.experiments.grid import GRID, axis_points, axis_settings, content_id, grid_points, size_name
 from contextwise.experiments.run_set import Run, RunSet, planned_run
 from contextwise.models.sizes import readable_count
 from contextwise.training.recipe import Recipe
@@ -235,17 +234,14 @@ class SweepRecipe(Settings):
 
     def _recipe(self, point: dict[str, Any], step_costs: Mapping[str, float] | None) -> Recipe:
         """The recipe at one point of the grid."""
-        data = copy.deepcopy(self.base)
+        axis = next((name for name in LENGTHS if name in point), None)
+        data = with_overrides(self.base, {setting: value for setting, value in point.items() if setting != axis})
         data.pop("output", None)
         training = data["training"] = data.get("training") or {}
-        axis = next((name for name in LENGTHS if name in point), None)
         if axis is not None:  # in place of base's, in whichever form that is
             for length in LENGTHS:
                 training.pop(length.removeprefix("training."), None)
             training["tokens"] = LONG
-        for setting, value in point.items():
-            if setting != axis:
-                set_value(data, setting, value)
         data["name"] = self.name
         training.setdefault("schedule", "wsd")
         training.setdefault("curve_longest", self.longest)
@@ -482,7 +478,7 @@ class Sweep(RunSet):
             }
         runs = grid_runs(settings, step_costs)
         recipes = {run.id: run.recipe() for run in runs}
-        plan = [planned_run(name, recipe, cost=costs[cell_name(recipe)]) for name, recipe in recipes.items()]
+        plan = [planned_run(name, recipe, costs[cell_name(recipe)]) for name, recipe in recipes.items()]
         runs.sort(key=lambda run: len(run.parents))
         sweep = cls(settings.folder, plan, fingerprint, runs, settings, step_seconds)
         sweep.refuse_other(settings)

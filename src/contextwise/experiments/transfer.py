@@ -428,9 +428,9 @@ def fitted(settings: TransferSettings, activations: list[Coordinate], losses_WFS
     )
     slope, factor = None, None
     if np.isfinite(best_WS).all() and len(settings.widths) > 1:
-        lines = [np.polyfit(np.log2(settings.widths), logs_W, 1) for logs_W in np.log2(best_WS).T]
-        slope = mean_estimate(np.array([line[0] for line in lines]))
-        factor = mean_estimate(np.array([np.polyval(line, math.log2(to)) for line in lines])).map(exp2)
+        lines_2S = np.polyfit(np.log2(settings.widths), np.log2(best_WS), 1)
+        slope = mean_estimate(lines_2S[0])
+        factor = mean_estimate(np.polyval(lines_2S, math.log2(to))).map(exp2)
     mean_WF = losses_WFS.mean(axis=2)
     shared_F = mean_WF.mean(axis=0)
     shared = int(np.argmin(shared_F)) if np.isfinite(shared_F).any() else None

@@ -67,12 +67,7 @@ def train(recipe: Recipe) -> RunFolder:
     trunk = trunk_checkpoint(recipe, run)
     inputs = TrainingInputs.open(recipe)
     processes = PartialState(cpu=not torch.cuda.is_available())  # gloo on CPU, NCCL on GPU
-    with (
-        interruption.listening(),
-        _run_lock(run, recipe, processes),
-        _noted_divergence(run, processes),
-        fast_steps(processes.device.type),
-    ):
+    with interruption.listening(), _run_lock(run, recipe, processes), fast_steps(processes.device.type):
         if run.finished and _in_first_process(processes, lambda: _is_sound(run, inputs)):
             return run
         checkpoint = _find_checkpoint(run, recipe, inputs, processes, trunk)
@@ -153,7 +148,7 @@ def _in_first_process(processes: PartialState, function: Callable[[], Any]) -> A
 
 @contextlib.contextmanager
 def _run_lock(run: RunFolder, recipe: Recipe, processes: PartialState) -> Iterator[None]:
-    """Lock the run folder while the block runs, and write the recipe into it if it has none."""
+    """Lock the run folder while the block runs; write the recipe into it if it has none, and whether the run diverged."""
     with contextlib.ExitStack() as stack:
 
         def lock() -> None:
@@ -170,18 +165,12 @@ def _run_lock(run: RunFolder, recipe: Recipe, processes: PartialState) -> Iterat
                 checkpoints.discard(leftover)
 
         _in_first_process(processes, lock)
-        yield
-
-
-@contextlib.contextmanager
-def _noted_divergence(run: RunFolder, processes: PartialState) -> Iterator[None]:
-    """Write ``diverged.json`` where the block ends with a loss that is not finite."""
-    try:
-        yield
-    except DivergedError as error:
-        if processes.is_main_process:
-            write_json(run.divergence_file, {"reason": str(error)}, "the reason")
-        raise
+        try:
+            yield
+        except DivergedError as error:
+            if processes.is_main_process:
+                write_json(run.divergence_file, {"reason": str(error)}, "the reason")
+            raise
 
 
 def _find_checkpoint(

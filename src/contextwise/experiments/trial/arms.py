@@ -143,8 +143,7 @@ class Arms:
                     f"{'more' if share > 0 else 'less'} {'FLOPs' if spent == 'flops' else spent} than those of {base}; longer "
                     "runs or smaller steps are closer."
                 )
-        text = Corpus.open(self.data.corpus, split=self.data.split)
-        text = text if self.data.tokens is None else text.first(self.data.tokens)
+        text = self.text if self.data.tokens is None else self.text.first(self.data.tokens)
         times = max(each.tokens for each in lengths) / text.tokens
         if times > 1:
             notes.append(f"The longest runs read the corpus {times:.1f} times.")
@@ -158,6 +157,11 @@ class Arms:
         return data
 
     @cached_property
+    def text(self) -> Corpus:
+        """The training documents."""
+        return Corpus.open(self.data.corpus, split=self.data.split)
+
+    @cached_property
     def held_out(self) -> Corpus:
         """The held-out documents."""
         return Corpus.open(self.data.corpus, split=self.data.validation_split)
@@ -165,8 +169,7 @@ class Arms:
     @property
     def fingerprints(self) -> list[str]:
         """Content hashes of the training and the held-out documents."""
-        text = Corpus.open(self.data.corpus, split=self.data.split)
-        return [text.fingerprint, self.held_out.fingerprint]
+        return [self.text.fingerprint, self.held_out.fingerprint]
 
     @property
     def documents(self) -> int:
@@ -263,14 +266,15 @@ class Arms:
 
 def held_fixed(arms: Arms) -> dict[str, Any]:
     """What all arms have in common, for the page."""
-    recipe = arms.recipes[arms.settings.baseline]
-    values, resolved = {}, recipe.resolved()
-    for section in ("data", "model", "training"):
-        for key, value in resolved[section].items():
-            shared = all(each.resolved()[section].get(key) == value for each in arms.recipes.values())
-            if shared and value not in (None, [], "") and key not in LENGTHS:
-                values[f"{section}.{key}"] = value
-    return values
+    resolved = {name: recipe.resolved() for name, recipe in arms.recipes.items()}
+    return {
+        f"{section}.{key}": value
+        for section in ("data", "model", "training")
+        for key, value in resolved[arms.settings.baseline][section].items()
+        if all(each[section].get(key) == value for each in resolved.values())
+        and value not in (None, [], "")
+        and key not in LENGTHS
+    }
 
 
 def total_nats(result: Any) -> tuple[np.ndarray, np.ndarray]:
