@@ -1,5 +1,6 @@
 """Contextwise curves, document lengths and a small sweep: verdicts on worked cases, and each measure in miniature."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from contextwise.analysis.optimum import Cell, Optimum
 from contextwise.base.config import validate
+from contextwise.base.estimates import Estimate
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.reproductions.context_scaling.section_3_optimum import OptimalContext, context_claims, optimum_plots
 from contextwise.reproductions.context_scaling.sections_1_2_curves import (
@@ -86,28 +88,40 @@ def test_lengths_are_counted_over_all_splits(corpus, tmp_path):
     assert silent.claims == []
 
 
-def scene(contexts, edge="", decided=True):
-    """A sweep of two sizes with these smoothed optima by budget."""
+def scene(contexts, edge="", decided=True, noise=0.1):
+    """A sweep of two sizes with these smoothed optima by budget; all other contexts of 16, 64, 256 are 1 ± noise behind."""
     sizes = list(contexts)
     cells = [Cell(size, i + 1, 64, 4.0 - i, 0.01, 1) for i, size in enumerate(sizes)]
-    optima = {cell.size: Optimum(cell, decided, (), edge) for cell in cells}
+    behind = Estimate(1.0, 1.0 - noise, 1.0 + noise, documents=30, seeds=2)
+
+    def optimum(cell, best):
+        differences = {context: behind for context in (16, 64, 256) if context != best}
+        return Optimum(replace(cell, context=best or 64), decided, (), edge, differences, (16, 256))
+
     steps = len(next(iter(contexts.values())))
+    optima = [{cell.size: optimum(cell, contexts[cell.size][step]) for cell in cells} for step in range(steps)]
     pairs = [None if context is None else (sizes[min(i, 1)], context) for i, context in enumerate(contexts[sizes[0]])]
     budgets = np.geomspace(1e9, 1e12, steps)
-    values = {"cells": [cells] * steps, "optima": [optima] * steps, "overall": [None] * steps, "pairs": pairs}
+    values = {"cells": [cells] * steps, "optima": optima, "overall": [None] * steps, "pairs": pairs}
     return SimpleNamespace(budgets=budgets, contexts=contexts, last_decided=steps - 1, **values)
 
 
+def verdicts(contexts, **options):
+    claims = context_claims(scene(contexts, **options), {"pico": [16, 64, 256], "nano": [16, 64, 256]})
+    return [claim.holds for claim in claims]
+
+
 def test_growth_is_read_off_the_decided_optima():
-    planned = {"pico": [16, 64, 256], "nano": [16, 64, 256]}
-    result = context_claims(scene({"pico": [16, 64, 256], "nano": [None, 16, 64]}), planned)
-    assert [claim.holds for claim in result] == [True, True, True, True]
-    result = context_claims(scene({"pico": [64, 64, 64], "nano": [16, 64, 256]}, edge="longest"), planned)
-    assert [claim.holds for claim in result] == [None, False, False, False]
-    result = context_claims(scene({"pico": [16, 16, 16], "nano": [16, 64, 256]}), planned)
-    assert [claim.holds for claim in result] == [True, None, None, False]
-    result = context_claims(scene({"pico": [None, None, 64], "nano": [None] * 3}, decided=False), planned)
-    assert [claim.holds for claim in result] == [None, None, None, None]
+    assert verdicts({"pico": [16, 64, 64], "nano": [None, 16, 64]}) == [True, True, None, True]
+    assert verdicts({"pico": [16, 64, 256], "nano": [None, 16, 64]}) == [True, True, True, True]
+    assert verdicts({"pico": [64, 64, 64], "nano": [16, 64, 256]}, edge="longest") == [None, False, False, False]
+    assert verdicts({"pico": [16, 16, 16], "nano": [16, 64, 256]}) == [True, None, None, False]
+    assert verdicts({"pico": [None, None, 64], "nano": [None] * 3}, decided=False) == [None, None, None, None]
+
+
+def test_what_is_within_the_noise_decides_nothing():
+    assert verdicts({"pico": [16, 64, 64], "nano": [None, 16, 64]}, noise=1.5)[:3] == [None, None, None]
+    assert verdicts({"pico": [64, 64, 64], "nano": [16, 64, 64]}, noise=1.5)[:3] == [None, None, None]
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from contextwise.analysis.optimum import Landscape
+from contextwise.analysis.optimum import Landscape, Optimum
 from contextwise.analysis.sweep_points import sweep_points
 from contextwise.base.config import validate
 from contextwise.base.intervals import plus_minus
@@ -15,14 +15,14 @@ from contextwise.base.tables import Table
 from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.sweep import LearningRateRule, SweepRecipe, grid_runs, run_sweep
 from contextwise.models.sizes import readable_count
-from contextwise.reproductions.claims import Claim, Verdict, all_hold, exact, undecided
+from contextwise.reproductions.claims import Claim, Verdict, above, all_hold, exact, undecided
 from contextwise.reproductions.item import CorpusMeasure, Item, Outcome, registered
 from contextwise.reproductions.tables import Plot, point, points, table_of
 
 SHOWN = 6
 """Budgets of the tables."""
 _NO_GROWTH = undecided(
-    "a best context is known at one budget only, or always the shortest or the longest that was tried"
+    "a best context is known at one budget only, is always the shortest or the longest that was tried, or moves within the noise"
 )
 
 
@@ -110,10 +110,10 @@ def context_claims(result: Landscape, planned: dict[str, list[int]]) -> list[Cla
     step = result.last_decided
     edge = undecided("the lowest loss is at the edge of what was tried, or beside what was not measured")
     shapes = {
-        size: exact(True) if optimum.decided and not optimum.edge else edge
+        size: _ends_are_worse(optimum) if optimum.decided and not optimum.edge else edge
         for size, optimum in result.optima[step].items()
     }
-    growth = {size: _growth(result.contexts[size], planned[size]) for size in planned}
+    growth = {size: _growth(result, size, planned[size]) for size in planned}
     grows = [exact(each > 0) if each is not None else _NO_GROWTH for each in growth.values()]
     pairs = [pair for pair in result.pairs if pair is not None]
     best = [f"{size}: best at {result.optima[step][size].cell.context:,}" for size in shapes]
@@ -140,15 +140,28 @@ def context_claims(result: Landscape, planned: dict[str, list[int]]) -> list[Cla
     ]
 
 
-def _growth(contexts: list[int | None], tried: list[int]) -> float | None:
+def _ends_are_worse(best: Optimum) -> Verdict:
+    """Whether the losses of the shortest and the longest context are significantly higher than the lowest."""
+    return all_hold(above(best.differences[end]) for end in best.ends if end in best.differences)
+
+
+def _growth(result: Landscape, size: str, tried: list[int]) -> float | None:
     """Doublings from the first to the last budget at which the best context is known.
 
-    None if it is known at one budget or none, or always the shortest or the longest that was tried: it may move beyond.
+    None if it is known at one budget or none, or always the shortest or the longest that was tried: it may move beyond; or if
+    the difference decides it at neither budget: a best context that moved must be significantly worse at the other budget,
+    and of one that stayed all longer ones at the last budget.
     """
-    known = [context for context in contexts if context is not None]
-    if len(known) < 2 or set(known) in ({min(tried)}, {max(tried)}):
+    known = [(step, context) for step, context in enumerate(result.contexts[size]) if context is not None]
+    contexts = [context for _, context in known]
+    if len(known) < 2 or set(contexts) in ({min(tried)}, {max(tried)}):
         return None
-    return float(np.log2(known[-1] / known[0]))
+    (first, before), (last, after) = known[0], known[-1]
+    at_first, at_last = (result.optima[step][size].differences for step in (first, last))
+    worse = [difference.above(0.0) for context, difference in at_last.items() if context > after]
+    moved = [ends[other].above(0.0) for ends, other in ((at_first, after), (at_last, before)) if other in ends]
+    decided = all(worse) and bool(worse) if before == after else any(moved)
+    return float(np.log2(after / before)) if decided else None
 
 
 def _listed(contexts: list[int | None]) -> str:
