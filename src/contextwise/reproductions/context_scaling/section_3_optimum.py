@@ -22,7 +22,7 @@ from contextwise.reproductions.tables import Plot, point, points, table_of
 SHOWN = 6
 """Budgets of the tables."""
 _NO_GROWTH = undecided(
-    "a best context is known at one budget only, is always the shortest or the longest that was tried, or moves within the noise"
+    "a best context is known at one budget only, is always the shortest or the longest that was tried, or moves within noise"
 )
 
 
