@@ -253,12 +253,13 @@ def open_documents(source: "str | Path | PreTrainedModel | Subject", path: str |
         ConfigError: the model was given loaded.
     """
     from contextwise.data import Corpus, prepare_corpus
-    from contextwise.models.loading import model_folder
-    from contextwise.models.tokenizers import model_tokenizer_hash
 
     path = Path(path)
     if not path.is_file() or path.suffix == ".bin":
         return Corpus.open(path, split=split)
+    from contextwise.models.loading import model_folder
+    from contextwise.models.tokenizers import model_tokenizer_hash
+
     model = source.source if isinstance(source, Subject) and not source.loaded else source
     if not isinstance(model, str | Path):
         raise ConfigError(f"a loaded model cannot read the texts in {path}; prepare a corpus with its tokenizer")
