@@ -127,9 +127,9 @@ def test_a_lock_of_another_user_is_seen(tmp_path, monkeypatch):
 
     with exclusive(tmp_path / "run", "the run"):
         monkeypatch.setattr(Path, "open", refused)
+        monkeypatch.setattr(os, "access", lambda *_: False)
         assert is_held(tmp_path / "run")
         monkeypatch.undo()
-    monkeypatch.setattr(Path, "open", refused)
     assert not is_held(tmp_path / "run")
 
 

@@ -249,11 +249,8 @@ def is_held(path: Path, *, inside: bool = False) -> bool:
     """Whether a process holds ``path`` with :func:`exclusive`. The check acquires the lock for a moment."""
     file = _lock_file(path, inside)
     try:
-        try:
-            opened = file.open("r+b")  # NFS locks only what is opened for writing
-        except OSError:  # another user's lock, or a file system that is read only
-            opened = file.open("rb")
-        with opened:
+        # NFS locks only what is opened for writing; the lock of another user, or a mount that is read only, cannot be.
+        with file.open("r+b" if os.access(file, os.W_OK) else "rb") as opened:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
