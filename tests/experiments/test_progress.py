@@ -10,12 +10,12 @@ from contextwise.base.estimates import duration
 from contextwise.experiments.folder import Failure, PlannedRun, RunState
 from contextwise.experiments.scheduling import LiveTable, plan_table, state_table
 
-RUN = PlannedRun("nano-c1024-200.7K-s0-eb1a675c", "nano", 1_328_256, 1024, 200_704, 98, 0, 2e-3, 2.86e12)
+RUN = PlannedRun("nano-c1024-201k-s0-eb1a675c", "nano", 1_328_256, 1024, 200_704, 98, 0, 2e-3, 2.86e12)
 STATES = [
     RunState(RUN, "finished", 98, 3500.4, 6.04269),
-    RunState(replace(RUN, id="pico-c64-200.7K-s0-4d4f26b4"), "failed", 20, 9000.0, None, Failure("nan", 2)),
-    RunState(replace(RUN, id="pico-c256-200.7K-s0-395ecf83"), "missing"),
-    RunState(replace(RUN, id="pico-c1024-200.7K-s0-0c401536"), "unfinished", 49, 12_345.6, 7.5),
+    RunState(replace(RUN, id="pico-c64-201k-s0-4d4f26b4"), "failed", 20, 9000.0, None, Failure("nan", 2)),
+    RunState(replace(RUN, id="pico-c256-201k-s0-395ecf83"), "missing"),
+    RunState(replace(RUN, id="pico-c1024-201k-s0-0c401536"), "unfinished", 49, 12_345.6, 7.5),
 ]
 
 
@@ -33,7 +33,7 @@ def test_tables_fit_a_terminal_and_show_a_dash_for_a_missing_loss():
     assert lines[4].split() == [STATES[3].run.id, "running", "49/98", "12,346", "7.5000", "66.7", "min"]
     assert len(lines) == 5 and max(map(len, lines)) <= 80
     lines = shown(plan_table(STATES))
-    assert lines[1].split() == [RUN.id, "1.3M", "0.002", "200.7K", "2.86e+12", "100%", "6.0427"]
+    assert lines[1].split() == [RUN.id, "1.33M", "0.002", "201k", "2.86e+12", "100%", "6.0427"]
     assert lines[2].split()[-2:] == ["failed", "–"] and lines[4].split()[-2:] == ["50%", "7.5000"]
     assert len(lines) == 5
 

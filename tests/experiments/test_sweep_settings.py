@@ -35,7 +35,7 @@ def test_every_combination_is_a_run_with_a_readable_id():
     recipes = sweep(grid=grid, base=with_base(model={"family": "llama"})).recipes()
     assert len(recipes) == 8
     assert {name.rpartition("-")[0] for name in recipes} == {
-        f"{size}-c{context}-1.5K-s{seed}" for size in ("pico", "nano") for context in (16, 32) for seed in (0, 1)
+        f"{size}-c{context}-1.54k-s{seed}" for size in ("pico", "nano") for context in (16, 32) for seed in (0, 1)
     }
     first = next(iter(recipes.values()))
     assert (first.model.size, first.data.context, first.seed, first.training.steps) == ("pico", 16, 0, 12)

@@ -19,7 +19,6 @@ from contextwise.models import (
     parameter_count,
     training_flops_per_token,
 )
-from contextwise.models.sizes import readable_count
 from contextwise.models.spec import pretraining_losses, training_flops_per_example, training_flops_per_target
 
 # GPT-2: the released checkpoints. Pythia: the table of the Pythia paper (vocabulary padded to 50,304).
@@ -200,8 +199,3 @@ def test_impossible_shapes_are_rejected():
         backbone_config("gpt2", ModelSize(2, 128, 4, 1e-3), 100, 0)
     with pytest.raises(ConfigError, match="multiple of 8"):
         backbone_config("gpt_neox", ModelSize(2, 48, 4, 1e-3), 100, 64)
-
-
-@pytest.mark.parametrize(("number", "text"), [(950, "950"), (1234, "1.2K"), (124_439_808, "124.4M"), (3e11, "300.0B")])
-def test_counts_are_readable(number, text):
-    assert readable_count(number) == text

@@ -143,7 +143,7 @@ def number(value: float) -> str:
 def count(value: float) -> str:
     """Format a count with three significant digits: 940, 12.3k, 8.19M."""
     for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
+        if value >= 0.9995 * size:  # the number before it would be 1000
             return f"{value / size:.3g}{letter}"
     return f"{value:.0f}"
 

@@ -94,9 +94,8 @@ def _show_list(folder: Path, only: str | None) -> None:
 
 def _show_plan(item: "Item", scale: str, measure: "ItemMeasure", folder: Path) -> None:
     """The cost of each run, and of all together."""
-    from contextwise.base.estimates import duration
+    from contextwise.base.estimates import count, duration
     from contextwise.experiments.cost import costs_of
-    from contextwise.models.sizes import readable_count
 
     costs = costs_of(measure.recipes(folder), measure.vocab_size) + measure.passes(folder)
     if not costs:
@@ -104,7 +103,7 @@ def _show_plan(item: "Item", scale: str, measure: "ItemMeasure", folder: Path) -
         return
     rows = []
     for cost in costs:
-        counts = map(readable_count, (cost.parameters, cost.steps, cost.examples, cost.tokens))
+        counts = map(count, (cost.parameters, cost.steps, cost.examples, cost.tokens))
         rows.append([cost.name, *counts, f"{cost.flops:.2e}"])
     flops = sum(cost.flops for cost in costs)
     state, activations = (max(getattr(c, f"{part}_bytes") for c in costs) for part in ("state", "activation"))

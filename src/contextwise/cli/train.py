@@ -209,9 +209,9 @@ def sweep(
 
 def _list_runs(sweep: "Sweep", as_json: bool) -> None:
     """Print the runs, what they cost and how far they are."""
+    from contextwise.base.estimates import count
     from contextwise.experiments.folder import RunSetJson
     from contextwise.experiments.scheduling import plan_table
-    from contextwise.models.sizes import readable_count
 
     states = sweep.states()
     if as_json:
@@ -219,9 +219,8 @@ def _list_runs(sweep: "Sweep", as_json: bool) -> None:
         show_json(values)
         return
     parts = ", ".join(f"{number} {state}" for state, number in sweep.count().items() if number)
-    tokens = readable_count(sweep.tokens)
     runs_counted = f"{len(states)} run{'s' * (len(states) != 1)}"
-    show(plan_table(states), f"{runs_counted} ({parts}), {tokens} tokens, {sweep.flops:.2e} FLOPs")
+    show(plan_table(states), f"{runs_counted} ({parts}), {count(sweep.tokens)} tokens, {sweep.flops:.2e} FLOPs")
     for state in states:
         if failure := state.failure:
             times = f"{failure.attempts} time{'s' * (failure.attempts != 1)}"

@@ -36,6 +36,7 @@ from pydantic import Field, field_validator, model_validator
 
 from contextwise.base.config import Settings, validate, with_overrides
 from contextwise.base.errors import ConfigError, DivergedError, Problem, TrainingError
+from contextwise.base.estimates import count
 from contextwise.base.files import atomic_write, exclusive, is_held
 from contextwise.base.progress import first_process, interruption, say
 from contextwise.base.runs import RunFolder
@@ -45,7 +46,6 @@ from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.folder import PlannedRun, RunSetFolder
 from contextwise.experiments.grid import GRID, content_id, grid_points, size_name, slug
 from contextwise.experiments.scheduling import train_planned
-from contextwise.models.sizes import readable_count
 from contextwise.training.recipe import Recipe, with_newer_settings
 from contextwise.training.settings import CorpusData, VariantSettings
 
@@ -247,7 +247,7 @@ class RunSet(RunSetFolder):
             if not left:
                 say(f"{self.path} is finished already: nothing to do")
                 return
-            tokens = readable_count(self.tokens)
+            tokens = count(self.tokens)
             say(
                 f"{self.name}: {len(left)} of {len(self.plan)} runs to do, {self.flops:.2e} FLOPs and {tokens} tokens in all"
             )

@@ -13,11 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from contextwise.base.errors import ContextwiseError, Interrupted, TrainingError
-from contextwise.base.estimates import duration
+from contextwise.base.estimates import count, duration
 from contextwise.base.progress import console, interruption, say
 from contextwise.experiments.executors import Executor, ExecutorSettings, LocalExecutor
 from contextwise.experiments.folder import PlannedRun, RunSetFolder, RunState
-from contextwise.models.sizes import readable_count
 
 POLL_SECONDS = 0.2
 REFRESH_SECONDS = 2.0
@@ -91,8 +90,8 @@ def schedule(folder: RunSetFolder, executor: Executor, retries: int, table: "Liv
             time.sleep(POLL_SECONDS)
     finally:
         executor.close()
-    count, total = folder.count(), len(folder.plan)
-    finished, failed = count["finished"], count["failed"]
+    states, total = folder.count(), len(folder.plan)
+    finished, failed = states["finished"], states["failed"]
     if interruption.requested and finished < total:
         raise Interrupted(
             f"stopped by {interruption.signal}: {finished} of {total} runs are finished, the others have saved their progress; "
@@ -195,9 +194,9 @@ class LiveTable:
     def summary(self, running: set[str]) -> str:
         """One line: counts, share of the work, time left."""
         shown = [_shown_state(state, running) for state in self.states.values()]
-        count = {name: shown.count(name) for name in ("finished", "running", "failed")}
-        count["waiting"] = len(shown) - sum(count.values())
-        parts = ", ".join(f"{number} {name}" for name, number in count.items() if number)
+        counts = {name: shown.count(name) for name in ("finished", "running", "failed")}
+        counts["waiting"] = len(shown) - sum(counts.values())
+        parts = ", ".join(f"{number} {name}" for name, number in counts.items() if number)
         done, total = self._done(), self.folder.flops
         pace = (done - self.done_before) / (time.monotonic() - self.begin)
         left = f", about {duration((total - done) / pace)} left" if pace > 0 and done < total else ""
@@ -237,7 +236,7 @@ def plan_table(states: Sequence[RunState]) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for state in states:
         run, done = state.run, "failed" if state.state == "failed" else f"{state.share:.0%}"
-        counts = readable_count(run.parameters), f"{run.learning_rate:.2g}", readable_count(run.tokens)
+        counts = count(run.parameters), f"{run.learning_rate:.2g}", count(run.tokens)
         table.add_row(run.id, *counts, f"{run.flops:.2e}", done, _dash(state.loss, ".4f"))
     return table
 

@@ -28,6 +28,7 @@ from pydantic import Field, field_validator, model_validator
 
 from contextwise.base.config import LARGEST_INTEGER, Name, Settings, read_yaml, settings_of, validate, with_overrides
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError
+from contextwise.base.estimates import count
 from contextwise.base.files import atomic_write, read_json, write_json
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_path
@@ -37,7 +38,6 @@ from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.folder import PlannedRun
 from contextwise.experiments.grid import GRID, axis_points, axis_settings, content_id, grid_points, size_name
 from contextwise.experiments.run_set import Run, RunSet, planned_run
-from contextwise.models.sizes import readable_count
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import CorpusData, SizedModel
 
@@ -375,12 +375,12 @@ def cell_name(recipe: Recipe) -> str:
 
 
 def run_name(recipe: Recipe) -> str:
-    """``pico-c256-4.0M``: the runs that share it differ in seed."""
-    return f"{cell_name(recipe)}-{readable_count(recipe.total_tokens)}"
+    """``pico-c256-4M``: the runs that share it differ in seed."""
+    return f"{cell_name(recipe)}-{count(recipe.total_tokens)}"
 
 
 def run_id(recipe: Recipe) -> str:
-    """``pico-c256-4.0M-s0-1f0c9ab2``: size, context, tokens, seed, and a hash of every setting that changes the result."""
+    """``pico-c256-4M-s0-1f0c9ab2``: size, context, tokens, seed, and a hash of every setting that changes the result."""
     return f"{run_name(recipe)}-s{recipe.seed}-{content_id(recipe)}"
 
 

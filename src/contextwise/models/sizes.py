@@ -6,7 +6,6 @@ those of GPT-2 with rotary positions, Llama, Qwen3, the LSTM, BERT and T5 (with 
 decoder), are ours, for machines without a large GPU.
 """
 
-import math
 from dataclasses import dataclass
 
 from contextwise.base.errors import ConfigError, Problem
@@ -128,11 +127,3 @@ def shape_problems(family: str, size: ModelSize) -> list[Problem]:
     else:
         return []
     return [Problem(why)]
-
-
-def readable_count(number: float) -> str:
-    """Abbreviate a count: 124439808 -> '124.4M'."""
-    if number < 1000:
-        return f"{number:g}"
-    power = min(int(math.log10(number)) // 3, 4)
-    return f"{number / 1000**power:.1f}{' KMBT'[power]}"

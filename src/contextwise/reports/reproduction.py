@@ -6,10 +6,9 @@ from typing import Any
 import plotly.graph_objects as go
 import yaml
 
-from contextwise.base.estimates import Estimate
+from contextwise.base.estimates import Estimate, count
 from contextwise.base.files import without_folders
 from contextwise.base.tables import Column, Table
-from contextwise.models.sizes import readable_count
 from contextwise.reports import page
 from contextwise.reports.page import Page, Part, Plot, Section
 from contextwise.reproductions.claims import VERDICTS
@@ -58,7 +57,7 @@ def _making(outcome: dict[str, Any], command: str) -> list[Part]:
     wrapped = command.replace(" --set=", " \\\n  --set=").replace(" '--set=", " \\\n  '--set=")
     rows = []
     for run in outcome["runs"]:
-        corpus, counts = run["corpus"], (readable_count(run["parameters"]), readable_count(run["tokens"]))
+        corpus, counts = run["corpus"], (count(run["parameters"]), count(run["tokens"]))
         about = f"{run['seconds']:,.0f} s", without_folders(corpus["path"]), corpus["fingerprint"][:12]
         rows.append([run["name"], run["seed"], *counts, *about])
     seed = Column("seed", "integer", "d")

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from contextwise.base.config import Name
 from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import Estimate
+from contextwise.base.estimates import Estimate, count
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
 from contextwise.comparison.compared_runs import evaluate_all
@@ -19,7 +19,6 @@ from contextwise.evaluation.kernel import Measure, measure
 from contextwise.experiments.cost import RunCost, cost_of
 from contextwise.experiments.run_set import RunSet, RunSetSettings
 from contextwise.models.loading import model_folder
-from contextwise.models.sizes import readable_count
 from contextwise.reproductions.claims import Better, Claim, Growing, below, check_names, higher
 from contextwise.reproductions.item import CorpusMeasure, Item, Outcome, registered
 from contextwise.reproductions.tables import seeds_behind, table_of
@@ -191,8 +190,7 @@ def curves_table(runs: dict[str, list[RunFolder]]) -> Table:
                 losses[name].setdefault(row["tokens"], []).append(row["loss"])
     shared = sorted(set.intersection(*(set(by_tokens) for by_tokens in losses.values())))
     rows = [
-        [readable_count(tokens), *(sum(model[tokens]) / len(model[tokens]) for model in losses.values())]
-        for tokens in shared
+        [count(tokens), *(sum(model[tokens]) / len(model[tokens]) for model in losses.values())] for tokens in shared
     ]
     columns = ["tokens", *((name, ".4f") for name in losses)]
     return table_of("Validation loss along training, nats per token", columns, rows)

@@ -10,6 +10,7 @@ import torch
 from huggingface_hub import ModelCardData
 
 from contextwise.base.config import validate
+from contextwise.base.estimates import count
 from contextwise.base.files import atomic_directory, read_json, without_folders
 from contextwise.base.hashes import seal
 from contextwise.base.runs import RunFolder
@@ -18,7 +19,6 @@ from contextwise.models.building import parameter_count
 from contextwise.models.cue import CueContextConfig, CueForCausalLM
 from contextwise.models.embedding import Frame
 from contextwise.models.loading import TOKENIZER_FILES, kind_of, load_config
-from contextwise.models.sizes import readable_count
 from contextwise.models.spec import build_model
 from contextwise.models.tokenizers import put_around
 from contextwise.models.variant.modeling import VariantConfig
@@ -151,7 +151,7 @@ def model_card(run: RunFolder, standalone: bool) -> str:
         sources = ("stage", "start", "sentence_encoder", "text_encoder", "pooling")
         stage = {name: values[name] for name in (*sources, *values) if name in values}
     rows = {
-        "parameters": readable_count(summary["parameters"]),
+        "parameters": count(summary["parameters"]),
         "backbone": backbone,
         "context predictor": composed,
         "multi-token heads": None if heads is None else _listed(heads.model_dump()),
@@ -162,7 +162,7 @@ def model_card(run: RunFolder, standalone: bool) -> str:
         "contexts": None if contexts is None else ", ".join(contexts.types),
         "objective": summary.get("objective", "causal"),
         "training data": f"{summary['corpus']['path']} ({summary['corpus']['fingerprint'][:12]})",
-        "training tokens": readable_count(summary["tokens"]),
+        "training tokens": count(summary["tokens"]),
         "training context": f"{summary['context']} tokens",
         "tokens per step": str(recipe.tokens_per_step),
         "learning rate": f"{recipe.learning_rate:g}, {training.schedule}",

@@ -21,6 +21,7 @@ from contextwise.base.errors import (
     DivergedError,
     Interrupted,
 )
+from contextwise.base.estimates import count
 from contextwise.base.files import PARTIAL, atomic_write, write_json
 from contextwise.base.hashes import damage
 from contextwise.base.machine import describe_environment, has_fast_bf16, keep_freed_memory
@@ -28,7 +29,6 @@ from contextwise.base.progress import interruption, say
 from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, RunFolder, differing_keys
 from contextwise.models.attention import fast_attention
 from contextwise.models.building import parameter_count, training_memory
-from contextwise.models.sizes import readable_count
 from contextwise.models.spec import training_flops_per_example, training_flops_per_target
 from contextwise.models.variant.code import known_code
 from contextwise.training import checkpoints
@@ -210,7 +210,7 @@ def _check_memory(recipe: Recipe, inputs: TrainingInputs, processes: PartialStat
     needed, _ = training_memory(inputs.config, 0)
     frozen = isinstance(recipe.model, CueModel) or getattr(recipe.model, "freeze_backbone", False)
     if needed > total * (4 if frozen else 1):
-        parameters, where = (readable_count(parameter_count(inputs.config)), "this machine" if on_cpu else "the GPU")
+        parameters, where = (count(parameter_count(inputs.config)), "this machine" if on_cpu else "the GPU")
         raise ConfigError(
             f"the model has {parameters} parameters, which with gradients and optimizer take {needed / 1e9:,.0f} GB, but "
             f"{where} has {total / 1e9:,.0f} GB; take a smaller one"
@@ -343,16 +343,15 @@ def _report(
     if inputs.added_tokens:
         shown = ", ".join(inputs.added_tokens[:6]) + (" …" if len(inputs.added_tokens) > 6 else "")
         say(f"{len(inputs.added_tokens)} special tokens were added to the tokenizer: {shown}")
-    count = sum(parameter.numel() for parameter in model.parameters())
-    parameters, trained = readable_count(count), trained_parameters(model)
-    frozen = f", {readable_count(trained)} of them trained" if trained < count else ""
-    tokens = readable_count(recipe.total_tokens)
+    parameters, trained = sum(parameter.numel() for parameter in model.parameters()), trained_parameters(model)
+    frozen = f", {count(trained)} of them trained" if trained < parameters else ""
     start = "from the start"
     if checkpoint is not None:
         own = checkpoint.parent == RunFolder(recipe.folder).checkpoints
         start = f"resuming from step {checkpoints.step_of(checkpoint)}{'' if own else f' of {recipe.training.trunk}'}"
     precision = "bf16" if bf16 else "fp32"
-    say(f"{recipe.name}: {parameters} parameters{frozen}, {tokens} tokens, {precision}, {start}")
+    amounts = f"{count(parameters)} parameters{frozen}, {count(recipe.total_tokens)} tokens"
+    say(f"{recipe.name}: {amounts}, {precision}, {start}")
 
 
 def _finish(trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingInputs, early: EarlyStopping | None) -> None:

@@ -10,11 +10,11 @@ from pydantic import Field
 from contextwise.analysis.optimum import Landscape, Optimum
 from contextwise.analysis.sweep_points import sweep_points
 from contextwise.base.config import validate
+from contextwise.base.estimates import count
 from contextwise.base.intervals import plus_minus
 from contextwise.base.tables import Table
 from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.sweep import LearningRateRule, SweepRecipe, grid_runs, run_sweep
-from contextwise.models.sizes import readable_count
 from contextwise.reproductions.claims import Claim, Verdict, above, all_hold, exact, undecided
 from contextwise.reproductions.item import CorpusMeasure, Item, Outcome, registered
 from contextwise.reproductions.tables import Plot, point, points, table_of
@@ -102,7 +102,7 @@ def optima_table(result: Landscape, planned: dict[str, list[int]], unit: str) ->
 
 
 def _budget(value: float, unit: str) -> str:
-    return f"{value:.2e} FLOPs" if unit == "flops" else f"{readable_count(round(value))} {unit}"
+    return f"{value:.2e} FLOPs" if unit == "flops" else f"{count(round(value))} {unit}"
 
 
 def context_claims(result: Landscape, planned: dict[str, list[int]]) -> list[Claim]:

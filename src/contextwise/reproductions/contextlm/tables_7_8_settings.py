@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Literal
 
-from contextwise.models.sizes import SIZES, readable_count
+from contextwise.base.estimates import count
+from contextwise.models.sizes import SIZES
 from contextwise.reproductions.claims import Claim, exact
 from contextwise.reproductions.item import Item, ItemMeasure, Outcome, registered
 from contextwise.reproductions.tables import table_of
@@ -24,7 +25,7 @@ class Hyperparameters(ItemMeasure):
             ours[printed] = [size.heads, size.width, size.learning_rate]
             ours[printed] += [size.training.tokens_per_step, size.training.tokens]
             *numbers, batch, tokens = ours[printed]
-            rows.append([f"{printed} ({name})", *numbers, readable_count(batch), readable_count(tokens)])
+            rows.append([f"{printed} ({name})", *numbers, count(batch), count(tokens)])
         # The document rounds the batch: 0.5M is 524,288.
         near = [
             abs(a / b - 1) < 0.06 for name in ours for a, b in zip(ours[name], item.printed["rows"][name], strict=True)

@@ -11,9 +11,9 @@ import yaml
 from pydantic import Field
 
 from contextwise.base.config import Settings, read_yaml
+from contextwise.base.estimates import count
 from contextwise.base.recipes import recipe_path
 from contextwise.data import Corpus
-from contextwise.models.sizes import readable_count
 from contextwise.objectives.text import SentenceIndex
 from contextwise.objectives.vocabulary import Vocabulary
 from contextwise.reproductions.claims import Claim, exact
@@ -115,7 +115,7 @@ class CorpusCounts(ItemMeasure):
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         counted = {
-            (split, tokens): count(Corpus.open(self.corpus, split), tokens, self.language)
+            (split, tokens): counts_of(Corpus.open(self.corpus, split), tokens, self.language)
             for split, tokens in dict.fromkeys((part.split, part.tokens) for part in self.parts.values())
         }
         counts = {name: counted[part.split, part.tokens] for name, part in self.parts.items()}
@@ -127,7 +127,7 @@ class CorpusCounts(ItemMeasure):
             theirs = [f" ({value})" for value in item.printed.get("rows", {}).get(name, [])][: len(ours)]
             amounts.append([name, *(a + b for a, b in zip_longest(ours, theirs, fillvalue=""))])
             part = self.parts[name]
-            first = "" if part.tokens is None else f", {readable_count(part.tokens)} tokens"
+            first = "" if part.tokens is None else f", {count(part.tokens)} tokens"
             an_article = amount.sentences / max(1, amount.articles)
             lengths.append([name, part.split + first, an_article, amount.tokens / max(1, amount.sentences)])
         lengths.append(["the document", "", *(str(item.printed.get(mean, "")) for mean, _ in means)])
@@ -149,7 +149,7 @@ class Counts:
     tokens: int
 
 
-def count(corpus: Corpus, tokens: int | None, language: str) -> Counts:
+def counts_of(corpus: Corpus, tokens: int | None, language: str) -> Counts:
     """Articles, sentences, words and tokens of a split, or of its first tokens."""
     part = corpus if tokens is None else corpus.first(tokens)
     sentences = SentenceIndex(part, Vocabulary(corpus.tokenizer(), corpus.end_of_text), language)
