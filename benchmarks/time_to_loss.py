@@ -39,7 +39,7 @@ from contextwise.base.recipes import recipe_path
 from contextwise.data import Corpus
 from contextwise.data.windows import Windows
 from contextwise.models import load_model
-from contextwise.models.losses import causal_loss
+from contextwise.models.losses import token_losses
 from contextwise.training.recipe import load_recipe
 
 NANOGPT = (  # its train.py with another seed: the seed is no setting of it
@@ -80,7 +80,7 @@ class HeldOut:
 
     def of_contextwise(self, run: Path) -> float:
         model = load_model(str(run)).eval()
-        return self.loss(lambda x, y: causal_loss(model, x, y))
+        return self.loss(lambda x, y: token_losses(model, x, y).sum())
 
     def of_nanogpt(self, folder: Path, checkpoint: Path) -> float:
         theirs = load_nanogpt(folder)

@@ -12,11 +12,9 @@ from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.models.cue import (
     CueConfig,
     CueContextConfig,
-    CueDecoder,
     CueDecoderConfig,
     CueForCausalLM,
-    ProxyEncoder,
-    UnigramAutoencoder,
+    ProxyConfig,
     UnigramConfig,
 )
 from contextwise.models.cue.encoding import TextEncoder
@@ -77,8 +75,10 @@ def sentence_model(seed: int = 0, positions: int = POSITIONS) -> GPT2LMHeadModel
     return GPT2LMHeadModel(config).eval()
 
 
-def cue_model(text_encoder: Path | None, seed: int = 0, positions: int = POSITIONS) -> CueForCausalLM:
-    """A small CUE model; without a text encoder one that was trained without contexts."""
+def cue_model(
+    text_encoder: Path | None, seed: int = 0, positions: int = POSITIONS, noise: float | None = None
+) -> CueForCausalLM:
+    """A small CUE model; without a text encoder one that was trained without contexts; with a noise, on proxies."""
     torch.manual_seed(seed)
     contexts = None
     if text_encoder is not None:
@@ -90,7 +90,9 @@ def cue_model(text_encoder: Path | None, seed: int = 0, positions: int = POSITIO
         input_width=16, cue_width=16, layers=1, heads=2, vocab_size=VOCABULARY, max_positions=positions
     )
     sentence_encoder = sentence_model(seed, positions)
-    model = CueForCausalLM(CueConfig(sentence_encoder.config, contexts, decoder))
+    autoencoder = UnigramConfig(VOCABULARY, [8, 4], eos_token_id=256)
+    proxy = None if noise is None else ProxyConfig(autoencoder, 16, noise)
+    model = CueForCausalLM(CueConfig(sentence_encoder.config, contexts, decoder, proxy))
     model.sentence_encoder.load_state_dict(sentence_encoder.state_dict())
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -101,20 +103,7 @@ def cue_model(text_encoder: Path | None, seed: int = 0, positions: int = POSITIO
 
 def proxy_model(noise: float) -> CueForCausalLM:
     """A small CUE model that was trained on proxies."""
-    torch.manual_seed(0)
-    sentence_encoder = sentence_model()
-    autoencoder = UnigramAutoencoder(UnigramConfig(VOCABULARY, [8, 4], eos_token_id=256))
-    proxy = ProxyEncoder.from_autoencoder(autoencoder, 16, noise)
-    decoder = CueDecoder(
-        CueDecoderConfig(
-            input_width=16, cue_width=16, layers=1, heads=2, vocab_size=VOCABULARY, max_positions=POSITIONS
-        )
-    )
-    model = CueForCausalLM.from_parts(sentence_encoder, decoder=decoder, proxy=proxy)
-    with torch.no_grad():
-        for parameter in (*model.decoder.parameters(), *model.proxy.parameters()):
-            parameter.copy_(torch.randn(parameter.shape) * 0.3)
-    return model.eval()
+    return cue_model(None, noise=noise)
 
 
 def save(model: torch.nn.Module, folder: Path) -> Path:

@@ -13,7 +13,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.models import attention
 from contextwise.models.attention import blockwise_attention, fast_attention
-from contextwise.models.losses import causal_loss
+from contextwise.models.losses import final_hidden_states, linear_cross_entropy
 
 
 def fused(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -62,7 +62,8 @@ def lengths(monkeypatch) -> list[int]:
 def loss_of(model: Any, dtype: torch.dtype, **inputs: Any) -> torch.Tensor:
     ids = torch.randint(0, 60, (2, 96), generator=torch.Generator().manual_seed(1))
     with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-        return causal_loss(model, ids, ids.roll(-1, 1), **inputs)
+        hidden = final_hidden_states(model, input_ids=ids, **inputs)
+        return linear_cross_entropy(hidden, model.get_output_embeddings().weight, ids.roll(-1, 1))
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "llama", "ContextLM"])

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from contextwise.models.contextlm import ContextLMConfig, ContextLMForCausalLM
     from contextwise.models.cue import CueConfig, CueForCausalLM
     from contextwise.models.loading import load_generating_model, load_model, load_tokenizer, model_folder
-    from contextwise.models.losses import causal_loss, linear_cross_entropy, token_losses
+    from contextwise.models.losses import linear_cross_entropy, token_losses
     from contextwise.models.multitoken import MultiTokenConfig, MultiTokenForCausalLM
     from contextwise.models.sizes import SIZES, ModelSize, named_size
     from contextwise.models.spec import build_model, training_flops_per_token
@@ -23,14 +23,14 @@ _MODULES = {
     "contextlm": ("ContextLMConfig", "ContextLMForCausalLM"),
     "cue": ("CueConfig", "CueForCausalLM"),
     "loading": ("load_generating_model", "load_model", "load_tokenizer", "model_folder"),
-    "losses": ("causal_loss", "linear_cross_entropy", "token_losses"),
+    "losses": ("linear_cross_entropy", "token_losses"),
     "multitoken": ("MultiTokenConfig", "MultiTokenForCausalLM"),
     "spec": ("build_model", "training_flops_per_token"),
     "sizes": ("SIZES", "ModelSize", "named_size"),
 }
 
 __all__ = ["SIZES", "ContextLMConfig", "ContextLMForCausalLM", "CueConfig", "CueForCausalLM", "ModelSize"]
-__all__ += ["MultiTokenConfig", "MultiTokenForCausalLM", "backbone_config", "build_model", "causal_loss"]
+__all__ += ["MultiTokenConfig", "MultiTokenForCausalLM", "backbone_config", "build_model"]
 __all__ += ["linear_cross_entropy", "load_generating_model", "load_model", "load_tokenizer"]
 __all__ += ["match_parameters", "model_folder", "named_size", "parameter_count", "token_losses"]
 __all__ += ["training_flops_per_token"]

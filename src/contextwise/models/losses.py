@@ -156,12 +156,6 @@ def final_hidden_states(model: PreTrainedModel, **inputs: Any) -> Tensor:
     return model.base_model(**inputs, use_cache=False).last_hidden_state
 
 
-def causal_loss(model: PreTrainedModel, input_ids: Tensor, targets: Tensor, **inputs: Any) -> Tensor:
-    """Summed cross entropy in nats of ``targets`` (B, T), already shifted, given ``input_ids`` (B, T)."""
-    hidden = final_hidden_states(model, input_ids=input_ids, **inputs)
-    return linear_cross_entropy(hidden, model.get_output_embeddings().weight, targets)
-
-
 _plain_heads: "weakref.WeakKeyDictionary[nn.Module, bool]" = weakref.WeakKeyDictionary()
 
 

@@ -5,12 +5,14 @@ from transformers import AutoModelForCausalLM, GPT2Config
 
 from contextwise import CueForCausalLM
 from contextwise.models.cue import (
+    CueConfig,
     CueContextConfig,
     CueContextEncoder,
     CueDecoder,
     CueDecoderConfig,
     LSTMConfig,
     LSTMForCausalLM,
+    ProxyConfig,
     ProxyEncoder,
     UnigramAutoencoder,
     UnigramConfig,
@@ -52,18 +54,41 @@ def autoencoder(seed=0, **options):
 
 
 def proxy(noise=0.5, seed=0):
-    return ProxyEncoder.from_autoencoder(autoencoder(seed), CUE, noise)
+    return proxy_of(autoencoder(seed), CUE, noise)
+
+
+def proxy_of(autoencoder, width, noise):
+    """A proxy encoder with a new projection after an autoencoder, which is shared."""
+    made = ProxyEncoder(ProxyConfig(autoencoder.config, width, noise))
+    made.autoencoder = autoencoder.requires_grad_(False)
+    return made
+
+
+def of_parts(sentence_encoder, context_encoder=None, decoder=None, proxy=None, cls=CueForCausalLM):
+    """A model of parts, which are shared, in evaluation mode."""
+    parts = {
+        "sentence_encoder": sentence_encoder,
+        "context_encoder": context_encoder,
+        "decoder": decoder,
+        "proxy": proxy,
+    }
+    with torch.device("meta"):
+        model = cls(CueConfig(*(None if part is None else part.config for part in parts.values())))
+    for name, part in parts.items():
+        setattr(model, name, part)
+    model.freeze("sentence_encoder")
+    return model.eval()
 
 
 def cue_model(kind="gpt2", seed=0, dropout=0.0, encoder=None, **decoder_options):
     torch.manual_seed(seed)
     sentences = sentence_encoder(kind, dropout)
-    return CueForCausalLM.from_parts(sentences, encoder or context_encoder(seed), decoder(**decoder_options))
+    return of_parts(sentences, encoder or context_encoder(seed), decoder(**decoder_options))
 
 
 def proxy_model(noise=0.5, seed=0):
     torch.manual_seed(seed)
-    return CueForCausalLM.from_parts(sentence_encoder(), decoder=decoder(), proxy=proxy(noise, seed))
+    return of_parts(sentence_encoder(), decoder=decoder(), proxy=proxy(noise, seed))
 
 
 def draw(rows=3, length=7, contexts=4, seed=0):

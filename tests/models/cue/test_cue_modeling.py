@@ -15,7 +15,9 @@ from cue_models import (
     cue_model,
     decoder,
     draw,
+    of_parts,
     proxy,
+    proxy_of,
     sentence_encoder,
 )
 from torch import nn
@@ -24,7 +26,7 @@ from transformers import DynamicCache, GPT2Config
 from contextwise import ContextLMConfig, ContextLMForCausalLM, CueForCausalLM
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.models import build_model, token_losses
-from contextwise.models.cue import CueDecoderConfig, ProxyEncoder, UnigramConfig
+from contextwise.models.cue import CueDecoderConfig, UnigramConfig
 from contextwise.models.loading import model_class
 from contextwise.models.losses import has_plain_head
 from contextwise.models.spec import pretraining_losses
@@ -100,7 +102,7 @@ def test_contexts_may_come_as_e_cue_in_any_order_and_not_at_all():
 
 
 def test_without_context_encoder_and_proxies_e_cue_is_zero():
-    model = CueForCausalLM.from_parts(sentence_encoder(), decoder=decoder())
+    model = of_parts(sentence_encoder(), decoder=decoder())
     tokens, contexts = draw()
     assert torch.equal(model(tokens).logits, model(tokens, cue=torch.zeros(3, CUE)).logits)
     with pytest.raises(ConfigError, match="contexts are given, but this model has no context encoder"):
@@ -110,7 +112,7 @@ def test_without_context_encoder_and_proxies_e_cue_is_zero():
 def test_any_causal_language_model_encodes_sentences():
     backbone = GPT2Config(vocab_size=VOCABULARY, n_positions=LONGEST, n_embd=STATES, n_layer=2, n_head=2)
     predictive = ContextLMForCausalLM(ContextLMConfig(backbone, chunk_size=2)).eval()
-    model = CueForCausalLM.from_parts(predictive, context_encoder(), decoder())
+    model = of_parts(predictive, context_encoder(), decoder())
     tokens, contexts = draw()
     expected = model.decoder(predictive.hidden_states(tokens), model.cue_vectors(**contexts))
     torch.testing.assert_close(model.hidden_states(tokens, **contexts), expected)
@@ -135,7 +137,7 @@ def test_it_is_causal_with_and_without_contexts(kind, options):
     model = cue_model(kind, **options)
     if kind == "lstm":
         nn.init.normal_(model.sentence_encoder.embed.weight)
-    for made in (model, WithContexts.from_parts(model.sentence_encoder, model.context_encoder, model.decoder)):
+    for made in (model, of_parts(model.sentence_encoder, model.context_encoder, model.decoder, cls=WithContexts)):
         result = measure_causality(made)
         assert result.causal, str(result)
         outcomes = {effect.name: effect.outcome for effect in result.effects}
@@ -238,17 +240,14 @@ def test_padding_on_the_right_changes_no_loss():
             "the decoder expects an e_cue of 6 channels, but the proxy encoder returns 8",
         ),
         (
-            lambda: {
-                "decoder": decoder(),
-                "proxy": ProxyEncoder.from_autoencoder(build_model(UnigramConfig(50)), CUE, 0.0),
-            },
+            lambda: {"decoder": decoder(), "proxy": proxy_of(build_model(UnigramConfig(50)), CUE, 0.0)},
             "the unigram autoencoder has 50 tokens, but the decoder predicts 47; train both on the same corpus",
         ),
     ],
 )
 def test_parts_that_do_not_fit(parts, message):
     with pytest.raises(ConfigError, match=message):
-        CueForCausalLM.from_parts(sentence_encoder(), **parts())
+        of_parts(sentence_encoder(), **parts())
 
 
 @pytest.mark.parametrize(

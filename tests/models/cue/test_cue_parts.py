@@ -13,6 +13,7 @@ from cue_models import (
     cue_model,
     decoder,
     draw,
+    of_parts,
     proxy_model,
     sentence_encoder,
 )
@@ -164,7 +165,7 @@ def test_saved_parts_make_the_same_model(kind, tmp_path):
     encoder = AutoModel.from_pretrained(tmp_path / "context_encoder")
     joined = AutoModel.from_pretrained(tmp_path / "decoder")
     assert (type(encoder), type(joined)) == (CueContextEncoder, CueDecoder)
-    again = CueForCausalLM.from_parts(sentences, encoder, joined)
+    again = of_parts(sentences, encoder, joined)
     assert torch.equal(again(tokens, **contexts).logits, model(tokens, **contexts).logits)
     assert torch.equal(encoder(**contexts), model.cue_vectors(**contexts))
 

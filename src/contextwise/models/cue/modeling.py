@@ -68,35 +68,6 @@ class CueForCausalLM(CausalLanguageModel):
         (loaded[0] if isinstance(loaded, tuple) else loaded)._freeze_untrained_parts()
         return loaded
 
-    @classmethod
-    def from_parts(
-        cls,
-        sentence_encoder: PreTrainedModel,
-        context_encoder: CueContextEncoder | None = None,
-        decoder: CueDecoder | None = None,
-        proxy: ProxyEncoder | None = None,
-    ) -> "CueForCausalLM":
-        """Build a model from parts, which are shared, not copied; in evaluation mode, as loaded models are.
-
-        Args:
-            sentence_encoder: any causal language model; it is frozen.
-            decoder: by default a new decoder of the paper's size.
-
-        Raises:
-            ConfigError: the parts do not match each other.
-        """
-        parts = (sentence_encoder, context_encoder, decoder, proxy)
-        config = CueConfig(*(None if part is None else part.config for part in parts))
-        with torch.device("meta"):
-            model = cls(config)
-        model.sentence_encoder = sentence_encoder
-        model.context_encoder, model.proxy = context_encoder, proxy
-        if decoder is None:
-            decoder = CueDecoder(config.decoder).to(sentence_encoder.device, sentence_encoder.dtype)
-        model.decoder = decoder
-        model._freeze_untrained_parts()
-        return model.eval()
-
     def freeze(self, *parts: str) -> None:
         """Freeze these parts (of :data:`PARTS`): their parameters get no gradients.
 

@@ -311,13 +311,6 @@ class ProxyEncoder(PreTrainedModel):
         (loaded[0] if isinstance(loaded, tuple) else loaded).autoencoder.requires_grad_(False)
         return loaded
 
-    @classmethod
-    def from_autoencoder(cls, autoencoder: UnigramAutoencoder, width: int, noise: float) -> "ProxyEncoder":
-        """Create a proxy encoder with a new projection after a trained autoencoder, which is frozen and shared."""
-        proxy = cls(ProxyConfig(autoencoder.config, width, noise))
-        proxy.autoencoder = autoencoder.requires_grad_(False)
-        return proxy
-
     def forward(self, labels: Tensor, noise: Tensor | None = None, **_: Any) -> Tensor:
         """e_cue of each sentence, (B, W); arguments as for :meth:`proxies`."""
         return self.project(self.proxies(labels, noise).to(self.project.weight.dtype))
