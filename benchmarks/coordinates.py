@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> None:
     rows = [
         [name, *[cell["coordinates"][at]["slope"]["value"] for cell in cells.values()]] for at, name in enumerate(names)
     ]
-    columns = ["activation", *[Column(cell, form="+.3f") for cell in cells]]
+    columns: list[Column | str] = ["activation", *[Column(cell, form="+.3f") for cell in cells]]
     console.print(terminal(Table("Slopes in log-log over the widths, mean of the steps", columns, rows)))
 
 

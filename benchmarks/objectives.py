@@ -6,6 +6,7 @@ the held-out documents, and keeps it all as JSON.
 """
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def next_token_losses(runs: list[Path], corpus: Path) -> dict[str, dict[str, Any
     return {run.name: result.summary["loss"] for run, result in zip(decoders, results, strict=True)}
 
 
-def table(rows: list[dict[str, Any]], next_token: dict[str, dict[str, Any]]) -> str:
+def table(rows: Sequence[Mapping[str, Any]], next_token: dict[str, dict[str, Any]]) -> str:
     """The ledger in Markdown, a row an objective."""
     heads = ["objective", "model", "parameters", "read", "asked", "FLOPs", "nats a target", "next token"]
     lines = [f"| {' | '.join(heads)} |", "|---|---|" + "---:|" * 6]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import math
 import shlex
 import time
 from functools import partial
@@ -192,12 +193,16 @@ def prepare(
         console.print(f"left out: {found} nearly copy an earlier one", markup=False)
         for each in near["examples"][:1]:
             console.print(f"  {each['left_out']!r}, of {each['kept']!r}: {each['similarity']:.2f}", markup=False)
-    for name in manifest["splits"] if "train" in manifest["splits"] else ():
-        if name != "train":
+    for name in manifest["splits"]:
+        if name != "train" and manifest["splits"].get("train", {}).get("tokens", math.inf) <= MOST_COMPARED:
             _say_copied(Corpus.open(out, "train"), Corpus.open(out, name))
     if manifest["columns_as_json"]:
         console.print(f"kept as JSON text: {', '.join(manifest['columns_as_json'])}", markup=False)
     say(f"corpus: {corpus.path}")
+
+
+MOST_COMPARED = 20_000_000
+"""Training tokens that held-out documents are compared with unasked: six seconds; of more, see ``corpus --overlap``."""
 
 
 def _say_copied(train: "Corpus", held_out: "Corpus") -> None:

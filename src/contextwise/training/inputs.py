@@ -149,7 +149,7 @@ class TrainingInputs:
         A starting model on the Hub has none.
         """
         result = {name: corpus.fingerprint for name, corpus in self.corpora.items()}
-        if self.recipe is None:
+        if self.recipe is None or not isinstance(self.corpus, Corpus):
             return result
         for name in ("metadata", "contexts"):
             if columns := getattr(getattr(self.recipe.data, name), "columns", []):
