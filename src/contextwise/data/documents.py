@@ -13,6 +13,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
+import numpy as np
+
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data.sources import BadRecord, Document, Record, Source
 
@@ -276,3 +278,11 @@ def _exists(source: str) -> bool:
         return Path(source).expanduser().exists()
     except (OSError, RuntimeError):
         return False
+
+
+def check_ids(tokens: np.ndarray, size: int | None, path: str | Path) -> None:
+    """Raise DataError if a corpus has a token id that the model's vocabulary of ``size`` tokens does not have."""
+    if size is not None and tokens.max() >= size:
+        raise DataError(
+            f"{path} holds the token id {tokens.max()}, but the model's vocabulary has {size} tokens; set model.vocab_size"
+        )

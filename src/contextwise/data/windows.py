@@ -29,6 +29,7 @@ import torch
 from torch.utils.data import Dataset
 
 from contextwise.base.errors import ConfigError, DataError
+from contextwise.data.documents import check_ids
 
 
 class Documents(Protocol):
@@ -95,17 +96,9 @@ class Windows(Dataset):
         document = int(np.searchsorted(self.first, index, side="right")) - 1
         return int(self.starts[document]) + (index - int(self.first[document])) * self.context
 
-    def check_ids(self, tokens: np.ndarray) -> None:
-        """Raise DataError if a token is beyond the model's vocabulary."""
-        if self.vocab_size is not None and tokens.max() >= self.vocab_size:
-            raise DataError(
-                f"{self.corpus.path} holds the token id {tokens.max()}, but the model's vocabulary has {self.vocab_size} "
-                "tokens; set model.vocab_size"
-            )
-
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         tokens, positions = self.read(self.start_of(index), self.context + 1)
-        self.check_ids(tokens)
+        check_ids(tokens, self.vocab_size, self.corpus.path)
         item = {
             "input_ids": torch.from_numpy(tokens[:-1]),
             "labels": torch.from_numpy(tokens[1:]),

@@ -1,13 +1,12 @@
 """Grids of settings, and the names of their runs."""
 
-import hashlib
 import itertools
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from contextwise.base.errors import ConfigError
+from contextwise.base.hashes import content_key
 from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, without
 from contextwise.training.recipe import Recipe
 
@@ -93,4 +92,4 @@ def content_id(recipe: Recipe, parents: Mapping[str, str] | None = None, data: t
         chosen["parents"] = dict(parents)
     if data:
         chosen["corpora"] = list(data)
-    return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:8]
+    return content_key(**chosen)[:8]

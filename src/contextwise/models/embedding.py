@@ -185,7 +185,7 @@ class Embedder:
             tokenizer and model.
 
     Attributes:
-        cut: number of texts so far that were longer than ``max_tokens``.
+        was_cut: of each text so far, whether it was longer than ``max_tokens``.
 
     Raises:
         ConfigError: an option is out of range, or the pooling does not suit the model.
@@ -221,7 +221,12 @@ class Embedder:
         self.batch_size = batch_size
         self._check_length(max_tokens)
         self.max_tokens = usual_limit(model, tokenizer) if max_tokens is None else max_tokens
-        self.cut = self._seen = 0
+        self.was_cut: list[bool] = []
+
+    @property
+    def cut(self) -> int:
+        """Number of texts so far that were longer than ``max_tokens``."""
+        return sum(self.was_cut)
 
     def _check_length(self, max_tokens: int | None) -> None:
         if max_tokens is None:
@@ -260,7 +265,6 @@ class Embedder:
                     )
                 for i, vector in zip(indices, vectors, strict=True):
                     rows[i] = vector
-            self._seen += len(group)
             yield np.stack(rows)  # type: ignore[arg-type]
 
     def _groups(self, texts: Iterable[str]) -> Iterator[list[str]]:
@@ -277,17 +281,18 @@ class Embedder:
 
     def _tokens(self, texts: list[str]) -> list[list[int]]:
         """Token ids of each text, truncated, with special tokens."""
-        for i, text in enumerate(texts, start=self._seen + 1):
+        seen = len(self.was_cut)
+        for i, text in enumerate(texts, start=seen + 1):
             if not text or text.isspace():
                 raise DataError(f"text {i:,} is empty; remove it")
         limit = None if self.max_tokens is None else self.max_tokens - len(self.frame)
         token_ids = self.tokenizer(texts, verbose=False).input_ids
         for i, ids in enumerate(token_ids):
             if not ids:
-                raise DataError(f"text {self._seen + i + 1:,} has no tokens; remove it")
-            if limit is not None and len(ids) > limit:
+                raise DataError(f"text {seen + i + 1:,} has no tokens; remove it")
+            self.was_cut.append(limit is not None and len(ids) > limit)
+            if self.was_cut[-1]:
                 token_ids[i] = self.tokenizer(texts[i], truncation=True, max_length=limit).input_ids
-                self.cut += 1
         highest, vocabulary = max(chain(*token_ids)), self.model.get_input_embeddings().num_embeddings
         if highest >= vocabulary:
             raise ConfigError(

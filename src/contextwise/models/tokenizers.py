@@ -1,7 +1,6 @@
 """Compare tokenizers by their token ids, and configure the special tokens around a text."""
 
 import functools
-import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from tokenizers import Tokenizer, processors
 from transformers import PreTrainedTokenizerBase
 
 from contextwise.base.errors import DataError
+from contextwise.base.hashes import content_key
 from contextwise.data.corpus import Corpus
 from contextwise.models.loading import model_folder
 
@@ -38,7 +38,7 @@ def tokenizer_hash(file: Path) -> str:
 def _hash_of_settings(content: bytes) -> str:
     settings = json.loads(Tokenizer.from_buffer(content).to_str())
     kept = {key: settings[key] for key in ("model", "normalizer", "pre_tokenizer")}
-    return hashlib.sha256(json.dumps(_essential(kept), sort_keys=True).encode()).hexdigest()
+    return content_key(**_essential(kept))
 
 
 def _essential(value: Any) -> Any:

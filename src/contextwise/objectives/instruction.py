@@ -8,10 +8,11 @@ import numpy as np
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import say
+from contextwise.data.documents import check_ids
 from contextwise.objectives.kind import Kind
 from contextwise.objectives.objective import NO_LOSS, Cut, Examples, SingleObjective
 from contextwise.objectives.text import TokenText
-from contextwise.objectives.vocabulary import Vocabulary, check_ids
+from contextwise.objectives.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from contextwise.data.corpus import Corpus

@@ -21,6 +21,7 @@ from pydantic import Field, field_validator
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
 from contextwise.data.contexts import check_columns, column_texts
+from contextwise.data.documents import check_ids
 from contextwise.objectives.objective import NO_LOSS, Examples, ExampleStream, WindowExamples, generator
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class MetadataExamples(Examples):
             filled, document, offset = stop, document + 1, 0
         tokens[filled:], positions[filled:] = (windows.separator, 0)  # the stream ends with one end-of-text token
         predicted[filled + 1 :] = False
-        windows.check_ids(tokens)
+        check_ids(tokens, windows.vocab_size, windows.corpus.path)
         item = {"input_ids": tokens[:-1], "labels": np.where(predicted[1:], tokens[1:], NO_LOSS), "window": index}
         return item | ({"position_ids": positions[:-1]} if windows.separate_documents else {})
 

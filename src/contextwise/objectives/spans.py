@@ -21,9 +21,10 @@ from pydantic import Field, model_validator
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError, DataError
+from contextwise.data.documents import check_ids
 from contextwise.objectives.kind import Kind, PromptForm
 from contextwise.objectives.objective import NO_LOSS, Cut, Examples, SingleObjective, WindowExamples, generator
-from contextwise.objectives.vocabulary import SpecialToken, Vocabulary, check_ids
+from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
 
 if TYPE_CHECKING:
     import torch

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from transformers import PreTrainedTokenizerFast
 
 
@@ -116,11 +114,3 @@ class Vocabulary:
                 "prepare the corpus with a tokenizer"
             )
         return self.end_of_text
-
-
-def check_ids(tokens: np.ndarray, size: int | None, path: str | Path) -> None:
-    """Raise DataError if a corpus has a token id that the model's vocabulary of ``size`` tokens does not have."""
-    if size is not None and tokens.max() >= size:
-        raise DataError(
-            f"{path} holds the token id {tokens.max()}, but the model's vocabulary has {size} tokens; set model.vocab_size"
-        )

@@ -40,6 +40,7 @@ class TextEncoder:
 
     Attributes:
         name: the name that was passed to :meth:`open`.
+        embedder: the embedder of the texts, which counts those that were truncated.
         pooling: ``cls`` (the paper's) or ``mean``.
         width: C, channels of a vector.
         max_tokens: length to which longer texts are truncated, special tokens included; None for no limit.
@@ -47,7 +48,7 @@ class TextEncoder:
     """
 
     def __init__(self, name: str, embedder: Embedder) -> None:
-        self.name, self._embedder = name, embedder
+        self.name, self.embedder = name, embedder
         self.pooling: Pooling = embedder.pooling
         self.max_tokens = embedder.max_tokens
         self.width: int = embedder.model.config.get_text_config().hidden_size
@@ -90,20 +91,7 @@ class TextEncoder:
         """Encode texts as vectors, (N, C), float32; DataError if a text is empty."""
         if not texts:
             return np.empty((0, self.width), dtype=np.float32)
-        return np.concatenate(list(self._embedder.blocks(texts)))
-
-    @property
-    def cut(self) -> int:
-        """Number of texts so far that were longer than ``max_tokens``."""
-        return self._embedder.cut
-
-    def too_long(self, texts: Sequence[str]) -> np.ndarray:
-        """Mask of the texts that are longer than ``max_tokens``, (N,), bool."""
-        if self.max_tokens is None or not texts:
-            return np.zeros(len(texts), dtype=bool)
-        limit = self.max_tokens - len(self._embedder.frame)
-        token_ids = self._embedder.tokenizer(list(texts), verbose=False).input_ids
-        return np.array([len(ids) > limit for ids in token_ids])
+        return np.concatenate(list(self.embedder.blocks(texts)))
 
     def about(self) -> dict[str, Any]:
         """The description of this encoder that a context encoder stores in its configuration."""
@@ -285,8 +273,9 @@ class EncodedTexts:
             items = iter(new.items())
             while shard := dict(islice(items, SHARD_TEXTS)):
                 texts = list(shard.values())
-                too_long = self.encoder.too_long(texts)
-                content = shard_bytes(list(shard), self.encoder.encode(texts), too_long)
+                vectors = self.encoder.encode(texts)
+                too_long = np.array(self.encoder.embedder.was_cut[-len(texts) :])
+                content = shard_bytes(list(shard), vectors, too_long)
                 path = self.folder / f"{hashlib.sha256(content).hexdigest()[:32]}.npy"
                 atomic_write(path, content, "the encoded texts")
                 self._add(path)

@@ -117,6 +117,6 @@ def context_texts(contexts: Mapping[str, Any], types: Sequence[str], where: str)
 
 def note_truncated(encoder: TextEncoder | None) -> None:
     """Print a note where context texts were longer than the encoder's input."""
-    if encoder is not None and encoder.cut:
-        texts = "context text was" if encoder.cut == 1 else "context texts were"
-        say(f"note: {encoder.cut:,} {texts} longer than {encoder.max_tokens} tokens, and truncated")
+    if encoder is not None and (cut := encoder.embedder.cut):
+        texts = "context text was" if cut == 1 else "context texts were"
+        say(f"note: {cut:,} {texts} longer than {encoder.max_tokens} tokens, and truncated")
