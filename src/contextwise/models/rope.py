@@ -25,8 +25,6 @@ from transformers import PreTrainedModel
 from contextwise.base.errors import ConfigError
 
 Rope = Literal["none", "linear", "dynamic", "yarn"]
-Growth = Literal["none", "linear", "dynamic", "yarn", "base"]
-"""How a model that is trained on with a longer context changes its frequencies."""
 
 
 def rotary_modules(model: PreTrainedModel) -> list[tuple[str, Any]]:
@@ -132,7 +130,7 @@ def extend_positions(
 
 
 def extend_config(
-    config: Any, context: int, rope: Growth, factor: float | None, base: float | None, trained: int, source: str
+    config: Any, context: int, rope: str, factor: float | None, base: float | None, trained: int, source: str
 ) -> None:
     """Change a configuration in place, for training on with ``context`` tokens: the frequencies, and the positions.
 

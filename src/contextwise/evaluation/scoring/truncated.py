@@ -169,7 +169,9 @@ def _predict(
         options["attention_mask"] = as_attention_mask(prefix_attention(prefix_BT.bool()), model)
     if "logits_to_keep" in inspect.signature(model.forward).parameters:
         options["logits_to_keep"] = 1
-    watched, from_output = _feature_module(model, layer)
+    if isinstance(layer, int):
+        options["output_hidden_states"] = True
+    watched = model.get_output_embeddings() if layer == LAST else None
     caught: list[torch.Tensor] = []
 
     def catch(module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -178,7 +180,7 @@ def _predict(
 
     handle = None if watched is None else watched.register_forward_pre_hook(catch)
     try:
-        output = model(input_ids=visible_BT, **options, **from_output)
+        output = model(input_ids=visible_BT, **options)
     finally:
         if handle is not None:
             handle.remove()
@@ -186,29 +188,16 @@ def _predict(
     nats_B = torch.nn.functional.cross_entropy(logits_BV, tokens_BT[:, -1], reduction="none")
     if layer is None:
         return nats_B, None
-    states = getattr(output, "hidden_states", None) if from_output else None
-    if states:
-        if int(layer) >= len(states):
-            raise _no_layer(layer, len(states))
-        return nats_B, states[int(layer)][:, -1].clone()
+    if isinstance(layer, int) and (states := getattr(output, "hidden_states", None)):
+        if layer >= len(states):
+            raise ConfigError(
+                f"the layer is {layer}, but the model has hidden states 0 (the embeddings) to {len(states) - 1} (what its "
+                "head reads)"
+            )
+        return nats_B, states[layer][:, -1].clone()
     if not caught:
         raise CheckpointError(
             "the model returns no hidden states, so it has no features to measure; use a model of transformers "
             "that returns them (output_hidden_states)"
         )
     return nats_B, caught[-1]
-
-
-def _feature_module(model: PreTrainedModel, layer: Features) -> tuple[torch.nn.Module | None, dict[str, bool]]:
-    """The module whose input are the features of ``layer``, or the option that makes the model return them."""
-    if layer is None:
-        return None, {}
-    if layer == LAST:
-        return model.get_output_embeddings(), {}
-    return None, {"output_hidden_states": True}
-
-
-def _no_layer(layer: Features, states: int) -> ConfigError:
-    return ConfigError(
-        f"the layer is {layer}, but the model has hidden states 0 (the embeddings) to {states - 1} (what its head reads)"
-    )
