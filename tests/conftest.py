@@ -25,7 +25,7 @@ _SHARED = {
     "database": None,
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 }
-settings.register_profile("ci", derandomize=True, max_examples=50, **_SHARED)
+settings.register_profile("ci", derandomize=True, max_examples=30, **_SHARED)
 settings.register_profile("explore", derandomize=False, max_examples=200, print_blob=True, **_SHARED)
 settings.load_profile("ci")
 

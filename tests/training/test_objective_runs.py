@@ -119,7 +119,9 @@ def without_names(batch):
     return {name: value for name, value in batch.items() if name not in ("window", "objective")}
 
 
-@pytest.mark.parametrize("case", ["masked", "next sentence", "ul2", "prefix"])
+@pytest.mark.parametrize(
+    "case", ["ul2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("masked", "next sentence", "prefix"))]
+)
 def test_batches_with_different_numbers_of_targets_add_up_to_the_same_step(case, sentences_folder, tmp_path):
     train(recipe(sentences_folder, tmp_path / "whole", case))
     train(recipe(sentences_folder, tmp_path / "parts", case, micro_batch_tokens=160))

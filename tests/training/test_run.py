@@ -175,6 +175,7 @@ def test_the_number_of_processes_may_change_at_every_start(whole, corpus_folder,
     assert farthest(whole, tmp_path / "run") < 1e-4
 
 
+@pytest.mark.slow
 def test_stopped_twice_by_sigterm_ends_with_the_same_weights(whole, corpus_folder, tmp_path):
     recipe = write_recipe(tmp_path, recipe_values(corpus_folder, tmp_path / "run"))
     metrics = tmp_path / "run" / "metrics.jsonl"
@@ -225,6 +226,7 @@ def test_two_processes_give_the_loss_of_one(whole, corpus_folder, tmp_path, shar
         assert two.get("grad_norm", 0) == pytest.approx(one.get("grad_norm", 0), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_sharded_run_that_is_stopped_goes_on(whole, corpus_folder, tmp_path):
     recipe = write_recipe(tmp_path, recipe_values(corpus_folder, tmp_path / "two", fsdp=True))
     process = start_training(recipe, 0.3, processes=2)

@@ -89,7 +89,7 @@ def test_special_tokens_in_the_texts_are_text() -> None:
     assert len(special) == 3 and len(set(special)) == 3 and END not in special
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "contextlm", "t5"])
+@pytest.mark.parametrize("kind", ["gpt2", "contextlm", pytest.param("t5", marks=pytest.mark.slow)])
 def test_a_batch_gives_each_row_what_it_gets_alone(kind: str) -> None:
     # Models that were not taught write on and on; an encoder-decoder like that would only repeat itself.
     objective = SPANS if kind == "t5" else PLAIN

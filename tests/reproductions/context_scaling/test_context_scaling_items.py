@@ -64,6 +64,7 @@ def test_a_curve_within_and_beyond_the_training_context(corpus, tmp_path):
     assert len(list((tmp_path / "out/runs").iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_two_contexts_are_ranked_by_average_and_by_best_context(corpus, tmp_path):
     values = {"corpus": str(corpus), "recipe": recipe(name="two"), "contexts": [64, 16], "seeds": [0, 1]}
     outcome = validate(TrainingLossMisleads, values, "the settings").measure(ITEM, tmp_path / "out")

@@ -139,7 +139,7 @@ def test_chunks_say_how_much_more_they_receive():
     assert [row[1:] for row in table.rows] == [["0.8000", "1.2000", "+50.0%"], ["0.2000", "0.3000", "+50.0%"]]
 
 
-@pytest.mark.parametrize("seeds", [[0], [0, 1]])
+@pytest.mark.parametrize("seeds", [[0], pytest.param([0, 1], marks=pytest.mark.slow)])
 def test_attention_in_miniature(corpus, tmp_path, seeds):  # noqa: F811
     values = settings(corpus, text=TEXT, phrases=["This model"], seeds=seeds)
     measure = validate(AttentionReceived, values, "the settings")

@@ -7,7 +7,6 @@ import yaml
 
 from contextwise.base.errors import ConfigError, ContextwiseError
 from contextwise.base.recipes import RECIPES
-from contextwise.experiments.cost import cost_of
 from contextwise.reproductions.item import measure_at
 from shipped import ALL_ITEMS
 
@@ -33,8 +32,6 @@ def test_every_item_is_planned_without_any_data(name, scale, tmp_path, monkeypat
     measure = measure_at(ITEMS[f"contextlm/{name}"], scale)
     recipes = measure.recipes(tmp_path / "out")
     assert len(recipes) == len(measure.models) * len(measure.seeds) * (1 + hasattr(measure, "tuning"))
-    for recipe in recipes:
-        assert cost_of(recipe, measure.vocab_size).flops > 0
     assert not list(tmp_path.iterdir())
     assert ITEMS[f"contextlm/{name}"].scales[scale].supports
 

@@ -8,15 +8,12 @@ import pytest
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.data import prepare_corpus
-from contextwise.experiments.cost import costs_of
 from contextwise.reproductions.claims import Verdict
 from contextwise.reproductions.cue import tables_3_to_6_perplexity
 from contextwise.reproductions.cue.tables_3_to_6_perplexity import CuePartitions, CuePerplexity, Scored, kept_gain
-from contextwise.reproductions.item import Item, Scale, measure_at
+from contextwise.reproductions.item import Item, Scale
 from cue_runs import save_text_encoder, write_articles
-from shipped import ALL_ITEMS
 
-SHIPPED = {name: item for name, item in ALL_ITEMS.items() if item.measure in ("cue_perplexity", "cue_partitions")}
 TEMPLATES = {
     "a": {"model": {"size": "pico"}, "training": {"steps": 1}},
     "b": {"training": {"steps": 1, "learning_rate": 0.1}},
@@ -189,14 +186,3 @@ def test_rows_that_are_not_there_are_named(news):
     values["reference"] = "nobody"
     with pytest.raises(ConfigError, match="reference names the row 'nobody', which is none of alone, both"):
         validate(CuePerplexity, values, "the settings")
-
-
-@pytest.mark.parametrize("name", SHIPPED)
-def test_what_ships_can_be_planned_before_anything_is_there(name, tmp_path):
-    for scale in SHIPPED[name].scales:
-        measure = measure_at(SHIPPED[name], scale)
-        recipes = measure.recipes(tmp_path)
-        planned = costs_of(recipes, measure.vocab_size)
-        assert len(planned) == len(recipes) > 3
-        assert all(cost.flops > 0 and cost.parameters > 0 for cost in planned)
-    assert not list(tmp_path.iterdir())
