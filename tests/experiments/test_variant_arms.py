@@ -18,7 +18,7 @@ from contextwise.experiments.run_set import RunSet, RunSetSettings
 from contextwise.experiments.trial import Trial, load_trial, run_trial
 from contextwise.experiments.trial import trial as trial_module
 from contextwise.models.loading import load_model
-from contextwise.models.spec import pretraining_losses, training_flops_per_target, training_flops_per_token
+from contextwise.models.spec import pretraining_losses, training_flops_per_example, training_flops_per_target
 from contextwise.models.variant import code
 from contextwise.models.variant.modeling import VariantForCausalLM
 from contextwise.training import Recipe, train
@@ -108,7 +108,8 @@ def recipe(corpus: Path, output: Path, variant: str | None, family: str = "gpt2"
 
 
 def flops(made: Recipe) -> float:
-    return training_flops_per_token(model_config(made, VOCABULARY, 0), CONTEXT)
+    config = model_config(made, VOCABULARY, 0)
+    return training_flops_per_example(config, CONTEXT) / CONTEXT + training_flops_per_target(config)
 
 
 def trial(corpus: Path, folder: Path, arms: Any, **changes: Any) -> Any:

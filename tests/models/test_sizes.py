@@ -17,7 +17,6 @@ from contextwise.models import (
     match_parameters,
     named_size,
     parameter_count,
-    training_flops_per_token,
 )
 from contextwise.models.spec import pretraining_losses, training_flops_per_example, training_flops_per_target
 
@@ -101,7 +100,8 @@ def test_operations_are_those_that_torch_counts(family, predictor):
     with FlopCounterMode(display=False) as counter:
         model(tokens, use_cache=False).logits.sum().backward()
     # The rotary table's outer product is no model operation; it is counted by torch all the same.
-    assert training_flops_per_token(config, context) * context == pytest.approx(counter.get_total_flops(), rel=0.01)
+    flops = training_flops_per_example(config, context) + context * training_flops_per_target(config)
+    assert flops == pytest.approx(counter.get_total_flops(), rel=0.01)
 
 
 def test_gpt2_with_rotary_positions_is_gpt2_where_nothing_is_rotated():
@@ -167,7 +167,8 @@ def test_operations_of_several_heads_are_those_that_torch_counts(head, predictor
     with FlopCounterMode(display=False) as counter:
         out = model(torch.randint(0, 200, (1, context)), use_cache=False, heads=3)
         (out.logits.sum() + out.future_logits.sum()).backward()
-    assert training_flops_per_token(config, context) * context == pytest.approx(counter.get_total_flops(), rel=0.01)
+    flops = training_flops_per_example(config, context) + context * training_flops_per_target(config)
+    assert flops == pytest.approx(counter.get_total_flops(), rel=0.01)
 
 
 def test_parameters_are_matched_by_layers_or_width():

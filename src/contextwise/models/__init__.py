@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from contextwise.models.losses import linear_cross_entropy, token_losses
     from contextwise.models.multitoken import MultiTokenConfig, MultiTokenForCausalLM
     from contextwise.models.sizes import SIZES, ModelSize, named_size
-    from contextwise.models.spec import build_model, training_flops_per_token
+    from contextwise.models.spec import build_model
 
 _MODULES = {
     "building": ("backbone_config", "match_parameters", "parameter_count"),
@@ -25,7 +25,7 @@ _MODULES = {
     "loading": ("load_generating_model", "load_model", "load_tokenizer", "model_folder"),
     "losses": ("linear_cross_entropy", "token_losses"),
     "multitoken": ("MultiTokenConfig", "MultiTokenForCausalLM"),
-    "spec": ("build_model", "training_flops_per_token"),
+    "spec": ("build_model",),
     "sizes": ("SIZES", "ModelSize", "named_size"),
 }
 
@@ -33,7 +33,6 @@ __all__ = ["SIZES", "ContextLMConfig", "ContextLMForCausalLM", "CueConfig", "Cue
 __all__ += ["MultiTokenConfig", "MultiTokenForCausalLM", "backbone_config", "build_model"]
 __all__ += ["linear_cross_entropy", "load_generating_model", "load_model", "load_tokenizer"]
 __all__ += ["match_parameters", "model_folder", "named_size", "parameter_count", "token_losses"]
-__all__ += ["training_flops_per_token"]
 
 _imported = lazy_exports(__name__, _MODULES)
 

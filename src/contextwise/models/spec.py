@@ -328,11 +328,6 @@ def pretraining_losses(model: Any, batch: Batch) -> Losses:
     return spec_of(model.config).losses(model, batch)
 
 
-def training_flops_per_token(config: PreTrainedConfig, context: int) -> float:
-    """Operations per training token of a decoder that predicts every token."""
-    return training_flops_per_example(config, context) / context + training_flops_per_target(config)
-
-
 def training_flops_per_example(config: PreTrainedConfig, inputs: int, outputs: int = 0, trained: Parts = None) -> float:
     """Operations per example without the vocabulary head; see :meth:`ModelSpec.flops_per_example`."""
     return spec_of(config).flops_per_example(meta_model(config), inputs, outputs, trained)
