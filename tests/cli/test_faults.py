@@ -190,11 +190,12 @@ def test_no_file_may_grow(contextwise, template: Path, tmp_path: Path, name: str
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MANY)
 def test_after_a_power_failure_the_same_command_succeeds(
-    contextwise, template: Path, tmp_path: Path, name: str, every: bool
+    contextwise, template: Path, tmp_path: Path, name: str, every: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = COMMANDS[name]
     expected, count = whole(contextwise, template, tmp_path / "whole", command)
     for number in chosen(name, count, 1, every):
+        monkeypatch.chdir(tmp_path)  # the folder of the command before this one is removed
         folder = contextwise.folder = fresh(template, tmp_path / "faulty")
         process = _FORKS.Process(target=until_power_fails, args=(folder, command.split(), number))
         process.start()

@@ -148,7 +148,7 @@ def exclusive(path: Path, what: str, *, wait: bool = False, inside: bool = False
     The lock is advisory (``flock``), on ``.NAME.lock`` next to ``path``, which need not exist. The system releases it when
     the process ends in any way. A second lock in the same process also waits or fails. On a file system without ``flock`` the
     lock is the existence of ``.NAME.lock.owner``, which names the process; that of a process of this machine that was killed
-    is removed.
+    is removed. So is what killed attempts at writing ``path`` left beside it.
 
     Args:
         wait: wait for the other process, with a message on standard error, instead of failing.
@@ -180,6 +180,8 @@ def exclusive(path: Path, what: str, *, wait: bool = False, inside: bool = False
     with lock.opened:
         _held[lock.file] = lock
         try:
+            if not inside:
+                _remove_leftovers(absolute)
             yield
         finally:
             del _held[lock.file]
@@ -187,6 +189,16 @@ def exclusive(path: Path, what: str, *, wait: bool = False, inside: bool = False
                 lock.file.unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 fcntl.flock(lock.opened, fcntl.LOCK_UN)  # a forked child may still have the file open
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove what killed processes left beside a path that this process holds; a folder that was moved away comes back."""
+    replaced = path.with_name(f"{path.name}{_REPLACED}")
+    with contextlib.suppress(OSError):
+        if replaced.exists() and not path.exists():  # a process was killed while it replaced the folder
+            replaced.rename(path)
+    for leftover in path.parent.glob(f"{glob.escape(path.name)}{PARTIAL}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _locked(path: Path, what: str, file: Path) -> _Lock | None:
@@ -266,7 +278,7 @@ def atomic_directory(
 ) -> Iterator[Path]:
     """Yield an empty folder next to ``path``; on success sync it and rename it to ``path``, on failure remove it.
 
-    One process at a time writes ``path``; others wait. Leftovers of killed attempts at the same ``path`` are removed.
+    One process at a time writes ``path``; others wait.
     With ``replace`` an existing folder is replaced; otherwise ``path`` must not exist when the block ends, or be an empty
     folder. With ``held`` this process already holds ``path`` with :func:`exclusive`.
 
@@ -274,11 +286,6 @@ def atomic_directory(
         DataError: the disk is full, ``path`` cannot be written, or exists without ``replace``.
     """
     with disk_errors(what, path), contextlib.nullcontext() if held else exclusive(path, what, wait=True):
-        replaced = path.with_name(f"{path.name}{_REPLACED}")
-        if replaced.exists() and not path.exists():  # a process was killed while it replaced the folder
-            replaced.rename(path)
-        for leftover in path.parent.glob(f"{glob.escape(path.name)}{PARTIAL}*"):
-            shutil.rmtree(leftover, ignore_errors=True)
         partial = path.parent / f"{path.name}{PARTIAL}{uuid.uuid4().hex[:8]}"
         partial.mkdir()
         try:
