@@ -188,7 +188,9 @@ def test_no_file_may_grow(contextwise, template: Path, tmp_path: Path, name: str
 
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", MANY)
+@pytest.mark.parametrize(
+    "name", [each for each in MANY if each.values != ("demo",)]
+)  # whose size the process does not know
 def test_after_a_power_failure_the_same_command_succeeds(
     contextwise, template: Path, tmp_path: Path, name: str, every: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
