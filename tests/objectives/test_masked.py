@@ -89,6 +89,17 @@ def test_random_tokens_are_drawn_evenly(letters):
     assert chisquare(np.bincount(inputs[labels == 65], minlength=256)).pvalue > CHANCE
 
 
+def test_a_special_token_changes_no_word_beside_it(known):
+    """'s after [CLS] is one word, as it is alone: the bracket before it is no part of the text."""
+    words = known(build_objective("masked", whole_words=True))
+    text, cls = TokenText(words.tokenizer), words.tokenizer.convert_tokens_to_ids("[CLS]")
+    plain = np.array(words.tokenizer("'s value").input_ids)
+    own = text.words(plain)
+    assert text.words(np.array([cls, *plain, cls, *plain])).tolist() == [0, *own + 1, own[-1] + 2, *own + own[-1] + 3]
+    quote, s = (words.tokenizer(part).input_ids for part in ("'", "s"))
+    assert text.words(np.array([cls, *quote, *s])).tolist() == [0, 1, 1]
+
+
 def test_whole_words_are_chosen_whole(corpus, known):
     settings = build_objective("masked", whole_words=True)
     examples, words, _ = pair(settings, corpus, known)

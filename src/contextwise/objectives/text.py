@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import codecs
 import importlib
+import itertools
 import re
 from collections.abc import Callable
 from functools import cached_property
@@ -83,6 +84,13 @@ class TokenText:
         chunks = [stream.step(self._backend, token) or "" for token in ids.tolist()]
         return "".join(chunks), np.cumsum([0, *map(len, chunks)], dtype=np.int64)
 
+    def _words_begin(self, text: str) -> list[int]:
+        """The first character of each word of a text without special tokens."""
+        pre = self._backend.pre_tokenizer
+        if pre is None:
+            return [match.start() for match in _VISIBLE.finditer(text)]
+        return [start for _, (start, _) in pre.pre_tokenize_str(text)]
+
     def words(self, ids: np.ndarray) -> np.ndarray:
         """Number of the word of each token, (tokens,), counted from 0.
 
@@ -95,11 +103,11 @@ class TokenText:
             begins = ~self._continues[ids]
         else:
             text, starts = self.read(ids)
-            pre = self._backend.pre_tokenizer
-            if pre is None:
-                word_starts = [match.start() for match in _VISIBLE.finditer(text)]
-            else:
-                word_starts = [start for _, (start, _) in pre.pre_tokenize_str(text)]
+            # The text of a special token, such as [CLS], is no part of the words beside it.
+            borders = np.flatnonzero(np.diff(special, prepend=False) != 0)
+            cuts = np.unique([0, *np.asarray(starts)[borders], len(text)]).tolist()
+            pieces = [(cut, text[cut:end]) for cut, end in itertools.pairwise(cuts)]
+            word_starts = [cut + start for cut, piece in pieces for start in self._words_begin(piece)]
             positions = visible_positions(starts, next_visible(text))
             word = np.searchsorted(np.array(word_starts, dtype=np.int64), positions, side="right")
             begins = np.diff(word, prepend=-1) > 0
