@@ -266,9 +266,11 @@ def test_a_loss_that_is_not_finite_stops_before_the_step(corpus_folder, tmp_path
     assert RunFolder(recipe.folder).finished
 
 
-def half_done(corpus, run, **training):
+def half_done(corpus, run, data=None, model=None, **training):
     """A run that was stopped behind its first checkpoints."""
     values = recipe_values(corpus, run, **training)
+    values["data"] |= data or {}
+    values["model"] |= model or {}
 
     class Stopped(Exception):
         pass

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.building import parameter_count, training_memory
-from contextwise.models.spec import training_flops_per_example, training_flops_per_target
+from contextwise.models.spec import training_flops_per_target
 from contextwise.training.inputs import TrainingInputs
-from contextwise.training.model import model_config
+from contextwise.training.model import model_config, stage_flops
 from contextwise.training.parameters import Upstream
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import TRAINED, CorpusData, CueModel, SyntheticData
@@ -73,7 +73,7 @@ def cost_of(recipe: Recipe, vocab_size: int | None = None, upstream: Upstream | 
         config, lengths = inputs.config, inputs.lengths
     targets = 1 if isinstance(data, SyntheticData) else lengths[0]
     per_target = training_flops_per_target(config)
-    per_example = training_flops_per_example(config, *lengths, trained) + targets * per_target
+    flops = sum(examples * each for examples, each in stage_flops(recipe, config, lengths, trained))
     positions = min(recipe.tokens_per_step, recipe.training.micro_batch_tokens or recipe.tokens_per_step)
     state_bytes, activation_bytes = training_memory(config, positions)
     return RunCost(
@@ -82,7 +82,7 @@ def cost_of(recipe: Recipe, vocab_size: int | None = None, upstream: Upstream | 
         steps=recipe.total_steps,
         examples=recipe.examples,
         tokens=recipe.total_tokens,
-        flops=recipe.examples * per_example,
+        flops=flops + recipe.examples * targets * per_target,
         state_bytes=state_bytes,
         activation_bytes=activation_bytes,
     )

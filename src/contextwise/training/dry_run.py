@@ -160,7 +160,8 @@ def _shortened(recipe: Recipe, examples: int) -> Recipe:
         "evaluate_every": 0,
         "trackers": [],
     }
-    return recipe.model_copy(update={"training": recipe.training.model_copy(update=changed)})
+    data = recipe.data.model_copy(update={"context_stages": {}})  # the longest windows need the most memory
+    return recipe.model_copy(update={"training": recipe.training.model_copy(update=changed), "data": data})
 
 
 def _held_out_tokens(recipe: Recipe, inputs: TrainingInputs) -> int:
@@ -191,7 +192,7 @@ class _Steps(TrainerCallback):
     def limit(self, trainer: PretrainingTrainer, short: Recipe, flops: float) -> None:
         """Stop ``trainer`` after steps of about this many operations."""
         metrics = trainer.metrics
-        example = metrics.example_flops + metrics.example_tokens * metrics.flops_per_target
+        example = metrics.example_flops[-1][1] + metrics.example_tokens * metrics.flops_per_target
         self.last = max(2, min(MOST_STEPS, self.total, int(flops / example / short.examples_per_step)))
         trainer.add_callback(self)
 

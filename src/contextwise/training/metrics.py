@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from contextwise.base.errors import DivergedError
@@ -28,7 +29,8 @@ class RunMetrics:
     Args:
         sizes: the number of examples in each step.
         example_tokens: tokens of an example: ``data.context``.
-        example_flops: of an example, forward and backward, without the vocabulary head.
+        example_flops: of each stage of the run, its examples and the operations of one of them, forward and backward, without
+            the vocabulary head.
         flops_per_target: of the vocabulary head, per target token.
         peak: total peak FLOP/s of all accelerators, or None.
 
@@ -42,7 +44,12 @@ class RunMetrics:
     """The keys of :meth:`state`."""
 
     def __init__(
-        self, sizes: BatchSizes, example_tokens: int, example_flops: float, flops_per_target: float, peak: float | None
+        self,
+        sizes: BatchSizes,
+        example_tokens: int,
+        example_flops: Sequence[tuple[int, float]],
+        flops_per_target: float,
+        peak: float | None,
     ) -> None:
         self.sizes, self.example_tokens, self.example_flops = sizes, example_tokens, example_flops
         self.flops_per_target, self.peak = flops_per_target, peak
@@ -59,8 +66,15 @@ class RunMetrics:
 
     @property
     def flops(self) -> float:
-        examples = self.sizes.before(self.steps)
-        return examples * self.example_flops + self.target_tokens * self.flops_per_target
+        return self._flops_before(self.steps) + self.target_tokens * self.flops_per_target
+
+    def _flops_before(self, step: int) -> float:
+        """Operations of the first steps without the vocabulary head."""
+        examples, flops = self.sizes.before(step), 0.0
+        for stage, each in self.example_flops:
+            flops += min(examples, stage) * each
+            examples = max(0, examples - stage)
+        return flops
 
     @property
     def tokens_per_second(self) -> float:
@@ -101,8 +115,9 @@ class RunMetrics:
         """The row of the steps since the last one; resets the sums."""
         since = self._since
         seconds = since["seconds"] or float("nan")
-        examples = self.sizes.before(self.steps) - self.sizes.before(self.steps - since["steps"])
-        flops = examples * self.example_flops + since["targets"] * self.flops_per_target
+        first = self.steps - since["steps"]
+        examples = self.sizes.before(self.steps) - self.sizes.before(first)
+        flops = self._flops_before(self.steps) - self._flops_before(first) + since["targets"] * self.flops_per_target
         self._since = _no_sums()
         steps = max(1, since["steps"])
         losses: dict[str, Any] = {"loss": since["loss"] / steps}

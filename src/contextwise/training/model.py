@@ -19,7 +19,14 @@ from contextwise.models.losses import has_plain_head, token_losses
 from contextwise.models.multitoken import MultiTokenConfig
 from contextwise.models.parity import ParityMLPConfig, ParityTransformerConfig
 from contextwise.models.rope import extend_config
-from contextwise.models.spec import Losses, build_model, meta_model, pretraining_class, pretraining_losses
+from contextwise.models.spec import (
+    Losses,
+    build_model,
+    meta_model,
+    pretraining_class,
+    pretraining_losses,
+    training_flops_per_example,
+)
 from contextwise.models.variant.code import name_code
 from contextwise.models.variant.modeling import VariantConfig
 from contextwise.training import cue_model
@@ -229,6 +236,22 @@ def freeze_backbone(model: Any) -> None:
     """Freeze all parameters except those of the context pathway."""
     model.requires_grad_(False)
     model.context.requires_grad_(True)
+
+
+def stage_flops(
+    recipe: Recipe, config: PreTrainedConfig, lengths: tuple[int, int], trained: Any = None
+) -> list[tuple[int, float]]:
+    """The examples of each stage of a run, and the operations of one of them without the vocabulary head.
+
+    Args:
+        lengths: inputs and outputs of an example, which a stage of shorter windows divides.
+    """
+    inputs, outputs = lengths
+    stages = [(examples, recipe.data.context // context) for examples, context in recipe.windows]
+    return [
+        (examples, parts * training_flops_per_example(config, inputs // parts, outputs, trained))
+        for examples, parts in stages
+    ]
 
 
 def compile_blocks(model: PreTrainedModel) -> None:

@@ -48,6 +48,7 @@ class Recipe(Settings):
     @model_validator(mode="after")
     def _goes_together(self) -> "Recipe":
         problems = [*self._problems_of_data(), *self._problems_of_model(), *self._problems_of_steps()]
+        problems += [] if problems else self._problems_of_stages()
         if problems:
             raise ConfigError(*problems)
         return self
@@ -93,6 +94,28 @@ class Recipe(Settings):
                     f"is constant from step {first} to {end} only"
                 )
                 yield Problem(why, "training.branches", fix="remove that length, or lengthen this run")
+
+    def _problems_of_stages(self) -> Iterator[Problem]:
+        data, name = self.data, "data.context_stages"
+        stages = getattr(data, "context_stages", {})
+        if not isinstance(data, CorpusData) or not stages:
+            return
+        whole = all(0 < context < data.context and not data.context % context for context in stages)
+        if not whole or list(stages) != sorted(stages):
+            example = f"such as {{{data.context // 2}: 0.5}}"
+            why = f"but stages are growing contexts that divide data.context ({data.context}), {example}"
+            yield Problem(why, name, stages)
+        elif not all(share > 0 for share in stages.values()) or sum(stages.values()) >= 1:
+            yield Problem("but shares must be above 0 and leave some of the run for data.context", name, stages)
+        elif len(self.windows) <= len(stages) or not all(examples for examples, _ in self.windows):
+            yield Problem(f"but the run has only {self.total_steps} steps, too few for these shares", name, stages)
+        elif any(each.name != "causal" for each in self.objectives) or data.metadata is not None:
+            why = "divides windows, which only the objective causal without data.metadata allows"
+            yield Problem(why, name, fix="remove it")
+        elif self.training.branches or self.training.trunk is not None:
+            yield Problem("are shares of a run, so runs that share a trunk cannot have them", name, fix="remove it")
+        elif (predictor := getattr(self.model, "context_predictor", None)) and predictor.chunk_size > min(stages):
+            yield Problem(f"more than the first of {name}", "model.context_predictor.chunk_size", predictor.chunk_size)
 
     def _problem_of_rampup(self) -> Problem | None:
         settings, first, full = self.training, self.training.rampup_batch_size, self.tokens_per_step
@@ -257,6 +280,18 @@ class Recipe(Settings):
         if first == full:
             return BatchSizes(((steps, full),))
         return BatchSizes.doubling(first, full, settings.rampup(steps, self.tokens_per_step), steps)
+
+    @property
+    def windows(self) -> list[tuple[int, int]]:
+        """The examples of each stage of the run, and the context of the windows that they are divided into."""
+        stages: dict[int, float] = getattr(self.data, "context_stages", {})
+        result, share, begin = [], 0.0, 0
+        for context, part in stages.items():
+            share += part
+            end = self.batch_sizes.before(self.batch_sizes.step_at(round(share * self.examples)))
+            result.append((end - begin, context))
+            begin = end
+        return [*result, (self.examples - begin, self.data.context)]
 
     @property
     def total_steps(self) -> int:

@@ -29,7 +29,7 @@ from contextwise.base.progress import interruption, say
 from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, RunFolder, differing_keys
 from contextwise.models.attention import fast_attention
 from contextwise.models.building import parameter_count, training_memory
-from contextwise.models.spec import training_flops_per_example, training_flops_per_target
+from contextwise.models.spec import training_flops_per_target
 from contextwise.models.variant.code import known_code
 from contextwise.training import checkpoints
 from contextwise.training.batches import micro_batch_size
@@ -38,7 +38,7 @@ from contextwise.training.export import export_model, write_summary
 from contextwise.training.hooks import ContextCurve, EarlyStopping, ProgressLine
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import RunMetrics, peak_flops
-from contextwise.training.model import compile_blocks, starting_model, trained_parameters
+from contextwise.training.model import compile_blocks, stage_flops, starting_model, trained_parameters
 from contextwise.training.recipe import Recipe, with_newer_settings
 from contextwise.training.settings import TRAINED, CueModel, SyntheticData
 from contextwise.training.trainer import PretrainingTrainer, StepAbandoned
@@ -254,7 +254,7 @@ def build_trainer(
     metrics = RunMetrics(
         recipe.batch_sizes,
         recipe.data.context,
-        training_flops_per_example(inputs.config, *inputs.lengths, trained),
+        stage_flops(recipe, inputs.config, inputs.lengths, trained),
         training_flops_per_target(inputs.config, trained),
         peak * processes.num_processes if peak else None,
     )

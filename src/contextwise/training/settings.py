@@ -45,6 +45,11 @@ class CorpusData(Settings):
         None, ge=1, description="train on the first tokens of the split only, repeated as often as needed"
     )
     context: int = Field(256, ge=1, le=LONGEST, description="training context: tokens per window")
+    context_stages: dict[int, float] = Field(
+        default_factory=dict,
+        description="shorter windows at first: a context, and the share of the run's tokens that is read with it, such as "
+        "{64: 0.5, 128: 0.25}; the rest is read with `context`",
+    )
     cross_documents: bool = Field(True, description="windows may hold parts of several documents")
     separate_documents: bool = Field(False, description="attention and positions stay inside a document")
     contexts: ContextSettings | None = Field(None, description="contexts of each sentence, for model.cue")

@@ -64,6 +64,20 @@ def collate_step(items: list[dict[str, Any]], limit: int) -> list[dict[str, torc
     return [collate(items[start : start + size]) for start in range(0, len(items), size)]
 
 
+def divided(batch: dict[str, torch.Tensor], context: int) -> dict[str, torch.Tensor]:
+    """Windows of (B, T) tokens as (B * T / context, context); the positions of a document that is cut start again at 0."""
+    parts = batch["input_ids"].shape[1] // context
+    if parts <= 1:
+        return batch
+    result = {name: value.reshape(-1, context) if value.dim() == 2 else value for name, value in batch.items()}
+    result |= {name: batch[name].repeat_interleave(parts) for name in ("window", "corpus") if name in batch}
+    if "position_ids" in batch:
+        positions = result["position_ids"]
+        of_first = positions.eq(0).cumsum(dim=1).eq(0)
+        result["position_ids"] = positions - positions[:, :1] * of_first
+    return result
+
+
 def targets_in(batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """Number of targets in the loss of a batch, ()."""
     return batch["counted"].sum() if "counted" in batch else batch["labels"].ne(NO_LOSS).sum()
@@ -155,7 +169,7 @@ class PretrainingTrainer(Trainer):
 
     def training_step(self, model: nn.Module, inputs: Any, *args: Any) -> torch.Tensor:
         """Forward and backward of a step's micro-batches; returns the mean of their losses, ()."""
-        self._inputs = [self._prepare_inputs(batch) for batch in inputs]
+        self._inputs = [divided(self._prepare_inputs(batch), self._context) for batch in inputs]
         self.current_gradient_accumulation_steps = len(self._inputs)
         random = checkpoints.random_state()
         self._targets = torch.stack([targets_in(batch) for batch in self._inputs]).sum()
@@ -180,6 +194,16 @@ class PretrainingTrainer(Trainer):
             return model(**batch)
         shares = self.current_gradient_accumulation_steps * self.accelerator.num_processes
         return model(**batch, targets=self._targets / shares)
+
+    @property
+    def _context(self) -> int:
+        """The context of the windows in the step that is being taken."""
+        examples = self.metrics.sizes.before(self.state.global_step)
+        for stage, context in self.recipe.windows:
+            if examples < stage:
+                return context
+            examples -= stage
+        return self.recipe.data.context
 
     def part_sums(self, model: nn.Module) -> torch.Tensor:
         """Sums and counts of the last batch's losses by part: (2, parts)."""
@@ -256,7 +280,7 @@ class PretrainingTrainer(Trainer):
         last = checkpoints.list_checkpoints(self.run.checkpoints)
         raise DivergedError(
             f"{what} at step {self.state.global_step + 1} (window{'s' * (len(windows) > 1)} "
-            f"{', '.join(windows[:8])} of the training split); the step was not taken; "
+            f"{', '.join(list(dict.fromkeys(windows))[:8])} of the training split); the step was not taken; "
             + (f"the last good checkpoint is {last[-1]}" if last else "there is no checkpoint before it")
             + "; a lower training.learning_rate or a longer warm-up is the usual fix"
         )
