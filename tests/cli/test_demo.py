@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from command_line import printed_validator
 from contextwise.base.errors import ConfigError
 from contextwise.base.runs import RunFolder
 from contextwise.cli import start
@@ -104,7 +105,13 @@ def test_it_says_what_one_seed_says_and_cannot_show(finished: Path, output: str)
 def test_a_finished_demo_trains_nothing_again(finished: Path, output: str) -> None:
     files = [file for part in ("corpus", "trial/runs") for file in (finished / part).rglob("*")]
     before = {file: file.stat().st_mtime_ns for file in files if file.is_file() and file.name != ".lock"}
-    run_demo(TINY, finished, 3, COMMAND)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        run_demo(TINY, finished, 3, COMMAND, as_json=True)
+    printed_validator("demo").validate(json.loads(printed.getvalue()))
+    assert (
+        json.loads(printed.getvalue())["sentences"]
+        == json.loads((finished / "trial/result.json").read_text())["sentences"]
+    )
     assert {file: file.stat().st_mtime_ns for file in before} == before
     assert max(len(line) for line in output.splitlines() if str(finished) not in line) <= 80
 
@@ -137,6 +144,6 @@ def test_scales_and_seeds_have_folders_of_their_own(
 ) -> None:
     called: list[Any] = []
     monkeypatch.setattr(start, "run_demo", lambda *arguments: called.append(arguments))
-    start.demo(**{"quick": False, "out": None, "seed": 0, **options})
+    start.demo(**{"quick": False, "out": None, "seed": 0, **options}, as_json=True)
     scale = QUICK if options.get("quick") else FULL
-    assert called == [(scale, Path(folder), options.get("seed", 0), command)]
+    assert called == [(scale, Path(folder), options.get("seed", 0), command, True)]

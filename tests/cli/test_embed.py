@@ -99,6 +99,17 @@ def test_options_reach_the_vectors(contextwise, models, workplace):
     status, _, errors = contextwise(f"embed bert texts.txt --out v.npy {options}")
     assert status == 0 and "note: 2 of 4 texts were longer than 20 tokens, and cut there" in errors
     assert "([CLS], layer 1 of 2)" in errors
+    printed = json.loads(contextwise(f"embed bert texts.txt --out v.npy {options} --json")[1])
+    assert printed == {
+        "path": "v.npy",
+        "vectors": 4,
+        "width": 16,
+        "pooling": "cls",
+        "layer": 1,
+        "layers": 2,
+        "cut": 2,
+        "max_tokens": 20,
+    }
     vectors = np.load(workplace / "v.npy")
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     expected = direct(models["bert"], pooling="cls", layer=1, normalize=True, max_tokens=20)

@@ -1,6 +1,7 @@
 """``contextwise export``: a folder to share, with a card."""
 
 import ast
+import json
 
 import pytest
 from huggingface_hub import ModelCard
@@ -18,7 +19,10 @@ def run(corpus_folder, tmp_path_factory):
 
 @pytest.mark.parametrize("standalone", ["", "--standalone"])
 def test_a_run_is_exported_with_a_card_that_the_hub_can_read(contextwise, run, workplace, standalone):
-    contextwise.words(f"export {run.path} --out shared {standalone}")
+    status, output, _ = contextwise(f"export {run.path} --out shared {standalone} --json")
+    files = sorted(file.name for file in (workplace / "shared").iterdir())
+    assert status == 0
+    assert json.loads(output) == {"path": "shared", "standalone": bool(standalone), "files": files}
     card = ModelCard.load(workplace / "shared" / "README.md")
     assert card.data.tags == ["contextwise", "contextlm"]
     assert ("trust_remote_code=True" in card.text) == bool(standalone)
@@ -44,4 +48,4 @@ def test_no_name_of_a_run_leaves_its_string_in_the_card(contextwise, corpus_fold
 
 def test_a_folder_that_exists_is_refused(contextwise, run, workplace):
     (workplace / "mine").write_text("x")
-    contextwise.refused(f"export {run.path} --out .", "already exists")
+    contextwise.refused(f"export {run.path} --out . --json", "already exists")

@@ -40,6 +40,8 @@ def test_generate_prints_the_whole_text_in_either_order(contextwise: Any) -> Non
     options = "--greedy --max-new-tokens 20 --whole -n 2"
     result = contextwise(f"generate runs/gpt2 --prefix b --suffix d --spm {options}")
     assert result == (0, "b<BD>d\n--------\nb<BD>d\n", "")
+    status, output, _ = contextwise(f"generate runs/gpt2 --prefix b --suffix d --spm {options} --json")
+    assert (status, json.loads(output)) == (0, {"prompt": None, "prefix": "b", "suffix": "d", "texts": ["b<BD>d"] * 2})
 
 
 def test_generate_reports_what_it_left_out(contextwise: Any) -> None:

@@ -38,6 +38,16 @@ def test_all_options_and_the_table(contextwise: Any, workplace: Path) -> None:
         assert f"{count['tokens']:,}" in row and f"{count['bytes'] / count['tokens']:.2f}" in row
     assert "left out: 1 bad records, 1 empty texts" in printed and "MB/s" in printed
     assert "kept as JSON text: mixed" in printed
+    status, output, printed = contextwise(f"{command} --overwrite --deduplicate 0.5 --json")
+    assert status == 0 and "MB/s" not in printed
+    values, corpus = json.loads(output), Corpus.open(workplace / "corpus")
+    assert (values["path"], values["fingerprint"]) == ("corpus", corpus.fingerprint)
+    assert {name: split["tokens"] for name, split in values["splits"].items()} == {
+        name: split["tokens"] for name, split in corpus.manifest["splits"].items()
+    }
+    assert (values["bad_records"], values["empty_texts"], values["columns_as_json"]) == (1, 1, ["mixed"])
+    assert values["near_copies"] == corpus.manifest["deduplicated"]["left_out"] > 0
+    assert [each["name"] for each in values["overlaps"]] == ["validation", "test"]
 
 
 def test_several_sources(contextwise: Any, workplace: Path) -> None:

@@ -66,10 +66,14 @@ def outcome(workplace, name):
 def test_items_are_listed_with_their_scales(contextwise):
     words = contextwise.words("reproduce --list --recipes recipes")
     assert "paper/table" in words and "tiny (0.1 min)" in words and "no item" not in words
+    listed = json.loads(contextwise("reproduce --list --recipes recipes --json")[1])
+    assert next(each for each in listed if each["name"] == "paper/table")["scales"]["tiny"]["minutes"] == 0.1
 
 
 def test_a_dry_run_prints_the_cost_and_trains_nothing(contextwise, workplace):
     assert "6 runs" in contextwise.words("reproduce paper/optimum --dry-run --recipes recipes")
+    costs = json.loads(contextwise("reproduce paper/optimum --dry-run --recipes recipes --json")[1])
+    assert len({cost["name"] for cost in costs}) == 6 and all(cost["flops"] > 0 for cost in costs)
     assert not (workplace / "runs").exists()
 
 
@@ -86,9 +90,9 @@ def test_a_table_is_printed_beside_the_papers_and_written(contextwise, workplace
         assert row["minimum"] == pytest.approx(parity.minimum_cross_entropy(int(context)))
         assert 0 < row["loss"] < 2
     # The other item of the same model trains nothing again.
-    status, _, errors = contextwise("reproduce paper/entropy --recipes recipes")
+    status, output, errors = contextwise("reproduce paper/entropy --recipes recipes --json")
     assert status == 0
-    assert "from the start" not in errors
+    assert "from the start" not in errors and json.loads(output) == outcome(workplace, "entropy")
     entropy = outcome(workplace, "entropy")["figures"]
     assert len(entropy["last state"]["eigenvalues"]["8"]) == 12
     assert set(entropy["losses"]) == {"4", "5", "6", "8"}

@@ -92,7 +92,7 @@ def test_every_verb_with_json_has_a_schema_of_what_it_prints(contextwise):
         jsonschema.Draft202012Validator.check_schema(schema)
         assert schema["$id"].endswith(f":{verb}") and '"properties"' in json.dumps(schema), verb
     assert json.loads(contextwise("schema verify --printed")[1]) == printed_schema("verify")
-    contextwise.refused("schema export --printed", "export prints no JSON; these verbs do: answers, attention, ")
+    contextwise.refused("schema serve --printed", "serve prints no JSON; these verbs do: answers, attention, ")
     contextwise.refused("schema verify", "KIND is verify, but must be recipe, sweep, trial; with --printed, a verb")
 
 

@@ -90,7 +90,12 @@ def test_cue_vectors_are_written(contextwise: Any, workplace: Path) -> None:
 
 
 def test_a_context_encoder_by_itself_gives_the_same_vectors(contextwise: Any, workplace: Path) -> None:
-    contextwise("embed cue --contexts contexts.jsonl --out whole.npy")
+    printed = json.loads(contextwise("embed cue --contexts contexts.jsonl --out whole.npy --json")[1])
+    assert (printed["vectors"], printed["pooling"], printed["layer"]) == (
+        len(np.load(workplace / "whole.npy")),
+        "e_cue",
+        None,
+    )
     status, _, errors = contextwise("embed cue/parts/context_encoder --contexts contexts.jsonl --out part.npy")
     assert status == 0 and "2 vectors of 16 numbers (e_cue of contexts) in part.npy" in errors
     assert np.array_equal(np.load(workplace / "part.npy"), np.load(workplace / "whole.npy"))

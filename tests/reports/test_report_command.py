@@ -1,5 +1,6 @@
 """``contextwise report``, as it is typed."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ def test_one_run_gets_its_page_in_its_folder(make_run: Callable[..., Any], conte
     assert contextwise("report", run.path) == (0, f"{run.path}/report.html\n", "")
     page = (run.path / "report.html").read_text()
     assert "corpus-validation" in page
+    assert json.loads(contextwise("report --json", run.path)[1]) == {"files": [f"{run.path}/report.html"]}
     assert str(contextwise.folder) not in page  # nothing of this machine in what may be shared
 
 

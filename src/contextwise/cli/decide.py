@@ -1,7 +1,7 @@
 """Verbs that decide: ``trial``, and those that compare, plan and report."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from rich.console import RenderableType
 from typer import Argument, Option
@@ -396,6 +396,12 @@ def _budget(
     )
 
 
+class ReportJson(TypedDict):
+    """The files that ``report`` wrote, the page first."""
+
+    files: list[Path]
+
+
 def report(
     runs: Annotated[
         list[Path],
@@ -412,6 +418,9 @@ def report(
     csv: Annotated[
         Path | None, Option(help="Of a sweep: also write the table behind every figure into this folder.")
     ] = None,
+    as_json: Annotated[
+        bool, Option("--json", help="Print the paths of the files as JSON."), Prints("cli.decide:ReportJson")
+    ] = False,
 ) -> None:
     """Write one page about runs: losses, differences, curves, and how they were made.
 
@@ -427,8 +436,7 @@ def report(
         from contextwise.reports.sweep import write_sweep_page
 
         page = out or runs[0] / "report.html"
-        for path in (page, *write_sweep_page(runs[0], page, others=runs[1:], tables=csv)):
-            print(path)
+        _show_files([page, *write_sweep_page(runs[0], page, others=runs[1:], tables=csv)], as_json)
         return
     if len(runs) == 1 and not (runs[0] / "recipe.yaml").is_file():
         raise ConfigError(
@@ -450,4 +458,12 @@ def report(
             notes.append(f"The runs are not compared on held-out documents: {error}.")
             say(f"note: {notes[0]}")
     report_page(folders, comparison, notes=notes).write(page)
-    print(page)
+    _show_files([page], as_json)
+
+
+def _show_files(files: list[Path], as_json: bool) -> None:
+    """Print the paths of written files, one a line."""
+    if as_json:
+        show_json(ReportJson(files=files))
+    else:
+        print(*files, sep="\n")

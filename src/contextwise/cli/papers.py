@@ -9,8 +9,9 @@ from rich.text import Text
 from typer import Argument, Option
 
 from contextwise.base.errors import ConfigError
+from contextwise.base.progress import say
 from contextwise.base.tables import Column, Table
-from contextwise.cli.common import set_option, show, show_line
+from contextwise.cli.common import Prints, set_option, show, show_json, show_line
 
 if TYPE_CHECKING:
     from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Scale
@@ -38,18 +39,24 @@ def reproduce(
         set_option("A setting of the item's scale to change, such as corpus=corpora/mine; may be given again."),
     ] = None,
     recipes: Annotated[Path | None, Option(help="Folder of the items.", show_default="those of the package")] = None,
+    as_json: Annotated[
+        bool,
+        Option("--json", help="Print the outcome, the planned runs or the items as JSON."),
+        Prints("reproductions.item:OutcomeJson", "experiments.cost:RunCost[]", "reproductions.item:ItemJson[]"),
+    ] = False,
 ) -> None:
     """Reproduce a table or figure of a source document, and print it beside theirs.
 
     Run the same command again to resume; runs that have finished are used again.
     """
-    from contextwise.base.files import read_json
+    from contextwise.base.estimates import as_json as as_json_values
+    from contextwise.base.files import read_json, write_json
     from contextwise.reports.reproduction import write_reproduction_page
     from contextwise.reproductions.item import find_item, measure_at, recipes_folder
 
     items = recipes_folder(recipes)
     if list_:
-        _show_list(items, item)
+        _show_list(items, item, as_json)
         return
     if item is None:
         raise ConfigError("no item is given; give DOCUMENT/ITEM (--list shows all)")
@@ -57,23 +64,31 @@ def reproduce(
     measure = measure_at(read, scale, set_)
     folder = out or RUNS / name.split("/")[0] / scale
     if dry_run:
-        _show_plan(read, scale, measure, folder)
+        _show_plan(read, scale, measure, folder, as_json)
         return
     outcome = measure.measure(read, folder)
-    _show_outcome(outcome, read, scale)
     file = folder / f"{name.split('/')[1]}.json"
-    outcome.write(file, read, scale)
+    write_json(file, as_json_values(outcome.to_dict(read, scale)), "the outcome")
+    values = read_json(file, "the outcome")
+    if as_json:
+        show_json(values)
+    else:
+        _show_outcome(outcome, read, scale)
     page, settings = file.with_suffix(".html"), [f"--set={setting}" for setting in set_ or []]
     command = shlex.join(["contextwise", "reproduce", name, "--scale", scale, *settings])
-    write_reproduction_page(read_json(file, "the outcome"), page, command)
-    show_line(f"written to {file}; page: {page}")
+    write_reproduction_page(values, page, command)
+    (say if as_json else show_line)(f"written to {file}; page: {page}")
 
 
-def _show_list(folder: Path, only: str | None) -> None:
+def _show_list(folder: Path, only: str | None, as_json: bool) -> None:
     """All items, a line or two each; or one with its recipe, and what each scale can support."""
     from contextwise.reproductions.item import find_item, last_run, list_items
 
     items = list_items(folder) if only is None else dict([find_item(only, folder)])
+    if as_json:
+        fields = {"title", "source", "also", "scales"}
+        show_json([{"name": name, **each.model_dump(include=fields)} for name, each in items.items()])
+        return
     for name, item in items.items():
         lines = [item.title + (f" (also {', '.join(item.also)})" if item.also else "")]
         runs = [run for scale in item.scales if (run := last_run(RUNS, name, scale))]
@@ -92,12 +107,15 @@ def _show_list(folder: Path, only: str | None) -> None:
         show(Text(name, style="bold"), *(Padding(Text(line), (0, 0, 0, 4), expand=False) for line in lines))
 
 
-def _show_plan(item: "Item", scale: str, measure: "ItemMeasure", folder: Path) -> None:
+def _show_plan(item: "Item", scale: str, measure: "ItemMeasure", folder: Path, as_json: bool) -> None:
     """The cost of each run, and of all together."""
     from contextwise.base.estimates import count, duration
     from contextwise.experiments.cost import costs_of
 
     costs = costs_of(measure.recipes(folder), measure.vocab_size) + measure.passes(folder)
+    if as_json:
+        show_json(costs)
+        return
     if not costs:
         show("trains nothing, and measuring takes little")
         return

@@ -42,6 +42,9 @@ def demo(
     quick: Annotated[bool, Option("--quick", help="A smaller corpus and fewer steps: about a minute.")] = False,
     out: Annotated[Path | None, Option(help="Folder for corpus and trial.", show_default="runs/demo")] = None,
     seed: Annotated[int, Option(min=0, max=999_990, help="The first seed.")] = 0,
+    as_json: Annotated[
+        bool, Option("--json", help="Print the trial's result as JSON."), Prints("experiments.trial.result:TrialResult")
+    ] = False,
 ) -> None:
     """Decide on real text whether ContextLM beats GPT-2, and GPT-2 with as many parameters.
 
@@ -58,11 +61,11 @@ def demo(
         out = Path("runs/demo" + "-quick" * quick + f"-seed{seed}" * bool(seed))
     else:
         command += f" --out {shlex.quote(str(out))}"
-    run_demo(QUICK if quick else FULL, out, seed, command)
+    run_demo(QUICK if quick else FULL, out, seed, command, as_json)
     say(f"{(time.monotonic() - started) / 60:.1f} minutes; corpus and trial: {out}/")
 
 
-def run_demo(scale: "DemoScale", out: Path, seed: int, command: str) -> None:
+def run_demo(scale: "DemoScale", out: Path, seed: int, command: str, as_json: bool = False) -> None:
     """Prepare the corpus, run the trial, and show what it decided; an earlier call with the same settings is resumed.
 
     Args:
@@ -91,6 +94,9 @@ def run_demo(scale: "DemoScale", out: Path, seed: int, command: str) -> None:
     say_step("3/3 the time of a generated token")
     runs = trial.arms.run_set(result.lengths, seed, trial.factors).runs
     time_runs([RunFolder(run.folder) for run in runs], new_tokens=scale.timed_tokens)
+    if as_json:
+        show_json(result.to_dict())
+        return
     sources = [run.source for run in runs]
     alone = compare(
         sources, results=evaluate_all(sources, trial.arms.held_out), reference=settings.baseline, budgets=False
@@ -161,15 +167,39 @@ def prepare(
         ),
     ] = None,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace the corpus at --out.")] = False,
+    as_json: Annotated[AsJson, Prints("data.prepare:PrepareJson")] = False,
 ) -> None:
     """Tokenize text into a corpus: documents, split by their content, with their metadata."""
     from contextwise.data import Corpus, prepare_corpus
+    from contextwise.data.near_copies import split_overlap
+    from contextwise.data.prepare import prepared_json
 
     options: dict[str, Any] = {"text_field": text_field, "limit": limit, "validation": validation, "test": test}
     started = time.perf_counter()
     options |= {"end_of_text": end_of_text, "skip_bad": skip_bad, "deduplicate": deduplicate, "overwrite": overwrite}
     corpus = prepare_corpus(sources, tokenizer, out, **options)
     seconds = time.perf_counter() - started
+    manifest = corpus.manifest
+    compared = manifest["splits"].get("train", {}).get("tokens", math.inf) <= MOST_COMPARED
+    held_out = [name for name in manifest["splits"] if name != "train" and compared]
+    overlaps = [split_overlap(Corpus.open(out, "train"), Corpus.open(out, name)) for name in held_out]
+    if as_json:
+        show_json(prepared_json(corpus, overlaps, seconds))
+    else:
+        _show_prepared(corpus, seconds)
+    for found in overlaps:
+        if found.copied:
+            say(
+                f"note: {found.sentence}: losses on them are too low. --deduplicate 0.8 leaves near-copies out; "
+                f"contextwise corpus {shlex.quote(str(out))} --overlap {found.name} shows them"
+            )
+    if not as_json and manifest["columns_as_json"]:
+        console.print(f"kept as JSON text: {', '.join(manifest['columns_as_json'])}", markup=False)
+    say(f"corpus: {corpus.path}")
+
+
+def _show_prepared(corpus: "Corpus", seconds: float) -> None:
+    """Print the sizes of a new corpus, and what was left out."""
     manifest = corpus.manifest
     table = RichTable("split")
     for name in ("documents", "tokens", "bytes", "bytes/token"):
@@ -193,28 +223,10 @@ def prepare(
         console.print(f"left out: {found} nearly copy an earlier one", markup=False)
         for each in near["examples"][:1]:
             console.print(f"  {each['left_out']!r}, of {each['kept']!r}: {each['similarity']:.2f}", markup=False)
-    for name in manifest["splits"]:
-        if name != "train" and manifest["splits"].get("train", {}).get("tokens", math.inf) <= MOST_COMPARED:
-            _say_copied(Corpus.open(out, "train"), Corpus.open(out, name))
-    if manifest["columns_as_json"]:
-        console.print(f"kept as JSON text: {', '.join(manifest['columns_as_json'])}", markup=False)
-    say(f"corpus: {corpus.path}")
 
 
 MOST_COMPARED = 20_000_000
 """Training tokens that held-out documents are compared with unasked: six seconds; of more, see ``corpus --overlap``."""
-
-
-def _say_copied(train: "Corpus", held_out: "Corpus") -> None:
-    """Print a note if documents of a split share half of their 13-grams or more with the training documents."""
-    from contextwise.data.near_copies import split_overlap
-
-    found = split_overlap(train, held_out)
-    if found.copied:
-        say(
-            f"note: {found.sentence}: losses on them are too low. --deduplicate 0.8 leaves near-copies out; "
-            f"contextwise corpus {shlex.quote(str(train.path))} --overlap {found.name} shows them"
-        )
 
 
 def corpus(

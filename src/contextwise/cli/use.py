@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from typer import Argument, Option
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.progress import progress_bar, say
-from contextwise.cli.common import Device, Dtype, Model
+from contextwise.cli.common import AsJson, Device, Dtype, Model, Prints, show_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,6 +16,39 @@ if TYPE_CHECKING:
     from contextwise.evaluation.generation import Sampling
 
 BETWEEN = "-" * 8
+
+
+class GenerateJson(TypedDict):
+    """New texts: continuations of ``prompt``, or middles between ``prefix`` and ``suffix``, with both if --whole is given."""
+
+    prompt: str | None
+    prefix: str | None
+    suffix: str | None
+    texts: list[str]
+
+
+class EmbedJson(TypedDict):
+    """The vectors of ``embed``: float32, (vectors, width); ``cut``: texts that were longer than ``max_tokens`` tokens.
+
+    ``pooling`` is ``e_cue`` for contexts, which have no layer.
+    """
+
+    path: Path
+    vectors: int
+    width: int
+    pooling: str
+    layer: int | None
+    layers: int | None
+    cut: int
+    max_tokens: int | None
+
+
+class ExportJson(TypedDict):
+    """A folder that ``export`` wrote, and the names of its files."""
+
+    path: Path
+    standalone: bool
+    files: list[str]
 
 
 def generate(
@@ -48,6 +81,9 @@ def generate(
         ),
     ] = None,
     dtype: Annotated[str, Option(help="Of the weights: float32, bfloat16, float16; auto: as saved.")] = "auto",
+    as_json: Annotated[
+        bool, Option("--json", help="Print the new texts as JSON, all at the end."), Prints("cli.use:GenerateJson")
+    ] = False,
 ) -> None:
     """Continue a prompt with a model, or fill in between --prefix and --suffix.
 
@@ -67,7 +103,7 @@ def generate(
             raise ConfigError(
                 f"{'--whole' if whole else '--spm'} is of use with a hole to fill only; give --prefix and --suffix"
             )
-        _continue(model, prompt, max_new_tokens, sampling, num_samples, contexts, dtype)
+        _continue(model, prompt, max_new_tokens, sampling, num_samples, contexts, dtype, as_json)
         return
     if contexts is not None:
         raise ConfigError(
@@ -95,16 +131,28 @@ def generate(
     filled = infiller.prompt(prefix or "", suffix or "")
     if note := infiller.note(filled):
         say(note)
-    for number, middle in enumerate(infiller.texts(filled, sampling, num_samples)):
+    before, after = (prefix or "", suffix or "") if whole else ("", "")
+    texts = (f"{before}{middle}{after}" for middle in infiller.texts(filled, sampling, num_samples))
+    if as_json:
+        show_json(GenerateJson(prompt=None, prefix=prefix, suffix=suffix, texts=list(texts)))
+        return
+    for number, text in enumerate(texts):
         if number:
             print(BETWEEN)
-        print(f"{prefix or ''}{middle}{suffix or ''}" if whole else middle)
+        print(text)
 
 
 def _continue(
-    source: str, prompt: str, max_new_tokens: int, sampling: "Sampling", samples: int, contexts: Path | None, dtype: str
+    source: str,
+    prompt: str,
+    max_new_tokens: int,
+    sampling: "Sampling",
+    samples: int,
+    contexts: Path | None,
+    dtype: str,
+    as_json: bool,
 ) -> None:
-    """Print continuations of a prompt, token by token."""
+    """Print continuations of a prompt, token by token, or all as JSON."""
     from transformers import TextStreamer
 
     from contextwise.evaluation import generation
@@ -140,17 +188,19 @@ def _continue(
             if self.finished < samples:
                 print(BETWEEN)
 
-    generation.sample_text(
+    texts = generation.sample_text(
         model,
         tokenizer,
         prompt,
         max_new_tokens=allowed,
         sampling=sampling,
         samples=samples,
-        streamer=Separated(tokenizer, skip_special_tokens=True),
+        streamer=None if as_json else Separated(tokenizer, skip_special_tokens=True),
         starts_sentence=starts_sentence,
         contexts=given,
     )
+    if as_json:
+        show_json(GenerateJson(prompt=prompt, prefix=None, suffix=None, texts=texts))
 
 
 def embed(
@@ -189,6 +239,7 @@ def embed(
     ] = None,
     dtype: Dtype = "auto",
     device: Device = "auto",
+    as_json: Annotated[AsJson, Prints("cli.use:EmbedJson")] = False,
 ) -> None:
     """Turn each text of a file into a vector; row i of the NumPy file is the vector of line i.
 
@@ -207,6 +258,9 @@ def embed(
 
         rows, width = write_cue_vectors(model, contexts, out, dtype=dtype, device=device)
         _say_written(rows, width, "e_cue of contexts", out)
+        if as_json:
+            sizes: Any = {"path": out, "vectors": rows, "width": width, "cut": 0}
+            show_json(sizes | {"pooling": "e_cue", "layer": None, "layers": None, "max_tokens": None})
         return
     if file is None:
         raise ConfigError("there is nothing to embed; give a file of texts, or contexts with --contexts FILE")
@@ -235,6 +289,18 @@ def embed(
         say(f"note: {embedder.cut:,} of {rows:,} texts {were} longer than {embedder.max_tokens} tokens, and cut there")
     pooled = {"cls": "[CLS]", "mean": "mean", "last": "last token"}[embedder.pooling]
     _say_written(rows, width, f"{pooled}, layer {embedder.layer.number} of {embedder.layer.last}", out)
+    if as_json:
+        values = EmbedJson(
+            path=out,
+            vectors=rows,
+            width=width,
+            pooling=embedder.pooling,
+            layer=embedder.layer.number,
+            layers=embedder.layer.last,
+            cut=embedder.cut,
+            max_tokens=embedder.max_tokens,
+        )
+        show_json(values)
 
 
 def _say_written(rows: int, width: int, what: str, out: Path) -> None:
@@ -291,6 +357,7 @@ def export(
             "where Contextwise is not installed.",
         ),
     ] = False,
+    as_json: Annotated[AsJson, Prints("cli.use:ExportJson")] = False,
 ) -> None:
     """Copy a model into a new folder with a model card, ready to be shared."""
     from contextwise.base.runs import RunFolder
@@ -300,4 +367,7 @@ def export(
     run = RunFolder(model)
     card = model_card(run, standalone) if run.finished else context_encoder_card(model)
     export_model_folder(model, out, standalone, card)
-    say(f"{out}")
+    if as_json:
+        show_json(ExportJson(path=out, standalone=standalone, files=sorted(file.name for file in out.iterdir())))
+    else:
+        say(f"{out}")

@@ -16,7 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import FEWEST_DOCUMENTS
@@ -36,12 +36,63 @@ from contextwise.data.documents import (
     read_ahead,
     read_splits,
 )
-from contextwise.data.near_copies import NearCopies, beginning
+from contextwise.data.near_copies import NearCopies, Overlap, beginning
 from contextwise.data.sources import open_source
 from contextwise.data.tokenizers import CorpusTokenizer, learn_bpe, load_tokenizer, vocabulary_to_learn
 
 EXAMPLES = 5
 """Near-copies that the manifest shows."""
+
+
+class SplitJson(TypedDict):
+    """The size of a split; ``bytes`` of UTF-8 text."""
+
+    documents: int
+    tokens: int
+    bytes: int
+
+
+class PrepareJson(TypedDict):
+    """A prepared corpus; ``fingerprint`` is that of the split in which it is opened, the training split if there is one.
+
+    ``near_copies`` counts the documents that --deduplicate left out; ``overlaps`` are of held-out splits with the training
+    documents, where these are few enough to be compared.
+    """
+
+    path: Path
+    fingerprint: str
+    tokenizer: str
+    vocabulary: int | None
+    dtype: str
+    splits: dict[str, SplitJson]
+    bad_records: int
+    empty_texts: int
+    near_copies: int | None
+    overlaps: list[Overlap]
+    columns_as_json: list[str]
+    seconds: float
+
+
+def prepared_json(corpus: Corpus, overlaps: list[Overlap], seconds: float) -> PrepareJson:
+    """What was prepared, as JSON values."""
+    manifest = corpus.manifest
+    return PrepareJson(
+        path=corpus.path,
+        fingerprint=corpus.fingerprint,
+        tokenizer=manifest["tokenizer"]["name"],
+        vocabulary=corpus.vocab_size,
+        dtype=manifest["dtype"],
+        splits={
+            name: SplitJson(documents=split["documents"], tokens=split["tokens"], bytes=split["bytes"])
+            for name, split in manifest["splits"].items()
+        },
+        bad_records=manifest["skipped"]["bad"],
+        empty_texts=manifest["skipped"]["empty"],
+        near_copies=manifest["deduplicated"]["left_out"] if "deduplicated" in manifest else None,
+        overlaps=overlaps,
+        columns_as_json=manifest["columns_as_json"],
+        seconds=seconds,
+    )
 
 
 def prepare_corpus(

@@ -14,17 +14,17 @@ import pkgutil
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from pydantic import Field
 
 from contextwise.base.config import Settings, read_yaml, validate, with_overrides
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import as_json
-from contextwise.base.files import read_json, write_json
+from contextwise.base.files import read_json
 from contextwise.base.machine import describe_environment
 from contextwise.base.recipes import RECIPES
 from contextwise.base.runs import RunFolder
@@ -172,6 +172,34 @@ def all_measures() -> dict[str, type[ItemMeasure]]:
     return dict(sorted(_MEASURES.items()))
 
 
+class OutcomeJson(TypedDict):
+    """An outcome as JSON, with the item's texts and figures."""
+
+    title: str
+    source: str
+    scale: str
+    printed: dict[str, Any]
+    supports: str
+    inferred: list[str]
+    date: str
+    environment: dict[str, Any]
+    tables: list[dict[str, Any]]
+    claims: list[Claim]
+    plots: list[Plot]
+    runs: list[dict[str, Any]]
+    figures: dict[str, Any]
+
+
+class ItemJson(TypedDict):
+    """An item as JSON; ``also``: its further names."""
+
+    name: str
+    title: str
+    source: str
+    also: list[str]
+    scales: dict[str, Scale]
+
+
 @dataclass
 class Outcome:
     """The result of a reproduction.
@@ -190,21 +218,25 @@ class Outcome:
     def __post_init__(self) -> None:
         self.figures = as_json(self.figures)
 
-    def write(self, path: Path, item: Item, scale: str) -> None:
-        """Write everything to a JSON file, with what the document prints."""
-        about = {"title": item.title, "source": item.source, "scale": scale, "printed": item.printed}
-        about |= {"supports": item.scales[scale].supports, "inferred": item.inferred}
-        provenance = {"date": datetime.now(UTC).date().isoformat(), "environment": describe_environment()}
+    def to_dict(self, item: Item, scale: str) -> OutcomeJson:
+        """Convert to JSON values, with what the document prints."""
         facts = ("name", "seed", "parameters", "tokens", "flops", "seconds", "corpus")
         summaries = (RunFolder(run).summary() for run in self.runs)
-        result = {
+        return {
+            "title": item.title,
+            "source": item.source,
+            "scale": scale,
+            "printed": item.printed,
+            "supports": item.scales[scale].supports,
+            "inferred": item.inferred,
+            "date": datetime.now(UTC).date().isoformat(),
+            "environment": describe_environment(),
             "tables": [table.to_dict() for table in self.tables],
-            "claims": [asdict(claim) for claim in self.claims],
-            "plots": [asdict(plot) for plot in self.plots],
+            "claims": self.claims,
+            "plots": self.plots,
             "runs": [{name: summary[name] for name in facts} for summary in summaries],
             "figures": self.figures,
         }
-        write_json(path, {**about, **provenance, **result}, "the outcome")
 
 
 def recipes_folder(given: Path | None = None) -> Path:
