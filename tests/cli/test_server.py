@@ -1,5 +1,6 @@
 """The server of one model: what it answers, what it refuses, and with which sentence."""
 
+import itertools
 import json
 import socket
 import threading
@@ -8,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from contextwise.models import ContextLMConfig, ContextLMForCausalLM
 from small import save_model, small_gpt2
 
+openai = pytest.importorskip("openai", reason="the serve extra is not installed")
 pytest.importorskip("fastapi", reason="the serve extra is not installed")
 
 
@@ -74,6 +78,8 @@ def test_the_model_is_listed(client: Any, server: Any) -> None:
         ({"prompt": "a", "top_p": 0}, "top_p: input should be greater than 0"),
         ({"prompt": "a", "stop": [""]}, "string should have at least 1 character"),
         ({"prompt": "a", "frequency_penalty": -1}, "frequency_penalty: input should be greater than -1"),
+        ({"prompt": "a", "logprobs": 6}, "logprobs: input should be less than or equal to 5"),
+        ({"prompt": "a", "top_logprobs": 1}, "top_logprobs: is not supported"),
         ({"prompt": "a", "model": "gpt2"}, "the model here is"),
         ({"prompt": "a", "generation_config": "{"}, "generation_config: value error, it is not JSON"),
         ({"prompt": "a", "generation_config": '{"num_beams": 9}'}, "generation_config.num_beams: is not supported"),
@@ -181,6 +187,88 @@ def test_answers_are_sampled_where_a_request_says_so(client: Any) -> None:
     assert answer.status_code == 400 and "streams have one answer" in answer.json()["error"]["message"]
 
 
+def chunks_of(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+
+
+def small_context_lm() -> ContextLMForCausalLM:
+    config = small_gpt2().config
+    torch.manual_seed(0)
+    return ContextLMForCausalLM(ContextLMConfig(config, chunk_size=4, predictor_layers=1))
+
+
+def full_forward(model: Any, prompt: list[int], tokens: list[int]) -> torch.Tensor:
+    """Log-probabilities of every token behind the prompt and each answered token but the last, by one forward."""
+    logits = model(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
+    return logits.detach().float().log_softmax(-1)
+
+
+@pytest.mark.parametrize("make", [small_gpt2, small_context_lm])
+def test_logprobs_are_those_of_a_full_forward(make: Any, tmp_path: Path) -> None:
+    from starlette.testclient import TestClient
+
+    from contextwise.cli.server import OneModel, build_app
+    from contextwise.data.tokenizers import byte_tokenizer
+
+    model, tokenizer = make().eval(), byte_tokenizer().tokenizer
+    tokenizer.chat_template = TEMPLATE
+    client = TestClient(build_app(OneModel(str(save_model(tmp_path / "model", model, tokenizer)), "cpu"), 20))
+    asked = {"prompt": "the model", "max_tokens": 12, "temperature": 0.7, "seed": 3, "frequency_penalty": 0.5}
+    choices = client.post("/v1/completions", json=asked | {"logprobs": 3, "n": 2}).json()["choices"]
+    for choice in choices:
+        found = choice["logprobs"]
+        shown = [token.removeprefix("bytes:\\x") for token in found["tokens"]]
+        tokens = [int(text, 16) if len(text) == 2 else ord(text) for text in shown]  # the tokens are bytes
+        expected = full_forward(model, list(b"the model"), tokens)
+        own = expected[range(len(tokens)), tokens]
+        torch.testing.assert_close(torch.tensor(found["token_logprobs"]), own, atol=1e-4, rtol=0)
+        for row, likeliest in zip(expected, found["top_logprobs"], strict=True):
+            values = sorted(likeliest.values(), reverse=True)[:3]
+            torch.testing.assert_close(torch.tensor(values), row.topk(3).values, atol=1e-4, rtol=0)
+        starts = found["text_offset"]
+        assert len(starts) == len(tokens) and starts[0] == 0 and starts == sorted(starts)
+        for token, start in zip(found["tokens"], starts, strict=True):
+            assert choice["text"][start:].startswith(token) or token.startswith("bytes:")
+    assert len({tuple(choice["logprobs"]["tokens"]) for choice in choices}) == 2
+
+    asked = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9, "temperature": 0, "logprobs": True}
+    answer = client.post("/v1/chat/completions", json=asked | {"top_logprobs": 2}).json()
+    content = openai.types.chat.ChatCompletion.model_validate(answer).choices[0].model_dump()["logprobs"]["content"]
+    tokens = [byte for each in content for byte in each["bytes"]]
+    expected = full_forward(model, list(b"user: hi\n"), tokens)
+    assert [each["logprob"] for each in content] == pytest.approx(expected.max(-1).values.tolist(), abs=1e-4)
+    assert [each["top_logprobs"][1]["logprob"] for each in content] == pytest.approx(
+        expected.topk(2).values[:, 1].tolist(), abs=1e-4
+    )
+    streamed = chunks_of(client.post("/v1/chat/completions", json=asked | {"top_logprobs": 2, "stream": True}).text)
+    pieces = [chunk["choices"][0] for chunk in streamed if "logprobs" in chunk["choices"][0]]
+    assert [each for piece in pieces for each in piece["logprobs"]["content"]] == content
+    alone = client.post("/v1/chat/completions", json=asked).json()["choices"][0]["logprobs"]["content"]
+    assert alone == [each | {"top_logprobs": []} for each in content]
+
+
+def test_an_answer_ends_before_a_stop_string(client: Any) -> None:
+    asked = {"prompt": "the model", "max_tokens": 20, "temperature": 1.0, "seed": 2, "logprobs": 0}
+    whole = client.post("/v1/completions", json=asked).json()["choices"][0]
+    letters = [i for i, token in enumerate(whole["logprobs"]["tokens"][:-2]) if len(token) == 1 and i > 2]
+    first = next(i for i, j in itertools.pairwise(letters) if j == i + 1)
+    stop = "".join(whole["logprobs"]["tokens"][first : first + 2])
+    for stops in (stop, ["no such", stop, stop + "no"]):
+        answer = client.post("/v1/completions", json=asked | {"stop": stops}).json()
+        choice = answer["choices"][0]
+        assert choice["finish_reason"] == "stop" and choice["text"] == whole["text"].partition(stop)[0]
+        assert choice["logprobs"]["token_logprobs"] == whole["logprobs"]["token_logprobs"][:first]
+        assert choice["logprobs"]["top_logprobs"] == [None] * first
+        streamed = chunks_of(client.post("/v1/completions", json=asked | {"stop": stops, "stream": True}).text)
+        choices = [chunk["choices"][0] for chunk in streamed]
+        assert "".join(each["text"] for each in choices) == choice["text"]
+        scores = [value for each in choices if "logprobs" in each for value in each["logprobs"]["token_logprobs"]]
+        assert scores == choice["logprobs"]["token_logprobs"]
+    unmatched = chunks_of(client.post("/v1/completions", json=asked | {"stop": stop + "~~~", "stream": True}).text)
+    assert whole["text"].startswith("".join(each["choices"][0]["text"] for each in unmatched))
+    assert stop in "".join(each["choices"][0]["text"] for each in unmatched)
+
+
 def test_a_stream_ends_with_the_usage(chatting: Any) -> None:
     asked = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 3, "stream": True}
     events = chatting[0].post("/v1/chat/completions", json=asked | {"stream_options": {"include_usage": True}})
@@ -203,6 +291,9 @@ def test_a_chat_is_answered(chatting: Any) -> None:
         asked = {"messages": [{"role": "user", "content": content}], "max_completion_tokens": 3, "temperature": 0}
         answer = client.post("/v1/chat/completions", json=asked).json()
         assert answer["usage"]["completion_tokens"] <= 3 and answer["choices"][0]["message"]["role"] == "assistant"
+    asked = {"messages": [{"role": "user", "content": "hello"}], "top_logprobs": 2}
+    answer = client.post("/v1/chat/completions", json=asked)
+    assert answer.status_code == 400 and "top_logprobs goes with logprobs: true" in answer.json()["error"]["message"]
     for messages in (
         [],
         [{"role": "user"}],

@@ -16,16 +16,14 @@ from urllib.parse import urlsplit
 import uvicorn
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 from starlette.types import Message, Receive, Scope, Send
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.cli.serving.chat_completion import ChatCompletionHandler
-from transformers.cli.serving.completion import CompletionHandler
 from transformers.cli.serving.model_manager import ModelManager
-from transformers.cli.serving.utils import GenerationState
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.runs import RunFolder
+from contextwise.cli.scored import Chats, Completions, OneManager, Scoring, Wanted
 from contextwise.evaluation.generation import LOWEST_TEMPERATURE
 from contextwise.evaluation.kernel.subject import positions
 from contextwise.models import load_model, load_tokenizer
@@ -33,6 +31,8 @@ from contextwise.models import load_model, load_tokenizer
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 BODY_BYTES, BODY_SECONDS = 2**20, 30
 DEFAULT_TOKENS = 256
+NOT_HANDLED = {"max_completion_tokens", "stream_options", "user", "logprobs", "top_logprobs"}
+"""Fields of a request that are no settings of transformers' handlers."""
 NO_TEMPLATE = "the model's tokenizer has no chat template; use /v1/completions"
 
 
@@ -95,6 +95,11 @@ class Completion(_Sampled):
 
     prompt: Text
     suffix: Text | None = None
+    logprobs: int | None = Field(None, ge=0, le=5)
+
+    def wanted(self) -> Wanted | None:
+        """The log-probabilities to answer with."""
+        return None if self.logprobs is None else Wanted("completion", self.logprobs)
 
 
 class _Part(BaseModel):
@@ -116,6 +121,18 @@ class Chat(_Sampled):
 
     messages: list[_Message] = Field(min_length=1, max_length=1000)
     max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+
+    @model_validator(mode="after")
+    def _check_logprobs(self) -> "Chat":
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ValueError("top_logprobs goes with logprobs: true")
+        return self
+
+    def wanted(self) -> Wanted | None:
+        """The log-probabilities to answer with."""
+        return Wanted("chat", self.top_logprobs or 0) if self.logprobs else None
 
 
 class OneModel(ModelManager):
@@ -225,8 +242,9 @@ def build_app(models: OneModel, most_tokens: int) -> FastAPI:
     folders = [folder, folder.parent] if RunFolder(folder.parent).model == folder else [folder]
     names = {name, *map(str, folders), *(str(each.resolve()) for each in folders)}
     model, tokenizer = models.load_model_and_processor(models.process_model_name(name))
-    state = GenerationState()
-    completion, chat = CompletionHandler(models, state), ChatCompletionHandler(models, state)
+    scoring = Scoring(tokenizer)
+    state = OneManager(scoring)
+    completion, chat = Completions(models, state), Chats(models, state)
     app = FastAPI(title="contextwise serve", docs_url=None, redoc_url=None, openapi_url=None)
     limit = positions(model.config)
 
@@ -245,8 +263,8 @@ def build_app(models: OneModel, most_tokens: int) -> FastAPI:
     async def fail(_: Request, problem: Exception) -> JSONResponse:
         return refused(500, f"the model failed: {type(problem).__name__}")
 
-    async def checked(request: Request, form: type[_Sampled]) -> dict[str, Any]:
-        """The fields of a request that are given, with the number of tokens that the model has room for."""
+    async def checked(request: Request, form: type[Completion] | type[Chat]) -> tuple[dict[str, Any], Wanted | None]:
+        """The fields of a request for a handler, with the number of tokens that the model has room for; wanted logprobs."""
         try:
             values = form.model_validate(json.loads(await request.body()))
         except ValidationError as error:
@@ -264,7 +282,7 @@ def build_app(models: OneModel, most_tokens: int) -> FastAPI:
         if room < 1:
             raise HTTPException(400, f"the prompt has {prompt} tokens, but the model has {limit} positions; shorten it")
         # Streams end with the usage anyway.
-        content = values.model_dump(exclude_none=True, exclude={"max_completion_tokens", "stream_options", "user"})
+        content = values.model_dump(exclude_none=True, exclude=NOT_HANDLED)
         wanted = getattr(values, "max_completion_tokens", None) or values.max_tokens
         if values.generation_config is not None:
             wanted = wanted or values.generation_config.max_new_tokens
@@ -275,7 +293,7 @@ def build_app(models: OneModel, most_tokens: int) -> FastAPI:
             # transformers' handlers do not sample unless they are told to, and then from the 50 likeliest tokens.
             sampled = {"do_sample": True, "top_k": model.generation_config.top_k or 0}
             content["generation_config"] = json.dumps(sampled)
-        return content | {"model": name, "max_tokens": min(wanted or DEFAULT_TOKENS, room)}
+        return content | {"model": name, "max_tokens": min(wanted or DEFAULT_TOKENS, room)}, values.wanted()
 
     def prompt_tokens(values: Any) -> int:
         if isinstance(values, Completion):
@@ -290,17 +308,26 @@ def build_app(models: OneModel, most_tokens: int) -> FastAPI:
         except Exception as error:  # the template's own refusals
             raise HTTPException(400, f"the chat template refuses the messages ({str(error)[:200]})") from None
 
-    async def answered(handler: CompletionHandler | ChatCompletionHandler, values: dict[str, Any]) -> Any:
+    async def answered(handler: Completions | Chats, values: dict[str, Any], wanted: Wanted | None) -> Any:
         """The answer of a handler, or ``n`` of them in one; a given seed is that of the first, and rises."""
         count, seed = values.pop("n", 1), values.get("seed")
-        if count == 1:
-            return await handler.handle_request(values, _id())
-        if values.get("stream"):
+        if count > 1 and values.get("stream"):
             raise HTTPException(400, "n: streams have one answer; leave out n or stream")
         answers = []
         for number in range(count):
             own = {} if seed is None else {"seed": seed + number}
-            answers.append(json.loads((await handler.handle_request(values | own, _id())).body))
+            request_id = _id()
+            if wanted is not None:
+                scoring.wanted[request_id] = wanted
+            try:
+                answer = await handler.handle_request(values | own, request_id)
+            finally:
+                scoring.wanted.pop(request_id, None)
+            if values.get("stream") or (count == 1 and wanted is None):
+                return answer
+            answers.append(json.loads(answer.body))
+            if wanted is not None:
+                answers[-1]["choices"][0]["logprobs"] = scoring.scored.pop(request_id)
         first, usage = answers[0], answers[0]["usage"]
         first["choices"] = [each["choices"][0] | {"index": number} for number, each in enumerate(answers)]
         usage["completion_tokens"] = sum(each["usage"]["completion_tokens"] for each in answers)
@@ -309,11 +336,11 @@ def build_app(models: OneModel, most_tokens: int) -> FastAPI:
 
     @app.post("/v1/completions")
     async def completions(request: Request) -> Any:
-        return await answered(completion, await checked(request, Completion))
+        return await answered(completion, *await checked(request, Completion))
 
     @app.post("/v1/chat/completions")
     async def chat_completions(request: Request) -> Any:
-        return await answered(chat, await checked(request, Chat))
+        return await answered(chat, *await checked(request, Chat))
 
     @app.post("/load_model")
     async def loaded(request: Request) -> Any:

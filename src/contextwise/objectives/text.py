@@ -79,6 +79,10 @@ class TokenText:
         starts = np.searchsorted(np.cumsum(width), np.concatenate([[0], ends]), side="right")
         return text, starts.astype(np.int64)
 
+    def bytes_of(self, token: int) -> bytes | None:
+        """The bytes of a token; None if the tokenizer is not one over bytes."""
+        return None if self._bytes is None else self._bytes[token]
+
     def _decode(self, ids: np.ndarray) -> tuple[str, np.ndarray]:
         stream = decoders.DecodeStream(skip_special_tokens=False)
         chunks = [stream.step(self._backend, token) or "" for token in ids.tolist()]
