@@ -43,6 +43,43 @@ def settings(**changes):
     return values | changes
 
 
+def test_a_contextlm_is_trained_in_both_forms_and_claims_are_decided_for_both():
+    models = {"plain": [], "context": PREDICTOR, "added": [*PREDICTOR, "model.context_predictor.injection=add"]}
+    claims = [
+        {"text": "it helps", "better": "context", "than": "plain"},
+        {"text": "it is the same", "better": "context", "than": "added"},
+    ]
+    measure = validate(TrainedModels, settings(models=models, claims=claims), "the settings")
+    assert list(measure.models) == ["plain", "context", "context, gate", "added"]
+    forms = {name: own[-1].rpartition("=")[2] for name, own in measure.models.items() if own}
+    assert forms == {"context": "add", "context, gate": "gate", "added": "add"}
+    assert [(claim.text, *claim.names) for claim in measure.claims] == [
+        ("it helps", "context", "plain"),
+        ("it helps (gate)", "context, gate", "plain"),
+        ("it is the same", "context", "added"),
+        ("it is the same (gate)", "context, gate", "added"),
+    ]
+    # As its JSON is read again, nothing more is added.
+    again = validate(TrainedModels, measure.model_dump(mode="json"), "the settings")
+    assert (again.models, again.claims) == (measure.models, measure.claims)
+
+
+OF_CONTEXTLM = {
+    name: item
+    for name, item in ALL_ITEMS.items()
+    if name.startswith("contextlm/") and item.measure != "hyperparameters"
+}
+
+
+@pytest.mark.parametrize("scale", ["tiny", "gpu"])
+@pytest.mark.parametrize("name", OF_CONTEXTLM)
+def test_every_item_of_contextlm_has_the_documents_form_and_the_gate(name, scale):
+    measure = measure_at(OF_CONTEXTLM[name], scale)
+    forms = [own[-1] for own in measure.models.values() if any("context_predictor" in setting for setting in own)]
+    injection = "model.context_predictor.injection"
+    assert forms and forms.count(f"{injection}=add") == forms.count(f"{injection}=gate") == len(forms) / 2
+
+
 def test_models_that_are_not_there_are_named():
     with pytest.raises(ConfigError, match="reference names 'other', which is none of plain, deeper, slow"):
         validate(TrainedModels, settings(reference="other"), "the settings")

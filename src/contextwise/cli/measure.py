@@ -40,7 +40,7 @@ def attention(
     """Show which tokens a model attends to, and where predicting the context helped.
 
     One page: the text coloured by the attention that each token receives, for
-    one to three models side by side, by layer and head, and in bars by chunk.
+    one to four models side by side, by layer and head, and in bars by chunk.
     For a ContextLM also the context lens: the loss of each token without the
     predicted context, less the loss with it.
     """

@@ -29,7 +29,7 @@ from contextwise.models import token_losses
 from contextwise.models.contextlm.pathway import context_pathway, without_context
 from contextwise.models.tokenizers import model_tokenizer_hash
 
-MOST_MODELS = 3
+MOST_MODELS = 4
 MOST_TOKENS = 4096
 """Limits of a readable figure, and of weights (heads x T x T) that fit into memory."""
 DEFAULT_CHUNK = 4
@@ -114,7 +114,7 @@ def read_with_models(
     """Compute the attention and losses of models in a text.
 
     Args:
-        sources: runs, Hugging Face model folders, or names on the Hub; one to three, with the same tokenizer.
+        sources: runs, Hugging Face model folders, or names on the Hub; one to four, with the same tokenizer.
         context_chunk: tokens of a chunk; by default that of the ContextLM among the models, else 4.
         start: put the token that begins a document before the text, if the tokenizer has one.
 

@@ -1,6 +1,7 @@
 """The models that items measure: a given one, or ones that are trained first on the item's corpus."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,12 @@ from contextwise.models.loading import model_folder
 from contextwise.reproductions.claims import Better, Claim, Growing, below, check_names, higher
 from contextwise.reproductions.item import CorpusMeasure, Item, Outcome, registered
 from contextwise.reproductions.tables import seeds_behind, table_of
+
+PREDICTOR = "model.context_predictor."
+INJECTION = f"{PREDICTOR}injection"
+GATE = ", gate"
+COMPARED = {"claims": ("better", "than"), "accuracy_claims": ("better", "than"), "pairs": ("model", "baseline")}
+"""Settings that are lists of comparisons, and what names the models in each."""
 
 
 class GivenModel(CorpusMeasure):
@@ -91,6 +98,9 @@ class TrainedModels(CorpusMeasure):
 
     Each is the shared recipe with some settings of its own, written as on the command line (``model.extra_layers=2``), and
     trained with every seed. Differences are paired by document and by seed.
+
+    A ContextLM whose settings name no ``injection`` is trained in both forms: with the document's addition under its own name,
+    and with the gate, the package's default, as "NAME, gate". Claims about it are decided for both.
     """
 
     recipe: dict[str, Any]
@@ -101,6 +111,11 @@ class TrainedModels(CorpusMeasure):
     growing: Growing | None = None
     curves: bool = Field(False, description="also show the validation losses along training")
     limit_documents: int | None = Field(None, ge=2, description="maximum number of held-out documents to score")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _both_forms(cls, data: Any) -> Any:
+        return in_both_forms(data) if isinstance(data, dict) and isinstance(data.get("models"), dict) else data
 
     @model_validator(mode="after")
     def _known(self) -> "TrainedModels":
@@ -158,6 +173,32 @@ class TrainedModels(CorpusMeasure):
             claims.append(Claim.of(self.growing.text, higher(gains[0], gains[-1]), evidence))
         claims = [claim.over_seeds(len(self.seeds)) for claim in claims]
         return Outcome(tables, claims, {"comparison": figures}, paths)
+
+
+def in_both_forms(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings of :class:`TrainedModels` with every ContextLM of no named injection, and the claims about it, in both forms."""
+    models: dict[str, Any] = {}
+    gated: dict[str, str] = {}
+    for name, own in settings["models"].items():
+        keys = [str(setting).partition("=")[0] for setting in own or []]
+        if INJECTION in keys or not any(key.startswith(PREDICTOR) for key in keys):
+            models[name] = own
+            continue
+        gated[name] = f"{name}{GATE}"
+        models |= {name: [*own, f"{INJECTION}=add"], gated[name]: [*own, f"{INJECTION}=gate"]}
+    expanded = {**settings, "models": models}
+    for key, names in COMPARED.items():
+        expanded |= {key: list(_of_both_forms(settings[key], names, gated))} if settings.get(key) else {}
+    return expanded
+
+
+def _of_both_forms(compared: list[Any], names: tuple[str, ...], gated: dict[str, str]) -> Iterator[Any]:
+    for each in compared:
+        yield each
+        changed = {name: gated[each[name]] for name in names if each.get(name) in gated}
+        text = {"text": f"{each['text']} (gate)"} if "text" in each else {}
+        if changed:
+            yield {**each, **text, **changed}
 
 
 def paths_of(runs: dict[str, list[RunFolder]]) -> list[Path]:

@@ -39,7 +39,7 @@ def settings(corpus, **values):
     training = {"steps": 3, "tokens_per_step": 128, "learning_rate": 1e-2, "evaluation_tokens": 128}
     model = {"family": "gpt_neox", "layers": 1, "width": 32, "heads": 2}
     recipe = {"name": "small", "data": {"context": 64}, "model": model, "training": training}
-    predictor = ["model.context_predictor.chunk_size=4", "model.context_predictor.predictor_layers=1"]
+    predictor = [f"model.context_predictor.{name}" for name in ("chunk_size=4", "predictor_layers=1", "injection=gate")]
     shared = {"corpus": str(corpus), "recipe": recipe, "models": {"a": [], "b": predictor}, "reference": "a"}
     return shared | {"claims": BETTER} | values
 

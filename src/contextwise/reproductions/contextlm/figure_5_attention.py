@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from contextwise.base.errors import ConfigError
 from contextwise.base.intervals import estimate_over_seeds
 from contextwise.base.tables import Table
-from contextwise.evaluation.attention import Reading, Received, read_with_models
+from contextwise.evaluation.attention import MOST_MODELS, Reading, Received, read_with_models
 from contextwise.reproductions.claims import Better, Claim, above
 from contextwise.reproductions.item import Item, Outcome, registered
 from contextwise.reproductions.models import TrainedModels, paths_of
@@ -34,8 +34,8 @@ class AttentionReceived(TrainedModels):
             count = self.text.count(phrase) if phrase else 0
             if count != 1:
                 raise ConfigError(f"the phrase {phrase!r} is {count} times in the text; give one that is in it once")
-        if len(self.models) > 3:
-            raise ConfigError(f"{len(self.models)} models are given; give one to three")
+        if len(self.models) > MOST_MODELS:
+            raise ConfigError(f"{len(self.models)} models are given; give one to {MOST_MODELS}")
         return self
 
     def measure(self, item: Item, folder: Path) -> Outcome:

@@ -174,13 +174,12 @@ class TaskAccuracy(OnHarness):
         return Outcome(tables, claims, {"tasks": figures, "notes": notes}, paths_of(runs))
 
     def _table(self, shots: int, summaries: Summaries) -> Table:
-        other = self.others[0] if len(self.others) == 1 else None
         first = next(iter(summaries.values()))[0]
 
         def cells(tasks: list[str]) -> list[Any]:
             averages = {name: accuracy(seeds, shots, tasks) for name, seeds in summaries.items()}
-            change = [] if other is None else [averages[other].minus(averages[self.reference]).scaled(100)]
-            return [*(average.percent() for average in averages.values()), *change]
+            changes = (averages[other].minus(averages[self.reference]).scaled(100) for other in self.others)
+            return [*(average.percent() for average in averages.values()), *changes]
 
         def questions(row: dict[str, Any]) -> str:
             return f"{row['documents']:,}" + (f", {row['cut']:,} cut" if row["cut"] else "")
@@ -190,12 +189,12 @@ class TaskAccuracy(OnHarness):
         average = [f"Avg of {len(rows)}", "", *cells(tasks)]
         lost = dict.fromkeys(gap["task"] for gap in first["missing"] if gap["shots"] == shots)
         missing = [[task, "missing", *[""] * (len(average) - 2)] for task in lost]
-        change = [] if other is None else [(f"{other} minus {self.reference}", "+.2f")]
+        changes = [(f"{other} minus {self.reference}", "+.2f") for other in self.others]
         cut = any(" cut" in row[1] for row in rows)
         return table_of(
             f"Accuracy, %, {shots} shots, ± one standard error over questions; {self.with_seeds}"
             + ("; cut: the beginning did not fit into the model's positions" if cut else ""),
-            ["task", "questions", *summaries, *change],
+            ["task", "questions", *summaries, *changes],
             [*rows, *missing, average],
         )
 
