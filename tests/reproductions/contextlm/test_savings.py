@@ -1,39 +1,57 @@
-"""Savings of a better model: readings off curves with known answers, and a measurement in miniature."""
+"""Savings of a better model: laws with known answers, branches of one run, and a measurement in miniature."""
 
 import math
 
+import numpy as np
 import pytest
 
+from contextwise.analysis.scaling.observations import observations
+from contextwise.analysis.sweep_points import SweepPoint
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
+from contextwise.base.runs import RunFolder
 from contextwise.data import prepare_corpus
-from contextwise.reproductions.contextlm.figure_1_savings import Savings, parameters_at, reached_at
+from contextwise.reproductions.contextlm.figure_1_savings import Family, Savings
 from contextwise.reproductions.item import Item, Scale
 from small import write_documents
 
-
-def test_parameters_are_read_off_a_line_over_their_logarithm():
-    # Half way down in loss is the geometric mean of the sizes.
-    assert parameters_at([1e6, 4e6], [5.0, 4.0], 4.5) == pytest.approx(2e6)
-    assert parameters_at([1e6, 4e6, 1.6e7], [5.0, 4.0, 3.5], 3.75) == pytest.approx(8e6)
-    assert parameters_at([1e6, 4e6], [5.0, 4.0], 4.0) == pytest.approx(4e6)
+SIZES, BUDGETS, SEEDS = (1e6, 3e6, 9e6), (1e8, 3e8, 9e8), (0, 1, 2)
 
 
-@pytest.mark.parametrize("loss", [5.1, 3.9])
-def test_nothing_is_read_off_outside(loss):
-    assert parameters_at([1e6, 4e6], [5.0, 4.0], loss) is None
+def law(n, d, gain=1.0):
+    """Nats; a model with a gain learns as from so many times the tokens."""
+    return 2.0 + 30 / n**0.3 + 60 / (gain * d) ** 0.25
 
 
-def test_a_curve_reaches_a_loss_between_its_points():
-    curve = [(100.0, 6.0), (200.0, 5.0), (300.0, 4.5)]
-    assert reached_at(curve, 5.5) == pytest.approx(150)
-    assert reached_at(curve, 4.75) == pytest.approx(250)
-    assert reached_at(curve, 4.4) is None
-    assert reached_at(curve, 6.5) == 100
+def family(gain=1.0, dearer=1.0, noise=0.0, luck_seed=0):
+    draw = np.random.default_rng(luck_seed)
+    points = []
+    for size, n in enumerate(SIZES):
+        for seed in SEEDS:
+            luck = noise * draw.normal()
+            for d in BUDGETS:
+                loss = law(n, d, gain) * (1 + luck + 0.2 * noise * draw.normal())
+                points.append(
+                    SweepPoint(
+                        f"{size}-s{seed}", str(size), int(n), 64, seed, 1, int(d), 6 * n * d * dearer, 1.0, loss, None
+                    )
+                )
+    return Family(observations(points), resamples=100)
 
 
-def settings(corpus, **training):
+def item_of(measure):
+    return Item(title="t", source="s", measure=measure, printed={}, scales={"tiny": Scale(machine="any", settings={})})
+
+
+def small(corpus="corpus", **training):
+    sizes = {"tiny": 8, "small": 16, "large": 32}
+    models = {}
+    for name, width in sizes.items():
+        models |= {
+            f"a {name}": [f"model.width={width}"],
+            f"b {name}": [f"model.width={width}", "training.learning_rate=2e-2"],
+        }
     return {
         "corpus": str(corpus),
         "recipe": {
@@ -41,43 +59,77 @@ def settings(corpus, **training):
             "data": {"context": 16},
             "model": {"layers": 1, "heads": 2},
             "training": {
-                "steps": 12,
                 "tokens_per_step": 64,
+                "warmup_steps": 1,
                 "learning_rate": 2e-3,
-                "schedule": "constant",
-                "evaluate_every": 2,
+                "schedule": "wsd",
+                "evaluate_every": 20,
                 "evaluation_tokens": 256,
-                "save_every": 12,
+                "save_every": 20,
             }
             | training,
         },
-        "models": {
-            "a small": ["model.width=8"],
-            "b small": ["model.width=8", "training.learning_rate=1.0e-2"],
-            "a large": ["model.width=32"],
-            "b large": ["model.width=32", "training.learning_rate=1.0e-2"],
-        },
+        "tokens": [320, 640, 1280],
+        "models": models,
         "seeds": [0, 1],
         "reference": "a large",
-        "pairs": [{"model": f"b {size}", "baseline": f"a {size}"} for size in ("small", "large")],
+        "pairs": [{"model": f"b {size}", "baseline": f"a {size}"} for size in sizes],
         "printed_savings": {"tokens": 0.23},
     }
+
+
+def test_a_gain_in_data_is_read_off_the_laws():
+    measure = validate(Savings, small() | {"tokens": list(map(int, BUDGETS))}, "the settings")
+    base, better = family(noise=1e-3), family(gain=1.6, dearer=1.1, noise=1e-3, luck_seed=1)
+    for size in range(3):
+        saved = measure._saved(better, base, size)
+        for name, true in (("tokens", 1 - 1 / 1.6), ("FLOPs", 1 - 1.1 / 1.6)):
+            low, high = saved[name].limits
+            assert low < true < high and high - low < 0.2, (name, saved[name])
+        # The same loss with fewer parameters and as many tokens: the law solved for them.
+        target = law(SIZES[size], BUDGETS[-1]) - 2.0 - 60 / (1.6 * BUDGETS[-1]) ** 0.25
+        true = 1 - (30 / target) ** (1 / 0.3) / SIZES[size]
+        low, high = saved["parameters"].limits
+        assert low < true < high
+
+
+def test_equal_families_save_nothing():
+    measure = validate(Savings, small() | {"tokens": list(map(int, BUDGETS))}, "the settings")
+    for estimate in measure._saved(family(noise=1e-3), family(noise=1e-3), 1).values():
+        assert (estimate.value, *estimate.limits) == pytest.approx((0, 0, 0), abs=1e-6)
+
+
+def test_a_loss_that_no_law_reaches_takes_endlessly_many():
+    fitted = family()
+    assert np.isinf(fitted.reached(np.full(101, 1.5), tokens=1e9)).all()
+    own = fitted.loss(3e6, 3e8)
+    assert fitted.reached(own, tokens=3e8) == pytest.approx(3e6)
+    assert fitted.reached(own, parameters=3e6) == pytest.approx(3e8)
+
+
+def test_every_point_is_a_finished_run_that_decays_to_its_end(tmp_path):
+    measure = validate(Savings, small(), "the settings")
+    runs = measure.run_set(tmp_path)
+    assert len(runs.runs) == 6 * 2 * 3
+    recipes = {(run.arm, run.seed): run.planned_recipe() for run in runs.runs}
+    for seed in (0, 1):
+        whole = recipes["a large", seed]
+        assert (whole.total_tokens, whole.training.branches) == (1280, [320, 640])
+        branch = recipes["a large, 640 tokens", seed]
+        assert branch.total_tokens == 640 and branch.training.trunk == str(whole.folder)
 
 
 @pytest.mark.slow
 def test_a_measurement_in_miniature(tmp_path):
     source = write_documents(tmp_path / "text.jsonl", 60)
     corpus = prepare_corpus(source, "bytes", tmp_path / "corpus", validation=0.3).path
-    measure = validate(Savings, settings(corpus), "the settings")
-    item = Item(
-        title="t", source="s", measure="savings", printed={}, scales={"tiny": Scale(machine="any", settings={})}
-    )
-    outcome = measure.measure(item, tmp_path / "out")
-    # A rate five times as high learns faster here: it is where the other ends before its own end.
-    saved = outcome.figures["savings"]["b large"]["tokens"]["value"]
-    assert 0 < saved < 1
-    same = outcome.figures["savings"]["b large"]["FLOPs"]["value"]
-    assert same == pytest.approx(saved), "both models do the same operations for a token"
+    measure = validate(Savings, small(corpus), "the settings")
+    outcome = measure.measure(item_of("savings"), tmp_path / "out")
+    assert len(outcome.runs) == 36 and all(RunFolder(path).finished for path in outcome.runs)
+    # A rate ten times as high learns faster here.
+    tokens, flops = (outcome.figures["savings"]["b large"][name]["value"] for name in ("tokens", "FLOPs"))
+    assert 0 < tokens < 1
+    assert flops == pytest.approx(tokens), "both models do the same operations for a token"
     assert [plot.title for plot in outcome.plots] == [
         "Loss against parameters",
         "Loss against training tokens",
@@ -102,15 +154,22 @@ def saved(*values):
         (saved(Estimate(0.3, 0.2, 0.4), Estimate(-0.1, -0.2, -0.05)), None),
         (saved(Estimate(0.3)), None),
         (saved(Estimate(math.nan, math.nan, math.nan)), None),
-        ({"model": {}}, None),
     ],
 )
 def test_savings_are_decided_by_their_intervals(savings, holds):
-    claim = validate(Savings, settings("corpus"), "the settings")._claim("tokens", savings)
+    claim = validate(Savings, small(), "the settings")._claim("tokens", "as in the document", savings)
     assert claim.holds is holds
     assert "the document has 23%" in claim.evidence
 
 
-def test_a_decaying_rate_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"training\.schedule: constant"):
-        validate(Savings, settings("corpus", schedule="cosine"), "the settings")
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"tokens": [64, 64, 128]}, "3 different budgets"),
+        ({"pairs": small()["pairs"][:2]}, "needs 3 sizes or more, and pairs have 2"),
+        ({"recipe": small(schedule="cosine")["recipe"]}, r"training\.schedule: wsd"),
+    ],
+)
+def test_what_determines_no_law_is_refused(changes, words):
+    with pytest.raises(ConfigError, match=words):
+        validate(Savings, small() | changes, "the settings")

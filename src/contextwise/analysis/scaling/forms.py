@@ -111,9 +111,11 @@ ONE_SIZE = (
 )
 """For one model size, the simplest first; the last four are Eq. 5 of intrinsic entropy."""
 
+DATA_AND_SIZE = Form("data and size", "E + B/N^β + A/D^α", (FLOOR, SIZE, DATA))
+
 SEVERAL_SIZES = (
     Form("constant", "E", (FLOOR,)),
-    Form("data and size", "E + B/N^β + A/D^α", (FLOOR, SIZE, DATA)),
+    DATA_AND_SIZE,
     Form("separate", "E + C/l^γ + B/N^β + A/D^α", (FLOOR, CONTEXT, SIZE, DATA)),
     Form("harder", "E + C/l^γ + B/N^β + A·l^b/D^α", (FLOOR, CONTEXT, SIZE, (*DATA, HARDER))),
     Form("falling", "E + C/l^γ + B/N^β + A/D^(α-δ·ln l)", (FLOOR, CONTEXT, SIZE, (*DATA, FALLING))),

@@ -1,32 +1,52 @@
-"""Savings of a better model at equal loss: parameters, training tokens and operations (ContextLM, Figure 1).
+"""Savings of a better model at equal loss, read off fitted laws: parameters, training tokens and operations (Figure 1).
 
-- Parameters: the baselines of several sizes give loss against log parameters; the equivalent size of a model is interpolated
-  between the two baselines around its loss. Without two such baselines it is not reported.
-- Tokens: where the model's validation loss along training first reaches that of its own baseline's end. The rate of learning is
-  constant in these runs: along a decaying one every point but the last would look worse than a run that ends there.
-- Operations: those tokens times the model's operations for a token, against the baseline's.
+1. Every size of the baseline and of the model is trained on several budgets. Each point is a finished run, decayed to its end;
+   the shorter ones branch off the longest (:mod:`contextwise.training.branching`).
+2. The law L(N, D) = E + B/N^β + A/D^α is fitted to each of the two families, with an ensemble of laws by the wild bootstrap
+   over sizes and seeds (:mod:`contextwise.analysis.scaling.fitting`). The random signs of a size and a seed are the same for
+   both families, whose runs are paired.
+3. The loss is that of the baseline's law at a size and the largest budget. Saved are
 
-Each seed gives one value; the intervals are t-intervals over seeds.
+   - parameters: where the model's law has that loss at the same tokens;
+   - tokens: where it has that loss at the model's own size;
+   - FLOPs: those tokens times the model's operations for a token, against the baseline's. The document's two figures are of one
+     size: 1 - 0.20 is 1.04 times 1 - 0.23, and a token takes ContextLM-Base 1.04 times GPT-2's operations.
+
+Of the logarithm of the ratio of what the model and the baseline need, the ensemble gives the standard error. The interval is
+Student's t with the freedom of the seeds within sizes; percentiles of the ensemble are too narrow with few runs (83% instead of
+95% in simulations). It covers the variation between seeds and the misfit of the law, for the same held-out tokens.
+
+Legend: R laws, the fit first, then its resamples.
 """
 
-from itertools import pairwise
+import math
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from contextwise.analysis.scaling.analysis import Score, data_of, ensemble_estimate
+from contextwise.analysis.scaling.fitting import RESAMPLES, ensemble
+from contextwise.analysis.scaling.forms import DATA_AND_SIZE, Array, Law
+from contextwise.analysis.scaling.observations import Observations, observations
+from contextwise.analysis.sweep_points import SweepPoint
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import Estimate, as_json
-from contextwise.base.intervals import estimate_over_seeds
+from contextwise.base.estimates import CONFIDENCE, Estimate, as_json, count
+from contextwise.base.intervals import plus_minus, student_t
 from contextwise.base.runs import RunFolder
-from contextwise.reproductions.claims import Claim, above, all_agree, check_names, undecided
+from contextwise.comparison.speedup import BEYOND
+from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
+from contextwise.reproductions.claims import Claim, above, all_agree, check_names
 from contextwise.reproductions.item import Item, Outcome, registered
-from contextwise.reproductions.models import TrainedModels
+from contextwise.reproductions.models import GATE, TrainedModels
 from contextwise.reproductions.tables import Plot, point, table_of
 
 DIMENSIONS = ("parameters", "tokens", "FLOPs")
+FEWEST = 3
+"""Sizes, and budgets: fewer do not determine the law."""
 
 
 class Pair(Settings):
@@ -38,99 +58,204 @@ class Pair(Settings):
 
 @registered("savings")
 class Savings(TrainedModels):
-    """Models of several sizes and their baselines."""
+    """Models of several sizes and their baselines, each trained on several budgets."""
 
-    pairs: list[Pair] = Field(min_length=2, description="the smallest first")
+    pairs: list[Pair] = Field(description="one for each size, the smallest first")
+    tokens: list[int] = Field(min_length=FEWEST, description="budgets of every model; the largest is trained whole")
     printed_savings: dict[str, float] = Field({}, description="the document's own, by dimension")
 
+    @field_validator("tokens")
+    @classmethod
+    def _distinct(cls, tokens: list[int]) -> list[int]:
+        if len(set(tokens)) < FEWEST:
+            raise ConfigError(f"a law of size and data needs {FEWEST} different budgets or more; give more tokens")
+        return sorted(set(tokens))
+
     @model_validator(mode="after")
-    def _pairs_known(self) -> "Savings":
+    def _determined(self) -> "Savings":
         names = [name for pair in self.pairs for name in (pair.model, pair.baseline)]
         check_names({"pairs": names}, self.models)
-        if self.recipe.get("training", {}).get("schedule") != "constant":
-            raise ConfigError("savings in tokens need training.schedule: constant; set it in the item's recipe")
+        fewest = min((len(pairs) for pairs in self.forms.values()), default=0)
+        if fewest < FEWEST:
+            raise ConfigError(f"a law of size and data needs {FEWEST} sizes or more, and pairs have {fewest}; add some")
+        if self.recipe.get("training", {}).get("schedule") != "wsd":
+            raise ConfigError(
+                "the budgets are branches of one run, which need training.schedule: wsd; set it in the item's recipe"
+            )
         return self
+
+    @property
+    def forms(self) -> dict[str, list[Pair]]:
+        """The pairs of each form of the model: the document's, and with the gate where it was added."""
+        ordered = sorted(self.pairs, key=lambda pair: pair.model.endswith(GATE))
+        groups = groupby(ordered, key=lambda pair: pair.model.endswith(GATE))
+        return {"with the gate" if gate else "as in the document": list(pairs) for gate, pairs in groups}
+
+    def run_set(self, folder: Path) -> RunSet:
+        """Each model at its largest budget, under its own name, and its branches."""
+        *shorter, longest = self.tokens
+        arms = {}
+        for name, own in self.models.items():
+            arms[name] = Arm(settings=[*own, f"training.tokens={longest}", f"training.branches={shorter}"])
+            for tokens in shorter:
+                settings = [*own, f"training.tokens={tokens}", f"training.trunk=@{name}"]
+                arms[_branch(name, tokens)] = Arm(settings=settings)
+        settings = RunSetSettings(recipe=self.recipe, arms=arms, seeds=self.seeds)
+        prefix = self.recipe.get("name", "models")
+        return RunSet.of(settings, folder, corpus=self.corpus_folder(folder), prefix=prefix)
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         outcome = super().measure(item, folder)
-        runs = self.trained(folder)
-        savings = {pair.model: self._of_pair(pair, runs) for pair in self.pairs}
-        unknown = dict.fromkeys(DIMENSIONS, "cannot be read off")
-        rows = [[model, *(unknown | saved).values()] for model, saved in savings.items()]
-        title = "Saved at the loss of the baseline, 95% intervals over seeds"
-        outcome.tables.append(table_of(title, ["", *((name, ".0%") for name in DIMENSIONS)], rows))
+        runs = self.run_set(folder)
+        outcome.runs = runs.paths
+        families: dict[str, Family] = {}
+        savings: dict[str, dict[str, Estimate]] = {}
+        for form, pairs in self.forms.items():
+            base, model = self._family([p.baseline for p in pairs], runs), self._family([p.model for p in pairs], runs)
+            families |= {f"baseline, {len(pairs)} sizes": base, f"ContextLM {form}": model}
+            of_form = {pair.model: self._saved(model, base, size) for size, pair in enumerate(pairs)}
+            outcome.claims += [self._claim(name, form, of_form) for name in DIMENSIONS]
+            savings |= of_form
+        rows = [[model, *saved.values()] for model, saved in savings.items()]
+        title = f"Saved at the loss of the baseline's law at {count(self.tokens[-1])} tokens, 95% intervals"
+        outcome.tables += [table_of(title, ["", *((name, ".0%") for name in DIMENSIONS)], rows), _laws(families)]
         outcome.figures["savings"] = as_json(savings)
-        outcome.claims += [self._claim(name, savings) for name in DIMENSIONS]
-        outcome.plots = self._plots(runs)
+        outcome.figures["laws"] = as_json({name: family.parameters() for name, family in families.items()})
+        outcome.plots = self._plots(families)
         return outcome
 
-    def _of_pair(self, pair: Pair, runs: dict[str, list[RunFolder]]) -> dict[str, Estimate]:
-        values: dict[str, list[float]] = {name: [] for name in DIMENSIONS}
-        for seed, run in enumerate(runs[pair.model]):
-            baselines = [runs[other.baseline][seed] for other in self.pairs]
-            sizes = [float(base.summary()["parameters"]) for base in baselines]
-            equal = parameters_at(sizes, [_last(base) for base in baselines], _last(run))
-            if equal is not None:
-                values["parameters"].append(1 - run.summary()["parameters"] / equal)
-            base = runs[pair.baseline][seed]
-            for name, key in (("tokens", "tokens"), ("FLOPs", "flops")):
-                curve = [(row[key], row["loss"]) for row in run.metrics("validation")]
-                if (reached := reached_at(curve, _last(base))) is not None:
-                    values[name].append(1 - reached / base.metrics("validation")[-1][key])
-        return {
-            name: estimate_over_seeds(np.array(saved), np.zeros(len(saved)), paired=True)
-            for name, saved in values.items()
-            if len(saved) == len(runs[pair.model])
-        }
-
-    def _claim(self, name: str, savings: dict[str, dict[str, Estimate]]) -> Claim:
-        known = {model: saved[name] for model, saved in savings.items() if name in saved}
-        text = f"at equal loss the model needs fewer {name} than its baseline"
-        printed = f"the document has {self.printed_savings[name]:.0%}" if name in self.printed_savings else ""
-        if not known:
-            reason = "no model reached a loss that can be read off the baselines'"
-            return Claim.of(text, undecided(reason), printed)
-        evidence = "; ".join([*(f"{model}: {saved.value:.0%}" for model, saved in known.items()), printed])
-        verdict = all_agree((above(saved) for saved in known.values()), "models")
-        return Claim.of(text, verdict, evidence.removesuffix("; "))
-
-    def _plots(self, runs: dict[str, list[RunFolder]]) -> list[Plot]:
-        """Loss against parameters; and along training, of the largest pair's first seeds."""
-
-        def at_end(name: str) -> dict[str, Any]:
-            loss = float(np.mean([_last(run) for run in runs[name]]))
-            return point(runs[name][0].summary()["parameters"], loss) | {"text": name}
-
-        sizes = {kind: [at_end(getattr(pair, kind)) for pair in self.pairs] for kind in ("model", "baseline")}
-        plots = [("parameters", sizes)]
-        for words, key in (("training tokens", "tokens"), ("training FLOPs", "flops")):
-            series = {
-                name: [point(row[key], row["loss"]) for row in runs[name][0].metrics("validation")]
-                for name in (self.pairs[-1].model, self.pairs[-1].baseline)
-            }
-            plots.append((words, series))
-        return [
-            Plot(f"Loss against {words}", words, "validation loss, nats per token", series, logarithmic="x")
-            for words, series in plots
+    def _family(self, names: list[str], runs: RunSet) -> "Family":
+        """The law of the models of several sizes, the smallest first."""
+        ends = [
+            _end(run.folder, f"{size:02}", run.seed)
+            for size, name in enumerate(names)
+            for arm in [*(_branch(name, tokens) for tokens in self.tokens[:-1]), name]
+            for run in runs.of_arm(arm)
         ]
+        return Family(observations(ends))
+
+    def _saved(self, model: "Family", base: "Family", size: int) -> dict[str, Estimate]:
+        """What a model of one size saves, by dimension."""
+        longest = float(self.tokens[-1])
+        n_base, n_model = base.observed.size_parameters[size], model.observed.size_parameters[size]
+        loss = base.loss(n_base, longest)
+        tokens = model.reached(loss, parameters=n_model)
+        dearer = model.flops_per_token(size) / base.flops_per_token(size)
+        ratios = {
+            "parameters": model.reached(loss, tokens=longest) / n_base,
+            "tokens": tokens / longest,
+            "FLOPs": dearer * tokens / longest,
+        }
+        sizes = len(model.observed.sizes)
+        freedom = sizes * (len(self.seeds) - 1)
+        return {name: saved_share(ratio, freedom, len(self.seeds)) for name, ratio in ratios.items()}
+
+    def _claim(self, name: str, form: str, savings: dict[str, dict[str, Estimate]]) -> Claim:
+        known = {model: saved[name] for model, saved in savings.items()}
+        text = f"at equal loss ContextLM, {form}, needs fewer {name} than its baseline"
+        printed = [f"the document has {self.printed_savings[name]:.0%}"] if name in self.printed_savings else []
+        evidence = "; ".join([*(f"{model}: {saved:.0%}" for model, saved in known.items()), *printed])
+        verdict = all_agree((above(saved) for saved in known.values()), "models")
+        return Claim.of(text, verdict, evidence).over_seeds(len(self.seeds))
+
+    def _plots(self, families: dict[str, "Family"]) -> list[Plot]:
+        """Measured ends, and the law through them: over sizes at the largest budget, and along budgets of the largest size."""
+        longest = float(self.tokens[-1])
+        plots = []
+        for words in DIMENSIONS:
+            series: dict[str, list[dict[str, Any]]] = {}
+            for name, family in families.items():
+                observed, of_largest = family.observed, family.observed.size == len(family.observed.sizes) - 1
+                chosen = observed.tokens == longest if words == "parameters" else of_largest
+                x = {"parameters": observed.parameters, "tokens": observed.tokens, "FLOPs": observed.flops}[words]
+                ends = sorted(set(x[chosen].tolist()))
+                series[f"{name}, measured"] = [
+                    point(end, float(observed.loss[chosen & (x == end)].mean())) for end in ends
+                ]
+                grid = np.geomspace(ends[0], ends[-1], 25)
+                largest = observed.size_parameters[-1]
+                per_token = family.flops_per_token(len(observed.sizes) - 1)
+                tokens = {"parameters": np.full_like(grid, longest), "tokens": grid, "FLOPs": grid / per_token}[words]
+                sizes = grid if words == "parameters" else np.full_like(grid, largest)
+                curve = [family.loss(n, d)[0] for n, d in zip(sizes, tokens, strict=True)]
+                series[f"{name}, law"] = [point(at, float(y)) for at, y in zip(grid.tolist(), curve, strict=True)]
+            axis = "parameters" if words == "parameters" else f"training {words}"
+            title = f"Loss against {axis}"
+            plots.append(Plot(title, axis, "validation loss, nats per token", series, logarithmic="x"))
+        return plots
 
 
-def parameters_at(sizes: list[float], losses: list[float], loss: float) -> float | None:
-    """Parameters at which baselines have a loss, between two of them on a line over log parameters; None outside of all."""
-    for (n, a), (m, b) in pairwise(zip(sizes, losses, strict=True)):
-        if b <= loss <= a and a > b:
-            share = (a - loss) / (a - b)
-            return float(np.exp(np.log(n) + share * (np.log(m) - np.log(n))))
-    return None
+def saved_share(ratio: Array, freedom: int, seeds: int) -> Estimate:
+    """The share that is saved at a ratio of two needs (R,), the fit's first; no interval without several seeds.
+
+    A ratio beyond :data:`~contextwise.comparison.speedup.BEYOND` counts as that: so far the laws do not reach.
+    """
+    value, *draws = np.log(np.clip(ratio, 1 / BEYOND, BEYOND))
+    half = student_t(freedom) * float(np.std(draws, ddof=1)) if freedom else math.nan
+    need = plus_minus(value, half, method="t, wild bootstrap", seeds=seeds)
+    return -need.map(lambda x: math.exp(x) - 1)
 
 
-def reached_at(curve: list[tuple[float, float]], loss: float) -> float | None:
-    """The x at which a curve of points (x, loss) first reaches a loss, by linear interpolation; None if it never does."""
-    for (x, a), (y, b) in pairwise(curve):
-        if b <= loss:
-            return x if a <= loss else x + (a - loss) / (a - b) * (y - x)
-    return None
+class Family:
+    """Finished runs of several sizes, budgets and seeds, and the laws fitted to them.
+
+    Attributes:
+        theta: (R, P) the fit, then its resamples.
+        error: root mean square of ln L of runs that were left out in turn; geometric mean over runs.
+    """
+
+    def __init__(self, observed: Observations, resamples: int = RESAMPLES, seed: int = 0) -> None:
+        data = data_of(observed)
+        score = Score(DATA_AND_SIZE, data, observed)
+        fits = ensemble(DATA_AND_SIZE, score.theta, data, observed.run, resamples, seed)
+        self.observed, self.error = observed, score.error
+        self.theta: Array = np.concatenate([score.theta[:1], fits])
+
+    def loss(self, parameters: float, tokens: float) -> Array:
+        """(R,) nats per token."""
+        law = Law(DATA_AND_SIZE, self.theta, self.observed.centre)
+        return law.loss(np.exp(self.observed.centre[0]), parameters, tokens)
+
+    def reached(self, loss: Array, *, parameters: float | None = None, tokens: float | None = None) -> Array:
+        """(R,) parameters at given tokens, or tokens at given parameters, where the laws have a loss (R,); inf if nowhere."""
+        floor, *terms = self.theta[:, 0], self.theta[:, 1:3].T, self.theta[:, 3:5].T
+        given, wanted = (terms[1], terms[0]) if parameters is None else (terms[0], terms[1])
+        at, middle = (tokens, 2) if parameters is None else (parameters, 1)
+        assert at is not None
+        centre = self.observed.centre
+        left = loss - np.exp(floor) - np.exp(given[0] + given[1] * (np.log(at) - centre[middle]))
+        positive = np.where(left > 0, left, 1.0)
+        log_x = centre[3 - middle] + (np.log(positive) - wanted[0]) / wanted[1]
+        return np.asarray(np.where(left > 0, np.exp(np.minimum(log_x, 700.0)), np.inf))
+
+    def flops_per_token(self, size: int) -> float:
+        """Operations of training for each token."""
+        mine = self.observed.size == size
+        return float((self.observed.flops[mine] / self.observed.tokens[mine]).mean())
+
+    def parameters(self) -> dict[str, Any]:
+        """The law's parameters with their intervals, and the error on runs that were left out."""
+        values = Law(DATA_AND_SIZE, self.theta, self.observed.centre).printed()
+        estimates = {name: ensemble_estimate(each[0], each[1:], CONFIDENCE) for name, each in values.items()}
+        return {**estimates, "error of ln L": self.error}
 
 
-def _last(run: RunFolder) -> float:
-    return run.metrics("validation")[-1]["loss"]
+def _laws(families: dict[str, Family]) -> Any:
+    rows = [[name, *family.parameters().values()] for name, family in families.items()]
+    names = next(iter(families.values())).parameters()
+    title = f"L(N, D) = {DATA_AND_SIZE.formula}, nats per token, 95% intervals; error of runs that were left out"
+    return table_of(title, ["", *((name, ".3g") for name in names)], rows)
+
+
+def _branch(name: str, tokens: int) -> str:
+    """The arm of a model's run of fewer tokens."""
+    return f"{name}, {tokens:,} tokens"
+
+
+def _end(path: Path, size: str, seed: int) -> SweepPoint:
+    """The end of a finished run; ``run`` names size and seed only, which a model and its baseline share."""
+    folder = RunFolder(path)
+    row, context = folder.metrics("validation")[-1], folder.recipe()["data"]["context"]
+    spent = {name: row[name] for name in ("step", "tokens", "flops", "seconds", "loss")}
+    parameters = folder.summary()["parameters"]
+    return SweepPoint(f"{size}-s{seed}", size, parameters, context, seed, standard_error=None, **spent)
