@@ -7,16 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
 
 from command_line import Contextwise
 from contextwise.base.progress import Interruption
-from small import write_documents
 
-# One thread: the models of the tests are tiny, and waiting threads cost more than they give on a shared machine.
-torch.set_num_threads(1)
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+# One thread: the models of the tests are tiny, and waiting threads cost more than they give on a shared machine. Torch, which is
+# not imported here, reads it then: the process that hands the files to the workers needs no torch.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 # Property tests: the same examples on every run (`make test`, plain pytest), or new ones (`make test-all`). A busy machine is
 # no failure, and a test that shares a fixture's folder among its examples means to.
@@ -43,16 +41,23 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", name)
 
 
-def pytest_collection_finish() -> None:
-    """What was imported is no garbage: unfrozen, it makes the collection after each training as expensive as the training."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is imported is no garbage: unfrozen, it makes the collection after each training as expensive as the training."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")
 def corpus_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A prepared corpus of bytes, about 50,000 tokens."""
     from contextwise.data import prepare_corpus
+    from small import write_documents
 
     folder = tmp_path_factory.mktemp("shared")
     prepare_corpus(write_documents(folder / "text.jsonl"), "bytes", folder / "corpus", validation=0.1)
