@@ -4,7 +4,6 @@ They are forked from one process that has imported torch and transformers alread
 As a script, ``processes.py RECIPE``, for torchrun.
 """
 
-import gc
 import multiprocessing
 import os
 import signal
@@ -18,12 +17,7 @@ from multiprocessing.reduction import DupFd
 from pathlib import Path
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(
-    [
-        *("contextwise.training.trainer", "contextwise.training.run", "safetensors.torch"),
-        *("contextwise.cli.common", "contextwise.models.export", "contextwise.evaluation.measures.loss"),
-    ]
-)
+_FORKS.set_forkserver_preload(["preloaded"])
 
 
 def run_recipe(recipe_file: Path, delay: float = 0.0) -> None:
@@ -58,7 +52,6 @@ def _run_forked(recipe_file: Path, delay: float, output: str, environment: dict[
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.environ.update(environment)
-    gc.freeze()  # what was imported is no garbage
     run_recipe(recipe_file, delay)
 
 

@@ -1,0 +1,11 @@
+"""What the processes of the tests share: imported once, and no garbage, so that no process looks through it for some."""
+
+import gc
+from importlib import import_module
+
+gc.disable()
+for name in ("training.trainer", "training.run", "cli.common", "models.export", "evaluation.measures.loss"):
+    import_module(f"contextwise.{name}")
+import_module("safetensors.torch")
+gc.freeze()
+gc.enable()
