@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, settings
 from command_line import Contextwise
 from contextwise.base.progress import Interruption
 
-# One thread: the models of the tests are tiny, and waiting threads cost more than they give on a shared machine. Torch, which is
-# not imported here, reads it then: the process that hands the files to the workers needs no torch.
+# One thread: the models of the tests are tiny, and waiting threads cost more than they give on a shared machine. Torch reads it
+# when it is imported, which is not here: the process that hands out the files to the workers needs no torch.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 # Property tests: the same examples on every run (`make test`, plain pytest), or new ones (`make test-all`). A busy machine is

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import yaml
@@ -40,7 +41,7 @@ COMMANDS = {
     "judge": "judge good.jsonl --questions question.jsonl --endpoint JUDGE --judge-model it --retries 0 --out out/judged",
 }
 LONG = ("trial", "sweep", "demo")
-MARKS = dict.fromkeys((*LONG, "reproduce"), pytest.mark.slow)
+MARKS = dict.fromkeys((*LONG, "reproduce", "curve"), pytest.mark.slow)  # a curve is written as an evaluation is
 MARKS["judge"] = pytest.mark.skipif(find_spec("openai") is None, reason="the serve extra is not installed")
 MANY = [pytest.param(name, marks=MARKS.get(name, ())) for name in COMMANDS]
 
@@ -119,13 +120,31 @@ def chosen(name: str, count: int, number: int, every: bool) -> list[int]:
     return sorted(random.Random(count).sample(range(1, count + 1), min(number, count)))
 
 
-def whole(contextwise: Callable, template: Path, folder: Path, command: str) -> tuple[dict[str, str], int]:
-    """The files after the undisturbed command, and the number of its operations."""
-    contextwise.folder = fresh(template, folder)
-    with Disk(folder).installed() as disk:
-        status, _, errors = contextwise(command)
-    assert status == 0, errors
-    return tree(folder), len(disk.operations)
+class Whole(NamedTuple):
+    """An undisturbed command: the files after it, their sizes, and the number of its operations."""
+
+    files: dict[str, str]
+    sizes: list[int]
+    operations: int
+
+
+@pytest.fixture(scope="module")
+def wholes() -> dict[str, Whole]:
+    """The undisturbed commands so far, by name."""
+    return {}
+
+
+@pytest.fixture
+def whole(contextwise: Callable, template: Path, tmp_path: Path, name: str, wholes: dict[str, Whole]) -> Whole:
+    """The undisturbed command of a test."""
+    if name not in wholes:
+        folder = contextwise.folder = fresh(template, tmp_path / "whole")
+        with Disk(folder).installed() as disk:
+            status, _, errors = contextwise(COMMANDS[name])
+        assert status == 0, errors
+        sizes = sorted({path.stat().st_size for path in folder.rglob("*") if path.is_file()})
+        wholes[name] = Whole(tree(folder), sizes, len(disk.operations))
+    return wholes[name]
 
 
 def same(files: dict[str, str], expected: dict[str, str]) -> None:
@@ -152,11 +171,11 @@ def finished(contextwise: Callable, folder: Path, command: str, expected: dict[s
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MANY)
-def test_every_operation_on_files_may_fail(contextwise, template: Path, tmp_path: Path, name: str, every: bool) -> None:
-    command = COMMANDS[name]
-    expected, count = whole(contextwise, template, tmp_path / "whole", command)
-    before = tree(template)
-    for number in chosen(name, count, 3, every):
+def test_every_operation_on_files_may_fail(
+    contextwise, template: Path, tmp_path: Path, whole: Whole, name: str, every: bool
+) -> None:
+    command, before = COMMANDS[name], tree(template)
+    for number in chosen(name, whole.operations, 2, every):
         for stays in (False, True) if every else (bool(number % 2),):
             folder = contextwise.folder = fresh(template, tmp_path / "faulty")
             with Disk(folder, number, stays).installed() as disk:
@@ -166,16 +185,14 @@ def test_every_operation_on_files_may_fail(contextwise, template: Path, tmp_path
             if outcome[0] and (name, failed) != ("report again", "fsync /old"):
                 now = tree(folder)
                 assert {file: now.get(file) for file in before} == before, failed
-            finished(contextwise, folder, command, expected, outcome)
+            finished(contextwise, folder, command, whole.files, outcome)
 
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MANY)
-def test_no_file_may_grow(contextwise, template: Path, tmp_path: Path, name: str, every: bool) -> None:
+def test_no_file_may_grow(contextwise, template: Path, tmp_path: Path, whole: Whole, name: str, every: bool) -> None:
     command, before = COMMANDS[name], tree(template)
-    expected, _ = whole(contextwise, template, tmp_path / "whole", command)
-    sizes = sorted({path.stat().st_size for path in (tmp_path / "whole").rglob("*") if path.is_file()})
-    limits = sorted({limit for size in sizes for limit in (size - 1, size // 2) if limit >= 0})
+    limits = sorted({limit for size in whole.sizes for limit in (size - 1, size // 2) if limit >= 0})
     limits = limits if every and name not in LONG else [40, 3000]
     for limit in limits:
         folder = contextwise.folder = fresh(template, tmp_path / "faulty")
@@ -184,7 +201,7 @@ def test_no_file_may_grow(contextwise, template: Path, tmp_path: Path, name: str
         if outcome[0]:
             now = tree(folder)
             assert {file: now.get(file) for file in before} == before, limit
-        finished(contextwise, folder, command, expected, outcome)
+        finished(contextwise, folder, command, whole.files, outcome)
 
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -192,11 +209,10 @@ def test_no_file_may_grow(contextwise, template: Path, tmp_path: Path, name: str
     "name", [each for each in MANY if each.values != ("demo",)]
 )  # whose size the process does not know
 def test_after_a_power_failure_the_same_command_succeeds(
-    contextwise, template: Path, tmp_path: Path, name: str, every: bool, monkeypatch: pytest.MonkeyPatch
+    contextwise, template: Path, tmp_path: Path, whole: Whole, name: str, every: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = COMMANDS[name]
-    expected, count = whole(contextwise, template, tmp_path / "whole", command)
-    for number in chosen(name, count, 1, every):
+    for number in chosen(name, whole.operations, 1, every):
         monkeypatch.chdir(tmp_path)  # the folder of the command before this one is removed
         folder = contextwise.folder = fresh(template, tmp_path / "faulty")
         process = _FORKS.Process(target=until_power_fails, args=(folder, command.split(), number))
@@ -205,4 +221,4 @@ def test_after_a_power_failure_the_same_command_succeeds(
         assert process.exitcode == POWER_FAILS
         status, _, errors = contextwise(command)
         assert status == 0, errors
-        same(tree(folder), expected)
+        same(tree(folder), whole.files)

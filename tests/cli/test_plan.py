@@ -18,14 +18,14 @@ def workplace(tmp_path_factory):
 
 
 def test_a_plan_and_its_check_fit_a_terminal(contextwise, workplace):
-    words = contextwise.words("plan sweep --budget 1e16 --check --residuals --resamples 40")
+    words = contextwise.words("plan sweep --budget 1e16 --check --residuals --resamples 20")
     for expected in ("Plan for 1e+16 FLOPs", "training context", "One more run", "180 points of 18 runs"):
         assert expected in words
     assert all(expected in words for expected in ("harder*", "Residuals", "Check: "))
 
 
 def test_json_holds_everything(contextwise, workplace):
-    status, output, _ = contextwise("plan sweep --budget 3e15 --check --resamples 40 --json")
+    status, output, _ = contextwise("plan sweep --budget 3e15 --check --resamples 20 --json")
     printed = json.loads(output)
     assert status == 0 and set(printed) == {"plan", "law", "check"}
     best = printed["plan"]["best"]
@@ -38,14 +38,14 @@ def test_json_holds_everything(contextwise, workplace):
 
 
 def test_a_plan_is_reproducible(contextwise, workplace):
-    command = "plan sweep --budget 3e15 --resamples 30 --json"
+    command = "plan sweep --budget 3e15 --resamples 20 --json"
     assert contextwise(command)[1] == contextwise(command)[1]
 
 
 def test_hours_at_a_speed_are_flops(contextwise, workplace):
     """2 hours at 1000 tokens a second, each of what a token of nano costs at 512."""
     speed = "--tokens-per-second 1e5 --measured-at nano:512"
-    status, output, _ = contextwise(f"plan sweep --hours 2 {speed} --resamples 30 --json")
+    status, output, _ = contextwise(f"plan sweep --hours 2 {speed} --resamples 20 --json")
     plan = json.loads(output)["plan"]
     assert status == 0 and plan["budget"]["unit"] == "flops"
     assert plan["flops"] == pytest.approx(7200 * 1e5 * flops_per_token(SIZES["nano"], 512), rel=1e-6)
@@ -53,7 +53,7 @@ def test_hours_at_a_speed_are_flops(contextwise, workplace):
 
 def test_hours_alone_are_those_of_the_sweeps_machine(contextwise, workplace):
     """Its runs took a second for 10^10 FLOPs."""
-    status, output, _ = contextwise("plan sweep --hours 50 --resamples 30 --json")
+    status, output, _ = contextwise("plan sweep --hours 50 --resamples 20 --json")
     plan = json.loads(output)["plan"]
     assert status == 0 and plan["seconds"] == pytest.approx(180_000)
     assert plan["flops"] == pytest.approx(180_000 * 1e10, rel=1e-6)

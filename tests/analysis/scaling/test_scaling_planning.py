@@ -21,7 +21,7 @@ def flops(amount):
 
 @pytest.fixture(scope="module")
 def exact():
-    return Analysis(observations(drawn_points(count=8)), resamples=40)
+    return Analysis(observations(drawn_points(count=8)), resamples=20)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_the_power_of_two_costs_what_it_says(exact):
 
 
 def test_one_size_gives_a_context_and_no_size():
-    analysis = Analysis(observations(drawn_points(one_size_loss, {"nano": 900e3}, count=8)), resamples=40)
+    analysis = Analysis(observations(drawn_points(one_size_loss, {"nano": 900e3}, count=8)), resamples=20)
     plan = Plan(analysis, flops(2 * analysis.observed.flops.max()))
     assert plan.best.parameters is None and plan.best.size == "nano" and "parameters" not in plan.extrapolation
     assert any("no size" in note for note in plan.notes)
@@ -85,7 +85,7 @@ def test_one_size_gives_a_context_and_no_size():
 
 def test_two_sizes_are_chosen_from():
     sizes = {"pico": 150e3, "nano": 900e3}
-    analysis = Analysis(observations(drawn_points(sizes=sizes, count=8)), resamples=40)
+    analysis = Analysis(observations(drawn_points(sizes=sizes, count=8)), resamples=20)
     plan = Plan(analysis, flops(2 * analysis.observed.flops.max()))
     assert plan.best.size == "nano" and plan.best.parameters.value == pytest.approx(900e3)
     assert any("2 model sizes" in note for note in plan.notes)
@@ -243,7 +243,7 @@ def test_an_optimum_may_be_seen_in_seconds_only():
 
 
 def test_without_a_measured_optimum_there_is_a_guess_for_those_who_ask(exact):
-    shortest = Analysis(observations(drawn_points(contexts=(512, 1024, 2048, 4096), count=8)), resamples=30)
+    shortest = Analysis(observations(drawn_points(contexts=(512, 1024, 2048, 4096), count=8)), resamples=20)
     budget = flops(2 * shortest.observed.flops.max())
     with pytest.raises(DataError, match="add shorter ones or larger budgets"):
         Plan(shortest, budget)

@@ -79,7 +79,11 @@ def test_contextlm_is_causal_in_every_respect(config, options):
 
 @pytest.mark.parametrize(
     ("kind", "config"),
-    [(GPT2LMHeadModel, gpt2_config), (GPTNeoXForCausalLM, neox_config), (LlamaForCausalLM, llama_config)],
+    [
+        (GPT2LMHeadModel, gpt2_config),
+        pytest.param(GPTNeoXForCausalLM, neox_config, marks=pytest.mark.slow),
+        (LlamaForCausalLM, llama_config),
+    ],
 )
 def test_stock_models_are_causal(kind, config):
     torch.manual_seed(0)
@@ -123,8 +127,18 @@ def test_a_leak_is_traced_to_its_two_positions(data):
         assert (result["gradients"].affected, result["gradients"].changed) == (at, model.source)
 
 
-@pytest.mark.parametrize("config", [gpt2_config, neox_config])
-@pytest.mark.parametrize("w", [2, 4, 7])
+@pytest.mark.parametrize(
+    ("config", "w"),
+    [
+        (gpt2_config, 2),
+        (neox_config, 4),
+        (gpt2_config, 7),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((neox_config, 2), (gpt2_config, 4), (neox_config, 7))
+        ),
+    ],
+)
 def test_contexts_that_come_one_position_early_leak_at_chunk_borders(config, w):
     result = measure_causality(shifted(contextlm(config(), chunk_size=w), "contexts"))
     assert leaking(result) >= {"future tokens", "gradients"}
@@ -135,7 +149,7 @@ def test_contexts_that_come_one_position_early_leak_at_chunk_borders(config, w):
     assert result["tokens under the mask"].outcome == result["packed neighbours"].outcome == "none"
 
 
-@pytest.mark.parametrize("config", [gpt2_config, neox_config])
+@pytest.mark.parametrize("config", [pytest.param(gpt2_config, marks=pytest.mark.slow), neox_config])
 def test_contexts_that_come_early_in_padded_and_packed_rows_only(config):
     result = measure_causality(shifted(contextlm(config(), chunk_size=4), "contexts_of_rows"))
     assert leaking(result) >= {"future tokens", "gradients"}
@@ -155,7 +169,7 @@ def test_a_closed_gate_hides_no_leak():
     model = shifted(ContextLMForCausalLM(ContextLMConfig(gpt2_config(), chunk_size=4)), "contexts")
     gate = model.context.gate.weight
     memory = gate.data_ptr()
-    result = measure_causality(model)
+    result = measure_causality(model, lengths=[9])
     assert "future tokens" in leaking(result)
     assert result.gates_opened and "gates are all zero" in str(result)
     assert gate.data_ptr() == memory and not gate.any()
@@ -174,7 +188,7 @@ def test_padding_that_moves_positions():
 
 @pytest.mark.parametrize("make", [gpt2, lambda: contextlm(neox_config(), chunk_size=4)])
 def test_a_cache_that_is_off_by_one(make):
-    result = measure_causality(hooked(make(), one_too_far))
+    result = measure_causality(hooked(make(), one_too_far), lengths=[9])
     assert leaking(result) == {"cached steps"}
     assert result["cached steps"].affected >= result["cached steps"].changed > 0
 
@@ -183,12 +197,12 @@ def test_documents_that_are_not_kept_apart():
     """Seeing the document before is no leak of the future: it is one where separation was asked for, or promised."""
     torch.manual_seed(0)
     together = hooked(LlamaForCausalLM(llama_config()), without_positions)
-    result = measure_causality(together)
+    result = measure_causality(together, lengths=[9])
     assert result["packed neighbours"].outcome == "not separated" and result.causal
     assert "packed neighbours (not separated)" in str(result)
-    assert leaking(measure_causality(together, packed=True)) == {"packed neighbours"}
+    assert leaking(measure_causality(together, packed=True, lengths=[9])) == {"packed neighbours"}
     with pytest.raises(AssertionError, match="packed before theirs"):
-        assert_causal(together, packed=True)
+        assert_causal(together, packed=True, lengths=[9])
 
 
 def test_a_chunk_across_two_documents():
@@ -239,9 +253,9 @@ def test_a_refusal_in_the_models_own_words():
 def test_a_model_that_no_token_moves_proves_nothing():
     model = gpt2()
     model.lm_head.weight = torch.nn.Parameter(torch.zeros(VOCABULARY, 16))
-    assert outcomes(measure_causality(model))["future tokens"] == "not measured"
+    assert outcomes(measure_causality(model, lengths=[9]))["future tokens"] == "not measured"
     with pytest.raises(AssertionError, match="it changes nothing at all"):
-        assert_causal(model)
+        assert_causal(model, lengths=[9])
 
 
 def test_an_encoder_is_caught():
@@ -317,9 +331,9 @@ def test_the_model_is_left_as_it_was_found(fails):
 
         hooked(model, fail)
         with pytest.raises(RuntimeError, match="out of memory"):
-            measure_causality(model)
+            measure_causality(model, lengths=[9])
     else:
-        assert measure_causality(model) == measure_causality(model)
+        assert measure_causality(model, lengths=[9]) == measure_causality(model, lengths=[9])
     assert torch.equal(torch.random.get_rng_state(), random_state)
     assert [module.training for module in model.modules()] == modes
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
