@@ -3,6 +3,7 @@
 import gc
 import itertools
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,14 @@ from contextwise.base.progress import Interruption
 # One thread: the models of the tests are tiny, and waiting threads cost more than they give on a shared machine. Torch reads it
 # when it is imported, which is not here: the process that hands out the files to the workers needs no torch.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def _unsynced(descriptor: int) -> None:
+    """In place of ``os.fsync`` in the process of the tests: no test survives a power failure. Those of runs do sync."""
+    os.fstat(descriptor)
+
+
+os.fsync = _unsynced
 
 # Property tests: the same examples on every run (`make test`, plain pytest), or new ones (`make test-all`). A busy machine is
 # no failure, and a test that shares a fixture's folder among its examples means to.
@@ -43,14 +52,31 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """What is imported is no garbage: unfrozen, it makes the collection after each training as expensive as the training."""
+    """Collect the tests, but no garbage."""
     gc.disable()
     try:
         return (yield)
     finally:
-        gc.collect()
-        gc.freeze()
+        _freeze()
         gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Freeze what a test imported."""
+    if len(sys.modules) > _frozen_modules + 20:
+        _freeze()
+
+
+_frozen_modules = 0
+
+
+def _freeze() -> None:
+    """What is imported is no garbage: unfrozen, it makes the collection after each training as expensive as the training."""
+    global _frozen_modules
+    gc.collect()
+    gc.freeze()
+    _frozen_modules = len(sys.modules)
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,6 @@ def describe_environment() -> dict[str, Any]:
     import psutil
     import torch
 
-    versions: dict[str, str | None] = dict.fromkeys(PACKAGES)
-    for package in PACKAGES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[package] = metadata.version(package)
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
@@ -33,9 +30,18 @@ def describe_environment() -> dict[str, Any]:
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "cuda": torch.version.cuda,
-        "versions": versions,
+        "versions": dict(_versions()),
         "commit": _commit(),
     }
+
+
+@cache
+def _versions() -> dict[str, str | None]:
+    versions: dict[str, str | None] = dict.fromkeys(PACKAGES)
+    for package in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
+    return versions
 
 
 def _processor() -> str:
@@ -46,8 +52,9 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
+@cache
 def _commit() -> str | None:
-    """The commit of this package's source tree, with ``+`` for uncommitted changes; None outside a repository."""
+    """The commit of this package's source tree when this process first asks, with ``+`` for uncommitted changes, or None."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(Path(__file__).resolve().parent), *arguments]

@@ -194,7 +194,8 @@ def initialize_by_name(model: PreTrainedModel, seed: int) -> None:
             elif child is owner.get_output_embeddings():
                 child_name = "head"
             visit(child, owner, f"{name}.{child_name}" if child_name else name)
-        torch.manual_seed(zlib.crc32(f"{seed}{name}".encode()))
+        # The CPU's generator alone: torch.manual_seed takes a traceback for each kind of accelerator, which takes milliseconds.
+        torch.default_generator.manual_seed(zlib.crc32(f"{seed}{name}".encode()))
         if not getattr(module, "keeps_initial_values", False):
             owner._init_weights(module)
 

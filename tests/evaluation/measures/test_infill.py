@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import BertConfig, BertForMaskedLM
 
@@ -52,7 +52,6 @@ def test_a_model_that_learned_a_pattern_fills_it_everywhere(kind: str, spm: bool
             assert filled == middle(before, behind)
 
 
-@settings(max_examples=60)
 @given(prefix=TEXTS, suffix=TEXTS, spm=st.booleans(), marked=st.booleans(), end=st.booleans())
 def test_a_prompt_is_the_objectives_own_arrangement_up_to_the_middle(
     prefix: str, suffix: str, spm: bool, marked: bool, end: bool
@@ -70,7 +69,6 @@ def test_a_prompt_is_the_objectives_own_arrangement_up_to_the_middle(
     assert written[len(made.ids) :].tolist()[: len(inner)] == inner.tolist()
 
 
-@settings(max_examples=40)
 @given(prefix=TEXTS, suffix=TEXTS)
 def test_an_encoder_decoder_reads_what_span_corruption_makes_of_one_span(prefix: str, suffix: str) -> None:
     tokenizer = tokenizer_of(SPANS)
@@ -161,7 +159,6 @@ def test_names_of_other_families_are_known() -> None:
         assert form.stops == (END,) and form.name == "PSM"
 
 
-@settings(max_examples=60)
 @given(prefix=st.integers(0, 90), suffix=st.integers(0, 90), new=st.integers(1, 90), context=st.integers(12, POSITIONS))
 def test_what_is_nearest_the_hole_is_kept(prefix: int, suffix: int, new: int, context: int) -> None:
     before = "".join(chr(33 + i) for i in range(prefix))

@@ -1,5 +1,6 @@
 """Source code of the standard library of the running Python, as a source of texts."""
 
+import os
 import platform
 import re
 import sysconfig
@@ -26,13 +27,14 @@ def stdlib_files() -> list[tuple[str, Path]]:
     """
     root = Path(sysconfig.get_path("stdlib"))
     modules = []
-    for path in root.rglob("*.py"):
-        parts = path.relative_to(root).with_suffix("").parts
-        importable = all(part.isidentifier() for part in parts)
-        if not importable or _LEFT_OUT & set(parts) or parts[-1].startswith("_sysconfigdata"):
-            continue
-        if path.stat().st_size >= SMALLEST_FILE:
-            modules.append((".".join(parts).removesuffix(".__init__"), path))
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if name.isidentifier() and name not in _LEFT_OUT]
+        for path in (Path(folder, name) for name in files if name.endswith(".py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            if not path.stem.isidentifier() or path.stem in _LEFT_OUT or path.stem.startswith("_sysconfigdata"):
+                continue
+            if path.stat().st_size >= SMALLEST_FILE:
+                modules.append((".".join(parts).removesuffix(".__init__"), path))
     if not modules:
         raise DataError(
             f"this Python has no source of its standard library in {root}; install it, or give another source"
