@@ -51,7 +51,7 @@ def context_lm(objective: Infilling, seed: int = 0) -> ContextLMForCausalLM:
 def t5(objective: Any, seed: int = 0) -> T5ForConditionalGeneration:
     torch.manual_seed(seed)
     ends = {"decoder_start_token_id": END, "eos_token_id": END, "pad_token_id": END}
-    shape = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2, "dropout_rate": 0.0}
+    shape = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 1, "num_heads": 2, "dropout_rate": 0.0}
     return T5ForConditionalGeneration(T5Config(vocab_size=len(tokenizer_of(objective)), **shape, **ends)).eval()
 
 

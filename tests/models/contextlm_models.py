@@ -43,7 +43,10 @@ def draw(rows, length, seed=0):
     return torch.randint(0, VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(seed))
 
 
-FAMILIES = pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "llama", "qwen3"])
+EVERY_FAMILY = pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "llama", "qwen3"])
+FAMILIES = pytest.mark.parametrize(  # learned positions, and rotary ones
+    "family", ["gpt2", "llama", *(pytest.param(family, marks=pytest.mark.slow) for family in ("gpt_neox", "qwen3"))]
+)
 FORMS = pytest.mark.parametrize(
     "options",
     [

@@ -172,6 +172,7 @@ def batch_of(name: str, kind: str) -> dict[str, torch.Tensor] | None:
 
 ALIKE = ("mistral", "qwen2", "qwen3", "every layer", "add", "projection", "norm", "retrofitted", "linear")
 """Models whose masks are those of others here: one kind of batch is enough."""
+EACH_DECODER = [pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name for name in DECODERS]
 PHASES = [
     pytest.param(name, kind, id=f"{name}-{kind}")
     for name, kind in product(MODELS, BATCHES)
@@ -244,14 +245,14 @@ def test_logits_and_loss_wait_for_nothing(name):
     assert out.logits.device.type == out.loss.device.type == DEVICE
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*EACH_DECODER, *CUE, *OTHERS])
 def test_an_evaluation_waits_for_nothing(name):
     model = TrainedModel(on_device(name)).eval()
     with FakeAccelerator(), torch.no_grad():
         model(**batch_of(name, "padded") or batch_of(name, "whole rows"))
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", EACH_DECODER)
 def test_losses_of_tokens_wait_for_nothing(name):
     model = on_device(name).eval()
     losses._plain_heads[model] = True  # measured by values, once for each model
@@ -264,7 +265,8 @@ def test_losses_of_tokens_wait_for_nothing(name):
     ("name", "padded"),
     [
         *((name, False) for name in DECODERS if name in STOCK or name not in ALIKE),
-        *((name, True) for name in [*OURS, "LSTM"]),  # of stock models: the next test
+        *((name, True) for name in [*OURS, "LSTM"] if name not in ALIKE),  # of stock models: the next test
+        *(pytest.param(name, True, marks=pytest.mark.slow) for name in OURS if name in ALIKE),
         ("LSTM", False),
     ],
 )
@@ -291,7 +293,7 @@ def test_stock_models_wait_in_transformers_alone(name):
     assert not any("/contextwise/" in path for path in after)
 
 
-@pytest.mark.parametrize("name", [*STOCK, *OURS])
+@pytest.mark.parametrize("name", EACH_DECODER)
 def test_static_steps_wait_for_nothing(name):
     model = on_device(name).eval()
     cache = StaticCache(config=model.config, max_cache_len=24)

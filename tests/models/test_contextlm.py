@@ -4,7 +4,18 @@ from typing import get_args
 
 import pytest
 import torch
-from contextlm_models import FAMILIES, FORMS, LONGEST, PARTS, VOCABULARY, backbone, contextlm, draw, stock_model
+from contextlm_models import (
+    EVERY_FAMILY,
+    FAMILIES,
+    FORMS,
+    LONGEST,
+    PARTS,
+    VOCABULARY,
+    backbone,
+    contextlm,
+    draw,
+    stock_model,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from reference_contextlm import reference_logits
@@ -20,7 +31,7 @@ from contextwise.training.settings import ContextPredictorSettings
 from examples import FEW
 
 
-@FAMILIES
+@EVERY_FAMILY
 @FORMS
 @pytest.mark.parametrize(("w", "length"), [(4, 10), (1, 6), (3, 9), (7, 5), (2, 13)])
 def test_equals_a_direct_implementation_of_the_paper(family, options, w, length):

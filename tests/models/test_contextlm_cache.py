@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from contextlm_models import FAMILIES, FORMS, contextlm, draw
+from contextlm_models import EVERY_FAMILY, FAMILIES, FORMS, contextlm, draw
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import DynamicCache, StaticCache
@@ -12,7 +12,7 @@ from contextwise.models.contextlm.cache import context_state
 from examples import FEW
 
 
-@FAMILIES
+@EVERY_FAMILY
 @FORMS
 @FEW
 @given(data=st.data())
@@ -61,7 +61,7 @@ def test_padded_rows_equal_each_row_alone(family, options, data):
             torch.testing.assert_close(result[i, longest - n :], alone, atol=1e-5, rtol=1e-4)
 
 
-@FAMILIES
+@EVERY_FAMILY
 @FORMS
 def test_packed_documents_equal_each_alone(family, options):
     model = contextlm(family, chunk_size=4, **options)

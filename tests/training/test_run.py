@@ -134,7 +134,7 @@ def test_a_validation_loss_that_is_not_finite_is_one_sentence_each_time(corpus_f
 
 def test_a_model_that_the_machine_cannot_hold_is_refused(corpus_folder, tmp_path):
     values = recipe_values(corpus_folder, tmp_path / "run")
-    values["model"] = {"layers": 1000, "width": 2**17, "heads": 1}
+    values["model"] = {"layers": 20, "width": 2**17, "heads": 1}
     with pytest.raises(
         ConfigError, match=r"parameters, which with gradients and optimizer take .* GB, but this machine has"
     ):

@@ -8,11 +8,12 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
-from contextwise.data import Corpus
+from contextwise.data import Corpus, prepare_corpus
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.entropy import Entropy, EntropyResult
 from contextwise.evaluation.measures.entropy import running as module
 from contextwise.evaluation.scoring.truncated import choose_targets
+from small import write_documents
 
 CONTEXTS = [4, 8, 16]
 
@@ -155,8 +156,9 @@ def test_bfloat16_features_are_summed_in_64_bits(model_folder, corpus, tmp_path)
     np.testing.assert_allclose(found.spectra()[8], expected, rtol=1e-9)
 
 
-def test_fewer_tokens_than_asked_are_all_taken_and_said(model_folder, corpus_folder, tmp_path):
-    corpus = Corpus.open(corpus_folder, split="validation")
+def test_fewer_tokens_than_asked_are_all_taken_and_said(model_folder, tmp_path):
+    prepare_corpus(write_documents(tmp_path / "text.jsonl", 2), "bytes", tmp_path / "corpus", validation=0.0)
+    corpus = Corpus.open(tmp_path / "corpus")
     eligible = int(np.maximum(0, corpus.lengths - 60).sum())
     settings = {**SETTINGS, "samples": 10**6}
     found = measure_entropy(model_folder, corpus, [60], out=tmp_path / "e", **settings)
