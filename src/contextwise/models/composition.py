@@ -20,7 +20,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.models.families import FAMILIES, Rotary, family_of
 from contextwise.models.loading import load_model
 from contextwise.models.losses import loss_and_logits, next_tokens
-from contextwise.models.masks import causal_mask, readable_without_sync
+from contextwise.models.masks import causal_mask, lengths_of_documents, readable_without_sync
 
 
 def as_config(config: PreTrainedConfig | dict[str, Any] | None) -> PreTrainedConfig:
@@ -247,7 +247,9 @@ class ComposedForCausalLM(CausalLanguageModel):
     supports_gradient_checkpointing = True
     _no_split_modules = sorted({family.block_class.__name__ for family in FAMILIES.values()})
     _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
+    # The backbone refuses those that it has not.
     _supports_flash_attn = True
+    _supports_flex_attn = True
     _supports_sdpa = True
     _supports_attention_backend = True
     _can_compile_fullgraph = True
@@ -300,6 +302,8 @@ class ComposedForCausalLM(CausalLanguageModel):
         if positions_BT is None:
             positions_BT = self._positions(embeds, attention_mask, position_ids, cache)
         mask = causal_mask(backbone.config, embeds, attention_mask, position_ids, cache)
+        if attention_mask is None and cache is None:
+            kwargs = kwargs | lengths_of_documents(position_ids, backbone.config)
         layers = self.config.backbone_config.num_hidden_layers  # fewer in an early exit
         inputs = (embeds, positions_BT, mask, cache, before_block, layers)
         h_BTD, rotary = family.run_blocks(backbone, *inputs, **kwargs)

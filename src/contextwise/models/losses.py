@@ -19,6 +19,7 @@ from contextwise.models.families import adapter
 from contextwise.models.masks import (
     as_attention_mask,
     causal_mask,
+    lengths_of_documents,
     prefix_attention,
     readable_without_sync,
     takes_masks,
@@ -153,6 +154,8 @@ def final_hidden_states(model: PreTrainedModel, **inputs: Any) -> Tensor:
         embeds = backbone.get_input_embeddings()(ids)
         mask = causal_mask(model.config, embeds, mask, positions, None)
         return family.norm(backbone, family.run_blocks(backbone, embeds, positions, mask)[0])
+    if inputs.get("attention_mask") is None:
+        inputs |= lengths_of_documents(inputs.get("position_ids"), model.config)
     return model.base_model(**inputs, use_cache=False).last_hidden_state
 
 

@@ -15,6 +15,8 @@ from torch.nn.attention.flex_attention import create_block_mask
 from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache
 from transformers.masking_utils import create_causal_mask
+from transformers.modeling_flash_attention_utils import prepare_fa_kwargs_from_position_ids
+from transformers.utils.generic import is_flash_attention_requested
 
 from contextwise.base.errors import ConfigError
 
@@ -41,12 +43,12 @@ def readable_without_sync(x: Tensor) -> bool:
 
 
 def takes_masks(config: Any) -> bool:
-    """Whether the attention implementation takes the masks of :func:`as_mask`; others read documents from the positions."""
+    """Whether masks of :func:`as_mask` are made without reading values, for this attention implementation."""
     return config._attn_implementation in ("sdpa", "eager")
 
 
-def as_mask(allowed: Tensor, config: Any, dtype: torch.dtype) -> Tensor:
-    """Convert booleans (True: may attend) to the mask that the attention implementation of ``config`` takes.
+def as_mask(allowed: Tensor, config: Any, dtype: torch.dtype) -> Any:
+    """Convert booleans (B, 1, T, S), True: may attend, to the mask that the attention implementation of ``config`` takes.
 
     Raises:
         ConfigError: the implementation takes no such masks.
@@ -56,9 +58,34 @@ def as_mask(allowed: Tensor, config: Any, dtype: torch.dtype) -> Tensor:
         return allowed
     if implementation == "eager":
         return torch.zeros_like(allowed, dtype=dtype).masked_fill(~allowed, torch.finfo(dtype).min)
+    if implementation == "flex_attention":
+        rows, _, queries, keys = allowed.shape
+
+        def may_attend(row: Any, _: Any, query: Any, key: Any) -> Tensor:
+            return allowed[row, 0, query, key]
+
+        return create_block_mask(may_attend, rows, None, queries, keys, str(allowed.device))
     raise ConfigError(
-        f"attention {implementation!r} takes no masks of prefixes, padding, packed documents or chunks; use 'sdpa' or 'eager'"
+        f"attention {implementation!r} takes no masks of prefixes, or of packed documents whose tokens see both sides; use "
+        "'sdpa', 'eager' or, for a model that has it, 'flex_attention'"
     )
+
+
+def lengths_of_documents(position_ids: Tensor | None, config: Any) -> dict[str, Any]:
+    """What flash attention takes in place of a mask of packed documents: further arguments of the blocks.
+
+    transformers reads them from the positions by itself where there is one row; with several rows it would let tokens see
+    other documents. Empty for the other implementations.
+
+    Args:
+        position_ids: (B, T); a document begins where they do not increase by one.
+    """
+    if position_ids is None or not is_flash_attention_requested(config):
+        return {}
+    begins_BT = position_ids.diff(prepend=position_ids[:, :1] - 2) != 1
+    (queries, keys), (longest_query, longest_key) = prepare_fa_kwargs_from_position_ids((~begins_BT).long())
+    longest = {"max_length_q": int(longest_query), "max_length_k": int(longest_key)}
+    return {"cu_seq_lens_q": queries, "cu_seq_lens_k": keys, **longest}
 
 
 def causal_mask(
@@ -124,16 +151,5 @@ def same_document(position_ids: Tensor) -> Tensor:
 
 
 def as_attention_mask(allowed: Tensor, model: Any) -> Any:
-    """Convert booleans (B, 1, T, T), True: may attend, to the mask of the model's attention implementation.
-
-    Raises:
-        ConfigError: the implementation does not support such masks.
-    """
-    if model.config._attn_implementation != "flex_attention":
-        return as_mask(allowed, model.config, model.dtype)
-    rows, _, queries, keys = allowed.shape
-
-    def may_attend(row: Any, _: Any, query: Any, key: Any) -> Tensor:
-        return allowed[row, 0, query, key]
-
-    return create_block_mask(may_attend, rows, None, queries, keys, str(allowed.device))
+    """Convert booleans to the mask of the model's attention implementation, by :func:`as_mask`."""
+    return as_mask(allowed, model.config, model.dtype)

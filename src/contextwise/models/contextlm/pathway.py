@@ -18,13 +18,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from transformers.utils.generic import is_flash_attention_requested
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.contextlm.cache import Cache, ContextState, StaticContextState
 from contextwise.models.contextlm.config import ContextLMConfig
 from contextwise.models.contextlm.layers import INJECTIONS, POOLINGS
 from contextwise.models.families import family_of
-from contextwise.models.masks import as_mask, readable_without_sync
+from contextwise.models.masks import as_mask, causal_mask, lengths_of_documents, readable_without_sync
 
 
 @dataclass
@@ -137,6 +138,28 @@ class ContextPathway(nn.Module):
             c_BKD = self.family.run(block, c_BKD, mask, rotary, cache, **kwargs)
         return c_BKD
 
+    def _mask(self, allowed: Tensor, number_BK: Tensor, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
+        """The predictor's mask for the backbone's attention implementation, and further arguments of its blocks.
+
+        Args:
+            allowed: (B, 1, K, P), from :func:`chunk_attention`.
+            number_BK: number of each chunk in its document, 0 for no chunk.
+
+        Raises:
+            ConfigError: there are several new chunks beside earlier ones, and the implementation is flash attention.
+        """
+        config, (queries, keys) = self.backbone_config, allowed.shape[2:]
+        if not is_flash_attention_requested(config):
+            return as_mask(allowed, config, dtype), {}
+        if queries == keys:
+            return None, lengths_of_documents(number_BK, config)
+        if queries == 1:
+            return allowed[:, 0, 0], {}
+        raise ConfigError(
+            f"attention {config._attn_implementation!r} reads several new chunks beside those of a cache in one document only, "
+            "and rows may differ in theirs; use 'sdpa', or pass the tokens at once or one by one"
+        )
+
     def contexts(self, h_BTD: Tensor, backbone: Any, **kwargs: Any) -> Contexts:
         """Contexts of whole, unpadded rows with one document each, as in training."""
         rows, length, width = h_BTD.shape
@@ -151,12 +174,11 @@ class ContextPathway(nn.Module):
             return EvenContexts(first, length)
         c_BKD = self.pooling(h_BTD[:, : count * w].reshape(rows, count, w, width))
         positions = torch.arange(0, count * w, w, device=h_BTD.device)[None]
-        # Pass no mask and no position ids to transformers' mask code: it would treat positions 0, w, 2w, ... as documents
-        # of one token each. Without a mask the attention itself is causal, except in the eager implementation.
+        # Without a mask sdpa and flash attention are causal by themselves. No position ids for transformers' mask code: it
+        # would treat positions 0, w, 2w, ... as documents of one token each.
         mask = None
-        if self.backbone_config._attn_implementation == "eager":
-            causal = torch.ones(1, 1, count, count, dtype=torch.bool, device=h_BTD.device).tril()
-            mask = as_mask(causal, self.backbone_config, h_BTD.dtype)
+        if self.backbone_config._attn_implementation in ("eager", "flex_attention"):
+            mask = causal_mask(self.backbone_config, c_BKD, None, None, None)
         predicted_BKD = self.predict(c_BKD, backbone, positions, mask, None, **kwargs)
         return EvenContexts(torch.cat([first, predicted_BKD], dim=1), length)
 
@@ -204,8 +226,10 @@ class ContextPathway(nn.Module):
             end_BK = torch.where(layout.valid_BK, past + layout.ends_BK, -1)
             start_BK = past + layout.start_BT.gather(1, layout.ends_BK)
             allowed = chunk_attention(past + layout.ends_BK, start_BK, *state.allocate(end_BK))
-            c_BKD, mask = self.pooling(chunks), as_mask(allowed, self.backbone_config, h_BTD.dtype)
-            predicted_BKD = self.predict(c_BKD, backbone, layout.first_BK, mask, cache, **kwargs)
+            number_BK = torch.where(layout.valid_BK, layout.first_BK // w, 0)
+            mask, lengths = self._mask(allowed, number_BK, h_BTD.dtype)
+            c_BKD = self.pooling(chunks)
+            predicted_BKD = self.predict(c_BKD, backbone, layout.first_BK, mask, cache, **(kwargs | lengths))
             state.keep_chunks(predicted_BKD, end_BK)
         bank = torch.cat([state.current_BD[:, None], predicted_BKD], dim=1)
         context_BTD = bank.gather(1, layout.latest_BT[..., None].expand(-1, -1, width))
@@ -245,7 +269,7 @@ class ContextPathway(nn.Module):
             end_B1 = torch.where(completes_B1, past, -1)
             allowed = chunk_attention(past.expand_as(end_B1), past - positions_B1, *state.allocate(end_B1))
             c_B1D, begin_B1 = self.pooling(chunk_B1wD), (positions_B1 - (w - 1)).clamp(min=0)
-            mask = as_mask(allowed, self.backbone_config, h_B1D.dtype)
+            mask, _ = self._mask(allowed, past - positions_B1, h_B1D.dtype)
             predicted_B1D = self.predict(c_B1D, backbone, begin_B1, mask, cache, **kwargs)
             current_BD = torch.where(completes_B1, predicted_B1D[:, 0], current_BD)
             first_B1 = first_B1 & ~completes_B1
