@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from contextlm_models import EVERY_FAMILY, FAMILIES
 from hypothesis import given
 from hypothesis import strategies as st
 from multitoken_models import LONGEST, VOCABULARY, all_logits, as_stock_model, backbone, draw, multitoken
@@ -13,11 +14,10 @@ from contextwise.base.errors import ConfigError
 from contextwise.models.multitoken import MultiTokenConfig, MultiTokenForCausalLM
 from examples import FEW
 
-FAMILIES = pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "llama", "qwen3"])
 HEADS = pytest.mark.parametrize("head", ["layer", "linear"])
 
 
-@FAMILIES
+@EVERY_FAMILY
 @HEADS
 def test_each_head_is_a_stock_model_on_the_same_trunk(family, head):
     model = multitoken(family, head)
@@ -65,7 +65,7 @@ def test_the_past_never_sees_the_future(family, head, data):
         assert torch.count_nonzero(gradient[:, :cut]) > 0
 
 
-@FAMILIES
+@EVERY_FAMILY
 @HEADS
 @FEW
 @given(data=st.data())

@@ -8,7 +8,7 @@ from contextwise.models.contextlm.layers import POOLINGS
 from contextwise.models.rope import extend_positions, frequencies_for, frozen_frequencies, rotary_modules
 
 TRAINED, LONGEST, CHUNK = 16, 48, 4
-ROTARY = pytest.mark.parametrize("family", ["gpt_neox", "llama", "qwen3"])
+ROTARY = pytest.mark.parametrize("family", ["gpt_neox", "llama", pytest.param("qwen3", marks=pytest.mark.slow)])
 FORMS = pytest.mark.parametrize("form", ["plain", *sorted(POOLINGS)])
 
 
