@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -221,6 +222,15 @@ def test_a_full_standard_output_is_one_line() -> None:
         done = run("bash", "-c", f"{COMMAND} {arguments} > /dev/full")
         assert done.returncode == 1
         assert done.stderr == "error: standard output cannot be written: No space left on device\n"
+
+
+def test_closed_standard_streams_are_none_of_the_files_that_are_opened(tmp_path: Path) -> None:
+    done = run("bash", "-c", f"cd {tmp_path}; {COMMAND} embed nowhere - --out v.npy <&-")
+    assert done.returncode == 2 and done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1
+    code = "import sys; sys.argv = ['contextwise']; import contextwise.base.stopping as s; print(open(s.__file__).fileno())"
+    for closed in ("<&-", "<&- 2>&-"):
+        done = run("bash", "-c", f"{sys.executable} -c {shlex.quote(code)} {closed}")
+        assert done.stdout == "3\n"
 
 
 def test_only_the_first_process_of_a_launch_speaks(

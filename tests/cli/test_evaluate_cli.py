@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import contextwise as contextwise_python
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.runs import RunFolder
 from contextwise.data import prepare_corpus
-from contextwise.evaluation.kernel import results_of
+from contextwise.evaluation.kernel import open_documents, results_of
 from contextwise.models import load_model
 from small import small_gpt2, write_rows, write_run
 
@@ -95,6 +95,28 @@ def test_a_file_of_texts_is_read_with_the_models_tokenizer(contextwise, workplac
     with pytest.raises(ConfigError, match=r"a loaded model cannot read the texts in .*texts\.jsonl"):
         contextwise_python.evaluate(model, workplace / "texts.jsonl")
     contextwise.refused("evaluate runs/alpha --corpus no.jsonl", "there is no corpus at no.jsonl")
+
+
+def test_a_file_of_texts_is_prepared_for_each_end_of_text_and_as_it_was_hashed(workplace, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model, text = tmp_path / "model", tmp_path / "texts.txt"
+    shutil.copytree(workplace / "runs" / "alpha" / "model", model)
+    text.write_text("one text")
+    first = open_documents(model, text, "validation")
+    file = model / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"eos_token": "a"}))
+    second = open_documents(model, text, "validation")
+    assert (first.end_of_text, second.end_of_text) == (256, ord("a"))
+
+    def and_another_writes(*arguments, **options):
+        text.write_text("another text")
+        return prepare_corpus(*arguments, **options)
+
+    text.write_text("a third text")
+    monkeypatch.setattr("contextwise.data.prepare_corpus", and_another_writes)
+    with pytest.raises(DataError, match="was changed while it was read"):
+        open_documents(model, text, "validation")
+    assert len(list((tmp_path / "corpora").iterdir())) == 2
 
 
 def test_compare_evaluates_what_is_missing_and_writes_json(contextwise, workplace):

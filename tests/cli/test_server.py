@@ -1,5 +1,6 @@
 """The server of one model: what it answers, what it refuses, and with which sentence."""
 
+import contextlib
 import itertools
 import json
 import socket
@@ -16,6 +17,7 @@ from small import save_model, small_gpt2
 
 openai = pytest.importorskip("openai", reason="the serve extra is not installed")
 pytest.importorskip("fastapi", reason="the serve extra is not installed")
+httpx = pytest.importorskip("httpx", reason="the serve extra is not installed")
 
 
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
@@ -76,6 +78,8 @@ def test_the_model_is_listed(client: Any, server: Any) -> None:
         ({"prompt": "a", "temperature": -1}, "temperature: input should be greater than or equal to 0"),
         ({"prompt": "a", "temperature": 1e-300}, "temperature must be 0 or at least"),
         ({"prompt": "a", "top_p": 0}, "top_p: input should be greater than 0"),
+        ({"prompt": "a", "stop": "x" * 257}, "stop"),
+        ({"prompt": "a", "stop": ["xy" * 10] * 13}, "the texts have more than 256 characters in all"),
         ({"prompt": "a", "stop": [""]}, "string should have at least 1 character"),
         ({"prompt": "a", "frequency_penalty": -1}, "frequency_penalty: input should be greater than -1"),
         ({"prompt": "a", "logprobs": 6}, "logprobs: input should be less than or equal to 5"),
@@ -126,8 +130,10 @@ def address(chatting: Any) -> Iterator[str]:
     """Address of a real server of the model with a template, on a loopback port."""
     import uvicorn
 
+    from contextwise.cli.server import Connection
+
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(chatting[0].app, log_level="warning"))
+        server = uvicorn.Server(uvicorn.Config(chatting[0].app, http=Connection, log_level="warning"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         yield f"http://localhost:{listener.getsockname()[1]}"
@@ -182,6 +188,7 @@ def test_answers_are_sampled_where_a_request_says_so(client: Any) -> None:
     assert [texts(temperature=1.0, seed=seed)[0] for seed in (5, 6, 7)] == three
     greedy = texts(temperature=0)
     assert texts() == greedy != three[:1] and texts(temperature=0, n=2) == 2 * greedy
+    assert texts(stop=[]) == greedy
     assert texts(top_p=1e-9, seed=1) == texts(temperature=1e-3) == greedy
     answer = client.post("/v1/completions", json={"prompt": "a", "n": 2, "stream": True})
     assert answer.status_code == 400 and "streams have one answer" in answer.json()["error"]["message"]
@@ -358,3 +365,46 @@ def test_too_many_requests_at_once_are_refused(server: Any, client: Any, monkeyp
     monkeypatch.setattr(server, "running", 3)
     answer = client.post("/v1/completions", json={"prompt": "a"})
     assert answer.status_code == 503 and "3 requests are being answered already" in answer.json()["error"]["message"]
+
+
+def test_connections_without_a_request_do_not_keep_others_out(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from contextwise.cli.server import Connection
+
+    monkeypatch.setattr(Connection, "most", 5)
+    host, port = address.removeprefix("http://").split(":")
+    waiting = [socket.create_connection((host, int(port)), timeout=60) for _ in range(20)]
+    for each in waiting:
+        with contextlib.suppress(ConnectionError):
+            each.sendall(b"GET /health HTTP/1.1\r\nHost: loc")
+    assert httpx.get(f"{address}/health").status_code == 200
+    for each in waiting[:14]:
+        with contextlib.suppress(ConnectionError):
+            assert each.recv(1) == b""
+    waiting[-1].sendall(b"alhost\r\n\r\n")
+    assert waiting[-1].recv(12) == b"HTTP/1.1 200"
+    for each in waiting:
+        each.close()
+
+
+def test_headers_must_arrive_in_time(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("contextwise.cli.server.BODY_SECONDS", 0.2)
+    host, port = address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as waiting, contextlib.suppress(ConnectionError):
+        waiting.sendall(b"GET /health HTTP/1.1\r\n")
+        assert waiting.recv(1) == b""
+
+
+def test_an_unexpected_error_is_one_line(
+    server: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from starlette.testclient import TestClient
+    from transformers.cli.serving.completion import CompletionHandler
+
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("it broke")
+
+    monkeypatch.setattr(CompletionHandler, "handle_request", fail)
+    client = TestClient(server, base_url="http://localhost:8000")
+    answer = client.post("/v1/completions", json={"prompt": "a", "stop": []})
+    assert answer.status_code == 500 and "RuntimeError" in answer.json()["error"]["message"]
+    assert "error: unexpected RuntimeError: it broke" in capsys.readouterr().err

@@ -1,5 +1,7 @@
 """Models by folder or name: what is found, and one sentence for what is not."""
 
+import json
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -9,6 +11,7 @@ from contextwise.base.errors import CheckpointError, DataError
 from contextwise.base.hashes import seal
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.data.tokenizers import load_tokenizer as corpus_tokenizer
+from contextwise.evaluation.kernel import Subject
 from contextwise.models import load_model, load_tokenizer, model_folder
 from contextwise.models.embedding import load_text_model
 
@@ -57,6 +60,50 @@ def test_a_damaged_model_gets_a_clear_error(saved, harm):
     with pytest.raises(CheckpointError, match="could be loaded from .*run") as caught:
         load_model(run)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"n_layer": 10**7}, "sets n_layer to 10000000; it may be 10,000 at most"),
+        ({"num_labels": 10**8}, "sets num_labels to 100000000"),
+        ({"backbone_config": {"num_hidden_layers": 10**9}}, "sets num_hidden_layers to 1000000000"),
+    ],
+)
+def test_a_configuration_that_would_take_hours_is_refused(saved, values, why):
+    file = saved[1] / "model" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+    with pytest.raises(CheckpointError, match=why):
+        load_model(saved[1])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"return_dict_in_generate": True},
+        {"stop_strings": ["a"]},
+        {"token_healing": True},
+        {"bad_words_ids": [[10**9]]},
+        {"repetition_penalty": 0},
+        {"num_beams": 10**6, "num_beam_groups": 2},
+        {"prompt_lookup_num_tokens": 3},
+    ],
+)
+def test_outputs_do_not_depend_on_a_models_other_settings(saved, settings):
+    model, run = saved
+    expected = model.eval().generate(torch.arange(3)[None], max_new_tokens=4, do_sample=False)
+    for name, values in (("generation_config.json", settings), ("config.json", {"return_dict": False})):
+        file = run / "model" / name
+        file.write_text(json.dumps(json.loads(file.read_text()) | values))
+    loaded = load_model(run, device="cpu")
+    assert torch.equal(loaded.generate(torch.arange(3)[None], max_new_tokens=4, do_sample=False), expected)
+
+
+def test_a_number_of_positions_that_is_none_is_refused(saved):
+    file = saved[1] / "model" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"max_position_embeddings": "x"}))
+    with pytest.raises(CheckpointError, match="sets max_position_embeddings to 'x', not a number"):
+        Subject(saved[1]).positions  # noqa: B018
 
 
 def test_pickled_weights_are_not_opened(saved):

@@ -2,6 +2,8 @@
 
 import http.client
 import json
+import socket
+import struct
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -72,6 +74,20 @@ def test_a_browser_on_this_machine_gets_the_page(folder: Path) -> None:
         with pytest.raises(ConfigError, match=f"nothing can listen at port {port}"):
             watch_server(folder, port)
         server.shutdown()
+
+
+def test_a_browser_may_leave(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with watch_server(folder, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for _ in range(5):
+            with socket.create_connection(server.server_address[:2]) as leaving:
+                leaving.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection = http.client.HTTPConnection(*server.server_address[:2], timeout=60)
+        connection.request("GET", "/", headers={"Host": "localhost"})
+        assert connection.getresponse().status == 200
+        server.shutdown()
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_the_page_is_written_once(contextwise: Any, folder: Path, workplace: Path) -> None:

@@ -59,7 +59,19 @@ def end_at_once(number: int, _: object = None) -> None:
         os._exit(exit_status())
 
 
+def open_standard_streams() -> None:
+    """Open ``/dev/null`` for standard streams that are closed: messages would go into the next file that is opened."""
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != descriptor:
+                os.dup2(opened, descriptor)
+                os.close(opened)
+            setattr(sys, name, os.fdopen(descriptor, "r" if name == "stdin" else "w"))
+
+
 if is_command():
+    open_standard_streams()
     for _number in SIGNALS:
         signal.signal(_number, end_at_once)
 

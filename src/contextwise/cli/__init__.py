@@ -234,7 +234,7 @@ def _report(error: BaseException, show_traceback: bool) -> int:
         _print_json(known, known.exit_status)
         return known.exit_status
     if not stopping.received.raised:  # a library may turn the stop into an error of its own
-        message = _unexpected(error)
+        message = unexpected(error)
         print_error(message)
         _print_json(message, 1)
     return 1
@@ -267,7 +267,7 @@ def _of_the_system(error: BaseException) -> ContextwiseError | None:
     return None
 
 
-def _unexpected(error: BaseException) -> str:
+def unexpected(error: BaseException) -> str:
     """The message of an error that nothing else explains; its traceback is written to a file."""
     lines = str(error).strip().splitlines()
     what = f"{type(error).__name__}{f': {lines[0][:200]}' if lines else ''}"

@@ -8,21 +8,35 @@ handler, and every refusal is a status between 400 and 503 with a sentence.
 import asyncio
 import hmac
 import json
+import resource
 import socket
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
+import h11
 import uvicorn
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 from starlette.types import Message, Receive, Scope, Send
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cli.serving.model_manager import ModelManager
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from contextwise.base.errors import ConfigError
+from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
+from contextwise.cli import unexpected
 from contextwise.cli.scored import Chats, Completions, OneManager, Scoring, Wanted
 from contextwise.evaluation.generation import LOWEST_TEMPERATURE
 from contextwise.evaluation.kernel.subject import positions
@@ -30,6 +44,8 @@ from contextwise.models import load_model, load_tokenizer
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 BODY_BYTES, BODY_SECONDS = 2**20, 30
+STOP_CHARACTERS = 256
+"""Of all stop texts of a request; transformers compares each character with the whole vocabulary."""
 DEFAULT_TOKENS = 256
 NOT_HANDLED = {"max_completion_tokens", "stream_options", "user", "logprobs", "top_logprobs"}
 """Fields of a request that are no settings of transformers' handlers."""
@@ -46,6 +62,15 @@ def _text(value: Any) -> Any:
 
 
 Text = Annotated[str, StringConstraints(min_length=1), BeforeValidator(_text)]
+
+
+def _stops(value: list[str]) -> list[str] | None:
+    if sum(map(len, value)) > STOP_CHARACTERS:
+        raise ValueError(f"the texts have more than {STOP_CHARACTERS} characters in all")
+    return value or None
+
+
+Stops = Annotated[list[Text], Field(max_length=16), AfterValidator(_stops)]
 
 
 class Generation(BaseModel):
@@ -81,7 +106,7 @@ class _Sampled(BaseModel):
     temperature: float | None = Field(None, ge=0, le=100)
     top_p: float | None = Field(None, gt=0, le=1)
     seed: int | None = Field(None, ge=0, lt=2**63)
-    stop: Text | Annotated[list[Text], Field(max_length=16)] | None = None
+    stop: Annotated[Text, StringConstraints(max_length=STOP_CHARACTERS)] | Stops | None = None
     frequency_penalty: float | None = Field(None, gt=-1, le=2)
     stream: bool | None = None
     stream_options: dict[str, Any] | None = None
@@ -150,6 +175,40 @@ class OneModel(ModelManager):
         return load_model(self.source, device=None if self.device == "auto" else str(self.device))
 
 
+class Connection(H11Protocol):
+    """A connection whose requests must arrive in time; one too many ends the one that has waited longest for a request."""
+
+    most = min(1000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+    late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._expect()
+        if len(self.connections) > self.most:
+            waiting = [each for each in self.connections if isinstance(each, Connection) and each.late is not None]
+            min(waiting, key=lambda each: each.late.when()).transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._expect()
+
+    def connection_lost(self, problem: Exception | None) -> None:
+        super().connection_lost(problem)
+        self._cancel()
+
+    def _expect(self) -> None:
+        """Set the time for a request whose headers are not complete."""
+        if self.conn.their_state is not h11.IDLE:
+            self._cancel()
+        elif self.late is None:
+            self.late = self.loop.call_later(BODY_SECONDS, self.transport.abort)
+
+    def _cancel(self) -> None:
+        if self.late is not None:
+            self.late.cancel()
+            self.late = None
+
+
 class Guard:
     """Refuses requests before they are read: of other origins, without the key, too large, or too many at once.
 
@@ -189,6 +248,8 @@ class Guard:
             await self.app(scope, replayed, send)
         except TimeoutError:
             await refused(408, f"the request did not arrive within {BODY_SECONDS} seconds")(scope, receive, send)
+        except Exception as error:  # it is answered with status 500
+            say(f"error: {unexpected(error)}")
         finally:
             self.running -= 1
 
@@ -399,5 +460,5 @@ def run_server(source: str, host: str, port: int, device: str, key: str | None, 
         app = build_app(OneModel(source, device), most_tokens)
         hosts = (host, *LOOPBACK) if host in LOOPBACK else None
         guarded = Guard(app, hosts, key, queue)
-        config = uvicorn.Config(guarded, log_level="warning", timeout_graceful_shutdown=5)
+        config = uvicorn.Config(guarded, http=Connection, log_level="warning", timeout_graceful_shutdown=5)
         uvicorn.Server(config).run(sockets=[listener])

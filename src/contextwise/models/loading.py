@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import json
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,11 @@ def kind_of(config: PreTrainedConfig) -> Kind:
 
 
 Device = str | torch.device | None
+LARGEST = {"layer": 10_000, "head": 10_000, "expert": 10_000, "labels": 1_000_000}
+"""Largest numbers in a configuration, by a part of their names."""
+GENERATION = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id")
+GENERATION += ("do_sample", "temperature", "top_k", "top_p")
+"""Settings of ``generation_config.json`` that are used; with others ``generate()`` may want arguments or give other outputs."""
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -81,11 +87,28 @@ def load_config(path_or_name: str | Path) -> PreTrainedConfig:
     folder = model_folder(path_or_name)
     _check_reachable(folder)
     _register_models()
+    _check_sizes(folder)
     try:
         return from_pretrained(AutoConfig, folder)
     except Exception as error:
         reason = _failure_reason(folder, error)
         raise CheckpointError(f"no configuration could be loaded from {path_or_name}: {reason}") from error
+
+
+def _check_sizes(folder: str) -> None:
+    """Refuse a configuration of a folder with more layers or labels than any model has: building them would take hours."""
+    try:
+        values = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):  # transformers says why, or reads it from the Hub
+        return
+    pending = [values]
+    while pending:
+        each = pending.pop()
+        for name, value in each.items() if isinstance(each, dict) else ():
+            limit = min((most for part, most in LARGEST.items() if part in name), default=None)
+            if limit is not None and isinstance(value, int) and value > limit:
+                raise CheckpointError(f"{folder}/config.json sets {name} to {value}; it may be {limit:,} at most")
+            pending.append(value)
 
 
 def _register_models() -> None:
@@ -227,6 +250,7 @@ def _loaded(
         reason = _failure_reason(folder, error)
         raise CheckpointError(f"no {what} could be loaded from {path_or_name}: {reason}") from error
     _check_finite(model, path_or_name)
+    _use_ordinary_outputs(model)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return with_prefix(model).to(device).eval(), sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
 
@@ -238,6 +262,17 @@ def _check_finite(model: PreTrainedModel, source: str | Path) -> None:
             raise CheckpointError(
                 f"the weights {name} of {source} hold numbers that are not finite; train or download it again"
             )
+
+
+def _use_ordinary_outputs(model: PreTrainedModel) -> None:
+    """Reset settings of a stranger's model that change what ``forward()`` and ``generate()`` take and return."""
+    for part in model.modules():
+        if isinstance(part, PreTrainedModel):
+            part.config.return_dict = True
+    settings = getattr(model, "generation_config", None)
+    for name in vars(settings) if settings is not None else ():
+        if not name.startswith("_") and name not in (*GENERATION, "transformers_version"):
+            setattr(settings, name, None)
 
 
 def load_tokenizer(path_or_name: str | Path) -> PreTrainedTokenizerBase:

@@ -1,9 +1,11 @@
 """A live page about the runs of a folder: losses, speed, time left; served on the loopback interface or written once."""
 
 import contextlib
+import sys
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError
@@ -125,6 +127,8 @@ def watch_server(folder: Path, port: int) -> ThreadingHTTPServer:
     runs_of(folder)
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = 30
+
         def do_GET(self) -> None:
             # A page of another site can have a name of its own that leads here (DNS rebinding).
             if self.headers.get("Host", "").partition(":")[0] not in LOOPBACK or self.path != "/":
@@ -144,7 +148,12 @@ def watch_server(folder: Path, port: int) -> ThreadingHTTPServer:
         def log_message(self, *_: object) -> None:
             pass
 
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, *request: Any) -> None:
+            if not isinstance(sys.exception(), ConnectionError):  # the browser has loaded the page again meanwhile
+                super().handle_error(*request)
+
     try:
-        return ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        return Server(("127.0.0.1", port), Handler)
     except (OSError, OverflowError) as error:
         raise ConfigError(f"nothing can listen at port {port} ({error}); choose another --port") from None

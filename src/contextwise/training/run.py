@@ -66,6 +66,7 @@ def train(recipe: Recipe) -> RunFolder:
     run.check_free(recipe.resolved(), with_newer_settings)
     trunk = trunk_checkpoint(recipe, run)
     inputs = TrainingInputs.open(recipe)
+    _ = inputs.fingerprints  # of the starting models as they are now, not when the first checkpoint is written
     processes = PartialState(cpu=not torch.cuda.is_available())  # gloo on CPU, NCCL on GPU
     with interruption.listening(), _run_lock(run, recipe, processes), fast_steps(processes.device.type):
         if run.finished and _in_first_process(processes, lambda: _is_sound(run, inputs)):

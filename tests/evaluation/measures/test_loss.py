@@ -9,11 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file, save_file
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
 from contextwise.base.progress import interruption
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.evaluation.kernel import results_of
+from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Subject, measure, results_of
 from contextwise.evaluation.measures.loss import Evaluation, Loss
 from contextwise.models.tokenizers import corpus_tokenizer_hash
 from measured import evaluate_model
@@ -110,6 +111,23 @@ def test_a_result_is_found_again_for_the_same_question_only(corpus, model, tmp_p
     assert others[-1].summary["loss"] != first.summary["loss"]
 
 
+def test_adapters_and_shards_in_folders_belong_to_the_model(corpus, model, tmp_path):
+    first = evaluate_model(model, corpus, out=tmp_path / "first").summary["digest"]
+    (model / "adapter_config.json").write_text(json.dumps({"lora_alpha": 8}))
+    adapted = Subject(model).digest
+    (model / "adapter_config.json").unlink()
+    (model / "shards").mkdir()
+    (model / "model.safetensors").rename(model / "shards" / "a.safetensors")
+    weights = load_file(model / "shards" / "a.safetensors")
+    index = {"metadata": {}, "weight_map": dict.fromkeys(weights, "shards/a.safetensors")}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    sharded = evaluate_model(model, corpus, out=tmp_path / "sharded").summary["digest"]
+    name = "transformer.ln_f.weight"
+    save_file(weights | {name: weights[name] * 2}, model / "shards" / "a.safetensors", {"format": "pt"})
+    changed = evaluate_model(model, corpus, out=tmp_path / "changed").summary["digest"]
+    assert len({first, adapted, sharded, changed}) == 4
+
+
 @pytest.mark.parametrize("name", ["summary.json", "documents.parquet", "tokens.parquet"])
 def test_a_result_that_has_changed_is_refused(corpus, model, tmp_path, name):
     result = evaluate_model(model, corpus, out=tmp_path / "result")
@@ -136,6 +154,32 @@ def test_a_model_that_is_replaced_while_it_is_measured_has_no_result(corpus, mod
     with pytest.raises(CheckpointError, match="was replaced while it was measured; measure it again"):
         evaluate_model(model, corpus, out=tmp_path / "result")
     assert not (tmp_path / "result").exists()
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_file_that_changes_while_it_is_read_has_no_result_and_no_work(model, tmp_path, stopped):
+    file = tmp_path / "file"
+    file.write_text("as it is hashed")
+
+    class Reads(Measure):
+        name = "reads"
+        on_corpus = False
+        file: InputFile
+
+        def run(self, subject, corpus, work):
+            self.file.write_text("as it is read")
+            work.save("part", {"a": np.zeros(1)})
+            if stopped:
+                raise Interrupted("the measurement was stopped")
+            return Outcome({})
+
+        @classmethod
+        def table(cls, summary):
+            return ""
+
+    with pytest.raises(DataError, match="a file that reads reads was changed while it was read"):
+        measure(model, Reads(file=file), out=tmp_path / "result")
+    assert {path.name for path in tmp_path.iterdir()} == {"file", model.name}
 
 
 def test_a_model_without_a_recipe_is_scored_at_its_positions_up_to_1024(corpus, tmp_path, model_of):

@@ -216,8 +216,12 @@ def measure(
         if subject.is_cue and not settings.takes_cue:
             say(f"note: {subject.source} is a CUE model; it is measured without contexts")
         try:
-            outcome = _run(settings, subject, corpus, work)
-            subject.check_unchanged()
+            try:
+                outcome = _run(settings, subject, corpus, work)
+            except Interrupted:
+                _check_unchanged(settings, subject, content, work)  # before it is resumed
+                raise
+            _check_unchanged(settings, subject, content, work)
             header = {"measure": settings.name, "key": key, "question": question, "label": label}
             about = header | _about(subject, corpus, common.get("metadata"))
         finally:
@@ -240,6 +244,17 @@ def _run(settings: Measure, subject: Subject, corpus: "Corpus | None", work: Wor
     except Interrupted as error:
         end = "run the same command again" + ("" if work.empty else " to resume")
         raise Interrupted(f"{str(error).split(';')[0]}; {end}") from None
+
+
+def _check_unchanged(settings: Measure, subject: Subject, content: dict[str, Any], work: Work) -> None:
+    """Discard the work, and raise an error, if the model or a file of the settings is not the one in the result's key."""
+    try:
+        subject.check_unchanged()
+        if settings.identity() != content["settings"]:
+            raise DataError(f"a file that {settings.name} reads was changed while it was read; measure again")
+    except (CheckpointError, DataError):
+        work.discard()
+        raise
 
 
 def _about(subject: Subject, corpus: "Corpus | None", metadata: str | None) -> dict[str, Any]:

@@ -1,14 +1,16 @@
 """The subject of a measurement: a model, opened once, and its origin (run, folder, Hub name, or loaded model)."""
 
+import contextlib
 import hashlib
 import json
+import shutil
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contextwise.base.errors import CheckpointError, ConfigError
+from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.hashes import content_key, sha256_file
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation.kernel.result import Result, results_of
@@ -25,7 +27,7 @@ DEFAULT_CONTEXT_LIMIT = 1024
 """Largest default context of a model that is no run."""
 MODEL_FILES: tuple[str, ...] = ("*.safetensors", "*.safetensors.index.json", "config.json", "*.py")
 MODEL_FILES += ("generation_config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json")
-MODEL_FILES += ("chat_template*", "vocab.*", "merges.txt", "spiece.model")
+MODEL_FILES += ("chat_template*", "vocab.*", "merges.txt", "*.model", "adapter_config.json")
 """Files of a model folder that determine the model's outputs and its tokens."""
 
 
@@ -171,10 +173,21 @@ class Subject:
         if not self.loaded and self.digest and self._file_states() != self._measured:
             raise CheckpointError(f"the model {self.source} was replaced while it was measured; measure it again")
 
+    def _shards(self) -> list[str]:
+        """Files of weights by the indexes in the folder; they may lie in folders below it."""
+        names: list[str] = []
+        for index in self.folder.glob("*.safetensors.index.json"):
+            # transformers says what is wrong with an index
+            with contextlib.suppress(OSError, ValueError, AttributeError, KeyError, TypeError):
+                values = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+                names += [name for name in values if isinstance(name, str)]
+        return names
+
     def _file_states(self) -> dict[str, tuple[int, ...]]:
         """Identity, size and time of the files that determine the model, by name."""
         matches = chain.from_iterable(self.folder.glob(pattern) for pattern in MODEL_FILES)
-        states = {file.name: file.stat() for file in matches if file.is_file()}
+        files = {file.name: file for file in matches} | {name: self.folder / name for name in self._shards()}
+        states = {name: file.stat() for name, file in files.items() if file.is_file()}
         return {name: (state.st_ino, state.st_size, state.st_mtime_ns) for name, state in states.items()}
 
     @property
@@ -257,15 +270,25 @@ def open_documents(source: "str | Path | PreTrainedModel | Subject", path: str |
     path = Path(path)
     if not path.is_file() or path.suffix == ".bin":
         return Corpus.open(path, split=split)
+    from contextwise.data.corpus.corpus import is_corpus
+    from contextwise.data.tokenizers import load_tokenizer
     from contextwise.models.loading import model_folder
     from contextwise.models.tokenizers import model_tokenizer_hash
 
     model = source.source if isinstance(source, Subject) and not source.loaded else source
     if not isinstance(model, str | Path):
         raise ConfigError(f"a loaded model cannot read the texts in {path}; prepare a corpus with its tokenizer")
-    key = content_key(text=sha256_file(path), tokenizer=model_tokenizer_hash(str(model)), split=split)
+    folder, text = model_folder(str(model)), sha256_file(path)
+    tokenizer = load_tokenizer(folder)
+    added = [[token, str(about)] for token, about in sorted(tokenizer.backend.get_added_tokens_decoder().items())]
+    tokens = {"tokenizer": model_tokenizer_hash(str(model)), "added": added, "end_of_text": tokenizer.end_of_text}
+    key = content_key(text=text, split=split, **tokens)
     out = Path("corpora") / f"{path.name.split('.')[0]}-{key[:8]}"
-    corpus = prepare_corpus([f"{split}={path}"], model_folder(str(model)), out, reuse=True)
+    made = is_corpus(out)
+    corpus = prepare_corpus([f"{split}={path}"], folder, out, reuse=True)
+    if not made and sha256_file(path) != text:  # it would be found again for the text before
+        shutil.rmtree(out, ignore_errors=True)
+        raise DataError(f"{path} was changed while it was read; run the same command again")
     return Corpus.open(corpus.path, split=split)
 
 
@@ -288,7 +311,11 @@ def positions(config: Any) -> int | None:
     for part in (config, getattr(config, "backbone_config", None), config.get_text_config()):
         limit = getattr(part, "max_position_embeddings", None)
         if limit is not None:
-            return int(limit) - _prompt_tokens(config)
+            if not isinstance(limit, int):
+                raise CheckpointError(
+                    f"the model's configuration sets max_position_embeddings to {limit!r}, not a number"
+                )
+            return limit - _prompt_tokens(config)
     return None
 
 
