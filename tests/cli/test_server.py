@@ -5,6 +5,7 @@ import itertools
 import json
 import socket
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from small import save_model, small_gpt2
 
 openai = pytest.importorskip("openai", reason="the serve extra is not installed")
 pytest.importorskip("fastapi", reason="the serve extra is not installed")
-httpx = pytest.importorskip("httpx", reason="the serve extra is not installed")
 
 
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
@@ -376,7 +376,8 @@ def test_connections_without_a_request_do_not_keep_others_out(address: str, monk
     for each in waiting:
         with contextlib.suppress(ConnectionError):
             each.sendall(b"GET /health HTTP/1.1\r\nHost: loc")
-    assert httpx.get(f"{address}/health").status_code == 200
+    with urllib.request.urlopen(f"{address}/health") as answer:
+        assert answer.status == 200
     for each in waiting[:14]:
         with contextlib.suppress(ConnectionError):
             assert each.recv(1) == b""
@@ -398,12 +399,13 @@ def test_an_unexpected_error_is_one_line(
     server: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from starlette.testclient import TestClient
-    from transformers.cli.serving.completion import CompletionHandler
+
+    from contextwise.cli.scored import Completions
 
     def fail(*_: Any) -> Any:
         raise RuntimeError("it broke")
 
-    monkeypatch.setattr(CompletionHandler, "handle_request", fail)
+    monkeypatch.setattr(Completions, "handle_request", fail)
     client = TestClient(server, base_url="http://localhost:8000")
     answer = client.post("/v1/completions", json={"prompt": "a", "stop": []})
     assert answer.status_code == 500 and "RuntimeError" in answer.json()["error"]["message"]

@@ -135,6 +135,10 @@ def test_a_folder_that_exists(stories: Path, tmp_path: Path) -> None:
     assert len(prepare_corpus(stories, "bytes", tmp_path / "empty")) > 100
     with pytest.raises(DataError, match=r"empty already exists; choose another folder, or set overwrite"):
         prepare_corpus(stories, "bytes", tmp_path / "empty")
+    (tmp_path / "empty" / "run").mkdir()
+    with pytest.raises(DataError, match=r"empty holds run, which overwriting would remove; move it"):
+        prepare_corpus(stories, "bytes", tmp_path / "empty", overwrite=True)
+    assert (tmp_path / "empty" / "run").is_dir()
     (tmp_path / "papers").mkdir()
     (tmp_path / "papers" / "thesis.txt").write_text("years of work")
     (tmp_path / "papers" / "manifest.json").write_text("{}")

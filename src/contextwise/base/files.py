@@ -16,7 +16,7 @@ import shutil
 import socket
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -189,6 +189,29 @@ def exclusive(path: Path, what: str, *, wait: bool = False, inside: bool = False
                 lock.file.unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 fcntl.flock(lock.opened, fcntl.LOCK_UN)  # a forked child may still have the file open
+
+
+def output_folder(path: Path) -> Path:
+    """The folder to write for a path that a user gave: what a link stands for, so that it has one lock.
+
+    Raises:
+        ConfigError: it has no name of its own (``.``, ``..``, ``/``), so that nothing can be written beside it and renamed.
+    """
+    with contextlib.suppress(RuntimeError):  # no such user: a name that begins with ~
+        path = path.expanduser()
+    if path.name in ("", "..", "."):
+        raise ConfigError(f"the output is {str(path)!r}, which names no new folder; give a name in it")
+    return path.resolve() if path.is_symlink() else path
+
+
+def check_nothing_else(folder: Path, own: Collection[str]) -> None:
+    """Raise a DataError if a folder that is to be replaced holds other files or folders than ``own``, which would be lost."""
+    others = sorted(path.name for path in folder.iterdir() if path.name not in own) if folder.is_dir() else []
+    if others:
+        raise DataError(
+            f"{folder} holds {others[0]}{' and more' * (len(others) > 1)}, which overwriting would remove; move it, or choose "
+            "another folder"
+        )
 
 
 def _remove_leftovers(path: Path) -> None:

@@ -63,6 +63,12 @@ def seal(folder: Path) -> None:
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 
+def sealed_files(folder: Path) -> set[str]:
+    """Names of the files and folders of a folder that :func:`seal` has listed."""
+    listed = unsealed(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))["files"]
+    return {name.split("/")[0] for name in listed}
+
+
 def damage(folder: Path, *, required: bool = True, unread: str = "", alone: str = "") -> str | None:
     """Describe what changed in a folder since :func:`seal`; None if it is intact.
 

@@ -259,6 +259,8 @@ def _of_the_system(error: BaseException) -> ContextwiseError | None:
         return DataError("no space left on the disk; free some space, and run the same command again")
     if isinstance(error, OSError) and error.filename is not None:
         return DataError(f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}")
+    if isinstance(error, RuntimeError) and "home directory" in str(error):  # of pathlib's expanduser
+        return ConfigError("a path begins with ~ and the name of no user; begin it with ./~ if a file is called so")
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or _NO_MEMORY in str(error):
         reason = " ".join(str(error).split())[:160]
         return ConfigError(

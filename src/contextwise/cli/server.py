@@ -10,6 +10,7 @@ import hmac
 import json
 import resource
 import socket
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -184,9 +185,10 @@ class Connection(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._expect()
-        if len(self.connections) > self.most:
-            waiting = [each for each in self.connections if isinstance(each, Connection) and each.late is not None]
-            min(waiting, key=lambda each: each.late.when()).transport.abort()
+        opened = [each for each in self.connections if isinstance(each, Connection) and not each.transport.is_closing()]
+        if len(opened) > self.most:
+            waiting = [(each.late.when(), each.transport) for each in opened if each.late is not None]
+            min(waiting, key=itemgetter(0))[1].abort()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

@@ -20,11 +20,11 @@ from typing import Any, TypedDict
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import FEWEST_DOCUMENTS
-from contextwise.base.files import atomic_directory, exclusive, write_json
+from contextwise.base.files import atomic_directory, check_nothing_else, exclusive, output_folder, read_json, write_json
 from contextwise.base.hashes import sha256_file
 from contextwise.base.progress import console, progress_bar
 from contextwise.data.corpus import Corpus
-from contextwise.data.corpus.corpus import is_corpus, read_manifest, write_manifest
+from contextwise.data.corpus.corpus import MANIFEST, is_corpus, read_manifest, write_manifest
 from contextwise.data.corpus.writing import Encoded, SplitWriter, settle, write_split
 from contextwise.data.documents import (
     ENOUGH_HELD_OUT,
@@ -141,9 +141,7 @@ def prepare_corpus(
             No files remain.
     """
     given = [str(sources)] if isinstance(sources, str | Path) else [str(source) for source in sources]
-    out = Path(out).expanduser()
-    if out.is_symlink():
-        out = out.resolve()
+    out = output_folder(Path(out))
     if not given:
         raise ConfigError("no source is given; name a file, a folder, a dataset or stdlib")
     if limit is not None and limit < 1:
@@ -193,6 +191,8 @@ def _check_output(out: Path, overwrite: bool, sources: Sequence[str]) -> None:
             raise DataError(f"{out} already exists; choose another folder, or set overwrite to replace a corpus")
         if not is_corpus(out):
             raise DataError(f"{out} is not a prepared corpus, so it is not overwritten; choose another folder")
+        splits = read_json(out / MANIFEST, "the corpus's manifest").get("splits", {})
+        check_nothing_else(out, {MANIFEST, "dataset_dict.json", "tokenizer", *splits})
     target = out.resolve()
     for source in sources:
         path = Path(source.removeprefix("alpaca:")).expanduser().resolve()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from contextwise.base.errors import CheckpointError, ConfigError
-from contextwise.base.files import atomic_directory, read_json, without_folders
+from contextwise.base.files import atomic_directory, output_folder, read_json, without_folders
 from contextwise.base.hashes import MANIFEST, check_intact, seal
 from contextwise.base.progress import say
 from contextwise.models.composition import ComposedConfig
@@ -50,6 +50,7 @@ def export_model_folder(source: str | Path, out: Path, standalone: bool = False,
     config = read_json(folder / "config.json", "the model's configuration")
     variant = config.get("file") if config.get("model_type") == "variant" else None
     _check_new(out)
+    out = output_folder(out)
     files: dict[str, str] = {} if card is None else {"README.md": card}
     if standalone:
         classes = _classes(source)

@@ -142,6 +142,25 @@ def test_a_result_that_has_changed_is_refused(corpus, model, tmp_path, name):
         Evaluation.open(result.path).table_of(name.removesuffix(".parquet"))
 
 
+def test_overwriting_removes_nothing_else_and_follows_links(corpus, model, tmp_path):
+    (tmp_path / "link").symlink_to("result")
+    for limit in (1, 2):
+        evaluate_model(model, corpus, out=tmp_path / "link", limit=limit, overwrite=True)
+        assert Evaluation.open(tmp_path / "result").summary["settings"]["limit"] == limit
+    assert (tmp_path / "link").is_symlink()
+    (tmp_path / "result" / "notes.md").write_text("mine")
+    with pytest.raises(DataError, match=r"result holds notes\.md, which overwriting would remove"):
+        evaluate_model(model, corpus, out=tmp_path / "result", limit=3, overwrite=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"result", "link", model.name}
+
+
+@pytest.mark.parametrize("out", ["", ".", "..", "/"])
+def test_an_output_needs_a_name(corpus, model, tmp_path, monkeypatch, out):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="names no new folder; give a name in it"):
+        evaluate_model(model, corpus, out=out)
+
+
 def test_a_model_that_is_replaced_while_it_is_measured_has_no_result(corpus, model, tmp_path, monkeypatch, model_of):
     run = Loss.run
 

@@ -14,6 +14,7 @@ from rich.console import RenderableType
 from contextwise.base.config import Settings
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
 from contextwise.base.estimates import CONFIDENCE
+from contextwise.base.files import output_folder
 from contextwise.base.hashes import content_key, sha256_file
 from contextwise.base.progress import interruption, say
 from contextwise.base.schemas import json_schema, named_schema
@@ -205,7 +206,11 @@ def measure(
     resolved = content_key(**common, settings=settings.identity())
     number_format = "saved" if subject.dtype is None else str(subject.dtype)
     key = content_key(question=resolved, subject=subject.digest, dtype=number_format)
-    path = Path(out) if out else subject.home / "-".join(filter(None, (settings.name, label, key[:8])))
+    path = (
+        output_folder(Path(out))
+        if out is not None
+        else subject.home / "-".join(filter(None, (settings.name, label, key[:8])))
+    )
     content = {"measure": settings.name, "settings": settings.identity()}
     with Work.opened(path, key, content, overwrite) as work:
         if (result := finished(path, key, overwrite, settings.result)) is not None:

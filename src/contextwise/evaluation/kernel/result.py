@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.files import atomic_directory, atomic_write, read_json, write_json
-from contextwise.base.hashes import damage, seal
+from contextwise.base.files import atomic_directory, atomic_write, check_nothing_else, read_json, write_json
+from contextwise.base.hashes import MANIFEST, damage, seal, sealed_files
 from contextwise.base.views import Viewed
 
 if TYPE_CHECKING:
@@ -119,6 +119,8 @@ def finished(path: Path, key: str, overwrite: bool = False, result: type[Result]
     if existing.summary["key"] == key:
         return existing
     if overwrite:
+        if (path / MANIFEST).is_file():
+            check_nothing_else(path, sealed_files(path) | {MANIFEST})
         return None
     raise ConfigError(
         f"{path} holds another result of contextwise {existing.measure} (of {existing.summary['model']}, "
