@@ -98,8 +98,8 @@ class Savings(TrainedModels):
         for name, own in self.models.items():
             arms[name] = Arm(settings=[*own, f"training.tokens={longest}", f"training.branches={shorter}"])
             for tokens in shorter:
-                settings = [*own, f"training.tokens={tokens}", f"training.trunk=@{name}"]
-                arms[_branch(name, tokens)] = Arm(settings=settings)
+                branch = [*own, f"training.tokens={tokens}", f"training.trunk=@{name}"]
+                arms[_branch(name, tokens)] = Arm(settings=branch)
         settings = RunSetSettings(recipe=self.recipe, arms=arms, seeds=self.seeds)
         prefix = self.recipe.get("name", "models")
         return RunSet.of(settings, folder, corpus=self.corpus_folder(folder), prefix=prefix)
