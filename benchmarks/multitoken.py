@@ -1,11 +1,13 @@
 """Multi-token prediction: peak memory of a training step over the number of heads, and speculative against greedy decoding.
 
 Claims: the memory that a further head takes is that of its parameters and their gradients, not of its logits; speculative
-decoding gives the greedy tokens in less time. The second needs models that were trained (``--models RUN ...``, for example of
-``contextwise recipes multitoken``): with weights as they are drawn no proposal is ever right.
+decoding gives the greedy tokens in fewer passes, and in less time where enough proposals are accepted. How many are accepted
+takes models that were trained (``--models RUN ...``, for example of ``contextwise recipes multitoken``): with weights as they
+are drawn no proposal is ever right. What a block costs (``--only cost``) does not depend on the weights.
 """
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -21,8 +23,11 @@ from contextwise.base import machine
 from contextwise.base.errors import ConfigError
 from contextwise.data import Corpus
 from contextwise.models import ModelSize, backbone_config, load_model
+from contextwise.models.decoding import generate
 
 HEADS_OF_THE_MEMORY = (1, 2, 4, 8)
+SHAPES = ((4, 128), (12, 256))
+"""Blocks and width of the models whose verified blocks are timed."""
 
 
 def one_step(which: str, head: str, n: int, context: int) -> None:
@@ -74,8 +79,24 @@ def memory(context: int) -> dict[str, Any]:
     return result
 
 
+def weights_read(model: Any) -> tuple[int, int]:
+    """Weights of blocks and vocabulary matrices that a plain step and a verified block read, each once."""
+
+    def size(*modules: Any) -> int:
+        return sum(parameter.numel() for module in modules for parameter in module.parameters())
+
+    layer = model.config.head == "layer"
+    shared = size(*model.family.blocks(model.stock), model.get_output_embeddings())
+    return shared + (size(model.heads[0]) if layer else 0), shared + size(model.heads)
+
+
 def speculation(run: Path, corpus: Path, prompts: int, new: int, rounds: int) -> dict[str, Any]:
-    """Greedy and speculative decoding of held-out prompts, one at a time and eight at a time."""
+    """Ways of greedy decoding of held-out prompts, one at a time and eight at a time, and the bounds of their ratio.
+
+    A block outputs 1 + accepted tokens, so speculative decoding is (1 + accepted) / cost times as fast as plain decoding; the
+    cost is that of a block in plain steps, as measured. Where reading weights takes all of the time, as in a large model
+    on an accelerator, the cost is the ratio of the weights.
+    """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model: Any = load_model(str(run), device=device)
     length = 64
@@ -85,48 +106,95 @@ def speculation(run: Path, corpus: Path, prompts: int, new: int, rounds: int) ->
         raise ConfigError(f"{corpus} has only {len(long)} held-out documents of {length} tokens; lower --prompts")
     tokens = torch.stack([torch.from_numpy(held_out.document(i)[:length].astype("int64")) for i in long])
     result: dict[str, Any] = {"prompts": prompts, "prompt_tokens": length, "new_tokens": new, "rounds": rounds}
+    plain_weights, block_weights = weights_read(model)
+    weights = block_weights / plain_weights
+    # All texts have the same length: nothing ends them but their length.
+    options: dict[str, Any] = {"max_new_tokens": new, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
     for rows in (1, 8):
         batches = [part.to(device) for part in tokens.split(rows)]
-        accepted: list[float] = []
+        counts: list[Any] = []
 
-        def decode(
-            speculative: bool, batches: list[Any] = batches, accepted: list[float] = accepted
-        ) -> list[torch.Tensor]:
-            options = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "pad_token_id": 0}
+        def speculative(batches: list[Any] = batches, counts: list[Any] = counts) -> list[torch.Tensor]:
             out = []
             for batch in batches:
-                out.append(model.generate(batch, speculative=speculative, **options))
-                if speculative:
-                    accepted.append(model.last_acceptance.mean_accepted)
+                out.append(model.generate(batch, speculative=True, **options))
+                counts.append(model.last_acceptance)
             return out
 
-        same = all(torch.equal(a, b) for a, b in zip(decode(False), decode(True), strict=True))
-        outcome = alternate(
-            {
-                name: synchronised(run_) if device == "cuda" else run_
-                for name, run_ in {"greedy": lambda: decode(False), "speculative": lambda: decode(True)}.items()
-            },
-            rounds,
-            warmup=1,
-        )
+        ways = {
+            "transformers": lambda batches=batches: [model.generate(batch, **options) for batch in batches],
+            "recorded": lambda batches=batches: [generate(model, batch, **options) for batch in batches],
+            "speculative": speculative,
+        }
+        texts = {name: way() for name, way in ways.items()}
+        same = all(torch.equal(a, b) for a, b in zip(texts["transformers"], texts["speculative"], strict=True))
+        accepted = sum(each.accepted for each in counts) / sum(each.row_steps for each in counts)
+        blocks = statistics.mean(each.steps for each in counts)
+        timed = {name: synchronised(way) if device == "cuda" else way for name, way in ways.items()}
+        outcome = alternate(timed, rounds, warmup=1)
+        speed = outcome.speed("speculative", "recorded")
         result[f"rows of {rows}"] = {
             "same_tokens": same,
-            "speed": outcome.speed("speculative", "greedy"),
-            "quartiles": outcome.spread("speculative", "greedy"),
-            "accepted_per_step": statistics.mean(accepted),
+            "accepted_per_step": accepted,
+            "milliseconds_per_token": {name: 1000 * outcome.median(name) / (new * len(batches)) for name in ways},
+            "speed": {name: outcome.speed("speculative", name) for name in ("transformers", "recorded")},
+            "quartiles": {name: outcome.spread("speculative", name) for name in ("transformers", "recorded")},
+            "block_in_plain_steps": new / blocks / speed,
+            "weights_of_a_block_in_plain_steps": weights,
+            "bound_by_weights": (1 + accepted) / weights,
         }
+        low, high = outcome.spread("speculative", "recorded")
+        against, cost = outcome.speed("speculative", "transformers"), new / blocks / speed
         print(
-            f"speculative decoding, {run.name}, {rows} at a time: {outcome.speed('speculative', 'greedy'):.2f}x greedy "
-            f"(quartiles {outcome.spread('speculative', 'greedy')[0]:.2f}-{outcome.spread('speculative', 'greedy')[1]:.2f}), "
-            f"{statistics.mean(accepted):.2f} proposals accepted a step, same tokens: {same}",
+            f"speculative decoding, {run.name}, {rows} at a time: {speed:.2f}x recorded greedy decoding (quartiles "
+            f"{low:.2f}-{high:.2f}), {against:.2f}x transformers' own; same tokens: {same}; {accepted:.2f} proposals accepted "
+            f"a step; {_bounds(cost, model.config.future_tokens)}; by the weights that it reads it costs {weights:.2f}, and "
+            f"{(1 + accepted) / weights:.2f}x is the most",
             flush=True,
         )
     return result
 
 
+def _bounds(cost: float, n: int) -> str:
+    """What the cost of a block in plain steps allows."""
+    needed = 1.5 * cost - 1
+    return (
+        f"a block costs {cost:.2f} plain steps, so that {n / cost:.2f}x is reached if all proposals are accepted, and 1.5x "
+        f"takes {needed:.2f} of {n - 1}"
+    )
+
+
+def block_costs(rounds: int, new: int = 48) -> dict[str, Any]:
+    """What a verified block costs in plain steps, by size and heads; models as they are drawn, which accept nothing."""
+    from contextwise.models.multitoken import MultiTokenConfig, MultiTokenForCausalLM
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    results: dict[str, Any] = {"new_tokens": new, "rounds": rounds}
+    options: dict[str, Any] = {"max_new_tokens": new, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    for (layers, width), head, n in itertools.product(SHAPES, ("layer", "linear"), (2, 4)):
+        torch.manual_seed(0)
+        trunk = layers - (head == "layer")  # as many blocks for a plain step
+        backbone = backbone_config("gpt2", ModelSize(trunk, width, width // 64, 1e-3), 4096, 256)
+        model = MultiTokenForCausalLM(MultiTokenConfig(backbone, n, head)).to(device).eval()
+        prompt = torch.randint(1, 4096, (1, 32), device=device)
+        ways = {
+            "recorded": lambda model=model, prompt=prompt: generate(model, prompt, **options),
+            "speculative": lambda model=model, prompt=prompt: model.generate(prompt, speculative=True, **options),
+        }
+        timed = {name: synchronised(way) if device == "cuda" else way for name, way in ways.items()}
+        outcome = alternate(timed, rounds, warmup=1)
+        cost = new / model.last_acceptance.steps / outcome.speed("speculative", "recorded")
+        plain, block = weights_read(model)
+        name = f"{layers} blocks of {width}, {n} {head} heads"
+        results[name] = {"block_in_plain_steps": cost, "weights_of_a_block_in_plain_steps": block / plain, "heads": n}
+        print(f"{name}: {_bounds(cost, n)}; by weights {block / plain:.2f}", flush=True)
+    return results
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--child", nargs=4, metavar=("WHICH", "HEAD", "N", "CONTEXT"))
+    parser.add_argument("--only", choices=["cost", "speculation"], help="one part alone")
     parser.add_argument("--context", type=int, default=2048)
     parser.add_argument("--models", type=Path, nargs="*", default=[], help="runs whose models have heads")
     parser.add_argument("--corpus", type=Path, help="whose held-out documents begin the prompts")
@@ -138,14 +206,16 @@ def main(arguments: list[str] | None = None) -> None:
         which, head, n, context = options.child
         one_step(which, head, int(n), int(context))
         return
-    result: dict[str, Any] = {"memory": memory(options.context)}
+    result: dict[str, Any] = {"memory": memory(options.context)} if options.only is None else {}
+    if options.only in (None, "cost"):
+        result["cost"] = block_costs(options.rounds)
     if options.models and options.corpus is None:
         parser.error("--models needs --corpus: a prepared corpus whose held-out documents begin the prompts")
     result["speculation"] = {
         run.name: speculation(run, options.corpus, options.prompts, options.new_tokens, options.rounds)
         for run in options.models
     }
-    publish("multitoken", result)
+    publish("multitoken" if options.only is None else f"multitoken-{options.only}", result)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from multitoken_models import LONGEST, VOCABULARY, backbone
 from tokenizers import Tokenizer, decoders, models
 from torch.nn.functional import pad
-from transformers import DynamicCache, PreTrainedTokenizerFast, StoppingCriteria
+from transformers import DynamicCache, GenerationConfig, PreTrainedTokenizerFast, StoppingCriteria
 
 from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.base.errors import ConfigError
@@ -113,21 +113,44 @@ def test_trained_models_give_the_greedy_output(trained, data):
     assert torch.equal(result, greedy)
 
 
-def test_rows_accept_different_numbers_of_tokens(trained, monkeypatch):
-    """The bookkeeping above is put to work: rows move by different amounts, and leave at different steps."""
-    steps = []
-    forget = speculative.forget_rows
+@pytest.mark.parametrize("recorded", [True, False])
+def test_rows_accept_different_numbers_of_tokens(trained, recorded, monkeypatch):
+    """The bookkeeping above is put to work: rows accept different numbers of tokens, and leave at different steps."""
+    if not recorded:
+        monkeypatch.setattr(speculative, "_recordable", lambda *_: False)
+    counts = []
+    count = speculative._Decoder._count
     monkeypatch.setattr(
-        speculative,
-        "forget_rows",
-        lambda cache, mask, surplus: (steps.append(surplus), forget(cache, mask, surplus))[1],
+        speculative._Decoder, "_count", lambda self, *args: (counts.append(args[-1]), count(self, *args))[1]
     )
     greedy, result = both(trained, [4, 9, 17], seed=1, max_new_tokens=30, eos_token_id=7)
     assert torch.equal(result, greedy)
-    assert any(len(set(surplus)) > 1 for surplus in steps)
+    assert any(len(set(gained)) > 1 for gained in counts)
     report = trained.last_acceptance
-    assert report.steps == len(steps)
-    assert report.row_steps == sum(len(surplus) for surplus in steps)
+    assert report.steps == len(counts)
+    assert report.row_steps == sum(len(gained) for gained in counts)
+
+
+def test_recorded_steps_count_as_others_do(trained, monkeypatch):
+    lengths, options = [11, 9, 3], {"max_new_tokens": 30, "eos_token_id": 7}
+    both(trained, lengths, **options)
+    recorded = trained.last_acceptance
+    monkeypatch.setattr(speculative, "_recordable", lambda *_: False)
+    both(trained, lengths, **options)
+    assert trained.last_acceptance == recorded
+
+
+def test_a_full_cache_of_rows_closes_its_gaps(trained, monkeypatch):
+    closed = []
+    if not speculative._recordable(trained, torch.zeros(1, 4), GenerationConfig(max_length=40)):
+        pytest.skip("steps of this model are not recorded")
+    close = speculative._RecordedDecoder._close_gaps
+    monkeypatch.setattr(
+        speculative._RecordedDecoder, "_close_gaps", lambda self: (closed.append(self.index), close(self))[1]
+    )
+    monkeypatch.setattr(speculative, "SLACK", 0)
+    greedy, result = both(trained, [11, 9, 2, 3], seed=3, max_new_tokens=40)
+    assert torch.equal(result, greedy) and closed
 
 
 def test_acceptance_is_reported(trained):

@@ -143,7 +143,8 @@ class StaticDecoding:
             if not all(x.is_initialized for x in self.cache.layers if isinstance(x, StaticChunkLayer)):
                 with without_reading():
                     return self._step(completes)
-            return self._record(completes)
+            logits_BV, self.recorded[completes] = record(partial(self._step, completes))
+            return logits_BV
         return self.recorded[completes]()
 
     def _step(self, completes_chunk: bool) -> Tensor:
@@ -162,17 +163,13 @@ class StaticDecoding:
         self.index_1.add_(1)
         return out.logits[:, -1].float()
 
-    def _record(self, completes_chunk: bool) -> Tensor:
-        """Run one step and record it; a step whose operations depend on values is run by the model again each time."""
-        recorder, reads = Recorder(), Reads()
-        with without_reading(), reads, recorder:
-            logits_BV = self._step(completes_chunk)
-        self.recorded[completes_chunk] = (
-            partial(self._step, completes_chunk)
-            if reads.count
-            else partial(recorder.function(logits_BV), *recorder.inputs)
-        )
-        return logits_BV
+
+def record(step: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], Tensor]]:
+    """Run a step and record it: its result, and what runs it again; the step itself where operations depend on values."""
+    recorder, reads = Recorder(), Reads()
+    with without_reading(), reads, recorder:
+        result = step()
+    return result, step if reads.count else partial(recorder.function(result), *recorder.inputs)
 
 
 def can_record(model: Any) -> bool:

@@ -11,6 +11,9 @@ Each step, for every row (Stern et al. 2018, Section 3; Gloeckle et al. 2024, Se
 Rows accept different numbers of tokens. Step 4 moves each row's keys and values to the right by the number of its rejected
 tokens, so that the cache is always that of a left-padded batch. Finished rows are removed from it.
 
+Where steps can be recorded (:mod:`contextwise.models.decoding`), all of a step is recorded over a static cache, and later steps
+run only its operations: forward pass, comparison, next proposals. Rejected tokens then stay in the cache and are masked.
+
 Shapes: A rows still being generated, S cached positions, k proposals, n heads.
 """
 
@@ -20,17 +23,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessorList, StoppingCriteriaList, StopStringCriteria
-from transformers.cache_utils import Cache, DynamicLayer
+from transformers import DynamicCache, LogitsProcessorList, StaticCache, StoppingCriteriaList, StopStringCriteria
+from transformers.cache_utils import Cache, DynamicLayer, StaticLayer
 from transformers.generation.configuration_utils import GenerationMode
 from transformers.generation.logits_process import UnbatchedClassifierFreeGuidanceLogitsProcessor
+from transformers.generation.stopping_criteria import MaxLengthCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.contextlm.cache import ChunkLayer, ContextState
+from contextwise.models.decoding import LEAST_TOKENS, can_record, record
 
-MOVABLE = (DynamicLayer, ChunkLayer, ContextState)
+MOVABLE = (DynamicLayer, StaticLayer, ChunkLayer, ContextState)
 """Layers of a cache whose rows can forget different numbers of tokens."""
+
+SLACK = 1.0
+"""Slots of the cache of several rows for the gaps between their tokens, as a share of the new tokens."""
 
 
 @dataclass
@@ -109,7 +117,10 @@ def speculative_decoding(
     cache = model_kwargs.get("past_key_values")
     _check_options(generation_config, logits_processor, streamer, input_ids)
     _check_cache(cache, input_ids, model_kwargs.get("position_ids"))
-    decoder = _Decoder(model, cache, input_ids, logits_processor, stopping_criteria, generation_config, streamer)
+    fresh = isinstance(cache, DynamicCache) and cache.get_seq_length() == 0
+    plain = fresh and not logits_processor and not generation_config.return_dict_in_generate
+    kind = _RecordedDecoder if plain and _recordable(model, input_ids, generation_config) else _Decoder
+    decoder = kind(model, cache, input_ids, logits_processor, stopping_criteria, generation_config, streamer)
     decoder.read_prompt(model_kwargs.get("attention_mask"), model_kwargs["position_ids"])
     while decoder.rows:
         decoder.step()
@@ -137,14 +148,17 @@ class _Decoder:
         config: Any,
         streamer: Any,
     ) -> None:
-        self.model, self.cache, self.processor, self.criteria = model, cache, processor, criteria
+        self.model, self.cache, self.processor = model, cache, processor
         self.n, self.limit, self.streamer = model.config.future_tokens, config.max_length, streamer
+        self.criteria = StoppingCriteriaList(
+            each for each in criteria if type(each) is not MaxLengthCriteria or each.max_length < self.limit
+        )
         self.acceptance = Acceptance()
         # Greedy decoding pads a finished row only if there is an end-of-sequence token, and otherwise continues it.
         self.pads = any(hasattr(criterion, "eos_token_id") for criterion in criteria)
         count, self.prompt = input_ids.shape
-        fill = int(config._pad_token_tensor) if self.pads else 0
-        self.tokens_BL = input_ids.new_full((count, self.limit), fill)
+        self.fill = int(config._pad_token_tensor) if self.pads else 0
+        self.tokens_BL = input_ids.new_full((count, self.limit), self.fill)
         self.tokens_BL[:, : self.prompt] = input_ids
         self.lengths = [self.prompt] * count
         self.ends: list[int | None] = [None] * count
@@ -171,9 +185,7 @@ class _Decoder:
 
     def step(self) -> None:
         """Run one forward pass: verify the proposals, keep the accepted ones, propose again."""
-        lengths = [self.lengths[row] for row in self.rows]
-        # Verify only tokens that could be output: the last token of the longest allowed sequence needs no verification.
-        useful = [min(self.n - 1, self.limit - 1 - length) for length in lengths]
+        lengths, useful = [self.lengths[row] for row in self.rows], self._useful()
         k = max(useful)
         proposals = self.proposals_AN[:, :k]
         length_A1 = torch.tensor(lengths, device=proposals.device)[:, None]
@@ -188,13 +200,23 @@ class _Decoder:
         verified = [best[: right + 1] for best, right in zip(best_AK.tolist(), right_A.tolist(), strict=True)]
         gained = self._append(verified)
 
+        self._count(useful, verified, gained)
+        self.mask_AS = forget_rows(self.cache, self.mask_AS, [k + 1 - count for count in gained])
+        self._keep_unfinished()
+
+    def _useful(self) -> list[int]:
+        """The proposals of each row that could be output: the last token of the longest sequence needs no verification."""
+        return [min(self.n - 1, self.limit - 1 - self.lengths[row]) for row in self.rows]
+
+    def _count(self, useful: list[int], verified: list[list[int]], gained: list[int]) -> None:
+        """Count a step's proposals; those behind an end or the longest sequence are not accepted."""
         counts = self.acceptance
         counts.steps += 1
         counts.row_steps += len(gained)
         counts.drafted += sum(useful)
-        counts.accepted += sum(min(n, len(tokens) - 1) for n, tokens in zip(gained, verified, strict=True))
-        self.mask_AS = forget_rows(self.cache, self.mask_AS, [k + 1 - count for count in gained])
-        self._keep_unfinished()
+        counts.accepted += sum(
+            min(most, n, len(tokens) - 1) for most, n, tokens in zip(useful, gained, verified, strict=True)
+        )
 
     def _read(self, tokens: Tensor, positions: Tensor, mask: Tensor | None) -> Any:
         """Run one forward pass: the input of each head's vocabulary matrix. Prompts may be on another device."""
@@ -234,28 +256,41 @@ class _Decoder:
     def _propose(self, states: list[Tensor], at_A: Tensor) -> Tensor:
         """The tokens that heads 2..n predict at index ``at_A``: (A, n - 1)."""
         at = at_A.to(states[0].device)
-        rows = torch.arange(len(at), device=at.device)
-        head = self.model.vocabulary_head
-        tokens = [head(i)(states[i - 1][rows, at]).argmax(dim=-1) for i in range(2, self.n + 1)]
-        return torch.stack(tokens, dim=1).to(at_A.device) if tokens else at_A.new_zeros(len(at_A), 0)
+        if self.n == 1:
+            return at_A.new_zeros(len(at_A), 0)
+        rows, head = torch.arange(len(at), device=at.device), self.model.vocabulary_head
+        chosen = [state[rows, at] for state in states[1:]]
+        if head(2) is head(1):  # all heads share the matrix, which is then read once
+            tokens_AN = head(2)(torch.stack(chosen, dim=1)).argmax(dim=-1)
+        else:
+            tokens_AN = torch.stack([head(i)(h).argmax(dim=-1) for i, h in enumerate(chosen, 2)], dim=1)
+        return tokens_AN.to(at_A.device)
 
     def _append(self, verified: list[list[int]]) -> list[int]:
         """Append each row's tokens up to its end, and return the number of appended tokens per row."""
         gained = []
         for row, tokens in zip(self.rows, verified, strict=True):
             before = self.lengths[row]
-            for token in tokens:
-                self.tokens_BL[row, self.lengths[row]] = token
+            fitting = tokens[: self.limit - before]
+            self.tokens_BL[row, before : before + len(fitting)] = torch.tensor(fitting)
+            for token in fitting:
                 self.lengths[row] += 1
                 if self.streamer is not None:
                     self.streamer.put(torch.tensor([token]))
-                sequence = self.tokens_BL[row : row + 1, : self.lengths[row]]
-                if self.ends[row] is None and bool(self.criteria(sequence, None).all()):
+                if self.ends[row] is None and self._ends(row):
                     self.ends[row] = self.lengths[row]
-                if self.lengths[row] == self.limit or (self.pads and self.ends[row] is not None):
+                if self.pads and self.ends[row] is not None:
                     break
+            if self.pads:
+                self.tokens_BL[row, self.lengths[row] :] = self.fill
             gained.append(self.lengths[row] - before)
         return gained
+
+    def _ends(self, row: int) -> bool:
+        """Whether a row's tokens so far are a whole sequence."""
+        if self.lengths[row] == self.limit or not self.criteria:
+            return self.lengths[row] == self.limit
+        return bool(self.criteria(self.tokens_BL[row : row + 1, : self.lengths[row]], None).all())
 
     def _unfinished(self, row: int) -> bool:
         if self.pads or self.lengths[row] == self.limit:
@@ -272,6 +307,105 @@ class _Decoder:
             self.mask_AS, self.shift_A = self.mask_AS[index], self.shift_A[index]
             self.proposals_AN = self.proposals_AN[index]
         self.rows = [self.rows[i] for i in kept]
+
+
+class _RecordedDecoder(_Decoder):
+    """A decoder whose steps run the operations of a recorded one.
+
+    The cache is written from one position on for all rows: behind the most tokens that a row has accepted. Tokens that a row
+    rejects stay there and are masked; the next step overwrites those that all rows reject. Finished rows stay in the batch.
+
+    Attributes:
+        block_An: the newest token of each row, and the proposals after it; position_A1: the position of the newest.
+        valid_AS: the slots of the cache that hold a row's tokens.
+        index_1, index: the slot of the next block, on the device and here.
+        active_A: 0 for finished rows, which make no others wait.
+    """
+
+    def __init__(self, model: Any, cache: Cache, input_ids: Tensor, *options: Any) -> None:
+        super().__init__(model, cache, input_ids, *options)
+        rows, device = len(input_ids), model.device
+        # Rows that accept more than others leave gaps, which are closed when the cache is full.
+        self.capacity = self.limit + self.n + (0 if rows == 1 else int(SLACK * (self.limit - self.prompt)))
+        self.cache = StaticCache(config=model.config, max_cache_len=self.capacity)
+        self.active_A = torch.ones(rows, dtype=torch.long, device=device)
+        self.valid_AS = torch.zeros(rows, self.capacity, dtype=torch.bool, device=device)
+        self.slot_S = torch.arange(self.capacity, device=device)
+        self.ahead_n, self.row_A = torch.arange(self.n, device=device), torch.arange(rows, device=device)
+        self.index, self.index_1 = self.prompt, torch.full((1,), self.prompt, device=device)
+        self.run: Any = None
+
+    def read_prompt(self, attention_mask: Tensor | None, position_ids: Tensor) -> None:
+        super().read_prompt(attention_mask, position_ids)
+        device = self.model.device
+        self.valid_AS[:, : self.prompt] = self.mask_AS.to(device).bool()
+        self.position_A1 = (position_ids[:, -1:].expand(len(self.tokens_BL), 1) + 1).to(device)
+        newest_A1 = self.tokens_BL[:, self.prompt : self.prompt + 1]
+        self.block_An = torch.cat([newest_A1, self.proposals_AN], dim=1).to(device)
+
+    def step(self) -> None:
+        if self.index + self.n > self.capacity:
+            self._close_gaps()
+        if self.run is None:
+            outcome, self.run = record(self._block)
+        else:
+            outcome = self.run()
+        useful, every = self._useful(), outcome.tolist()
+        verified = [every[row][: every[row][-1] + 1] for row in self.rows]
+        self.index += 1 + max(every[row][-1] for row in self.rows)
+        self._count(useful, verified, self._append(verified))
+        self._keep_unfinished()
+
+    def _block(self) -> Tensor:
+        """Verify a block and prepare the next: (A, n + 1), the greedy token after each token, and the number of right ones."""
+        block_An, index_1 = self.block_An, self.index_1
+        slots_n1 = (index_1 + self.ahead_n)[:, None]
+        own_nS = (self.slot_S >= index_1) & (self.slot_S <= slots_n1)
+        hidden = ~(self.valid_AS[:, None, None] | own_nS)
+        states = self.model.future_states(
+            block_An,
+            attention_mask=torch.zeros_like(hidden, dtype=self.model.dtype).masked_fill(hidden, -torch.inf),
+            position_ids=(self.position_A1 + self.ahead_n).clamp(max=self.limit - 1),
+            past_key_values=self.cache,
+        )
+        best_An = self.model.vocabulary_head(1)(states[0]).float().argmax(dim=-1)
+        right_A = (best_An[:, :-1] == block_An[:, 1:]).long().cumprod(dim=1).sum(dim=1) * self.active_A
+        proposals = self._propose(states, right_A)
+        kept_1 = right_A.max().reshape(1) + 1
+        self.valid_AS.logical_or_((self.slot_S >= index_1) & (self.slot_S <= index_1 + right_A[:, None]))
+        for layer in self.cache.layers:
+            layer.cumulative_length.add_((kept_1 - self.n).reshape(()))
+        index_1.add_(kept_1)
+        self.position_A1.add_(right_A[:, None] + 1)
+        block_An.copy_(torch.cat([best_An.gather(1, right_A[:, None]), proposals], dim=1))
+        return torch.cat([best_An, right_A[:, None]], dim=1)
+
+    def _close_gaps(self) -> None:
+        """Move the tokens of each row to the first slots of the cache, in their order."""
+        self.valid_AS.logical_and_(self.active_A[:, None].bool())
+        order_AS = self.valid_AS.long().argsort(dim=1, descending=True, stable=True)
+        for layer in self.cache.layers:
+            for x in (layer.keys, layer.values):
+                x.copy_(x.take_along_dim(order_AS[:, None, :, None], dim=2))
+        count_A1 = self.valid_AS.sum(dim=1, keepdim=True)
+        self.index = int(count_A1.max())
+        self.valid_AS.copy_(self.slot_S < count_A1)
+        for x in (self.index_1, *(layer.cumulative_length for layer in self.cache.layers)):
+            x.fill_(self.index)
+
+    def _keep_unfinished(self) -> None:
+        """Note which rows are finished."""
+        self.rows = [row for row in self.rows if self._unfinished(row)]
+        if len(self.rows) < len(self.active_A):
+            self.active_A.copy_(torch.tensor([row in self.rows for row in range(len(self.active_A))]))
+
+
+def _recordable(model: Any, input_ids: Tensor, config: Any) -> bool:
+    """Whether all of a step can be recorded: a static cache of full attention, without contexts of chunks."""
+    if model.config.future_tokens < 2 or config.max_length - input_ids.shape[1] < LEAST_TOKENS or not can_record(model):
+        return False
+    layers = StaticCache(config=model.config, max_cache_len=1).layers
+    return not model.config.over_context and all(type(layer) is StaticLayer for layer in layers)
 
 
 def forget_rows(cache: Cache, mask_AS: Tensor, surplus: list[int]) -> Tensor:
