@@ -241,8 +241,8 @@ def test_texts_that_cannot_be_read(saved):
     assert len(read_with_models([plain], "x" * 64, start=False).ids) == 64
     with pytest.raises(DataError, match=f"a page shows {MOST_TOKENS:,} at most"):
         read_with_models([saved(GPT2LMHeadModel(gpt2(2 * MOST_TOKENS)), "long")], "x" * MOST_TOKENS)
-    with pytest.raises(ConfigError, match="4 models are given; give one to 3"):
-        read_with_models([plain] * 4, TEXT)
+    with pytest.raises(ConfigError, match="5 models are given; give one to 4"):
+        read_with_models([plain] * 5, TEXT)
     with pytest.raises(ConfigError, match="context_chunk is 0, but must be at least 1"):
         read_with_models([plain], TEXT, context_chunk=0)
     with pytest.raises(CheckpointError, match="no run and no model"):
