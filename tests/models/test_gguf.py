@@ -10,7 +10,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, LlamaC
 from contextwise.data.tokenizers import learn_bpe
 from small import save_model
 
-pytest.importorskip("gguf", reason="the package gguf is not installed")
 EXAMPLE = Path(__file__).parents[2] / "examples/serving/gguf_file.py"
 TEXTS = ["The loss of a language model is measured in nats.", "Sort a list of 12 numbers in place."] * 20
 
