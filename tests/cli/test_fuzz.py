@@ -177,6 +177,33 @@ def test_damaged_corpora_models_and_runs(folder: Path, tmp_path: Path, rounds: i
     report(problems)
 
 
+PIPES = {
+    "corpus/manifest.json": "evaluate model --corpus corpus",
+    "corpus/tokenizer/tokenizer.json": "corpus corpus",
+    "model/tokenizer.json": "generate model the",
+    "run/summary.json": "report run",
+    "run/metrics.jsonl": "ledger run",
+    "run/model/manifest.json": "evaluate run --corpus corpus",
+}
+
+
+@pytest.mark.parametrize(
+    "file", [pytest.param(name, marks=() if name.endswith("manifest.json") else pytest.mark.slow) for name in PIPES]
+)
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(folder: Path, tmp_path: Path, file: str) -> None:
+    place = Path(shutil.copytree(folder, tmp_path / "place"))
+    (place / file).unlink()
+    os.mkfifo(place / file)
+    assert run(PIPES[file].split(), place).problem() is None
+
+
+@pytest.mark.slow
+def test_a_run_without_its_validation_losses_is_no_row_of_a_ledger(contextwise, folder: Path, tmp_path: Path) -> None:
+    (Path(shutil.copytree(folder / "run", tmp_path / "run")) / "metrics.jsonl").write_text("")
+    contextwise.folder = tmp_path
+    contextwise.refused("ledger run", "no validation loss")
+
+
 def commands_on(place: Path) -> dict[str, list[list[str]]]:
     """Commands on a part of the folder."""
     recipe = place / "recipe.yaml"

@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import psutil
 
-from contextwise.base.errors import ConfigError, ContextwiseError, DataError
+from contextwise.base.errors import ConfigError, ContextwiseError, DataError, refuse_pipe
 from contextwise.base.hashes import sealed, unsealed
 from contextwise.base.progress import say
 
@@ -427,6 +427,7 @@ def write_json(path: Path, value: Any, what: str = "the file") -> None:
 def read_json(path: Path, what: str) -> Any:
     """Read a JSON file that Contextwise wrote; a :class:`DataError` if it is missing, unreadable or not JSON."""
     try:
+        refuse_pipe(path)
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(f"{what} is missing: there is no file {path}") from None

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from contextwise.base.errors import CheckpointError
+from contextwise.base.errors import CheckpointError, refuse_pipe
 
 MANIFEST = "manifest.json"
 SEAL, _SEALED = "sha256", "contextwise-files"
@@ -18,6 +18,7 @@ SEAL, _SEALED = "sha256", "contextwise-files"
 
 def sha256_file(path: Path) -> str:
     """Hexadecimal SHA-256 of a file's bytes."""
+    refuse_pipe(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -81,6 +82,7 @@ def damage(folder: Path, *, required: bool = True, unread: str = "", alone: str 
     if not file.exists():
         return f"it has no {MANIFEST}" if required else None
     try:
+        refuse_pipe(file)
         manifest = json.loads(file.read_text(encoding="utf-8"))
         if not required and not (isinstance(manifest, dict) and manifest.get("format") == _SEALED):
             return None

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from contextwise.base.config import read_yaml
-from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DataError
+from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DataError, refuse_pipe
 from contextwise.base.files import (
     atomic_write,
     check_locks,
@@ -123,6 +123,7 @@ class RunFolder(Viewed):
         if not self.metrics_file.exists():
             return []
         try:
+            refuse_pipe(self.metrics_file)
             lines = self.metrics_file.read_text(encoding="utf-8").split("\n")
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not text"

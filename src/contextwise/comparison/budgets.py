@@ -150,7 +150,7 @@ def ledger(sources: list[str]) -> LedgerJson:
     runs: dict[str, list[RunFolder]] = {}
     for source in sources:
         run = RunFolder.open(source)
-        if run.summary()["validation_loss"] is None:
+        if run.summary()["validation_loss"] is None or not run.metrics("validation"):
             raise DataError(f"{source} has no validation loss; train on a corpus with a validation split")
         runs.setdefault(str(run.summary()["name"]), []).append(run)
     every = [run.summary() for group in runs.values() for run in group]

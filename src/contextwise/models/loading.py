@@ -20,7 +20,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from contextwise.base.errors import CheckpointError
+from contextwise.base.errors import CheckpointError, refuse_pipe
 from contextwise.base.machine import hub_problem
 from contextwise.base.pretrained import failure_reason, from_pretrained
 from contextwise.models.prefix import with_prefix
@@ -69,10 +69,11 @@ def model_folder(path_or_name: str | Path) -> str:
         if like_a_path or len(parts) > 2 or (len(parts) == 2 and inside):
             raise CheckpointError(f"there is no run and no model at {path_or_name}")
         return str(path_or_name)
-    if (path / "model" / "config.json").exists():
-        return str(path / "model")
-    if (path / "config.json").exists():
-        return str(path)
+    for folder in (path / "model", path):
+        if (folder / "config.json").exists():
+            for file in folder.iterdir():
+                refuse_pipe(file)
+            return str(folder)
     if (path / "recipe.yaml").exists():
         raise CheckpointError(f"the run {path} has no model yet; finish it with the command that started it")
     raise CheckpointError(f"{path} contains no model: neither config.json nor model/config.json exists")

@@ -11,7 +11,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from tokenizers import Tokenizer, processors
 from transformers import PreTrainedTokenizerBase
 
-from contextwise.base.errors import DataError
+from contextwise.base.errors import DataError, refuse_pipe
 from contextwise.base.hashes import content_key
 from contextwise.data.corpus import Corpus
 from contextwise.models.loading import model_folder
@@ -28,6 +28,7 @@ def tokenizer_hash(file: Path) -> str:
         DataError: the file is damaged.
     """
     try:
+        refuse_pipe(file)
         return _hash_of_settings(file.read_bytes())
     except Exception as error:
         reason = " ".join(str(error).split())[:200]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from contextwise.base.errors import DataError
+from contextwise.base.errors import DataError, refuse_pipe
 from contextwise.base.files import read_json, write_json
 from contextwise.base.hashes import sha256_file
 from contextwise.base.pretrained import failure_reason, from_pretrained
@@ -235,6 +235,7 @@ def write_manifest(folder: Path, content: dict[str, Any]) -> None:
 def is_corpus(folder: Path) -> bool:
     """Whether a folder has the manifest of a prepared corpus; the other files are not checked."""
     try:
+        refuse_pipe(folder / MANIFEST)
         content = json.loads((folder / MANIFEST).read_bytes())
     except (OSError, ValueError):
         return False
@@ -245,6 +246,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Read a manifest; a :class:`DataError` if it is missing, damaged, changed or of another format version."""
     path = folder / MANIFEST
     manifest = read_json(path, "the corpus's manifest")
+    for file in folder.rglob("*"):
+        refuse_pipe(file)
     if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
         raise DataError(f"{path} is not the manifest of a corpus; give a folder that `contextwise prepare` wrote")
     if (version := manifest.get("format_version")) != _VERSION:

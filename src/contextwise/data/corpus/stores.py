@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from contextwise.base.errors import DataError
+from contextwise.base.errors import DataError, refuse_pipe
 
 OWN_COLUMNS = ("input_ids", "n_bytes", "n_words", "document_hash")
 # The header of 256 int32 that llm.c and modded-nanogpt put before the tokens.
@@ -59,6 +59,7 @@ class BinStore:
     dtype, table = np.dtype("<u2"), None
 
     def __init__(self, path: Path) -> None:
+        refuse_pipe(path)
         size = path.stat().st_size
         with path.open("rb") as file:
             start = _BIN_HEADER if np.frombuffer(file.read(4).ljust(4), "<i4")[0] == _BIN_MAGIC else 0
