@@ -38,8 +38,12 @@ def kind_of(config: PreTrainedConfig) -> Kind:
 Device = str | torch.device | None
 LARGEST = {"layer": 10_000, "head": 10_000, "expert": 10_000, "labels": 1_000_000}
 """Largest numbers in a configuration, by a part of their names."""
-GENERATION = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id")
-GENERATION += ("do_sample", "temperature", "top_k", "top_p")
+GENERATION = frozenset(
+    {
+        *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id"),
+        *("do_sample", "temperature", "top_k", "top_p"),
+    }
+)
 """Settings of ``generation_config.json`` that are used; with others ``generate()`` may want arguments or give other outputs."""
 TOKENIZER_FILES = (
     "tokenizer.json",
