@@ -1,5 +1,6 @@
 """Run folders: metrics that survive a kill, one owner at a time, no run overwrites another."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,16 +11,20 @@ from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.runs import RunFolder, differing_keys
 
 
+def row(kind: str, step: int, **values: object) -> dict:
+    return {"kind": kind, "step": step, "tokens": 64 * step, "seconds": 0.5 * step, "loss": 1.5} | values
+
+
 def test_an_incomplete_last_line_is_skipped_and_removed(tmp_path):
     run = RunFolder(tmp_path)
     for step in (1, 2, 3):
-        run.append_metrics({"kind": "train" if step != 2 else "validation", "step": step})
+        run.append_metrics(row("train" if step != 2 else "validation", step))
     with run.metrics_file.open("a") as file:
         file.write('{"kind": "train", "st')
-    assert [row["step"] for row in run.metrics()] == [1, 2, 3]
-    assert [row["step"] for row in run.metrics("validation")] == [2]
+    assert [each["step"] for each in run.metrics()] == [1, 2, 3]
+    assert [each["step"] for each in run.metrics("validation")] == [2]
     run.rewind_metrics(2)
-    assert [row["step"] for row in run.metrics()] == [1, 2]
+    assert [each["step"] for each in run.metrics()] == [1, 2]
     run.append_metrics({"step": 3})
     assert len(run.metrics()) == 3
 
@@ -76,21 +81,26 @@ def test_differing_keys_is_empty_for_equals_alone(a, b):
 def test_damaged_metrics(tmp_path, damage):
     run = RunFolder(tmp_path)
     for step in (1, 2, 3):
-        run.append_metrics({"kind": "train", "step": step, "loss": 1.5})
+        run.append_metrics(row("train", step))
     rows = run.metrics_file.read_text().splitlines()
+    odd = [
+        json.dumps(row("train", 4, **values)) for values in ({"tokens": "a"}, {"loss": None}, {"seconds": float("nan")})
+    ]
     run.metrics_file.unlink()
     if damage == "binary":
         run.metrics_file.write_bytes(bytes(range(256)))
     elif damage == "folder":
         run.metrics_file.mkdir()
     elif damage == "torn":
-        run.metrics_file.write_text("\n".join([rows[0], rows[1][:9], "3", "[" * 10_000, '{"step": "1"}', rows[2]]))
+        run.metrics_file.write_text(
+            "\n".join([rows[0], rows[1][:9], "3", "[" * 10_000, '{"step": "1"}', rows[2], *odd])
+        )
     if damage in ("binary", "folder"):
         with pytest.raises(
             CheckpointError, match=r"the metrics .*metrics.jsonl cannot be read: .*; restore the file, or remove it"
         ):
             run.metrics()
         return
-    assert [row["step"] for row in run.metrics()] == ([1, 3] if damage == "torn" else [])
+    assert [each["step"] for each in run.metrics()] == ([1, 3] if damage == "torn" else [])
     run.rewind_metrics(2)
-    assert [row["step"] for row in run.metrics()] == ([1] if damage == "torn" else [])
+    assert [each["step"] for each in run.metrics()] == ([1] if damage == "torn" else [])

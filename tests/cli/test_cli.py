@@ -217,6 +217,16 @@ def test_signals_at_any_instant_of_the_start(number: signal.Signals) -> None:
         assert process.returncode in (2, 128 + number)
 
 
+def test_a_signal_while_python_ends_changes_no_status() -> None:
+    code = (
+        "import os, signal, sys; sys.argv = ['contextwise']; import contextwise.base.stopping\n"
+        "class Last:\n    def __del__(self, kill=os.kill, pid=os.getpid(), numbers=(signal.SIGINT, signal.SIGTERM)):\n"
+        "        for number in numbers:\n            kill(pid, number)\n"
+        "last = Last(); sys.exit(3)"
+    )
+    assert run(sys.executable, "-c", code).returncode == 3
+
+
 def test_a_full_standard_output_is_one_line() -> None:
     for arguments in ("--version", "reproduce --list"):
         done = run("bash", "-c", f"{COMMAND} {arguments} > /dev/full")

@@ -7,6 +7,7 @@ not finite; removed when it is trained again) · ``evaluation/`` · ``report.htm
 
 import contextlib
 import json
+import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -115,7 +116,7 @@ class RunFolder(Viewed):
         write_sealed_json(self.summary_file, summary, "the summary")
 
     def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """Rows of ``metrics.jsonl``, of one kind (``train``, ``validation``) or of all, without lines that a kill cut short.
+        """Rows of ``metrics.jsonl``, of one kind (``train``, ``validation``) or of all, without lines that were cut or damaged.
 
         Raises:
             CheckpointError: the file cannot be read, or is not text.
@@ -134,7 +135,7 @@ class RunFolder(Viewed):
         for line in lines:
             with contextlib.suppress(ValueError, RecursionError):
                 row = json.loads(line)
-                if isinstance(row, dict) and isinstance(row.get("step"), int) and kind in (None, row.get("kind")):
+                if _is_row(row) and kind in (None, row.get("kind")):
                     rows.append(row)
         return rows
 
@@ -194,6 +195,14 @@ class RunFolder(Viewed):
             raise ConfigError(f"the run folder {self.path} {why}; choose another one") from error
         with exclusive(self.path, "the run folder", inside=True):
             yield
+
+
+def _is_row(row: Any) -> bool:
+    """Whether a JSON value has the numbers of a row of metrics."""
+    if not isinstance(row, dict) or type(row.get("step")) is not int:
+        return False
+    counted = ("tokens", "seconds", "loss") if row.get("kind") in ("train", "validation") else ()
+    return all(isinstance(row.get(name), int | float) and math.isfinite(row[name]) for name in counted)
 
 
 def differing_keys(a: dict[str, Any], b: dict[str, Any], prefix: str = "") -> set[str]:

@@ -5,6 +5,7 @@ once. Later, inside :class:`Raising`, it raises :class:`Stopped`, so that what i
 install a handler of their own, which lets them save (:class:`contextwise.base.progress.Interruption`).
 """
 
+import atexit
 import os
 import signal
 import sys
@@ -74,6 +75,9 @@ if is_command():
     open_standard_streams()
     for _number in SIGNALS:
         signal.signal(_number, end_at_once)
+        atexit.register(
+            signal.signal, _number, signal.SIG_IGN
+        )  # Python's end would leave them their default: no status of ours
 
 
 class Raising:
