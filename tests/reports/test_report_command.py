@@ -43,6 +43,9 @@ def test_bad_input_is_refused(make_run: Callable[..., Any], contextwise: Context
     run = make_run("A").path
     contextwise.refused(f"report {run} {run}", "is given twice")
     contextwise.refused(f"report {run} --out .", ". is a folder; give the name of a file for the page")
+    before = (run / "recipe.yaml").read_bytes()
+    contextwise.refused(f"report {run} --out {run / 'recipe.yaml'}", "recipe.yaml is no page, and would be lost")
+    assert (run / "recipe.yaml").read_bytes() == before
 
 
 def test_a_sweep_gets_its_page_and_its_tables(contextwise: Contextwise, tmp_path: Path) -> None:

@@ -17,12 +17,13 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, refuse_pipe
 from contextwise.base.estimates import Estimate, as_json
 from contextwise.base.files import atomic_write, relative_to_here
 from contextwise.base.tables import Table, mark
 from contextwise.reports.plotly_script import plotly_script
 
+DOCTYPE = "<!doctype html>"
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "x", "cross")
 NO_SCRIPT = "This figure needs JavaScript. The tables hold its results."
@@ -117,7 +118,7 @@ class Page:
         title = html.escape(self.title)
         result = "".join(f"<p>{shown(paragraph)}</p>" for paragraph in self.result)
         lines = [
-            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+            f'{DOCTYPE}\n<html lang="en">\n<head>\n<meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="color-scheme" content="light dark">',
             f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
@@ -144,9 +145,15 @@ class Page:
 
 
 def check_file(path: Path) -> None:
-    """Refuse a folder as the page, with a ConfigError."""
+    """Refuse a folder, or a file that is no page and would be lost, as the page, with a ConfigError."""
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; give the name of a file for the page")
+    refuse_pipe(path)
+    if path.is_file():
+        with path.open("rb") as file:
+            begin = file.read(len(DOCTYPE))
+        if begin and begin.lower() != DOCTYPE.encode():
+            raise ConfigError(f"{path} is no page, and would be lost; give another name for the page")
 
 
 def write_csv_files(tables: Mapping[str, str], folder: Path) -> list[Path]:
