@@ -1,6 +1,6 @@
 """Held-out loss of ContextLM against its baselines: several seeds, the same batches, equal tokens and equal time.
 
-``python -m benchmarks.quality benchmarks/injections.yaml --corpus corpora/stdlib --out runs/quality --name NAME`` trains the run
+``python -m benchmarks.quality benchmarks/injections.yaml --corpus corpora/stdlib --out runs --name NAME`` trains the run
 set of the file (a shared recipe, arms with settings of their own, seeds), evaluates all runs on the held-out documents, prints
 the paired differences and keeps them as JSON. A run that is finished is not trained again. For a comparison at equal time an
 arm gets as many tokens as the measured ratio of the training speeds allows (``benchmarks.context_predictor``).
