@@ -149,7 +149,7 @@ def check_file(path: Path) -> None:
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; give the name of a file for the page")
     refuse_pipe(path)
-    if path.is_file():
+    if path.is_file() and path.suffix != ".html":
         with path.open("rb") as file:
             begin = file.read(len(DOCTYPE))
         if begin and begin.lower() != DOCTYPE.encode():
