@@ -40,6 +40,12 @@ def test_two_models_side_by_side(contextwise, workplace):
     assert {path.name for path in (workplace / "numbers").iterdir()} == {"tokens.csv", "attention.csv"}
 
 
+def test_the_text_itself(contextwise, workplace):
+    (workplace / "words.txt").write_text("the sun rose over the hills")
+    given = contextwise('attention plain --text "the sun rose over the hills" --json')
+    assert given[0] == 0 and given == contextwise("attention plain --text words.txt --json")
+
+
 def test_json_of_a_text_from_standard_input(contextwise, workplace, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode() + b"\r\n")))
     status, output, errors = contextwise("attention context --text - --json --no-start --out j.html")

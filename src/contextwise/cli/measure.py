@@ -17,9 +17,11 @@ from contextwise.evaluation.measures.entropy import Entropy, EntropyResult
 def attention(
     models: Annotated[
         list[str],
-        Argument(help="One to three runs, Hugging Face model folders, or names on the Hub, with the same tokenizer."),
+        Argument(help="One to four runs, Hugging Face model folders, or names on the Hub, with the same tokenizer."),
     ],
-    text: Annotated[str, Option(help="File with the text; - is standard input. One last line break is left out.")],
+    text: Annotated[
+        str, Option(help="The text in quotes, a file with it, or - (standard input); without one last line break.")
+    ],
     context_chunk: Annotated[
         int | None,
         Option(help="Tokens of a chunk in which attention is summed.", show_default="the ContextLM's, else 4"),
@@ -48,7 +50,7 @@ def attention(
         raise ConfigError(f"{out} is a folder; give the name of a file for the page with --out")
     if csv is not None and csv.exists() and not csv.is_dir():
         raise ConfigError(f"{csv} is a file; give a folder for the CSV files with --csv")
-    if text != "-" and out.exists() and Path(text).exists() and out.samefile(text):
+    if text != "-" and out.exists() and _exists(text) and out.samefile(text):
         raise ConfigError(f"--out is {out}, the file with the text, which would be lost; give another name")
     words = _read_text(text)
 
@@ -68,12 +70,14 @@ def attention(
 
 
 def _read_text(source: str) -> str:
-    """The text of a file or of standard input, less one last line break.
+    """The text of a file or of standard input, less one last line break; the words themselves where they name no file.
 
     Raises:
         DataError: there is no such file, or it is no UTF-8 text.
     """
     name = "standard input" if source == "-" else source
+    if len(source.split()) > 1 and not _exists(source):
+        return source
     try:
         content = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
         return content.decode("utf-8").removesuffix("\n").removesuffix("\r")
@@ -83,6 +87,13 @@ def _read_text(source: str) -> str:
         raise DataError(
             f"the text {name} cannot be read: {error.strerror}; give a file, or - for standard input"
         ) from None
+
+
+def _exists(source: str) -> bool:
+    try:
+        return Path(source).exists()
+    except (OSError, ValueError):  # too long for a name, or with a null byte
+        return False
 
 
 def _bandwidth(value: float | None) -> float | None:
