@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from contextwise.analysis.scaling import read_observations
+from contextwise.analysis.scaling.tables import write_table
 from laws import SIZES, drawn_points, flops_per_token, write_sweep
 
 
@@ -35,6 +37,12 @@ def test_json_holds_everything(contextwise, workplace):
     assert printed["law"]["form"] in {form["form"] for form in printed["law"]["forms"]}
     assert printed["plan"]["flops"] == pytest.approx(3e15)
     assert printed["check"]["shown"] + printed["check"]["hidden"] == 180
+
+
+def test_a_table_plans_as_its_folder(contextwise, workplace):
+    write_table(read_observations(workplace / "sweep"), workplace / "table.json")
+    command = "--budget 3e15 --check --resamples 20 --json"
+    assert contextwise(f"plan table.json {command}") == contextwise(f"plan sweep {command}")
 
 
 def test_a_plan_is_reproducible(contextwise, workplace):

@@ -269,7 +269,7 @@ def forgetting(
 
 
 def plan(
-    sweep: Annotated[Path, Argument(help="Folder of a sweep.")],
+    sweep: Annotated[Path, Argument(help="Folder of a sweep, or the table of one (JSON).")],
     budget: Annotated[float | None, Option(help="FLOPs of the training run to plan.")] = None,
     hours: Annotated[
         float | None,
@@ -310,7 +310,7 @@ def plan(
     form chosen by held-out runs; every number has an interval over runs. Where
     the sweep does not determine an answer, the plan is refused, with the reason.
     """
-    from contextwise.analysis.scaling import Analysis, Hindcast, Plan, PlanJson, read_observations
+    from contextwise.analysis.scaling import Analysis, Hindcast, Plan, PlanJson, read_observations, read_table
     from contextwise.reports.scaling import hindcast_tables, law_tables, plan_tables, residual_table
 
     checking = check or hide_above is not None
@@ -335,7 +335,7 @@ def plan(
     if resamples < 20:
         raise ConfigError(f"--resamples is {resamples}, but intervals need 20 at least")
 
-    observations = read_observations(sweep, early=early, partial=partial)
+    observations = read_table(sweep) if sweep.is_file() else read_observations(sweep, early=early, partial=partial)
     values: PlanJson = {}
     tables: list[RenderableType] = []
     if budget is not None or hours is not None:

@@ -1,0 +1,35 @@
+"""The table of a sweep holds what a plan needs of its folder."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from contextwise.analysis.scaling import read_observations, read_table
+from contextwise.analysis.scaling.tables import write_table
+from contextwise.base.errors import DataError
+from laws import drawn_points, write_sweep
+
+
+def test_a_table_says_what_the_folder_says(tmp_path):
+    draw = np.random.default_rng(0)
+    points = []
+    for point in drawn_points(run_noise=0.003, count=6):
+        nats = tuple(np.round(100 * point.loss + draw.standard_normal(6), 2).tolist())
+        points.append(replace(point, document_ids=(0, 1, 4, 5, 7, 9), document_targets=(100,) * 6, document_nats=nats))
+    observed = read_observations(write_sweep(tmp_path / "sweep", points), early=0.1)
+    write_table(observed, tmp_path / "table.json", {"name": "made-up"})
+    table = read_table(tmp_path / "table.json")
+    assert table.points == observed.points and table.left_out == observed.left_out > 0
+    for name in ("runs", "sizes", "model", "planned"):
+        assert getattr(table, name) == getattr(observed, name)
+    for name in ("run", "size", "context", "parameters", "tokens", "flops", "seconds", "loss"):
+        assert getattr(table, name).tolist() == getattr(observed, name).tolist()
+    assert table.findings() == observed.findings() and "one seed" in table.findings()[0]
+
+
+@pytest.mark.parametrize("text", ["[]", '{"columns": [], "points": [[1]]}', '{"columns": [], "points": []}'])
+def test_another_file_is_refused(tmp_path, text):
+    (tmp_path / "table.json").write_text(text)
+    with pytest.raises(DataError, match="no table of a sweep"):
+        read_table(tmp_path / "table.json")
