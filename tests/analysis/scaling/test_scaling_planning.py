@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from contextwise.analysis.scaling import Analysis, Budget, Plan, read_observations
+from contextwise.analysis.scaling.analysis import compare_forms, not_significantly_worse
 from contextwise.analysis.scaling.next_runs import remaining_widths
 from contextwise.analysis.scaling.observations import check_bracketed, check_enough, observations
 from contextwise.analysis.scaling.planning import bound_notes
@@ -338,3 +339,17 @@ def test_a_sweep_with_nothing_but_early_measurements_says_so(tmp_path):
     write_sweep(tmp_path, drawn_points(contexts=(64, 128)), warmup=5000)
     with pytest.raises(DataError, match="all 96 measurements of .* are before 2 times the warm-up"):
         read_observations(tmp_path)
+
+
+def test_a_law_whose_context_has_vanished_is_not_chosen():
+    """Longer contexts only hurt at equal data: without an interaction the fit does not see the context."""
+
+    def law(context, parameters, tokens):
+        return 2.0 + 60.0 * context**0.2 / tokens**0.4
+
+    points = drawn_points(law, {"nano": 900e3}, run_noise=0.003, point_noise=0.001, count=6)
+    scores = {score.form.name: score for score in compare_forms(observations(points))}
+    assert not scores["separate"].sees_context and not scores["data alone"].sees_context
+    assert scores["harder"].sees_context and scores["slower"].sees_context
+    tied = [score.form.name for score in not_significantly_worse(list(scores.values()))]
+    assert "harder" in tied and "separate" not in tied

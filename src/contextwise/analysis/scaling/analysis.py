@@ -41,6 +41,7 @@ class Score:
         fitted: error on the points it was fitted to.
         held_out_budgets: error on budgets it had not seen.
         errors: (G,) of each run when it is held out.
+        sees_context: whether the fit depends on the training context; a fit whose terms of the context vanish does not.
     """
 
     def __init__(self, form: Form, data: Data, observed: Observations) -> None:
@@ -67,6 +68,9 @@ class Score:
         self.form, self.theta, self.errors = form, theta, errors(held_out[:-1], inside)
         self.fitted = mean(errors(squares(theta[:1]), inside))
         self.held_out_budgets = mean(errors(held_out[-1:], inside * late))
+        middle = {name: np.zeros_like(x) if "l" in name else x for name, x in data.features.items()}
+        anywhere, there = (np.log(form.value_and_slope(theta[:1], x)[0]) for x in (data.features, middle))
+        self.sees_context = bool(np.abs(anywhere - there).max() > SAME)
 
     @property
     def error(self) -> float:
@@ -92,9 +96,14 @@ def compare_forms(observed: Observations) -> list[Score]:
     return [Score(form, data, observed) for form in forms if len(form.parameters) < len(observed.runs) + 2]
 
 
+def that_see_context(scores: list[Score]) -> list[Score]:
+    """Those whose fit depends on the training context; where none does, those whose form might."""
+    return [score for score in scores if score.sees_context] or [score for score in scores if score.form.sees_context]
+
+
 def not_significantly_worse(scores: list[Score]) -> list[Score]:
     """The best of the forms that see the context, and those that are not significantly worse; the simplest first."""
-    seeing = [score for score in scores if score.form.sees_context]
+    seeing = that_see_context(scores)
     best = min(seeing, key=lambda score: score.error)
 
     def worse(score: Score) -> bool:
@@ -135,7 +144,7 @@ class Preference:
 
 def exponent_preference(scores: list[Score], centre: Array) -> Preference | None:
     """Whether held-out runs prefer an exponent that depends on the context; None without forms of both kinds."""
-    seeing = [score for score in scores if score.form.sees_context]
+    seeing = that_see_context(scores)
     kinds = [[score for score in seeing if score.form.changes_exponent is kind] for kind in (True, False)]
     if not all(kinds):
         return None
@@ -312,10 +321,8 @@ def _check_context_matters(scores: list[Score], observed: Observations) -> None:
         said = " ".join(observed.findings())
         return f"; measured, without a law: {said}" if said else ""
 
-    blind, seeing = (
-        min((score for score in scores if score.form.sees_context is sees), key=lambda score: score.error)
-        for sees in (False, True)
-    )
+    blind = min((score for score in scores if not score.sees_context), key=lambda score: score.error)
+    seeing = min(that_see_context(scores), key=lambda score: score.error)
     if min(blind.error, seeing.error) >= constant.error:
         raise DataError(
             f"no law predicts held-out runs better than a constant does (error of ln L {seeing.error:.4f} against "

@@ -234,7 +234,7 @@ def _rivals(analysis: Analysis, cost: Cost, amount: float) -> list[Rival]:
     rivals = []
     for score in analysis.scores:
         near = score.error <= RIVALS * analysis.chosen.error
-        if score is not analysis.chosen and near and score.form.sees_context:
+        if score is not analysis.chosen and near and score.sees_context:
             law = Law(score.form, score.theta[0], analysis.law.centre)
             optimum = _optimum(analysis, law, cost, amount, free)
             at = (float(x[0]) for x in (optimum.parameters, optimum.context, optimum.loss))
