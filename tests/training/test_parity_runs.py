@@ -123,7 +123,7 @@ def test_a_run_that_was_killed_stops_where_it_would_have(tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_stop_where_one_does(tmp_path):
-    one, recipe = overfitted(tmp_path / "one"), tmp_path / "two.yaml"
+    one, recipe = overfitted(tmp_path / "one", precision="fp32"), tmp_path / "two.yaml"
     recipe.write_text(yaml.safe_dump(one.recipe() | {"output": str(tmp_path / "two")}))
     status, output = finish_training(recipe, processes=2)
     assert status == 0, output[-2000:]
