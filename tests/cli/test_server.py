@@ -5,6 +5,8 @@ import itertools
 import json
 import socket
 import threading
+import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +22,11 @@ openai = pytest.importorskip("openai", reason="the serve extra is not installed"
 pytest.importorskip("fastapi", reason="the serve extra is not installed")
 
 
-TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+TEMPLATE = (
+    "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n"
+    "{% if m['content'] == 'loop' %}" + LOOP + "{% endif %}{% endfor %}"
+)
 
 
 @pytest.fixture(scope="module")
@@ -208,6 +214,34 @@ def full_forward(model: Any, prompt: list[int], tokens: list[int]) -> torch.Tens
     """Log-probabilities of every token behind the prompt and each answered token but the last, by one forward."""
     logits = model(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
     return logits.detach().float().log_softmax(-1)
+
+
+def test_a_chat_template_that_loops_is_ended_while_other_requests_are_answered(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("contextwise.cli.server.TEMPLATE_SECONDS", 3)
+    before, answers = threading.active_count(), []
+    asked = json.dumps({"messages": [{"role": "user", "content": "loop"}]}).encode()
+
+    def ask() -> None:
+        with pytest.raises(urllib.error.HTTPError) as refusal:
+            urllib.request.urlopen(f"{address}/v1/chat/completions", asked)
+        answers.append((refusal.value.code, json.load(refusal.value)["error"]["message"]))
+
+    chat = threading.Thread(target=ask)
+    chat.start()
+    while threading.active_count() < before + 2:  # the request's thread and the template's
+        assert chat.is_alive()
+    with urllib.request.urlopen(f"{address}/health") as health:
+        assert health.status == 200
+    assert not answers
+    chat.join()
+    assert answers == [(400, "the chat template takes more than 3 s for these messages")]
+    for _ in range(600):
+        if threading.active_count() == before:
+            break
+        time.sleep(0.1)
+    assert threading.active_count() == before
 
 
 @pytest.mark.parametrize("make", [small_gpt2, small_context_lm])

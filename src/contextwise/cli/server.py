@@ -6,13 +6,17 @@ handler, and every refusal is a status between 400 and 503 with a sentence.
 """
 
 import asyncio
+import contextlib
+import ctypes
 import hmac
 import json
 import resource
 import socket
+import threading
+from collections.abc import Callable
 from operator import itemgetter
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import h11
@@ -43,11 +47,14 @@ from contextwise.evaluation.generation import LOWEST_TEMPERATURE
 from contextwise.evaluation.kernel.subject import positions
 from contextwise.models import load_model, load_tokenizer
 
+Result = TypeVar("Result")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 BODY_BYTES, BODY_SECONDS = 2**20, 30
 STOP_CHARACTERS = 256
 """Of all stop texts of a request; transformers compares each character with the whole vocabulary."""
 DEFAULT_TOKENS = 256
+TEMPLATE_SECONDS = 5
+"""For a prompt to be made of the messages, by the template that comes with the model, which may loop."""
 NOT_HANDLED = {"max_completion_tokens", "stream_options", "user", "logprobs", "top_logprobs"}
 """Fields of a request that are no settings of transformers' handlers."""
 NO_TEMPLATE = "the model's tokenizer has no chat template; use /v1/completions"
@@ -338,7 +345,11 @@ def build_app(models: OneModel, most_tokens: int) -> FastAPI:
             raise HTTPException(400, f"the model here is {models.source}, not {values.model[:100]!r}")
         if values.temperature is not None and 0 < values.temperature < LOWEST_TEMPERATURE:
             raise HTTPException(400, f"temperature must be 0 or at least {LOWEST_TEMPERATURE}")
-        prompt = prompt_tokens(values)
+        try:
+            prompt = await in_thread(lambda: prompt_tokens(values), TEMPLATE_SECONDS)
+        except TimeoutError:
+            why = f"the chat template takes more than {TEMPLATE_SECONDS} s for these messages"
+            raise HTTPException(400, why) from None
         if not prompt:
             raise HTTPException(400, "the prompt holds no token; give some text")
         room = most_tokens if limit is None else min(most_tokens, limit - prompt)
@@ -428,6 +439,36 @@ def build_app(models: OneModel, most_tokens: int) -> FastAPI:
         return {"status": "ok"}
 
     return app
+
+
+async def in_thread(work: Callable[[], Result], seconds: float) -> Result:
+    """What ``work`` returns, while the event loop goes on.
+
+    Raises:
+        TimeoutError: the work takes longer; it is ended at its next Python instruction.
+    """
+    loop, done = asyncio.get_running_loop(), asyncio.Future[Result]()
+
+    def settle(method: Callable[[Any], None], value: Any) -> None:
+        if not done.done():
+            method(value)
+
+    def run() -> None:
+        outcome: tuple[Callable[[Any], None], Any]
+        try:
+            outcome = done.set_result, work()
+        except Exception as error:
+            outcome = done.set_exception, error
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, *outcome)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        return await asyncio.wait_for(done, seconds)
+    except (TimeoutError, asyncio.CancelledError):
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
+        raise
 
 
 def _id() -> str:
