@@ -151,6 +151,27 @@ def test_the_promised_seeds_decide_a_difference_of_the_size_that_was_planned():
     assert seeds_to_decide(0.01, 0.01, 0.01, documents=0.02) is None
 
 
+def test_the_seeds_promised_for_any_documents_allow_for_the_documents_that_were_drawn():
+    draw, documents = np.random.default_rng(12), 12
+    half = float(stats.t.ppf(0.975, documents - 1)) * 0.02 / math.sqrt(documents)
+    promised, decided = seeds_to_decide(0.0, 0.01, 0.02, documents=half), 0
+    assert promised is not None
+    for _ in range(300):
+        own = draw.normal(0, 0.02, documents)
+        path = looks(own + draw.normal(0, 0.01, (promised, 1)), np.ones(documents))
+        decided += any(decide(look.random, 0.02) != "undecided" for look in path)
+    assert decided / 300 >= 0.76
+    observed = {"difference": 0.02, "deviation": 0.01, "margin": 0.01, "documents": 0.018}
+    assert seeds_to_decide(**observed, on_these=True) is not None  # the documents' error is in the difference already
+    assert seeds_to_decide(**observed) is None
+
+
+def test_much_evidence_of_many_seeds_is_a_number():
+    for spread in (0.0, 1e-9):
+        differences = -1 + spread * np.random.default_rng(0).normal(size=(300, 1))
+        assert 1e300 < looks(differences, ONE_DOCUMENT)[-1].evidence < math.inf
+
+
 def test_the_evidence_is_that_of_the_interval():
     """An interval excludes zero exactly where the evidence reaches 1 / alpha."""
     draw = np.random.default_rng(2)

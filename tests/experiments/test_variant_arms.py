@@ -29,6 +29,8 @@ GUIDE = ROOT / "docs" / "extending" / "variant.md"
 TOP, LATENT = (f"variants/{name}" for name in ("token_order.py:TokenOrder", "next_latent.py:NextLatent"))
 WIDTH, VOCABULARY, CONTEXT = 16, 257, 16
 MODELS = '''
+import math
+
 import torch
 from torch import nn
 from transformers import BertForMaskedLM, GPT2LMHeadModel, GPT2Model
@@ -72,6 +74,57 @@ def widened(model, factor=2):
     nn.init.eye_(model.extra.weight)
     norm.register_forward_hook(lambda module, given, out: factor * model.extra(out))
     return model
+
+
+class Far(nn.Module):
+    def forward(self, x):
+        return x + nn.functional.pad(x[:, 20:], (0, 0, 0, min(20, x.shape[1])))
+
+
+def far(model):
+    """Sees twenty tokens ahead."""
+    model.transformer.h[0].mlp = nn.Sequential(model.transformer.h[0].mlp, Far())
+    return model
+
+
+def repeated(model):
+    """Applies its feed-forward layer twice."""
+    layer = model.transformer.h[0].mlp
+    model.transformer.h[0].mlp = nn.Sequential(layer, layer)
+    return model
+
+
+class Narrow(GPT2LMHeadModel):
+    """Has no logits of the last token of the vocabulary."""
+
+    def forward(self, input_ids=None, **kwargs):
+        out = super().forward(input_ids, **kwargs)
+        out.logits = out.logits[..., :-1]
+        return out
+
+
+class Refuses(GPT2LMHeadModel):
+    """Does not run."""
+
+    def forward(self, input_ids=None, **kwargs):
+        raise RuntimeError("not today")
+
+
+class WithLosses(nn.Module):
+    """Returns what it should not."""
+
+    def __init__(self, model, kind):
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, model, hidden, input_ids, labels):
+        mean = hidden.mean()
+        wrong = {"none": None, "empty": {}, "tensor": mean, "vector": {"own": hidden}, "nan": {"own": mean * math.nan}}
+        return wrong[self.kind]
+
+
+def leaves(model):
+    raise SystemExit(0)
 
 
 def nothing(model):
@@ -202,7 +255,9 @@ def test_the_examples_of_the_guide_are_trained_saved_and_measured(corpus_folder,
 # ---- runs and trials ----
 
 
-@pytest.mark.parametrize("source", [TOP, LATENT, "models.py:Same"], ids=lambda source: source.rpartition(":")[2])
+@pytest.mark.parametrize(
+    "source", [TOP, LATENT, "models.py:Same", "models.py:repeated"], ids=lambda source: source.rpartition(":")[2]
+)
 def test_a_run_that_was_stopped_ends_with_the_same_weights(
     source, corpus_folder, tmp_path, models, stop_at, monkeypatch
 ):
@@ -217,7 +272,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_weights(
     one, two = (load_model(run).state_dict() for run in (whole.path, tmp_path / "stopped"))
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert json.loads((whole.model / "config.json").read_text())["architectures"] == [
-        "VariantForCausalLM" if "Same" in source else "GPT2LMHeadModel"
+        "VariantForCausalLM" if "models" in source else "GPT2LMHeadModel"
     ]
 
 
@@ -302,15 +357,27 @@ def test_code_that_was_not_named_here_is_not_run(corpus_folder, tmp_path, models
         ("models.py:fails", "models.py:fails cannot be built: RuntimeError: no way"),
         ("broken.py:Same", "broken.py cannot be run: SyntaxError"),
         ("models.py:Leaks", "leaks: later tokens change its earlier predictions"),
+        ("models.py:far", "leaks: later tokens change its earlier predictions"),
+        ("models.py:Narrow", "its output has logits of shape (1, 32, 256), which should be"),
+        ("models.py:Refuses", "models.py:Refuses fails in a training step of 32 tokens: RuntimeError: not today"),
+        ("models.py:WithLosses,kind=none", "WithLosses returns no losses of training; they should be a dictionary"),
+        ("models.py:WithLosses,kind=empty", "WithLosses returns no losses of training"),
+        ("models.py:WithLosses,kind=tensor", "WithLosses returns no losses of training"),
+        ("models.py:WithLosses,kind=vector", "WithLosses returns no losses of training"),
+        ("models.py:WithLosses,kind=nan", "WithLosses has the loss own = nan in its first training step"),
+        ("models.py:leaves", "models.py:leaves cannot be built: SystemExit: 0"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_trained(
     variant, message, corpus_folder, tmp_path, models, contextwise
 ):
     (tmp_path / "broken.py").write_text("class Same(:\n")
-    (tmp_path / "own.yaml").write_text(yaml.safe_dump(values(corpus_folder, tmp_path / "run", variant)))
+    written = values(corpus_folder, tmp_path / "run", variant)
+    written["data"]["context"] = 2 * CONTEXT
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(written))
     contextwise.refused("train own.yaml", message)
-    contextwise.refused(f"trial gpt2 {variant} --corpus {corpus_folder} --set recipe.model.size=pico", message)
+    small = "--set recipe.model.size=pico --set recipe.data.context=32"
+    contextwise.refused(f"trial gpt2 {variant} --corpus {corpus_folder} {small}", message)
 
 
 def test_a_leak_behind_a_closed_gate_is_found_in_every_run_set(corpus_folder, tmp_path, models):

@@ -157,10 +157,11 @@ def evidence(mean: float, deviation: float, seeds: int) -> float:
     spread = 1 + seeds * PRIOR_VARIANCE
     if seeds < 2:
         return 1.0
-    if deviation == 0:
-        return spread ** ((seeds - 1) / 2) if mean else spread**-0.5
-    squared = seeds * (mean / deviation) ** 2 / (seeds - 1)
-    return math.exp(seeds / 2 * (math.log1p(squared) - math.log1p(squared / spread)) - math.log(spread) / 2)
+    factor = seeds * math.log(spread) if mean else 0.0
+    if deviation:
+        squared = seeds * (mean / deviation) ** 2 / (seeds - 1)
+        factor = seeds * (math.log1p(squared) - math.log1p(squared / spread))
+    return math.exp(min((factor - math.log(spread)) / 2, 700.0))  # more is no number of JSON
 
 
 def discoveries(evidence_K: Sequence[float], rate: float = 0.1) -> list[bool]:
@@ -206,6 +207,7 @@ def seeds_to_decide(
     documents: float = 0.0,
     power: float = 0.8,
     most: int = 200,
+    on_these: bool = False,
 ) -> int | None:
     """The seeds within which a true difference is decided with probability ``power``; None: not within ``most`` seeds.
 
@@ -213,8 +215,12 @@ def seeds_to_decide(
 
     Args:
         documents: half width over documents, for a decision about any documents.
+        on_these: ``difference`` is that on the documents at hand; otherwise each trial has documents of its own.
     """
-    draws = np.random.default_rng(0).normal(difference, deviation, (2000, most))
+    draw = np.random.default_rng(0)
+    draws = draw.normal(difference, deviation, (2000, most))
+    if documents and not on_these:
+        draws += draw.normal(0, documents / stats.norm.ppf((1 + confidence) / 2), (2000, 1))
     means, halves = sequence_limits(draws, confidence)
     halves = np.hypot(halves, documents)
     decided = (means + halves < 0) | (means - halves > 0) | (np.abs(means) + halves <= margin)

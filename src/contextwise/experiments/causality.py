@@ -1,8 +1,10 @@
 """Refuse to train a model whose predictions see later tokens."""
 
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, ContextwiseError
 from contextwise.training.recipe import Recipe
 
+SHORT = 14
+"""The longest row of the measurement itself."""
 _CHECKED: set[str] = set()
 
 
@@ -16,25 +18,47 @@ def refuse_leaking_variant(recipe: Recipe) -> None:
 def refuse_leak(recipe: Recipe, what: str) -> None:
     """Measure whether later tokens change earlier predictions of a recipe's model, before it is trained; once for each model.
 
+    A model of the user's own is also taken one training step, and measured on rows as long as those of its training.
+
     Args:
         what: the model, in the message.
 
     Raises:
-        ConfigError: they do, or it cannot be measured.
+        ConfigError: they do, it cannot be measured, or the user's code fails.
     """
     from contextwise.evaluation.measures.causality import perturbations
+    from contextwise.evaluation.measures.causality.rows import LONGEST
+    from contextwise.models.spec import spec_of
+    from contextwise.models.variant.code import one_line
+    from contextwise.models.variant.modeling import VariantForCausalLM
     from contextwise.training.inputs import TrainingInputs
     from contextwise.training.model import starting_model
 
     key = recipe.model_dump_json(include={"data", "model", "objective"})
     if key in _CHECKED:
         return
-    measured = perturbations.measure_causality(starting_model(recipe, TrainingInputs.open(recipe).config))
-    leaks = [measured[name] for name in ("future tokens", "gradients") if measured[name].outcome == perturbations.LEAK]
-    if leaks:
-        raise ConfigError(
-            f"{what} leaks: later tokens change its earlier predictions, so its loss means nothing ({leaks[0].sentence})"
-        )
-    if measured["future tokens"].outcome != perturbations.NONE:
-        raise ConfigError(f"{what} cannot be checked for leaks: {measured['future tokens'].sentence}")
+    model = starting_model(recipe, TrainingInputs.open(recipe).config)
+    context = min(getattr(recipe.data, "context", 0), LONGEST)
+    own = isinstance(model, VariantForCausalLM)
+    try:
+        if own and context:
+            spec_of(model.config).flops_per_example(model, context)
+        effects = list(perturbations.measure_causality(model).effects)
+        if own and context > SHORT:
+            at_ends = {"lengths": [context], "chunk_size": context // 2, "checks": [perturbations.future_tokens]}
+            effects += perturbations.measure_causality(model, **at_ends).effects
+    except ContextwiseError:
+        raise
+    except Exception as error:
+        if not own:
+            raise
+        raise ConfigError(f"{what} fails when it reads random tokens: {one_line(error)}") from error
+    for effect in effects:
+        if effect.name in ("future tokens", "gradients") and effect.outcome == perturbations.LEAK:
+            raise ConfigError(
+                f"{what} leaks: later tokens change its earlier predictions, so its loss means nothing ({effect.sentence})"
+            )
+    for effect in effects:
+        if effect.name == "future tokens" and effect.outcome != perturbations.NONE:
+            raise ConfigError(f"{what} cannot be checked for leaks: {effect.sentence}")
     _CHECKED.add(key)

@@ -83,8 +83,9 @@ class Comparison:
         half = self.documents_half_width if self.documents == "random" else 0.0
         if not math.isfinite(half):
             return None
+        confidence = look.fixed.confidence
         return seeds_to_decide(
-            look.fixed.value, look.deviation, self.margin, look.fixed.confidence, half, most=MOST_SEEDS
+            look.fixed.value, look.deviation, self.margin, confidence, half, most=MOST_SEEDS, on_these=True
         )
 
     @property

@@ -117,13 +117,13 @@ def run_code(sha256: str, file: str) -> ModuleType:
         sys.modules[module.__name__] = module  # classes look up their module
         try:
             exec(compile(code, file, "exec"), module.__dict__)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             del sys.modules[module.__name__]
             raise ConfigError(f"the variant's file {file} cannot be run: {one_line(error)}") from error
         _MODULES[sha256] = module
     return _MODULES[sha256]
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: BaseException) -> str:
     """Type and message of an error, on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

@@ -5,6 +5,7 @@ Shapes: B rows, T positions, D channels.
 
 import copy
 import inspect
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
                 _keep_initial_values(self.model, before)
         except ContextwiseError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ConfigError(f"{config.source} cannot be built: {one_line(error)}") from error
         head = self.model.get_output_embeddings() if isinstance(self.model, PreTrainedModel) else None
         if head is None:
@@ -107,11 +108,19 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
                 f"{config.source} is no causal language model: it gives {type(self.model).__name__} without a vocabulary head "
                 "(get_output_embeddings)"
             )
+        ties = dict(_tied(self))
+        self._tied_weights_keys = ties  # saved once
         self.post_init()
+        self.all_tied_weights_keys |= ties  # and not missing in a saved model
 
     def init_weights(self) -> None:
         """Tie the weights; the parts have initialized themselves."""
         self.tie_weights(recompute_mapping=False)
+
+    def _adjust_bias(self, output_embeddings: Any, input_embeddings: Any) -> None:
+        """Nothing where a layer of the user's is tied: transformers pads its bias as a vocabulary head's."""
+        if output_embeddings is self.get_output_embeddings():
+            super()._adjust_bias(output_embeddings, input_embeddings)
 
     def _of_class(self, own: type[PreTrainedModel], backbone: Any) -> Any:
         expected = own.config_class
@@ -207,6 +216,14 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
             return
         super().save_pretrained(save_directory, **kwargs)
         (Path(save_directory) / self.config.file).write_bytes(known_code(self.config.sha256, self.config.file))
+
+
+def _tied(model: nn.Module) -> Iterator[tuple[str, str]]:
+    """The further names of each parameter that has several, with its first one."""
+    first: dict[nn.Parameter, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if first.setdefault(parameter, name) != name:
+            yield name, first[parameter]
 
 
 def _keep_initial_values(model: Any, stock: set[nn.Module] | None = None) -> None:

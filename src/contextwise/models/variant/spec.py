@@ -63,8 +63,14 @@ class VariantSpec(ModelSpec):
         tokens = torch.zeros((1, length), dtype=torch.long, device=model.device)
         counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _addmm_flops})
         with counter, sdpa_kernel(SDPBackend.MATH):  # not all kinds of fused attention are counted
-            self.losses(model.train(), {"input_ids": tokens, "labels": tokens}).minimised().backward()
+            losses = self.losses(model.train(), {"input_ids": tokens, "labels": tokens})
+            losses.minimised().backward()
         model.zero_grad()
+        for name, total in zip(losses.names, losses.sums, strict=True):
+            if not total.is_meta and not total.isfinite():
+                raise ConfigError(
+                    f"{model.config.source} has the loss {name} = {total.item()} in its first training step"
+                )
         return float(counter.get_total_flops())
 
     def losses(self, model: VariantForCausalLM, batch: Batch) -> Losses:
@@ -73,6 +79,12 @@ class VariantSpec(ModelSpec):
         if not model.training:
             return tokens
         own = model.training_losses(hidden_BTD, batch["input_ids"], batch["labels"])
+        means = list(own.values()) if isinstance(own, dict) else [None]
+        if not all(isinstance(mean, Tensor) and mean.dim() == 0 for mean in means) or (model.part and not own):
+            raise ConfigError(
+                f"{model.config.source} returns no losses of training; they should be a dictionary with a name and a mean (a "
+                "tensor of one number) for each"
+            )
         count = tokens.counts[0]
         sums = [tokens.sums[0], *(mean * count for mean in own.values())]
         return Losses(("tokens", *own), torch.stack(sums), count.expand(len(sums)))
@@ -94,11 +106,12 @@ def _next_token_losses(model: VariantForCausalLM, batch: Batch, inputs: dict[str
     finally:
         hook.remove()
     logits = getattr(out, "logits", None)
-    if logits is None or logits.dim() != 3 or logits.shape[:2] != labels.shape:
+    vocabulary = model.config.vocab_size
+    if logits is None or logits.dim() != 3 or logits.shape[:2] != labels.shape or logits.shape[2] < vocabulary:
         shape = None if logits is None else tuple(logits.shape)
         raise ConfigError(
             f"{model.config.source} is no causal language model: its output has logits of shape {shape}, which should be "
-            f"(rows, positions, vocabulary): ({labels.shape[0]}, {labels.shape[1]}, {model.config.vocab_size})"
+            f"(rows, positions, vocabulary): ({labels.shape[0]}, {labels.shape[1]}, {vocabulary})"
         )
     total = nn.functional.cross_entropy(
         logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="sum"

@@ -336,6 +336,7 @@ def measure_causality(
     packed: bool | None = None,
     tolerance: float | None = None,
     seed: int = 0,
+    checks: Sequence[Callable[[Rows], Iterator[Case]]] = CHECKS,
 ) -> Causality:
     """Perturb what a model must not see, and measure the largest effect on its logits.
 
@@ -351,6 +352,7 @@ def measure_causality(
             guarantee that it does not. (Seeing a *later* document is always a leak.)
         tolerance: largest effect that counts as rounding, as a share of the largest logit; by default that of the number
             format (:data:`~contextwise.evaluation.measures.causality.rows.TOLERANCE`).
+        checks: the perturbations.
 
     Raises:
         ConfigError: this is not a causal language model, its logits are not numbers or vary from call to call, or an argument
@@ -361,7 +363,7 @@ def measure_causality(
         packed = any(type(module).__module__.startswith("contextwise.") for module in rows.inner.modules())
     with _evaluation_mode(model, seed) as gates_opened, torch.inference_mode(False), torch.no_grad():
         rows.prepare()
-        effects = tuple(_effect(check, rows, packed) for check in CHECKS)
+        effects = tuple(_effect(check, rows, packed) for check in checks)
     return Causality(rows.name, str(rows.dtype).removeprefix("torch."), effects, gates_opened)
 
 
