@@ -36,6 +36,8 @@ def test_the_run_is_named_on_standard_output(workplace, contextwise):
     status, output, errors = contextwise(command)
     assert (status, output) == (0, "my run\n")  # finished: nothing is done again
     assert run.summary_file.stat().st_mtime_ns == before
+    status, shown, _ = contextwise(f"{command} --json")
+    assert status == 0 and json.loads(shown) == {"folder": "my run", **run.summary()}
     done, following = errors.splitlines()[-2:]
     assert f"validation loss {run.summary()['validation_loss']:.4f} nats per token; 96 tokens in 0 s of" in done
     assert following == "next: contextwise curve 'my run' --corpus corpus"
@@ -76,4 +78,3 @@ def test_a_dry_run_says_what_the_run_takes_and_writes_nothing(workplace, context
     status, shown, _ = contextwise(command)
     assert f"parameters   {plan['parameters']:,}" in shown and "64: 2 steps of 32" in shown
     assert sorted(workplace.rglob("*")) == before
-    contextwise.refused("train recipe.yaml --json", "--json goes with --dry-run")

@@ -6,10 +6,11 @@ All messages for people are written to :data:`console` (standard error); standar
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from threading import Event
 from types import FrameType
-from typing import Any
+from typing import IO, Any, cast
 
 from rich import progress
 from rich.console import Console
@@ -17,7 +18,24 @@ from rich.console import Console
 from contextwise.base.errors import Interrupted
 from contextwise.base.stopping import SIGNALS, received
 
-console = Console(stderr=True, highlight=False)
+
+class StandardError:
+    """Standard error, which drops what cannot be written: a full disk, or a reader that ended, must not end the work."""
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, AttributeError):  # None where a process has no standard error
+            sys.stderr.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            sys.stderr.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
+
+
+console = Console(file=cast(IO[str], StandardError()), highlight=False)
 document_printed = Event()
 """Set once the command has printed its JSON document on standard output, which holds one."""
 

@@ -165,8 +165,7 @@ def print_error(error: ContextwiseError | str) -> None:
     if first_process():
         message = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(error))
         # Lines are broken to fit a terminal only: in a log file a broken path could not be searched for.
-        with contextlib.suppress(OSError):
-            console.print(Text.assemble(("error", "bold red"), ": ", message), soft_wrap=not console.is_terminal)
+        console.print(Text.assemble(("error", "bold red"), ": ", message), soft_wrap=not console.is_terminal)
 
 
 def main() -> None:
@@ -294,7 +293,12 @@ def _output_is_full() -> bool:
 
 
 def _flushed(status: int) -> int:
-    """Write what standard output still holds; the exit status, not 0 if that fails."""
+    """Write what the standard streams still hold; the exit status, not 0 if that fails for standard output."""
+    try:
+        if sys.stderr is not None:
+            sys.stderr.flush()
+    except OSError:
+        _drop(2)
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -307,5 +311,10 @@ def _output_failed(error: OSError) -> int:
     """Print that standard output cannot be written, if its reader did not end; the exit status."""
     if not isinstance(error, BrokenPipeError):
         print_error(f"standard output cannot be written: {os.strerror(error.errno or 0)}")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more at its end
+    _drop(1)
     return 1
+
+
+def _drop(descriptor: int) -> None:
+    """Let a standard stream end nowhere: Python flushes once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)

@@ -29,15 +29,15 @@ def train(
         bool, Option("--dry-run", help="Measure time and memory on a few steps, and report them; write no run.")
     ] = False,
     as_json: Annotated[
-        bool, Option("--json", help="With --dry-run: the report as JSON."), Prints("training.dry_run:DryRunJson")
+        bool,
+        Option("--json", help="Print the run's folder and summary as JSON; with --dry-run: the report."),
+        Prints("training.export:RunJson", "training.dry_run:DryRunJson"),
     ] = False,
 ) -> None:
     """Train the model of a recipe; run the same command again to resume.
 
     Several processes: torchrun --nproc-per-node 2 -m contextwise train RECIPE
     """
-    if as_json and not dry_run:
-        raise ConfigError("--json goes with --dry-run")
     from contextwise.base.recipes import recipe_path
     from contextwise.training import load_recipe
 
@@ -53,7 +53,10 @@ def train(
     run = train_model(loaded)
     if first_process():
         _say_result(loaded, run)
-        print(run.path)
+        if as_json:
+            show_json({"folder": str(run.path), **run.summary()})
+        else:
+            print(run.path)
 
 
 def _say_result(recipe: "Recipe", run: "RunFolder") -> None:

@@ -4,7 +4,7 @@ import copy
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from huggingface_hub import ModelCardData
@@ -28,6 +28,32 @@ from contextwise.training.model import trained_parameters
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import AutoencoderModel, CueModel, ParityModel, PretrainedModel, SizedModel
 from contextwise.training.trainer import PretrainingTrainer
+
+
+class RunJson(TypedDict):
+    """A finished run: its folder, and the keys of its ``summary.json``."""
+
+    folder: str
+    name: str
+    seed: int
+    objective: str
+    parameters: int
+    trained_parameters: int
+    context: int
+    steps: int
+    tokens: int
+    input_tokens: int
+    target_tokens: int
+    flops: float
+    seconds: float
+    precision: str
+    tokens_per_second: float
+    validation_loss: float | None
+    replay_loss: float | None
+    corpus: dict[str, str]
+    fingerprints: dict[str, str]
+    trunk: NotRequired[dict[str, Any]]
+    sentences: NotRequired[dict[str, Any]]
 
 
 def export_model(run: RunFolder, inputs: TrainingInputs, weights: dict[str, torch.Tensor]) -> None:
