@@ -43,7 +43,7 @@ def test_the_speedup_is_the_compute_that_the_reference_needs(budgets):
     result = effective_speedup(losses, 2e6, own, budgets)
     assert result is not None
     low, high = result.limits
-    assert low < 1.25 < high and high - low < 0.1
+    assert low < 1.25 < high and high - low < (0.1 if len(budgets) > 2 else 0.13)  # two do not show the bend
     slower = effective_speedup(losses, 4e6, own, budgets)
     assert slower is not None and slower.value == pytest.approx(result.value / 2)
 
@@ -56,6 +56,19 @@ def test_the_interval_of_the_speedup_holds_after_every_seed():
         results = [effective_speedup(losses[:n], 1.5e6, own[:n], BUDGETS) for n in range(4, 11)]
         missed += any(each is not None and not each.limits[0] <= 1.1 <= each.limits[1] for each in results)
     assert missed / 150 <= 0.06
+
+
+@pytest.mark.parametrize("exponent", [0.15, 0.3, 0.5])
+@pytest.mark.parametrize("budgets", [BUDGETS[[0, 2]], BUDGETS])
+def test_the_interval_holds_where_each_doubling_gains_less(exponent, budgets):
+    draw = np.random.default_rng(5)
+
+    def law(compute: np.ndarray) -> np.ndarray:
+        return 2 + 2 * (compute / 1e6) ** -exponent + draw.normal(0, 0.001, (8, np.size(compute)))
+
+    for speedup in (0.8, 1.1, 1.5):
+        result = effective_speedup(law(np.array([speedup * 2e6]))[:, 0], 2e6, law(budgets), budgets)
+        assert result is not None and result.low < speedup < result.high < 1.2 * result.low
 
 
 def test_a_loss_out_of_reach_has_no_speedup():

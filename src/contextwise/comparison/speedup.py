@@ -8,10 +8,12 @@ division by an uncertain slope.
 - Crossing: f is the line through a seed's differences over the logarithm of the budget; θ is a budget.
 - Effective speed-up: f is the arm's loss minus the loss that the reference reaches with θ times the compute, on the curve
   through the reference's own runs of the same seed: a polynomial in the logarithm of the compute, of the second degree from
-  three budgets on. At a speed-up of 1.12 the reference needs 1.12 times the compute for the arm's loss.
+  three budgets on. At a speed-up of 1.12 the reference needs 1.12 times the compute for the arm's loss. How the loss bends
+  between and beyond the budgets is not known, so the interval also holds that of a polynomial in C^(-1/2), where each doubling
+  gains less than the one before.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,6 +24,8 @@ from contextwise.comparison.sequential import sequence_limits
 POINTS = 801
 BEYOND = 4.0
 """Factor beyond the smallest and the largest budget up to which a solution is looked for."""
+BEND = 0.5
+"""Exponent of the most bent curve through the reference's losses, C^(-BEND); the least bent is the logarithm."""
 
 
 @dataclass(frozen=True)
@@ -76,17 +80,24 @@ def effective_speedup(
     doublings = np.log2(np.asarray(compute_B, dtype=float))
     if len(doublings) < 2:
         return None
-    curves = np.polyfit(doublings, np.asarray(reference_SB).T, min(2, len(doublings) - 1))
     grid = _around(doublings)
-    reached_SX = sum(
-        coefficient[:, None] * grid**power
-        for coefficient, power in zip(curves, reversed(range(len(curves))), strict=True)
-    )
-    # Only where more compute gives a lower loss: beyond its minimum a parabola would answer twice.
-    falling = np.gradient(reached_SX.mean(axis=0)) < 0
-    values_SX = (np.asarray(losses_S)[:, None] - reached_SX)[:, falling]
-    found = _solution(values_SX, grid[falling], confidence) if falling.any() else None
-    return None if found is None else found.scaled(1 / compute)
+    bent_B, bent_X = (2 ** (-BEND * (part - doublings[0])) for part in (doublings, grid))
+    found = []
+    for at_B, at_X in ((doublings, grid), (bent_B, bent_X)):
+        curves = np.polyfit(at_B, np.asarray(reference_SB).T, min(2, len(doublings) - 1))
+        reached_SX = sum(
+            coefficient[:, None] * at_X**power
+            for coefficient, power in zip(curves, reversed(range(len(curves))), strict=True)
+        )
+        # Only where more compute gives a lower loss: beyond its minimum a parabola would answer twice.
+        falling = np.gradient(reached_SX.mean(axis=0)) < 0
+        values_SX = (np.asarray(losses_S)[:, None] - reached_SX)[:, falling]
+        solution = _solution(values_SX, grid[falling], confidence) if falling.any() else None
+        if solution is None:
+            return None
+        found.append(solution)
+    lows, highs = zip(*(each.limits for each in found), strict=True)
+    return replace(found[0], low=min(lows), high=max(highs)).scaled(1 / compute)
 
 
 def _around(doublings: np.ndarray) -> np.ndarray:
