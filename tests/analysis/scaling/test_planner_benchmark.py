@@ -1,0 +1,85 @@
+"""What ``benchmarks/planner.py`` computes, on numbers worked out by hand."""
+
+import numpy as np
+import pytest
+from benchmarks.planner import budgets_of, compare, grown, growth, parabola, regret, summary, vertex
+
+from contextwise.analysis.scaling.observations import observations
+from contextwise.analysis.sweep_points import SweepPoint
+from laws import flops_per_token, one_size_loss
+
+CONTEXTS = np.array([16.0, 32.0, 64.0, 128.0])
+BUDGETS = (1e13, 2e13, 4e13, 8e13, 1.6e14)
+
+
+def test_a_parabola_has_its_lowest_point_between_the_contexts():
+    losses = 3 + 0.1 * np.log2(CONTEXTS / 45.25) ** 2
+    assert parabola(CONTEXTS, losses) == pytest.approx(45.25) == vertex(CONTEXTS, losses)
+    assert parabola(CONTEXTS, 3 + 0.1 * np.log2(CONTEXTS / 8) ** 2) == pytest.approx(16)  # not beyond them
+    assert parabola(CONTEXTS, np.array([3.0, 3.3, 3.2, 3.1])) == 16  # a cap: the best of them
+
+
+def test_the_measured_optimum_is_that_of_the_best_and_its_neighbours():
+    """3.1, 3.0, 3.1 around 32; what is farther off does not count."""
+    assert vertex(CONTEXTS, np.array([3.1, 3.0, 3.1, 9.0])) == pytest.approx(32)
+    assert vertex(CONTEXTS, np.array([3.0, 3.1, 3.2, 3.3])) == 16
+
+
+def test_the_regret_is_that_of_the_nearest_trained_context():
+    losses = np.array([3.2, 3.0, 3.1, 3.4])
+    assert regret(CONTEXTS, losses, 44) == 0  # below 45.25, the middle of 32 and 64
+    assert regret(CONTEXTS, losses, 46) == pytest.approx(0.1)
+    assert regret(CONTEXTS, losses, 1000) == pytest.approx(0.4)
+
+
+def made_up():
+    """A sweep without noise, at equal budgets."""
+    points, parameters = [], 900e3
+    for context in (32, 64, 128, 256, 512, 1024):
+        for budget in BUDGETS:
+            tokens = budget / flops_per_token(parameters, context)
+            loss = float(one_size_loss(context, parameters, tokens))
+            about = f"c{context}", "nano", int(parameters), context, 0
+            points.append(SweepPoint(*about, int(tokens), int(tokens), budget, budget, loss, standard_error=0.01))
+    return observations(points)
+
+
+def test_ways_are_shown_the_smaller_budgets_alone():
+    """A law without noise is followed, whatever others grew; a rule that repeats the past is behind by as much as it grows."""
+    observed = made_up()
+    assert budgets_of(observed) == list(BUDGETS)
+    (row,) = compare(observed, median_document=200, powers=[0.1, 0.5])
+    grid = np.geomspace(32, 1024, 4000)
+    losses = one_size_loss(grid, 900e3, BUDGETS[-1] / flops_per_token(900e3, grid))
+    true = grid[losses.argmin()]
+    assert row["flops"] == BUDGETS[-1] and row["measured"] == pytest.approx(true, rel=0.1)
+    assert row["answers"]["planner"] == pytest.approx(true, rel=0.02)
+    assert row["answers"]["planner, growth of others"] == pytest.approx(true, rel=0.02)
+    assert row["answers"]["median document"] == 200 and row["answers"]["last best"] in (128, 256)
+    for way, answer in row["answers"].items():
+        assert row["errors"][way] == pytest.approx(max(answer / row["measured"], row["measured"] / answer))
+    assert row["regrets"]["planner"] == 0 and growth(observed) > 0
+    low, high = row["intervals"]["planner"]
+    assert row["inside"]["planner"] == (low <= row["measured"] <= high)
+
+
+def test_the_growth_is_weighed_by_precision():
+    """A sweep's own growth of 1.0 ± 0.1 and that of others, 0 ± 0.1: half way, and half the variance."""
+    draw = np.random.default_rng(1).standard_normal(200_000)
+    own = np.concatenate([[1.0], 1.0 + 0.1 * draw])
+    shown = np.full(len(own), 32.0)
+    many = grown(shown, shown * 4**own, 4.0, [-np.sqrt(0.005), np.sqrt(0.005)])
+    powers = np.log(many / 32) / np.log(4)
+    assert powers[0] == pytest.approx(0.5, abs=1e-3)
+    assert powers[1:].std() == pytest.approx(0.1 / np.sqrt(2), rel=0.01)
+
+
+def test_the_summary_is_over_cases():
+    rows = [
+        {"answers": {"a": 1, "b": 2}, "errors": {"a": e, "b": 2}, "regrets": {"a": r, "b": 0.5}, "inside": {"a": i}}
+        for e, r, i in ((1.0, 0.0, True), (1.5, 0.01, True), (3.0, 0.2, False))
+    ]
+    ways = summary(rows)
+    assert ways["a"]["median_error"] == 1.5 and ways["a"]["covered"] == pytest.approx(2 / 3)
+    assert (ways["a"]["mean_regret"], ways["a"]["largest_regret"]) == (pytest.approx(0.07), 0.2)
+    assert ways["b"]["median_regret"] == 0.5 and "covered" not in ways["b"]
