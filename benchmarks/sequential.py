@@ -22,7 +22,11 @@ DISTRIBUTIONS: Draw = {
     "Student, 5 degrees": lambda draw, shape: draw.standard_t(5, shape) / np.sqrt(5 / 3),
     "Student, 3 degrees": lambda draw, shape: draw.standard_t(3, shape) / np.sqrt(3),
     "uniform": lambda draw, shape: draw.uniform(-np.sqrt(3), np.sqrt(3), shape),
+    "skewed (lognormal, 0.25)": lambda draw, shape: draw.lognormal(0, 0.25, shape) - np.exp(0.25**2 / 2),
+    "skewed (lognormal, 0.5)": lambda draw, shape: draw.lognormal(0, 0.5, shape) - np.exp(0.5**2 / 2),
+    "skewed (lognormal, 1)": lambda draw, shape: draw.lognormal(0, 1, shape) - np.exp(1 / 2),
     "skewed (exponential)": lambda draw, shape: draw.exponential(1.0, shape) - 1,
+    "lognormal (1) minus lognormal (1)": lambda draw, shape: draw.lognormal(0, 1, shape) - draw.lognormal(0, 1, shape),
     "one seed in ten 5 times as far": lambda draw, shape: (
         draw.normal(size=shape) * np.where(draw.random(shape) < 0.1, 5, 1)
     ),

@@ -469,11 +469,12 @@ def test_arms_of_a_file_are_names_recipes_and_settings(corpus_folder, tmp_path):
     ("changes", "message"),
     [
         ({"arms": ["gpt2", "gpt3"]}, "'gpt3' is no arm"),
-        ({"arms": {"gpt2": None}}, "arms"),
+        ({"arms": {"gpt2": None}}, "arms has nothing to compare; give two arms or more"),
         ({"arms": {"gpt2": None, "b": {"model": "gpt2"}}}, "is a model that exists already"),
         ({"margin": 0}, "margin is 0, but"),
         ({"margin": -0.1}, "margin is -0.1, but"),
         ({"budget": "30"}, "budget is '30', but must be a wall time"),
+        ({"budget": "1.2.3s"}, "budget is '1.2.3s', but must be a wall time"),
         ({"seeds": 1}, "seeds is 1, but"),
         ({"reference": "pm"}, "which is none of the arms"),
         ({"comparisons": 1, "arms": ["gpt2", "pm", "contextlm"]}, "the arms make 2 comparisons"),

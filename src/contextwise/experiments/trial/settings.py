@@ -40,7 +40,7 @@ VARIANT = "model.variant="
 MAY_CHANGE = {"seeds", "budget", "keep_going", "executor", "output", "name"}
 """Settings that a later call may change: they are not part of the question."""
 _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
-_DURATION = re.compile(r"\s*([0-9.]+)\s*(s|m|min|h|d)\s*")
+_DURATION = re.compile(r"\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*(s|m|min|h|d)\s*")
 
 
 class RateSearch(Settings):
@@ -68,9 +68,8 @@ class TrialSettings(Settings):
 
     name: Name
     arms: dict[str, Arm] = Field(
-        min_length=2,
         description=f"two or more; names ({', '.join(BUILT_IN)}), recipes, models of your own (path.py:Name), or "
-        "NAME: settings of its own",
+        "NAME: settings of its own"
     )
     reference: str = Field("", description="the arm that the others are compared to; the first if not given")
     corpus: str = Field(description="folder of a prepared corpus")
@@ -170,6 +169,8 @@ class TrialSettings(Settings):
     @model_validator(mode="after")
     def _whole(self) -> "TrialSettings":
         problems = []
+        if len(self.arms) < 2:
+            problems.append(Problem("has nothing to compare; give two arms or more", "arms"))
         if self.reference and self.reference not in self.arms:
             why = f"which is none of the arms ({', '.join(self.arms)})"
             problems.append(Problem(why, "reference", self.reference))
