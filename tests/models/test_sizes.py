@@ -1,4 +1,4 @@
-"""Named sizes: published parameter counts, operations counted by hand, matched parameters."""
+"""Named sizes: published parameter counts, and operations counted by hand."""
 
 import math
 
@@ -14,7 +14,6 @@ from contextwise.models import (
     MultiTokenConfig,
     backbone_config,
     build_model,
-    match_parameters,
     named_size,
     parameter_count,
 )
@@ -169,28 +168,6 @@ def test_operations_of_several_heads_are_those_that_torch_counts(head, predictor
         (out.logits.sum() + out.future_logits.sum()).backward()
     flops = training_flops_per_example(config, context) + context * training_flops_per_target(config)
     assert flops == pytest.approx(counter.get_total_flops(), rel=0.01)
-
-
-def test_parameters_are_matched_by_layers_or_width():
-    size = named_size("gpt2", "nano")
-    target = parameter_count(ContextLMConfig(backbone_config("gpt2", size, 4096, 256)))
-    by_layers = match_parameters(target, "gpt2", size, 4096, 256)
-    assert by_layers.config.num_hidden_layers == size.layers + 2
-    assert by_layers.difference == -size.width
-    assert by_layers.parameters == parameter_count(by_layers.config)
-    by_width = match_parameters(target, "gpt2", size, 4096, 256, by="width")
-    assert by_width.config.num_hidden_layers == size.layers
-    neighbours = [
-        parameter_count(
-            backbone_config("gpt2", ModelSize(size.layers, by_width.config.n_embd + step, 4, 1e-3), 4096, 256)
-        )
-        for step in (-32, 32)
-    ]
-    assert all(abs(n - target) >= abs(by_width.difference) for n in neighbours)
-    with pytest.raises(ConfigError, match="below the smallest"):
-        match_parameters(1000, "gpt2", size, 4096, 256)
-    with pytest.raises(ConfigError, match="by layers or by width"):
-        match_parameters(target, "gpt2", size, 4096, 256, by="heads")
 
 
 def test_impossible_shapes_are_rejected():

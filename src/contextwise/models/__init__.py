@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from contextwise.base.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from contextwise.models.building import backbone_config, match_parameters, parameter_count
+    from contextwise.models.building import backbone_config, parameter_count
     from contextwise.models.contextlm import ContextLMConfig, ContextLMForCausalLM
     from contextwise.models.cue import CueConfig, CueForCausalLM
     from contextwise.models.loading import load_generating_model, load_model, load_tokenizer, model_folder
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from contextwise.models.spec import build_model
 
 _MODULES = {
-    "building": ("backbone_config", "match_parameters", "parameter_count"),
+    "building": ("backbone_config", "parameter_count"),
     "contextlm": ("ContextLMConfig", "ContextLMForCausalLM"),
     "cue": ("CueConfig", "CueForCausalLM"),
     "loading": ("load_generating_model", "load_model", "load_tokenizer", "model_folder"),
@@ -32,7 +32,7 @@ _MODULES = {
 __all__ = ["SIZES", "ContextLMConfig", "ContextLMForCausalLM", "CueConfig", "CueForCausalLM", "ModelSize"]
 __all__ += ["MultiTokenConfig", "MultiTokenForCausalLM", "backbone_config", "build_model"]
 __all__ += ["linear_cross_entropy", "load_generating_model", "load_model", "load_tokenizer"]
-__all__ += ["match_parameters", "model_folder", "named_size", "parameter_count", "token_losses"]
+__all__ += ["model_folder", "named_size", "parameter_count", "token_losses"]
 
 _imported = lazy_exports(__name__, _MODULES)
 

@@ -1,7 +1,6 @@
-"""Build configurations from a family and a size, count parameters exactly, and match parameter counts."""
+"""Build configurations from a family and a size, and count parameters exactly."""
 
 import zlib
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -127,52 +126,6 @@ def training_memory(config: PreTrainedConfig, positions: int) -> tuple[int, int]
     """
     layers, width = getattr(config, "num_hidden_layers", 0), getattr(config, "hidden_size", 0)
     return STATE_BYTES * parameter_count(config), ACTIVATION_BYTES * positions * layers * width
-
-
-@dataclass(frozen=True)
-class ParameterMatch:
-    """The backbone whose parameter count is nearest to a target, in whole layers or in steps of width."""
-
-    config: PreTrainedConfig
-    parameters: int
-    difference: int
-    """``parameters`` minus the target."""
-
-
-def match_parameters(
-    target: int, family: str, size: ModelSize, vocab_size: int, context: int, by: str = "layers"
-) -> ParameterMatch:
-    """Find the plain backbone with the number of parameters nearest to ``target``.
-
-    Args:
-        target: parameters to match, such as those of a ContextLM.
-        size: the size to vary: its depth, or with ``by="width"`` its width in steps of 8 times the heads.
-
-    Raises:
-        ConfigError: ``by`` is neither "layers" nor "width", or the target is below the smallest such model.
-    """
-    if by not in ("layers", "width"):
-        raise ConfigError(f"by is {by!r}, but parameters can be matched by layers or by width")
-    step = 8 * size.heads
-
-    def candidate(count: int) -> tuple[PreTrainedConfig, int]:
-        resized = replace(size, layers=count) if by == "layers" else replace(size, width=count * step)
-        config = backbone_config(family, resized, vocab_size, context)
-        return config, parameter_count(config)
-
-    smallest = candidate(1)[1]
-    if smallest > target:
-        raise ConfigError(f"a target of {target:,} parameters is below the smallest such model, {smallest:,}")
-    high = 1
-    while candidate(high)[1] < target:
-        high *= 2
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if candidate(middle)[1] <= target else (low, middle)
-    neighbors = [candidate(count) for count in (max(low, 1), high)]
-    config, parameters = min(neighbors, key=lambda pair: abs(pair[1] - target))
-    return ParameterMatch(config, parameters, parameters - target)
 
 
 @torch.no_grad()
