@@ -1,5 +1,6 @@
 """The server of one model: what it answers, what it refuses, and with which sentence."""
 
+import asyncio
 import contextlib
 import itertools
 import json
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM
 from small import save_model, small_gpt2
@@ -242,6 +244,23 @@ def test_a_chat_template_that_loops_is_ended_while_other_requests_are_answered(
             break
         time.sleep(0.1)
     assert threading.active_count() == before
+
+
+def test_the_event_loop_renders_no_chat_template(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rendered, render = [], PreTrainedTokenizerBase.apply_chat_template
+
+    def apply(self: Any, *arguments: Any, **named: Any) -> Any:
+        with contextlib.suppress(RuntimeError):
+            asyncio.get_running_loop()
+            raise AssertionError("the event loop waits for the template")
+        rendered.append(render(self, *arguments, **named))
+        return rendered[-1]
+
+    monkeypatch.setattr(PreTrainedTokenizerBase, "apply_chat_template", apply)
+    asked = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+    with urllib.request.urlopen(f"{address}/v1/chat/completions", json.dumps(asked).encode()) as answer:
+        usage = json.load(answer)["usage"]
+    assert [usage["prompt_tokens"]] == [each.input_ids.shape[-1] for each in rendered]
 
 
 @pytest.mark.parametrize("make", [small_gpt2, small_context_lm])

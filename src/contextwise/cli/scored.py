@@ -6,8 +6,10 @@ log-probabilities are those of the model's own logits, before temperature, top-k
 
 import asyncio
 import codecs
+import copy
 import json
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -278,4 +280,19 @@ class Completions(_WithLogprobs, CompletionHandler):
 
 
 class Chats(_WithLogprobs, ChatCompletionHandler):
-    """Handler of ``/v1/chat/completions``."""
+    """Handler of ``/v1/chat/completions``.
+
+    Its prompts come with the request, in the field ``inputs``: the event loop renders no template, which may be slow.
+    """
+
+    _inputs: ContextVar[Any] = ContextVar("inputs")
+
+    async def handle_request(self, body: dict[str, Any], request_id: str) -> Any:
+        self._inputs.set(body.pop("inputs"))
+        return await super().handle_request(body, request_id)
+
+    def _resolve_model(self, body: dict[str, Any]) -> Any:
+        name, model, processor = super()._resolve_model(body)
+        processor, inputs = copy.copy(processor), self._inputs.get()
+        processor.apply_chat_template = lambda *_, **__: inputs  # type: ignore[method-assign]
+        return name, model, processor

@@ -34,7 +34,7 @@ from pydantic import (
     model_validator,
 )
 from starlette.types import Message, Receive, Scope, Send
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cli.serving.model_manager import ModelManager
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -346,10 +346,11 @@ def build_app(models: OneModel, most_tokens: int) -> FastAPI:
         if values.temperature is not None and 0 < values.temperature < LOWEST_TEMPERATURE:
             raise HTTPException(400, f"temperature must be 0 or at least {LOWEST_TEMPERATURE}")
         try:
-            prompt = await in_thread(lambda: prompt_tokens(values), TEMPLATE_SECONDS)
+            inputs = await in_thread(lambda: prompt_of(values), TEMPLATE_SECONDS)
         except TimeoutError:
             why = f"the chat template takes more than {TEMPLATE_SECONDS} s for these messages"
             raise HTTPException(400, why) from None
+        prompt = inputs.input_ids.shape[-1]
         if not prompt:
             raise HTTPException(400, "the prompt holds no token; give some text")
         room = most_tokens if limit is None else min(most_tokens, limit - prompt)
@@ -367,18 +368,22 @@ def build_app(models: OneModel, most_tokens: int) -> FastAPI:
             # transformers' handlers do not sample unless they are told to, and then from the 50 likeliest tokens.
             sampled = {"do_sample": True, "top_k": model.generation_config.top_k or 0}
             content["generation_config"] = json.dumps(sampled)
+        if isinstance(values, Chat):
+            content["inputs"] = inputs
         return content | {"model": name, "max_tokens": min(wanted or DEFAULT_TOKENS, room)}, values.wanted()
 
-    def prompt_tokens(values: Any) -> int:
+    def prompt_of(values: Any) -> BatchEncoding:
         if isinstance(values, Completion):
-            return len(tokenizer(values.prompt).input_ids)
+            return tokenizer(values.prompt, return_tensors="pt")
         if tokenizer.chat_template is None:
             raise HTTPException(400, NO_TEMPLATE)
         try:
             messages = completion.get_processor_inputs_from_messages(
                 values.model_dump()["messages"], models.get_model_modality(model, processor=tokenizer)
             )
-            return len(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True).input_ids)
+            form = {"add_generation_prompt": True, "return_dict": True, "return_tensors": "pt"}
+            rendered: BatchEncoding = tokenizer.apply_chat_template(messages, **form)
+            return rendered
         except Exception as error:  # the template's own refusals
             raise HTTPException(400, f"the chat template refuses the messages ({str(error)[:200]})") from None
 
