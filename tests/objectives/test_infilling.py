@@ -55,6 +55,13 @@ def test_broken_documents_do_not_come_back():
             arrangement.restore(np.array(ids))
 
 
+@pytest.fixture(scope="module")
+def fillable(bpe, letters):
+    """Tokenizers and their vocabularies with the tokens of infilling."""
+    tokenizers = {"bpe": bpe, "letters": letters}
+    return {kind: (each, vocabulary(build_objective("infilling"), each)) for kind, each in tokenizers.items()}
+
+
 @settings(max_examples=60)
 @given(
     texts=st.lists(st.text(max_size=40), min_size=1, max_size=5),
@@ -62,11 +69,11 @@ def test_broken_documents_do_not_come_back():
     spm=st.sampled_from(["published", "marked"]),
     kind=st.sampled_from(["bpe", "letters"]),
 )
-def test_any_text_comes_back(bpe, letters, texts, seed, spm, kind):
-    tokenizer = {"bpe": bpe, "letters": letters}[kind]
+def test_any_text_comes_back(fillable, texts, seed, spm, kind):
+    tokenizer, words = fillable[kind]
     objective = build_objective("infilling", rate=1.0, spm=spm)
     corpus = of_texts([*texts, "filling up to a window of eight tokens"], tokenizer)
-    documents, arrangement = rewritten(objective, corpus, vocabulary(objective, tokenizer), seed=seed)
+    documents, arrangement = rewritten(objective, corpus, words, seed=seed)
     for index, text in enumerate(texts):
         ids = documents.document(index)
         assert (len(ids) > 0) == (text != "") and documents.lengths[index] == len(ids)
@@ -134,9 +141,11 @@ def test_prefix_and_suffix_keep_their_least_lengths(letters, split):
     """Bytes: a token is a character. Cuts at 3 to 6 of ten; a document of seven tokens has none to move."""
     objective = build_objective("infilling", rate=1.0, split=split, least_prefix=3, least_suffix=4, spm_share=0.0)
     words, corpus = vocabulary(objective, letters), of_texts(["abcdefghij", "abcdefg", "abcdefgh"], letters)
-    cuts = []
+    examples, cuts = objective.examples(corpus, Cut(8), 0, words), []
+    arrangement = examples.arrangement
     for epoch in range(400):
-        documents, arrangement = rewritten(objective, corpus, words, epoch)
+        examples._open(epoch)
+        documents = examples.documents
         ids = documents.document(0).tolist()
         first = ids.index(arrangement.suffix) - 1
         last = 10 - (ids.index(arrangement.middle) - ids.index(arrangement.suffix) - 1)
