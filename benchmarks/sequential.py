@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.sequential`` draws 10,000 sequences of paired differences for each of several distributions and looks
 after each of 30 seeds; a t interval looked at as often is shown beside. With documents: 2,000 trials for each ratio of the
-spread over documents to that over seeds, and each number of documents. Claims: at most 5% of the sequences without a
+spread over documents to that over seeds, and each number of documents. ``--only ledger`` simulates the sets of
+``python -m benchmarks.trials ledger``: 30 changes that gain nothing and 10 that gain 32 standard deviations. Claims: at most 5% of the sequences without a
 difference are decided as better or worse with normal differences; seconds on one core.
 """
 
@@ -14,7 +15,15 @@ from scipy import stats
 
 from benchmarks.harness import publish
 from contextwise.base.estimates import Estimate
-from contextwise.comparison.sequential import Decision, decide, document_half_width, seeds_to_decide, sequence_limits
+from contextwise.comparison.sequential import (
+    Decision,
+    decide,
+    discoveries,
+    document_half_width,
+    evidence,
+    seeds_to_decide,
+    sequence_limits,
+)
 
 Draw = dict[str, Any]
 DISTRIBUTIONS: Draw = {
@@ -93,6 +102,33 @@ def power(confidence: float, margin: float, seed: int) -> list[dict[str, Any]]:
     return result
 
 
+def ledgers(sets: int, seeds: int, confidence: float, seed: int) -> dict[str, dict[str, float]]:
+    """False shares of sets of 40 changes whose trials stop at their decision, and how many sets keep two false ones."""
+    result = {}
+    gains = np.arange(40) < 10
+    for name, drawn in DISTRIBUTIONS.items():
+        draw = np.random.default_rng(seed)
+        false, shares, lower = np.zeros(sets), np.zeros(sets), np.zeros(sets)
+        for number in range(sets):
+            differences = drawn(draw, (40, seeds)) - np.where(gains, 32.0, 0.0)[:, None]
+            means, halves = sequence_limits(differences, confidence)
+            decided = np.abs(means) > halves
+            stops = np.where(decided.any(axis=1), decided.argmax(axis=1) + 1, seeds)
+            values = []
+            for change, stop in zip(differences, stops, strict=True):
+                mean = float(change[:stop].mean())
+                values.append(evidence(mean, float(change[:stop].std(ddof=1)), int(stop)) if mean < 0 else 0.0)
+            kept, first = np.array(discoveries(values)), differences[:, 0] < 0
+            false[number] = (kept & ~gains).sum()
+            shares[number], lower[number] = ((each & ~gains).sum() / max(1, each.sum()) for each in (kept, first))
+        result[name] = {
+            "mean false share": float(shares.mean()),
+            "sets with two false or more": float((false >= 2).mean()),
+            "mean false share of lower after one seed": float(lower.mean()),
+        }
+    return result
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sequences", type=int, default=10_000)
@@ -100,7 +136,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--confidence", type=float, default=0.95)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", choices=["ledger"], help="sets of a ledger, as many as --trials")
     options = parser.parse_args(arguments)
+    if options.only:
+        shares = ledgers(options.trials, options.seeds, options.confidence, options.seed)
+        for name, row in shares.items():
+            print(f"{name:>34}: " + ", ".join(f"{what} {share:.2%}" for what, share in row.items()))
+        publish("sequential-ledger", {"settings": vars(options), "false": shares})
+        return
     common = (options.seeds, options.confidence, options.seed)
     decided = false_decisions(options.sequences, *common)
     for name, shares in decided.items():
