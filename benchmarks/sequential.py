@@ -3,8 +3,10 @@
 ``python -m benchmarks.sequential`` draws 10,000 sequences of paired differences for each of several distributions and looks
 after each of 30 seeds; a t interval looked at as often is shown beside. With documents: 2,000 trials for each ratio of the
 spread over documents to that over seeds, and each number of documents. ``--only ledger`` simulates the sets of
-``python -m benchmarks.trials ledger``: 30 changes that gain nothing and 10 that gain 32 standard deviations. Claims: at most 5% of the sequences without a
-difference are decided as better or worse with normal differences; seconds on one core.
+``python -m benchmarks.trials ledger``: 30 changes that gain nothing and 10 that gain 32 standard deviations.
+
+Claims: at most 5% of the sequences without a difference are decided as better or worse with normal differences; seconds on
+one core.
 """
 
 import argparse
