@@ -1,10 +1,13 @@
 """Trials: what is equal between arms, the decision after each seed, resuming, the search over rates, and bad input."""
 
+import contextlib
 import dataclasses
 import json
 import math
 import shutil
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -460,6 +463,20 @@ def test_arms_of_a_file_are_names_recipes_and_settings(corpus_folder, tmp_path):
     assert models["own"] == models["gpt2"]
     again = TrialSettings.model_validate(trial.settings.model_dump(mode="json"))
     assert again == trial.settings
+
+
+def test_the_wait_for_another_process_is_not_counted_again(corpus_folder, tmp_path, monkeypatch):
+    waited, real = 0.0, time.monotonic
+
+    @contextlib.contextmanager
+    def exclusive(*_: Any, **__: Any) -> Any:
+        nonlocal waited
+        waited = 1e6
+        yield
+
+    monkeypatch.setattr(trial_module, "exclusive", exclusive)
+    monkeypatch.setattr(trial_module, "time", SimpleNamespace(monotonic=lambda: real() + waited))
+    assert run_trial(settings(corpus_folder, tmp_path / "t", seeds=2, tokens=64)).seconds < 1e5
 
 
 # ---- bad input ----

@@ -258,7 +258,9 @@ class Trial:
             self._started = time.monotonic()
             plan = self.plan()  # before anything is written
             interruption.check("stopped before the first run")
+            before = time.monotonic()
             stack.enter_context(exclusive(self.path, "the trial in", wait=True))
+            self._started += time.monotonic() - before  # another process's time is in its seconds
             self._refuse_other()
             if self._plan_fits():
                 plan = self.plan()  # that of another process that has begun the trial meanwhile
