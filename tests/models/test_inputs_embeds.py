@@ -106,3 +106,14 @@ def test_prompt_tuning_of_peft_trains_and_generates(kind):
     vectors = torch.cat([trained[0][None].expand(2, -1, -1), model.get_input_embeddings()(tokens)], 1)
     more["attention_mask"] = pad(mask, (3, 0), value=1)
     assert torch.equal(result[:, tokens.shape[1] :], model.generate(inputs_embeds=vectors, **more))
+
+
+def test_prefix_tuning_of_peft_is_refused_with_a_sentence():
+    """Its trained keys and values have no chunk vectors, which the predictor needs."""
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    model = contextlm("llama")
+    shape = {"token_dim": 16, "num_layers": model.config.num_hidden_layers, "num_attention_heads": 2}
+    options = peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3, **shape)
+    tokens, mask = inputs()
+    with pytest.raises(ConfigError, match="filled by a model without a context predictor"):
+        peft.get_peft_model(model, options)(input_ids=tokens, attention_mask=mask)
