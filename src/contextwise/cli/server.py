@@ -462,6 +462,8 @@ async def in_thread(work: Callable[[], Result], seconds: float) -> Result:
         outcome: tuple[Callable[[Any], None], Any]
         try:
             outcome = done.set_result, work()
+        except SystemExit:
+            return  # too late: see below
         except Exception as error:
             outcome = done.set_exception, error
         with contextlib.suppress(RuntimeError):  # the loop is closed
