@@ -141,21 +141,21 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--only", choices=["ledger"], help="sets of a ledger, as many as --trials")
     options = parser.parse_args(arguments)
     if options.only:
-        shares = ledgers(options.trials, options.seeds, options.confidence, options.seed)
-        for name, row in shares.items():
+        sets = ledgers(options.trials, options.seeds, options.confidence, options.seed)
+        for name, row in sets.items():
             print(f"{name:>34}: " + ", ".join(f"{what} {share:.2%}" for what, share in row.items()))
-        publish("sequential-ledger", {"settings": vars(options), "false": shares})
+        publish("sequential-ledger", {"settings": vars(options), "false": sets})
         return
     common = (options.seeds, options.confidence, options.seed)
     decided = false_decisions(options.sequences, *common)
     for name, shares in decided.items():
         print(f"{name:>32}: " + ", ".join(f"{how} {share:.2%}" for how, share in shares.items()))
     documents = with_documents(options.trials, *common)
-    for row in documents:
-        print(f"{row['documents']:>3} documents, ratio {row['ratio']:g}: missed {row['missed']:.2%}")
+    for case in documents:
+        print(f"{case['documents']:>3} documents, ratio {case['ratio']:g}: missed {case['missed']:.2%}")
     powers = power(options.confidence, 0.01, options.seed)
-    for row in powers:
-        print(", ".join(f"{name} {value}" for name, value in row.items()))
+    for promise in powers:
+        print(", ".join(f"{name} {value}" for name, value in promise.items()))
     result = {"settings": vars(options), "false": decided, "documents": documents, "power": powers}
     publish("sequential", result)
 

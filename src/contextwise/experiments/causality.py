@@ -45,8 +45,10 @@ def refuse_leak(recipe: Recipe, what: str) -> None:
             spec_of(model.config).flops_per_example(model, context)
         effects = list(perturbations.measure_causality(model).effects)
         if own and context > SHORT:
-            at_ends = {"lengths": [context], "chunk_size": context // 2, "checks": [perturbations.future_tokens]}
-            effects += perturbations.measure_causality(model, **at_ends).effects
+            checks = [perturbations.future_tokens]  # at both ends of the rows
+            effects += perturbations.measure_causality(
+                model, lengths=[context], chunk_size=context // 2, checks=checks
+            ).effects
     except ContextwiseError:
         raise
     except Exception as error:
