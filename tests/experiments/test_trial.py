@@ -588,7 +588,7 @@ def test_the_trials_that_ship_fit_a_corpus(file, corpus_folder, tmp_path):
     lengths = {(each.arm, each.budget): each for each in trial.lengths()}
     assert set(trial.settings.arms) == {arm for arm, _ in lengths}
     for (_, budget), length in lengths.items():
-        assert length.flops == pytest.approx(lengths["gpt2", budget].flops, rel=0.02)
+        assert length.flops == pytest.approx(lengths[trial.settings.baseline, budget].flops, rel=0.02)
         assert trial.arms.recipes[length.arm].training.optimizer == "muon"
 
 
