@@ -25,7 +25,9 @@ def inputs(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind in ("result", "export") else ()) for kind in KINDS]
+)
 def test_what_is_visible_is_whole_and_of_one_writer(inputs, tmp_path, kind):
     folder, log, draw = tmp_path / "outputs", tmp_path / "log", random.Random(kind)
     folder.mkdir()

@@ -104,6 +104,7 @@ def test_a_resumed_run_has_each_row_once(run, books, tmp_path):
     assert kept == wanted
 
 
+@pytest.mark.slow
 def test_two_processes_measure_what_one_does(run, books, tmp_path):
     file = tmp_path / "recipe.yaml"
     file.write_text(yaml.safe_dump(values(str(books), str(tmp_path / "two"))))

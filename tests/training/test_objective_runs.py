@@ -128,7 +128,8 @@ def test_batches_with_different_numbers_of_targets_add_up_to_the_same_step(case,
     assert farthest(tmp_path / "whole", tmp_path / "parts") < 1e-5
 
 
-@pytest.mark.parametrize("case", ["masked", pytest.param("ul2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["masked", "ul2"])
 def test_two_processes_take_the_same_steps(case, sentences_folder, tmp_path):
     train(recipe(sentences_folder, tmp_path / "one", case))
     file = tmp_path / "two.yaml"

@@ -497,6 +497,7 @@ def test_a_flat_file_of_tokens_trains_when_its_vocabulary_is_given(corpus_folder
     assert train(Recipe.model_validate(values)).summary()["steps"] == 3
 
 
+@pytest.mark.slow
 def test_windows_that_do_not_share_out_evenly_are_refused(corpus_folder, tmp_path):
     values = recipe_values(corpus_folder, tmp_path / "two", tokens_per_step=96)
     code, output = finish_training(write_recipe(tmp_path, values), processes=2)
