@@ -4,8 +4,6 @@ import json
 
 import pytest
 
-from contextwise.analysis.scaling import read_observations
-from contextwise.analysis.scaling.tables import write_table
 from laws import SIZES, drawn_points, flops_per_token, write_sweep
 
 
@@ -40,9 +38,11 @@ def test_json_holds_everything(contextwise, workplace):
 
 
 def test_a_table_plans_as_its_folder(contextwise, workplace):
-    write_table(read_observations(workplace / "sweep"), workplace / "table.json")
+    assert contextwise("plan sweep --table table.json")[:2] == (0, "written to table.json\n")
     command = "--budget 3e15 --check --resamples 20 --json"
     assert contextwise(f"plan table.json {command}") == contextwise(f"plan sweep {command}")
+    status, _, errors = contextwise("plan table.json --table again.json")
+    assert status == 2 and "is a table already" in errors and not (workplace / "again.json").exists()
 
 
 def test_a_plan_is_reproducible(contextwise, workplace):

@@ -302,6 +302,10 @@ def plan(
     confidence: Annotated[float, Option(help="Of the intervals.")] = 0.9,
     seed: Annotated[int, Option(min=0, help="Of the resamples.")] = 0,
     residuals: Annotated[bool, Option("--residuals", help="Show how far each run lies off the law.")] = False,
+    table: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Write the sweep's points to one JSON file, from which plan plans too."),
+    ] = None,
     as_json: Annotated[AsJson, Prints("analysis.scaling:PlanJson")] = False,
 ) -> None:
     """Recommend model size, training context and tokens for a budget, from a sweep.
@@ -310,16 +314,26 @@ def plan(
     form chosen by held-out runs; every number has an interval over runs. Where
     the sweep does not determine an answer, the plan is refused, with the reason.
     """
-    from contextwise.analysis.scaling import Analysis, Hindcast, Plan, PlanJson, read_observations, read_table
+    from contextwise.analysis.scaling import (
+        Analysis,
+        Hindcast,
+        Plan,
+        PlanJson,
+        read_observations,
+        read_table,
+        write_table,
+    )
     from contextwise.reports.scaling import hindcast_tables, law_tables, plan_tables, residual_table
 
     checking = check or hide_above is not None
     if budget is not None and hours is not None:
         raise ConfigError("--budget and --hours both say what may be spent; give one of them")
-    if budget is None and hours is None and not checking:
+    if budget is None and hours is None and not checking and table is None:
         raise ConfigError(
             "there is no budget; give --budget (FLOPs) or --hours, or --check to see how well the sweep predicts itself"
         )
+    if table is not None and sweep.is_file():
+        raise ConfigError(f"--table writes the points of a sweep's folder, and {sweep} is a table already; copy it")
     if tokens_per_second is not None and hours is None:
         raise ConfigError("--tokens-per-second says how fast the --hours pass; give both")
     if measured_at is not None and tokens_per_second is None:
@@ -354,6 +368,9 @@ def plan(
         show_json(values)
     else:
         show(*tables)
+    if table is not None:
+        write_table(observations, table, sweep)
+        (say if as_json else show_line)(f"written to {table}")
 
 
 def _budget(

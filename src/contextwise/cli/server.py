@@ -463,7 +463,7 @@ async def in_thread(work: Callable[[], Result], seconds: float) -> Result:
         try:
             outcome = done.set_result, work()
         except SystemExit:
-            return  # too late: see below
+            return  # raised in this thread after `seconds`: nobody waits for the outcome
         except Exception as error:
             outcome = done.set_exception, error
         with contextlib.suppress(RuntimeError):  # the loop is closed

@@ -18,7 +18,7 @@ def test_a_table_says_what_the_folder_says(tmp_path):
         nats = tuple(np.round(100 * point.loss + draw.standard_normal(6), 2).tolist())
         points.append(replace(point, document_ids=(0, 1, 4, 5, 7, 9), document_targets=(100,) * 6, document_nats=nats))
     observed = read_observations(write_sweep(tmp_path / "sweep", points), early=0.1)
-    write_table(observed, tmp_path / "table.json", {"name": "made-up"})
+    write_table(observed, tmp_path / "table.json", tmp_path / "sweep")
     table = read_table(tmp_path / "table.json")
     assert table.points == observed.points and table.left_out == observed.left_out > 0
     for name in ("runs", "sizes", "model", "planned"):

@@ -3,27 +3,49 @@
 The loss over each held-out document is part of it, so that contexts can be compared paired by document.
 """
 
+import contextlib
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from contextwise.analysis.scaling.observations import Observations, observations
 from contextwise.analysis.sweep_points import COLUMNS, SweepPoint
 from contextwise.base.errors import DataError
 from contextwise.base.files import atomic_write, read_json
+from contextwise.data import Corpus
+from contextwise.experiments.sweep import Sweep
 
 WHAT = "the table of a sweep"
+OF_A_RUN = {"context", "steps", "tokens", "branches", "trunk"}
+"""Settings in which the runs of a sweep differ: the points say what they are."""
 
 
-def write_table(observed: Observations, path: Path, about: dict[str, Any] | None = None) -> None:
-    """Write the points of a sweep; ``about``: what else the file says of it."""
+def write_table(observed: Observations, path: Path, folder: Path) -> None:
+    """Write the points of the sweep in a folder, with the settings that their runs share and what they were trained on."""
+    sweep = Sweep.open(folder)
+    recipe = sweep.run_folder(observed.points[0].run).recipe()
+    shared = {
+        part: {name: value for name, value in recipe[part].items() if name not in OF_A_RUN}
+        for part in ("data", "training")
+    }
+    corpus = Path(recipe["data"]["corpus"])
+    shared["data"]["corpus"] = corpus.name
+    median = None
+    with contextlib.suppress(DataError):  # the corpus is elsewhere
+        median = float(np.median(Corpus.open(corpus).lengths))
     documents = {p.context: {"ids": p.document_ids, "targets": p.document_targets} for p in observed.points}
     rows = [
         [*(getattr(point, name) for name in COLUMNS), [round(nats, 2) for nats in point.document_nats]]
         for point in observed.points
     ]
-    values = (about or {}) | {
+    values = {
+        "name": folder.resolve().name,
+        "recipe": shared,
+        "corpus_sha256": sweep.corpus,
+        "median_document": median,
         "models": observed.model,
         "planned": observed.planned,
         "constant_rate": observed.constant_rate,
