@@ -1,8 +1,11 @@
 """Loading with transformers: the one way in which models, configurations and tokenizers are read.
 
 A folder or a repository on the Hub may hold Python code of its own (``auto_map``). It runs only if the user trusts it.
+
+``NAME@REVISION`` is a repository on the Hub at a branch, tag or commit.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,14 @@ class Trust:
 trust = Trust()
 
 
+def hub_revision(source: str | Path) -> tuple[str, str | None]:
+    """The name and the revision of ``NAME@REVISION``; of all else, also of a path that exists, the text itself and None."""
+    match = re.fullmatch(r"(\w[\w.-]{,95}(?:/\w[\w.-]{,95})?)@(\w[\w./+-]{,99})", str(source))
+    if match is None or Path(source).exists():
+        return str(source), None
+    return match[1], match[2]
+
+
 def from_pretrained(loader: Any, source: str | Path, **options: Any) -> Any:
     """Load with a class that has ``from_pretrained``; code of ``source`` runs only if :data:`trust` says so.
 
@@ -35,7 +46,10 @@ def from_pretrained(loader: Any, source: str | Path, **options: Any) -> Any:
         CheckpointError: a file of a folder that Contextwise has sealed has changed; weights are read for this with them only.
     """
     check_intact(source, unread="" if "use_safetensors" in options else "*.safetensors")
-    return loader.from_pretrained(source, trust_remote_code=trust.remote_code, **options)
+    name, revision = hub_revision(source)
+    if revision is not None:
+        options["revision"] = revision
+    return loader.from_pretrained(name, trust_remote_code=trust.remote_code, **options)
 
 
 def failure_reason(error: Exception) -> str:

@@ -97,7 +97,7 @@ class LazyCommands(TyperGroup):
 @cache
 def verbs() -> dict[str, tuple[str, Callable[..., None]]]:
     """Name -> panel and function of each verb, in the order of ``--help``."""
-    from contextwise.cli.common import verb
+    from contextwise.cli.common import verb, with_revision
     from contextwise.evaluation.kernel import measures
 
     result: dict[str, tuple[str, Callable[..., None]]] = {}
@@ -107,7 +107,7 @@ def verbs() -> dict[str, tuple[str, Callable[..., None]]]:
         if panel == "Measure":
             made = {name: verb(measure) for name, measure in measures().items() if name not in functions}
             functions = dict(sorted((functions | made).items()))
-        result |= {name: (panel, function) for name, function in functions.items()}
+        result |= {name: (panel, with_revision(function)) for name, function in functions.items()}
     return result
 
 

@@ -5,6 +5,7 @@ after MODEL. Help, default and bounds are those of the field; values are read as
 problems come in one message.
 """
 
+import functools
 import inspect
 import json
 import types
@@ -19,13 +20,20 @@ from rich.console import Console, RenderableType
 from typer import Argument, Option
 
 from contextwise.base.config import validate
+from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import as_json
+from contextwise.base.pretrained import hub_revision
 from contextwise.base.progress import document_printed, say
 from contextwise.base.schemas import named_schema
 from contextwise.evaluation.kernel import Measure, Result, Subject, measures, open_documents
 from contextwise.evaluation.kernel import measure as measure_model
 
-Model = Annotated[str, Argument(help="A run, a Hugging Face model folder, or a name on the Hub.")]
+ON_HUB = "may be on the Hub"
+"""Marks an argument that :func:`with_revision` gives an option ``--revision``."""
+Model = Annotated[str, Argument(help="A run, a Hugging Face model folder, or a name on the Hub."), ON_HUB]
+Revision = Annotated[
+    str | None, Option(help="Branch, tag or commit of a model on the Hub.", show_default="the main branch")
+]
 Split = Annotated[str, Option(help="Which documents of the corpus.")]
 BatchTokens = Annotated[int, Option(help="Tokens of one forward pass.")]
 Dtype = Annotated[str, Option(help="float32, bfloat16, float16; auto: float32 on the CPU, else as saved.")]
@@ -135,6 +143,42 @@ def verb(measure: type[Measure], show: Callable[..., None] | None = None) -> Cal
     paragraphs = (inspect.getdoc(measure) or "").split("\n\n")
     run.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     return run
+
+
+def with_revision(function: Callable[..., None]) -> Callable[..., None]:
+    """The function of a verb with an option ``--revision`` if an argument may be on the Hub; else the same function."""
+    signature = inspect.signature(function, eval_str=True)
+    models = [
+        name for name, each in signature.parameters.items() if ON_HUB in getattr(each.annotation, "__metadata__", ())
+    ]
+    if not models:
+        return function
+
+    @functools.wraps(function)
+    def run(revision: str | None, **given: Any) -> None:
+        if revision is not None:
+            for name in models:
+                several = isinstance(given[name], list)
+                given[name] = [_at(each, revision) for each in given[name]] if several else _at(given[name], revision)
+        function(**given)
+
+    parameters = [*signature.parameters.values(), _parameter("revision", Revision, None)]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def _at(model: str, revision: str) -> str:
+    """``MODEL@REVISION``; raises ConfigError for a model of this machine, or one that names its revision."""
+    about = f"revision is {revision!r}, but"
+    if Path(model).exists():
+        raise ConfigError(f"{about} {model} is on this machine, where it has one version; leave it out")
+    if hub_revision(model)[1] is not None:
+        raise ConfigError(f"{about} {model} names a revision already; leave one of the two out")
+    pinned = f"{model}@{revision}"
+    if hub_revision(pinned)[1] is None:
+        raise ConfigError(f"{about} {pinned} is no NAME@REVISION of a model on the Hub; correct one of the two")
+    return pinned
 
 
 def show_result(result: Result, as_json: bool) -> None:

@@ -10,7 +10,7 @@ from typer import Argument, Option
 from contextwise.base.config import with_overrides
 from contextwise.base.errors import ConfigError, DataError, IncompleteError
 from contextwise.base.progress import say
-from contextwise.cli.common import Device, Dtype, Prints, SummaryAsJson, show, show_json, show_line, verb
+from contextwise.cli.common import ON_HUB, Device, Dtype, Prints, SummaryAsJson, show, show_json, show_line, verb
 from contextwise.evaluation.measures.entropy import Entropy, EntropyResult
 
 
@@ -18,6 +18,7 @@ def attention(
     models: Annotated[
         list[str],
         Argument(help="One to four runs, Hugging Face model folders, or names on the Hub, with the same tokenizer."),
+        ON_HUB,
     ],
     text: Annotated[
         str, Option(help="The text in quotes, a file with it, or - (standard input); without one last line break.")

@@ -147,7 +147,10 @@ def prepare(
         ),
     ],
     tokenizer: Annotated[
-        str, Option(help="A tokenizer's folder or Hub name, train:N (learn a byte-level BPE of N tokens), or bytes.")
+        str,
+        Option(
+            help="A tokenizer's folder or Hub name (NAME@REVISION), train:N (learn a byte-level BPE of N tokens), or bytes."
+        ),
     ],
     out: Annotated[Path, Option(help="Folder to write the corpus to.")],
     text_field: Annotated[str, Option(help="Field or column that holds the text.")] = "text",

@@ -9,7 +9,7 @@ from typer import Argument, Option
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.progress import first_process, say
 from contextwise.base.tables import Column, Row, Table
-from contextwise.cli.common import AsJson, Prints, set_option, show, show_json, show_line
+from contextwise.cli.common import ON_HUB, AsJson, Prints, set_option, show, show_json, show_line
 
 if TYPE_CHECKING:
     from contextwise.base.runs import RunFolder
@@ -286,6 +286,7 @@ def parameters(
             metavar="RECIPE_OR_RUN",
             help="A recipe (a YAML file or a name), a run, a Hugging Face model folder, or a name on the Hub.",
         ),
+        ON_HUB,
     ],
     as_json: Annotated[AsJson, Prints("training.parameters:Module[]")] = False,
 ) -> None:

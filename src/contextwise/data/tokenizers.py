@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.hashes import sha256_file
 from contextwise.base.machine import hub_problem
-from contextwise.base.pretrained import failure_reason, from_pretrained
+from contextwise.base.pretrained import failure_reason, from_pretrained, hub_revision
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -188,7 +188,7 @@ def _wrap(backend: Tokenizer, kind: str, name: str) -> CorpusTokenizer:
 
 
 def load_tokenizer(spec: str, end_of_text: str | None = None) -> CorpusTokenizer:
-    """Open an existing tokenizer: ``bytes``, a folder, a ``tokenizer.json``, or a name on the Hub.
+    """Open an existing tokenizer: ``bytes``, a folder, a ``tokenizer.json``, or ``NAME`` or ``NAME@REVISION`` on the Hub.
 
     Args:
         end_of_text: the token that ends a document; the tokenizer's own end-of-sequence token if None.
@@ -201,7 +201,7 @@ def load_tokenizer(spec: str, end_of_text: str | None = None) -> CorpusTokenizer
     path = Path(spec).expanduser()
     if path.exists():
         tokenizer, kind, name = _load_local(path), "folder", path.resolve().name
-    elif re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", spec):
+    elif re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", hub_revision(spec)[0]):
         absent = f"there is no tokenizer folder {spec} here, and"
         if problem := hub_problem():
             raise DataError(f"{absent} {problem}")

@@ -78,7 +78,7 @@ class Arm(Settings):
         None, description="in place of the shared recipe; of a model that exists, its size for plans"
     )
     seeds: list[int] | None = Field(None, min_length=1, description="in place of the set's")
-    model: str = Field("", description="a run, a folder of a model or a name on the Hub, which is used as it is")
+    model: str = Field("", description="a run, a folder of a model, or NAME or NAME@REVISION on the Hub, used as it is")
 
     @model_validator(mode="before")
     @classmethod

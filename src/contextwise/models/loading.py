@@ -22,7 +22,7 @@ from transformers import (
 
 from contextwise.base.errors import CheckpointError, refuse_pipe
 from contextwise.base.machine import hub_problem
-from contextwise.base.pretrained import failure_reason, from_pretrained
+from contextwise.base.pretrained import failure_reason, from_pretrained, hub_revision
 from contextwise.models.prefix import with_prefix
 from contextwise.objectives.kind import Kind
 
@@ -68,7 +68,8 @@ def model_folder(path_or_name: str | Path) -> str:
         exists = False
     if not exists:
         # "owner/name" may be a name on the Hub, unless it looks like a path or is inside an existing folder.
-        parts, inside = path.parts, path.parent.is_dir()
+        name = Path(hub_revision(path_or_name)[0])
+        parts, inside = name.parts, name.parent.is_dir()
         like_a_path = path.is_absolute() or str(path_or_name).startswith((".", "~"))
         if like_a_path or len(parts) > 2 or (len(parts) == 2 and inside):
             raise CheckpointError(f"there is no run and no model at {path_or_name}")
@@ -126,7 +127,8 @@ def _register_models() -> None:
 def _check_reachable(folder: str) -> None:
     """Check that a model is a folder, is in the Hub's local cache, or can be downloaded; avoids a minute of retries."""
     try:
-        if Path(folder).exists() or isinstance(try_to_load_from_cache(folder, "config.json"), str):
+        name, revision = hub_revision(folder)
+        if Path(folder).exists() or isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str):
             return
     except (OSError, ValueError):  # no name that the file system or the Hub allows
         raise CheckpointError(f"there is no run and no model at {folder}") from None

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from contextwise.base.errors import DataError, refuse_pipe
 from contextwise.base.hashes import content_key
+from contextwise.base.pretrained import hub_revision
 from contextwise.data.corpus import Corpus
 from contextwise.models.loading import model_folder
 
@@ -62,10 +63,11 @@ def corpus_tokenizer_hash(corpus_path: Path) -> str | None:
 def model_tokenizer_hash(source: str) -> str | None:
     """Hash of the tokenizer of a model (run, folder or Hub name); None if it has none."""
     folder = Path(model_folder(source))
-    cached = folder / FILE if folder.is_dir() else try_to_load_from_cache(source, FILE)
+    name, revision = hub_revision(source)
+    cached = folder / FILE if folder.is_dir() else try_to_load_from_cache(name, FILE, revision=revision)
     if not isinstance(cached, str | Path):
         try:
-            cached = hf_hub_download(source, FILE)
+            cached = hf_hub_download(name, FILE, revision=revision)
         except (HfHubHTTPError, OSError):
             # No such file, or a cached model without a network: then only the vocabulary size is checked.
             return None

@@ -239,7 +239,7 @@ class SizedModel(ModelSettings):
 class PretrainedModel(ModelSettings):
     """A pretrained model as the starting point."""
 
-    pretrained: str = Field(description="a run, a model's folder or its name on the Hub")
+    pretrained: str = Field(description="a run, a model's folder, or NAME or NAME@REVISION on the Hub")
     context_predictor: ContextPredictorSettings | None = None
     freeze_backbone: bool = Field(False, description="train only the context pathway")
     rope: Literal["none", "linear", "dynamic", "yarn", "base"] | None = Field(

@@ -49,6 +49,7 @@ class SummaryJson(TypedDict):
     question: str
     label: str
     model: str
+    commit: NotRequired[str]
     name: str
     run: bool
     digest: str

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.hashes import content_key, sha256_file
+from contextwise.base.pretrained import hub_revision
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation.kernel.result import Result, results_of
 
@@ -37,7 +38,7 @@ class Subject:
     Its properties raise CheckpointError for a model that is missing or damaged, and ConfigError for a missing device.
 
     Args:
-        source: a run folder, a Hugging Face model folder, a name on the Hub, or a loaded model.
+        source: a run folder, a Hugging Face model folder, ``NAME`` or ``NAME@REVISION`` on the Hub, or a loaded model.
         dtype: ``float32``, ``bfloat16``, ``float16``, or ``auto``: float32 on the CPU, else as the model was saved.
         device: a torch device, or ``auto``: a GPU if there is one.
         batch_tokens: positions of one batch, padding included.
@@ -80,8 +81,9 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """The last part of the model's path or name."""
-        return Path(self.source).name or "model"
+        """The last part of the model's path or name; with its revision, if one was given."""
+        name, revision = hub_revision(self.source)
+        return f"{Path(name).name or 'model'}{'' if revision is None else f'@{revision}'}".replace("/", "-")
 
     @property
     def home(self) -> Path:
@@ -99,7 +101,8 @@ class Subject:
         from transformers.utils import cached_file
 
         _ = self.model  # the snapshot is complete once the model was loaded
-        return Path(cached_file(self.source, "config.json")).parent
+        name, revision = hub_revision(self.source)
+        return Path(cached_file(name, "config.json", revision=revision)).parent
 
     @cached_property
     def config(self) -> "PreTrainedConfig":
@@ -243,8 +246,10 @@ class Subject:
 
     def describe(self) -> dict[str, Any]:
         """The subject's part of ``summary.json``."""
+        on_hub = not self.loaded and not Path(self.source).exists()
         return {
             "model": self.source,
+            **({"commit": self.folder.name} if on_hub else {}),
             "name": self.name,
             "run": self.run is not None,
             "digest": self.digest,
