@@ -44,6 +44,8 @@ LONG = ("trial", "sweep", "demo")
 MARKS = dict.fromkeys((*LONG, "reproduce", "curve"), pytest.mark.slow)  # a curve is written as an evaluation is
 MARKS["judge"] = pytest.mark.skipif(find_spec("openai") is None, reason="the serve extra is not installed")
 MANY = [pytest.param(name, marks=MARKS.get(name, ())) for name in COMMANDS]
+POWER = ("prepare", "prepare again", "train", "evaluate again", "report again")
+"""One command for each way to write, whose power fails in each test run; a process of its own takes seconds."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -206,8 +208,13 @@ def test_no_file_may_grow(contextwise, template: Path, tmp_path: Path, whole: Wh
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "name", [each for each in MANY if each.values != ("demo",)]
-)  # whose size the process does not know
+    "name",
+    [
+        name if name in POWER else pytest.param(name, marks=pytest.mark.slow)
+        for name in COMMANDS
+        if name != "demo"  # whose size the process does not know
+    ],
+)
 def test_after_a_power_failure_the_same_command_succeeds(
     contextwise, template: Path, tmp_path: Path, whole: Whole, name: str, every: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
