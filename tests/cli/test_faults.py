@@ -210,7 +210,7 @@ def test_no_file_may_grow(contextwise, template: Path, tmp_path: Path, whole: Wh
 @pytest.mark.parametrize(
     "name",
     [
-        name if name in POWER else pytest.param(name, marks=pytest.mark.slow)
+        name if name in POWER else pytest.param(name, marks=[pytest.mark.slow, MARKS.get(name, pytest.mark.slow)])
         for name in COMMANDS
         if name != "demo"  # whose size the process does not know
     ],
