@@ -4,11 +4,7 @@ The functions do what the verbs of the command line do; each name is imported wh
 transformers' Auto classes once this package is imported.
 """
 
-import contextwise.base.stopping  # noqa: F401  first: it handles signals from here on
-
-# isort: split
-from importlib import metadata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from contextwise.base.auto_classes import register_when_needed
 from contextwise.base.lazy import lazy_exports
@@ -26,7 +22,8 @@ if TYPE_CHECKING:
         MultiTokenForCausalLM,
     )
 
-__version__ = metadata.version("contextwise")
+    __version__: str
+
 __all__ = [
     "ContextLMConfig",
     "ContextLMForCausalLM",
@@ -46,7 +43,7 @@ __all__ = [
     "train",
     "trial",
 ]
-__getattr__ = lazy_exports(
+_lazy_export = lazy_exports(
     __name__,
     {
         "api": [name for name in __all__ if name.islower()],
@@ -56,6 +53,14 @@ __getattr__ = lazy_exports(
     },
 )
 register_when_needed()
+
+
+def __getattr__(name: str) -> Any:
+    if name != "__version__":
+        return _lazy_export(name)
+    from importlib import metadata  # slow
+
+    return metadata.version("contextwise")
 
 
 def __dir__() -> list[str]:

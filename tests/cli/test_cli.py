@@ -219,12 +219,24 @@ def test_signals_at_any_instant_of_the_start(number: signal.Signals) -> None:
 
 def test_a_signal_while_python_ends_changes_no_status() -> None:
     code = (
-        "import os, signal, sys; sys.argv = ['contextwise']; import contextwise.base.stopping\n"
+        "import os, signal, sys; from contextwise.base.stopping import prepare_process as p; p()\n"
         "class Last:\n    def __del__(self, kill=os.kill, pid=os.getpid(), numbers=(signal.SIGINT, signal.SIGTERM)):\n"
         "        for number in numbers:\n            kill(pid, number)\n"
         "last = Last(); sys.exit(3)"
     )
     assert run(sys.executable, "-c", code).returncode == 3
+
+
+def test_a_library_leaves_signals_and_streams_alone(tmp_path: Path) -> None:
+    script = tmp_path / "contextwise"  # the name says nothing: it is a user's script
+    script.write_text(
+        "import signal, sys\nnumbers = signal.SIGINT, signal.SIGTERM\n"
+        "state = lambda: [sys.stdin, *map(signal.getsignal, numbers)]\nbefore = state()\n"
+        "import contextwise, contextwise.cli, contextwise.api\ncontextwise.Corpus, contextwise.__version__\n"
+        "assert before[0] is None and state() == before, state()\n"
+    )
+    done = run("bash", "-c", f"{sys.executable} {script} <&-")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_full_standard_output_is_one_line() -> None:
@@ -249,7 +261,7 @@ def test_a_standard_error_that_cannot_be_written_ends_no_command(tmp_path: Path)
 def test_closed_standard_streams_are_none_of_the_files_that_are_opened(tmp_path: Path) -> None:
     done = run("bash", "-c", f"cd {tmp_path}; {COMMAND} embed nowhere - --out v.npy <&-")
     assert done.returncode == 2 and done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1
-    code = "import sys; sys.argv = ['contextwise']; import contextwise.base.stopping as s; print(open(s.__file__).fileno())"
+    code = "import contextwise.base.stopping as s; s.prepare_process(); print(open(s.__file__).fileno())"
     for closed in ("<&-", "<&- 2>&-"):
         done = run("bash", "-c", f"{sys.executable} -c {shlex.quote(code)} {closed}")
         assert done.stdout == "3\n"

@@ -1,8 +1,9 @@
 """SIGINT and SIGTERM end the command line with one line and one exit status, whatever it is doing.
 
-:mod:`contextwise` imports this module first: a signal that arrives while the command is being imported ends the process at
-once. Later, inside :class:`Raising`, it raises :class:`Stopped`, so that what is open is closed; measurements and training
-install a handler of their own, which lets them save (:class:`contextwise.base.progress.Interruption`).
+The command calls :func:`prepare_process` before it imports anything slow: from then on a signal ends the process at once.
+Later, inside :class:`Raising`, it raises :class:`Stopped`, so that what is open is closed; measurements and training
+install a handler of their own, which lets them save (:class:`contextwise.base.progress.Interruption`). Where Contextwise is
+imported as a library, signals and standard streams are left alone.
 """
 
 import atexit
@@ -32,11 +33,6 @@ class Received:
 
 
 received = Received()
-
-
-def is_command() -> bool:
-    """Whether this process is the command ``contextwise``, or ``python -m contextwise``."""
-    return os.path.basename(sys.argv[0]) == "contextwise" or sys.orig_argv[1:3] == ["-m", "contextwise"]  # noqa: PTH119
 
 
 def exit_status() -> int:
@@ -71,13 +67,13 @@ def open_standard_streams() -> None:
             setattr(sys, name, os.fdopen(descriptor, "r" if name == "stdin" else "w"))
 
 
-if is_command():
+def prepare_process() -> None:
+    """Open the standard streams, and let signals end this process at once; for the command's own process."""
     open_standard_streams()
-    for _number in SIGNALS:
-        signal.signal(_number, end_at_once)
-        atexit.register(
-            signal.signal, _number, signal.SIG_IGN
-        )  # Python's end would leave them their default: no status of ours
+    for number in SIGNALS:
+        signal.signal(number, end_at_once)
+        # At interpreter exit Python restores the default handlers, whose exit status is not ours.
+        atexit.register(signal.signal, number, signal.SIG_IGN)
 
 
 class Raising:
