@@ -212,8 +212,7 @@ def compare_curves(
 
     curves = compare_curves(open_curves(runs))
     note = (
-        "Below a loss: minus the first model's, with its 95% interval over documents. Lower bins: of the numbers of visible "
-        "tokens that both have, so many at which it is lower than the first."
+        "Minus the first: with 95% intervals over documents; a bin is a range of visible tokens that both models have."
     )
     lines = [line for line in (ranking(curves), note) if line]
     _show_and_write([curves_table(curves), *lines], "the comparison", curves, out, as_json)

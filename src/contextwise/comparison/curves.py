@@ -183,20 +183,16 @@ def curves_table(curves: list[ComparedCurve], title: str = "") -> Table:
     """Average loss, last tenth and best-context loss of each curve, with the differences to the first."""
     rows: list[Row] = []
     for curve in curves:
-        below = "" if curve.below is None else f"{curve.below[0]} of {curve.below[1]}"
-        bins = visible(curve.best_from, curve.best_to)
-        losses = curve.average, curve.last_tenth, curve.best
-        rows.append(Row([Path(curve.name).name, curve.context, *losses, bins, below]))
+        where = f"to {curve.context:,} tokens, best at {visible(curve.best_from, curve.best_to)}"
+        rows.append(Row([(Path(curve.name).name, where), curve.average, curve.last_tenth, curve.best]))
         if curve.average_difference is not None:
+            below = "" if curve.below is None else f"lower in {curve.below[0]} of {curve.below[1]} bins"
             differences = curve.average_difference, curve.last_tenth_difference, curve.best_difference
-            rows.append(Row(["  minus the first", "", *differences, "", ""], kind="difference"))
+            rows.append(Row([("minus the first", below), *differences], kind="difference"))
     columns = [
         Column("model"),
-        Column("measured\nto", "integer"),
         Column("average\nloss", "estimate", ".4f", interval="none"),
         Column("last\ntenth", "estimate", ".4f", interval="none"),
         Column("best-context\nloss", "estimate", ".4f", interval="none"),
-        Column("at"),
-        Column("lower\nbins"),
     ]
     return Table(title, columns, rows)
