@@ -186,8 +186,9 @@ def as_json(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [*(part.name for part in dataclasses.fields(value)), *getattr(value, "IN_JSON", ())]
         return {name: as_json(getattr(value, name)) for name in names}
-    if hasattr(value, "to_dict"):
-        return as_json(value.to_dict())
+    to_dict = getattr(value, "to_dict", None)
+    if to_dict is not None:
+        return as_json(to_dict())
     if isinstance(value, dict):
         return {key: as_json(part) for key, part in value.items()}
     if isinstance(value, list | tuple):

@@ -48,8 +48,9 @@ def json_schema(kind: Any) -> dict[str, Any]:
         return {}  # Any
     if issubclass(kind, BaseModel):
         return kind.model_json_schema(mode="serialization")
-    if hasattr(kind, "to_dict"):
-        returned = get_type_hints(kind.to_dict)["return"]
+    to_dict = getattr(kind, "to_dict", None)
+    if to_dict is not None:
+        returned = get_type_hints(to_dict)["return"]
         if is_typeddict(returned):
             return json_schema(returned)
     return _object(kind)

@@ -173,7 +173,7 @@ def discoveries(evidence_K: Sequence[float], rate: float = 0.1) -> list[bool]:
     values = np.sort(np.asarray(evidence_K, dtype=float))[::-1]
     enough = np.flatnonzero(values >= len(values) / (rate * np.arange(1, len(values) + 1)))
     least = values[enough[-1]] if len(enough) else math.inf
-    return [value >= least for value in evidence_K]
+    return [bool(value >= least) for value in evidence_K]
 
 
 def decide(difference: Estimate, margin: float) -> Decision:

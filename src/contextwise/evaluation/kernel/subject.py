@@ -98,11 +98,11 @@ class Subject:
         folder = Path(model_folder(self.source))
         if folder.is_dir():
             return folder
-        from transformers.utils import cached_file
+        from transformers.utils.hub import cached_file
 
         _ = self.model  # the snapshot is complete once the model was loaded
         name, revision = hub_revision(self.source)
-        return Path(cached_file(name, "config.json", revision=revision)).parent
+        return Path(str(cached_file(name, "config.json", revision=revision))).parent
 
     @cached_property
     def config(self) -> "PreTrainedConfig":
@@ -236,7 +236,8 @@ class Subject:
         from contextwise.models.tokenizers import check_tokenizer
 
         if not self.loaded:
-            check_tokenizer(self.source, int(self.model.get_input_embeddings().weight.shape[0]), corpus)
+            embeddings: Any = self.model.get_input_embeddings()
+            check_tokenizer(self.source, int(embeddings.weight.shape[0]), corpus)
 
     def trained_on(self, fingerprint: str) -> bool:
         """Whether the model is a finished run that was trained on the documents of this fingerprint."""

@@ -51,6 +51,7 @@ class Documents(Protocol):
     @property
     def lengths(self) -> np.ndarray:
         """(documents,) number of tokens of each document, without end-of-text."""
+        ...
 
     @property
     def end_of_text(self) -> int | None:
@@ -58,6 +59,7 @@ class Documents(Protocol):
 
     def document(self, index: int, /) -> np.ndarray:
         """Token ids of one document."""
+        ...
 
 
 class Texts:
@@ -319,7 +321,8 @@ def window_losses(
 
 def vocabulary_size(model: PreTrainedModel) -> int:
     """Rows of the model's input embedding."""
-    return int(model.get_input_embeddings().weight.shape[0])
+    embeddings: Any = model.get_input_embeddings()
+    return int(embeddings.weight.shape[0])
 
 
 def not_finite(what: str) -> CheckpointError:
