@@ -1,10 +1,13 @@
 """Two models of different training contexts: where the average and the best context disagree."""
 
+import io
+
 import numpy as np
 import pytest
+from rich.console import Console
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
-from contextwise.comparison.curves import compare_curves, open_curves, ranking
+from contextwise.comparison.curves import compare_curves, curves_table, open_curves, ranking
 from contextwise.evaluation.kernel.result import write_result
 from contextwise.evaluation.measures.curve.passes import RunningSums
 from contextwise.evaluation.measures.curve.readings import curve_measures
@@ -78,6 +81,15 @@ def test_models_are_ranked_by_the_last_tenth(tmp_path):
     flat = compare_curves(open_curves(truncated))
     flat[0].last_tenth = None
     assert ranking(flat) == ""
+
+
+def test_the_table_leaves_room_for_names_of_a_trial_s_runs(tmp_path):
+    curves = [written(tmp_path, f"{arm}-s0-d6f7bced", 512, LONG, SIX) for arm in ("from-64", "by-stages")]
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(curves_table(compare_curves(open_curves(curves))))
+    lines = console.export_text().splitlines()
+    assert any("from-64-s0" in line for line in lines) and any("lower in" in line for line in lines)
+    assert max(map(len, lines)) <= 80 and not any(len(line.strip()) == 1 for line in lines)
 
 
 @pytest.mark.parametrize("count", [1, 3])
