@@ -1,5 +1,6 @@
 """The documentation is whole: generated pages are those of the code, links lead somewhere, and every page can be found."""
 
+import json
 import re
 import runpy
 from pathlib import Path
@@ -27,6 +28,16 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize("page", ["commands.md", "recipe.md", "sweep.md", "trial.md"])
 def test_the_reference_is_that_of_the_code(page: str, made: dict[str, str]) -> None:
     assert (DOCS / "reference" / page).read_text() == made[page], "run: python docs/reference/make.py"
+
+
+def test_the_figure_of_the_answers_is_that_of_the_results() -> None:
+    drawn = runpy.run_path(str(DOCS / "figures" / "answers.py"))
+    trials = json.loads(drawn["RESULTS"].read_text())["trials"]
+    figure = drawn["figure"](trials)
+    assert (DOCS / "figures" / "answers.svg").read_text() == figure, "run: python docs/figures/answers.py"
+    # The two that are undecided are hollow, and so is nothing else.
+    decisions = [each["decision"] for trial in trials.values() for each in trial["comparisons"]]
+    assert figure.count(' hollow"') == len(decisions) - decisions.count("worse") == 2
 
 
 @pytest.fixture(scope="module")
