@@ -32,7 +32,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adamw": {"optimizer": "adamw", "learning_rate": 4e-3},
 }
 """Name -> settings of the training. The rates are those of width 128, of which factors are tried."""
-WIDTHS, BASE = [64, 128, 256, 512], 128
+BASE = 128
 STEP, MOST = 2**0.5, 0.01
 FACTORS = [STEP**power for power in range(-3, 4)]
 
@@ -64,14 +64,14 @@ def searched(options: argparse.Namespace, model: str, optimizer: str, parametriz
         "model": {"family": "gpt2", "size": "nano"} | MODELS[model],
         "training": training | {"parametrization": parametrization, "mup_base_width": BASE},
     }
-    values = {"recipe": recipe, "widths": WIDTHS, "factors": FACTORS, "seeds": list(range(options.seeds))}
+    values = {"recipe": recipe, "widths": options.widths, "factors": FACTORS, "seeds": list(range(options.seeds))}
     settings = load_transfer(values | {"output": str(options.out / recipe["name"])})
     losses_WFS = search(settings)
     result = fitted(settings, [], losses_WFS)
     return {
         "settings": {"data": {"context": options.context}, "model": recipe["model"], "training": recipe["training"]},
         "corpus": Corpus.open(options.corpus).fingerprint,
-        "widths": WIDTHS,
+        "widths": options.widths,
         "factors": FACTORS,
         "losses": losses_WFS.tolist(),
         "best": [as_json(row.best) for row in result.rows],
@@ -87,13 +87,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--optimizers", nargs="+", choices=OPTIMIZERS, default=list(OPTIMIZERS))
     parser.add_argument("--parametrizations", nargs="+", choices=("mup", "standard"), default=["mup", "standard"])
+    parser.add_argument("--widths", nargs="+", type=int, default=[64, 128, 256, 512], help="128 among them")
     parser.add_argument("--tokens", type=int, default=32_768)
     parser.add_argument("--tokens-per-step", type=int, default=512)
     parser.add_argument("--context", type=int, default=256)
     parser.add_argument("--evaluation-tokens", type=int, default=32_768)
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args(arguments)
-    rows = []
+    rows: list[list[Any]] = []
     for optimizer in options.optimizers:
         for parametrization in options.parametrizations:
             for model in options.models:
@@ -102,7 +103,10 @@ def main(arguments: list[str] | None = None) -> None:
                 publish("widths", {"cells": {name: cell}}, records="cells")
                 best = [None if each is None else each["value"] for each in cell["best"]]
                 rows.append([name, *best, cell["farthest"], max(cell["costs"]), "yes" if cell["transfers"] else "no"])
-    columns: list[Column | str] = ["model", *[Column(str(width), form=".2f", missing="edge") for width in WIDTHS]]
+    columns: list[Column | str] = [
+        "model",
+        *[Column(str(width), form=".2f", missing="edge") for width in options.widths],
+    ]
     columns += [Column("farthest", form=".2f"), Column("most cost", form=".4f"), "transfers"]
     console.print(terminal(Table("Best factor of the rates, by width", columns, rows)))
 
