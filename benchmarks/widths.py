@@ -42,10 +42,10 @@ def verdict(rows: list[WidthRow]) -> dict[str, Any]:
     base = next(row for row in rows if row.width == BASE)
     lowest = min((loss, factor) for factor, loss in base.losses.items() if loss is not None)[1]
     costs = [_cost(row, lowest) for row in rows]
-    if any(row.best is None for row in rows):
+    bests = [row.best.value for row in rows if row.best is not None]
+    if base.best is None or len(bests) < len(rows):
         return {"farthest": None, "costs": costs, "transfers": False}
-    logs = np.log([row.best.value / base.best.value for row in rows])
-    farthest = float(np.exp(np.abs(logs).max()))
+    farthest = float(np.exp(np.abs(np.log(np.array(bests) / base.best.value)).max()))
     return {"farthest": farthest, "costs": costs, "transfers": farthest <= STEP and max(costs) <= MOST}
 
 

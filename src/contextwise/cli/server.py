@@ -86,14 +86,14 @@ class Generation(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
-    max_new_tokens: int | None = Field(None, ge=1)
+    max_new_tokens: int | None = Field(default=None, ge=1)
     do_sample: bool | None = None
-    temperature: float | None = Field(None, ge=LOWEST_TEMPERATURE, le=100)
-    top_k: int | None = Field(None, ge=1)
-    top_p: float | None = Field(None, gt=0, le=1)
-    min_p: float | None = Field(None, ge=0, le=1)
-    repetition_penalty: float | None = Field(None, gt=0, le=10)
-    transformers_version: str | None = Field(None, exclude=True)
+    temperature: float | None = Field(default=None, ge=LOWEST_TEMPERATURE, le=100)
+    top_k: int | None = Field(default=None, ge=1)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    repetition_penalty: float | None = Field(default=None, gt=0, le=10)
+    transformers_version: str | None = Field(default=None, exclude=True)
 
 
 def _generation(value: Any) -> Any:
@@ -110,15 +110,15 @@ class _Sampled(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     model: str | None = None
-    max_tokens: int | None = Field(None, ge=1)
-    temperature: float | None = Field(None, ge=0, le=100)
-    top_p: float | None = Field(None, gt=0, le=1)
-    seed: int | None = Field(None, ge=0, lt=2**63)
+    max_tokens: int | None = Field(default=None, ge=1)
+    temperature: float | None = Field(default=None, ge=0, le=100)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    seed: int | None = Field(default=None, ge=0, lt=2**63)
     stop: Annotated[Text, StringConstraints(max_length=STOP_CHARACTERS)] | Stops | None = None
-    frequency_penalty: float | None = Field(None, gt=-1, le=2)
+    frequency_penalty: float | None = Field(default=None, gt=-1, le=2)
     stream: bool | None = None
     stream_options: dict[str, Any] | None = None
-    n: int | None = Field(None, ge=1, le=16)
+    n: int | None = Field(default=None, ge=1, le=16)
     generation_config: Annotated[Generation, BeforeValidator(_generation)] | None = None
     user: str | None = None
 
@@ -128,7 +128,7 @@ class Completion(_Sampled):
 
     prompt: Text
     suffix: Text | None = None
-    logprobs: int | None = Field(None, ge=0, le=5)
+    logprobs: int | None = Field(default=None, ge=0, le=5)
 
     def wanted(self) -> Wanted | None:
         """The log-probabilities to answer with."""
@@ -153,9 +153,9 @@ class Chat(_Sampled):
     """A request of ``/v1/chat/completions``."""
 
     messages: list[_Message] = Field(min_length=1, max_length=1000)
-    max_completion_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=20)
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
 
     @model_validator(mode="after")
     def _check_logprobs(self) -> "Chat":

@@ -30,9 +30,11 @@ _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+
 class ContextSettings(Settings):
     """Names of the contexts of a sentence; their order has no effect on a model."""
 
-    columns: list[str] = Field([], description="metadata columns; 'meta.title' is the field title of the column meta")
+    columns: list[str] = Field(
+        default=[], description="metadata columns; 'meta.title' is the field title of the column meta"
+    )
     previous_sentence: bool = Field(
-        False, description="the sentence before, of the same document, is a context as well"
+        default=False, description="the sentence before, of the same document, is a context as well"
     )
 
     @model_validator(mode="after")

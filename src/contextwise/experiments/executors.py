@@ -33,17 +33,21 @@ WAIT_FOR_LOCK_SECONDS = 120.0
 class ExecutorSettings(Settings):
     """Where runs are trained. Changes no result."""
 
-    kind: Literal["local", "ray"] = Field("local", description="processes on this machine, or tasks of a Ray cluster")
-    jobs: int = Field(1, ge=1, description="runs at a time on this machine")
+    kind: Literal["local", "ray"] = Field(
+        default="local", description="processes on this machine, or tasks of a Ray cluster"
+    )
+    jobs: int = Field(default=1, ge=1, description="runs at a time on this machine")
     threads: int | None = Field(
-        None,
+        default=None,
         ge=1,
         description="threads of each run; OMP_NUM_THREADS, else the cores shared out, if not given; on Ray its CPUs",
     )
-    retries: int = Field(1, ge=0, description="how often a run that failed is tried again in one call")
-    address: str | None = Field(None, description="of a Ray cluster; auto: the one that runs here; none: a new one")
-    cpus: float = Field(1, gt=0, description="CPUs that Ray reserves for a run")
-    gpus: float = Field(0, ge=0, description="GPUs that Ray reserves for a run")
+    retries: int = Field(default=1, ge=0, description="how often a run that failed is tried again in one call")
+    address: str | None = Field(
+        default=None, description="of a Ray cluster; auto: the one that runs here; none: a new one"
+    )
+    cpus: float = Field(default=1, gt=0, description="CPUs that Ray reserves for a run")
+    gpus: float = Field(default=0, ge=0, description="GPUs that Ray reserves for a run")
 
     @property
     def processes(self) -> "ExecutorSettings | None":

@@ -75,10 +75,12 @@ class Arm(Settings):
         description="before the shared recipe's, as in --set: model.extra_layers=2; @NAME is the run folder of another arm",
     )
     recipe: dict[str, Any] | None = Field(
-        None, description="in place of the shared recipe; of a model that exists, its size for plans"
+        default=None, description="in place of the shared recipe; of a model that exists, its size for plans"
     )
-    seeds: list[int] | None = Field(None, min_length=1, description="in place of the set's")
-    model: str = Field("", description="a run, a folder of a model, or NAME or NAME@REVISION on the Hub, used as it is")
+    seeds: list[int] | None = Field(default=None, min_length=1, description="in place of the set's")
+    model: str = Field(
+        default="", description="a run, a folder of a model, or NAME or NAME@REVISION on the Hub, used as it is"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -96,7 +98,7 @@ class RunSetSettings(Settings):
 
     recipe: dict[str, Any] = Field(default_factory=dict, description="what the arms share")
     arms: dict[str, Arm] = Field(min_length=1, description="name -> settings of its own")
-    seeds: list[int] = Field([0], min_length=1, description="every arm is trained with each")
+    seeds: list[int] = Field(default=[0], min_length=1, description="every arm is trained with each")
     grid: dict[str, list[Any]] = Field(default_factory=dict, description=GRID)
 
     @field_validator("grid", mode="after")

@@ -75,17 +75,17 @@ class SweepRecipe(Settings):
     base: dict[str, Any] = Field(description="a recipe, or the path of a recipe file, relative to the sweep file")
     grid: dict[str, list[Any]] = Field(description=GRID)
     learning_rate: LearningRateRule = Field(
-        "size",
+        default="size",
         description="size: each size's own rate, the same for every context; fixed: base's; width: base's, which holds "
         "for base's model, times base's width / width",
     )
     measurements: int | None = Field(
-        None,
+        default=None,
         ge=1,
         description="context curves along a run, evenly spaced; by default one at its end, and 16 with schedule: constant",
     )
     executor: ExecutorSettings = ExecutorSettings()
-    output: str = Field("", description="the sweep's folder; sweeps/<name> if not given")
+    output: str = Field(default="", description="the sweep's folder; sweeps/<name> if not given")
 
     @field_validator("base", mode="after")
     @classmethod

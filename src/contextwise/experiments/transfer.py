@@ -63,16 +63,18 @@ class TransferSettings(Settings):
     """Widths, factors of the recipe's rates, and seeds."""
 
     recipe: dict[str, Any]
-    widths: list[int] = Field([64, 128, 256], min_length=1, description="channels")
+    widths: list[int] = Field(default=[64, 128, 256], min_length=1, description="channels")
     factors: list[float] = Field(
-        [0.25, 0.5, 1.0, 2.0, 4.0], min_length=3, description="of the recipe's rates, ascending"
+        default=[0.25, 0.5, 1.0, 2.0, 4.0], min_length=3, description="of the recipe's rates, ascending"
     )
-    seeds: list[int] = Field([0, 1], min_length=2, description="intervals are over seeds")
-    to: int | None = Field(None, ge=1, description="the width whose rate is asked for; by default twice the largest")
-    steps: int = Field(10, ge=1, description="of the coordinate check")
-    check_seeds: int = Field(5, ge=2, description="of the coordinate check: 0, 1, ...")
+    seeds: list[int] = Field(default=[0, 1], min_length=2, description="intervals are over seeds")
+    to: int | None = Field(
+        default=None, ge=1, description="the width whose rate is asked for; by default twice the largest"
+    )
+    steps: int = Field(default=10, ge=1, description="of the coordinate check")
+    check_seeds: int = Field(default=5, ge=2, description="of the coordinate check: 0, 1, ...")
     executor: ExecutorSettings = ExecutorSettings()
-    output: str = Field("", description="folder of the runs; transfer/NAME if not given")
+    output: str = Field(default="", description="folder of the runs; transfer/NAME if not given")
 
     @field_validator("widths", "factors", "seeds")
     @classmethod

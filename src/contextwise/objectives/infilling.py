@@ -50,10 +50,10 @@ class Infilling(SingleObjective):
 
     name: Literal["infilling"] = "infilling"
     kind: ClassVar[Kind] = "decoder"
-    rate: float = Field(0.5, gt=0, le=1, description="share of the documents that are rewritten")
-    spm_share: float = Field(0.5, ge=0, le=1, description="share of rewritten documents in SPM, not PSM")
-    least_prefix: int = Field(0, ge=0, description="tokens that a prefix has at least")
-    least_suffix: int = Field(0, ge=0, description="tokens that a suffix has at least")
+    rate: float = Field(default=0.5, gt=0, le=1, description="share of the documents that are rewritten")
+    spm_share: float = Field(default=0.5, ge=0, le=1, description="share of rewritten documents in SPM, not PSM")
+    least_prefix: int = Field(default=0, ge=0, description="tokens that a prefix has at least")
+    least_suffix: int = Field(default=0, ge=0, description="tokens that a suffix has at least")
     split: Literal["character", "token"] = "character"
     spm: Literal["published", "marked"] = "published"
     prefix_token: str = "<|fim_prefix|>"

@@ -57,11 +57,11 @@ class MaskSettings(SingleObjective):
     """
 
     kind: ClassVar[Kind] = "encoder"
-    rate: float = Field(0.15, gt=0, lt=1, description="share of the tokens that are targets")
-    mask_share: float = Field(0.8, ge=0, le=1, description="of the targets: replaced by the mask token")
-    random_share: float = Field(0.1, ge=0, le=1, description="of the targets: replaced by a random token")
-    whole_words: bool = Field(False, description="choose words, not tokens")
-    static: bool = Field(False, description="the same draws in every epoch, as BERT's prepared data had")
+    rate: float = Field(default=0.15, gt=0, lt=1, description="share of the tokens that are targets")
+    mask_share: float = Field(default=0.8, ge=0, le=1, description="of the targets: replaced by the mask token")
+    random_share: float = Field(default=0.1, ge=0, le=1, description="of the targets: replaced by a random token")
+    whole_words: bool = Field(default=False, description="choose words, not tokens")
+    static: bool = Field(default=False, description="the same draws in every epoch, as BERT's prepared data had")
 
     @model_validator(mode="after")
     def _shares(self) -> MaskSettings:
@@ -145,7 +145,7 @@ class SentencePairs(MaskSettings):
 
     special_tokens: ClassVar[list[SpecialToken]] = [MASK, CLS, SEP, PAD]
     has_pairs: ClassVar[bool] = True
-    language: str = Field("en", description="whose rules cut the text into sentences, as an ISO 639 code")
+    language: str = Field(default="en", description="whose rules cut the text into sentences, as an ISO 639 code")
 
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> PairExamples:
         if cut.context < SHORTEST_PAIR:

@@ -40,10 +40,12 @@ class MetadataSettings(Settings):
         min_length=1, description="metadata columns; 'meta.title' is the field title of the column meta"
     )
     form: Literal["prepend", "append"] = Field(
-        "prepend", description="before the text and without a loss, or after it and predicted"
+        default="prepend", description="before the text and without a loss, or after it and predicted"
     )
-    share: float = Field(1.0, gt=0, le=1, description="share of the documents with metadata, drawn in each epoch")
-    cooldown: float = Field(0.1, ge=0, lt=1, description="share of the run, its end, without metadata")
+    share: float = Field(
+        default=1.0, gt=0, le=1, description="share of the documents with metadata, drawn in each epoch"
+    )
+    cooldown: float = Field(default=0.1, ge=0, lt=1, description="share of the run, its end, without metadata")
 
     @field_validator("columns")
     @classmethod

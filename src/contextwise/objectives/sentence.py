@@ -31,7 +31,7 @@ class Sentence(SingleObjective):
 
     name: Literal["sentence"] = "sentence"
     kind: ClassVar[Kind] = "decoder"
-    language: str = Field("en", description="whose rules cut the text into sentences, as an ISO 639 code")
+    language: str = Field(default="en", description="whose rules cut the text into sentences, as an ISO 639 code")
 
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> SentenceExamples:
         end = vocabulary.end(self.name)

@@ -38,9 +38,9 @@ class SpanCorruption(SingleObjective):
 
     name: Literal["spans"] = "spans"
     kind: ClassVar[Kind] = "encoder-decoder"
-    rate: float = Field(0.15, gt=0, lt=1, description="share of the tokens that are noise")
-    mean_span: float = Field(3.0, ge=1, description="mean tokens of a span")
-    sentinels: int = Field(100, ge=1, description="sentinel tokens of the tokenizer; T5 has 100")
+    rate: float = Field(default=0.15, gt=0, lt=1, description="share of the tokens that are noise")
+    mean_span: float = Field(default=3.0, ge=1, description="mean tokens of a span")
+    sentinels: int = Field(default=100, ge=1, description="sentinel tokens of the tokenizer; T5 has 100")
 
     @property
     def special_tokens(self) -> list[SpecialToken]:
@@ -181,8 +181,8 @@ class Denoiser(Settings):
 
     mode: Literal["R", "S", "X"]
     rate: float = Field(gt=0, lt=1, description="share of the tokens that are noise")
-    mean_span: float | None = Field(None, ge=1, description="mean tokens of a span; not for S")
-    weight: float = Field(1.0, gt=0, description="share of the examples, relative to the other denoisers'")
+    mean_span: float | None = Field(default=None, ge=1, description="mean tokens of a span; not for S")
+    weight: float = Field(default=1.0, gt=0, description="share of the examples, relative to the other denoisers'")
 
     @model_validator(mode="after")
     def _span(self) -> Denoiser:
@@ -243,7 +243,7 @@ class UL2(SingleObjective):
     denoisers: list[Denoiser] = Field(default_factory=lambda: [d.model_copy() for d in PUBLISHED], min_length=1)
     modes: ModeTokens = Field(default_factory=ModeTokens)
     sentinels: int = Field(
-        128, ge=1, description="sentinel tokens of the tokenizer; T5's 100 are too few for inputs of 512 tokens"
+        default=128, ge=1, description="sentinel tokens of the tokenizer; T5's 100 are too few for inputs of 512 tokens"
     )
 
     @property

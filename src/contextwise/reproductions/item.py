@@ -44,8 +44,8 @@ class Scale(Settings):
     """Size and machine of a reproduction."""
 
     machine: str = Field(description="machine that the scale is meant for")
-    minutes: float | None = Field(None, gt=0, description="approximate run time on that machine")
-    supports: str = Field("", description="the claims that a run of this size can support")
+    minutes: float | None = Field(default=None, gt=0, description="approximate run time on that machine")
+    supports: str = Field(default="", description="the claims that a run of this size can support")
     settings: dict[str, Any] = Field(description="of the item's measure")
 
 
@@ -54,11 +54,11 @@ class Item(Settings):
 
     title: str
     source: str = Field(description="document and section")
-    also: list[str] = Field([], description="further names of the same item, such as table9")
+    also: list[str] = Field(default=[], description="further names of the same item, such as table9")
     measure: str
     printed: dict[str, Any] = Field(description="the document's own figures")
-    inferred: list[str] = Field([], description="what the document leaves open, and was chosen here")
-    gpu_hours: dict[str, float] = Field({}, description="A100 hours that the document spent, by run")
+    inferred: list[str] = Field(default=[], description="what the document leaves open, and was chosen here")
+    gpu_hours: dict[str, float] = Field(default={}, description="A100 hours that the document spent, by run")
     scales: dict[str, Scale]
 
 
@@ -113,9 +113,11 @@ class ItemMeasure(Settings, ABC):
 class CorpusMeasure(ItemMeasure):
     """Settings of a measure on a corpus: a prepared one, or a source that is prepared once, in the folder of the item."""
 
-    corpus: str = Field("stdlib", description="a prepared corpus; or a source, as `contextwise prepare` takes it")
-    tokenizer: str = Field("train:4096", description="for a source that has to be prepared")
-    validation: float = Field(0.1, gt=0, lt=1, description="share held out of a source")
+    corpus: str = Field(
+        default="stdlib", description="a prepared corpus; or a source, as `contextwise prepare` takes it"
+    )
+    tokenizer: str = Field(default="train:4096", description="for a source that has to be prepared")
+    validation: float = Field(default=0.1, gt=0, lt=1, description="share held out of a source")
 
     @property
     def corpus_tokenizer(self) -> str:

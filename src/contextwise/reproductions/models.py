@@ -37,10 +37,10 @@ class GivenModel(CorpusMeasure):
     A corpus that has to be prepared gets the tokenizer of a given model, unless ``tokenizer`` is set.
     """
 
-    name: Name = Field("model", description="name of the run, if a model is trained")
-    model: str = Field("", description="a run, a model's folder or Hub name; if empty, `recipe` is trained")
-    parameters: int | None = Field(None, gt=0, description="of a given model, for the plan")
-    recipe: dict[str, Any] | None = Field(None, description="of the model that is trained if none is given")
+    name: Name = Field(default="model", description="name of the run, if a model is trained")
+    model: str = Field(default="", description="a run, a model's folder or Hub name; if empty, `recipe` is trained")
+    parameters: int | None = Field(default=None, gt=0, description="of a given model, for the plan")
+    recipe: dict[str, Any] | None = Field(default=None, description="of the model that is trained if none is given")
 
     @model_validator(mode="after")
     def _some_model(self) -> "GivenModel":
@@ -107,10 +107,10 @@ class TrainedModels(CorpusMeasure):
     models: dict[str, list[str]] = Field(min_length=1)
     seeds: list[int] = Field(default=[0], min_length=1)
     reference: str = Field(description="the model that the others are compared to")
-    claims: list[Better] = Field([])
+    claims: list[Better] = Field(default=[])
     growing: Growing | None = None
-    curves: bool = Field(False, description="also show the validation losses along training")
-    limit_documents: int | None = Field(None, ge=2, description="maximum number of held-out documents to score")
+    curves: bool = Field(default=False, description="also show the validation losses along training")
+    limit_documents: int | None = Field(default=None, ge=2, description="maximum number of held-out documents to score")
 
     @model_validator(mode="before")
     @classmethod

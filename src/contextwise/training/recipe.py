@@ -38,12 +38,12 @@ class Recipe(Settings):
     """The settings of one training run."""
 
     name: Name = Field(description="name of the run; runs with the same name and different seeds are compared as one")
-    seed: int = Field(0, ge=0, lt=2**31)
+    seed: int = Field(default=0, ge=0, lt=2**31)
     data: AnyData
     objective: AnyObjective = Field(default_factory=Causal, description="a name, or a name with settings")
     model: AnyModel = SizedModel()
     training: TrainingSettings
-    output: str = Field("", description="the run folder; by default runs/<name>-seed<seed>")
+    output: str = Field(default="", description="the run folder; by default runs/<name>-seed<seed>")
 
     @model_validator(mode="after")
     def _goes_together(self) -> "Recipe":

@@ -29,9 +29,9 @@ class ReplaySettings(Settings):
     """The replay of an old corpus during training on a new one."""
 
     corpus: str = Field(description="folder of the old corpus, prepared with the same tokenizer")
-    share: float = Field(0.1, gt=0, lt=1, description="share of the examples that come from it")
+    share: float = Field(default=0.1, gt=0, lt=1, description="share of the examples that come from it")
     objective: AnyObjective | None = Field(
-        None, description="of its examples; by default that of the new corpus. For instructions: instruction"
+        default=None, description="of its examples; by default that of the new corpus. For instructions: instruction"
     )
 
 
@@ -42,23 +42,25 @@ class CorpusData(Settings):
     split: str = "train"
     validation_split: str = "validation"
     tokens: int | None = Field(
-        None, ge=1, description="train on the first tokens of the split only, repeated as often as needed"
+        default=None, ge=1, description="train on the first tokens of the split only, repeated as often as needed"
     )
-    context: int = Field(256, ge=1, le=LONGEST, description="training context: tokens per window")
+    context: int = Field(default=256, ge=1, le=LONGEST, description="training context: tokens per window")
     context_stages: dict[int, float] = Field(
         default_factory=dict,
         description="shorter windows at first: a context, and the share of the run's tokens that is read with it, such as "
         "{64: 0.5, 128: 0.25}; the rest is read with `context`",
     )
-    cross_documents: bool = Field(True, description="windows may hold parts of several documents")
-    separate_documents: bool = Field(False, description="attention and positions stay inside a document")
-    contexts: ContextSettings | None = Field(None, description="contexts of each sentence, for model.cue")
+    cross_documents: bool = Field(default=True, description="windows may hold parts of several documents")
+    separate_documents: bool = Field(default=False, description="attention and positions stay inside a document")
+    contexts: ContextSettings | None = Field(default=None, description="contexts of each sentence, for model.cue")
     metadata: MetadataSettings | None = Field(
-        None, description="metadata of each document in its windows, for the objective causal"
+        default=None, description="metadata of each document in its windows, for the objective causal"
     )
-    verify: bool = Field(True, description="compare the corpus with its hashes before training")
-    replay: ReplaySettings | None = Field(None, description="adds examples of an old corpus, and validates on it")
-    watch: str | None = Field(None, description="folder of an old corpus to validate on only")
+    verify: bool = Field(default=True, description="compare the corpus with its hashes before training")
+    replay: ReplaySettings | None = Field(
+        default=None, description="adds examples of an old corpus, and validates on it"
+    )
+    watch: str | None = Field(default=None, description="folder of an old corpus to validate on only")
 
     @field_validator("watch")
     @classmethod
@@ -95,18 +97,18 @@ AnyData = Annotated[
 class ContextPredictorSettings(Settings):
     """ContextLM's pathway; without this section the plain backbone is trained."""
 
-    chunk_size: int = Field(4, ge=1, le=LONGEST)
-    predictor_layers: int = Field(2, ge=1, le=DEEPEST)
+    chunk_size: int = Field(default=4, ge=1, le=LONGEST)
+    predictor_layers: int = Field(default=2, ge=1, le=DEEPEST)
     pooling: Literal["mean", "mlp", "attention", "latent_attention"] = "mean"
     injection: Literal["gate", "scalar_gate", "norm_gate", "projection", "add", "norm_add"] = "gate"
-    injection_layer: int = Field(0, ge=0, le=DEEPEST)
+    injection_layer: int = Field(default=0, ge=0, le=DEEPEST)
     inject_every_layer: bool = False
 
 
 class MultiTokenSettings(Settings):
     """Multi-token heads; without this section only the next-token head is trained."""
 
-    future_tokens: int = Field(4, ge=1, le=256)
+    future_tokens: int = Field(default=4, ge=1, le=256)
     head: Literal["layer", "linear"] = "layer"
 
 
@@ -120,7 +122,7 @@ class VariantSettings(Settings):
     )
     name: str = Field(description="of the class or function in it")
     options: dict[str, Any] = Field(default_factory=dict, description="its keyword arguments")
-    sha256: str = Field("", description="of the file's content; read from the file if not given")
+    sha256: str = Field(default="", description="of the file's content; read from the file if not given")
 
     @model_validator(mode="before")
     @classmethod
@@ -152,26 +154,33 @@ class SizedModel(ModelSettings):
     """A stock model of a named size or given dimensions, with random weights, and optionally ContextLM or multi-token heads."""
 
     family: Literal["gpt2", "gpt2_rotary", "gpt_neox", "llama", "qwen3", "lstm", "bert", "t5"] = Field(
-        "gpt2",
+        default="gpt2",
         description="decoders, an encoder (bert), an encoder-decoder (t5); gpt2_rotary: GPT-2 with rotary positions",
     )
-    vocab_size: int | None = Field(None, ge=2, le=MOST_WORDS, description="vocabulary size; by default the tokenizer's")
+    vocab_size: int | None = Field(
+        default=None, ge=2, le=MOST_WORDS, description="vocabulary size; by default the tokenizer's"
+    )
     size: str = "nano"
-    layers: int | None = Field(None, ge=1, le=DEEPEST, description="instead of those of the size")
-    width: int | None = Field(None, ge=1, le=WIDEST)
-    heads: int | None = Field(None, ge=1, le=WIDEST)
+    layers: int | None = Field(default=None, ge=1, le=DEEPEST, description="instead of those of the size")
+    width: int | None = Field(default=None, ge=1, le=WIDEST)
+    heads: int | None = Field(default=None, ge=1, le=WIDEST)
     feed_forward: int | None = Field(
-        None, ge=1, le=WIDEST, description="inner width of each block; by default the family's (4 times the width)"
+        default=None,
+        ge=1,
+        le=WIDEST,
+        description="inner width of each block; by default the family's (4 times the width)",
     )
     extra_layers: int = Field(
-        0,
+        default=0,
         le=DEEPEST,
         description="additional layers: 2 for the parameter-matched baseline; negative for a trunk below heads with layers",
     )
-    max_context: int | None = Field(None, ge=1, le=LONGEST, description="positions; by default the training context")
+    max_context: int | None = Field(
+        default=None, ge=1, le=LONGEST, description="positions; by default the training context"
+    )
     context_predictor: ContextPredictorSettings | None = None
     multi_token: MultiTokenSettings | None = None
-    variant: VariantSettings | None = Field(None, description="a model of your own: path.py:Name")
+    variant: VariantSettings | None = Field(default=None, description="a model of your own: path.py:Name")
 
     @property
     def kind(self) -> Kind:
@@ -241,14 +250,15 @@ class PretrainedModel(ModelSettings):
 
     pretrained: str = Field(description="a run, a model's folder, or NAME or NAME@REVISION on the Hub")
     context_predictor: ContextPredictorSettings | None = None
-    freeze_backbone: bool = Field(False, description="train only the context pathway")
+    freeze_backbone: bool = Field(default=False, description="train only the context pathway")
     rope: Literal["none", "linear", "dynamic", "yarn", "base"] | None = Field(
-        None, description="how rotary positions change for a data.context longer than the model was trained with"
+        default=None,
+        description="how rotary positions change for a data.context longer than the model was trained with",
     )
     rope_factor: float | None = Field(
-        None, ge=1, description="of linear, dynamic and yarn; by default the new context over the old"
+        default=None, ge=1, description="of linear, dynamic and yarn; by default the new context over the old"
     )
-    rope_base: float | None = Field(None, gt=1, description="of the method base: rope_theta, such as 500000")
+    rope_base: float | None = Field(default=None, gt=1, description="of the method base: rope_theta, such as 500000")
 
     @property
     def starts(self) -> dict[str, str]:
@@ -293,11 +303,11 @@ class SentenceSettings(Settings):
 
     sentence_encoder: str = Field(description="a sentence model: a run, a folder or a name on the Hub")
     decoder: Literal["transformer", "concatenate"] = "transformer"
-    decoder_layers: int | None = Field(None, ge=1, le=DEEPEST, description="6 if not given")
-    decoder_heads: int | None = Field(None, ge=1, le=WIDEST, description="4 if not given")
-    sentence_inputs: bool = Field(True, description="false: only the contexts predict (Table 4)")
+    decoder_layers: int | None = Field(default=None, ge=1, le=DEEPEST, description="6 if not given")
+    decoder_heads: int | None = Field(default=None, ge=1, le=WIDEST, description="4 if not given")
+    sentence_inputs: bool = Field(default=True, description="false: only the contexts predict (Table 4)")
     head: Literal["sentence_encoder", "random"] = Field(
-        "sentence_encoder",
+        default="sentence_encoder",
         description="the decoder's initial head: a copy of the sentence encoder's, where the widths agree, or random weights",
     )
 
@@ -312,27 +322,31 @@ class SentenceSettings(Settings):
 class TextSettings(Settings):
     """The frozen text encoder of the contexts; by default that of the starting run."""
 
-    text_encoder: str | None = Field(None, description="a folder or Hub name; default distilbert-base-cased")
-    pooling: Literal["cls", "mean"] | None = Field(None, description="of the text encoder; by default cls")
+    text_encoder: str | None = Field(default=None, description="a folder or Hub name; default distilbert-base-cased")
+    pooling: Literal["cls", "mean"] | None = Field(default=None, description="of the text encoder; by default cls")
     text_tokens: int | None = Field(
-        None, ge=3, description="maximum tokens of a context; by default the encoder's limit"
+        default=None, ge=3, description="maximum tokens of a context; by default the encoder's limit"
     )
 
 
 class ContextEncoderSettings(TextSettings):
     """The Transformer blocks over the set of a sentence's contexts."""
 
-    context_layers: int | None = Field(None, ge=0, le=DEEPEST, description="2 if not given")
-    context_heads: int | None = Field(None, ge=1, le=WIDEST, description="4 if not given")
-    context_feed_forward: int | None = Field(None, ge=1, le=WIDEST, description="4 times the width if not given")
-    context_dropout: float = Field(0.0, ge=0, lt=1, description="probability to drop a context in training")
+    context_layers: int | None = Field(default=None, ge=0, le=DEEPEST, description="2 if not given")
+    context_heads: int | None = Field(default=None, ge=1, le=WIDEST, description="4 if not given")
+    context_feed_forward: int | None = Field(
+        default=None, ge=1, le=WIDEST, description="4 times the width if not given"
+    )
+    context_dropout: float = Field(default=0.0, ge=0, lt=1, description="probability to drop a context in training")
 
 
 class JointStage(SentenceSettings, ContextEncoderSettings):
     """The stage that trains decoder and context encoder together."""
 
     stage: Literal["joint"]
-    width: int | None = Field(None, ge=1, le=WIDEST, description="of e_cue; the sentence encoder's if not given")
+    width: int | None = Field(
+        default=None, ge=1, le=WIDEST, description="of e_cue; the sentence encoder's if not given"
+    )
 
 
 class AdaptStage(ContextEncoderSettings):
@@ -340,8 +354,8 @@ class AdaptStage(ContextEncoderSettings):
 
     stage: Literal["adapt"]
     start: str = Field(description="the CUE run whose parts are kept")
-    fresh_context_encoder: bool = Field(False, description="a random context encoder instead of the start's")
-    width: int | None = Field(None, ge=1, le=WIDEST, description="of e_cue; must be the start's")
+    fresh_context_encoder: bool = Field(default=False, description="a random context encoder instead of the start's")
+    width: int | None = Field(default=None, ge=1, le=WIDEST, description="of e_cue; must be the start's")
 
 
 class ProxyStage(SentenceSettings):
@@ -349,8 +363,10 @@ class ProxyStage(SentenceSettings):
 
     stage: Literal["proxy"]
     autoencoder: str = Field(description="a run of model.family unigram_autoencoder")
-    noise: float = Field(0.0, ge=0, description="sigma of the noise on proxies (Eq. 7)")
-    width: int | None = Field(None, ge=1, le=WIDEST, description="of e_cue; the sentence encoder's if not given")
+    noise: float = Field(default=0.0, ge=0, description="sigma of the noise on proxies (Eq. 7)")
+    width: int | None = Field(
+        default=None, ge=1, le=WIDEST, description="of e_cue; the sentence encoder's if not given"
+    )
 
 
 class SwapStage(SentenceSettings, TextSettings):
@@ -358,7 +374,7 @@ class SwapStage(SentenceSettings, TextSettings):
 
     stage: Literal["swap"]
     start: str = Field(description="the CUE run whose context encoder is kept")
-    width: int | None = Field(None, ge=1, le=WIDEST, description="of e_cue; must be the start's")
+    width: int | None = Field(default=None, ge=1, le=WIDEST, description="of e_cue; must be the start's")
 
 
 def _stage_variant(values: Any) -> str:
@@ -396,8 +412,10 @@ class AutoencoderModel(ModelSettings):
 
     learning_rate: ClassVar[float] = 1e-3
     family: Literal["unigram_autoencoder"]
-    vocab_size: int | None = Field(None, ge=2, le=MOST_WORDS, description="vocabulary size; by default the tokenizer's")
-    width: int = Field(16, ge=1, le=WIDEST, description="width of the code")
+    vocab_size: int | None = Field(
+        default=None, ge=2, le=MOST_WORDS, description="vocabulary size; by default the tokenizer's"
+    )
+    width: int = Field(default=16, ge=1, le=WIDEST, description="width of the code")
 
 
 class ParityTransformerModel(ModelSettings):
@@ -405,9 +423,9 @@ class ParityTransformerModel(ModelSettings):
 
     learning_rate: ClassVar[float] = 1e-3
     family: Literal["parity_transformer"]
-    layers: int = Field(3, ge=1, le=DEEPEST)
-    width: int = Field(208, ge=1, le=WIDEST)
-    heads: int = Field(4, ge=1, le=WIDEST)
+    layers: int = Field(default=3, ge=1, le=DEEPEST)
+    width: int = Field(default=208, ge=1, le=WIDEST)
+    heads: int = Field(default=4, ge=1, le=WIDEST)
 
 
 class ParityMLPModel(ModelSettings):
@@ -415,9 +433,9 @@ class ParityMLPModel(ModelSettings):
 
     learning_rate: ClassVar[float] = 1e-3
     family: Literal["parity_mlp"]
-    layers: int = Field(1, ge=1, le=DEEPEST)
-    width: int = Field(512, ge=1, le=WIDEST)
-    feature_size: int = Field(80, ge=1, le=WIDEST, description="width of its context feature")
+    layers: int = Field(default=1, ge=1, le=DEEPEST)
+    width: int = Field(default=512, ge=1, le=WIDEST)
+    feature_size: int = Field(default=80, ge=1, le=WIDEST, description="width of its context feature")
 
 
 ParityModel = ParityTransformerModel | ParityMLPModel
@@ -452,33 +470,33 @@ AnyModel = Annotated[
 class TrainingSettings(Settings):
     """A run's length (steps, tokens or epochs), optimizer, schedule, measurements and checkpoints."""
 
-    steps: int | None = Field(None, ge=1, description="optimizer steps; alternatively set tokens or epochs")
-    tokens: int | None = Field(None, ge=1, description="training tokens; rounded up to whole steps")
-    epochs: int | None = Field(None, ge=1, description="passes over data.synthetic.samples")
-    tokens_per_step: int | None = Field(None, ge=1, description="over all processes; by default 8192")
+    steps: int | None = Field(default=None, ge=1, description="optimizer steps; alternatively set tokens or epochs")
+    tokens: int | None = Field(default=None, ge=1, description="training tokens; rounded up to whole steps")
+    epochs: int | None = Field(default=None, ge=1, description="passes over data.synthetic.samples")
+    tokens_per_step: int | None = Field(default=None, ge=1, description="over all processes; by default 8192")
     examples_per_step: int | None = Field(
-        None, ge=1, description="windows, sentences or samples per step, instead of tokens_per_step"
+        default=None, ge=1, description="windows, sentences or samples per step, instead of tokens_per_step"
     )
     rampup_batch_size: int | None = Field(
-        None, ge=1, description="tokens per step at the start of the run; doubled up to tokens_per_step"
+        default=None, ge=1, description="tokens per step at the start of the run; doubled up to tokens_per_step"
     )
     rampup_tokens: int | float = Field(
-        0.3, gt=0, description="tokens of all steps below tokens_per_step; below 1, a share of the run"
+        default=0.3, gt=0, description="tokens of all steps below tokens_per_step; below 1, a share of the run"
     )
-    micro_batch_tokens: int | None = Field(None, ge=1, description="maximum in a forward pass of a process")
-    learning_rate: float | None = Field(None, gt=0, description="by default that of the size")
+    micro_batch_tokens: int | None = Field(default=None, ge=1, description="maximum in a forward pass of a process")
+    learning_rate: float | None = Field(default=None, gt=0, description="by default that of the size")
     minimum_learning_rate: float | None = Field(
-        None,
+        default=None,
         ge=0,
         le=1,
         description="at the end of the schedule, as a share of the maximum; by default 0.1 for cosine, 0 for linear and wsd",
     )
     schedule: Literal["linear", "wsd", "cosine", "constant"] = Field(
-        "cosine", description="wsd: warm-up, then constant, then linear decay over the last decay_steps"
+        default="cosine", description="wsd: warm-up, then constant, then linear decay over the last decay_steps"
     )
-    warmup_steps: int | float = Field(0, ge=0, description="optimizer steps; below 1, a share of the run")
+    warmup_steps: int | float = Field(default=0, ge=0, description="optimizer steps; below 1, a share of the run")
     decay_steps: int | float = Field(
-        0.2, gt=0, description="of the schedule wsd: optimizer steps; below 1, a share of the run"
+        default=0.2, gt=0, description="of the schedule wsd: optimizer steps; below 1, a share of the run"
     )
     branches: list[Annotated[int, Field(ge=1)]] = Field(
         default_factory=list,
@@ -486,59 +504,63 @@ class TrainingSettings(Settings):
         "each of them begins to decay",
     )
     trunk: str | None = Field(
-        None, description="of the schedule wsd: start the decay from this run's checkpoint, and train nothing before it"
+        default=None,
+        description="of the schedule wsd: start the decay from this run's checkpoint, and train nothing before it",
     )
     optimizer: Literal["adamw", "muon"] = Field(
-        "adamw", description="muon: Muon for the matrices of the blocks, AdamW for the rest"
+        default="adamw", description="muon: Muon for the matrices of the blocks, AdamW for the rest"
     )
-    muon_learning_rate: float = Field(0.02, gt=0)
-    muon_momentum: float = Field(0.95, ge=0, lt=1)
-    muon_weight_decay: float = Field(0.01, ge=0)
+    muon_learning_rate: float = Field(default=0.02, gt=0)
+    muon_momentum: float = Field(default=0.95, ge=0, lt=1)
+    muon_weight_decay: float = Field(default=0.01, ge=0)
     muon_adjustment: Literal["original", "match_rms_adamw"] = Field(
-        "original", description="how Muon's rate depends on a matrix's shape, as torch.optim.Muon names it"
+        default="original", description="how Muon's rate depends on a matrix's shape, as torch.optim.Muon names it"
     )
-    weight_decay: float = Field(0.1, ge=0)
-    beta1: float = Field(0.9, ge=0, lt=1)
-    beta2: float = Field(0.95, ge=0, lt=1)
-    clip: float = Field(1.0, ge=0, description="maximum gradient norm; 0 disables clipping")
+    weight_decay: float = Field(default=0.1, ge=0)
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.95, ge=0, lt=1)
+    clip: float = Field(default=1.0, ge=0, description="maximum gradient norm; 0 disables clipping")
     parametrization: Literal["standard", "mup"] = Field(
-        "standard", description="mup: initial values and rates under which the rates of the base width suit every width"
+        default="standard",
+        description="mup: initial values and rates under which the rates of the base width suit every width",
     )
-    mup_base_width: int = Field(128, ge=1, description="the width at which the rates are given")
+    mup_base_width: int = Field(default=128, ge=1, description="the width at which the rates are given")
     mup_base_layers: int | None = Field(
-        None, ge=1, description="the depth at which they are given (CompleteP); by default depth changes nothing"
+        default=None,
+        ge=1,
+        description="the depth at which they are given (CompleteP); by default depth changes nothing",
     )
     independent_weight_decay: bool = Field(
-        True, description="with mup: a lower rate of a matrix does not lower its decay"
+        default=True, description="with mup: a lower rate of a matrix does not lower its decay"
     )
     precision: Literal["auto", "fp32", "bf16"] = Field(
-        "auto", description="auto: bf16 on a GPU, and on a CPU with AVX-512-BF16 or AMX; otherwise fp32"
+        default="auto", description="auto: bf16 on a GPU, and on a CPU with AVX-512-BF16 or AMX; otherwise fp32"
     )
-    compile: bool = Field(False, description="compile the model's blocks (torch.compile)")
+    compile: bool = Field(default=False, description="compile the model's blocks (torch.compile)")
     gradient_checkpointing: bool = False
-    fsdp: bool = Field(False, description="shard parameters, gradients and optimizer over processes (FSDP2)")
+    fsdp: bool = Field(default=False, description="shard parameters, gradients and optimizer over processes (FSDP2)")
     paired_initialization: bool = Field(
-        False,
+        default=False,
         description="initial values depend on the seed and the tensor's name only: models that share tensors start alike",
     )
-    workers: int = Field(0, ge=0, le=128, description="processes that load windows in advance")
-    log_every: int = Field(10, ge=1)
-    evaluate_every: int = Field(0, ge=0, description="steps between validations; 0: only at the end")
-    evaluation_tokens: int = Field(65_536, ge=1, description="tokens per validation")
-    curve_every: int = Field(0, ge=0, description="steps between context curves, and one at the end; 0: none")
-    curve_tokens: int = Field(65_536, ge=1, description="approximate number of held-out tokens per curve")
+    workers: int = Field(default=0, ge=0, le=128, description="processes that load windows in advance")
+    log_every: int = Field(default=10, ge=1)
+    evaluate_every: int = Field(default=0, ge=0, description="steps between validations; 0: only at the end")
+    evaluation_tokens: int = Field(default=65_536, ge=1, description="tokens per validation")
+    curve_every: int = Field(default=0, ge=0, description="steps between context curves, and one at the end; 0: none")
+    curve_tokens: int = Field(default=65_536, ge=1, description="approximate number of held-out tokens per curve")
     curve_longest: int | None = Field(
-        None,
+        default=None,
         ge=1,
         description="the longest context at which curves of several runs are compared; by default data.context",
     )
     patience: int | None = Field(
-        None,
+        default=None,
         ge=1,
         description="validations without a lower loss after which training stops; exports the weights of the lowest loss",
     )
-    save_every: int = Field(100, ge=1, description="steps between checkpoints")
-    keep_checkpoints: int = Field(2, ge=1)
+    save_every: int = Field(default=100, ge=1, description="steps between checkpoints")
+    keep_checkpoints: int = Field(default=2, ge=1)
     trackers: list[Literal["tensorboard", "wandb", "trackio"]] = Field(default_factory=list)
 
     @field_validator("examples_per_step")

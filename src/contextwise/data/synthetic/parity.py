@@ -35,9 +35,9 @@ MASK, FIRST_TASK = 2, 3
 class VisibleLaw(Settings):
     """Number of tasks visible at context l: ``limit - scale / l ** exponent`` (intrinsic entropy, Appendix J.3)."""
 
-    limit: float = Field(51.1, gt=0, description="C0: tasks at an infinite context")
-    scale: float = Field(1700.0, gt=0, description="C")
-    exponent: float = Field(1.18, gt=0, description="gamma")
+    limit: float = Field(default=51.1, gt=0, description="C0: tasks at an infinite context")
+    scale: float = Field(default=1700.0, gt=0, description="C")
+    exponent: float = Field(default=1.18, gt=0, description="gamma")
 
     def context_of(self, count: int) -> int:
         """Shortest context at which ``count`` tasks are visible; a count at or above the limit is a :class:`ConfigError`."""
@@ -51,12 +51,14 @@ class VisibleLaw(Settings):
 class ParitySettings(Settings):
     """Settings of the task: Table 1 by default; Appendix J.3 with a ``law`` and ``frequency_exponent`` 0."""
 
-    bits: int = Field(60, ge=2, description="context bits, the first the nearest")
-    tasks: int = Field(100, ge=1)
-    first: int = Field(11, ge=2, description="smallest larger bit; the tasks are spread evenly from it on")
-    law: VisibleLaw | None = Field(None, description="places the larger bits instead")
-    frequency_exponent: float = Field(1.15, ge=0, description="a task's frequency is (larger bit - 1) to minus this")
-    task_seed: int = Field(0, ge=0, description="draws the smaller bits")
+    bits: int = Field(default=60, ge=2, description="context bits, the first the nearest")
+    tasks: int = Field(default=100, ge=1)
+    first: int = Field(default=11, ge=2, description="smallest larger bit; the tasks are spread evenly from it on")
+    law: VisibleLaw | None = Field(default=None, description="places the larger bits instead")
+    frequency_exponent: float = Field(
+        default=1.15, ge=0, description="a task's frequency is (larger bit - 1) to minus this"
+    )
+    task_seed: int = Field(default=0, ge=0, description="draws the smaller bits")
 
 
 class Parity:
@@ -143,14 +145,16 @@ def _smaller_bits(larger: np.ndarray, seed: int) -> np.ndarray:
 class ParityData(ParitySettings):
     """Settings of the task and of its samples; by default half of the training samples are masked, as in Appendix C.4."""
 
-    context: int | None = Field(None, ge=1, description="nearest bits that the inputs have; all if not given")
-    masked: float = Field(0.5, ge=0, le=1, description="share of the training samples that are masked")
-    shortest: int = Field(10, ge=0, description="fewest bits that a masked sample leaves visible")
+    context: int | None = Field(default=None, ge=1, description="nearest bits that the inputs have; all if not given")
+    masked: float = Field(default=0.5, ge=0, le=1, description="share of the training samples that are masked")
+    shortest: int = Field(default=10, ge=0, description="fewest bits that a masked sample leaves visible")
     samples: int | None = Field(
-        None, ge=1, description="training samples, repeated every epoch; if not given, none comes twice"
+        default=None, ge=1, description="training samples, repeated every epoch; if not given, none comes twice"
     )
-    validation_samples: int = Field(4096, ge=1, description="never masked")
-    stored: str | None = Field(None, description="folder of training samples on disk; if not given, drawn when read")
+    validation_samples: int = Field(default=4096, ge=1, description="never masked")
+    stored: str | None = Field(
+        default=None, description="folder of training samples on disk; if not given, drawn when read"
+    )
 
     @property
     def length(self) -> int:

@@ -57,16 +57,19 @@ class Answers(Measure):
     questions: InputFile = Field(
         description="MT-Bench's questions (question.jsonl), or AlpacaEval's (alpaca_eval.json); also as .gz."
     )
-    model_id: str | None = Field(None, min_length=1, description="The model's name in the file; default: its folder's.")
-    max_new_tokens: int = Field(1024, ge=1, description="Most tokens of an answer.")
+    model_id: str | None = Field(
+        default=None, min_length=1, description="The model's name in the file; default: its folder's."
+    )
+    max_new_tokens: int = Field(default=1024, ge=1, description="Most tokens of an answer.")
     temperature: Annotated[float, Field(ge=0)] | Literal["published"] = Field(
-        0.0, description="0: the likeliest token; published: MT-Bench's of each category; or a number."
+        default=0.0, description="0: the likeliest token; published: MT-Bench's of each category; or a number."
     )
-    seed: int = Field(0, ge=0, description="Of the draws, anew for each question.")
+    seed: int = Field(default=0, ge=0, description="Of the draws, anew for each question.")
     template: Literal["auto", "chat", "alpaca"] = Field(
-        "auto", description="chat: the tokenizer's own; alpaca: the published prompt; auto: its own, if it has one."
+        default="auto",
+        description="chat: the tokenizer's own; alpaca: the published prompt; auto: its own, if it has one.",
     )
-    limit: int | None = Field(None, ge=1, description="Answer only the first N questions.")
+    limit: int | None = Field(default=None, ge=1, description="Answer only the first N questions.")
 
     def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
         return self.model_copy(update={"model_id": self.model_id or Path(subject.source).resolve().name})

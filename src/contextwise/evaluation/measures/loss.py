@@ -56,22 +56,24 @@ class Loss(Measure):
     result = Evaluation
 
     context: int | None = Field(
-        None, ge=1, description="Tokens of a window; default: the training context, else the model's, up to 1024."
+        default=None,
+        ge=1,
+        description="Tokens of a window; default: the training context, else the model's, up to 1024.",
     )
     stride: int | None = Field(
-        None,
+        default=None,
         ge=1,
         description="Tokens between the starts of two windows: each token is predicted from CONTEXT - STRIDE tokens at "
         "least, or from all that precede it; default: half the context.",
     )
     full_windows: bool = Field(
-        False,
+        default=False,
         description="Let the last window of a document reach back to CONTEXT tokens; with a stride of the whole context, the "
         "totals are those of lm-evaluation-harness's loglikelihood_rolling.",
     )
-    limit: int | None = Field(None, ge=1, description="Score only the first N documents.")
+    limit: int | None = Field(default=None, ge=1, description="Score only the first N documents.")
     metadata: list[str] = Field(
-        [],
+        default=[],
         description="Metadata columns that stand before the text in each window, as with data.metadata; they are not scored, "
         "and take up to a quarter of the context.",
     )

@@ -49,18 +49,22 @@ class Needles(Measure):
     name = "needles"
     on_corpus = False
 
-    length: int = Field(1024, ge=1, le=LONGEST, description="Tokens of a text, at most, by the model's own tokenizer.")
+    length: int = Field(
+        default=1024, ge=1, le=LONGEST, description="Tokens of a text, at most, by the model's own tokenizer."
+    )
     masked: list[int] | None = Field(
-        None, min_length=1, description="Numbers of first tokens that are cut off; default: 17 from none to the length."
+        default=None,
+        min_length=1,
+        description="Numbers of first tokens that are cut off; default: 17 from none to the length.",
     )
     far: float = Field(
-        0.75, ge=0, le=1, description="Distance of the far needle from the end, as a share of the length."
+        default=0.75, ge=0, le=1, description="Distance of the far needle from the end, as a share of the length."
     )
     near: float = Field(
-        0.25, ge=0, le=1, description="Distance of the near needle from the end, as a share of the length."
+        default=0.25, ge=0, le=1, description="Distance of the near needle from the end, as a share of the length."
     )
-    samples: int = Field(50, ge=1, description="Texts.")
-    seed: int = Field(0, ge=0, description="Of the texts.")
+    samples: int = Field(default=50, ge=1, description="Texts.")
+    seed: int = Field(default=0, ge=0, description="Of the texts.")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

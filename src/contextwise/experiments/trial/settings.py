@@ -47,12 +47,12 @@ class RateSearch(Settings):
     """A search over learning rates, the same for every arm: short runs on documents and seeds that no decision uses."""
 
     factors: list[float] = Field(
-        [0.5, 1.0, 2.0], min_length=1, description="of each arm's own rates (of AdamW and Muon alike)"
+        default=[0.5, 1.0, 2.0], min_length=1, description="of each arm's own rates (of AdamW and Muon alike)"
     )
-    share: float = Field(0.25, gt=0, le=1, description="of a run's tokens, for each short run")
-    seeds: int = Field(1, ge=1, description="runs for each rate")
+    share: float = Field(default=0.25, gt=0, le=1, description="of a run's tokens, for each short run")
+    seeds: int = Field(default=1, ge=1, description="runs for each rate")
     widenings: int = Field(
-        2, ge=0, description="how often the factors are extended, for all arms, where the best is at an edge"
+        default=2, ge=0, description="how often the factors are extended, for all arms, where the best is at an edge"
     )
 
     @field_validator("factors")
@@ -71,30 +71,30 @@ class TrialSettings(Settings):
         description=f"two or more; names ({', '.join(BUILT_IN)}), recipes, models of your own (path.py:Name), or "
         "NAME: settings of its own"
     )
-    reference: str = Field("", description="the arm that the others are compared to; the first if not given")
+    reference: str = Field(default="", description="the arm that the others are compared to; the first if not given")
     corpus: str = Field(description="folder of a prepared corpus")
     recipe: dict[str, Any] = Field(
         default_factory=lambda: DEFAULT_RECIPE, description="what the arms share; nano GPT-2 if not given"
     )
     equal: Literal["flops", "time", "tokens"] = Field(
-        "flops", description="what the arms' runs have in common: FLOPs, measured training time, or tokens"
+        default="flops", description="what the arms' runs have in common: FLOPs, measured training time, or tokens"
     )
     tokens: list[int] = Field(
         default_factory=list,
         description="training tokens of the reference's runs, one budget or several; those of the recipe if not given",
     )
-    margin: float = Field(0.01, gt=0, description="the smallest difference that matters, nats per token")
-    confidence: float = Field(0.95, ge=0.5, lt=1, description="of the intervals of all comparisons together")
+    margin: float = Field(default=0.01, gt=0, description="the smallest difference that matters, nats per token")
+    confidence: float = Field(default=0.95, ge=0.5, lt=1, description="of the intervals of all comparisons together")
     documents: Documents = Field(
-        "fixed", description="decide about these held-out documents (fixed) or any like them (random)"
+        default="fixed", description="decide about these held-out documents (fixed) or any like them (random)"
     )
     comparisons: int | None = Field(
-        None, ge=1, description="that share the error; more than arms - 1 leaves room for arms added later"
+        default=None, ge=1, description="that share the error; more than arms - 1 leaves room for arms added later"
     )
-    seeds: int = Field(20, ge=2, description="the most seeds")
-    first_seed: int = Field(0, ge=0)
+    seeds: int = Field(default=20, ge=2, description="the most seeds")
+    first_seed: int = Field(default=0, ge=0)
     budget: float | None = Field(
-        None,
+        default=None,
         gt=0,
         description="the most wall time of the whole trial, as far as the timed steps foresee it: seconds, or 90s, 30m, 2h; "
         "two seeds are trained in any case",
@@ -102,14 +102,14 @@ class TrialSettings(Settings):
     rates: RateSearch | None = Field(
         default_factory=RateSearch, description="search, fixed (each arm's own), or settings of the search"
     )
-    limit: int | None = Field(None, ge=1, description="use the first N held-out documents only")
+    limit: int | None = Field(default=None, ge=1, description="use the first N held-out documents only")
     metadata: list[str] = Field(
         default_factory=list,
         description="score every arm with these metadata columns before the text, as evaluate does; without them if empty",
     )
-    keep_going: bool = Field(False, description="train all seeds even where the decision is made")
+    keep_going: bool = Field(default=False, description="train all seeds even where the decision is made")
     executor: ExecutorSettings = ExecutorSettings()
-    output: str = Field("", description="the trial's folder; trials/<name> if not given")
+    output: str = Field(default="", description="the trial's folder; trials/<name> if not given")
 
     @field_validator("arms", mode="before", json_schema_input_type=list[str] | dict[str, Arm])
     @classmethod

@@ -34,8 +34,8 @@ class OptimalContext(CorpusMeasure):
     base: dict[str, Any] = Field(description="the runs' recipe; the corpus is the item's")
     grid: dict[str, list[Any]]
     learning_rate: LearningRateRule = "size"
-    measurements: int = Field(8, ge=2)
-    jobs: int = Field(1, ge=1, description="runs at a time")
+    measurements: int = Field(default=8, ge=2)
+    jobs: int = Field(default=1, ge=1, description="runs at a time")
     budget: Literal["flops", "tokens", "seconds"] = "flops"
 
     def sweep(self, folder: Path) -> SweepRecipe:

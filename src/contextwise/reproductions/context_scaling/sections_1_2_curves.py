@@ -26,8 +26,8 @@ class ContextCurve(GivenModel):
     """The loss of one model at each number of visible tokens, up to its training context or beyond it."""
 
     context: int = Field(ge=8, description="the longest context that is measured")
-    trained_context: int | None = Field(None, ge=4, description="of a given model, where below `context`")
-    limit_documents: int | None = Field(None, ge=1, description="measure only the first so many documents")
+    trained_context: int | None = Field(default=None, ge=4, description="of a given model, where below `context`")
+    limit_documents: int | None = Field(default=None, ge=1, description="measure only the first so many documents")
 
     @property
     def trained(self) -> int:
@@ -108,8 +108,8 @@ class TrainingLossMisleads(CorpusMeasure):
 
     recipe: dict[str, Any]
     contexts: list[int] = Field(min_length=2, max_length=2, description="the short one and the long one")
-    seeds: list[int] = Field([0], min_length=1)
-    limit_documents: int | None = Field(None, ge=2)
+    seeds: list[int] = Field(default=[0], min_length=1)
+    limit_documents: int | None = Field(default=None, ge=2)
 
     def run_set(self, folder: Path) -> RunSet:
         arms = {str(self.recipe.get("name", "misleads")): Arm()}
@@ -151,9 +151,9 @@ def misleading_claims(pair: list[CurveResult], prefix: str = "") -> list[Claim]:
 class DocumentLengths(CorpusMeasure):
     """Shares of documents and of tokens by document length (context scaling, Section 1)."""
 
-    lengths: list[int] = Field([256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536], min_length=1)
-    claimed: int | None = Field(None, ge=1, description="tokens that most documents are said to lack")
-    share: float = Field(0.9, gt=0, lt=1)
+    lengths: list[int] = Field(default=[256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536], min_length=1)
+    claimed: int | None = Field(default=None, ge=1, description="tokens that most documents are said to lack")
+    share: float = Field(default=0.9, gt=0, lt=1)
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         path = self.prepared(folder)

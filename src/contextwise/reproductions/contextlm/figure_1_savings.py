@@ -62,7 +62,7 @@ class Savings(TrainedModels):
 
     pairs: list[Pair] = Field(description="one for each size, the smallest first")
     tokens: list[int] = Field(min_length=FEWEST, description="budgets of every model; the largest is trained whole")
-    printed_savings: dict[str, float] = Field({}, description="the document's own, by dimension")
+    printed_savings: dict[str, float] = Field(default={}, description="the document's own, by dimension")
 
     @field_validator("tokens")
     @classmethod

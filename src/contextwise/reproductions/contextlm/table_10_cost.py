@@ -28,8 +28,8 @@ from contextwise.training.recipe import Recipe
 class Costs(TrainedModels):
     """Tokens a second in training and milliseconds for a generated token."""
 
-    rounds: int = Field(3, ge=1, description="timed training steps, and texts, of each model")
-    new_tokens: int = Field(128, ge=8, description="tokens of a timed text")
+    rounds: int = Field(default=3, ge=1, description="timed training steps, and texts, of each model")
+    new_tokens: int = Field(default=128, ge=8, description="tokens of a timed text")
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         runs = self.trained(folder)

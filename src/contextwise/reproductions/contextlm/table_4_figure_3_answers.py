@@ -43,19 +43,21 @@ class InstructionAnswers(TrainedModels):
     """Models tuned on instructions, and their answers judged."""
 
     tuning: dict[str, Any] = Field(description="a recipe without corpus and model, the same for all models")
-    instructions: Path | None = Field(None, description="of Alpaca's form: instruction, input, output")
-    instructions_validation: float = Field(0.05, gt=0, lt=1, description="share held out of the instructions")
-    questions: Path | None = Field(None, description="MT-Bench's, or AlpacaEval's")
-    references: Path | None = Field(None, description="MT-Bench's reference answers")
-    pairwise: bool = Field(False, description="compare the answers of each of the claims instead of rating them")
-    length_controlled: bool = Field(False, description="with pairwise: also the win rate at equal lengths")
-    limit: int | None = Field(None, ge=1, description="use only the first questions, up to this number")
-    max_new_tokens: int = Field(1024, ge=1)
+    instructions: Path | None = Field(default=None, description="of Alpaca's form: instruction, input, output")
+    instructions_validation: float = Field(default=0.05, gt=0, lt=1, description="share held out of the instructions")
+    questions: Path | None = Field(default=None, description="MT-Bench's, or AlpacaEval's")
+    references: Path | None = Field(default=None, description="MT-Bench's reference answers")
+    pairwise: bool = Field(
+        default=False, description="compare the answers of each of the claims instead of rating them"
+    )
+    length_controlled: bool = Field(default=False, description="with pairwise: also the win rate at equal lengths")
+    limit: int | None = Field(default=None, ge=1, description="use only the first questions, up to this number")
+    max_new_tokens: int = Field(default=1024, ge=1)
     temperature: float | Literal["published"] = 0.0
-    endpoint: str | None = Field(None, description="the judge's base URL, such as http://localhost:8000/v1")
-    judge_model: str | None = Field(None, description="the judge's name there")
-    key_file: Path | None = Field(None, description="with the endpoint's key; not given: OPENAI_API_KEY")
-    concurrency: int = Field(4, ge=1, description="requests to the judge at once")
+    endpoint: str | None = Field(default=None, description="the judge's base URL, such as http://localhost:8000/v1")
+    judge_model: str | None = Field(default=None, description="the judge's name there")
+    key_file: Path | None = Field(default=None, description="with the endpoint's key; not given: OPENAI_API_KEY")
+    concurrency: int = Field(default=4, ge=1, description="requests to the judge at once")
 
     @model_validator(mode="after")
     def _judgeable(self) -> "InstructionAnswers":

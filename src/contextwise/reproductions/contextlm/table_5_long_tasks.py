@@ -36,14 +36,14 @@ Rows = dict[str, list[list[dict[str, Any]]]]
 class LongTaskScores(TrainedModels):
     """Scores of each model by group of tasks, at one visible context or several."""
 
-    files: list[Path] = Field([], description="of LongBench's or L-Eval's form")
-    visible: list[int] = Field([], description="tokens of a prompt that are seen")
-    whole: bool = Field(False, description="also answer with the complete prompt visible")
-    lengths: str | None = Field("0-4000", description="words of a text, from-below; null: any")
-    limit: int | None = Field(None, ge=1, description="questions of each data set, the first ones")
-    new_tokens: int | None = Field(None, ge=1, description="of an answer at most")
-    templates: Path | None = Field(None, description="a JSON file of data set -> template")
-    rope: Rope | None = Field("dynamic", description=f"{', '.join(get_args(Rope))}; null: none")
+    files: list[Path] = Field(default=[], description="of LongBench's or L-Eval's form")
+    visible: list[int] = Field(default=[], description="tokens of a prompt that are seen")
+    whole: bool = Field(default=False, description="also answer with the complete prompt visible")
+    lengths: str | None = Field(default="0-4000", description="words of a text, from-below; null: any")
+    limit: int | None = Field(default=None, ge=1, description="questions of each data set, the first ones")
+    new_tokens: int | None = Field(default=None, ge=1, description="of an answer at most")
+    templates: Path | None = Field(default=None, description="a JSON file of data set -> template")
+    rope: Rope | None = Field(default="dynamic", description=f"{', '.join(get_args(Rope))}; null: none")
 
     @field_validator("lengths")
     @classmethod

@@ -45,8 +45,8 @@ Summaries = dict[str, list[dict[str, Any]]]
 class OnHarness(TrainedModels):
     """Models measured by the harness."""
 
-    task_data: Path | None = Field(None, description="a folder of local files, or a mapping file; else the Hub")
-    limit: int | None = Field(None, ge=1, description="of the questions or texts of each task, the first ones")
+    task_data: Path | None = Field(default=None, description="a folder of local files, or a mapping file; else the Hub")
+    limit: int | None = Field(default=None, ge=1, description="of the questions or texts of each task, the first ones")
 
     def harness_tasks(self, tasks: list[str], shots: list[int], skip_missing: bool = True) -> HarnessTasks:
         """The settings of the harness and the files that they need, checked before any training."""
@@ -147,9 +147,9 @@ class Average:
 class TaskAccuracy(OnHarness):
     """Accuracy of each model on each task, with each number of examples before the question."""
 
-    tasks: list[str] = Field(list(ACCURACY_TASKS), min_length=1)
-    shots: list[int] = Field([0, 5], min_length=1)
-    skip_missing: bool = Field(True, description="leave out the sets that the local files lack")
+    tasks: list[str] = Field(default=list(ACCURACY_TASKS), min_length=1)
+    shots: list[int] = Field(default=[0, 5], min_length=1)
+    skip_missing: bool = Field(default=True, description="leave out the sets that the local files lack")
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         tasks = self.harness_tasks(self.tasks, self.shots, self.skip_missing)
@@ -216,8 +216,8 @@ class TaskAccuracy(OnHarness):
 class PerplexityAndAccuracy(TaskAccuracy):
     """Perplexity on the corpus and, where the tasks' data are given, accuracy on each task (Table 6)."""
 
-    shots: list[int] = Field([0], min_length=1)
-    accuracy_claims: list[Better] = Field([])
+    shots: list[int] = Field(default=[0], min_length=1)
+    accuracy_claims: list[Better] = Field(default=[])
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         if self.task_data is not None:

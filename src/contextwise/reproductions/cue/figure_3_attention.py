@@ -38,9 +38,9 @@ _PREFIX = "model.context_encoder."
 class AttentionOverTraining(OneRun):
     """The weights of every checkpoint that the run has kept."""
 
-    sentences: int = Field(1000, ge=2, description="held-out sentences, drawn at random")
-    gains: str | None = Field(None, description="the item that has each context's gain alone, where it was run")
-    without: str = Field("no context", description="the row of that item that the gains are to")
+    sentences: int = Field(default=1000, ge=2, description="held-out sentences, drawn at random")
+    gains: str | None = Field(default=None, description="the item that has each context's gain alone, where it was run")
+    without: str = Field(default="no context", description="the row of that item that the gains are to")
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         runs = self.train(folder)

@@ -39,11 +39,11 @@ FREQUENT = 0.5
 class ContextClusters(OneRun):
     """Clusters of context embeddings, and whether the articles in them have like texts."""
 
-    articles: int = Field(5000, ge=4, description="held-out articles, drawn at random where there are more")
-    clusters: int = Field(20, ge=2)
-    words: int = Field(5, ge=1, description="salient words of each cluster")
-    permutations: int = Field(999, ge=99)
-    title: str = Field("title", description="the column that names an article in the figure")
+    articles: int = Field(default=5000, ge=4, description="held-out articles, drawn at random where there are more")
+    clusters: int = Field(default=20, ge=2)
+    words: int = Field(default=5, ge=1, description="salient words of each cluster")
+    permutations: int = Field(default=999, ge=99)
+    title: str = Field(default="title", description="the column that names an article in the figure")
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         if importlib.util.find_spec("sklearn") is None:

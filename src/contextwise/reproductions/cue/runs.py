@@ -39,8 +39,8 @@ class CueRuns(ItemMeasure):
     """A measure of CUE's runs: sentence language models, joint training and adaptation, each from the runs before it."""
 
     name: str = Field(description="prefix of the runs' folders; items with the same name share runs")
-    corpus: str = Field("corpora/news", description="a prepared corpus with metadata columns")
-    vocabulary: int = Field(8192, ge=2, description="size, for --dry-run before the corpus exists")
+    corpus: str = Field(default="corpora/news", description="a prepared corpus with metadata columns")
+    vocabulary: int = Field(default=8192, ge=2, description="size, for --dry-run before the corpus exists")
     split: str = "test"
     templates: dict[str, dict[str, Any]]
     runs: dict[str, list[str]]

@@ -26,8 +26,8 @@ _IN, _NOT_IN = BINS[:2]
 class CacheOfWords(OneRun):
     """The gain of contexts for tokens of words that are in them, and for others."""
 
-    control: str | None = Field(None, description="a run that never saw a context, to compare to as well")
-    limit_documents: int | None = Field(None, ge=2)
+    control: str | None = Field(default=None, description="a run that never saw a context, to compare to as well")
+    limit_documents: int | None = Field(default=None, ge=2)
 
     @property
     def wanted(self) -> list[str]:

@@ -29,10 +29,10 @@ _ADAPTED = "context encoder"
 class ModuleCounts(ItemMeasure):
     """The modules of the model that two recipes describe: of joint training, and of adaptation."""
 
-    joint: str = Field("cue/joint-paper", description="name of a recipe, or its path")
+    joint: str = Field(default="cue/joint-paper", description="name of a recipe, or its path")
     adapt: str = "cue/adapt-paper"
-    corpus: str | None = Field(None, description="in place of the recipes' own, for its vocabulary")
-    tolerance: float | None = Field(None, gt=0, description="of the claim on the printed counts, relative")
+    corpus: str | None = Field(default=None, description="in place of the recipes' own, for its vocabulary")
+    tolerance: float | None = Field(default=None, gt=0, description="of the claim on the printed counts, relative")
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         trained, adapted = (self._modules(name) for name in (self.joint, self.adapt))
@@ -102,16 +102,16 @@ class Part(Settings):
     """A part of a corpus that something is trained or tested on."""
 
     split: str
-    tokens: int | None = Field(None, gt=0, description="only so many of its first, as data.tokens says")
+    tokens: int | None = Field(default=None, gt=0, description="only so many of its first, as data.tokens says")
 
 
 @registered("corpus_counts")
 class CorpusCounts(ItemMeasure):
     """Articles, sentences and words of what each stage reads."""
 
-    corpus: str = Field("corpora/news", description="a prepared corpus")
+    corpus: str = Field(default="corpora/news", description="a prepared corpus")
     parts: dict[str, Part] = Field(min_length=1, description="by purpose")
-    language: str = Field("en", description="whose rules cut the text into sentences, as an ISO 639 code")
+    language: str = Field(default="en", description="whose rules cut the text into sentences, as an ISO 639 code")
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         counted = {

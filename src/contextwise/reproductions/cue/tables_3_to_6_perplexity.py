@@ -98,7 +98,7 @@ class Row(Settings):
 
     run: str
     contexts: list[str] | None = None
-    drop: float = Field(0.0, ge=0, le=1, description="share of the contexts that is withheld, at random")
+    drop: float = Field(default=0.0, ge=0, le=1, description="share of the contexts that is withheld, at random")
 
 
 class Drawn(Settings):
@@ -107,7 +107,7 @@ class Drawn(Settings):
     title: str
     x: str
     series: dict[str, dict[str, float | str]] = Field(description="row -> its x, by name of the series")
-    levels: dict[str, str] = Field({}, description="name of a line -> row")
+    levels: dict[str, str] = Field(default={}, description="name of a line -> row")
     kind: str = "lines"
 
 
@@ -117,10 +117,10 @@ class CuePerplexity(CueRuns):
 
     rows: dict[str, Row] = Field(min_length=1)
     reference: str = Field(description="the row that the others are compared to")
-    claims: list[Better] = Field([])
-    kept: list[Kept] = Field([])
+    claims: list[Better] = Field(default=[])
+    kept: list[Kept] = Field(default=[])
     figure: Drawn | None = None
-    limit_documents: int | None = Field(None, ge=2)
+    limit_documents: int | None = Field(default=None, ge=2)
 
     @model_validator(mode="after")
     def _known(self) -> "CuePerplexity":
@@ -205,8 +205,8 @@ class CuePartitions(CuePerplexity):
 
     types: list[str] = Field(min_length=2, description="metadata columns, and previous_sentence")
     trained_on: dict[str, Set] = Field(description="run -> the set of contexts that it is trained with")
-    tested_on: dict[str, Set] = Field({}, description="row -> the set of its test, if not of its training")
-    partitions: int = Field(5, ge=1)
+    tested_on: dict[str, Set] = Field(default={}, description="row -> the set of its test, if not of its training")
+    partitions: int = Field(default=5, ge=1)
     partition_seed: int = 0
 
     @model_validator(mode="after")

@@ -34,9 +34,9 @@ MOST_POINTS = 120
 class Limits(Settings):
     """Thresholds of the claims, for most of which the document gives no number."""
 
-    correlation: float = Field(0.97, gt=0, lt=1, description="of a line; the document's Figure 1 says > 0.97")
-    fit: float = Field(0.99, gt=0, lt=1, description="R² of the power law")
-    spread: float = Field(0.5, gt=0, description="relative, about the median: half of even increments")
+    correlation: float = Field(default=0.97, gt=0, lt=1, description="of a line; the document's Figure 1 says > 0.97")
+    fit: float = Field(default=0.99, gt=0, lt=1, description="R² of the power law")
+    spread: float = Field(default=0.5, gt=0, description="relative, about the median: half of even increments")
 
 
 @registered("real_entropy")
@@ -49,8 +49,8 @@ class RealEntropy(GivenModel):
     )
     contexts: list[int] = Field(min_length=4, description="visible tokens")
     samples: int = Field(ge=50, description="tokens to predict, the same at each context")
-    kept: int = Field(2000, ge=2, description="features that the kernel density is of")
-    well_trained: bool = Field(True, description="whether the law applies; if not, no claim fails")
+    kept: int = Field(default=2000, ge=2, description="features that the kernel density is of")
+    well_trained: bool = Field(default=True, description="whether the law applies; if not, no claim fails")
     limits: Limits = Limits()
 
     @field_validator("contexts")

@@ -30,9 +30,9 @@ SURE = 0.95
 class NeedleCurves(GivenModel):
     """Perplexity of the answer against masked tokens, and what it costs to lose the first needle and then the second."""
 
-    length: int = Field(1024, ge=64, description="tokens of a text")
-    samples: int = Field(50, ge=2, description="texts")
-    seed: int = Field(0, ge=0)
+    length: int = Field(default=1024, ge=64, description="tokens of a text")
+    samples: int = Field(default=50, ge=2, description="texts")
+    seed: int = Field(default=0, ge=0)
 
     def tokens_read(self) -> int:
         # From nothing masked to all of it, in even steps.
@@ -101,14 +101,14 @@ class RulerCurves(GivenModel):
     """Questions at every visible context, for each γ of the law of positions and each length of the texts."""
 
     tasks: list[TaskName] = Field(min_length=1, description="of qa_1, fwe, cwe, vt; qa_1 needs `qa`")
-    at_longest: list[TaskName] = Field([], description="those that are said to be best with the whole text")
-    gammas: list[float] = Field([0.0], min_length=1, description="γ of P(x) ~ (1 - x/L)^γ")
+    at_longest: list[TaskName] = Field(default=[], description="those that are said to be best with the whole text")
+    gammas: list[float] = Field(default=[0.0], min_length=1, description="γ of P(x) ~ (1 - x/L)^γ")
     lengths: list[int] = Field(min_length=1, description="tokens of a text, at most")
-    samples: int = Field(100, ge=2, description="questions of each task")
-    qa: Path | None = Field(None, description="questions in SQuAD's form")
-    chat: bool = Field(False, description="ask through the model's chat template")
-    example: bool = Field(True, description="a worked example before questions of vt and cwe")
-    seed: int = Field(0, ge=0)
+    samples: int = Field(default=100, ge=2, description="questions of each task")
+    qa: Path | None = Field(default=None, description="questions in SQuAD's form")
+    chat: bool = Field(default=False, description="ask through the model's chat template")
+    example: bool = Field(default=True, description="a worked example before questions of vt and cwe")
+    seed: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
     def _questions(self) -> "RulerCurves":

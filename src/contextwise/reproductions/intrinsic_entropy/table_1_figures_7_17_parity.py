@@ -136,7 +136,7 @@ class OneModel(ItemMeasure):
     name: str
     recipe: dict[str, Any]
     contexts: list[int] = Field(min_length=1)
-    samples: int = Field(65_536, ge=1000, description="held-out samples that are measured")
+    samples: int = Field(default=65_536, ge=1000, description="held-out samples that are measured")
 
     def run_set(self, folder: Path) -> RunSet:
         runs = parity_runs(self.recipe, folder, self.name)
@@ -191,7 +191,7 @@ class ParityEntropy(OneModel):
     of the blocks, rounded up, at the task token. The state that the answer is read from is shown beside it.
     """
 
-    linear: float = Field(0.94, gt=0, lt=1, description="R² from which a line counts as one")
+    linear: float = Field(default=0.94, gt=0, lt=1, description="R² from which a line counts as one")
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         model, samples = opened(*self.train(folder).runs)
@@ -263,7 +263,7 @@ class ParityDimension(ItemMeasure):
     name: str
     recipe: dict[str, Any]
     contexts: list[int] = Field(min_length=4)
-    samples: int = Field(20_000, ge=1000, description="held-out samples that are measured")
+    samples: int = Field(default=20_000, ge=1000, description="held-out samples that are measured")
 
     def run_set(self, folder: Path) -> RunSet:
         return parity_runs(self.recipe, folder, self.name, context=self.contexts)

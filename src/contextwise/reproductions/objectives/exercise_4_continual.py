@@ -33,14 +33,14 @@ PARTS = ("docstrings", "code")
 class ContinualPretraining(CorpusMeasure):
     """A model trained on ``corpus`` continues on ``new``, in several ways that differ in some settings."""
 
-    corpus: str = Field("docstrings", description="the old one: a corpus, a source, or docstrings")
-    new: str = Field("code", description="the new one; it is prepared with the old one's tokenizer")
+    corpus: str = Field(default="docstrings", description="the old one: a corpus, a source, or docstrings")
+    new: str = Field(default="code", description="the new one; it is prepared with the old one's tokenizer")
     name: str = "continual"
     base: dict[str, Any] = Field(description="recipe of the model before")
-    model: str = Field("", description="the model before, where it is given: `base` is not trained then")
+    model: str = Field(default="", description="the model before, where it is given: `base` is not trained then")
     recipe: dict[str, Any] = Field(description="of the continued training; its model is the one before")
     ways: dict[str, list[str]] = Field(min_length=1, description="name -> settings; the first has none")
-    seeds: list[int] = Field([0], min_length=1, description="of the continued training")
+    seeds: list[int] = Field(default=[0], min_length=1, description="of the continued training")
 
     @model_validator(mode="after")
     def _plain_first(self) -> "ContinualPretraining":

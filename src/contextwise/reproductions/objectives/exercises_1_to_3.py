@@ -43,7 +43,7 @@ from contextwise.reproductions.tables import table_of
 class TextOnly(CorpusMeasure):
     """A measure of the examples that are made of a corpus; it trains nothing."""
 
-    seed: int = Field(0, ge=0)
+    seed: int = Field(default=0, ge=0)
     split: str = "train"
 
     def measure(self, item: Item, folder: Path) -> Outcome:
@@ -65,21 +65,21 @@ class Counted(Settings):
     """An objective whose examples are counted."""
 
     objective: AnyObjective
-    context: int | None = Field(None, ge=4, description="in place of the item's; the encoder's, if any")
-    heads: int = Field(1, ge=1, description="tokens that are predicted at each position")
-    share: float | None = Field(None, gt=0, description="of the text, that is trained on by the document")
-    says: str = Field("", description="the document's own words for it")
+    context: int | None = Field(default=None, ge=4, description="in place of the item's; the encoder's, if any")
+    heads: int = Field(default=1, ge=1, description="tokens that are predicted at each position")
+    share: float | None = Field(default=None, gt=0, description="of the text, that is trained on by the document")
+    says: str = Field(default="", description="the document's own words for it")
 
 
 @registered("objective_counts")
 class ObjectiveCounts(TextOnly):
     """Targets of each objective per token of text (Exercise 6.2.1, Table 6.2.1b)."""
 
-    context: int = Field(512, ge=16)
-    examples: int = Field(500, ge=2, description="of each objective")
+    context: int = Field(default=512, ge=16)
+    examples: int = Field(default=500, ge=2, description="of each objective")
     objectives: dict[str, Counted] = Field(min_length=1)
-    tolerance: float = Field(0.02, gt=0, description="relative, for the document's shares")
-    ratio: tuple[str, str] | None = Field(None, description="objectives whose targets per token are compared")
+    tolerance: float = Field(default=0.02, gt=0, description="relative, for the document's shares")
+    ratio: tuple[str, str] | None = Field(default=None, description="objectives whose targets per token are compared")
 
     def counted(self, item: Item, corpus: Corpus) -> Outcome:
         counts = {name: self._count(name, objective, corpus) for name, objective in self.objectives.items()}
@@ -161,8 +161,8 @@ def count_example(
 class SpanBudget(TextOnly):
     """Noise, spans and lengths of span corruption (Exercise 6.2.2)."""
 
-    window: int = Field(512, ge=8, description="tokens of text in an example")
-    examples: int = Field(500, ge=2)
+    window: int = Field(default=512, ge=8, description="tokens of text in an example")
+    examples: int = Field(default=500, ge=2)
     objective: SpanCorruption = SpanCorruption()
 
     def counted(self, item: Item, corpus: Corpus) -> Outcome:
@@ -210,9 +210,9 @@ class FimFormats(TextOnly):
     """The formats of fill-in-the-middle, checked on every document of a corpus (Exercise 6.2.3)."""
 
     objective: Infilling = Infilling()
-    prefix_len: int = Field(4, ge=0, description="least tokens of a prefix in the exercise's own function")
-    suffix_len: int = Field(4, ge=0)
-    limit_documents: int | None = Field(None, ge=2, description="only the first so many")
+    prefix_len: int = Field(default=4, ge=0, description="least tokens of a prefix in the exercise's own function")
+    suffix_len: int = Field(default=4, ge=0)
+    limit_documents: int | None = Field(default=None, ge=2, description="only the first so many")
 
     def counted(self, item: Item, corpus: Corpus) -> Outcome:
         vocabulary = vocabulary_of(self.objective, corpus)

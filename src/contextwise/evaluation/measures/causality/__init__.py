@@ -25,23 +25,25 @@ class CausalityCheck(Measure):
     default_dtype = "float32"
 
     lengths: list[int] | None = Field(
-        None,
+        default=None,
         min_length=1,
         description="Tokens of the rows; default: four lengths at and around multiples of the chunk.",
     )
     chunk_size: int | None = Field(
-        None, ge=1, description="Period of the borders that are tested; default: the model's chunk size, else 4."
+        default=None,
+        ge=1,
+        description="Period of the borders that are tested; default: the model's chunk size, else 4.",
     )
     packed: bool | None = Field(
-        None,
+        default=None,
         description="Whether a packed document that sees the ones before it is a leak; default: for this package's models.",
     )
     tolerance: float | None = Field(
-        None,
+        default=None,
         ge=0,
         description="Largest effect that counts as rounding, as a share of the largest logit; default: by number format.",
     )
-    seed: int = Field(0, ge=0, description="Of the tokens.")
+    seed: int = Field(default=0, ge=0, description="Of the tokens.")
 
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
         from contextwise.evaluation.measures.causality.perturbations import measure_causality

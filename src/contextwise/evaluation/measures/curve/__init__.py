@@ -62,31 +62,33 @@ class Curve(Measure):
     result = CurveResult
 
     mode: Literal["running", "truncated"] = Field(
-        "running", description="running: one pass over windows; truncated: the same targets at every context."
+        default="running", description="running: one pass over windows; truncated: the same targets at every context."
     )
     context: int | None = Field(
-        None,
+        default=None,
         ge=1,
         description="Tokens of a window, or the longest context; may exceed the training context where positions are rotary; "
         "default: the training context, else the model's, up to 1024.",
     )
     contexts: list[int] | None = Field(
-        None,
+        default=None,
         min_length=1,
         description="Visible tokens of the truncated mode; default: the powers of two up to the context.",
     )
-    samples: int | None = Field(None, ge=1, description=f"Targets of the truncated mode; default: {DEFAULT_SAMPLES}.")
-    seed: int = Field(0, ge=0, description="Of the choice of targets.")
+    samples: int | None = Field(
+        default=None, ge=1, description=f"Targets of the truncated mode; default: {DEFAULT_SAMPLES}."
+    )
+    seed: int = Field(default=0, ge=0, description="Of the choice of targets.")
     worth: float = Field(
-        0.01, gt=0, description="Nats per token that a doubling is worth at least, below the effective context."
+        default=0.01, gt=0, description="Nats per token that a doubling is worth at least, below the effective context."
     )
     rope: Literal["none", "linear", "dynamic", "yarn"] = Field(
-        "none", description="How rotary positions are extended beyond the training context."
+        default="none", description="How rotary positions are extended beyond the training context."
     )
     rope_factor: float | None = Field(
-        None, ge=1, description="Factor of the extension; default: the context over the training context."
+        default=None, ge=1, description="Factor of the extension; default: the context over the training context."
     )
-    limit: int | None = Field(None, ge=1, description="Score only the first N documents.")
+    limit: int | None = Field(default=None, ge=1, description="Score only the first N documents.")
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:

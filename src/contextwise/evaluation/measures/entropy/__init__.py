@@ -82,19 +82,20 @@ class Entropy(Measure):
     result = EntropyResult
 
     contexts: list[int] = Field(
-        [16, 32, 64, 128, 256],
+        default=[16, 32, 64, 128, 256],
         min_length=1,
         description="Visible tokens, each a measurement; all targets have the longest of them before them.",
     )
-    samples: int = Field(10_000, ge=1, description="Targets: tokens whose loss and features are measured.")
+    samples: int = Field(default=10_000, ge=1, description="Targets: tokens whose loss and features are measured.")
     layer: Annotated[Literal["last"] | int, BeforeValidator(_layer)] = Field(
-        "last", description="Which features: last, what the vocabulary head reads, or the number of a hidden state."
+        default="last",
+        description="Which features: last, what the vocabulary head reads, or the number of a hidden state.",
     )
-    centred: bool = Field(True, description="Eigenvalues of the scatter about the mean, not about the origin.")
+    centred: bool = Field(default=True, description="Eigenvalues of the scatter about the mean, not about the origin.")
     density_samples: int = Field(
-        2000, ge=2, description="Features kept on disk for each context, for the density estimate."
+        default=2000, ge=2, description="Features kept on disk for each context, for the density estimate."
     )
-    seed: int = Field(0, ge=0, description="Of the choice of targets.")
+    seed: int = Field(default=0, ge=0, description="Of the choice of targets.")
 
     @model_validator(mode="after")
     def _different_contexts(self) -> Self:

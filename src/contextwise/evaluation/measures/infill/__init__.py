@@ -26,14 +26,14 @@ class Infill(Measure):
     model_types = ("decoder", "encoder-decoder")
 
     file: InputFile = Field(description="A prepared corpus, or JSON Lines of documents or of tasks.")
-    split: str = Field("validation", description="Which documents of a corpus.")
-    seed: int = Field(0, ge=0, description="Of the choice of lines.")
-    spm: bool = Field(False, description="Ask a decoder in the order suffix, prefix, middle, instead of PSM.")
-    max_new_tokens: int = Field(64, ge=1, description="Most tokens of a middle.")
+    split: str = Field(default="validation", description="Which documents of a corpus.")
+    seed: int = Field(default=0, ge=0, description="Of the choice of lines.")
+    spm: bool = Field(default=False, description="Ask a decoder in the order suffix, prefix, middle, instead of PSM.")
+    max_new_tokens: int = Field(default=64, ge=1, description="Most tokens of a middle.")
     context: int | None = Field(
-        None, ge=1, description="Positions to use; default: the training context, else all that the model has."
+        default=None, ge=1, description="Positions to use; default: the training context, else all that the model has."
     )
-    limit: int | None = Field(None, ge=1, description="Take the holes of the first N documents only.")
+    limit: int | None = Field(default=None, ge=1, description="Take the holes of the first N documents only.")
 
     def identity(self) -> dict[str, Any]:
         from contextwise.evaluation.measures.infill.tasks import fingerprint

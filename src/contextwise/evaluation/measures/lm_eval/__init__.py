@@ -36,15 +36,15 @@ class HarnessTasks(Measure):
         min_length=1, description="The harness's names, separated by commas; a tag selects all its tasks."
     )
     num_fewshot: list[Annotated[int, Field(ge=0, le=100)]] = Field(
-        [0], min_length=1, description="Examples before each question; each task is measured with each number."
+        default=[0], min_length=1, description="Examples before each question; each task is measured with each number."
     )
     task_data: InputFile | None = Field(
-        None, description="Folder of local files, or a mapping file, to read instead; default: the Hub."
+        default=None, description="Folder of local files, or a mapping file, to read instead; default: the Hub."
     )
-    skip_missing: bool = Field(False, description="Leave out tasks without a local file.")
-    limit: int | None = Field(None, ge=1, description="Ask only the first N documents of each task.")
+    skip_missing: bool = Field(default=False, description="Leave out tasks without a local file.")
+    limit: int | None = Field(default=None, ge=1, description="Ask only the first N documents of each task.")
     context: int | None = Field(
-        None, ge=1, description="Most positions to use, the harness's max_length; default: all of the model's."
+        default=None, ge=1, description="Most positions to use, the harness's max_length; default: all of the model's."
     )
     _sets: list[Any] | None = PrivateAttr(None)
 

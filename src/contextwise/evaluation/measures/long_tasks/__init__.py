@@ -36,30 +36,34 @@ class LongBench(Measure):
 
     files: list[InputFile] = Field(min_length=1, description="Files of LongBench's or L-Eval's form, JSON Lines.")
     visible: list[int | Literal["all"]] | None = Field(
-        None,
+        default=None,
         min_length=1,
         description="Visible contexts: tokens of a prompt, and all for whole prompts; default: 1/8 to all of the model's "
         "positions.",
     )
     keep: Literal["ends", "nearest"] = Field(
-        "ends", description="The visible part of a longer prompt: its two ends, or the nearest text."
+        default="ends", description="The visible part of a longer prompt: its two ends, or the nearest text."
     )
-    lengths: str | None = Field(None, description="Words of a text, from-below, such as 0-4000 or 8000-; default: any.")
-    limit: int | None = Field(None, ge=1, description="Ask only the first N questions of each data set.")
+    lengths: str | None = Field(
+        default=None, description="Words of a text, from-below, such as 0-4000 or 8000-; default: any."
+    )
+    limit: int | None = Field(default=None, ge=1, description="Ask only the first N questions of each data set.")
     prompts: InputFile | None = Field(
-        None,
+        default=None,
         description="Templates with {context} and {input}, such as LongBench's dataset2prompt.json; default: plain ones.",
     )
-    new_tokens: int | None = Field(None, ge=1, description="Most tokens of an answer; default: the data set's own.")
+    new_tokens: int | None = Field(
+        default=None, ge=1, description="Most tokens of an answer; default: the data set's own."
+    )
     rope: Literal["none", "linear", "dynamic", "yarn"] | None = Field(
-        None,
+        default=None,
         description="How rotary positions are extended beyond the training context; none: as they are; default: longer prompts "
         "are refused.",
     )
     rope_factor: float | None = Field(
-        None, ge=1, description="Factor of the extension; default: the longest input over the training context."
+        default=None, ge=1, description="Factor of the extension; default: the longest input over the training context."
     )
-    chat: bool = Field(False, description="Ask through the model's chat template.")
+    chat: bool = Field(default=False, description="Ask through the model's chat template.")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

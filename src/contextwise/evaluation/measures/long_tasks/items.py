@@ -119,12 +119,12 @@ class LongBenchLine(Form):
     input: str
     answers: list[str] = Field(min_length=1)
     dataset: str = Field(min_length=1)
-    length: int | None = Field(None, ge=0)
+    length: int | None = Field(default=None, ge=0)
     language: str | None = None
     all_classes: list[str] | None = None
     prompt: str | None = None
     metric: Metric | None = None
-    group: str | None = Field(None, min_length=1)
+    group: str | None = Field(default=None, min_length=1)
     max_new_tokens: PositiveInt | None = None
 
 

@@ -36,7 +36,10 @@ class Rescore(Measure):
 
     file: InputFile = Field(description="JSON Lines (.gz too) with lists of candidates.")
     weight: float = Field(
-        1.0, ge=0, le=1, description="Share of the model in what is ranked by; the rest are the candidates' own scores."
+        default=1.0,
+        ge=0,
+        le=1,
+        description="Share of the model in what is ranked by; the rest are the candidates' own scores.",
     )
 
     def label(self, corpus: "Corpus | None") -> str:

@@ -39,23 +39,29 @@ class Ruler(Measure):
     on_corpus = False
 
     tasks: list[TaskName] | None = Field(
-        None, min_length=1, description="Of qa_1, fwe, cwe, vt; default: all, qa_1 if QA is given."
+        default=None, min_length=1, description="Of qa_1, fwe, cwe, vt; default: all, qa_1 if QA is given."
     )
-    qa: InputFile | None = Field(None, description="Questions of qa_1: SQuAD's JSON, or JSON Lines; default: none.")
-    words: InputFile | None = Field(None, description="Words of cwe, one a line; default: words made of syllables.")
-    length: int = Field(4096, ge=1, le=LONGEST, description="Tokens of a text, at most, by the model's own tokenizer.")
+    qa: InputFile | None = Field(
+        default=None, description="Questions of qa_1: SQuAD's JSON, or JSON Lines; default: none."
+    )
+    words: InputFile | None = Field(
+        default=None, description="Words of cwe, one a line; default: words made of syllables."
+    )
+    length: int = Field(
+        default=4096, ge=1, le=LONGEST, description="Tokens of a text, at most, by the model's own tokenizer."
+    )
     visible: list[int] | None = Field(
-        None,
+        default=None,
         min_length=1,
         description="Visible contexts: the nearest tokens of the text; default: 1/16 to all of the length.",
     )
     gamma: float = Field(
-        0.0, ge=0, description="γ of the law of positions, P(x) ~ (1 - x/LENGTH)^γ; 0: all are equally likely."
+        default=0.0, ge=0, description="γ of the law of positions, P(x) ~ (1 - x/LENGTH)^γ; 0: all are equally likely."
     )
-    samples: int = Field(100, ge=1, description="Questions of each task.")
-    seed: int = Field(0, ge=0, description="Of texts, questions and positions.")
-    chat: bool = Field(False, description="Ask through the model's chat template.")
-    example: bool = Field(True, description="Put a worked example before the questions of vt and cwe.")
+    samples: int = Field(default=100, ge=1, description="Questions of each task.")
+    seed: int = Field(default=0, ge=0, description="Of texts, questions and positions.")
+    chat: bool = Field(default=False, description="Ask through the model's chat template.")
+    example: bool = Field(default=True, description="Put a worked example before the questions of vt and cwe.")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -24,14 +24,14 @@ class SentenceLoss(Measure):
     takes_cue = True
 
     contexts: list[str] | None = Field(
-        None,
+        default=None,
         description="Contexts that a CUE model is given: metadata columns, previous_sentence, or proxy; none: no contexts; "
         "default: all that it was trained with.",
     )
     drop_contexts: float = Field(
-        0.0, ge=0, le=1, description="Withhold each context of each sentence with this probability."
+        default=0.0, ge=0, le=1, description="Withhold each context of each sentence with this probability."
     )
-    limit: int | None = Field(None, ge=1, description="Score only the first N documents.")
+    limit: int | None = Field(default=None, ge=1, description="Score only the first N documents.")
 
     def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
         from contextwise.evaluation.measures.sentences.running import chosen_types
