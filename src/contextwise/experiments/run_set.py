@@ -61,8 +61,11 @@ FAST_TRAINING: dict[str, Any] = {
     "muon_momentum": 0.9,
     "learning_rate": 0.02,
     "beta1": 0.8,
+    "parametrization": "mup",
 }
-"""How the demo and trials train by default: Muon for the blocks, AdamW with a high rate for the rest."""
+"""How the demo and trials train by default: Muon for the blocks, AdamW with a high rate for the rest.
+
+The rates are those of 128 channels; µP makes them right at other widths (docs/transfer.md, "What the search shows")."""
 
 
 class Arm(Settings):
