@@ -35,7 +35,8 @@ def write_table(observed: Observations, path: Path, folder: Path) -> None:
     shared["data"]["corpus"] = corpus.name
     median = None
     with contextlib.suppress(DataError):  # the corpus is elsewhere
-        median = float(np.median(Corpus.open(corpus).lengths))
+        texts = Corpus.open(corpus)
+        median = float(np.median(texts.lengths)) if texts.fingerprint == sweep.corpus else None
     documents = {p.context: {"ids": p.document_ids, "targets": p.document_targets} for p in observed.points}
     rows = [
         [*(getattr(point, name) for name in COLUMNS), [round(nats, 2) for nats in point.document_nats]]
