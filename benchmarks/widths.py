@@ -1,7 +1,7 @@
 """The best learning rate of each width, under the standard parametrization and µP.
 
 ``python -m benchmarks.widths --corpus corpora/stdlib --out runs/widths`` trains GPT-2, the parameter-matched model and
-ContextLM (4 layers) at widths 64 to 512, with seven rates in steps of √2 and three seeds, as ``contextwise transfer`` searches.
+ContextLM (4 layers) at widths 64 to 512, with nine rates in steps of √2 and three seeds, as ``contextwise transfer`` searches.
 It prints the best factor of the rates at each width, and what the best factor of width 128 costs there. A parametrization
 *transfers* if no best factor is more than a step away from that of width 128 and its costs are at most 0.01 nats.
 ``--models``, ``--optimizers`` and ``--parametrizations`` replace only what they name. Finished runs are not trained again.
@@ -34,7 +34,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 """Name -> settings of the training. The rates are those of width 128, of which factors are tried."""
 BASE = 128
 STEP, MOST = 2**0.5, 0.01
-FACTORS = [STEP**power for power in range(-3, 4)]
+FACTORS = [STEP**power for power in range(-5, 4)]
 
 
 def verdict(rows: list[WidthRow]) -> dict[str, Any]:
