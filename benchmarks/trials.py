@@ -89,11 +89,8 @@ def calibration(pool: Pool, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def power(pool: Pool, options: argparse.Namespace) -> dict[str, Any]:
-    """A planted handicap: its size from 30 seeds, the seeds that a plan promises, and in how many trials it is found.
-
-    The arms have initial values of their own, as unlike models have; with the same ones the spread is a thirtieth of that.
-    """
-    handicap = [OTHER_START, f"training.learning_rate={options.handicap!r}"]
+    """A planted handicap: its size from 30 seeds, the seeds that a plan promises, and in how many trials it is found."""
+    handicap = [PAIRED, f"training.learning_rate={options.handicap!r}"]
     known = pool.differences(handicap, [PAIRED], range(1_000_000, 1_000_030)).sum(axis=1) / pool.tokens.sum()
     size, deviation = float(known.mean()), float(known.std(ddof=1))
     promised = seeds_to_decide(size, upper_deviation(deviation, 30), options.margin, options.confidence)

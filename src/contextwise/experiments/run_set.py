@@ -61,11 +61,8 @@ FAST_TRAINING: dict[str, Any] = {
     "muon_momentum": 0.9,
     "learning_rate": 0.02,
     "beta1": 0.8,
-    "parametrization": "mup",
 }
-"""How the demo and trials train by default: Muon for the blocks, AdamW with a high rate for the rest.
-
-The rates are those of 128 channels; µP makes them right at other widths (docs/transfer.md, "What the search shows")."""
+"""How the demo and trials train by default: Muon for the blocks, AdamW with a high rate for the rest."""
 
 
 class Arm(Settings):

@@ -340,7 +340,7 @@ def _problems_of_mup(model: Any, base_width: int) -> Iterator[Problem]:
     name = "training.parametrization"
     if not isinstance(model, SizedModel) or model.family not in TRANSFORMERS:
         why = f"but only new models of the families {', '.join(TRANSFORMERS)} have this parametrization"
-        yield Problem(why, name, "mup", "remove it")
+        yield Problem(why, name, "mup", "set it to standard")
     elif base_width * model.shape.heads % model.shape.width:
         head = model.shape.width // model.shape.heads
         why = f"but heads keep their width in every size, here {head} channels"
