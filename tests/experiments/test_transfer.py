@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import yaml
+from benchmarks.widths import verdict
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +13,7 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate
 from contextwise.base.runs import RunFolder
 from contextwise.experiments import transfer
-from contextwise.experiments.transfer import Coordinate, best_factor, load_transfer
+from contextwise.experiments.transfer import Coordinate, WidthRow, best_factor, load_transfer
 from small import recipe_values
 
 FACTORS = [0.25, 0.5, 1.0, 2.0, 4.0]
@@ -28,6 +29,20 @@ def test_an_edge_and_a_diverged_neighbour():
     assert best_factor(FACTORS, [1, 2, 3, 4, 5]) is None
     assert best_factor(FACTORS, [5, 4, 3, 2, np.inf]) == 2.0  # the largest that trains, without a parabola
     assert best_factor(FACTORS, [5, 4, np.inf, np.inf, np.inf]) == 0.5
+
+
+def test_what_the_benchmark_of_widths_calls_a_transfer():
+    """Best factors 1, 1 and 1.3, and a cost of 0.02 at 64 of the lowest at 128; then a best factor beyond a step; then an edge."""
+
+    def row(width, best, losses):
+        return WidthRow(width, dict(zip((0.5, 1.0, 2.0), losses, strict=True)), best and Estimate(best), 0.0)
+
+    near = [row(64, 1.3, (3.2, 3.02, 3.0)), row(128, 1.0, (3.1, 3.0, 3.1)), row(256, 1.0, (3.1, 2.9, None))]
+    found = verdict(near)
+    assert found["farthest"] == pytest.approx(1.3) and found["costs"] == pytest.approx([0.02, 0, 0])
+    assert not found["transfers"] and verdict(near[1:])["transfers"]
+    assert not verdict([near[1], row(256, 0.7, (3.0, 3.0, 3.1))])["transfers"]
+    assert verdict([near[1], row(256, None, (2.9, 3.0, 3.1))])["farthest"] is None
 
 
 def values(corpus, output, **settings):

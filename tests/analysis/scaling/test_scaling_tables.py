@@ -1,13 +1,14 @@
 """The table of a sweep holds what a plan needs of its folder."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from contextwise.analysis.scaling import read_observations, read_table
-from contextwise.analysis.scaling.tables import write_table
+from contextwise.analysis.scaling import read_observations, read_table, write_table
 from contextwise.base.errors import DataError
+from contextwise.data import Corpus
 from laws import drawn_points, write_sweep
 
 
@@ -26,6 +27,27 @@ def test_a_table_says_what_the_folder_says(tmp_path):
     for name in ("run", "size", "context", "parameters", "tokens", "flops", "seconds", "loss"):
         assert getattr(table, name).tolist() == getattr(observed, name).tolist()
     assert table.findings() == observed.findings() and "one seed" in table.findings()[0]
+
+
+def test_a_table_names_what_it_was_made_from(corpus_folder, tmp_path, monkeypatch):
+    """The median is that of the documents that were trained on: none where the corpus is elsewhere or another one."""
+    monkeypatch.chdir(tmp_path)
+    folder = write_sweep(tmp_path / "sweep", drawn_points(count=4))
+    observed, corpus = read_observations(folder), Corpus.open(corpus_folder)
+    plan = json.loads((folder / "plan.json").read_text())
+    written = []
+    for present, fingerprint in ((False, corpus.fingerprint), (True, "0" * 64), (True, corpus.fingerprint)):
+        if present and not (tmp_path / "books").exists():
+            (tmp_path / "books").symlink_to(corpus_folder)
+        (folder / "plan.json").write_text(json.dumps(plan | {"corpus": fingerprint}))
+        write_table(observed, tmp_path / "table.json", folder)
+        written.append(json.loads((tmp_path / "table.json").read_text()))
+    assert [each["median_document"] for each in written] == [None, None, np.median(corpus.lengths)]
+    assert written[2]["name"] == "sweep" and written[2]["corpus_sha256"] == corpus.fingerprint
+    assert written[2]["recipe"] == {
+        "data": {"corpus": "books"},
+        "training": {"learning_rate": 0.002, "warmup_steps": 20},
+    }
 
 
 @pytest.mark.parametrize("text", ["[]", '{"columns": [], "points": [[1]]}', '{"columns": [], "points": []}'])
