@@ -32,7 +32,7 @@ def test_an_edge_and_a_diverged_neighbour():
 
 
 def test_what_the_benchmark_of_widths_calls_a_transfer():
-    """Best factors 1, 1 and 1.3, and a cost of 0.02 at 64 of the lowest at 128; then a best factor beyond a step; then an edge."""
+    """Best factors 1.3, 1 and 1, and a cost of 0.02 at 64 of the lowest at 128; then one beyond a step; then an edge."""
 
     def row(width, best, losses):
         return WidthRow(width, dict(zip((0.5, 1.0, 2.0), losses, strict=True)), best and Estimate(best), 0.0)
