@@ -38,7 +38,13 @@ def test_json_holds_everything(contextwise, workplace):
 
 
 def test_a_table_plans_as_its_folder(contextwise, workplace):
-    assert contextwise("plan sweep --table table.json")[:2] == (0, "written to table.json\n")
+    for _ in range(2):  # a table may be replaced, another file may not
+        assert contextwise("plan sweep --table table.json")[:2] == (0, "written to table.json\n")
+    before = (workplace / "sweep" / "plan.json").read_bytes()
+    contextwise.refused(
+        "plan sweep --table sweep/plan.json", "sweep/plan.json is no table of a sweep, and would be lost"
+    )
+    assert (workplace / "sweep" / "plan.json").read_bytes() == before
     command = "--budget 3e15 --check --resamples 20 --json"
     assert contextwise(f"plan table.json {command}") == contextwise(f"plan sweep {command}")
     status, _, errors = contextwise("plan table.json --table again.json")

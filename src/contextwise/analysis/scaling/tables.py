@@ -13,7 +13,7 @@ import numpy as np
 
 from contextwise.analysis.scaling.observations import Observations, observations
 from contextwise.analysis.sweep_points import COLUMNS, SweepPoint
-from contextwise.base.errors import DataError
+from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import atomic_write, read_json
 from contextwise.data import Corpus
 from contextwise.experiments.sweep import Sweep
@@ -24,7 +24,16 @@ OF_A_RUN = {"context", "steps", "tokens", "branches", "trunk"}
 
 
 def write_table(observed: Observations, path: Path, folder: Path) -> None:
-    """Write the points of the sweep in a folder, with the settings that their runs share and what they were trained on."""
+    """Write the points of the sweep in a folder, with the settings that their runs share and what they were trained on.
+
+    Raises:
+        ConfigError: there is another file, which would be lost.
+    """
+    if path.exists():
+        try:
+            read_table(path)
+        except DataError:
+            raise ConfigError(f"{path} is no table of a sweep, and would be lost; give another name") from None
     sweep = Sweep.open(folder)
     recipe = sweep.run_folder(observed.points[0].run).recipe()
     shared = {
