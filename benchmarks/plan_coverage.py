@@ -17,7 +17,8 @@ import numpy as np
 from benchmarks.harness import publish
 from contextwise.analysis.scaling.analysis import Analysis
 from contextwise.analysis.scaling.observations import observations
-from contextwise.analysis.scaling.optimum import Cost, best_anywhere, best_context, measured_cost
+from contextwise.analysis.scaling.optimum import Cost, Optimum, best_anywhere, best_context, measured_cost
+from contextwise.analysis.scaling.trend import fit_trend
 from contextwise.base.errors import DataError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -31,10 +32,14 @@ FARTHER = 30.0
 
 def covered(observed: Analysis, cost: Cost, law: Any, budget: float, several: bool) -> dict[str, bool]:
     """Which of the true values lie inside the intervals of a fit."""
-    held = {}
+    held, trend = {}, fit_trend(observed.observed)
+
+    def followed(optimum: Optimum) -> Optimum:
+        return trend.followed(observed.ensemble, optimum, cost, budget, CONTEXTS)
+
     contexts = np.geomspace(*CONTEXTS, 4000)
     losses = law(contexts, MIDDLE, budget / cost.per_token(MIDDLE, contexts))
-    interval = best_context(observed.ensemble, cost, budget, MIDDLE, CONTEXTS)
+    interval = followed(best_context(observed.ensemble, cost, budget, MIDDLE, CONTEXTS))
     held["context"] = _inside(interval.context, contexts[losses.argmin()], observed.confidence)
     held["loss"] = _inside(interval.loss, losses.min(), observed.confidence)
     if several:
@@ -42,7 +47,7 @@ def covered(observed: Analysis, cost: Cost, law: Any, budget: float, several: bo
         grid = np.geomspace(*sizes, 300)[:, None], np.geomspace(*CONTEXTS, 200)[None]
         losses = law(grid[1], grid[0], budget / cost.per_token(*grid))
         row, column = np.unravel_index(losses.argmin(), losses.shape)
-        joint = best_anywhere(observed.ensemble, cost, budget, sizes, CONTEXTS)
+        joint = followed(best_anywhere(observed.ensemble, cost, budget, sizes, CONTEXTS))
         held["joint size"] = _inside(joint.parameters, grid[0][row, 0], observed.confidence)
         held["joint context"] = _inside(joint.context, grid[1][0, column], observed.confidence)
         held["joint loss"] = _inside(joint.loss, losses.min(), observed.confidence)

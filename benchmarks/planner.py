@@ -1,15 +1,18 @@
 """The planner against three simple rules, on real sweeps of which it sees the cheap half.
 
 ``python -m benchmarks.planner`` shows each way the smaller budgets of each table under ``benchmarks/results/sweeps``, and asks
-for the best training context of each size at the largest one. Three ways are rules without a law: the best context of the
-largest budget shown, the corpus's median document, and a parabola through the losses of that budget over the logarithm of the
-context. A second planner combines the growth of its law's best context with that of the other sweeps.
+for the best training context of each size at every larger one. The planner extends the trend of the measured best contexts,
+with a prior for its powers from the *other* sweeps. Beside it: the optimum of the law of the loss, and three rules without a
+law, the best context of the largest budget shown, the corpus's median document, and a parabola through the losses of that
+budget over the logarithm of the context.
 
 The error is a ratio, between the answer and the measured optimum (:func:`vertex`); the regret is the measured loss of the
 trained context nearest to the answer, minus that of the best one.
 """
 
+import argparse
 import json
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
@@ -20,6 +23,7 @@ from contextwise.analysis.scaling.analysis import Analysis
 from contextwise.analysis.scaling.observations import Observations, measured
 from contextwise.analysis.scaling.optimum import best_context, measured_cost
 from contextwise.analysis.scaling.tables import read_table
+from contextwise.analysis.scaling.trend import Powers, Trend, fit_trend
 from contextwise.base.errors import DataError
 
 SWEEPS = RESULTS / "sweeps"
@@ -27,6 +31,11 @@ SHOWN = 3
 """Budgets of the cheap half."""
 EQUAL = 1.05
 """Runs are whole steps: their FLOPs are the budget's up to this factor."""
+VAGUE = Powers(budget=(0.4, 10.0), size=(-0.4, 10.0))
+"""A prior that lets a sweep speak for itself."""
+LEAST = 0.1
+"""Least standard deviation of a prior: a few sweeps that agree by chance do not exclude another power."""
+SAMPLES = 200
 
 
 def budgets_of(observed: Observations) -> list[float]:
@@ -56,62 +65,55 @@ def regret(contexts: np.ndarray, losses: np.ndarray, answer: float) -> float:
     return float(losses[np.abs(np.log(contexts / answer)).argmin()] - losses.min())
 
 
-def growth(observed: Observations) -> float:
-    """Power of the budget with which a sweep's best context grew, by parabolas, from the cheap half to the largest budget."""
-    ends = [budgets_of(observed)[i] for i in (SHOWN - 1, -1)]
-    best = [[parabola(*measured(observed, size, budget)) for budget in ends] for size in range(len(observed.sizes))]
-    return float(np.mean(np.diff(np.log(best))) / np.diff(np.log(ends))[0])
+def prior(trends: list[Trend]) -> Powers:
+    """The mean and the spread of the powers of some sweeps; of the size's, of those with several sizes."""
+
+    def normal(powers: list[float]) -> tuple[float, float]:
+        return fmean(powers), max(LEAST, float(np.std(powers, ddof=1)))
+
+    size = [float(trend.mean[2]) for trend in trends if np.ptp(trend.measured[:, 0]) > 0]
+    powers = Powers(budget=normal([float(trend.mean[1]) for trend in trends]))
+    return powers._replace(size=normal(size)) if len(size) > 1 else powers
 
 
-def grown(shown: np.ndarray, hidden: np.ndarray, factor: float, powers: list[float]) -> np.ndarray:
-    """Best contexts (R,) of the laws' ensemble, their growth combined with that of other sweeps by precision.
-
-    Args:
-        shown, hidden: (R,) at the largest budget shown, and at one ``factor`` times as large; the first are those of the law.
-    """
-    far = np.log(factor)
-    own, others, spread = np.log(hidden / shown) / far, float(np.mean(powers)), float(np.std(powers, ddof=1))
-    weight = spread**2 / (spread**2 + own[1:].var())
-    draw = np.random.default_rng(0).standard_normal(len(own))
-    draw[0] = 0
-    return shown * np.exp(far * (weight * own + (1 - weight) * (others + spread * draw)))
-
-
-def compare(observed: Observations, median_document: float, powers: list[float]) -> list[dict[str, Any]]:
-    """Each size of a sweep at its largest budget: what was measured, and the answer, error and regret of each way.
+def compare(observed: Observations, median_document: float | None, powers: Powers) -> list[dict[str, Any]]:
+    """Each size of a sweep at each larger budget: what was measured, and the answer, error and regret of each way.
 
     Args:
-        powers: :func:`growth` of other sweeps.
+        powers: the prior of the trend, from other sweeps.
     """
     budgets, rows = budgets_of(observed), list[dict[str, Any]]()
-    shown, budget = budgets[SHOWN - 1], budgets[-1]
+    shown = budgets[SHOWN - 1]
     cheap = observed.where(observed.flops <= shown * EQUAL)
-    analysis, cost = Analysis(cheap), measured_cost(cheap, "flops")
+    trend, analysis, cost = fit_trend(cheap, "flops", powers), Analysis(cheap), measured_cost(cheap, "flops")
     bounds = float(cheap.context.min()), float(cheap.context.max())
-    for index, (size, parameters) in enumerate(zip(cheap.sizes, cheap.size_parameters.tolist(), strict=True)):
-        before = measured(observed, index, shown)
-
-        def best(budget: float, parameters: float = parameters) -> np.ndarray:
-            """(1 + R,) of the law, and of its ensemble."""
-            laws = analysis.law, analysis.ensemble
-            return np.concatenate([best_context(law, cost, budget, parameters, bounds).context for law in laws])
-
-        contexts, losses = measured(observed, index, budget)
-        laws = {"planner": best(budget)}
-        laws["planner, growth of others"] = grown(best(shown), laws["planner"], budget / shown, powers)
-        ways = {way: float(answers[0]) for way, answers in laws.items()} | {
-            "last best": float(before[0][before[1].argmin()]),
-            "median document": float(np.clip(median_document, contexts[0], contexts[-1])),
-            "parabola": parabola(*before),
-        }
-        truth = vertex(contexts, losses)
-        intervals = {way: np.quantile(answers[1:], [0.05, 0.95]).tolist() for way, answers in laws.items()}
-        row: dict[str, Any] = {"size": size, "flops": float(budget), "measured": truth, "answers": ways}
-        row["errors"] = {way: float(np.exp(abs(np.log(value / truth)))) for way, value in ways.items()}
-        row["regrets"] = {way: regret(contexts, losses, value) for way, value in ways.items()}
-        row["intervals"] = intervals
-        row["inside"] = {way: bool(low <= truth <= high) for way, (low, high) in intervals.items()}
-        rows.append(row)
+    for size, parameters in zip(cheap.sizes, cheap.size_parameters.tolist(), strict=True):
+        before = measured(observed, cheap.sizes.index(size), shown)
+        for budget in budgets[SHOWN:]:
+            contexts, losses = measured(observed, observed.sizes.index(size), budget)
+            if len(contexts) < len(before[0]):
+                continue  # not all contexts have this budget
+            laws = (
+                best_context(law, cost, budget, parameters, bounds).context for law in (analysis.law, analysis.ensemble)
+            )
+            answers = {
+                "planner": (trend.context(budget, parameters), trend.samples(budget, np.full(SAMPLES, parameters))),
+                "law": tuple(laws),
+            }
+            ways = {way: float(np.clip(answer, *bounds).item()) for way, (answer, _) in answers.items()} | {
+                "last best": float(before[0][before[1].argmin()]),
+                "parabola": parabola(*before),
+            }
+            if median_document is not None:
+                ways["median document"] = float(np.clip(median_document, contexts[0], contexts[-1]))
+            truth = vertex(contexts, losses)
+            intervals = {way: np.quantile(samples, [0.05, 0.95]).tolist() for way, (_, samples) in answers.items()}
+            row: dict[str, Any] = {"size": size, "flops": float(budget), "measured": truth, "answers": ways}
+            row["errors"] = {way: float(np.exp(abs(np.log(value / truth)))) for way, value in ways.items()}
+            row["regrets"] = {way: regret(contexts, losses, value) for way, value in ways.items()}
+            row["intervals"] = intervals
+            row["inside"] = {way: bool(low <= truth <= high) for way, (low, high) in intervals.items()}
+            rows.append(row)
     return rows
 
 
@@ -128,21 +130,31 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    tables = {path.stem: read_table(path) for path in sorted(SWEEPS.glob("*.json"))}
-    powers = {name: growth(observed) for name, observed in tables.items()}
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sweeps", type=Path, default=SWEEPS, help="folder of the tables")
+    folder = parser.parse_args().sweeps
+    tables = {path.stem: read_table(path) for path in sorted(folder.glob("*.json"))}
+    trends = {name: fit_trend(observed, "flops", VAGUE) for name, observed in tables.items()}
     rows, refused = [], {}
     for name, observed in tables.items():
-        document = json.loads((SWEEPS / f"{name}.json").read_text())["median_document"]
-        others = [power for other, power in powers.items() if other != name]
+        document = json.loads((folder / f"{name}.json").read_text())["median_document"]
+        others = prior([trend for other, trend in trends.items() if other != name])
         try:
             rows += [{"sweep": name, **row} for row in compare(observed, document, others)]
         except DataError as error:
             refused[name] = str(error)
+    for row in rows:
+        answers = ", ".join(f"{way} {answer:.0f}" for way, answer in row["answers"].items())
+        print(f"{row['sweep']} {row['size']} {row['flops']:.2g} FLOPs: {row['measured']:.0f}; {answers}")
     ways = summary(rows)
     for way, numbers in ways.items():
-        print(f"{way:>26}: " + ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in numbers.items()))
-    print(f"{len(rows)} cases; refused: {', '.join(refused) or 'none'}")
-    publish("planner", {"shown_budgets": SHOWN, "growth": powers, "ways": ways, "cases": rows, "refused": refused})
+        print(f"{way:>16}: " + ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in numbers.items()))
+    powers = {name: trend.mean[1:].tolist() for name, trend in trends.items()}
+    together = prior(list(trends.values()))
+    print(f"{len(rows)} cases; refused: {', '.join(refused) or 'none'}; powers of all sweeps: {together}")
+    if folder == SWEEPS:
+        found = {"powers": powers, "prior": together._asdict(), "ways": ways, "cases": rows, "refused": refused}
+        publish("planner", {"shown_budgets": SHOWN, **found})
 
 
 if __name__ == "__main__":

@@ -8,15 +8,16 @@ from rich.console import RenderableType
 from contextwise.analysis.scaling.analysis import Analysis
 from contextwise.analysis.scaling.hindcast import Hindcast
 from contextwise.analysis.scaling.next_runs import SHARE, Candidate
-from contextwise.analysis.scaling.planning import RIVALS, Plan, Rival
+from contextwise.analysis.scaling.planning import RIVALS, Plan
 from contextwise.base.estimates import Estimate, count, duration, written
 from contextwise.base.tables import Cell, Column, Row, Table, terminal
 
 
 def plan_tables(plan: Plan, analysis: Analysis) -> RenderableType:
-    """The answer, the sizes, other forms of the law, the next run."""
+    """The answer, the sizes, the optima of the laws alone, the next run."""
     context, lost = plan.rounded
     parts: list[Any] = [_answer(plan, analysis)]
+    parts += [plan.trend] if plan.trend else []
     parts.append(f"The nearest power of two, {context}, costs {max(lost, 0):.4f} nats more.")
     if plan.shapes:
         named = ", or ".join(f"{shape.name} ({count(shape.parameters)})" for shape in plan.shapes)
@@ -146,17 +147,16 @@ def _sizes(plan: Plan) -> Table:
 
 
 def _rivals(plan: Plan, analysis: Analysis) -> Table:
-    best, sized = plan.best, plan.best.parameters is not None
-    chosen = Rival(
-        f"{analysis.chosen.form.name}*",
-        analysis.chosen.error,
-        best.parameters.value if best.parameters else 0.0,
-        best.context.value,
-        best.loss.value,
-    )
+    sized = plan.best.parameters is not None
     rows: list[list[Cell]] = [
-        [row.form, 1000 * row.error, *([row.parameters] if sized else []), row.context, row.loss]
-        for row in (chosen, *plan.rivals)
+        [
+            row.form + "*" * (row.form == analysis.chosen.form.name),
+            1000 * row.error,
+            *([row.parameters] if sized else []),
+            row.context,
+            row.loss,
+        ]
+        for row in plan.rivals
     ]
     columns = [
         Column("form"),
@@ -165,14 +165,14 @@ def _rivals(plan: Plan, analysis: Analysis) -> Table:
         Column("context", "estimate", ".0f"),
         Column("loss", "estimate", ".4f"),
     ]
-    return Table(f"Recommendations of other forms of the law (up to {RIVALS:g} times the error):", columns, rows)
+    return Table(f"Optima of the laws alone, without the trend (up to {RIVALS:g} times the error of *):", columns, rows)
 
 
 def _next_runs(candidates: list[Candidate]) -> Table:
     sized = candidates[0].parameters_left is not None
     rows = []
     for row in candidates:
-        shares = [row.context_left, row.loss_left, *([row.parameters_left] if sized else [])]
+        shares = [row.loss_left, *([row.parameters_left] if sized else [])]
         rows.append([row.size, row.context, row.tokens, row.flops, "new" if row.new else "again", *shares])
     columns: list[Column | str] = [
         Column("size"),
@@ -180,7 +180,7 @@ def _next_runs(candidates: list[Candidate]) -> Table:
         Column("tokens", "count"),
         Column("FLOPs", "estimate", ".1e"),
         "",
-        *(Column(name, "percent", ".0%") for name in ("context", "loss", *(["size"] if sized else []))),
+        *(Column(name, "percent", ".0%") for name in ("loss", *(["size"] if sized else []))),
     ]
     title = (
         "One more run that would narrow the answer most: what is left of the width of each interval (from the resamples, "

@@ -1,10 +1,13 @@
 """What ``benchmarks/planner.py`` computes, on numbers worked out by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from benchmarks.planner import budgets_of, compare, grown, growth, parabola, regret, summary, vertex
+from benchmarks.planner import LEAST, VAGUE, budgets_of, compare, parabola, prior, regret, summary, vertex
 
 from contextwise.analysis.scaling.observations import observations
+from contextwise.analysis.scaling.trend import MEASURED, fit_trend
 from contextwise.analysis.sweep_points import SweepPoint
 from laws import flops_per_token, one_size_loss
 
@@ -45,33 +48,33 @@ def made_up():
 
 
 def test_ways_are_shown_the_smaller_budgets_alone():
-    """A law without noise is followed, whatever others grew; a rule that repeats the past is behind by as much as it grows."""
+    """A law without noise is followed; a rule that repeats the past is behind by as much as it grows."""
     observed = made_up()
     assert budgets_of(observed) == list(BUDGETS)
-    (row,) = compare(observed, median_document=200, powers=[0.1, 0.5])
+    *_, row = compare(observed, 200, MEASURED)
     grid = np.geomspace(32, 1024, 4000)
     losses = one_size_loss(grid, 900e3, BUDGETS[-1] / flops_per_token(900e3, grid))
     true = grid[losses.argmin()]
     assert row["flops"] == BUDGETS[-1] and row["measured"] == pytest.approx(true, rel=0.1)
-    assert row["answers"]["planner"] == pytest.approx(true, rel=0.02)
-    assert row["answers"]["planner, growth of others"] == pytest.approx(true, rel=0.02)
+    assert row["answers"]["law"] == pytest.approx(true, rel=0.02)
+    assert row["answers"]["planner"] == pytest.approx(true, rel=0.2)
     assert row["answers"]["median document"] == 200 and row["answers"]["last best"] in (128, 256)
     for way, answer in row["answers"].items():
         assert row["errors"][way] == pytest.approx(max(answer / row["measured"], row["measured"] / answer))
-    assert row["regrets"]["planner"] == 0 and growth(observed) > 0
+    assert row["regrets"]["planner"] == 0
     low, high = row["intervals"]["planner"]
     assert row["inside"]["planner"] == (low <= row["measured"] <= high)
+    changed = [replace(point, loss=9.0) if point.flops == BUDGETS[-1] else point for point in observed.points]
+    assert compare(observations(changed), 200, MEASURED)[-1]["answers"] == row["answers"]
 
 
-def test_the_growth_is_weighed_by_precision():
-    """A sweep's own growth of 1.0 ± 0.1 and that of others, 0 ± 0.1: half way, and half the variance."""
-    draw = np.random.default_rng(1).standard_normal(200_000)
-    own = np.concatenate([[1.0], 1.0 + 0.1 * draw])
-    shown = np.full(len(own), 32.0)
-    many = grown(shown, shown * 4**own, 4.0, [-np.sqrt(0.005), np.sqrt(0.005)])
-    powers = np.log(many / 32) / np.log(4)
-    assert powers[0] == pytest.approx(0.5, abs=1e-3)
-    assert powers[1:].std() == pytest.approx(0.1 / np.sqrt(2), rel=0.01)
+def test_the_prior_is_the_mean_and_the_spread_of_other_sweeps():
+    trend = fit_trend(made_up(), "flops", VAGUE)
+    one, other = (replace(trend, mean=np.array([3.0, power, 0.0])) for power in (0.2, 0.6))
+    powers = prior([one, other])
+    assert powers.budget == pytest.approx((0.4, 0.4 / np.sqrt(2)))
+    assert powers.size == MEASURED.size  # one size each
+    assert prior([one, one]).budget == pytest.approx((0.2, LEAST))
 
 
 def test_the_summary_is_over_cases():

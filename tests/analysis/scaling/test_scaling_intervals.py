@@ -115,12 +115,15 @@ def covered(replicate, **settings):
 
 @pytest.mark.slow
 def test_the_intervals_hold_the_truth_about_nine_times_in_ten():
-    """Of 60 sweeps with lucky runs 54 are expected; fewer than 47 happen once in 500 times if it is nine in ten."""
+    """Of 60 sweeps with lucky runs 54 are expected; fewer than 47 happen once in 500 times if it is nine in ten.
+
+    The budget is 29 times the largest that all contexts reached, where the power of the growth alone is a factor of four.
+    """
     rows = np.array([covered(replicate, resamples=40) for replicate in range(60)], dtype=float)
     context, loss = rows[:, :2].sum(0)
     assert context >= 47 and loss >= 47
     # Not by being endless: the budget is beyond the sweep, and still the intervals say something.
-    assert np.median(rows[:, 2]) < 2.5 and np.median(rows[:, 3]) < 0.15
+    assert np.median(rows[:, 2]) < 6 and np.median(rows[:, 3]) < 0.15
 
 
 def test_the_interval_of_one_run_is_wider():

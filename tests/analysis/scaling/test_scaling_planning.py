@@ -36,9 +36,13 @@ def test_a_law_without_noise_is_followed_beyond_the_sweep(exact):
     sizes, contexts = np.geomspace(1e5, 1e8, 601)[:, None], np.geomspace(32, 16384, 601)[None]
     losses = true_loss(contexts, sizes, budget / flops_per_token(sizes, contexts))
     row, column = np.unravel_index(losses.argmin(), losses.shape)
-    assert plan.best.loss.value == pytest.approx(losses.min(), abs=1e-6)
+    assert plan.best.loss.value == pytest.approx(losses.min(), abs=1e-3)
     assert plan.best.parameters.value == pytest.approx(sizes[row, 0], rel=0.04)
-    assert plan.best.context.value == pytest.approx(contexts[0, column], rel=0.04)
+    assert plan.best.context.value == pytest.approx(contexts[0, column], rel=0.25)
+    (law,) = [rival for rival in plan.rivals if rival.form == exact.chosen.form.name]
+    assert law.loss == pytest.approx(losses.min(), abs=1e-6)
+    assert law.parameters == pytest.approx(sizes[row, 0], rel=0.04)
+    assert law.context == pytest.approx(contexts[0, column], rel=0.04)
     assert plan.flops == pytest.approx(budget) and plan.extrapolation["flops"] == pytest.approx(6)
     assert plan.extrapolation["parameters"] == pytest.approx(plan.best.parameters.value / SIZES["micro"])
     # 10^10 FLOPs a second on the machine of these runs

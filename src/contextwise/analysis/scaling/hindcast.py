@@ -4,6 +4,7 @@ The measured optimum is one of the sweep's contexts, and often several of them a
 reported.
 """
 
+import contextlib
 from dataclasses import dataclass
 from typing import ClassVar, TypedDict
 
@@ -13,6 +14,7 @@ from contextwise.analysis.scaling.analysis import CONFIDENCE, Analysis, ensemble
 from contextwise.analysis.scaling.fitting import RESAMPLES
 from contextwise.analysis.scaling.observations import Observations, common_budgets, measured
 from contextwise.analysis.scaling.optimum import best_context, measured_cost
+from contextwise.analysis.scaling.trend import fit_trend
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate, as_json
 
@@ -23,7 +25,7 @@ class HiddenOptimum:
 
     Attributes:
         contexts: how many were measured at this budget.
-        predicted: the law's best context among them and between them; ``measured``: the one with the lowest loss.
+        predicted: the best context among them and between them; ``measured``: the one with the lowest loss.
         as_good: the shortest and the longest context whose measured loss is within the variation between runs of the lowest.
         at_end: whether it is the shortest or the longest that was measured, so that the optimum may be beyond.
         before: the best measured context at the largest budget that was shown.
@@ -159,7 +161,9 @@ def _predicted(analysis: Analysis, at: tuple[float, float, float]) -> Estimate:
 
 def _hidden_optima(observed: Observations, analysis: Analysis, above: float) -> list[HiddenOptimum]:
     rows = []
-    cost = measured_cost(observed, "flops")
+    cost, trend = measured_cost(observed, "flops"), None
+    with contextlib.suppress(DataError):  # none was measured
+        trend = fit_trend(analysis.observed)
     effects = float(np.sqrt((analysis.run_effects**2).mean()))
     for size, name in enumerate(observed.sizes):
         budgets = common_budgets(observed, size)
@@ -170,10 +174,11 @@ def _hidden_optima(observed: Observations, analysis: Analysis, above: float) -> 
         best = float(contexts[losses.argmin()])
         near_best = contexts[losses <= losses.min() * np.exp(np.sqrt(2) * effects)]
         bounds = float(contexts.min()), float(contexts.max())
-        centre, samples = (
-            best_context(law, cost, budget, parameters, bounds).context for law in (analysis.law, analysis.ensemble)
-        )
-        predicted = ensemble_estimate(centre[0], samples, analysis.confidence)
+        laws = analysis.law, analysis.ensemble
+        optima = [best_context(law, cost, budget, parameters, bounds) for law in laws]
+        if trend is not None:
+            optima = [trend.followed(law, one, cost, budget, bounds) for law, one in zip(laws, optima, strict=True)]
+        predicted = ensemble_estimate(optima[0].context[0], optima[1].context, analysis.confidence)
         at = best, parameters, budget / float(cost.per_token(parameters, best))
         early, before = measured(observed, size, max(above, float(budgets[0])))
         step = np.sqrt(2) * 1.001

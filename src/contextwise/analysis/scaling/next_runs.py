@@ -1,8 +1,8 @@
 """Choice of the next run: the one that would narrow the intervals of a plan most.
 
-The ensemble gives the covariance of candidate runs and the answer: a run whose losses differ between the laws in step with the
-recommended context shows which of them is right. A candidate's measured losses y (ln L at some budgets along it) would
-shrink the variance of an answer t from Var t to
+The ensemble gives the covariance of candidate runs and the answer, loss and size: a run whose losses differ between the laws
+in step with the recommended size shows which of them is right. A candidate's measured losses y (ln L at some budgets along it)
+would shrink the variance of an answer t from Var t to
 
     Var t - Cov(t, y) (Var y + S)^-1 Cov(y, t),
 
@@ -39,7 +39,7 @@ class Candidate:
     Attributes:
         size, context, tokens, flops: of the run; a size that the sweep does not have is named by its parameters.
         new: whether the sweep has no run of that size and context.
-        context_left, loss_left, parameters_left: remaining share of the width of each interval (None: no such interval).
+        loss_left, parameters_left: remaining share of the width of each interval (None: no such interval).
     """
 
     size: str
@@ -47,14 +47,13 @@ class Candidate:
     tokens: float
     flops: float
     new: bool
-    context_left: float
     loss_left: float
     parameters_left: float | None
 
     @property
     def left(self) -> float:
         """Geometric mean of the remaining shares."""
-        shares = [x for x in (self.context_left, self.loss_left, self.parameters_left) if x is not None]
+        shares = [x for x in (self.loss_left, self.parameters_left) if x is not None]
         return float(np.exp(np.mean(np.log(np.maximum(shares, 1e-6)))))
 
 
@@ -68,7 +67,7 @@ def next_runs(analysis: Analysis, samples: Optimum, flops: Cost, planned: float)
     """
     observed = analysis.observed
     limit = max(float(observed.flops.max()), SHARE * planned)
-    answers = [np.log(samples.context), np.log(samples.loss)]
+    answers = [np.log(samples.loss)]
     if len(observed.sizes) > 1 and np.ptp(samples.parameters):
         answers.append(np.log(samples.parameters))
     contexts = np.unique(observed.context)
@@ -90,9 +89,8 @@ def next_runs(analysis: Analysis, samples: Optimum, flops: Cost, planned: float)
             tokens=tokens,
             flops=tokens * each,
             new=not ((observed.size == size) & (observed.context == context)).any(),
-            context_left=left[0],
-            loss_left=left[1],
-            parameters_left=left[2] if len(left) > 2 else None,
+            loss_left=left[0],
+            parameters_left=left[1] if len(left) > 1 else None,
         )
 
     best = []

@@ -1,4 +1,8 @@
-"""The plan for a budget: model size, training context, tokens and the expected loss, with intervals; and what is refused."""
+"""The plan for a budget: model size, training context, tokens and the expected loss, with intervals; and what is refused.
+
+The context is that of the trend of the sweep's measured optima (:mod:`~contextwise.analysis.scaling.trend`); the size is the
+law's best, and the loss the law's at both.
+"""
 
 from dataclasses import dataclass
 from typing import Any, TypedDict
@@ -18,6 +22,7 @@ from contextwise.analysis.scaling.optimum import (
     best_of_sizes,
     measured_cost,
 )
+from contextwise.analysis.scaling.trend import fit_trend
 from contextwise.base.errors import ContextwiseError, DataError
 from contextwise.base.estimates import Estimate, as_json, count
 from contextwise.experiments.grid import size_name
@@ -67,7 +72,7 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class Rival:
-    """What another form of the law recommends, and its error on held-out runs."""
+    """The optimum of a form of the law alone, without the trend, and the form's error on held-out runs."""
 
     form: str
     error: float
@@ -103,13 +108,15 @@ class Plan:
         each_size: the best context of each size of the sweep.
         rounded: the power of two nearest to the context, and what it loses against it, nats.
         extrapolation: of flops, context, parameters and tokens, the recommended over the largest in the sweep.
-        rivals: what other forms of the law recommend.
+        trend: in words, how the measured best contexts grow, and ``growth``: the power of the budget; empty and None where the
+            sweep shows no best context, so that the context is the law's.
+        rivals: the optima of the laws alone.
         shapes: models that can be built, near the recommended parameters.
         next_runs: single runs that would narrow the answer, the best first.
         measured: what the sweep's points say of the best context of each size, without a law, as on the sweep's page.
 
     Raises:
-        DataError: the budget is too far from the sweep, or the law has no optimal context near its contexts.
+        DataError: the budget is too far from the sweep, or the best context is not near its contexts.
     """
 
     budget: Budget
@@ -119,6 +126,8 @@ class Plan:
     each_size: list[Recommendation]
     rounded: tuple[int, float]
     extrapolation: dict[str, float]
+    trend: str
+    growth: Estimate | None
     rivals: list[Rival]
     shapes: list[Shape]
     next_runs: list[Candidate]
@@ -130,9 +139,10 @@ class Plan:
         laws = analysis.law, analysis.ensemble
         cost, flops = measured_cost(observed, budget.unit), measured_cost(observed, "flops")
         _check_reach(getattr(observed, budget.unit), budget, far)
-        notes = []
+        notes, trend = [], None
         try:
             check_bracketed(observed, budget.unit)
+            trend = fit_trend(observed, budget.unit)
         except DataError:
             if not far:
                 raise
@@ -160,6 +170,17 @@ class Plan:
                 free = False
                 optima = [_optimum(analysis, law, cost, budget.amount, free) for law in laws]
         notes += [note] if note else []
+
+        def followed(optima: list[Optimum]) -> list[Optimum]:
+            """The optima at the trend's contexts, where there is a trend."""
+            if trend is None:
+                return optima
+            bounds = context_bounds(analysis)
+            return [
+                trend.followed(law, one, cost, budget.amount, bounds) for law, one in zip(laws, optima, strict=True)
+            ]
+
+        of_laws, optima = optima, followed(optima)
         centre, samples = optima
         _check_inside(float(centre.context[0]), analysis)
         nearest = int(np.abs(own - centre.parameters[0]).argmin())
@@ -178,14 +199,16 @@ class Plan:
         each_size = []
         for size, name in zip(own.tolist(), observed.sizes, strict=True):
             of_size = [best_context(law, cost, budget.amount, size, context_bounds(analysis)) for law in laws]
-            each_size.append(_recommendation(analysis, of_size, name))
+            each_size.append(_recommendation(analysis, followed(of_size), name))
         self.budget, self.best, self.flops = budget, best, spent
+        self.trend = trend.sentence(budget.unit, analysis.confidence) if trend else ""
+        self.growth = trend.growth(analysis.confidence) if trend else None
         self.seconds = float(tokens * measured_cost(observed, "seconds").per_token(parameters, context))
         self.each_size = each_size
         self.rounded = rounded, float((at_rounded - analysis.law.loss(context, parameters, tokens))[0])
         self.extrapolation, self.rivals = times, _rivals(analysis, cost, budget.amount)
         self.shapes = _nearest_shapes(observed, parameters, rounded) if free else []
-        self.next_runs = next_runs(analysis, samples, flops, spent)
+        self.next_runs = next_runs(analysis, of_laws[1], flops, spent)
         self.measured = observed.findings(budget.unit)
         self.notes = notes + bound_notes(analysis) + _distance_notes(times)
         if observed.constant_rate:
@@ -233,8 +256,7 @@ def _rivals(analysis: Analysis, cost: Cost, amount: float) -> list[Rival]:
     free = len(analysis.observed.sizes) >= FREE_SIZES
     rivals = []
     for score in analysis.scores:
-        near = score.error <= RIVALS * analysis.chosen.error
-        if score is not analysis.chosen and near and score.sees_context:
+        if score.error <= RIVALS * analysis.chosen.error and score.sees_context:
             law = Law(score.form, score.theta[0], analysis.law.centre)
             optimum = _optimum(analysis, law, cost, amount, free)
             at = (float(x[0]) for x in (optimum.parameters, optimum.context, optimum.loss))
@@ -262,8 +284,8 @@ def _check_inside(context: float, analysis: Analysis) -> None:
         short = context < np.sqrt(low * high)
         where = f"below {low:.0f}" if short else f"above {high:.0f}"
         raise DataError(
-            f"at this budget the law has no optimal context near the sweep's: it is {where} tokens (form "
-            f"{analysis.chosen.form.name}); add runs with {'shorter' if short else 'longer'} contexts"
+            f"at this budget the best context is not near the sweep's: it is {where} tokens; add runs with "
+            f"{'shorter' if short else 'longer'} contexts"
         )
 
 
