@@ -19,6 +19,7 @@ from contextwise.base.files import (
     relative_to_here,
     without_folders,
     write_json,
+    write_output,
     write_vectors,
 )
 from contextwise.base.hashes import sha256_file
@@ -337,3 +338,19 @@ def test_the_file_of_a_killed_process_is_removed_and_that_of_another_machine_is_
     with refused, exclusive(tmp_path / "run", "the run"):
         pass
     assert owner.read_text() == "elsewhere 1"
+
+
+def test_an_output_replaces_json_and_nothing_else(tmp_path):
+    out = tmp_path / "result.json"
+    write_output(out, {"a": 1}, "the result")
+    write_output(out, {"a": 2}, "the result")
+    assert read_json(out, "it") == {"a": 2}
+    (tmp_path / "empty").touch()
+    write_output(tmp_path / "empty", {}, "the result")
+    notes = tmp_path / "notes.md"
+    notes.write_text("# Mine\n")
+    with pytest.raises(
+        ConfigError, match=r"notes.md is no JSON file, and would be lost; give another name for the result"
+    ):
+        write_output(notes, {"a": 1}, "the result")
+    assert notes.read_text() == "# Mine\n"

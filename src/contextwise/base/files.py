@@ -424,6 +424,16 @@ def write_json(path: Path, value: Any, what: str = "the file") -> None:
     atomic_write(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", what)
 
 
+def write_output(path: Path, value: Any, what: str) -> None:
+    """:func:`write_json` to a file that a user names; a :class:`ConfigError` if another kind of file is there."""
+    if path.is_file() and path.stat().st_size:
+        try:
+            read_json(path, what)
+        except DataError:
+            raise ConfigError(f"{path} is no JSON file, and would be lost; give another name for {what}") from None
+    write_json(path, value, what)
+
+
 def read_json(path: Path, what: str) -> Any:
     """Read a JSON file that Contextwise wrote; a :class:`DataError` if it is missing, unreadable or not JSON."""
     try:

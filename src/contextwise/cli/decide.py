@@ -9,7 +9,7 @@ from typer import Argument, Option
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import as_json as json_values
-from contextwise.base.files import write_json
+from contextwise.base.files import write_output
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_path, shipped_recipe
 from contextwise.cli.common import AsJson, Label, Prints, set_option, show, show_json, show_line
@@ -194,7 +194,7 @@ def _show_and_write(tables: list[RenderableType], what: str, values: Any, out: P
     else:
         show(*tables)
     if out is not None:
-        write_json(out, json_values(values), what)
+        write_output(out, json_values(values), what)
         (say if as_json else show_line)(f"written to {out}")
 
 

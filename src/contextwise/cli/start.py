@@ -15,7 +15,7 @@ from typer import Argument, Option
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import listed
-from contextwise.base.files import atomic_write, write_json
+from contextwise.base.files import atomic_write, write_output
 from contextwise.base.progress import console, say
 from contextwise.base.recipes import shipped_recipes
 from contextwise.base.tables import Column, Table
@@ -401,7 +401,7 @@ def schema(
     if out is None:
         show_json(values)
     else:
-        write_json(out, values, "the schema")
+        write_output(out, values, "the schema")
         show_line(f"written to {out}")
 
 

@@ -42,8 +42,8 @@ class Powers(NamedTuple):
     ``spread`` is the standard deviation with which a sweep locates an optimum, in ln l, and counts as ``freedom`` optima.
     """
 
-    budget: tuple[float, float] = (0.4, 0.25)
-    size: tuple[float, float] = (-0.4, 0.4)
+    budget: tuple[float, float] = (0.35, 0.2)
+    size: tuple[float, float] = (-0.5, 0.2)
     spread: float = 0.3
     freedom: int = 4
 
