@@ -1,8 +1,8 @@
 """The lead of one model's sweep over another's at equal compute, budget by budget.
 
 ``python -m benchmarks.sweep_gap gpt2 contextlm`` pairs the tables ``gpt2-TEXT.json`` and ``contextlm-TEXT.json`` under
-``benchmarks/results/sweeps``: at each budget the loss of the second minus that of the first, the mean over the contexts and seeds
-that both were trained with, paired by held-out document. A head start shrinks as the budgets grow, a slow start turns.
+``benchmarks/results/sweeps``: at each budget the loss of the second minus that of the first, the mean over the contexts and
+seeds that both were trained with, paired by held-out document. A lead that is a head start shrinks as the budgets grow.
 """
 
 import argparse
