@@ -31,7 +31,7 @@ SHOWN = 3
 """Budgets of the cheap half."""
 EQUAL = 1.05
 """Runs are whole steps: their FLOPs are the budget's up to this factor."""
-VAGUE = Powers(budget=(0.35, 10.0), size=(-0.5, 10.0))
+VAGUE = Powers(budget=(0.5, 10.0), size=(-0.6, 10.0))
 """A prior that lets a sweep speak for itself."""
 LEAST = 0.1
 """Least standard deviation of a prior: a few sweeps that agree by chance do not exclude another power."""

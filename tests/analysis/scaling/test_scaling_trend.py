@@ -112,6 +112,15 @@ def test_a_sweep_that_agrees_with_itself_is_believed_more():
     assert fit_trend(clean).growth(0.9).high < fit_trend(noisy).growth(0.9).value + 0.35
 
 
+def test_the_shortest_context_is_no_optimum_where_others_are_inside():
+    """At the smaller budgets the best context is below the shortest one: they say nothing about its growth."""
+    observed = sweep(lambda budget, _: 40 * (budget / 1e12) ** 0.5, np.geomspace(2e10, 4e12, 40))
+    trend = fit_trend(observed, "flops", VAGUE)
+    assert trend.mean[1] == pytest.approx(0.5, abs=0.02) and trend.measured[:, 2].min() > 16
+    below = sweep(lambda *_: 5, np.geomspace(5e11, 4e12, 10))
+    assert set(fit_trend(below).measured[:, 2].tolist()) == {16.0}
+
+
 def test_without_a_measured_optimum_there_is_no_trend():
     with pytest.raises(DataError, match="measured no best context"):
         fit_trend(sweep(lambda *_: 50, [1e12], contexts=CONTEXTS[:2]))

@@ -42,8 +42,8 @@ class Powers(NamedTuple):
     ``spread`` is the standard deviation with which a sweep locates an optimum, in ln l, and counts as ``freedom`` optima.
     """
 
-    budget: tuple[float, float] = (0.35, 0.2)
-    size: tuple[float, float] = (-0.5, 0.2)
+    budget: tuple[float, float] = (0.5, 0.25)
+    size: tuple[float, float] = (-0.6, 0.2)
     spread: float = 0.3
     freedom: int = 4
 
@@ -145,10 +145,14 @@ def fit_trend(observed: Observations, unit: str = "flops", powers: Powers = MEAS
 
 
 def measured_optima(observed: Observations, size: str, unit: str = "flops") -> list[tuple[float, float]]:
-    """Budgets, ascending, at which a size's best context was compared with its neighbours, and that best context."""
+    """Budgets, ascending, at which a size's best context was compared with its neighbours, and that best context.
+
+    Where the shortest or longest context is the best one, the optimum may be beyond: it counts only if there is no other.
+    """
     own = [point for point in observed.points if point.size == size]
     landscape = Landscape(own, unit, {size: observed.planned[size]})
     told = [i for i, optima in enumerate(landscape.optima) if size in optima and optima[size].decided]
+    told = [i for i in told if not landscape.optima[i][size].edge] or told
     steps: list[int] = np.unique(np.linspace(0, len(told) - 1, BUDGETS).round()).astype(int).tolist() if told else []
     optima = []
     for step in (told[i] for i in steps):
