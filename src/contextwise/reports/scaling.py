@@ -1,5 +1,6 @@
 """Terminal tables of scaling plans, fitted laws and their hindcasts."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,9 @@ from contextwise.analysis.scaling.next_runs import SHARE, Candidate
 from contextwise.analysis.scaling.planning import RIVALS, Plan
 from contextwise.base.estimates import Estimate, count, duration, written
 from contextwise.base.tables import Cell, Column, Row, Table, terminal
+
+CONTENT_ID = re.compile(r"-[0-9a-f]{8}$")
+"""The end of a run's id, without which it has room in a table; within a sweep the rest names the run."""
 
 
 def plan_tables(plan: Plan, analysis: Analysis) -> RenderableType:
@@ -214,6 +218,6 @@ def _runs(check: Hindcast) -> Table:
         predicted, off = run.predicted, 100 * (run.predicted.value / run.measured - 1)
         measured = f"{run.measured:.4f}{' ' if run.inside else '*'}"
         row = f"{predicted.value:.4f} {predicted.interval('.3f')}", measured, f"{off:+.2f}%"
-        rows.append([run.run, run.flops, *row])
+        rows.append([CONTENT_ID.sub("", run.run), run.flops, *row])
     columns: list[Column | str] = ["run", Column("FLOPs", "estimate", ".1e"), "predicted", "measured", "off"]
     return Table("Last point of each run that went beyond:", columns, rows)
