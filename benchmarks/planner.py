@@ -25,6 +25,8 @@ from contextwise.analysis.scaling.optimum import best_context, measured_cost
 from contextwise.analysis.scaling.tables import read_table
 from contextwise.analysis.scaling.trend import Powers, Trend, fit_trend
 from contextwise.base.errors import DataError
+from contextwise.base.estimates import Estimate, as_json
+from contextwise.base.intervals import mean_estimate
 
 SWEEPS = RESULTS / "sweeps"
 SHOWN = 3
@@ -129,6 +131,18 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     return ways
 
 
+def ahead(rows: list[dict[str, Any]], way: str, what: str) -> Estimate:
+    """By how much the planner's errors (of ln l) or regrets (nats) are below a way's: the mean over sweeps."""
+
+    def value(row: dict[str, Any], name: str) -> float:
+        return float(np.log(row["errors"][name]) if what == "errors" else row["regrets"][name])
+
+    by_sweep: dict[str, list[float]] = {}
+    for row in rows:
+        by_sweep.setdefault(row["sweep"], []).append(value(row, way) - value(row, "planner"))
+    return mean_estimate(np.array([fmean(values) for values in by_sweep.values()]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sweeps", type=Path, default=SWEEPS, help="folder of the tables")
@@ -147,13 +161,19 @@ def main() -> None:
         answers = ", ".join(f"{way} {answer:.0f}" for way, answer in row["answers"].items())
         print(f"{row['sweep']} {row['size']} {row['flops']:.2g} FLOPs: {row['measured']:.0f}; {answers}")
     ways = summary(rows)
+    lead = {way: {what: ahead(rows, way, what) for what in ("errors", "regrets")} for way in ways if way != "planner"}
     for way, numbers in ways.items():
         print(f"{way:>16}: " + ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in numbers.items()))
+    for way, by in lead.items():
+        print(
+            f"{way:>16} minus planner, over sweeps: ln of the error {by['errors']:+.3f}, regret {by['regrets']:+.4f} nats"
+        )
     powers = {name: trend.mean[1:].tolist() for name, trend in trends.items()}
     together = prior(list(trends.values()))
     print(f"{len(rows)} cases; refused: {', '.join(refused) or 'none'}; powers of all sweeps: {together}")
     if folder == SWEEPS:
-        found = {"powers": powers, "prior": together._asdict(), "ways": ways, "cases": rows, "refused": refused}
+        found = {"powers": powers, "prior": together._asdict(), "ways": ways, "ahead": as_json(lead), "cases": rows}
+        found["refused"] = refused
         publish("planner", {"shown_budgets": SHOWN, **found})
 
 

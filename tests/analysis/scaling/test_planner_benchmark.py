@@ -1,10 +1,12 @@
 """What ``benchmarks/planner.py`` computes, on numbers worked out by hand."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from benchmarks.planner import LEAST, VAGUE, budgets_of, compare, parabola, prior, regret, summary, vertex
+from benchmarks.harness import RESULTS
+from benchmarks.planner import LEAST, VAGUE, ahead, budgets_of, compare, parabola, prior, regret, summary, vertex
 
 from contextwise.analysis.scaling.observations import observations
 from contextwise.analysis.scaling.trend import MEASURED, fit_trend
@@ -86,3 +88,20 @@ def test_the_summary_is_over_cases():
     assert ways["a"]["median_error"] == 1.5 and ways["a"]["covered"] == pytest.approx(2 / 3)
     assert (ways["a"]["mean_regret"], ways["a"]["largest_regret"]) == (pytest.approx(0.07), 0.2)
     assert ways["b"]["median_regret"] == 0.5 and "covered" not in ways["b"]
+
+
+def test_the_lead_is_a_mean_over_sweeps():
+    """Leads of 0.1 and 0.3 nats in one sweep, 0.6 in another: 0.2 and 0.6, so 0.4."""
+    rows = [
+        {"sweep": sweep, "errors": {"planner": 1.0, "rule": np.e}, "regrets": {"planner": 0.0, "rule": regret}}
+        for sweep, regret in (("a", 0.1), ("a", 0.3), ("b", 0.6))
+    ]
+    assert ahead(rows, "rule", "regrets").value == pytest.approx(0.4)
+    assert ahead(rows, "rule", "errors").value == pytest.approx(1.0)
+
+
+def test_the_prior_in_use_is_that_of_the_published_sweeps():
+    published = json.loads((RESULTS / "planner-cpu.json").read_text())["prior"]
+    for name in ("budget", "size"):
+        (mean, deviation), (found, spread) = getattr(MEASURED, name), published[name]
+        assert mean == pytest.approx(found, abs=0.05) and spread <= deviation * 1.1
