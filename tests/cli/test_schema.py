@@ -117,3 +117,9 @@ def test_errors_are_json_too(contextwise):
     assert status == error["exit_status"] == 2
     assert {problem["field"] for problem in error["problems"]} == {"model.size", "seed"}
     assert "has 2 problems" in error["message"] and "has 2 problems" in errors
+
+
+def test_a_file_that_is_no_schema_is_kept(contextwise):
+    (contextwise.folder / "notes.md").write_text("# Mine\n")
+    contextwise.refused("schema trial --out notes.md", "notes.md is no JSON file, and would be lost")
+    assert (contextwise.folder / "notes.md").read_text() == "# Mine\n"

@@ -8,6 +8,7 @@ import pytest
 from contextwise.analysis.optimum import cells, tracks
 from contextwise.analysis.scaling import Analysis, Hindcast
 from contextwise.analysis.scaling.observations import common_budgets, measured, observations
+from contextwise.analysis.scaling.trend import METHOD, fit_trend
 from contextwise.base.errors import DataError
 from laws import CONTEXTS, drawn_points, flops_per_token, true_loss
 
@@ -36,6 +37,16 @@ def test_what_was_hidden_is_predicted(observed):
     assert check.optima and all(row.inside for row in check.optima)
     for row in check.optima:
         assert row.as_good[0] <= row.measured <= row.as_good[1] and row.measured in CONTEXTS
+
+
+def test_the_best_context_is_that_of_the_trend_of_what_was_shown(observed):
+    check = Hindcast(observed, resamples=30)
+    trend = fit_trend(check.analysis.observed)
+    sizes = dict(zip(observed.sizes, observed.size_parameters, strict=True))
+    assert check.optima
+    for row in check.optima:
+        followed = np.clip(trend.context(row.budget, sizes[row.size]), min(CONTEXTS), max(CONTEXTS))
+        assert row.predicted.value == pytest.approx(float(followed)) and row.predicted.method == METHOD
 
 
 def test_without_noise_predicted_is_measured():

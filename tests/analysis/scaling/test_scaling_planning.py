@@ -10,6 +10,7 @@ from contextwise.analysis.scaling.analysis import compare_forms, not_significant
 from contextwise.analysis.scaling.next_runs import remaining_widths
 from contextwise.analysis.scaling.observations import check_bracketed, check_enough, observations
 from contextwise.analysis.scaling.planning import bound_notes
+from contextwise.analysis.scaling.trend import METHOD, fit_trend
 from contextwise.base.errors import CheckpointError, DataError
 from contextwise.models.building import backbone_config, parameter_count
 from contextwise.models.sizes import named_size
@@ -47,6 +48,19 @@ def test_a_law_without_noise_is_followed_beyond_the_sweep(exact):
     assert plan.extrapolation["parameters"] == pytest.approx(plan.best.parameters.value / SIZES["micro"])
     # 10^10 FLOPs a second on the machine of these runs
     assert plan.seconds == pytest.approx(budget / 1e10)
+
+
+def test_the_context_is_that_of_the_trend(noisy):
+    budget = 4 * noisy.observed.flops.max()
+    plan, trend = Plan(noisy, flops(budget)), fit_trend(noisy.observed)
+    for row in (plan.best, *plan.each_size):
+        assert row.context.value == pytest.approx(float(trend.context(budget, row.parameters.value)))
+        assert row.context.method == METHOD != row.loss.method
+    assert plan.trend == trend.sentence("flops", noisy.confidence) and plan.growth == trend.growth(noisy.confidence)
+    # Not that of the law, whose own optimum stands beside it.
+    (law,) = [rival for rival in plan.rivals if rival.form == noisy.chosen.form.name]
+    assert plan.best.parameters.value == pytest.approx(law.parameters)
+    assert abs(np.log(plan.best.context.value / law.context)) > 0.01
 
 
 def test_a_budget_of_seconds_buys_what_the_machine_of_the_sweep_can_do(exact):
@@ -254,6 +268,7 @@ def test_without_a_measured_optimum_there_is_a_guess_for_those_who_ask(exact):
         Plan(shortest, budget)
     plan = Plan(shortest, budget, far=True)
     assert any("the law's alone" in note for note in plan.notes)
+    assert plan.trend == "" and plan.growth is None and plan.best.context.method != METHOD
 
 
 def test_a_loss_that_does_not_know_the_context_is_refused():

@@ -156,11 +156,13 @@ def exponent_preference(scores: list[Score], centre: Array) -> Preference | None
     return Preference(first.form.name, other.form.name, ratio, float(delta))
 
 
-def ensemble_estimate(value: float | Array, samples: Array, confidence: float) -> Estimate:
+def ensemble_estimate(
+    value: float | Array, samples: Array, confidence: float, method: str = "wild bootstrap over runs"
+) -> Estimate:
     """A value with the percentile interval of an ensemble's values; the interval holds the value itself."""
     low, high = percentile_interval(samples, confidence)
     limits = float(min(low, value)), float(max(high, value))
-    return Estimate(float(value), *limits, n=len(samples), method="wild bootstrap over runs", confidence=confidence)
+    return Estimate(float(value), *limits, n=len(samples), method=method, confidence=confidence)
 
 
 class FormJson(TypedDict):

@@ -14,7 +14,7 @@ from contextwise.analysis.scaling.analysis import CONFIDENCE, Analysis, ensemble
 from contextwise.analysis.scaling.fitting import RESAMPLES
 from contextwise.analysis.scaling.observations import Observations, common_budgets, measured
 from contextwise.analysis.scaling.optimum import best_context, measured_cost
-from contextwise.analysis.scaling.trend import fit_trend
+from contextwise.analysis.scaling.trend import METHOD, fit_trend
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate, as_json
 
@@ -175,10 +175,11 @@ def _hidden_optima(observed: Observations, analysis: Analysis, above: float) -> 
         near_best = contexts[losses <= losses.min() * np.exp(np.sqrt(2) * effects)]
         bounds = float(contexts.min()), float(contexts.max())
         laws = analysis.law, analysis.ensemble
-        optima = [best_context(law, cost, budget, parameters, bounds) for law in laws]
+        optima, method = [best_context(law, cost, budget, parameters, bounds) for law in laws], {}
         if trend is not None:
+            method = {"method": METHOD}
             optima = [trend.followed(law, one, cost, budget, bounds) for law, one in zip(laws, optima, strict=True)]
-        predicted = ensemble_estimate(optima[0].context[0], optima[1].context, analysis.confidence)
+        predicted = ensemble_estimate(optima[0].context[0], optima[1].context, analysis.confidence, **method)
         at = best, parameters, budget / float(cost.per_token(parameters, best))
         early, before = measured(observed, size, max(above, float(budgets[0])))
         step = np.sqrt(2) * 1.001

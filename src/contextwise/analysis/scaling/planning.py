@@ -22,7 +22,7 @@ from contextwise.analysis.scaling.optimum import (
     best_of_sizes,
     measured_cost,
 )
-from contextwise.analysis.scaling.trend import fit_trend
+from contextwise.analysis.scaling.trend import METHOD, fit_trend
 from contextwise.base.errors import ContextwiseError, DataError
 from contextwise.base.estimates import Estimate, as_json, count
 from contextwise.experiments.grid import size_name
@@ -184,7 +184,8 @@ class Plan:
         centre, samples = optima
         _check_inside(float(centre.context[0]), analysis)
         nearest = int(np.abs(own - centre.parameters[0]).argmin())
-        best = _recommendation(analysis, optima, None if free else observed.sizes[nearest])
+        trended = trend is not None
+        best = _recommendation(analysis, optima, None if free else observed.sizes[nearest], trended)
         notes += _width_notes(analysis, best.context, samples, free)
         context, tokens, parameters = best.context.value, best.tokens.value, float(centre.parameters[0])
         rounded = 2 ** round(float(np.log2(context)))
@@ -199,7 +200,7 @@ class Plan:
         each_size = []
         for size, name in zip(own.tolist(), observed.sizes, strict=True):
             of_size = [best_context(law, cost, budget.amount, size, context_bounds(analysis)) for law in laws]
-            each_size.append(_recommendation(analysis, followed(of_size), name))
+            each_size.append(_recommendation(analysis, followed(of_size), name, trended))
         self.budget, self.best, self.flops = budget, best, spent
         self.trend = trend.sentence(budget.unit, analysis.confidence) if trend else ""
         self.growth = trend.growth(analysis.confidence) if trend else None
@@ -242,11 +243,12 @@ def _optimum(analysis: Analysis, law: Law, cost: Cost, amount: float, free: bool
     return best_of_sizes(law, cost, amount, analysis.observed.size_parameters, contexts)
 
 
-def _recommendation(analysis: Analysis, optima: list[Optimum], size: str | None) -> Recommendation:
-    """From the optima of the law and of its ensemble."""
+def _recommendation(analysis: Analysis, optima: list[Optimum], size: str | None, trended: bool) -> Recommendation:
+    """From the optima of the law and of its ensemble; ``trended``: at the trend's contexts."""
     centre, samples = map(vars, optima)
+    methods = {"context": {"method": METHOD}} if trended else {}
     parameters, *others = (
-        ensemble_estimate(centre[name][0], samples[name], analysis.confidence)
+        ensemble_estimate(centre[name][0], samples[name], analysis.confidence, **methods.get(name, {}))
         for name in ("parameters", "context", "tokens", "loss")
     )
     return Recommendation(size, parameters if len(analysis.observed.sizes) > 1 else None, *others)

@@ -49,6 +49,8 @@ class Powers(NamedTuple):
 
 
 MEASURED = Powers()
+METHOD = "trend of measured optima"
+"""How the interval of a context was computed."""
 
 
 @dataclass(frozen=True)
