@@ -16,7 +16,7 @@ from contextwise.base.runs import RunFolder
 from contextwise.models import ModelSize, backbone_config, build_model
 from contextwise.training import Recipe, train
 from contextwise.training.model import TrainedModel
-from contextwise.training.optimizer import JoinedOptimizer, create_optimizer, learning_rate_share
+from contextwise.training.optimizer import BatchedMuon, JoinedOptimizer, create_optimizer, learning_rate_share
 from contextwise.training.settings import TrainingSettings
 from contextwise.training.trainer import PretrainingTrainer
 from processes import finish_training
@@ -114,6 +114,30 @@ def test_joined_steps_are_those_of_torchs_own_optimizers():
         take_step(apart, own, seed)
     for a, b in zip(joined.parameters(), apart.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("adjustment", ["original", "match_rms_adamw"])
+def test_batches_of_one_shape_are_torchs_muon(adjustment):
+    """Wide, tall, square and single matrices, two groups of one shape, and one matrix that has no gradient at first."""
+    shapes = [(24, 8), (8, 24), (16, 16), (24, 8), (8, 24), (40, 8), (24, 8)]
+    generator = torch.Generator().manual_seed(0)
+    start = [torch.randn(shape, generator=generator) for shape in shapes]
+    sides = []
+    for kind in (BatchedMuon, torch.optim.Muon):
+        matrices = [torch.nn.Parameter(matrix.clone()) for matrix in start]
+        groups = [{"params": matrices[:5]}, {"params": matrices[5:], "lr": 0.1, "weight_decay": 0.5}]
+        sides.append((matrices, kind(groups, lr=0.02, weight_decay=0.01, adjust_lr_fn=adjustment)))
+    for step in range(3):
+        gradients = [torch.randn(shape, generator=generator) for shape in shapes]
+        for matrices, optimizer in sides:
+            for matrix, gradient in zip(matrices, gradients, strict=True):
+                matrix.grad = gradient.clone()
+            matrices[3].grad = None if step == 0 else matrices[3].grad
+            optimizer.step()
+        for ours, theirs in zip(sides[0][0], sides[1][0], strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-3)  # products of bf16, added up in another order
+    moments = [[optimizer.state[matrix]["momentum_buffer"] for matrix in matrices] for matrices, optimizer in sides]
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*moments, strict=True))
 
 
 def test_a_restored_state_gives_the_same_next_step():

@@ -50,7 +50,7 @@ def create_optimizer(
     )
     if not muon.groups:
         return first
-    second = torch.optim.Muon(
+    second = BatchedMuon(
         muon.groups,
         lr=settings.muon_learning_rate,
         momentum=settings.muon_momentum,
@@ -83,6 +83,55 @@ class _Groups:
         """The groups that have parameters; of several empty ones a checkpoint could not tell which is which."""
         groups = list(self.by_kind.values())
         return [group for group in groups if group["params"]] or groups[:1]
+
+
+class BatchedMuon(torch.optim.Muon):
+    """Muon that orthogonalizes all matrices of one shape in one batch: the arithmetic of ``torch.optim.Muon`` in fewer calls.
+
+    Matrices of a small model are far too small to fill a processor one by one. Sharded ones (DTensor) are left to torch's loop.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        if any(type(matrix) is not nn.Parameter for group in self.param_groups for matrix in group["params"]):
+            return super().step(closure)
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
+        for group in self.param_groups:
+            matrices: list[torch.Tensor] = []
+            gradients: list[torch.Tensor] = []
+            momenta: list[torch.Tensor] = []
+            self._init_group(group, matrices, gradients, momenta)
+            of_shape: dict[torch.Size, list[int]] = {}
+            for index, matrix in enumerate(matrices):
+                of_shape.setdefault(matrix.shape, []).append(index)
+            for shape, indices in of_shape.items():
+                alike = ([tensors[index] for index in indices] for tensors in (matrices, gradients, momenta))
+                self._update(group, shape, *alike)
+        return loss
+
+    @staticmethod
+    def _update(
+        group: dict[str, Any],
+        shape: torch.Size,
+        matrices: list[torch.Tensor],
+        gradients: list[torch.Tensor],
+        momenta: list[torch.Tensor],
+    ) -> None:
+        torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
+        directions = torch._foreach_lerp(gradients, momenta, group["momentum"]) if group["nesterov"] else momenta
+        a, b, c = group["ns_coefficients"]
+        x = torch.stack(directions).bfloat16()
+        wide = shape[0] <= shape[1]
+        x = x if wide else x.mT.contiguous()
+        x /= torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True).clamp(min=group["eps"])
+        for _ in range(group["ns_steps"]):
+            gram = x @ x.mT
+            x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+        rates = {"original": max(1, shape[0] / shape[1]) ** 0.5, "match_rms_adamw": 0.2 * max(shape) ** 0.5}
+        torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
+        updates = (x if wide else x.mT).to(matrices[0].dtype).unbind()
+        torch._foreach_add_(matrices, updates, alpha=-group["lr"] * rates[group["adjust_lr_fn"] or "original"])
 
 
 class JoinedOptimizer(torch.optim.Optimizer):
