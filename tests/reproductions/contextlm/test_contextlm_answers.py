@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 
 import numpy as np
 import pytest
@@ -13,7 +14,12 @@ from contextwise.evaluation.attention import ModelReading, Reading
 from contextwise.evaluation.measures.judging.judge import Endpoint
 from contextwise.reproductions.claims import above
 from contextwise.reproductions.contextlm.figure_5_attention import AttentionReceived, chunks_table, tokens_of
-from contextwise.reproductions.contextlm.table_4_figure_3_answers import NO_JUDGE, InstructionAnswers, win_rate
+from contextwise.reproductions.contextlm.table_4_figure_3_answers import (
+    NO_JUDGE,
+    InstructionAnswers,
+    mean_over_seeds,
+    win_rate,
+)
 
 TEXT = "the context window learns. This model reads"
 QUESTIONS = [
@@ -108,6 +114,27 @@ def test_wins_in_all_questions_are_certain_only_where_there_are_many(questions, 
     assert result.low < 1 and above(result, 0.5).holds is holds
     spread = {"value": 0.6, "low": 0.5, "high": 0.7, "questions": 9}
     assert win_rate(spread) == Estimate.from_dict(spread) and win_rate(None) is None
+
+
+def test_seeds_widen_the_interval_over_questions():
+    one = Estimate(0.5, 0.4, 0.6)
+    assert mean_over_seeds([one]) == one
+    same = mean_over_seeds([one, one, one])
+    assert (same.value, *same.limits) == pytest.approx((0.5, 0.4, 0.6))
+    apart = mean_over_seeds([Estimate(0.4, 0.3, 0.5), Estimate(0.6, 0.5, 0.7)])
+    # t(1 degree of freedom) times the standard error over two seeds, and 0.1 over questions, by the squares.
+    assert apart.value == pytest.approx(0.5) and apart.high - 0.5 == pytest.approx(
+        math.hypot(0.1, 12.7062 * 0.1), rel=1e-4
+    )
+    assert mean_over_seeds([one, None]) is None
+
+
+@pytest.mark.slow
+def test_a_judge_of_two_seeds(answering, judge):
+    judge(lambda messages: "[[6]]")
+    outcome = measured(answering, endpoint="http://judge/v1", judge_model="judge", seeds=[0, 1])
+    assert len(outcome.figures["judged"]["b against a"]) == 2
+    assert "mean of 2 seeds" in outcome.tables[1].title and len(outcome.figures["answers"]["a"]) == 2
 
 
 def reading(pieces, *levels, has_start=True):

@@ -3,11 +3,12 @@
 1. Every model is pretrained, and tuned with the same recipe: the same batches in the same order, the same steps.
 2. Each answers the questions of MT-Bench or AlpacaEval.
 3. A judge behind an OpenAI-compatible endpoint rates the answers (Figure 3), or compares those of two models in both orders
-   (Table 4). Without an endpoint the answers are written, and the claims stay open.
+   (Table 4), seed by seed. Without an endpoint the answers are written, and the claims stay open.
 """
 
 import importlib.util
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from pydantic import Field, model_validator
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate
 from contextwise.base.hashes import sha256_file
-from contextwise.base.intervals import wilson
+from contextwise.base.intervals import wilson, with_seeds
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
@@ -31,7 +32,7 @@ from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.reproductions.claims import Better, Claim, above, undecided
 from contextwise.reproductions.item import Item, Outcome, prepared_once, registered
 from contextwise.reproductions.models import TrainedModels
-from contextwise.reproductions.tables import Plot, points, table_of
+from contextwise.reproductions.tables import Plot, points, seeds_behind, table_of
 
 NO_JUDGE = "no judge was named; give one with --set endpoint=URL --set judge_model=NAME, and the answers are judged"
 TUNED = "-SFT"
@@ -61,8 +62,6 @@ class InstructionAnswers(TrainedModels):
 
     @model_validator(mode="after")
     def _judgeable(self) -> "InstructionAnswers":
-        if len(self.seeds) != 1:
-            raise ConfigError("answers are judged for one seed; give one with --set seeds=[0]")
         if (self.endpoint is None) != (self.judge_model is None):
             given, lacking = ("endpoint", "judge_model") if self.endpoint else ("judge_model", "endpoint")
             raise ConfigError(f"{given} is given without {lacking}; give both, or neither")
@@ -92,22 +91,22 @@ class InstructionAnswers(TrainedModels):
     def measure(self, item: Item, folder: Path) -> Outcome:
         questions = self._checked()
         tuned = self._tuned(folder)
-        results = {name: measure(run.path, self._answering(name)) for name, run in tuned.items()}
-        answers = {name: result.file for name, result in results.items()}
-        files = {name: str(path.relative_to(folder)) for name, path in answers.items()}
+        results = {name: [measure(run.path, self._answering(name)) for run in runs] for name, runs in tuned.items()}
+        answers = {name: [result.file for result in seeds] for name, seeds in results.items()}
+        files = {name: [str(path.relative_to(folder)) for path in seeds] for name, seeds in answers.items()}
         outcome = Outcome([answers_table(tuned, results)], [], {"answers": files}, self.run_set(folder).paths)
         if self.endpoint is None:
             say(f"note: {NO_JUDGE}")
             outcome.claims = [Claim.of(claim.text, undecided(NO_JUDGE)) for claim in self.claims]
             return outcome
         for pair in self.claims:
-            summary = self._judged(pair, answers, questions, folder)
-            outcome.figures.setdefault("judged", {})[f"{pair.better} against {pair.than}"] = summary
-            table, claim = _compared(pair, summary) if "against" in summary else _rated(pair, summary)
+            summaries = self._judged(pair, answers, questions, folder)
+            outcome.figures.setdefault("judged", {})[f"{pair.better} against {pair.than}"] = summaries
+            table, claim = _compared(pair, summaries) if self.pairwise else _rated(pair, summaries)
             outcome.tables.append(table)
-            outcome.claims.append(claim)
-            if "models" in summary:
-                outcome.plots.append(_figure(pair, summary))
+            outcome.claims.append(claim.over_seeds(len(self.seeds)))
+            if not self.pairwise:
+                outcome.plots.append(_figure(pair, summaries))
         return outcome
 
     def _checked(self) -> Path:
@@ -156,32 +155,36 @@ class InstructionAnswers(TrainedModels):
     def _endpoint(self) -> Endpoint:
         return Endpoint(self.endpoint or "", self.judge_model or "", read_key(self.key_file))
 
-    def _tuned(self, folder: Path) -> dict[str, RunFolder]:
-        """The tuned models; pretrained and tuned where that has not been done."""
+    def _tuned(self, folder: Path) -> dict[str, list[RunFolder]]:
+        """The tuned models, seed by seed; pretrained and tuned where that has not been done."""
         self.prepared(folder)
         bases = super().run_set(folder)
         bases.train_missing()
         corpus, source = self.instruction_corpus(folder), f"alpaca:{self.instructions}"
         prepared_once(source, bases.runs[0].folder, corpus, self.instructions_validation)
         runs = self.train(folder)
-        return {name: runs.folders(f"{name}{TUNED}")[0] for name in self.models}
+        return {name: runs.folders(f"{name}{TUNED}") for name in self.models}
 
-    def _judged(self, pair: Better, answers: dict[str, Path], questions: Path, folder: Path) -> dict[str, Any]:
-        """The summary of a judge's verdicts on one pair."""
-        better, than = answers[pair.better], answers[pair.than]
-        given = [better] if self.pairwise else [than, better]
-        match = Match.read(given, than if self.pairwise else None, questions, self.references, self.limit)
+    def _judged(
+        self, pair: Better, answers: dict[str, list[Path]], questions: Path, folder: Path
+    ) -> list[dict[str, Any]]:
+        """The summaries of a judge's verdicts on one pair, seed by seed."""
         kind = "compared" if self.pairwise else "rated"
-        label = f"{kind}-{pair.better}-{pair.than}-by-{Path(self.judge_model or '').name}"
-        summary = judge_answers(
-            match,
-            self._endpoint(),
-            folder / "judged" / re.sub(r"[^\w.-]+", "-", label),
-            concurrency=self.concurrency,
-            length_controlled=self.length_controlled,
-        )
-        assert summary is not None  # only a dry run has none
-        return summary
+        summaries = []
+        for seed, better, than in zip(self.seeds, answers[pair.better], answers[pair.than], strict=True):
+            given = [better] if self.pairwise else [than, better]
+            match = Match.read(given, than if self.pairwise else None, questions, self.references, self.limit)
+            label = f"{kind}-{pair.better}-{pair.than}-s{seed}-by-{Path(self.judge_model or '').name}"
+            summary = judge_answers(
+                match,
+                self._endpoint(),
+                folder / "judged" / re.sub(r"[^\w.-]+", "-", label),
+                concurrency=self.concurrency,
+                length_controlled=self.length_controlled,
+            )
+            assert summary is not None  # only a dry run has none
+            summaries.append(summary)
+        return summaries
 
 
 def check_instructions(path: Path) -> None:
@@ -193,17 +196,20 @@ def check_instructions(path: Path) -> None:
         raise DataError(f"{first.where}: {first.why}; give a file of Alpaca's form (instruction, input, output)")
 
 
-def answers_table(tuned: dict[str, RunFolder], answers: dict[str, AnswersResult]) -> Table:
-    """Each model's loss on held-out instructions, and how long its answers are."""
+def answers_table(tuned: dict[str, list[RunFolder]], answers: dict[str, list[AnswersResult]]) -> Table:
+    """Each model's loss on held-out instructions, mean over seeds, and how long its answers are."""
     rows = []
-    for name, result in answers.items():
-        texts = [text for row in result.rows for text in texts_of(row)]
-        too_long = sum(problem is not None for row in result.rows for problem in row.get("errors", []))
-        losses = tuned[name].metrics("validation")
+    for name, seeds in answers.items():
+        answered = [row for result in seeds for row in result.rows]
+        texts = [text for row in answered for text in texts_of(row)]
+        too_long = sum(problem is not None for row in answered for problem in row.get("errors", []))
+        losses = [run.metrics("validation") for run in tuned[name]]
+        loss = np.mean([of_seed[-1]["loss"] for of_seed in losses]) if all(losses) else None
         words, empty = np.mean([len(text.split()) for text in texts]), sum(not text.strip() for text in texts)
-        rows.append([name, losses[-1]["loss"] if losses else None, len(texts), words, empty, too_long])
+        rows.append([name, loss, len(texts), words, empty, too_long])
     return table_of(
-        "Tuned models: loss on held-out responses, nats per token, and their answers; too long: for the model's positions",
+        f"Tuned models, {seeds_behind(len(seeds))}: loss on held-out responses, nats per token, and their answers; too long: "
+        "for the model's positions",
         ["model", ("loss", ".4f"), ("answers", ","), ("words each", ".1f"), ("empty", ","), ("too long", ",")],
         rows,
     )  # fmt: skip
@@ -214,36 +220,63 @@ def texts_of(row: dict[str, Any]) -> list[str]:
     return row["choices"][0]["turns"] if "choices" in row else [row["output"]]
 
 
-def _rated(claim: Better, summary: dict[str, Any]) -> tuple[Table, Claim]:
-    judged = _judged_words(summary)
-    parts = {name: {**rated["categories"], "all": rated["all"]} for name, rated in summary["models"].items()}
+def mean_over_seeds(of_seeds: list[Estimate | None]) -> Estimate | None:
+    """The mean of estimates about the same questions, one of each seed; None where one is missing.
+
+    The interval over questions is the mean of the seeds' own, which is at least as wide as that of their mean; the part of the
+    seeds is added.
+    """
+    known = [estimate for estimate in of_seeds if estimate is not None]
+    if len(known) < len(of_seeds):
+        return None
+    values = np.array([each.value for each in known])
+    if not all(each.has_interval for each in known):
+        return Estimate(float(values.mean()))
+    low, high = np.mean([each.limits for each in known], axis=0)
+    return with_seeds(replace(known[0], value=float(values.mean()), low=float(low), high=float(high)), values)
+
+
+def _rated(claim: Better, summaries: list[dict[str, Any]]) -> tuple[Table, Claim]:
+    judged = _judged_words(summaries)
+    title = f"Ratings by {summaries[0]['judge']}, from 1 to 10, {judged}"
+    parts = {name: _by_category(summaries, name) for name in (claim.than, claim.better)}
     rows = [
-        [category, *(parts[name].get(category) for name in (claim.than, claim.better))]
-        for category in dict.fromkeys(part for values in parts.values() for part in values)
+        [category, *(values.get(category) for values in parts.values())]
+        for category in dict.fromkeys(category for values in parts.values() for category in values)
     ]
-    title = f"Ratings by {summary['judge']}, from 1 to 10, {judged}"
-    table = table_of(title, ["category", (claim.than, ".2f"), (claim.better, ".2f")], rows)
-    measured = summary["differences"][f"{claim.better} - {claim.than}"]
-    if measured is None:
+    table = table_of(title, ["category", *((name, ".2f") for name in parts)], rows)
+    measured = [summary["differences"][f"{claim.better} - {claim.than}"] for summary in summaries]
+    difference = mean_over_seeds([None if each is None else Estimate.from_dict(each) for each in measured])
+    if difference is None:
         return table, Claim.of(claim.text, undecided("no answer of both was rated"), judged)
-    difference = Estimate.from_dict(measured)
     verdict = above(difference)
-    if difference.low is not None and difference.low == difference.high:
+    if any(each["low"] is not None and each["low"] == each["high"] for each in measured):
         verdict = undecided("all questions agree, so the uncertainty of the mean is unknown")
     return table, claim.decided(verdict, f": {difference:+.2f}; {judged}")
 
 
-def _compared(claim: Better, summary: dict[str, Any]) -> tuple[Table, Claim]:
-    judged = _judged_words(summary)
-    title = f"Against {claim.than}, both orders, judged by {summary['judge']}; {judged}"
+def _by_category(summaries: list[dict[str, Any]], name: str) -> dict[str, Estimate | None]:
+    """A model's ratings by category and of all questions, mean over seeds."""
+    rated = [{**summary["models"][name]["categories"], "all": summary["models"][name]["all"]} for summary in summaries]
+    measured = {category: [of_seed.get(category) for of_seed in rated] for category in rated[0]}
+    return {
+        category: mean_over_seeds([None if each is None else Estimate.from_dict(each) for each in of_seeds])
+        for category, of_seeds in measured.items()
+    }
+
+
+def _compared(claim: Better, summaries: list[dict[str, Any]]) -> tuple[Table, Claim]:
+    judged = _judged_words(summaries)
+    title = f"Against {claim.than}, both orders, judged by {summaries[0]['judge']}; {judged}"
     counts = ["wins", "ties", "losses", "verdicts_that_follow_the_order"]
-    rate = win_rate(summary["all"])
+    rate = mean_over_seeds([win_rate(summary["all"]) for summary in summaries])
     percent = None if rate is None else rate.scaled(100)
     columns: list[str | tuple[str, str]] = ["model", ("win rate %", ".2f")]
     columns += [(name, ",") for name in (*counts[:3], "follow the order")]
-    row = [claim.better, percent, *(summary[name] for name in counts)]
-    if summary["length_controlled"] is not None:
-        columns, row = [*columns, ("LC win rate %", ".2f")], [*row, 100 * summary["length_controlled"]]
+    row = [claim.better, percent, *(sum(summary[name] for summary in summaries) for name in counts)]
+    controlled = [summary["length_controlled"] for summary in summaries]
+    if None not in controlled:
+        columns, row = [*columns, ("LC win rate %", ".2f")], [*row, 100 * np.mean(controlled)]
     table = table_of(title, columns, [row])
     if rate is None:
         return table, Claim.of(claim.text, undecided("no comparison has a verdict in both orders"), judged)
@@ -257,19 +290,27 @@ def win_rate(measured: dict[str, Any] | None) -> Estimate | None:
     return None if measured is None else Estimate.from_dict(measured)
 
 
-def _judged_words(summary: dict[str, Any]) -> str:
+def _judged_words(summaries: list[dict[str, Any]]) -> str:
     """How much was judged, and whether anything is missing."""
-    words = f"{summary['questions']:,} questions, 95% intervals over them, one seed"
-    if summary["without_verdict"]:
-        words += f"; {summary['without_verdict']:,} of {summary['judgments']:,} judgments without a verdict"
-    if summary["missing"]:
-        missing = f"{summary['missing']:,} judgments are missing ({summary['why_missing']})"
-        words += f"; {missing}, run the same command again to request them"
+    first = summaries[0]
+    judgments, without, missing = (
+        sum(summary[name] for summary in summaries) for name in ("judgments", "without_verdict", "missing")
+    )
+    words = f"{first['questions']:,} questions, {seeds_behind(len(summaries))}, 95% intervals"
+    if without:
+        words += f"; {without:,} of {judgments:,} judgments without a verdict"
+    if missing:
+        why = next(summary["why_missing"] for summary in summaries if summary["missing"])
+        words += f"; {missing:,} judgments are missing ({why}), run the same command again to request them"
     return words
 
 
-def _figure(pair: Better, summary: dict[str, Any]) -> Plot:
+def _figure(pair: Better, summaries: list[dict[str, Any]]) -> Plot:
     """Ratings of two models by category."""
-    series = {name: points(summary["models"][name]["categories"]) for name in (pair.than, pair.better)}
+    by_model = {name: _by_category(summaries, name) for name in (pair.than, pair.better)}
+    series = {
+        name: points({category: rating for category, rating in ratings.items() if category != "all"})
+        for name, ratings in by_model.items()
+    }
     title = f"MT-Bench by category: {pair.better} and {pair.than}"
     return Plot(title, "category", "rating", series, kind="bars")
