@@ -7,7 +7,7 @@ zero where something was forgotten (objectives, Section 6.2.7 and Exercise 6.2.4
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 from rich.console import RenderableType
@@ -60,17 +60,6 @@ class Change:
     during: list[Point]
 
 
-class ForgettingJson(TypedDict):
-    """:class:`Forgetting` as JSON, with the definition of what is measured."""
-
-    definition: str
-    before: str
-    changes: list[Change]
-    old: Comparison
-    new: Comparison
-    notes: list[str]
-
-
 class Forgetting:
     """Models before and after continued training, compared on the held-out documents of both corpora.
 
@@ -82,6 +71,7 @@ class Forgetting:
             default all are scored with the smallest context that one of the runs was trained with.
 
     Attributes:
+        definition: of what is measured.
         before: name of the model that training continued from.
         old, new: all models on the old and on the new documents, every pair of them.
         notes: sentences that a reader of the figures has to know.
@@ -90,6 +80,13 @@ class Forgetting:
         ConfigError: nothing to compare, or both corpora hold the same documents.
         CheckpointError, DataError: a model that cannot be evaluated on both corpora.
     """
+
+    definition: str
+    before: str
+    changes: list[Change]
+    old: Comparison
+    new: Comparison
+    notes: list[str]
 
     def __init__(self, sources: list[str], old: Corpus, new: Corpus, **options: Any) -> None:
         if len(sources) < 2:
@@ -113,7 +110,7 @@ class Forgetting:
                 "all the given runs are of one recipe, so none of them is the model before the others; name that one first"
             )
         forgotten, learned = map(_since_before, (on_old, on_new))
-        self.changes: list[Change] = []
+        self.definition, self.changes = DEFINITION, []
         for group in on_old.groups:
             if group.name != on_old.reference:
                 replay = _data(group.sources[0]).get("replay")
@@ -122,9 +119,9 @@ class Forgetting:
         self.before, self.old, self.new = on_old.reference, on_old, on_new
         self.notes = [*_notes_on_starts(on_old), *dict.fromkeys([*on_old.notes, *on_new.notes])]
 
-    def to_dict(self) -> ForgettingJson:
+    def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values."""
-        return as_json({"definition": DEFINITION, **vars(self)})
+        return as_json(vars(self))
 
 
 def _data(source: str) -> dict[str, Any]:

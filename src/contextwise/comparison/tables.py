@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from rich.console import RenderableType
 
-from contextwise.base.estimates import FEWEST_DOCUMENTS, count, duration, listed, written
+from contextwise.base.estimates import FEWEST_DOCUMENTS, Estimate, count, duration, listed, written
 from contextwise.base.tables import Cell, Column, Row, Table, terminal
 from contextwise.comparison.budgets import Budget, number_of_seeds
 from contextwise.comparison.comparison import Comparison, Group
@@ -82,22 +82,21 @@ def difference_table(comparison: Comparison) -> Table:
 
 def budget_tables(comparison: Comparison, series: Mapping[str, int] = {}) -> list[Table]:
     """Validation losses at equal training time, and at equal training tokens; ``series`` as in :func:`model_table`."""
-    tables = [_budget_table(budget, comparison.reference, series) for budget in comparison.budgets]
-    starred = [any(row.mid_schedule for row in budget.rows) for budget in comparison.budgets]
-    if any(starred):
-        last = len(starred) - 1 - starred[::-1].index(True)
-        tables[last] = Table(tables[last].title, tables[last].columns, tables[last].rows, [MID_SCHEDULE])
-    return tables
+    starred = [budget for budget in comparison.budgets if any(row.mid_schedule for row in budget.rows)]
+    return [
+        _budget_table(budget, comparison.reference, series, [MID_SCHEDULE] if budget in starred[-1:] else [])
+        for budget in comparison.budgets
+    ]
 
 
-def _budget_table(budget: Budget, reference: str, series: Mapping[str, int]) -> Table:
+def _budget_table(budget: Budget, reference: str, series: Mapping[str, int], notes: list[str]) -> Table:
     at = duration(budget.at) if budget.kind == "seconds" else f"{count(budget.at)} tokens"
     rows = [
         Row([row.group, f"{row.loss:.4f}{'*' if row.mid_schedule else ' '}", row.difference], series.get(row.group))
         for row in budget.rows
     ]
     difference = Column(f"minus {reference}", "difference", missing="")
-    return Table(f"validation loss after {at} of training", ["model", "nats/token", difference], rows)
+    return Table(f"validation loss after {at} of training", ["model", "nats/token", difference], rows, notes)
 
 
 def verdict(comparison: Comparison) -> list[str]:
@@ -122,12 +121,7 @@ def _losses(comparison: Comparison, lowest: Group) -> list[str]:
     if significant:
         basis = "documents and seeds" if any(len(each.seeds) > 1 for each in comparison.groups) else "documents"
         kind = "-".join(filter(None, [significant[0][0].difference.method, "intervals"]))
-        # Differences and intervals without sign.
-        gains = [
-            f"{other}'s by {value if value.value > 0 else -value:.4f}"
-            for each, other in significant
-            for value in [each.difference]
-        ]
+        gains = [f"{other}'s by {_unsigned(each.difference):.4f}" for each, other in significant]
         sentences = [
             f"{opening}: lower than {listed(gains)} {comparison.unit} (95% {kind} over {basis}, paired by document)."
         ]
@@ -143,6 +137,10 @@ def _losses(comparison: Comparison, lowest: Group) -> list[str]:
                 f"{other}: the interval contains zero ({pair})."
             )
     return sentences
+
+
+def _unsigned(difference: Estimate) -> Estimate:
+    return difference if difference.value > 0 else -difference
 
 
 def _costs(comparison: Comparison, best: Group) -> list[str]:
