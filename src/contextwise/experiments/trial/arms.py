@@ -58,37 +58,31 @@ class Arms:
         self.settings, self.path = settings, settings.folder
         self.corpus = Path(settings.corpus).expanduser().absolute()  # a run may start in another folder
         # Each arm with the length that its file gives.
-        self.as_given = RunSet.of(self._settings(list(settings.arms), 0, {}), self.path, corpus=self.corpus)
+        self.as_given = self._run_set(0, {name: (name, []) for name in settings.arms})
         self.recipes: dict[str, Recipe] = {run.arm: run.recipe() for run in self.as_given.runs}
         self._check_comparable()
         self._check_documents()
 
-    def _settings(
-        self, arms: Sequence[str], seed: int, own: dict[str, list[str]], named: dict[str, str] | None = None
-    ) -> RunSetSettings:
-        """The run set of some arms with one seed.
-
-        Args:
-            own: further settings of each run, by its name.
-            named: name of a run -> its arm; each arm has one run of its name if not given.
-        """
+    def _run_set(self, seed: int, named: dict[str, tuple[str, list[str]]], prefix: str = "") -> RunSet:
+        """The run set with one seed of some runs: name -> its arm, and settings beyond the arm's."""
         runs = {}
-        for name, arm in (named or {arm: arm for arm in arms}).items():
+        for name, (arm, own) in named.items():
             settings = self.settings.arms[arm]
             recipe = None if settings.recipe is None else _with_length(settings.recipe)
             whole = self.settings.recipe if settings.recipe is None else settings.recipe
             further = ["training.paired_initialization=true"]
             if not (whole.get("training") or {}).get("evaluate_every"):
                 further.append("training.evaluation_tokens=1")  # the trial scores whole documents itself
-            further += [*settings.settings, *own.get(name, [])]
-            runs[name] = Arm(settings=further, recipe=recipe)
-        return RunSetSettings(recipe=_with_length(self.settings.recipe), arms=runs, seeds=[seed])
+            runs[name] = Arm(settings=[*further, *settings.settings, *own], recipe=recipe)
+        values = RunSetSettings(recipe=_with_length(self.settings.recipe), arms=runs, seeds=[seed])
+        return RunSet.of(values, self.path, corpus=self.corpus, prefix=prefix)
 
     def _check_comparable(self) -> None:
         """Refuse arms with another corpus, tokenizer or kind of model than the reference."""
-        base = self.settings.baseline
+        base, fingerprints = self.settings.baseline, {}
         for name, recipe in self.recipes.items():
-            if not isinstance(recipe.data, CorpusData) or recipe.objective.kind != "decoder":
+            data = recipe.data
+            if not isinstance(data, CorpusData) or recipe.objective.kind != "decoder":
                 raise ConfigError(
                     f"the arm {name!r} is no causal language model of a corpus; a trial compares their held-out losses"
                 )
@@ -97,17 +91,12 @@ class Arms:
                     f"the arm {name!r} stops early (training.patience), so its runs are not as long as the trial makes them; "
                     "remove patience"
                 )
-        data = {name: recipe.data for name, recipe in self.recipes.items()}
-        fingerprints = {}
-        for name, each in data.items():
-            assert isinstance(each, CorpusData)
-            hashes = {corpus_tokenizer_hash(Path(each.corpus)), corpus_tokenizer_hash(self.corpus)}
-            if len(hashes) > 1:
+            if corpus_tokenizer_hash(Path(data.corpus)) != corpus_tokenizer_hash(self.corpus):
                 raise ConfigError(
-                    f"the arm {name!r} has another tokenizer ({each.corpus}) than the trial's corpus ({self.corpus}); losses "
+                    f"the arm {name!r} has another tokenizer ({data.corpus}) than the trial's corpus ({self.corpus}); losses "
                     "per token cannot be compared"
                 )
-            fingerprints[name] = Corpus.open(each.corpus, split=each.split).fingerprint, each.tokens
+            fingerprints[name] = Corpus.open(data.corpus, split=data.split).fingerprint, data.tokens
         different = [name for name in fingerprints if fingerprints[name] != fingerprints[base]]
         if different:
             raise ConfigError(
@@ -230,16 +219,12 @@ class Arms:
         Args:
             factors: of each arm's learning rates.
         """
-        several = len({length.budget for length in lengths}) > 1
-        named, own = {}, {}
+        several, named = len({length.budget for length in lengths}) > 1, {}
         for length in lengths:
             name = f"{length.arm}-{length.budget}" if several else length.arm
-            named[name] = length.arm
-            own[name] = [
-                *_length_settings(length.tokens),
-                *rate_settings(self.recipes[length.arm], factors.get(length.arm, 1.0)),
-            ]
-        return RunSet.of(self._settings([], seed, own, named), self.path, corpus=self.corpus)
+            rates = rate_settings(self.recipes[length.arm], factors.get(length.arm, 1.0))
+            named[name] = length.arm, [*_length_settings(length.tokens), *rates]
+        return self._run_set(seed, named)
 
     def search_runs(
         self, lengths: Sequence[Length], share: float, seeds: Sequence[int], factors: Sequence[float]
@@ -257,10 +242,8 @@ class Arms:
             for factor in factors:
                 own = [*_length_settings(tokens), *rate_settings(recipe, factor), *shorter]
                 for seed in seeds:
-                    settings = self._settings([length.arm], seed, {length.arm: own})
-                    result[length.arm, factor, seed] = RunSet.of(
-                        settings, self.path, corpus=self.corpus, prefix="rates"
-                    )
+                    named = {length.arm: (length.arm, own)}
+                    result[length.arm, factor, seed] = self._run_set(seed, named, prefix="rates")
         return result
 
 

@@ -49,20 +49,13 @@ class Comparison:
     @property
     def decision(self) -> Decision:
         """The decision of the first look that decides."""
-        return self._first[0]
+        return decide(self.difference, self.margin)
 
     @property
     def decided_after(self) -> int | None:
         """The seeds after which the decision was made; None if it is open."""
-        return self._first[1]
-
-    @property
-    def _first(self) -> tuple[Decision, int | None]:
-        for look in self.looks:
-            decision = decide(look.of(self.documents), self.margin)
-            if decision != "undecided":
-                return decision, look.seeds
-        return "undecided", None
+        decisions = ((look.seeds, decide(look.of(self.documents), self.margin)) for look in self.looks)
+        return next((seeds for seeds, decision in decisions if decision != "undecided"), None)
 
     @property
     def last(self) -> Look:
@@ -258,28 +251,17 @@ class TrialResult(Viewed):
 
     def to_dict(self) -> TrialJson:
         """Everything as JSON values."""
-        return {
+        values = vars(self) | {
             "trial": self.name,
             "sentences": self.sentences,
-            "stopped": self.stopped,
             "seeds": self.seeds,
-            "reference": self.reference,
-            "equal": self.equal,
-            "margin": self.margin,
-            "confidence": self.confidence,
-            "documents": self.documents,
             "held_out": {"documents": self.held_out, "tokens": self.tokens},
-            "comparisons": as_json(self.comparisons),
-            "along_budgets": as_json(self.along),
-            "lengths": as_json(self.lengths),
-            "parameters": self.parameters,
+            "along_budgets": self.along,
             "losses": _with_text_keys(self.losses),
             "training_seconds": _with_text_keys(self.training_seconds),
-            "rates": as_json(self.rates),
             "seconds": round(self.seconds, 1),
-            "unchanged": self.unchanged,
-            "notes": self.notes,
         }
+        return as_json({name: values[name] for name in TrialJson.__annotations__})
 
 
 def _with_text_keys(values: dict[str, dict[int, list[float]]]) -> dict[str, dict[str, list[float]]]:
