@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from contextwise.base.files import is_held
 from contextwise.base.runs import RunFolder
 from contextwise.experiments import executors, scheduling
-from contextwise.experiments.executors import LocalExecutor, visible_gpus
+from contextwise.experiments.executors import ExecutorSettings, LocalExecutor, visible_gpus
 from contextwise.experiments.scheduling import LiveTable
 from contextwise.training import load_recipe, train
 from contextwise.training.checkpoints import list_checkpoints
@@ -53,7 +53,7 @@ def test_a_killed_run_resumes_with_the_same_result(settings, claimed, tmp_path, 
     values["grid"]["data.context"] = [32]
     sweep = claimed(**values)
     run = sweep.plan[0].id
-    executor = LocalExecutor(sweep, jobs=2, threads=1)
+    executor = LocalExecutor(sweep, ExecutorSettings(jobs=2, threads=1))
 
     def kill():
         wait_for_checkpoint(sweep.run_folder(run).path)
@@ -106,7 +106,7 @@ def test_threads_and_gpus_are_shared_out(fake, claimed, monkeypatch):
     monkeypatch.setattr(executors, "cores", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     fake('echo "threads $OMP_NUM_THREADS gpu $CUDA_VISIBLE_DEVICES $@"; while true; do sleep 0.1; done')
-    executor = LocalExecutor(sweep, jobs=3)
+    executor = LocalExecutor(sweep, ExecutorSettings(jobs=3))
     assert all(executor.start(run) for run in sweep.plan)
     assert not executor.has_room
     for run, gpu in zip(sweep.plan, ("2", "5", "2"), strict=True):
@@ -119,8 +119,8 @@ def test_threads_and_gpus_are_shared_out(fake, claimed, monkeypatch):
     executor.close()
     assert [outcome.reason for _, outcome in executor.poll()] == ["killed by SIGTERM"] * 3
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    assert LocalExecutor(sweep, jobs=3)._environment("x")["OMP_NUM_THREADS"] == "5"
-    assert LocalExecutor(sweep, 1, threads=7)._environment("x")["OMP_NUM_THREADS"] == "7"
+    assert LocalExecutor(sweep, ExecutorSettings(jobs=3))._environment("x")["OMP_NUM_THREADS"] == "5"
+    assert LocalExecutor(sweep, ExecutorSettings(threads=7))._environment("x")["OMP_NUM_THREADS"] == "7"
 
 
 def test_gpus_are_those_that_the_sweep_may_see(monkeypatch):
@@ -135,7 +135,7 @@ def test_a_run_that_is_being_trained_is_not_started(claimed):
     sweep = claimed()
     run = sweep.plan[0]
     with RunFolder(sweep.run_folder(run.id).path).locked():
-        assert LocalExecutor(sweep, 1).start(run) is False
+        assert LocalExecutor(sweep, ExecutorSettings()).start(run) is False
     assert not sweep.log_file(run.id).exists()
 
 

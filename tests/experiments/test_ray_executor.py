@@ -10,7 +10,7 @@ import pytest
 from test_executors import long_enough, same_as_alone, wait_for_checkpoint
 
 from contextwise.base.errors import ConfigError
-from contextwise.experiments.executors import train_run
+from contextwise.experiments.executors import ExecutorSettings, train_run
 from contextwise.experiments.ray_executor import RayExecutor
 from contextwise.experiments.sweep import run_sweep
 
@@ -18,7 +18,7 @@ from contextwise.experiments.sweep import run_sweep
 def test_the_error_without_ray_names_the_package_to_install(claimed, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"pip install contextwise\[sweeps\], or use --executor local"):
-        RayExecutor(claimed(), None, 1, 0, 1)
+        RayExecutor(claimed(), ExecutorSettings())
 
 
 def test_a_node_that_does_not_see_the_folder_reports_it(tmp_path):
@@ -34,13 +34,13 @@ def test_a_missing_cluster_is_refused(claimed, monkeypatch):
 
     monkeypatch.setattr(ray, "init", refuse)
     with pytest.raises(ConfigError, match="no Ray cluster answers at auto: Could not find .*instance at auto.;"):
-        RayExecutor(claimed(), "auto", 1, 0, 1)
+        RayExecutor(claimed(), ExecutorSettings(address="auto"))
     monkeypatch.setattr(ray, "init", pytest.fail)  # which would try for minutes
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     for address in (f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}"):
         with pytest.raises(ConfigError, match=f"no Ray cluster answers at {address}: .*refused"):
-            RayExecutor(claimed(), address, 1, 0, 1)
+            RayExecutor(claimed(), ExecutorSettings(address=address))
 
 
 @pytest.mark.slow
@@ -78,8 +78,9 @@ def test_a_lost_node_costs_no_result(settings, tmp_path):
 
 DRIVER = """
 import time
+from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.ray_executor import RayExecutor
-executor = RayExecutor(None, None, 1, 0, 1)
+executor = RayExecutor(None, ExecutorSettings())
 print("up", flush=True)
 time.sleep(1000)
 """

@@ -182,11 +182,10 @@ def train_run(folder: str, run: str, trust_remote_code: bool = False, threads: i
 
 
 class LocalExecutor:
-    """Trains ``jobs`` runs at a time on this machine, each with as many threads as :class:`ExecutorSettings` say."""
+    """Trains as many runs at a time on this machine, each with as many threads, as the settings say."""
 
-    def __init__(self, folder: RunSetFolder, jobs: int, threads: int | None = None) -> None:
-        self.folder, self.jobs = folder, jobs
-        self.threads = threads_of(ExecutorSettings(jobs=jobs, threads=threads))
+    def __init__(self, folder: RunSetFolder, settings: ExecutorSettings) -> None:
+        self.folder, self.jobs, self.threads = folder, settings.jobs, threads_of(settings)
         self.gpus = visible_gpus()
         self.processes: dict[str, tuple[PlannedRun, RunProcess]] = {}
         self.gpu_of: dict[str, str] = {}

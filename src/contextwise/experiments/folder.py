@@ -7,13 +7,13 @@
 from collections.abc import Container
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 
+from contextwise.base.errors import ConfigError
 from contextwise.base.files import read_json, write_json
 from contextwise.base.runs import RunFolder
 
 State = Literal["finished", "unfinished", "failed", "missing"]
-STATES: tuple[State, ...] = ("finished", "unfinished", "failed", "missing")
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,15 @@ class RunSetJson(TypedDict):
     runs: list[RunState]
 
 
+def refuse_other_files(path: Path, what: str, own: Container[str]) -> None:
+    """Refuse a file, and a folder with others than a sweep's or trial's (``what``) ``own`` files; the error names the folder."""
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"{path} is a file; choose another folder for the {what} with --out")
+    names = [file.name for file in path.iterdir()] if path.exists() else []
+    if any(not name.startswith(".") and name not in own for name in names):
+        raise ConfigError(f"{path} is not empty and holds no {what}; choose another folder with --out")
+
+
 class RunSetFolder:
     """A run set on disk.
 
@@ -98,10 +107,6 @@ class RunSetFolder:
     path: Path
     plan: list[PlannedRun]
     beginnings: dict[str, dict[str, Path | None]]
-
-    def parents(self, run: str) -> tuple[str, ...]:
-        """Ids of the runs that a run is made from."""
-        return tuple(self.beginnings.get(run, ()))
 
     def may_start(self, run: str, unfinished: Container[str]) -> bool:
         """Whether all parents of a run have finished; of its trunk, the checkpoint where it begins is enough."""
@@ -160,4 +165,4 @@ class RunSetFolder:
     def count(self) -> dict[State, int]:
         """How many runs are in each state."""
         states = [state.state for state in self.states()]
-        return {state: states.count(state) for state in STATES}
+        return {state: states.count(state) for state in get_args(State)}

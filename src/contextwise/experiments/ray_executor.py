@@ -20,7 +20,7 @@ import psutil
 from contextwise.base.errors import ConfigError
 from contextwise.base.pretrained import trust
 from contextwise.base.stopping import SIGNALS
-from contextwise.experiments.executors import Outcome, train_run
+from contextwise.experiments.executors import ExecutorSettings, Outcome, train_run
 from contextwise.experiments.folder import PlannedRun, RunSetFolder
 
 _WATCH = """
@@ -45,24 +45,14 @@ class RayExecutor:
     """Submits every run to Ray, which starts as many at a time as fit on its nodes.
 
     Args:
-        address: of a cluster; ``auto``: the one that this machine is part of; None: a new one on this machine.
-        cpus, gpus: that a run takes.
-        retries: how often Ray starts a run again whose node was lost.
-        threads: of each run; as many as CPUs if not given.
+        settings: its retries are also those of a run whose node was lost, by Ray.
 
     Raises:
         ConfigError: Ray is not installed, there is no such cluster, or no node has that much.
     """
 
-    def __init__(
-        self,
-        folder: RunSetFolder,
-        address: str | None,
-        cpus: float,
-        gpus: float,
-        retries: int,
-        threads: int | None = None,
-    ) -> None:
+    def __init__(self, folder: RunSetFolder, settings: ExecutorSettings) -> None:
+        address, cpus, gpus = settings.address, settings.cpus, settings.gpus
         if not address:
             # Whoever reaches the ports of a cluster can run code on it: one of its own listens on the loopback interface, as
             # Ray does by itself where it knows no clusters. Its processes read this too.
@@ -73,7 +63,7 @@ class RayExecutor:
             raise ConfigError(
                 "the executor is ray, which is not installed; pip install contextwise[sweeps], or use --executor local"
             ) from None
-        self.ray, self.folder, self.threads = ray, folder, threads
+        self.ray, self.folder, self.threads = ray, folder, settings.threads
         self.watch: subprocess.Popen[bytes] | None = None
         self.started_here = not ray.is_initialized()
         if self.started_here:
@@ -103,7 +93,7 @@ class RayExecutor:
                 "node that has as much"
             )
         # max_calls: a new process for each run.
-        self.task = ray.remote(max_calls=1, max_retries=retries, num_cpus=cpus, num_gpus=gpus)(train_run)
+        self.task = ray.remote(max_calls=1, max_retries=settings.retries, num_cpus=cpus, num_gpus=gpus)(train_run)
         self.tasks: dict[Any, tuple[PlannedRun, float]] = {}
 
     @property

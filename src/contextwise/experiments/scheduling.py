@@ -31,10 +31,9 @@ def train_planned(folder: RunSetFolder, settings: ExecutorSettings) -> None:
         if settings.kind == "ray":
             from contextwise.experiments.ray_executor import RayExecutor
 
-            reserved = settings.address, settings.cpus, settings.gpus
-            executor = RayExecutor(folder, *reserved, settings.retries, settings.threads)
+            executor = RayExecutor(folder, settings)
         else:
-            executor = LocalExecutor(folder, settings.jobs, settings.threads)
+            executor = LocalExecutor(folder, settings)
         schedule(folder, executor, settings.retries, table)
 
 

@@ -35,7 +35,7 @@ from contextwise.base.recipes import recipe_path
 from contextwise.base.runs import RunFolder, differing_keys
 from contextwise.data.corpus import Corpus
 from contextwise.experiments.executors import ExecutorSettings
-from contextwise.experiments.folder import PlannedRun
+from contextwise.experiments.folder import PlannedRun, refuse_other_files
 from contextwise.experiments.grid import GRID, axis_points, axis_settings, content_id, grid_points, size_name
 from contextwise.experiments.run_set import Run, RunSet, planned_run
 from contextwise.training.recipe import Recipe
@@ -534,13 +534,8 @@ class Sweep(RunSet):
 
     def refuse_other(self, settings: SweepRecipe) -> None:
         """Refuse a folder that holds another sweep, or other files; the error names what differs."""
-        if not (self.path / PLAN).exists():
-            if self.path.exists() and not self.path.is_dir():
-                raise ConfigError(f"{self.path} is a file; choose another folder for the sweep with --out")
-            allowed = {"recipes", RESOLVED}  # of a first call that was stopped early
-            files = [file.name for file in self.path.iterdir()] if self.path.exists() else []
-            if any(not name.startswith(".") and name not in allowed for name in files):
-                raise ConfigError(f"{self.path} is not empty and holds no sweep; choose another folder with --out")
+        if not (self.path / PLAN).exists():  # a first call that was stopped early leaves these
+            refuse_other_files(self.path, "sweep", {"recipes", RESOLVED})
             return
         kept = Sweep.open(self.path)
         if kept.corpus != self.corpus:
@@ -611,9 +606,7 @@ def _step_seconds(settings: SweepRecipe, cells: dict[str, Recipe]) -> dict[str, 
     from contextwise.experiments.timing import seconds_per_step
 
     plan = settings.folder / PLAN
-    known: dict[str, float] = {}
-    if plan.exists():
-        known = read_json(plan, "the sweep's plan").get("step_seconds") or {}
+    known = read_json(plan, "the sweep's plan").get("step_seconds") or {} if plan.exists() else {}
     missing = {name: recipe for name, recipe in cells.items() if name not in known}
     if not missing:
         return known
@@ -644,13 +637,11 @@ def run_sweep(settings: SweepRecipe) -> Sweep:
     return sweep
 
 
-def notes(plan: Iterable[PlannedRun]) -> list[str]:
+def notes(plan: Sequence[PlannedRun]) -> list[str]:
     """Notes on axes along which these runs cannot be compared."""
-    runs = list(plan)
-    axes: dict[str, set[Any]] = {"training context": {run.context for run in runs}}
-    axes["model size"] = {run.size for run in runs}
+    axes = {"training context": {str(run.context) for run in plan}, "model size": {run.size for run in plan}}
     return [
-        f"all runs have one {what} ({next(iter(values))}): nothing can be compared along it"
+        f"all runs have one {what} ({values.pop()}): nothing can be compared along it"
         for what, values in axes.items()
         if len(values) == 1
     ]

@@ -11,10 +11,11 @@ from the finished runs, so a trial that was killed at any instant resumes, and m
 """
 
 import contextlib
+import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from contextwise.base.progress import interruption
 from contextwise.base.runs import RunFolder, differing_keys
 from contextwise.comparison.sequential import document_half_width, looks, simultaneous
 from contextwise.comparison.speedup import effective_speedup, trend
+from contextwise.experiments.folder import refuse_other_files
 from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.timing import seconds_per_step
 from contextwise.experiments.trial.arms import SEARCH_SHARE, Arms, Length, held_fixed, total_nats
@@ -69,13 +71,8 @@ class Trial:
     def _refuse_other(self) -> None:
         """Refuse a folder with other files, or with a trial of another question that was looked at."""
         path = self.path
-        if path.exists() and not path.is_dir():
-            raise ConfigError(f"{path} is a file; choose another folder for the trial with --out")
-        if not (path / RESOLVED).exists():
-            allowed = {PLAN, "runs", "recipes", "logs", "failures"}  # of a first call that was stopped early
-            files = [file.name for file in path.iterdir()] if path.exists() else []
-            if any(not name.startswith(".") and name not in allowed for name in files):
-                raise ConfigError(f"{path} is not empty and holds no trial; choose another folder with --out")
+        if not (path / RESOLVED).exists():  # a first call that was stopped early leaves these
+            refuse_other_files(path, "trial", {PLAN, "runs", "recipes", "logs", "failures"})
             return
         if not (path / RESULT).exists():
             return
@@ -123,14 +120,6 @@ class Trial:
     def seconds(self) -> float:
         """Wall time of the trial so far."""
         return self._spent + time.monotonic() - self._started
-
-    @contextlib.contextmanager
-    def _clock(self) -> Iterator[None]:
-        """Keep the wall time, however the block ends."""
-        try:
-            yield
-        finally:
-            self._keep_time()
 
     def _keep_time(self) -> None:
         write_json(self.path / SECONDS, {"seconds": round(self.seconds, 3)}, "the time")
@@ -271,8 +260,10 @@ class Trial:
                 for each in plan.lengths
             }
             self.write(per_step)
-            with self._clock():
+            try:
                 return self._run(plan, on_look)
+            finally:
+                self._keep_time()
 
     def _run(self, plan: TrialPlan, on_look: Callable[[TrialResult], None]) -> TrialResult:
         settings, lengths = self.settings, plan.lengths
@@ -283,28 +274,24 @@ class Trial:
             started = time.monotonic()
             over = settings.budget is not None and self.seconds + longest > settings.budget
             if over and number >= 2 and not self._finished(lengths, number):
-                return self._stop(lengths, number, "budget", on_look)
+                return self._report(self._result(lengths, number, "budget"), on_look)
             self._seed(lengths, number)
             longest = max(longest, time.monotonic() - started)
             self._keep_time()
             result = self._result(lengths, number + 1, "")
             open_ = [each for each in result.comparisons if each.decision == "undecided"]
             if not open_ and not settings.keep_going:
-                return self._stop(lengths, number + 1, "decided", on_look)
+                return self._report(self._result(lengths, number + 1, "decided"), on_look)
             last = number + 1 == settings.seeds
             if not last and not self._finished(lengths, number + 1):  # else a trial that resumes has been here
-                self._write_result(result)
-                on_look(result)
-        return self._stop(lengths, settings.seeds, "seeds", on_look)
+                self._report(result, on_look)
+        return self._report(self._result(lengths, settings.seeds, "seeds"), on_look)
 
-    def _stop(self, lengths: list[Length], seeds: int, why: str, on_look: Callable[[TrialResult], None]) -> TrialResult:
-        result = self._result(lengths, seeds, why)
-        self._write_result(result)
+    def _report(self, result: TrialResult, on_look: Callable[[TrialResult], None]) -> TrialResult:
+        """Write a result, then hand it to ``on_look``."""
+        write_json(self.path / RESULT, result.to_dict(), "the trial's result")
         on_look(result)
         return result
-
-    def _write_result(self, result: TrialResult) -> None:
-        write_json(self.path / RESULT, result.to_dict(), "the trial's result")
 
     def _open_arms(self, lengths: list[Length], seeds: int) -> list[str]:
         """The arms that need another seed after so many: the reference, and those that are not decided at every budget."""
@@ -454,12 +441,10 @@ class Trial:
 
     def _edges(self) -> list[str]:
         """A note for each arm whose best rate is at an edge of the search."""
-        edges: dict[str, list[RateRow]] = {row.arm: [] for row in self.rates}
-        for row in self.rates:
-            edges[row.arm].append(row)
+        by_arm = [(arm, list(rows)) for arm, rows in itertools.groupby(self.rates, lambda row: row.arm)]
         return [
             f"The best learning rate of {arm} is at an edge of the search, so a better one may exist; give other factors."
-            for arm, rows in edges.items()
+            for arm, rows in by_arm
             if len(rows) > 1 and (rows[0].chosen or rows[-1].chosen)
         ]
 
@@ -480,15 +465,8 @@ class Trial:
         for widening in range(search.widenings + 1):
             self._train_rates(shortest, factors, losses)
             best = {each.arm: _lowest(losses, each.arm, factors) for each in shortest}
-            further = (
-                [
-                    edge * edge / inner
-                    for edge, inner in ((factors[0], factors[1]), (factors[-1], factors[-2]))
-                    if edge in best.values()
-                ]
-                if len(factors) > 1
-                else []
-            )
+            edges = [(factors[0], factors[1]), (factors[-1], factors[-2])] if len(factors) > 1 else []
+            further = [edge * edge / inner for edge, inner in edges if edge in best.values()]
             if not further or widening == search.widenings or not self._may_widen(shortest, further, reserve):
                 break
             factors = sorted([*factors, *further])
