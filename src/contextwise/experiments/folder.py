@@ -88,7 +88,7 @@ class RunSetJson(TypedDict):
 
 
 def refuse_other_files(path: Path, what: str, own: Container[str]) -> None:
-    """Refuse a file, and a folder with others than a sweep's or trial's (``what``) ``own`` files; the error names the folder."""
+    """Refuse a file, and a folder that holds other files than the ``own`` ones of a sweep or trial (``what``)."""
     if path.exists() and not path.is_dir():
         raise ConfigError(f"{path} is a file; choose another folder for the {what} with --out")
     names = [file.name for file in path.iterdir()] if path.exists() else []
