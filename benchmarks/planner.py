@@ -20,9 +20,8 @@ import numpy as np
 
 from benchmarks.harness import RESULTS, publish
 from contextwise.analysis.scaling.analysis import Analysis
-from contextwise.analysis.scaling.observations import Observations, measured
+from contextwise.analysis.scaling.observations import Observations, measured, read_table
 from contextwise.analysis.scaling.optimum import best_context, measured_cost
-from contextwise.analysis.scaling.tables import read_table
 from contextwise.analysis.scaling.trend import Powers, Trend, fit_trend
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate, as_json

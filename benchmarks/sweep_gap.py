@@ -13,8 +13,7 @@ import numpy as np
 from benchmarks.harness import publish
 from benchmarks.planner import SWEEPS, budgets_of
 from contextwise.analysis.optimum import Cell, cells, tracks
-from contextwise.analysis.scaling.observations import Observations
-from contextwise.analysis.scaling.tables import read_table
+from contextwise.analysis.scaling.observations import Observations, read_table
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import ratio_difference
 

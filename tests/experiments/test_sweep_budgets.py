@@ -168,7 +168,7 @@ def test_seconds_are_divided_by_those_of_a_step_which_are_kept(decaying, monkeyp
         asked.append(list(recipes))
         return {name: recipe.data.context / 16 * len(asked) for name, recipe in recipes.items()}
 
-    monkeypatch.setattr("contextwise.experiments.timing.seconds_per_step", timed)
+    monkeypatch.setattr("contextwise.experiments.cost.seconds_per_step", timed)
     grid = {"data.context": [16, 32], "training.seconds": [16, 32]}
     sweep = Sweep.planned(decaying(grid, curve_longest=64))
     sweep.write()

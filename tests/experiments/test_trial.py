@@ -23,10 +23,10 @@ from contextwise.base.recipes import RECIPES
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.sequential import half_widths
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.experiments import timing
+from contextwise.experiments import cost
+from contextwise.experiments.cost import seconds_per_step
 from contextwise.experiments.executors import ExecutorSettings, cores, threads_of
 from contextwise.experiments.run_set import RunSet
-from contextwise.experiments.timing import seconds_per_step
 from contextwise.experiments.trial import Trial, TrialSettings, load_trial, run_trial
 from contextwise.experiments.trial import trial as trial_module
 from contextwise.experiments.trial.arms import Arms, total_nats
@@ -259,7 +259,7 @@ def test_steps_are_timed_with_the_threads_of_the_runs(corpus_folder, tmp_path, m
         threads.append(torch.get_num_threads())
         return 1.0
 
-    monkeypatch.setattr(timing, "_step", step)
+    monkeypatch.setattr(cost, "_step", step)
     recipes = Arms(settings(corpus_folder, tmp_path / "t", arms=["gpt2", "contextlm"])).recipes
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     here = torch.get_num_threads()

@@ -1,9 +1,14 @@
-"""Cost of training runs, computed before any of them is started: parameters, tokens, FLOPs and memory."""
+"""Cost of training runs before any of them is started: parameters, tokens, FLOPs and memory, and the time of a step."""
 
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from contextwise.base.errors import ConfigError
+from contextwise.base.progress import console
+from contextwise.experiments.executors import ExecutorSettings, threads_of
 from contextwise.models.building import parameter_count, training_memory
 from contextwise.models.spec import training_flops_per_target
 from contextwise.training.inputs import TrainingInputs
@@ -48,14 +53,10 @@ def costs_of(recipes: list[Recipe], vocab_size: int | None = None) -> list[RunCo
 
 
 def cost_of(recipe: Recipe, vocab_size: int | None = None, upstream: Upstream | None = None) -> RunCost:
-    """The cost of one run, checked against its corpus where that exists.
+    """The cost of one run, checked against its corpus where that exists; arguments and errors as for :func:`costs_of`.
 
     Args:
-        vocab_size: tokens of the vocabulary of a corpus that does not exist yet.
         upstream: knows the runs that it is made from; without it all of them must exist.
-
-    Raises:
-        ConfigError, DataError: the corpus does not fit, or does not exist and its vocabulary is unknown.
     """
     context, data, model = recipe.data.context, recipe.data, recipe.model
     trained = TRAINED[model.cue.stage] if isinstance(model, CueModel) else None
@@ -86,3 +87,49 @@ def cost_of(recipe: Recipe, vocab_size: int | None = None, upstream: Upstream | 
         state_bytes=state_bytes,
         activation_bytes=activation_bytes,
     )
+
+
+def seconds_per_step(
+    recipes: dict[str, Recipe], rounds: int, executor: ExecutorSettings | None = None
+) -> dict[str, float]:
+    """Seconds of a training step of each recipe.
+
+    Each round makes a dry run of every recipe, in turning order. The time of a recipe is the median over rounds of its ratio to
+    the first recipe, times the first's median, so that a slow round counts for all recipes alike.
+
+    Args:
+        executor: of the runs that are planned, whose number of threads the steps get; None: they are trained in this process.
+
+    Raises:
+        ConfigError: a recipe needs more memory than there is.
+    """
+    threads, quiet = torch.get_num_threads(), console.quiet
+    measured: dict[str, list[float]] = {name: [] for name in recipes}
+    names = list(recipes)
+    torch.set_num_threads(threads if executor is None else threads_of(executor))
+    console.quiet = True  # the timed steps are no news
+    try:
+        for number in range(rounds):
+            turn = number % len(names)
+            for name in names[turn:] + names[:turn]:
+                measured[name].append(_step(name, recipes[name]))
+    finally:
+        console.quiet = quiet
+        torch.set_num_threads(threads)
+    first = measured[names[0]]
+    base = statistics.median(first)
+    return {
+        name: base * statistics.median(a / b for a, b in zip(times, first, strict=True))
+        for name, times in measured.items()
+    }
+
+
+def _step(name: str, recipe: Recipe) -> float:
+    from contextwise.training.dry_run import dry_run
+
+    seconds = dry_run(recipe).step_seconds
+    if seconds is None:
+        raise ConfigError(
+            f"{name} needs more memory than this machine has; set training.micro_batch_tokens lower, or choose a smaller size"
+        )
+    return seconds

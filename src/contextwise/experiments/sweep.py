@@ -603,7 +603,7 @@ def _step_seconds(settings: SweepRecipe, cells: dict[str, Recipe]) -> dict[str, 
 
     New cells are timed beside one that the folder knows, so that both are seconds of the same state of the machine.
     """
-    from contextwise.experiments.timing import seconds_per_step
+    from contextwise.experiments.cost import seconds_per_step
 
     plan = settings.folder / PLAN
     known = read_json(plan, "the sweep's plan").get("step_seconds") or {} if plan.exists() else {}

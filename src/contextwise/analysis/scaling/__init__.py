@@ -2,9 +2,8 @@
 
 from contextwise.analysis.scaling.analysis import Analysis
 from contextwise.analysis.scaling.hindcast import Hindcast
-from contextwise.analysis.scaling.observations import Observations, read_observations
+from contextwise.analysis.scaling.observations import Observations, read_observations, read_table, write_table
 from contextwise.analysis.scaling.planning import Budget, Plan, PlanJson
-from contextwise.analysis.scaling.tables import read_table, write_table
 
 __all__ = [
     "Analysis",

@@ -1,4 +1,7 @@
-"""The points of a sweep that a law is fitted to.
+"""The points of a sweep that a law is fitted to, from its folder or from its table.
+
+The table is one small JSON file, from which ``contextwise plan`` plans as from the folder. The loss over each held-out document
+is part of it, so that contexts can be compared paired by document.
 
 At a constant rate early points are left out: those of the warm-up, and those before :data:`EARLY` of a run's own tokens. Their
 loss depends on the start of the learning rate more than on scale, and it is high, so that they would have the largest weight.
@@ -8,6 +11,8 @@ The points of one model size, context and seed have their beginning in common: t
 measured along it or are the ends of branches.
 """
 
+import contextlib
+import json
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,9 +23,11 @@ from numpy.typing import NDArray
 
 from contextwise.analysis.optimum import Landscape, cells, tracks
 from contextwise.analysis.scaling.forms import Array
-from contextwise.analysis.sweep_points import SweepPoint, run_points
-from contextwise.base.errors import CheckpointError, DataError
+from contextwise.analysis.sweep_points import COLUMNS, SweepPoint, run_points
+from contextwise.base.errors import CheckpointError, ConfigError, DataError
+from contextwise.base.files import atomic_write, read_json
 from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, differing_keys
+from contextwise.data import Corpus
 from contextwise.experiments.grid import size_name
 from contextwise.experiments.sweep import Sweep
 from contextwise.training.settings import in_steps
@@ -39,6 +46,9 @@ VARIED |= {f"model.{name}" for name in ("size", "layers", "width", "heads", "max
 VARIED |= {f"training.{name}" for name in ("steps", "tokens", "micro_batch_tokens")}
 VARIED |= {f"training.{name}_every" for name in ("curve", "log", "evaluate")}
 """Settings in which the runs of a sweep may differ."""
+TABLE = "the table of a sweep"
+OF_A_RUN = {"context", "steps", "tokens", "branches", "trunk"}
+"""Settings in which the runs of a sweep differ: the points of a table say what they are."""
 
 
 @dataclass(frozen=True)
@@ -151,12 +161,14 @@ def read_observations(path: Path, early: float = EARLY, partial: bool = False) -
     if not kept:
         raise DataError(f"the runs of {path} have measured no context curves yet; run the sweep first")
     _refuse_other_differences(path, recipes)
-    observed = replace(observations(kept, models), left_out=read - len(kept), constant_rate=constant)
-    return replace(observed, planned=sweep.contexts)
+    about = {"left_out": read - len(kept), "constant_rate": constant, "planned": sweep.contexts}
+    return observations(kept, models, **about)
 
 
-def observations(points: list[SweepPoint], models: dict[str, dict[str, Any]] | None = None) -> Observations:
-    """Points as columns."""
+def observations(
+    points: list[SweepPoint], models: dict[str, dict[str, Any]] | None = None, **about: Any
+) -> Observations:
+    """Points as columns; ``about``: further fields, of which ``planned`` is by default the contexts of the points."""
     fewest: dict[str, int] = {}
     for point in points:
         fewest[point.size] = min(point.parameters, fewest.get(point.size, point.parameters))
@@ -174,7 +186,7 @@ def observations(points: list[SweepPoint], models: dict[str, dict[str, Any]] | N
     size = np.array([sizes.index(point.size) for point in points])
     planned = {size: sorted({point.context for point in points if point.size == size}) for size in sizes}
     columns |= {"model": models or {}, "points": tuple(points), "planned": planned}
-    return Observations(run, size, runs=runs, sizes=sizes, **columns)
+    return Observations(run, size, runs=runs, sizes=sizes, **columns | about)
 
 
 def check_enough(observed: Observations) -> None:
@@ -252,3 +264,72 @@ def _refuse_other_differences(path: Path, recipes: dict[str, dict[str, Any]]) ->
                 f"the runs of {path} differ in {', '.join(sorted(other))} as well, which the law of context, size and data "
                 "does not know; plan from a sweep in which that is the same for all runs"
             )
+
+
+def write_table(observed: Observations, path: Path, folder: Path) -> None:
+    """Write the points of the sweep in a folder, with the settings that their runs share and what they were trained on.
+
+    Raises:
+        ConfigError: there is another file, which would be lost.
+    """
+    if path.exists():
+        try:
+            read_table(path)
+        except DataError:
+            raise ConfigError(f"{path} is no table of a sweep, and would be lost; give another name") from None
+    sweep = Sweep.open(folder)
+    recipe = sweep.run_folder(observed.points[0].run).recipe()
+    shared = {
+        part: {name: value for name, value in recipe[part].items() if name not in OF_A_RUN}
+        for part in ("data", "training")
+    }
+    corpus = Path(recipe["data"]["corpus"])
+    shared["data"]["corpus"] = corpus.name
+    median = None
+    with contextlib.suppress(DataError):  # the corpus is elsewhere
+        texts = Corpus.open(corpus)
+        median = float(np.median(texts.lengths)) if texts.fingerprint == sweep.corpus else None
+    documents = {p.context: {"ids": p.document_ids, "targets": p.document_targets} for p in observed.points}
+    rows = [
+        [*(getattr(point, name) for name in COLUMNS), [round(nats, 2) for nats in point.document_nats]]
+        for point in observed.points
+    ]
+    values = {
+        "name": folder.resolve().name,
+        "recipe": shared,
+        "corpus_sha256": sweep.corpus,
+        "median_document": median,
+        "models": observed.model,
+        "planned": observed.planned,
+        "constant_rate": observed.constant_rate,
+        "left_out": observed.left_out,
+        "documents": documents,
+        "columns": [*COLUMNS, "document_nats"],
+    }
+    lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in values.items()]
+    points = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
+    atomic_write(path, "{" + ",\n".join([*lines, f'"points": [\n{points}\n]']) + "}\n", TABLE)
+
+
+def read_table(path: Path) -> Observations:
+    """Read what :func:`write_table` wrote.
+
+    Raises:
+        DataError: there is no such file, or it is no table of a sweep.
+    """
+    values = read_json(path, TABLE)
+    try:
+        points = [_point(values, dict(zip(values["columns"], row, strict=True))) for row in values["points"]]
+        if not points or not all(0 < point.loss < float("inf") for point in points):
+            raise ValueError("a loss is missing, or is no positive number")
+        about = {name: values[name] for name in ("planned", "constant_rate", "left_out")}
+        return observations(points, values["models"], **about)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"{path} is no table of a sweep: {error!r}") from None
+
+
+def _point(values: dict[str, Any], row: dict[str, Any]) -> SweepPoint:
+    documents = values["documents"][str(row["context"])]
+    about = {"document_ids": documents["ids"], "document_targets": documents["targets"]}
+    row |= {name: tuple(numbers) for name, numbers in about.items()} | {"document_nats": tuple(row["document_nats"])}
+    return SweepPoint(**row)

@@ -31,9 +31,9 @@ from contextwise.base.progress import interruption
 from contextwise.base.runs import RunFolder, differing_keys
 from contextwise.comparison.sequential import document_half_width, looks, simultaneous
 from contextwise.comparison.speedup import effective_speedup, trend
+from contextwise.experiments.cost import seconds_per_step
 from contextwise.experiments.folder import refuse_other_files
 from contextwise.experiments.run_set import RunSet
-from contextwise.experiments.timing import seconds_per_step
 from contextwise.experiments.trial.arms import SEARCH_SHARE, Arms, Length, held_fixed, total_nats
 from contextwise.experiments.trial.result import AlongBudgets, Comparison, RateRow, TrialPlan, TrialResult
 from contextwise.experiments.trial.settings import RESOLVED, TrialSettings

@@ -16,7 +16,7 @@ from contextwise.base.files import read_json
 from contextwise.base.intervals import estimate_over_seeds
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation.generation import time_runs
-from contextwise.experiments.timing import seconds_per_step
+from contextwise.experiments.cost import seconds_per_step
 from contextwise.reproductions.claims import below
 from contextwise.reproductions.item import Item, Outcome, registered
 from contextwise.reproductions.models import TrainedModels, paths_of
