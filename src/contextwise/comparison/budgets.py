@@ -55,16 +55,13 @@ def equal_budgets(groups: dict[str, list[ComparedRun]], reference: str) -> tuple
     reason = _reason_against([compared for group in groups.values() for compared in group])
     if reason:
         return [], [f"No comparison at equal training time or tokens: {reason}."]
-    budgets, missing = [], []
-    for kind in ("seconds", "tokens"):
-        budget = _at_equal(kind, groups, reference)
-        if budget is not None:
-            budgets.append(budget)
-        else:
-            missing.append(
-                f"No comparison at equal training {kind}: one run ended before another validated for the first time."
-            )
-    return budgets, missing
+    budgets = {kind: _at_equal(kind, groups, reference) for kind in ("seconds", "tokens")}
+    missing = [
+        f"No comparison at equal training {kind}: one run ended before another validated for the first time."
+        for kind, budget in budgets.items()
+        if budget is None
+    ]
+    return [budget for budget in budgets.values() if budget is not None], missing
 
 
 def _reason_against(runs: list[ComparedRun]) -> str | None:

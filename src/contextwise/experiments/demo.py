@@ -61,9 +61,6 @@ def demo_trial(scale: DemoScale, out: Path, seed: int) -> TrialSettings:
     """The demo's trial, in a folder of ``out``; each arm has the learning rates of its recipe.
 
     ContextLM is the reference, so that it is compared both to the plain model and to the one with as many parameters.
-
-    Args:
-        seed: the first.
     """
     values = {
         "name": "demo",

@@ -319,11 +319,7 @@ def _check_axis(setting: str) -> None:
 
 
 def _number(axis: str, given: Any) -> float:
-    """A length in tokens or steps, or a budget in FLOPs or seconds.
-
-    Raises:
-        ConfigError: it is no positive number, or no whole one where it must be.
-    """
+    """A length in tokens or steps, or a budget in FLOPs or seconds; a ConfigError if it is none."""
     with contextlib.suppress(TypeError, ValueError, OverflowError):
         value = float(given)  # YAML reads 1e12, without a point and a sign, as text
         if 0 < value < float("inf") and (axis in COMPUTE or value.is_integer()):
@@ -577,11 +573,7 @@ def grid_runs(settings: SweepRecipe, step_costs: Mapping[str, float] | None = No
 
 
 def _cell_costs(cells: dict[str, Recipe]) -> tuple[dict[str, "RunCost"], str]:
-    """The cost of each cell's run, checked against the corpus, and the corpus's content hash.
-
-    Raises:
-        ConfigError: runs do not fit the corpus or each other, all in one message.
-    """
+    """The cost of each cell's run, and the corpus's content hash; one ConfigError for all runs that do not fit the corpus."""
     from contextwise.experiments.cost import cost_of
 
     problems: dict[str, None] = {}

@@ -293,19 +293,17 @@ class Analysis:
                 }
                 for score in self.scores
             ],
-            "residuals": [
-                {
-                    "run": observed.runs[observed.run[i]],
-                    "size": observed.sizes[observed.size[i]],
-                    "context": float(observed.context[i]),
-                    "parameters": float(observed.parameters[i]),
-                    "tokens": float(observed.tokens[i]),
-                    "flops": float(observed.flops[i]),
-                    "loss": float(observed.loss[i]),
-                    "residual": float(self.residuals[i]),
-                }
-                for i in range(len(observed))
-            ],
+            "residuals": as_json(
+                [
+                    {"run": observed.runs[observed.run[i]], "size": observed.sizes[observed.size[i]]}
+                    | {
+                        name: getattr(observed, name)[i]
+                        for name in ("context", "parameters", "tokens", "flops", "loss")
+                    }
+                    | {"residual": self.residuals[i]}
+                    for i in range(len(observed))
+                ]
+            ),
         }
 
     def one_run(self, log_losses: Array) -> Array:

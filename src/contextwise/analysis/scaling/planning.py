@@ -356,12 +356,10 @@ def _nearest_shapes(observed: Observations, parameters: float, context: int) -> 
         if vocabulary < 2:  # the parameters of the sweep are not those of its recipe
             return []
 
-        def model(**changes: Any) -> SizedModel:
+        def shape(**changes: Any) -> Shape:
             """Another shape of the same kind."""
             own = {"layers": None, "width": None, "heads": None}
-            return SizedModel.model_validate(settings.model_dump() | own | changes)
-
-        def shape(changed: SizedModel) -> Shape:
+            changed = SizedModel.model_validate(settings.model_dump() | own | changes)
             size = parameter_count(sized_config(changed, vocabulary, context, None))
             return Shape(size_name(changed.model_dump()), size)
 
@@ -370,15 +368,15 @@ def _nearest_shapes(observed: Observations, parameters: float, context: int) -> 
 
         named = []
         for name in SIZES[settings.family]:
-            named.append(shape(model(size=name)))
+            named.append(shape(size=name))
             if named[-1].parameters > 4 * parameters:  # counting a large one builds it, which takes time
                 break
         nearest = min(named, key=distance)
         if distance(nearest) <= np.log(NEAR):
             return [nearest]
-        layers = model(size=nearest.name).shape.layers
-        few, more = (shape(model(size=nearest.name, layers=n)).parameters for n in (layers, layers + 1))
+        layers = SIZES[settings.family][nearest.name].layers
+        few, more = (shape(size=nearest.name, layers=n).parameters for n in (layers, layers + 1))
         layers = max(1, layers + round((parameters - few) / (more - few)))
-        return [nearest, shape(model(size=nearest.name, layers=layers))]
+        return [nearest, shape(size=nearest.name, layers=layers)]
     except (ContextwiseError, ValueError):  # a recipe of hand-made numbers
         return []

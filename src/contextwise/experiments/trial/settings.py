@@ -233,22 +233,21 @@ def load_trial(
     Raises:
         ConfigError: lists everything that is wrong.
     """
-    path = None if trial is None else recipe_path(trial, "trial")
-    data = read_yaml(path) if path is not None else {}
-    if path is not None and (path.parent / "plan.json").exists() and path.name == RESOLVED:
-        data["output"] = str(path.parent)
+    folder, data = Path(), {}
+    if trial is not None:
+        path = recipe_path(trial, "trial")
+        folder, data = path.parent, {"name": path.stem} | read_yaml(path)
+        if path.name == RESOLVED and (folder / "plan.json").exists():
+            data["output"] = str(folder)
     data |= values
     if isinstance(data.get("recipe"), str):
-        folder = path.parent if path is not None else Path()
         data["recipe"] = read_yaml(recipe_path(data["recipe"], folder=folder))
     if overrides and "recipe" not in data:
         data["recipe"] = DEFAULT_RECIPE
     data = with_overrides(data, overrides or [])
     if output is not None:
         data["output"] = str(output)
-    if path is not None:
-        data.setdefault("name", path.stem)
-    else:
+    if trial is None:
         arms = "-vs-".join(map(_arm_name, data.get("arms") or []))
         data.setdefault("name", f"{arms or 'trial'}-on-{Path(str(data.get('corpus'))).name}")
     return validate(TrialSettings, data, "the trial" if trial is None else f"the trial {trial}")
