@@ -13,7 +13,7 @@ from scipy import stats
 from sweep_pages import rows, write_curve
 from test_page import HOSTILE, Page
 
-from contextwise.analysis.scaling import read_observations
+from contextwise.analysis.scaling.observations import read_observations
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.reports.sweep import runs_table, write_sweep_page
 from contextwise.reports.sweep_data import CurveLine, SweepData, per_byte_where_needed

@@ -263,16 +263,15 @@ def tracks(points: Iterable[SweepPoint], unit: str, gpus: Mapping[str, int] | No
     tracks = []
     for measured in by_cell.values():
         budgets = sorted(measured)
-        losses = np.array([measured[budget].loss for budget in budgets])
-        errors = np.array([measured[budget].standard_error for budget in budgets], dtype=float)  # None: NaN
-        point = measured[budgets[-1]]
-        about = point.run, point.size, point.parameters, point.context, np.array(budgets), losses, errors
-        documents, sums = point.document_ids or tuple(range(len(point.document_targets))), None
-        known = [(each.document_ids, each.document_targets) for each in measured.values()]
-        if documents and all(each == (point.document_ids, point.document_targets) for each in known):
-            each = (measured[budget] for budget in budgets)
-            sums = np.array([(point.document_nats, point.document_targets) for point in each], dtype=np.float64)
-        tracks.append(Track(*about, point.seed, documents, sums))
+        along = [measured[budget] for budget in budgets]
+        losses = np.array([each.loss for each in along])
+        errors = np.array([each.standard_error for each in along], dtype=float)  # None: NaN
+        last = along[-1]
+        documents, sums = last.document_ids or tuple(range(len(last.document_targets))), None
+        if documents and len({(each.document_ids, each.document_targets) for each in along}) == 1:
+            sums = np.array([(each.document_nats, each.document_targets) for each in along], dtype=np.float64)
+        about = last.run, last.size, last.parameters, last.context, np.array(budgets), losses, errors
+        tracks.append(Track(*about, last.seed, documents, sums))
     return tracks
 
 

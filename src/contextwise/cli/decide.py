@@ -15,7 +15,8 @@ from contextwise.base.recipes import recipe_path, shipped_recipe
 from contextwise.cli.common import AsJson, Label, Prints, set_option, show, show_json, show_line
 
 if TYPE_CHECKING:
-    from contextwise.analysis.scaling import Budget, Observations
+    from contextwise.analysis.scaling.observations import Observations
+    from contextwise.analysis.scaling.planning import Budget
 
 ARM = "gpt2, pm, contextlm, contextlm-every, contextlm-add, multitoken, a recipe, or path.py:Name"
 ComparisonFile = Annotated[Path | None, Option(help="Write the comparison to this JSON file.")]
@@ -305,7 +306,7 @@ def plan(
         Path | None,
         Option(metavar="FILE", help="Write the sweep's points to one JSON file, from which plan plans too."),
     ] = None,
-    as_json: Annotated[AsJson, Prints("analysis.scaling:PlanJson")] = False,
+    as_json: Annotated[AsJson, Prints("analysis.scaling.planning:PlanJson")] = False,
 ) -> None:
     """Recommend model size, training context and tokens for a budget, from a sweep.
 
@@ -313,15 +314,10 @@ def plan(
     form chosen by held-out runs; every number has an interval over runs. Where
     the sweep does not determine an answer, the plan is refused, with the reason.
     """
-    from contextwise.analysis.scaling import (
-        Analysis,
-        Hindcast,
-        Plan,
-        PlanJson,
-        read_observations,
-        read_table,
-        write_table,
-    )
+    from contextwise.analysis.scaling.analysis import Analysis
+    from contextwise.analysis.scaling.hindcast import Hindcast
+    from contextwise.analysis.scaling.observations import read_observations, read_table, write_table
+    from contextwise.analysis.scaling.planning import Plan, PlanJson
     from contextwise.reports.scaling import hindcast_tables, law_tables, plan_tables, residual_table
 
     checking = check or hide_above is not None
@@ -381,8 +377,8 @@ def _budget(
         speed: tokens per second of another machine.
         measured_at: size and context of that speed, such as ``nano:512``.
     """
-    from contextwise.analysis.scaling import Budget
     from contextwise.analysis.scaling.optimum import measured_cost
+    from contextwise.analysis.scaling.planning import Budget
     from contextwise.base.estimates import count, duration
 
     if flops is not None:

@@ -32,7 +32,6 @@ class ComparedRun:
     """One evaluated model: a run, or another model.
 
     Attributes:
-        source: as the user gave it.
         name: of the group, before clashes are resolved: the recipe's name without a seed at its end.
         key: runs with the same key differ by their seed only.
         run: the run folder; None for a model that is no run.
@@ -78,12 +77,7 @@ def evaluate_all(sources: Sequence[str | Path], corpus: Corpus, **settings: Any)
 def open_compared(
     sources: Sequence[str], label: str | None = None, results: Sequence[Evaluation] | None = None
 ) -> list[ComparedRun]:
-    """Open the evaluations of runs and models.
-
-    Args:
-        sources: runs, models, or folders of evaluations.
-        label: of the evaluation to take (``CORPUS-SPLIT``), where they have several in common.
-        results: the evaluations, if they are known, in the order of the sources.
+    """Open the evaluations of runs and models; arguments as for :func:`~contextwise.comparison.comparison.compare`.
 
     Raises:
         ConfigError: a source given twice, or several evaluations to choose from.

@@ -32,7 +32,6 @@ class ComparedCurve:
         first: the first curve; None for itself.
 
     Attributes:
-        name: of the run or model.
         context: longest that was measured.
         average: mean over all visible tokens.
         best: lowest bin, which holds ``best_from`` to ``best_to`` visible tokens.

@@ -22,7 +22,6 @@ class PlannedRun:
 
     Attributes:
         id: names its folder.
-        size: name of the model size.
         parameters: of the model, embeddings included.
         context: in tokens.
         tokens, flops: of its training, without measuring; those of the whole run if it has a trunk.

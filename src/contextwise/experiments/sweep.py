@@ -208,11 +208,7 @@ class SweepRecipe(Settings):
         return self._with_trunks(recipes)
 
     def _with_trunks(self, recipes: dict[str, Recipe]) -> dict[str, Recipe]:
-        """The recipes; where a cell has several lengths, with its longest run as the trunk of the others.
-
-        Raises:
-            ConfigError: runs of several lengths have a constant rate, or would not begin alike.
-        """
+        """The recipes; where a cell has several lengths, with its longest run as the trunk of the others."""
         cells: dict[tuple[str, int], list[str]] = {}
         for name, recipe in recipes.items():
             cells.setdefault((cell_name(recipe), recipe.seed), []).append(name)
@@ -257,11 +253,7 @@ class SweepRecipe(Settings):
         return _with_training(recipe.model_copy(update={"name": run_name(recipe)}), **values)
 
     def _of_length(self, recipe: Recipe, axis: str, value: Any, step_costs: Mapping[str, float] | None) -> Recipe:
-        """A recipe with the length that a value of an axis stands for.
-
-        Raises:
-            ConfigError: it is no length, too long, or too short for the warm-up, the decay, and a step between the two.
-        """
+        """A recipe with the length that a value of an axis stands for."""
         settings, name, amount = recipe.training, cell_name(recipe), _number(axis, value)
         costs = {"training.steps": 1, "training.tokens": recipe.tokens_per_step} | dict.fromkeys(
             COMPUTE, (step_costs or {}).get(name)
@@ -523,9 +515,8 @@ class Sweep(RunSet):
         super().write()
         resolved = yaml.safe_dump(self.settings.resolved(), sort_keys=False, allow_unicode=True)
         atomic_write(self.path / RESOLVED, resolved, "the sweep's recipe")
-        runs = [asdict(run) for run in self.plan]
-        plan: dict[str, Any] = {"corpus": self.corpus, "runs": runs}
-        plan |= {"step_seconds": self.step_seconds} if self.step_seconds else {}
+        timed = {"step_seconds": self.step_seconds} if self.step_seconds else {}
+        plan = {"corpus": self.corpus, "runs": [asdict(run) for run in self.plan], **timed}
         write_json(self.path / PLAN, plan, "the sweep's plan")
 
     def refuse_other(self, settings: SweepRecipe) -> None:
@@ -610,20 +601,7 @@ def _step_seconds(settings: SweepRecipe, cells: dict[str, Recipe]) -> dict[str, 
 
 
 def run_sweep(settings: SweepRecipe) -> Sweep:
-    """Train a sweep to its end, or resume it.
-
-    1. Check every run against the corpus, and count what it costs.
-    2. Claim the folder: settings, plan, a recipe for each run.
-    3. Train the runs that have not finished, on this machine or on a Ray cluster; try failed ones again.
-
-    Returns:
-        The finished sweep.
-
-    Raises:
-        ConfigError, DataError, CheckpointError: the input is at fault; nothing was started.
-        TrainingError: some runs failed, all others have finished.
-        Interrupted: a signal asked to stop; the progress is saved.
-    """
+    """Train a sweep to its end, or resume it; raises what :meth:`Sweep.planned` and :meth:`RunSet.train_missing` raise."""
     sweep = Sweep.planned(settings)
     sweep.train_missing(settings.executor)
     return sweep

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from contextwise.analysis.optimum import cells, tracks
-from contextwise.analysis.scaling import Analysis, Hindcast
+from contextwise.analysis.scaling.analysis import Analysis
+from contextwise.analysis.scaling.hindcast import Hindcast
 from contextwise.analysis.scaling.observations import common_budgets, measured, observations
 from contextwise.analysis.scaling.trend import METHOD, fit_trend
 from contextwise.base.errors import DataError

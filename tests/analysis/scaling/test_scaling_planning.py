@@ -5,11 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from contextwise.analysis.scaling import Analysis, Budget, Plan, read_observations
-from contextwise.analysis.scaling.analysis import compare_forms, not_significantly_worse
+from contextwise.analysis.scaling.analysis import Analysis, compare_forms, not_significantly_worse
 from contextwise.analysis.scaling.next_runs import remaining_widths
-from contextwise.analysis.scaling.observations import check_bracketed, check_enough, observations
-from contextwise.analysis.scaling.planning import bound_notes
+from contextwise.analysis.scaling.observations import check_bracketed, check_enough, observations, read_observations
+from contextwise.analysis.scaling.planning import Budget, Plan, bound_notes
 from contextwise.analysis.scaling.trend import METHOD, fit_trend
 from contextwise.base.errors import CheckpointError, DataError
 from contextwise.models.building import backbone_config, parameter_count

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from contextwise.analysis.scaling import read_observations, read_table, write_table
+from contextwise.analysis.scaling.observations import read_observations, read_table, write_table
 from contextwise.base.errors import DataError
 from contextwise.data import Corpus
 from laws import drawn_points, write_sweep

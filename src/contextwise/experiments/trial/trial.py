@@ -16,6 +16,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -238,10 +239,7 @@ class Trial:
         Args:
             on_look: called with the result after each look.
 
-        Raises:
-            ConfigError, DataError, CheckpointError: the input is at fault.
-            TrainingError: a run failed.
-            Interrupted: a signal asked to stop; the progress is saved.
+        Raises what :meth:`RunSet.train_missing` raises.
         """
         with interruption.listening(), contextlib.ExitStack() as stack:
             self._started = time.monotonic()
@@ -281,7 +279,7 @@ class Trial:
             result = self._result(lengths, number + 1, "")
             open_ = [each for each in result.comparisons if each.decision == "undecided"]
             if not open_ and not settings.keep_going:
-                return self._report(self._result(lengths, number + 1, "decided"), on_look)
+                return self._report(replace(result, stopped="decided"), on_look)
             last = number + 1 == settings.seeds
             if not last and not self._finished(lengths, number + 1):  # else a trial that resumes has been here
                 self._report(result, on_look)
