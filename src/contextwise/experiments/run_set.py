@@ -149,11 +149,14 @@ class RunSet(RunSetFolder):
 
     Attributes:
         runs: each behind its parents.
+        trained: the runs without the models that exist already; ``paths``: their folders.
         vocab_size: of a corpus that does not exist yet, for the plan.
     """
 
     def __init__(self, path: Path, runs: list[Run], vocab_size: int | None = None) -> None:
         self.path, self.runs, self.vocab_size = path, runs, vocab_size
+        self.trained = [run for run in runs if run.values is not None]
+        self.paths = [run.folder for run in self.trained]
 
     @classmethod
     def of(
@@ -191,16 +194,6 @@ class RunSet(RunSetFolder):
         recipes = [run.planned_recipe() for run in self.trained]
         costs = costs_of(recipes, self.vocab_size)
         return [planned_run(r.id, recipe, cost) for r, recipe, cost in zip(self.trained, recipes, costs, strict=True)]
-
-    @property
-    def trained(self) -> list[Run]:
-        """The runs without the models that exist already."""
-        return [run for run in self.runs if run.values is not None]
-
-    @property
-    def paths(self) -> list[Path]:
-        """The folders of the runs that are trained."""
-        return [run.folder for run in self.trained]
 
     @cached_property
     def beginnings(self) -> dict[str, dict[str, Path | None]]:  # type: ignore[override]

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from contextwise.base.errors import ContextwiseError, Interrupted, TrainingError
-from contextwise.base.estimates import count, duration
+from contextwise.base.estimates import count, duration, written
 from contextwise.base.progress import console, interruption, say
 from contextwise.experiments.executors import Executor, ExecutorSettings, LocalExecutor
 from contextwise.experiments.folder import PlannedRun, RunSetFolder, RunState
@@ -149,7 +149,7 @@ class LiveTable:
     def finished(self, run: PlannedRun) -> None:
         state = self._read(run)
         if not console.is_terminal:
-            say(f"{run.id}: finished, best-context loss {_dash(state.loss, '.4f')}")
+            say(f"{run.id}: finished, best-context loss {written(state.loss, '.4f')}")
 
     def failed(self, run: PlannedRun, reason: str, again: bool) -> None:
         self._read(run)
@@ -220,9 +220,9 @@ def state_table(states: Iterable[RunState], running: dict[str, float | None]) ->
             state.run.id,
             Text(shown, style=_STYLES.get(shown, "")),
             f"{state.step or 0}/{state.run.steps}",
-            _dash(state.tokens_per_second, ",.0f"),
-            _dash(state.loss, ".4f"),
-            duration(left) if left is not None else "–",
+            written(state.tokens_per_second, ",.0f"),
+            written(state.loss, ".4f"),
+            written(left, "duration"),
         )
     return table
 
@@ -236,12 +236,8 @@ def plan_table(states: Sequence[RunState]) -> Table:
     for state in states:
         run, done = state.run, "failed" if state.state == "failed" else f"{state.share:.0%}"
         counts = count(run.parameters), f"{run.learning_rate:.2g}", count(run.tokens)
-        table.add_row(run.id, *counts, f"{run.flops:.2e}", done, _dash(state.loss, ".4f"))
+        table.add_row(run.id, *counts, f"{run.flops:.2e}", done, written(state.loss, ".4f"))
     return table
-
-
-def _dash(value: float | None, form: str) -> str:
-    return "–" if value is None else format(value, form)
 
 
 def _shown_state(state: RunState, running: Container[str]) -> str:

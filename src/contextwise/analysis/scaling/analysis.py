@@ -40,7 +40,8 @@ class Score:
         theta: (S, P) the fit to all points first, then other minima.
         fitted: error on the points it was fitted to.
         held_out_budgets: error on budgets it had not seen.
-        errors: (G,) of each run when it is held out.
+        errors: (G,) of each run when it is held out; ``logs``: their ln, where smaller ones count as :data:`SAME`; ``error``:
+            their geometric mean.
         sees_context: whether the fit depends on the training context; a fit whose terms of the context vanish does not.
     """
 
@@ -66,21 +67,13 @@ class Score:
 
         held_out = squares(without)
         self.form, self.theta, self.errors = form, theta, errors(held_out[:-1], inside)
+        self.logs: Array = np.log(np.maximum(self.errors, SAME))
+        self.error = float(np.exp(self.logs.mean()))
         self.fitted = mean(errors(squares(theta[:1]), inside))
         self.held_out_budgets = mean(errors(held_out[-1:], inside * late))
         middle = {name: np.zeros_like(x) if "l" in name else x for name, x in data.features.items()}
         anywhere, there = (np.log(form.value_and_slope(theta[:1], x)[0]) for x in (data.features, middle))
         self.sees_context = bool(np.abs(anywhere - there).max() > SAME)
-
-    @property
-    def error(self) -> float:
-        """Geometric mean over runs."""
-        return float(np.exp(self.logs.mean()))
-
-    @property
-    def logs(self) -> Array:
-        """(G,) ln of the errors; smaller ones count as :data:`SAME`."""
-        return np.asarray(np.log(np.maximum(self.errors, SAME)))
 
 
 def data_of(observed: Observations) -> Data:
@@ -214,7 +207,7 @@ class Analysis:
 
     Attributes:
         scores: of all forms, the simplest first.
-        tied: forms without a significant difference to the best on held-out runs; the first, the simplest, is chosen.
+        tied: forms without a significant difference to the best on held-out runs; the first, the simplest, is ``chosen``.
         preference: whether an exponent that depends on the context predicts held-out runs better.
         law: the fit of the chosen form; ``own``: its fits to the resamples.
         ensemble: R laws of the tied forms, as many of each: what intervals of predictions come from.
@@ -232,6 +225,7 @@ class Analysis:
         self.observed, self.confidence, self.seed = observed, confidence, seed
         self.scores = compare_forms(observed)
         self.tied = not_significantly_worse(self.scores)
+        self.chosen = self.tied[0]
         self.preference = exponent_preference(self.scores, observed.centre)
         _check_context_matters(self.scores, observed)
         data, chosen, forms = data_of(observed), self.chosen, len(self.tied)
@@ -247,11 +241,6 @@ class Analysis:
         fitted = np.log(chosen.form.value_and_slope(chosen.theta[:1], data.features)[0][0])
         self.residuals: Array = data.log_loss - fitted
         self.run_effects = np.array([wide[observed.run == run].mean() for run in range(len(observed.runs))])
-
-    @property
-    def chosen(self) -> Score:
-        """The form that was chosen."""
-        return self.tied[0]
 
     def parameters(self) -> dict[str, Estimate]:
         """The law's parameters, in the formula's own units."""

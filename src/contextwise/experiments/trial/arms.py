@@ -50,6 +50,13 @@ class Length:
 class Arms:
     """The arms of a trial, as runs.
 
+    Attributes:
+        recipes: of each arm, with the length that its file gives.
+        text, held_out: the training and the held-out documents of the reference, which all arms read; ``fingerprints``: their
+            content hashes.
+        documents: how many of the held-out ones are scored; the first ``search_documents`` are for the search over rates alone.
+        budgets: tokens of the reference's runs: those given, else the length of its recipe; in whole steps.
+
     Raises:
         ConfigError, DataError: arms that cannot be compared, or a corpus that allows no decision.
     """
@@ -57,10 +64,19 @@ class Arms:
     def __init__(self, settings: TrialSettings) -> None:
         self.settings, self.path = settings, settings.folder
         self.corpus = Path(settings.corpus).expanduser().absolute()  # a run may start in another folder
-        # Each arm with the length that its file gives.
         self.as_given = self._run_set(0, {name: (name, []) for name in settings.arms})
         self.recipes: dict[str, Recipe] = {run.arm: run.recipe() for run in self.as_given.runs}
         self._check_comparable()
+        reference = self.recipes[settings.baseline]
+        assert isinstance(reference.data, CorpusData)
+        self.data = reference.data
+        self.text = Corpus.open(self.data.corpus, split=self.data.split)
+        self.held_out = Corpus.open(self.data.corpus, split=self.data.validation_split)
+        self.fingerprints = [self.text.fingerprint, self.held_out.fingerprint]
+        self.documents = min(len(self.held_out), settings.limit or len(self.held_out))
+        self.search_documents = 0 if settings.rates is None else max(1, self.documents // SEARCH_SHARE)
+        given = settings.tokens or [reference.total_tokens]
+        self.budgets = sorted({_whole_steps(tokens, reference) for tokens in given})
         self._check_documents()
 
     def _run_set(self, seed: int, named: dict[str, tuple[str, list[str]]], prefix: str = "") -> RunSet:
@@ -139,48 +155,9 @@ class Arms:
         return notes
 
     @property
-    def data(self) -> CorpusData:
-        """The data of the reference, whose documents all arms read."""
-        data = self.recipes[self.settings.baseline].data
-        assert isinstance(data, CorpusData)
-        return data
-
-    @cached_property
-    def text(self) -> Corpus:
-        """The training documents."""
-        return Corpus.open(self.data.corpus, split=self.data.split)
-
-    @cached_property
-    def held_out(self) -> Corpus:
-        """The held-out documents."""
-        return Corpus.open(self.data.corpus, split=self.data.validation_split)
-
-    @property
-    def fingerprints(self) -> list[str]:
-        """Content hashes of the training and the held-out documents."""
-        return [self.text.fingerprint, self.held_out.fingerprint]
-
-    @property
-    def documents(self) -> int:
-        """The number of held-out documents."""
-        return min(len(self.held_out), self.settings.limit or len(self.held_out))
-
-    @property
     def scored_tokens(self) -> int:
         """Tokens of the held-out documents."""
         return int(self.held_out.lengths[: self.documents].sum())
-
-    @property
-    def search_documents(self) -> int:
-        """How many of them, at the start, are for the search over rates alone."""
-        return 0 if self.settings.rates is None else max(1, self.documents // SEARCH_SHARE)
-
-    @property
-    def budgets(self) -> list[int]:
-        """Tokens of the reference's runs: those given, else the length of its recipe; in whole steps."""
-        reference = self.recipes[self.settings.baseline]
-        given = self.settings.tokens or [reference.total_tokens]
-        return sorted({_whole_steps(tokens, reference) for tokens in given})
 
     def lengths(self, step_seconds: dict[str, float]) -> list[Length]:
         """The length of every arm's runs at every budget, so that FLOPs, time or tokens are equal.

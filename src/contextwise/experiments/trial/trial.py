@@ -59,6 +59,8 @@ class Trial:
             raise ConfigError(f"first_seed is {settings.first_seed}, but the seeds must be below {SEARCH_SEED}")
         self.settings, self.path = settings, settings.folder
         self.arms = Arms(settings)
+        # Of each interval, so that all hold together with the trial's.
+        self.confidence = simultaneous(settings.confidence, settings.shared_by * len(self.arms.budgets))
         self._refuse_other()
         self.factors: dict[str, float] = {}
         self.rates: list[RateRow] = []
@@ -204,11 +206,6 @@ class Trial:
         jobs = min(self.settings.executor.jobs, len(shortest) * factors)
         each = sum(search.share * length.seconds / jobs + length.scoring / SEARCH_SHARE for length in shortest)
         return factors * search.seeds * each
-
-    @property
-    def confidence(self) -> float:
-        """The confidence of each interval, so that all hold together with the trial's."""
-        return simultaneous(self.settings.confidence, self.settings.shared_by * len(self.arms.budgets))
 
     def _known_spread(self) -> tuple[tuple[float, int] | None, float, str]:
         """The spread of paired differences by seed and over documents, and whose: of this trial, else of those beside it."""
