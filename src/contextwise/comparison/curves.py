@@ -10,7 +10,7 @@ Legend of shapes: D documents, K bins.
 
 import itertools
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +39,7 @@ class ComparedCurve:
         average_difference, best_difference, last_tenth_difference: to the first curve; None for itself.
         bin_differences: (visible from, visible to) of each bin that both have -> the difference to the first curve; None for
             itself.
+        below: bins in which it is lower than the first curve, and bins that both have; None for itself.
     """
 
     name: str
@@ -51,8 +52,7 @@ class ComparedCurve:
     average_difference: Estimate | None
     best_difference: Estimate | None
     last_tenth_difference: Estimate | None
-
-    IN_JSON: ClassVar = ("below",)
+    below: tuple[int, int] | None
 
     def __init__(self, curve: CurveResult, documents: list[int], first: "ComparedCurve | None" = None) -> None:
         limits = [(each["visible_from"], each["visible_to"]) for each in curve.bins]
@@ -68,7 +68,7 @@ class ComparedCurve:
         self.best, self._drawn = lowest_estimate(self.best, drawn, len(documents)), drawn
         self.best_from, self.best_to = limits[self._lowest - 1]
         self.last_tenth = None if self._tail is None else ratios(self._tail[0], {"loss": self._tail[1]})["loss"]
-        self.average_difference = self.best_difference = self.last_tenth_difference = None
+        self.average_difference = self.best_difference = self.last_tenth_difference = self.below = None
         self.bin_differences: dict[tuple[int, int], Estimate] | None = None
         if first is not None:
             self.average_difference = self._minus(first, 0, 0)
@@ -77,6 +77,7 @@ class ComparedCurve:
             self.last_tenth_difference = self.tail_minus(first)
             shared = [bin for bin in limits if bin in first._column]
             self.bin_differences = {bin: self._minus(first, self._column[bin], first._column[bin]) for bin in shared}
+            self.below = sum(each.value < 0 for each in self.bin_differences.values()), len(shared)
 
     def _minus(self, first: "ComparedCurve", own: int, other: int) -> Estimate:
         """The difference of two columns of the sums."""
@@ -88,17 +89,9 @@ class ComparedCurve:
             return None
         return ratio_difference(self._tail, other._tail)
 
-    @property
-    def below(self) -> tuple[int, int] | None:
-        """Bins in which it is lower than the first curve, and bins that both have."""
-        if self.bin_differences is None:
-            return None
-        return sum(each.value < 0 for each in self.bin_differences.values()), len(self.bin_differences)
-
     def to_dict(self) -> dict[str, Any]:
         """JSON values; the differences of the bins are counted in ``below``."""
-        values = {name: value for name, value in vars(self).items() if name[0] != "_" and name != "bin_differences"}
-        return as_json(values | {"below": self.below})
+        return as_json({n: value for n, value in vars(self).items() if n[0] != "_" and n != "bin_differences"})
 
 
 def open_curves(sources: list[str]) -> list[CurveResult]:

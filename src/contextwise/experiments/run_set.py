@@ -149,12 +149,13 @@ class RunSet(RunSetFolder):
 
     Attributes:
         runs: each behind its parents.
+        name: of the set, in messages.
         trained: the runs without the models that exist already; ``paths``: their folders.
         vocab_size: of a corpus that does not exist yet, for the plan.
     """
 
     def __init__(self, path: Path, runs: list[Run], vocab_size: int | None = None) -> None:
-        self.path, self.runs, self.vocab_size = path, runs, vocab_size
+        self.path, self.name, self.runs, self.vocab_size = path, path.name, runs, vocab_size
         self.trained = [run for run in runs if run.values is not None]
         self.paths = [run.folder for run in self.trained]
 
@@ -252,11 +253,6 @@ class RunSet(RunSetFolder):
                 unfinished = [run for run in map(RunFolder, self.paths) if not run.finished]
                 if not may_diverge or not all(run.diverged for run in unfinished):
                     raise
-
-    @property
-    def name(self) -> str:
-        """Name of the set in messages."""
-        return self.path.name
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:

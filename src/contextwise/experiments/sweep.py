@@ -427,6 +427,7 @@ class Sweep(RunSet):
         step_seconds: dict[str, float] | None = None,
     ) -> None:
         super().__init__(path, list(runs))
+        self.name = path.name if settings is None else settings.name
         self.plan, self.corpus, self.settings, self.step_seconds = plan, corpus, settings, step_seconds or {}
 
     @classmethod
@@ -482,10 +483,6 @@ class Sweep(RunSet):
     def contexts(self) -> dict[str, list[int]]:
         """Model size -> its training contexts, the shortest first; sizes by parameters."""
         return {size: sorted({run.context for run in self.plan if run.size == size}) for size in self.sizes}
-
-    @property
-    def name(self) -> str:
-        return self.path.name if self.settings is None else self.settings.name
 
     @property
     def notes(self) -> list[str]:
