@@ -104,25 +104,19 @@ def undecided(reason: str) -> Verdict:
 
 def above(estimate: Estimate, bound: float = 0.0) -> Verdict:
     """Whether an estimate is above a bound."""
-    return within(estimate, bound, math.inf)
+    problem = _problem(estimate)
+    if problem or math.isnan(bound):
+        return undecided(problem or "the bound is not a number")
+    low, high = estimate.limits
+    if low > bound:
+        return Verdict(True)
+    return Verdict(False) if high < bound else undecided(f"the interval contains {bound:g}")
 
 
 def below(estimate: Estimate, bound: float = 0.0) -> Verdict:
     """Whether an estimate is below a bound."""
-    return within(estimate, -math.inf, bound)
-
-
-def within(estimate: Estimate, least: float, most: float) -> Verdict:
-    """Whether an estimate is between two bounds."""
-    problem = _problem(estimate)
-    if problem or math.isnan(least) or math.isnan(most):
-        return undecided(problem or "the bound is not a number")
-    low, high = estimate.limits
-    if (low > least or least == -math.inf) and (high < most or most == math.inf):
-        return Verdict(True)
-    if high < least or low > most:
-        return Verdict(False)
-    return undecided(f"the interval contains {least if low <= least <= high else most:g}")
+    verdict = above(estimate, bound)
+    return verdict if verdict.holds is None else Verdict(not verdict.holds)
 
 
 def contains(estimate: Estimate, value: float) -> Verdict:

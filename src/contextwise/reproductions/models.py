@@ -138,7 +138,11 @@ class TrainedModels(CorpusMeasure):
         return [name for name in self.models if name != self.reference]
 
     def run_set(self, folder: Path) -> RunSet:
-        settings = RunSetSettings(recipe=self.recipe, arms=self.models, seeds=self.seeds)
+        return self.runs_of(self.models, folder)
+
+    def runs_of(self, arms: Any, folder: Path) -> RunSet:
+        """The runs of arms, as of :class:`RunSetSettings`, with the shared recipe, the seeds and the corpus."""
+        settings = RunSetSettings(recipe=self.recipe, arms=arms, seeds=self.seeds)
         prefix = self.recipe.get("name", "models")
         return RunSet.of(settings, folder, corpus=self.corpus_folder(folder), prefix=prefix)
 

@@ -38,7 +38,7 @@ from contextwise.base.estimates import CONFIDENCE, Estimate, as_json, count
 from contextwise.base.intervals import plus_minus, student_t
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.speedup import BEYOND
-from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
+from contextwise.experiments.run_set import Arm, RunSet
 from contextwise.reproductions.claims import Claim, above, all_agree, check_names
 from contextwise.reproductions.item import Item, Outcome, registered
 from contextwise.reproductions.models import GATE, TrainedModels
@@ -100,9 +100,7 @@ class Savings(TrainedModels):
             for tokens in shorter:
                 branch = [*own, f"training.tokens={tokens}", f"training.trunk=@{name}"]
                 arms[_branch(name, tokens)] = Arm(settings=branch)
-        settings = RunSetSettings(recipe=self.recipe, arms=arms, seeds=self.seeds)
-        prefix = self.recipe.get("name", "models")
-        return RunSet.of(settings, folder, corpus=self.corpus_folder(folder), prefix=prefix)
+        return self.runs_of(arms, folder)
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         outcome = super().measure(item, folder)

@@ -32,13 +32,14 @@ class Costs(TrainedModels):
     new_tokens: int = Field(default=128, ge=8, description="tokens of a timed text")
 
     def measure(self, item: Item, folder: Path) -> Outcome:
-        runs = self.trained(folder)
-        recipes = {name: runs_of[0] for name, runs_of in self._recipes(folder).items()}
+        trained = self.train(folder)
+        runs = {name: trained.folders(name) for name in self.models}
+        recipes = {name: trained.of_arm(name)[0].recipe() for name in self.models}
         seconds = seconds_per_step(recipes, self.rounds)
         time_runs([run for each in runs.values() for run in each], new_tokens=self.new_tokens, repeats=self.rounds)
         times = {name: np.array([_ms_per_token(run) for run in each]) for name, each in runs.items()}
         rates = {name: recipe.tokens_per_step / seconds[name] for name, recipe in recipes.items()}
-        planned = {run.arm: plan.flops / plan.tokens for run, plan in self._planned(folder)}
+        planned = {run.arm: plan.flops / plan.tokens for run, plan in zip(trained.runs, trained.plan, strict=True)}
         rows = [
             [name, planned[name], *attention_cost(recipes[name]), rates[name], over_seeds(times[name])]
             for name in self.models
@@ -55,14 +56,6 @@ class Costs(TrainedModels):
             claims.append(claim.decided(below(slower), f": {slower:+.3f} ms for a generated token"))
         figures = {"tokens_per_second": rates, "ms_per_token": times, "flops_per_token": planned}
         return Outcome([table], claims, figures, paths_of(runs))
-
-    def _recipes(self, folder: Path) -> dict[str, list[Recipe]]:
-        runs = self.run_set(folder)
-        return {name: [run.recipe() for run in runs.runs if run.arm == name] for name in self.models}
-
-    def _planned(self, folder: Path) -> Any:
-        runs = self.run_set(folder)
-        return zip(runs.runs, runs.plan, strict=True)
 
 
 def attention_cost(recipe: Recipe) -> tuple[float, float]:

@@ -28,7 +28,7 @@ from contextwise.evaluation.measures.answers import Answers, AnswersResult
 from contextwise.evaluation.measures.judging.files import Benchmark, read_questions, read_references
 from contextwise.evaluation.measures.judging.judge import Endpoint, judge_answers, read_key
 from contextwise.evaluation.measures.judging.requests import Match
-from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
+from contextwise.experiments.run_set import Arm, RunSet
 from contextwise.reproductions.claims import Better, Claim, above, undecided
 from contextwise.reproductions.item import Item, Outcome, prepared_once, registered
 from contextwise.reproductions.models import TrainedModels
@@ -78,9 +78,7 @@ class InstructionAnswers(TrainedModels):
         arms = {name: Arm(settings=settings) for name, settings in self.models.items()}
         for name in self.models:
             arms[f"{name}{TUNED}"] = Arm(recipe={**recipe, "model": {"pretrained": f"@{name}"}})
-        settings = RunSetSettings(recipe=self.recipe, arms=arms, seeds=self.seeds)
-        prefix = self.recipe.get("name", "models")
-        return RunSet.of(settings, folder, corpus=self.corpus_folder(folder), prefix=prefix)
+        return self.runs_of(arms, folder)
 
     def instruction_corpus(self, folder: Path) -> Path:
         """Where the instructions' corpus is, or will be."""
