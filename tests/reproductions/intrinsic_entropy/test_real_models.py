@@ -53,7 +53,7 @@ def law(noise=0.0):
         by_dimension={0.01: fit_line(dimensions[0.01], means)},
         names=names,
         correlation=matrix,
-        measurement=SimpleNamespace(summary={"width": 40, "samples": 10_000}),
+        measurement=SimpleNamespace(summary={"width": 40, "samples": 10_000}, losses=lambda: means),
         least_subspace_correlation=lambda: float(matrix[1:, 1:].min()),
     )  # fmt: skip
 

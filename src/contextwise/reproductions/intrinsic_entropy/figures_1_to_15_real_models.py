@@ -120,7 +120,7 @@ def entropy_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
     series = {}
     for n in entropy.sizes:
         own = entropy.entropies[n]
-        series[f"N = {n}"] = _against({c: s - own[first] for c, s in own.items()}, _values(entropy))
+        series[f"N = {n}"] = _against({c: s - own[first] for c, s in own.items()}, entropy.measurement.losses())
     label = f"S_N minus S_N at {first:,} tokens, nats"
     return tables, claims, [Plot("Loss against intrinsic entropy", label, LOSS, series)]
 
@@ -215,7 +215,7 @@ def density_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
     label = "entropy, nats"
     against_entropy = {f"N = {n}": _against(entropy.entropies[n], kde) for n in entropy.sizes}
     plots = [
-        Plot("Loss against entropy by kernel density", label, LOSS, {"": _against(kde, _values(entropy))}),
+        Plot("Loss against entropy by kernel density", label, LOSS, {"": _against(kde, entropy.measurement.losses())}),
         Plot("Kernel density against S_N", "S_N, nats", label, against_entropy),
     ]
     return [table], claims, plots
@@ -242,14 +242,15 @@ def dimension_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
         + (f" ({left} thresholds count the same at every context)" if left else ""),
         lines, count, limits.correlation, "θ",
     )  # fmt: skip
-    series = {f"{t:.3f}": _against(entropy.dimensions[t], _values(entropy)) for t in list(lines)[::4]}
+    series = {f"{t:.3f}": _against(entropy.dimensions[t], entropy.measurement.losses()) for t in list(lines)[::4]}
     by_threshold = Plot("Loss against dimension, by threshold", "intrinsic dimension", LOSS, series)
     return [table], [claim], [_eigenvalues(entropy), by_threshold]
 
 
 def regimes_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
     """Sections J.2 and J.4: the decay of eigenvalues at each context, and the slope s = m α that follows (Eq. 36, 37)."""
-    regime, losses = exponential_regime(entropy.spectra), _values(entropy)
+    regime = exponential_regime(entropy.spectra)
+    losses = {context: loss.value for context, loss in entropy.losses.items()}
     rows = [
         [context, -regime.zipf[context].slope.value, regime.zipf[context].r_squared, -line.slope.value, line.r_squared,
          regime.growth[context]]
@@ -340,11 +341,6 @@ def _correlation(x: Mapping[int, float], y: Mapping[int, float]) -> float | None
     if len(contexts) < 3 or (np.ptp(rows, axis=1) == 0).any():
         return None
     return float(np.corrcoef(rows)[0, 1])
-
-
-def _values(entropy: IntrinsicEntropy) -> dict[int, float]:
-    """The losses without their intervals, which share what documents differ in."""
-    return {context: loss.value for context, loss in entropy.losses.items()}
 
 
 def _against(x: Mapping[int, float], y: Mapping[int, float]) -> list[dict[str, Any]]:

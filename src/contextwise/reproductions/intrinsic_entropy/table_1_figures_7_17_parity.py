@@ -225,16 +225,15 @@ class ParityEntropy(OneModel):
         )
         best, last = max(line.r_squared for line in lines.values()), lines[shared].r_squared
         lasting = f"from N = {first} on, of {shared}; R² {last:.4f} at the last"
-        falling = all(line.slope.value < 0 for n, line in lines.items() if first and n >= first)
         linear = f"{name}: cross entropy is linear in S_N (R² of {self.linear:g} or more) from some N on"
-        falls = f"{name}: the loss falls as the entropy grows"
         unsure = f"R² {best:.4f} at best, {last:.4f} at N = {shared}"
         outcome.tables.append(table)
         outcome.claims.append(Claim.of(linear, exact(first is not None, best), lasting if first else unsure))
+        falls, evidence = undecided("no line lasts"), ""
         if first:
-            outcome.claims.append(Claim.of(falls, exact(falling), "slopes below 0"))
-        else:
-            outcome.claims.append(Claim.of(falls, undecided("no line lasts")))
+            falls = exact(all(line.slope.value < 0 for n, line in lines.items() if n >= first))
+            evidence = "slopes below 0"
+        outcome.claims.append(Claim.of(f"{name}: the loss falls as the entropy grows", falls, evidence))
         against = {
             f"N = {n}": sorted(
                 (point(float(entropies[c][n - 1]), losses[c]) for c in self.contexts), key=lambda p: p["x"]
@@ -279,30 +278,13 @@ class ParityDimension(ItemMeasure):
             dimensions[context] = samples.parity.visible_tasks(context)
             joint[context] = samples.parity.answers_entropy(context)
         bounds = {c: thresholds(spectra[c], dimensions[c]) for c in self.contexts}
-        measured = table_of(
-            "Dimension (visible tasks) and cross entropy, nats",
-            [
-                "context",
-                "ID",
-                ("ID log 2", ".3f"),
-                ("exact S", ".3f"),
-                ("lowest", ".4f"),
-                ("model", ".4f"),
-                "θ that counts ID",
-            ],
-            [
-                [
-                    c,
-                    dimensions[c],
-                    dimensions[c] * math.log(2),
-                    joint[c],
-                    lowest[c],
-                    losses[c],
-                    "{:.4f} to {:.4f}".format(*bounds[c]),
-                ]
-                for c in spectra
-            ],
-        )
+        entropies, numbers = (("ID log 2", ".3f"), ("exact S", ".3f")), (("lowest", ".4f"), ("model", ".4f"))
+        rows = [
+            [c, d, d * math.log(2), joint[c], lowest[c], losses[c], "{:.4f} to {:.4f}".format(*bounds[c])]
+            for c, d in dimensions.items()
+        ]
+        columns = ["context", "ID", *entropies, *numbers, "θ that counts ID"]
+        measured = table_of("Dimension (visible tasks) and cross entropy, nats", columns, rows)
         line = fit_line({c: float(d) for c, d in dimensions.items()}, losses)
         slope, own = -math.log(2) / samples.parity.tasks, line.slope.value
         low, high = max(low for low, _ in bounds.values()), min(high for _, high in bounds.values())
@@ -344,11 +326,8 @@ def _fits(line: LineFit, slope: float, losses: dict[int, float], dimensions: dic
         except ConfigError:
             rows.append([name, "no power law fits", ""])
             continue
-        rows += [
-            [f"{name}: C0", f"{fit.floor:.3f}", ""],
-            ["C", f"{fit.scale:.1f}", ""],
-            ["γ", f"{fit.exponent:.2f}", ""],
-        ]
+        rows.append([f"{name}: C0", f"{fit.floor:.3f}", ""])
+        rows += [["C", f"{fit.scale:.1f}", ""], ["γ", f"{fit.exponent:.2f}", ""]]
     return Table("Fits, with 95% intervals", ["fit", "ours", "exact"], rows)
 
 
