@@ -145,20 +145,11 @@ def _lines_over_n(entropy: IntrinsicEntropy) -> dict[str, Any]:
 
 def _correlation(entropy: IntrinsicEntropy) -> dict[str, Any]:
     names = [f"S<sub>{name[2:]}</sub>" if name.startswith("S_") else name for name in entropy.names]
-    trace = go.Heatmap(
-        x=names,
-        y=names,
-        z=entropy.correlation.tolist(),
-        text=[[f"{value:.2f}" for value in row] for row in entropy.correlation],
-        texttemplate="%{text}",
-        textfont={"size": 11},
-        zmin=-1,
-        zmax=1,
-        colorscale=[[0, "#b2581a"], [0.5, "#f2f2f2"], [1, "#2b7bba"]],
-        showscale=False,
-        hovertemplate="%{x}, %{y}: %{z:.4f}<extra></extra>",
-        meta={"series": 0},
-    )
+    values = entropy.correlation.tolist()
+    style: dict[str, Any] = {"text": [[f"{value:.2f}" for value in row] for row in values], "texttemplate": "%{text}"}
+    style |= {"colorscale": [[0, "#b2581a"], [0.5, "#f2f2f2"], [1, "#2b7bba"]], "zmin": -1, "zmax": 1}
+    style |= {"textfont": {"size": 11}, "showscale": False, "hovertemplate": "%{x}, %{y}: %{z:.4f}<extra></extra>"}
+    trace = go.Heatmap(x=names, y=names, z=values, meta={"series": 0}, **style)
     yaxis, margin = {"autorange": "reversed", "type": "category"}, {"l": 56, "r": 12, "t": 34, "b": 52}
     xaxis = {"title": "", "type": "category"}
     return _figure([trace], xaxis, "", yaxis, height=130 + 38 * len(names), margin=margin)

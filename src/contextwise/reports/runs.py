@@ -208,16 +208,10 @@ def difference_figure(comparison: Comparison, series: dict[str, int]) -> dict[st
     room = 0.08 * (max(shown) - min(shown)) or 0.01
     title = f"difference of held-out loss, {plain(comparison.unit)}<br>left of zero: the first is better"
     axis = {"title": title, "zeroline": True, "zerolinewidth": 2, "tickformat": "~g", "nticks": 7}
-    layout = go.Layout(
-        height=74 + ROW_HEIGHT * rows,
-        margin={"l": 12, "r": 12, "t": 4, "b": 56},
-        showlegend=False,
-        hovermode="closest",
-        annotations=labels,
-        xaxis={**axis, "range": [min(shown) - room, max(shown) + room]},
-        yaxis={"visible": False, "range": [0.5, rows + 0.62], "fixedrange": True},
-    )
-    return go.Figure(traces, layout).to_plotly_json()
+    xaxis = {**axis, "range": [min(shown) - room, max(shown) + room]}
+    yaxis = {"visible": False, "range": [0.5, rows + 0.62], "fixedrange": True}
+    layout = {"height": 74 + ROW_HEIGHT * rows, "margin": {"l": 12, "r": 12, "t": 4, "b": 56}, "showlegend": False}
+    return page.figure(traces, annotations=labels, xaxis=xaxis, yaxis=yaxis, **layout)
 
 
 def _difference_traces(difference: Difference, y: float, series: int) -> list[go.Scatter]:
@@ -280,10 +274,8 @@ def _traces(curve: Curve) -> list[tuple[go.Scatter, dict[str, np.ndarray]]]:
 def _columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     if not rows:
         return {}
-    return {
-        name: np.array([row[name] for row in rows], dtype=float)
-        for name in ("step", "tokens", "seconds", "flops", "loss")
-    }
+    names = ("step", "tokens", "seconds", "flops", "loss")
+    return {name: np.array([row[name] for row in rows], dtype=float) for name in names}
 
 
 def smoothed(losses: np.ndarray) -> np.ndarray:

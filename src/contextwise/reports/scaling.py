@@ -136,15 +136,10 @@ def _answer(plan: Plan, analysis: Analysis) -> Table:
 
 
 def _sizes(plan: Plan) -> Table:
-    rows: list[list[Cell]] = [
-        [
-            f"{row.size} ({count(row.parameters.value)})" if row.parameters else str(row.size),
-            row.context,
-            row.tokens.value,
-            f"{row.loss.value:.4f} {row.loss.interval('.3f')}",
-        ]
-        for row in plan.each_size
-    ]
+    rows: list[list[Cell]] = []
+    for row in plan.each_size:
+        size = f"{row.size} ({count(row.parameters.value)})" if row.parameters else str(row.size)
+        rows.append([size, row.context, row.tokens.value, f"{row.loss.value:.4f} {row.loss.interval('.3f')}"])
     context, tokens = Column("context", "estimate", ".0f"), Column("tokens", "count")
     title = "Best context of each size of the sweep, at this budget:"
     return Table(title, ["size", context, tokens, "loss"], rows)
@@ -152,23 +147,12 @@ def _sizes(plan: Plan) -> Table:
 
 def _rivals(plan: Plan, analysis: Analysis) -> Table:
     sized = plan.best.parameters is not None
-    rows: list[list[Cell]] = [
-        [
-            row.form + "*" * (row.form == analysis.chosen.form.name),
-            1000 * row.error,
-            *([row.parameters] if sized else []),
-            row.context,
-            row.loss,
-        ]
-        for row in plan.rivals
-    ]
-    columns = [
-        Column("form"),
-        Column("error", "estimate", ".1f"),
-        *([Column("size", "count")] if sized else []),
-        Column("context", "estimate", ".0f"),
-        Column("loss", "estimate", ".4f"),
-    ]
+    rows: list[list[Cell]] = []
+    for row in plan.rivals:
+        form = row.form + "*" * (row.form == analysis.chosen.form.name)
+        rows.append([form, 1000 * row.error, *([row.parameters] if sized else []), row.context, row.loss])
+    columns = [Column("form"), Column("error", "estimate", ".1f"), *([Column("size", "count")] if sized else [])]
+    columns += [Column("context", "estimate", ".0f"), Column("loss", "estimate", ".4f")]
     return Table(f"Optima of the laws alone, without the trend (up to {RIVALS:g} times the error of *):", columns, rows)
 
 
@@ -178,14 +162,9 @@ def _next_runs(candidates: list[Candidate]) -> Table:
     for row in candidates:
         shares = [row.loss_left, *([row.parameters_left] if sized else [])]
         rows.append([row.size, row.context, row.tokens, row.flops, "new" if row.new else "again", *shares])
-    columns: list[Column | str] = [
-        Column("size"),
-        Column("context", "integer", "d"),
-        Column("tokens", "count"),
-        Column("FLOPs", "estimate", ".1e"),
-        "",
-        *(Column(name, "percent", ".0%") for name in ("loss", *(["size"] if sized else []))),
-    ]
+    columns = [Column("size"), Column("context", "integer", "d"), Column("tokens", "count")]
+    columns += [Column("FLOPs", "estimate", ".1e"), Column("")]
+    columns += [Column(name, "percent", ".0%") for name in ("loss", *(["size"] if sized else []))]
     title = (
         "One more run that would narrow the answer most: what is left of the width of each interval (from the resamples, "
         f"linearised; runs that cost at most {SHARE:.0%} of the plan, or what the sweep's largest did):"
@@ -201,14 +180,9 @@ def _optima(check: Hindcast) -> Table:
         loss = f"{row.predicted_loss.value:.4f}", row.predicted_loss.interval(".3f")
         about = row.size, f"{row.budget:.1e}"
         rows.append([about, row.predicted, best, row.before, loss, row.measured_loss])
-    columns = [
-        Column("size,\nFLOPs"),
-        Column("context\npredicted", "estimate", ".0f", interval="below"),
-        Column("context\nmeasured"),
-        Column("context\nbefore", "estimate", ".0f"),
-        Column("loss\npredicted"),
-        Column("loss\nmeasured", "estimate", ".4f"),
-    ]
+    columns = [Column("size,\nFLOPs"), Column("context\npredicted", "estimate", ".0f", interval="below")]
+    columns += [Column("context\nmeasured"), Column("context\nbefore", "estimate", ".0f")]
+    columns += [Column("loss\npredicted"), Column("loss\nmeasured", "estimate", ".4f")]
     return Table("Best context at the largest budget that all contexts of a size reached:", columns, rows)
 
 

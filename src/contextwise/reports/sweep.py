@@ -202,13 +202,11 @@ def _lengths(data: SweepData) -> list[Part]:
 
 
 def _making(data: SweepData, others: Sequence[Path]) -> list[Part]:
-    lines = [
-        ["sweep", str(data.path / "sweep.yaml"), "--out", str(data.path)],
-        ["report", str(data.path), *map(str, others)],
-    ]
+    resume = ["contextwise", "sweep", str(data.path / "sweep.yaml"), "--out", str(data.path)]
+    report = ["contextwise", "report", str(data.path), *map(str, others)]
     return [
         "To resume the sweep, and to make this page again:",
-        page.commands([shlex.join(["contextwise", *words]) for words in lines]),
+        page.commands([shlex.join(resume), shlex.join(report)]),
         page.details("sweep.yaml", page.code(data.recipe)),
     ]
 
@@ -246,10 +244,8 @@ def runs_table(data: SweepData) -> Table:
     rows = []
     for state in data.states:
         run, point = state.run, last.get(state.run.id)
-        size, context = (
-            (run.size, f"{count(run.parameters)} parameters"),
-            (in_tokens(run.context), f"seed {run.seed}"),
-        )
+        size = run.size, f"{count(run.parameters)} parameters"
+        context = in_tokens(run.context), f"seed {run.seed}"
         trained = (count(point.tokens if point else 0), f"of {count(run.tokens)}")
         cells = [size, context, state.state, trained, point.estimate if point else None, run.id]
         rows.append(Row(cells, list(data.sizes).index(run.size)))

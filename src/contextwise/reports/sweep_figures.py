@@ -93,10 +93,8 @@ def lengths_figure(meter: DocumentLengths) -> dict[str, Any]:
     spans = [f"{token_count(row.shortest)} to {token_count(row.longest + 1)}" for row in rows]
     traces: list[Any] = []
     for number, (kind, total) in enumerate({"documents": meter.documents, "tokens": meter.tokens}.items()):
-        hover, shares = (
-            f"%{{customdata}} tokens: %{{y:.1%}} of the {kind}",
-            [getattr(row, kind) / total for row in rows],
-        )
+        hover = f"%{{customdata}} tokens: %{{y:.1%}} of the {kind}"
+        shares = [getattr(row, kind) / total for row in rows]
         style = {"kind": go.Bar, "customdata": spans, "name": f"{kind} of l to 2l", "opacity": 0.55}
         traces.append(scatter(names, shares, number, hover, **style))
     hover, preceded = "%{y:.1%} of the tokens have %{x} or more before them", [row.preceded for row in rows]

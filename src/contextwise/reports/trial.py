@@ -85,14 +85,9 @@ def comparison_table(result: TrialResult) -> Table:
         f"Difference to {result.reference}, nats per token, on {result.held_out:,} held-out documents ({result.tokens:,} "
         f"tokens), with intervals that all hold together with {result.confidence:.0%} confidence."
     )
-    columns: list[Column | str] = [
-        "arm",
-        Column("decision", align="left", width=10),
-        Column("these\ndocuments", "difference", interval="below"),
-        Column("any such\ndocuments", "difference", interval="below"),
-        Column("seeds", "integer"),
-        Column("dev. by\nseed"),
-    ]
+    readings = [Column(f"{which}\ndocuments", "difference", interval="below") for which in ("these", "any such")]
+    columns = [Column("arm"), Column("decision", align="left", width=10), *readings]
+    columns += [Column("seeds", "integer"), Column("dev. by\nseed")]
     return Table(title, columns, rows, [f"Note: {ANYTIME}"])
 
 
@@ -110,10 +105,8 @@ def rate_table(result: TrialResult) -> Table:
             cells += [row.loss, above, edge if row.chosen else ""]
             rows.append(Row(cells, bold=row.chosen, last=number == len(mine) - 1))
     title = "Learning rates: short runs, the same for every arm, on documents and seeds that no decision uses."
-    loss, more = (
-        Column("loss", "estimate", ".4f", missing="diverged"),
-        Column("more than\nbest", "estimate", "+.4f", missing=""),
-    )
+    loss = Column("loss", "estimate", ".4f", missing="diverged")
+    more = Column("more than\nbest", "estimate", "+.4f", missing="")
     return Table(title, ["arm", "rate", "factor", loss, more, ""], rows)
 
 
@@ -127,14 +120,8 @@ def cost_table(result: TrialResult) -> Table:
         arm = each.arm, f"{count(result.parameters[each.arm])} parameters"
         time = statistics.median(times) if times else None
         rows.append([arm, float(each.tokens), each.flops, each.seconds, time, len(losses), mean])
-    columns: list[Column | str] = [
-        "arm",
-        *SPENT,
-        Column("planned", "duration"),
-        Column("trained", "duration"),
-        Column("seeds", "integer"),
-        Column("loss", "estimate", ".4f"),
-    ]
+    columns = [Column("arm"), *SPENT, Column("planned", "duration"), Column("trained", "duration")]
+    columns += [Column("seeds", "integer"), Column("loss", "estimate", ".4f")]
     return Table(f"Each run, at equal {_equal(result.equal)}:", columns, rows)
 
 
@@ -149,14 +136,9 @@ def ledger_table(ledger: Sequence[LedgerRow], rate: float) -> Table:
         f"{kept} of {len(ledger)} changes are kept; at most {rate:.0%} of those that are kept gain nothing, on average over "
         "such ledgers (e-BH)."
     )
-    columns: list[Column | str] = [
-        "trial, arm",
-        Column("difference\n(nats/token)", "difference", interval="below"),
-        Column("seeds", "integer"),
-        Column("decision", align="left"),
-        Column("evidence", "estimate", ".3g"),
-        "",
-    ]
+    columns = [Column("trial, arm"), Column("difference\n(nats/token)", "difference", interval="below")]
+    columns += [Column("seeds", "integer"), Column("decision", align="left")]
+    columns += [Column("evidence", "estimate", ".3g"), Column("")]
     return Table(title, columns, rows)
 
 

@@ -12,7 +12,7 @@ from rich.console import Group
 from rich.padding import Padding
 
 from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import count, duration
+from contextwise.base.estimates import Estimate, count, duration
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Column, Table
 from contextwise.comparison.comparison import Comparison
@@ -78,12 +78,10 @@ def _(result: Evaluation) -> Page:
 def _(result: CurveResult) -> Page:
     bins = [each for each in result.bins if each["targets"]]
     at = [(each["visible_from"] * each["visible_to"]) ** 0.5 for each in bins]
-    loss = [each["loss"] for each in bins]
-    limits = {"array": [each["high"] - each["loss"] for each in bins if each["high"] is not None]}
-    limits["arrayminus"] = [each["loss"] - each["low"] for each in bins if each["low"] is not None]
-    known = len(limits["array"]) == len(limits["arrayminus"]) == len(bins)
-    bars = {"error_y": limits} if known else {}
-    line = scatter(at, loss, 0, "%{x:.0f} visible: %{y:.4f}", mode="lines+markers", **bars)
+    losses = [Estimate(each["loss"], each["low"], each["high"]) for each in bins]
+    bars = {"error_y": page.error_bars(losses)} if losses and all(loss.has_interval for loss in losses) else {}
+    y = [loss.value for loss in losses]
+    line = scatter(at, y, 0, "%{x:.0f} visible: %{y:.4f}", mode="lines+markers", **bars)
     xaxis, yaxis = {"title": "visible tokens", "type": "log"}, {"title": "loss, nats per token"}
     plot = Plot("curve", page.figure([line], xaxis=xaxis, yaxis=yaxis), "Loss at each number of visible tokens")
     return _measured(result, Section("The curve", [plot]))

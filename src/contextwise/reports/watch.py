@@ -12,7 +12,7 @@ from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseErr
 from contextwise.base.estimates import duration
 from contextwise.base.files import is_held
 from contextwise.base.runs import RunFolder
-from contextwise.base.tables import Column, Table
+from contextwise.base.tables import Cell, Column, Table
 from contextwise.reports.page import Page, Plot, Section
 from contextwise.reports.runs import Curve, training_figure
 from contextwise.training.recipe import Recipe
@@ -89,30 +89,18 @@ def watch_page(folder: Path) -> Page:
         (only,) = progress
         left = "" if only.left is None else f", about {duration(only.left)} left"
         title = f"{folder.resolve().name}: {only.state}, step {only.step:,} of {only.steps or 0:,}{left}"
-    rows = [
-        [
-            (each.run.path.name, each.state),
-            f"{each.step:,}" + ("" if each.steps is None else f"/{each.steps:,}"),
-            each.loss,
-            each.validation,
-            each.speed,
-            "–" if each.left is None else duration(each.left),
-        ]
-        for each in progress
-    ]
-    losses = [Column("training\nloss", "estimate", ".4f"), Column("validation\nloss", "estimate", ".4f")]
-    head = [
-        Column("run"),
-        Column("step", align="right"),
-        *losses,
-        Column("tok/s", "count"),
-        Column("left", align="right"),
-    ]
+    rows: list[list[Cell]] = []
+    for each in progress:
+        step = f"{each.step:,}" + ("" if each.steps is None else f"/{each.steps:,}")
+        rows.append([(each.run.path.name, each.state), step, each.loss, each.validation, each.speed, each.left])
+    columns = [Column("run"), Column("step", align="right")]
+    columns += [Column(f"{name}\nloss", "estimate", ".4f") for name in ("training", "validation")]
+    columns += [Column("tok/s", "count"), Column("left", "duration")]
     newest = sorted(progress, key=lambda p: p.run.metrics_file.stat().st_mtime if p.run.metrics_file.exists() else 0.0)
     drawn = [each.run for each in progress if each in newest[-MOST_CURVES:]]
     figure = training_figure([Curve(run, run.path.name, i) for i, run in enumerate(drawn)])
     plots = [] if figure is None else [Plot("training", figure, "Training and validation loss of each run")]
-    sections = [Section("Runs", [Table("", head, rows)]), Section("Losses", plots)]
+    sections = [Section("Runs", [Table("", columns, rows)]), Section("Losses", plots)]
     over = all(each.state in ("finished", "diverged") for each in progress)
     return Page(title, sections, "", [], "runs", refresh=0 if over else REFRESH_SECONDS)
 
