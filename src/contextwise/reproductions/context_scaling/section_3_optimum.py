@@ -117,27 +117,19 @@ def context_claims(result: Landscape, planned: dict[str, list[int]]) -> list[Cla
     grows = [exact(each > 0) if each is not None else _NO_GROWTH for each in growth.values()]
     pairs = [pair for pair in result.pairs if pair is not None]
     best = [f"{size}: best at {result.optima[step][size].cell.context:,}" for size in shapes]
+    contexts = [f"{size}: {_listed(result.contexts[size])}" for size in planned]
     words = {size: "undecided" if each is None else f"{each:+.1f} doublings" for size, each in growth.items()}
     doublings = [f"{size}: {word}" for size, word in words.items()]
     first_to_last = "" if not pairs else "from {}, {:,} to {}, {:,}".format(*pairs[0], *pairs[-1])
-    return [
-        Claim.of(
-            "too short and too long a training context are both worse than one between them",
-            all_hold(shapes.values()),
-            "; ".join(best),
-        ),
-        Claim.of(
-            "the best training context grows with the budget, at every model size",
-            all_hold(grows),
-            "; ".join(f"{size}: {_listed(result.contexts[size])}" for size in planned),
-        ),
-        Claim.of("more slowly for larger models", _slower(list(growth.values())), "; ".join(doublings)),
-        Claim.of(
-            "over all sizes, both the model and its context grow with the budget",
-            _both_grow(pairs, list(planned)),
-            first_to_last,
-        ),
-    ]
+    claims = {
+        "too short and too long a training context are both worse than one between them":
+            (all_hold(shapes.values()), "; ".join(best)),
+        "the best training context grows with the budget, at every model size": (all_hold(grows), "; ".join(contexts)),
+        "more slowly for larger models": (_slower(list(growth.values())), "; ".join(doublings)),
+        "over all sizes, both the model and its context grow with the budget":
+            (_both_grow(pairs, list(planned)), first_to_last),
+    }  # fmt: skip
+    return [Claim.of(text, *decided) for text, decided in claims.items()]
 
 
 def _ends_are_worse(best: Optimum) -> Verdict:

@@ -96,14 +96,10 @@ class LongTaskScores(TrainedModels):
         return with_seeds(mean, np.array([gain.value for gain in of_seeds]))
 
     def _table(self, visible: int, levels: dict[str, list[Level]], summary: dict[str, Any]) -> Table:
-        rows = [
-            [
-                group,
-                *(100 * of_group[0].estimate(i).value for i in range(len(self.models))),
-                *(self._gain(of_group, name, self.reference).scaled(100) for name in self.others),
-            ]
-            for group, of_group in levels.items()
-        ]
+        rows = []
+        for group, of_group in levels.items():
+            scores = [100 * of_group[0].estimate(i).value for i in range(len(self.models))]
+            rows.append([group, *scores, *(self._gain(of_group, n, self.reference).scaled(100) for n in self.others)])
         gains = [(f"{name} minus {self.reference}", "+.2f") for name in self.others]
         questions = sum(about["questions"] for about in summary["datasets"].values())
         return table_of(

@@ -72,25 +72,18 @@ class ContextClusters(OneRun):
         clusters = list(zip(np.bincount(labels).tolist(), of_contexts, of_texts, strict=True))
         without = f"; {left_out:,} more have no context and are left out" if left_out else ""
         rows = [[i, size, *(", ".join(w) or "-" for w in words)] for i, (size, *words) in enumerate(clusters, 1)]
+        title = (
+            f"Clusters of {len(labels):,} articles of the split {self.split} by their contexts, seed {self.seeds[0]}"
+        )
+        tables = [
+            table_of(title + without, ["cluster", "articles", "words of its contexts", "words of its texts"], rows)
+        ]
         # Beside the clusters of e_cue those for which nothing was trained.
         of_seeds = {f"e_cue, seed {seed}": each for seed, each in zip(self.seeds, trained, strict=True)}
         likenesses = of_seeds | {"mean of the text encoder's vectors": baseline}
-        tables = [
-            table_of(
-                f"Clusters of {len(labels):,} articles of the split {self.split} by their contexts, "
-                f"seed {self.seeds[0]}{without}",
-                ["cluster", "articles", "words of its contexts", "words of its texts"],
-                rows,
-            ),
-            table_of(
-                "Mean cosine of the articles' texts",
-                ["clusters of", ("within", ".4f"), ("between", ".4f"), ("difference", "+.4f"), ("p", ".3f")],
-                [
-                    [name, each.within, each.between, each.within - each.between, each.p]
-                    for name, each in likenesses.items()
-                ],
-            ),
-        ]
+        rows = [[name, each.within, each.between, each.difference, each.p] for name, each in likenesses.items()]
+        columns = ["clusters of", ("within", ".4f"), ("between", ".4f"), ("difference", "+.4f"), ("p", ".3f")]
+        tables.append(table_of("Mean cosine of the articles' texts", columns, rows))
         keys = ("articles", "context_words", "text_words")
         figures = {
             "articles": len(labels),
@@ -204,6 +197,11 @@ class Likeness:
     p: float
     permutations: int
 
+    @property
+    def difference(self) -> float:
+        """Within minus between."""
+        return self.within - self.between
+
 
 def likeness(vectors_AF: sparse.csr_matrix, labels: np.ndarray, permutations: int) -> Likeness:
     """Whether vectors are more alike within clusters than between, by a permutation test over the labels.
@@ -235,12 +233,11 @@ def likeness(vectors_AF: sparse.csr_matrix, labels: np.ndarray, permutations: in
 
 def likeness_claim(trained: Sequence[Likeness]) -> Claim:
     """Whether chance rarely gives such a difference, with each seed."""
-    return Claim.of(
-        "texts of articles are more alike within clusters of their contexts than between them",
-        all_agree((significant(each.within - each.between, each.p) for each in trained), "seeds"),
-        "; ".join(
-            f"mean cosine {each.within:.3f} within and {each.between:.3f} between, p {each.p:.3f} of "
-            f"{each.permutations:,} permutations"
-            for each in trained
-        ),
+    text = "texts of articles are more alike within clusters of their contexts than between them"
+    evidence = (
+        f"mean cosine {each.within:.3f} within and {each.between:.3f} between, p {each.p:.3f} of "
+        f"{each.permutations:,} permutations"
+        for each in trained
     )
+    verdict = all_agree((significant(each.difference, each.p) for each in trained), "seeds")
+    return Claim.of(text, verdict, "; ".join(evidence))

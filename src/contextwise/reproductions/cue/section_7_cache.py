@@ -35,11 +35,9 @@ class CacheOfWords(OneRun):
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         runs = self.train(folder)
+        held_out, limit = self.held_out(), self.limit_documents
         evaluations = [
-            [
-                evaluated(of_seed.path, self.held_out(), Row(run=run), self.limit_documents)
-                for of_seed in runs.folders(run)
-            ]
+            [evaluated(of_seed.path, held_out, Row(run=run), limit) for of_seed in runs.folders(run)]
             for run in self.wanted
         ]
         summary = evaluations[0][0].summary
