@@ -1,11 +1,9 @@
 (() => {
-  const { figures, draw, start, choice } = Figures;
-  const reading = JSON.parse(document.getElementById("reading").textContent);
+  const { figures, draw, start, choice, element, json, plain, colour, csv, save } = Figures;
+  const reading = json("reading");
   const { pieces, models, chunkSize } = reading;
   const MEASURES = ["mean", "sum"];
   const STRONGEST = 55;  // per cent of a series' colour behind a token: text on it stays readable
-  const element = (id) => document.getElementById(id);
-  const plain = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
   const visible = (text) => text.replaceAll("\n", "↵").replaceAll("\t", "⇥") || "·";
   const mean = (rows) => rows[0].map((_, i) => rows.reduce((total, row) => total + row[i], 0) / rows.length);
   const chosen = { text: models.map(() => [0, 0]), predictor: models.map(() => [0, 0]) };  // layer and head; 0: the mean of all
@@ -99,7 +97,7 @@
     Object.assign(figures[name].layout, {
       annotations: beyond.length === 0 ? [] : [{
         x: 0.6, y: 1, yref: "paper", xanchor: "left", yanchor: "top", showarrow: false, align: "left",
-        bgcolor: getComputedStyle(document.documentElement).getPropertyValue("--paper"), opacity: 0.9,
+        bgcolor: colour("--paper"), opacity: 0.9,
         text: `beyond the scale: ${beyond.map(([index, values]) => `${plain(models[index].name)} ${digits(values[0])}`).join(", ")}`,
       }],
       xaxis: {
@@ -154,9 +152,8 @@
     element("readout").textContent = description(Number(index));
     element("readout").hidden = false;
   };
-  const field = (value) => (/[",\n\r]/.test(String(value)) ? `"${String(value).replaceAll('"', '""')}"` : String(value));
   const download = () => {
-    const rows = [["model", "part", "layer", "head", "position", "token", "sum", "mean"]];
+    const rows = [];
     for (const model of models) {
       for (const part of ["layers", "predictor"]) {
         model[part].forEach((heads, layer) => heads.forEach((sums, head) => sums.forEach((sum, i) => rows.push(
@@ -164,11 +161,7 @@
         ))));
       }
     }
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob(rows.map((row) => `${row.map(field).join(",")}\n`), { type: "text/csv" }));
-    link.download = "attention.csv";
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+    save("attention", csv(["model", "part", "layer", "head", "position", "token", "sum", "mean"], rows));
   };
 
   models.forEach((model, index) => {

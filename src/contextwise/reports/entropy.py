@@ -16,6 +16,7 @@ from contextwise.base.tables import Cell, Column, Table, csv_text, terminal
 from contextwise.reports import page
 from contextwise.reports.entropy_figures import figures_of, shown_thresholds
 from contextwise.reports.page import Page, Plot, Section
+from contextwise.reproductions.tables import spread
 
 FIGURES = {
     "loss": (
@@ -195,7 +196,7 @@ def measures(entropy: IntrinsicEntropy, sizes: int, thresholds: int, title: str 
 
     ``further``: whether to include dimensions by distances, if there are any.
     """
-    some_n, some_theta = _spread(entropy.sizes, sizes), _spread(shown_thresholds(entropy), thresholds)
+    some_n, some_theta = spread(entropy.sizes, sizes), spread(shown_thresholds(entropy), thresholds)
     estimates = entropy.further if further else {}
     columns: dict[Column, dict[int, Any]] = {
         Column("context", "integer", align="right"): {c: c for c in entropy.contexts},
@@ -211,7 +212,7 @@ def measures(entropy: IntrinsicEntropy, sizes: int, thresholds: int, title: str 
 
 def line_rows(entropy: IntrinsicEntropy, sizes: int = 6, thresholds: int = 6) -> list[list[Cell]]:
     """Rows ``what, slope, R²`` of the lines that are shown."""
-    some_n, some_theta = _spread(entropy.sizes, sizes), _spread(shown_thresholds(entropy), thresholds)
+    some_n, some_theta = spread(entropy.sizes, sizes), spread(shown_thresholds(entropy), thresholds)
     fits = {f"S_N, N = {n}": entropy.by_entropy.get(n) for n in some_n}
     fits |= {f"dimension, θ = {t:.2g}": entropy.by_dimension.get(t) for t in some_theta}
     fits |= {"KDE entropy": entropy.by_kde} if entropy.kde else {}
@@ -255,10 +256,3 @@ def verdict(entropy: IntrinsicEntropy) -> list[str]:
             f"correlation over contexts is {correlation:.3f} (the source: above 0.97)."
         )
     return sentences
-
-
-def _spread(values: Sequence[Any], count: int) -> list[Any]:
-    """``count`` of the values, the first and the last among them."""
-    if len(values) <= count:
-        return list(values)
-    return [values[round(i * (len(values) - 1) / (count - 1))] for i in range(count)]

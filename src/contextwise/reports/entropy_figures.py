@@ -14,6 +14,7 @@ from contextwise.analysis.intrinsic import ByContext, IntrinsicEntropy
 from contextwise.analysis.spectra import increments, relative_eigenvalues
 from contextwise.base.estimates import Estimate
 from contextwise.reports.page import SYMBOLS, error_bars, figure, level, scatter
+from contextwise.reproductions.tables import spread
 
 MOST_POINTS = 400
 """Points of a spectrum, evenly spaced in the logarithm of the index; the CSV has them all."""
@@ -63,8 +64,7 @@ def figures_of(entropy: IntrinsicEntropy) -> dict[str, dict[str, Any]]:
 
 def shown_thresholds(entropy: IntrinsicEntropy) -> list[float]:
     """Some of the thresholds, evenly from the least to the largest."""
-    every = list(entropy.dimensions)
-    return [every[i] for i in np.unique(np.linspace(0, len(every) - 1, SHOWN_THRESHOLDS).round().astype(int))]
+    return spread(list(entropy.dimensions), SHOWN_THRESHOLDS)
 
 
 def _loss(entropy: IntrinsicEntropy) -> dict[str, Any]:

@@ -1,11 +1,15 @@
 "use strict";
 const Figures = (() => {
-  const figures = JSON.parse(document.getElementById("figures").textContent);
   // On a touch screen a drag scrolls the page, and on a narrow one the buttons would lie on the legend.
   const touch = matchMedia("(pointer: coarse)").matches;
   const config = {
     responsive: true, displaylogo: false, displayModeBar: innerWidth >= 700, modeBarButtons: [["toImage", "resetScale2d"]],
   };
+  const element = (id) => document.getElementById(id);
+  const json = (id) => JSON.parse(element(id).textContent);
+  const figures = json("figures");
+  // Plotly interprets some HTML tags in names and texts.
+  const plain = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
   // Colours come from the style sheet, so that figures follow the reader's light or dark scheme.
@@ -56,5 +60,17 @@ const Figures = (() => {
     });
     group.hidden = false;
   };
-  return { figures, draw, start, choice };
+  const field = (value) => {
+    const text = value === null || value === undefined ? "" : String(value);
+    return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+  const csv = (head, rows) => [head, ...rows].map((row) => row.map(field).join(",") + "\n").join("");
+  const save = (name, text) => {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+    link.download = `${name}.csv`;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  };
+  return { figures, draw, start, choice, element, json, plain, colour, csv, save };
 })();

@@ -1,9 +1,7 @@
 (() => {
-  const { figures, draw, start, choice } = Figures;
-  const sweep = JSON.parse(document.getElementById("sweep").textContent);
+  const { figures, draw, start, choice, element, json, plain, colour, csv, save } = Figures;
+  const sweep = json("sweep");
   const SYMBOLS = ["circle", "diamond", "square", "triangle-up", "x", "cross"];
-  const element = (id) => document.getElementById(id);
-  const plain = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
   const tokens = (context) => sweep.contexts[context] ?? String(context);
   const show = (id, shown) => { if (element(id)) element(id).hidden = !shown; };
 
@@ -37,9 +35,9 @@
     const overall = landscape.overall[step()];
     if (overall === null) return { shapes: [], annotations: [] };
     const at = Math.log10(overall[1]);
-    const colour = getComputedStyle(document.documentElement).getPropertyValue(`--series-${overall[0] % 6}`).trim();
+    const line = { dash: "dash", width: 1.5, color: colour(`--series-${overall[0] % 6}`) };
     return {
-      shapes: [{ type: "line", x0: overall[1], x1: overall[1], y0: 0, y1: 1, yref: "paper", line: { dash: "dash", width: 1.5, color: colour } }],
+      shapes: [{ type: "line", x0: overall[1], x1: overall[1], y0: 0, y1: 1, yref: "paper", line }],
       annotations: [{
         x: at, y: 1, yref: "paper", yanchor: "top", showarrow: false,
         text: `${plain(sweep.sizes[overall[0]])}, ${tokens(overall[1])}`,
@@ -169,11 +167,6 @@
   };
 
   // The tables: those that do not change came with the page; the others are of what their figure shows.
-  const field = (value) => {
-    const text = value === null || value === undefined ? "" : String(value);
-    return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
-  };
-  const csv = (head, rows) => [head, ...rows].map((row) => row.map(field).join(",") + "\n").join("");
   const dynamic = {
     "best-context-loss": () => landscape.cells[step()].map(([series, ...cell]) => [landscape.unit, landscape.budgets[step()], sweep.sizes[series], ...cell]),
     curves: () => curveTraces().flatMap((trace) => {
@@ -185,14 +178,7 @@
       ]);
     }),
   };
-  const download = (name) => {
-    const text = sweep.tables[name] ?? csv(sweep.heads[name], dynamic[name]());
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
-    link.download = `${name}.csv`;
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-  };
+  const download = (name) => save(name, sweep.tables[name] ?? csv(sweep.heads[name], dynamic[name]()));
 
   const drawUnit = () => { drawLoss(); overBudget.forEach(draw); drawCurves(); };
   chooseUnit(0);

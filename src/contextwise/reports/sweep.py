@@ -7,8 +7,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from contextwise.analysis.optimum import CELL_COLUMNS, Landscape
 from contextwise.analysis.sweep_points import COLUMNS
 from contextwise.base.estimates import count
@@ -29,6 +27,7 @@ from contextwise.reports.sweep_figures import (
     sweep_verdict,
     window_words,
 )
+from contextwise.reproductions.tables import spread
 
 SHOWN_BUDGETS = 6
 DYNAMIC = ("best-context-loss", "curves")
@@ -219,7 +218,7 @@ def _download(table: str, label: str) -> Markup:
 def optima_table(data: SweepData, landscape: Landscape) -> Table:
     """Optimal contexts at some budgets, for readers without JavaScript and for quotation."""
     rows: list[list[Cell]] = []
-    for step in np.unique(np.linspace(0, len(landscape.budgets) - 1, SHOWN_BUDGETS).round().astype(int)):
+    for step in spread(range(len(landscape.budgets)), SHOWN_BUDGETS):
         row: list[Cell] = [budget_words(landscape.unit, landscape.budgets[step])]
         for size in data.sizes:
             best = landscape.optima[step].get(size)

@@ -17,7 +17,7 @@ from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.sweep import LearningRateRule, SweepRecipe, grid_runs, run_sweep
 from contextwise.reproductions.claims import Claim, Verdict, above, all_hold, exact, undecided
 from contextwise.reproductions.item import CorpusMeasure, Item, Outcome, registered
-from contextwise.reproductions.tables import Plot, point, points, table_of
+from contextwise.reproductions.tables import Plot, point, points, spread, table_of
 
 SHOWN = 6
 """Budgets of the tables."""
@@ -67,8 +67,7 @@ class OptimalContext(CorpusMeasure):
 def _steps(result: Landscape) -> list[int]:
     """Steps of the tables: evenly over those at which some optimum is decided, else over all."""
     decided = [i for i, optima in enumerate(result.optima) if any(o.decided for o in optima.values())]
-    every = decided or list(range(len(result.budgets)))
-    return [every[i] for i in np.unique(np.linspace(0, len(every) - 1, SHOWN).round().astype(int))]
+    return spread(decided or range(len(result.budgets)), SHOWN)
 
 
 def losses_table(result: Landscape, planned: dict[str, list[int]], unit: str) -> Table:
