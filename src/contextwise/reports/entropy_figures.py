@@ -22,8 +22,6 @@ DASHES = ("solid", "dash", "dot")
 SHOWN_THRESHOLDS = 6
 RELATIVE = "λ<sub>i</sub> / λ<sub>1</sub>"
 INDEX = {"title": "index i of the eigenvalue", "type": "log", "dtick": 1}
-
-
 LOSS = "cross entropy, nats per token"
 DIMENSIONS = f"eigenvalues with {RELATIVE} ≥ θ"
 

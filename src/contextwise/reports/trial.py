@@ -29,8 +29,6 @@ ANYTIME = (
     "The interval over seeds is a confidence sequence: it holds after all seeds at once, so the trial may stop after any of "
     "them and continue later."
 )
-
-
 SPENT = (Column("tokens", "count"), Column("FLOPs", "estimate", ".2e"))
 SHOWN_WHOLE = 6
 """The newest intervals, which a plot shows whole; those of the first seeds are many times as wide."""

@@ -91,18 +91,12 @@ def entropy_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
     """Figures 1 and 13: the loss against S_N for several N, and how S_N of several subspaces and the loss correlate."""
     count = len(entropy.contexts)
     lines = {n: entropy.by_entropy[n] for n in entropy.sizes if n in entropy.by_entropy}
-    tables = [
-        table_of(
-            "CE = k S_N + b over contexts, with 95% intervals",
-            ["N", ("k", ".4f"), ("R²", ".4f"), ("−correlation", ".3f")],
-            [[n, *_line_cells(line, count)] for n, line in lines.items()],
-        ),
-        table_of(
-            "Correlations over contexts",
-            ["", *((name, ".3f") for name in entropy.names)],
-            [[name, *row] for name, row in zip(entropy.names, entropy.correlation, strict=True)],
-        ),
-    ]
+    columns = ["N", ("k", ".4f"), ("R²", ".4f"), ("−correlation", ".3f")]
+    rows = [[n, *_line_cells(line, count)] for n, line in lines.items()]
+    tables = [table_of("CE = k S_N + b over contexts, with 95% intervals", columns, rows)]
+    columns = ["", *((name, ".3f") for name in entropy.names)]
+    rows = [[name, *row] for name, row in zip(entropy.names, entropy.correlation, strict=True)]
+    tables.append(table_of("Correlations over contexts", columns, rows))
     least = SHARE_OF_SUBSPACES * entropy.measurement.summary["width"]
     correlations = {n: -line.correlation for n, line in entropy.by_entropy.items() if n >= least}
     between = entropy.least_subspace_correlation()
@@ -261,13 +255,9 @@ def regimes_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
     tables = [table_of(f"Eigenvalues; exponential from i = {first} to {last}", [*columns, ("ln γ(l)", "+.4f")], rows)]
     alphas = [row[3] for row in rows]
     spread = (max(alphas) - min(alphas)) / regime.alpha
-    claims = [
-        Claim.of(
-            "the exponential decay is about the same at every context (α_l ≈ α)",
-            exact(abs(spread) <= limits.spread, spread),
-            f"α = {regime.alpha:.5f}, from {min(alphas):.5f} to {max(alphas):.5f}",
-        )
-    ]
+    text = "the exponential decay is about the same at every context (α_l ≈ α)"
+    evidence = f"α = {regime.alpha:.5f}, from {min(alphas):.5f} to {max(alphas):.5f}"
+    claims = [Claim.of(text, exact(abs(spread) <= limits.spread, spread), evidence)]
     text = "the loss falls with the dimension s = m α times as fast as with the regime's entropy (Eq. 37)"
     try:
         by_entropy = fit_line(regime.entropies(), losses)
@@ -284,11 +274,8 @@ def regimes_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
         )
     )
     verdict = all_hold(contains(line.slope, expected) for line in lines.values())
-    return (
-        tables,
-        [*claims, Claim.of(text, verdict, f"{len(lines)} thresholds in the regime")],
-        [_eigenvalues(entropy)],
-    )
+    claims.append(Claim.of(text, verdict, f"{len(lines)} thresholds in the regime"))
+    return tables, claims, [_eigenvalues(entropy)]
 
 
 VIEWS: dict[str, Callable[[IntrinsicEntropy, Limits], View]] = {

@@ -291,23 +291,18 @@ class ParityDimension(ItemMeasure):
         one_threshold = f"any above {low:.4f}, up to {high:.4f}"
         if low >= high:
             one_threshold = f"one context needs more than {low:.4f}, another at most {high:.4f}"
-        claims = [
-            Claim.of(
-                "cross entropy is linear in the dimension, with a slope of -log 2 / tasks",
-                exact(line.r_squared > 0.99 and abs(own / slope - 1) < 0.1, line.r_squared, own),
-                f"slope {own:.5f}, exact {slope:.5f}, R² {line.r_squared:.5f}",
-            ),
-            Claim.of(
-                "one threshold on relative eigenvalues gives the dimension at every context",
-                exact(low < high, low, high),
-                one_threshold,
-            ),
-            Claim.of(
-                "the answers of the T visible tasks have an entropy of T log 2 (C.3)",
-                exact(all(math.isclose(joint[c], dimensions[c] * math.log(2)) for c in joint)),
-                f"exact: {joint[self.contexts[-1]] / math.log(2):.0f} log 2 of {dimensions[self.contexts[-1]]} at the longest",
-            ),
-        ]
+        linear = exact(line.r_squared > 0.99 and abs(own / slope - 1) < 0.1, line.r_squared, own)
+        independent = exact(all(math.isclose(joint[c], d * math.log(2)) for c, d in dimensions.items()))
+        entropy, tasks = joint[self.contexts[-1]] / math.log(2), dimensions[self.contexts[-1]]
+        decided = {
+            "cross entropy is linear in the dimension, with a slope of -log 2 / tasks":
+                (linear, f"slope {own:.5f}, exact {slope:.5f}, R² {line.r_squared:.5f}"),
+            "one threshold on relative eigenvalues gives the dimension at every context":
+                (exact(low < high, low, high), one_threshold),
+            "the answers of the T visible tasks have an entropy of T log 2 (C.3)":
+                (independent, f"exact: {entropy:.0f} log 2 of {tasks} at the longest"),
+        }  # fmt: skip
+        claims = [Claim.of(text, *verdict) for text, verdict in decided.items()]
         figures = {"losses": losses, "dimensions": dimensions, "spectra": spectra}
         tables = [measured, _fits(line, slope, losses, dimensions)]
         return Outcome(tables, claims, figures, plots=[spectra_plot(spectra)])
