@@ -55,8 +55,7 @@ def report_page(runs: list[RunFolder], comparison: Comparison | None = None, *, 
         ConfigError: a recipe is damaged.
     """
     if comparison is not None and not runs:
-        every = [_run_of(source) for group in comparison.groups for source in group.sources]
-        runs = [run for run in every if run is not None]
+        runs = [run for group in comparison.groups for run in map(_run_of, group.sources) if run is not None]
     curves, series = _curves(runs, comparison)
     names, subtitle = list(series), ""
     caption = (
@@ -101,7 +100,7 @@ def report_page(runs: list[RunFolder], comparison: Comparison | None = None, *, 
 def _run_of(source: str) -> RunFolder | None:
     """The run that a comparison's source is, or whose evaluation it is."""
     folders = Path(source), Path(source).resolve().parent.parent
-    return next((RunFolder(folder) for folder in folders if (folder / "recipe.yaml").is_file()), None)
+    return next((run for run in map(RunFolder, folders) if run.exists), None)
 
 
 def _curves(runs: list[RunFolder], comparison: Comparison | None) -> tuple[list[Curve], dict[str, int]]:

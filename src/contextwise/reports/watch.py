@@ -72,7 +72,7 @@ def runs_of(folder: Path) -> list[RunFolder]:
         CheckpointError: there is none.
     """
     folders = [folder, *sorted(folder.glob("*/")), *sorted(folder.glob("runs/*/"))]
-    runs = [RunFolder(each) for each in folders if (each / "recipe.yaml").is_file()]
+    runs = [run for run in map(RunFolder, folders) if run.exists]
     if not runs:
         raise CheckpointError(f"{folder} holds no run; give the folder of a run, a sweep, a trial, or of runs")
     return runs[:1] if runs[0].path == folder else runs

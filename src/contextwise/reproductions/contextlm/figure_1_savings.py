@@ -38,7 +38,7 @@ from contextwise.base.estimates import CONFIDENCE, Estimate, as_json, count
 from contextwise.base.intervals import plus_minus, student_t
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.speedup import BEYOND
-from contextwise.experiments.run_set import Arm, RunSet
+from contextwise.experiments.run_set import RunSet
 from contextwise.reproductions.claims import Claim, above, all_agree, check_names
 from contextwise.reproductions.item import Item, Outcome, registered
 from contextwise.reproductions.models import GATE, TrainedModels
@@ -96,10 +96,9 @@ class Savings(TrainedModels):
         *shorter, longest = self.tokens
         arms = {}
         for name, own in self.models.items():
-            arms[name] = Arm(settings=[*own, f"training.tokens={longest}", f"training.branches={shorter}"])
+            arms[name] = [*own, f"training.tokens={longest}", f"training.branches={shorter}"]
             for tokens in shorter:
-                branch = [*own, f"training.tokens={tokens}", f"training.trunk=@{name}"]
-                arms[_branch(name, tokens)] = Arm(settings=branch)
+                arms[_branch(name, tokens)] = [*own, f"training.tokens={tokens}", f"training.trunk=@{name}"]
         return self.runs_of(arms, folder)
 
     def measure(self, item: Item, folder: Path) -> Outcome:

@@ -75,10 +75,8 @@ class InstructionAnswers(TrainedModels):
         """The models, and each one tuned."""
         data = {**self.tuning.get("data", {}), "corpus": str(self.instruction_corpus(folder))}
         recipe = {"objective": "instruction", **self.tuning, "data": data}
-        arms = {name: Arm(settings=settings) for name, settings in self.models.items()}
-        for name in self.models:
-            arms[f"{name}{TUNED}"] = Arm(recipe={**recipe, "model": {"pretrained": f"@{name}"}})
-        return self.runs_of(arms, folder)
+        tuned = {f"{name}{TUNED}": Arm(recipe={**recipe, "model": {"pretrained": f"@{name}"}}) for name in self.models}
+        return self.runs_of({**self.models, **tuned}, folder)
 
     def instruction_corpus(self, folder: Path) -> Path:
         """Where the instructions' corpus is, or will be."""
