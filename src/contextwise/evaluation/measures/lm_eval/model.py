@@ -8,6 +8,7 @@ Legend of shapes: B rows in a batch, T positions of the longest of them, D chann
 answers: pairs of a position and a token that is scored there.
 """
 
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 from lm_eval.models.huggingface import HFLM
-from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -76,7 +76,9 @@ class BoundedLM(HFLM):
                 "the model's tokenizer has neither a token for the beginning nor one for the end of a text, and the harness "
                 "puts one before a text; give it one with tokenizer.add_special_tokens"
             )
-        super().__init__(pretrained=model, tokenizer=tokenizer, backend="causal", max_length=max_length, batch_size=1)
+        # The harness hands over all requests at once; the batches are made here.
+        options: dict[str, Any] = {"backend": "causal", "max_length": max_length, "batch_size": sys.maxsize}
+        super().__init__(pretrained=model, tokenizer=tokenizer, **options)
         self.batch_tokens = batch_tokens
         self.cut: dict[str, set[int]] = defaultdict(set)
         self.stage = "tasks"
@@ -104,26 +106,6 @@ class BoundedLM(HFLM):
             return super().loglikelihood(requests, disable_tqdm=True)
         finally:
             self._asking = []
-
-    def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[float]:
-        """Log-likelihood in nats of whole texts, split into windows as in the harness; errors as in :meth:`loglikelihood`."""
-        windows: list[Encoded] = []
-        owners: list[int] = []
-        for index, request in enumerate(requests):
-            (text,) = request.args
-            pairs = get_rolling_token_windows(
-                token_list=self.tok_encode(text),
-                prefix_token=self.prefix_token_id,
-                max_seq_len=self.max_length,
-                context_len=1,
-            )
-            cut = [(None, *make_disjoint_window(pair)) for pair in pairs]
-            windows += cut
-            owners += [index] * len(cut)
-        totals = [0.0] * len(requests)
-        for owner, (nats, _) in zip(owners, self._loglikelihood_tokens(windows), strict=True):
-            totals[owner] += nats
-        return totals
 
     def _loglikelihood_tokens(
         self, requests: Sequence[Encoded], disable_tqdm: bool = True, override_bs: int | None = None
@@ -176,7 +158,6 @@ def score_rows(model: PreTrainedModel, rows: Sequence[Row]) -> dict[int, tuple[f
             f"the tokenizer makes a token {largest}, but the model knows only {known}: the tokenizer is not this model's"
         )
     requests = [(number, row, *request) for number, row in enumerate(rows) for request in row.requests]
-    numbers = [index for _, _, index, _ in requests]
     answers = [
         (slot, number * ids.shape[1] + len(row.inputs) - len(answer) + offset, token)
         for slot, (number, row, _, answer) in enumerate(requests)
@@ -184,40 +165,11 @@ def score_rows(model: PreTrainedModel, rows: Sequence[Row]) -> dict[int, tuple[f
     ]
     # (A,) each: index of the request in the batch, position in the flattened batch, token scored at it.
     slot, position, target = torch.tensor(answers).t().contiguous()
-    needed, where = position.unique(return_inverse=True)  # (P,) sorted, (A,)
+    needed, where = position.unique(return_inverse=True)  # (P,) sorted; (A,) index into them
     further: dict[str, Any] = {}
     if any(row.prefix for row in rows):
         prefix_BT = torch.arange(ids.shape[1]) < torch.tensor([[row.prefix] for row in rows])
         further["attention_mask"] = as_attention_mask(prefix_attention(prefix_BT.to(model.device)), model)
-    nats, greedy = _scores(model, ids, needed, where, target, further)
-    if nats.isnan().any():
-        raise CheckpointError(
-            "the model's logits are not numbers (NaN): its weights are damaged, or its number format is too narrow "
-            "(try float32)"
-        )
-    sums = torch.zeros(len(numbers), dtype=torch.float64).index_add_(0, slot, nats.double())
-    misses = torch.zeros(len(numbers)).index_add_(0, slot, (~greedy).float())
-    results = zip(numbers, sums.tolist(), misses.tolist(), strict=True)
-    return {index: (total, missed == 0) for index, total, missed in results}
-
-
-def _scores(
-    model: PreTrainedModel,
-    ids: torch.Tensor,
-    needed: torch.Tensor,
-    where: torch.Tensor,
-    target: torch.Tensor,
-    further: dict[str, Any],
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(A,) on the CPU: log-probability of each target, and whether it is the likeliest.
-
-    Args:
-        ids: (B, T).
-        needed: (P,) sorted positions of the flattened batch.
-        where: (A,) index into ``needed`` of each answer.
-        target: (A,) token of each answer.
-        further: inputs of the model beside the tokens.
-    """
     device = model.device
     if has_plain_head(model):
         hidden = final_hidden_states(model, input_ids=ids.to(device), **further).flatten(0, 1)
@@ -225,15 +177,20 @@ def _scores(
     else:
         hidden = model(input_ids=ids.to(device), use_cache=False, **further).logits.flatten(0, 1)
         head = nn.Identity()
-    where, order = where.sort()
-    target = target[order]
-    nats = torch.empty(len(where), dtype=torch.float32)
-    greedy = torch.empty(len(where), dtype=torch.bool)
-    step = rows_at_once(vocabulary_size(model), device, LEAST_ROWS)
+    nats, greedy = torch.empty(len(where), dtype=torch.float32), torch.empty(len(where), dtype=torch.bool)
+    step = rows_at_once(known, device, LEAST_ROWS)
     for first in range(0, len(needed), step):
         log_p = head(hidden[needed[first : first + step].to(device)]).float().log_softmax(-1)
-        here = slice(*torch.searchsorted(where, torch.tensor([first, first + step])).tolist())
+        here = (where >= first) & (where < first + step)
         row, token = (where[here] - first).to(device), target[here].to(device)
-        nats[order[here]] = log_p[row, token].cpu()
-        greedy[order[here]] = (log_p.argmax(-1)[row] == token).cpu()
-    return nats, greedy
+        nats[here] = log_p[row, token].cpu()
+        greedy[here] = (log_p.argmax(-1)[row] == token).cpu()
+    if nats.isnan().any():
+        raise CheckpointError(
+            "the model's logits are not numbers (NaN): its weights are damaged, or its number format is too narrow "
+            "(try float32)"
+        )
+    sums = torch.zeros(len(requests), dtype=torch.float64).index_add_(0, slot, nats.double())
+    misses = torch.zeros(len(requests)).index_add_(0, slot, (~greedy).float())
+    results = zip(requests, sums.tolist(), misses.tolist(), strict=True)
+    return {index: (total, missed == 0) for (_, _, index, _), total, missed in results}
