@@ -22,6 +22,7 @@ from contextwise.evaluation.scoring.windows import (
     DEFAULT_BATCH_TOKENS,
     Documents,
     check_ids,
+    evaluation_mode,
     not_finite,
     vocabulary_size,
 )
@@ -29,7 +30,6 @@ from contextwise.models.masks import as_attention_mask, prefix_attention
 from contextwise.models.prefix import in_form, prompt_form
 
 Features = Literal["last"] | int | None
-LAST: Literal["last"] = "last"
 
 
 @dataclass(frozen=True)
@@ -121,15 +121,19 @@ def truncated_passes(
             f"{limit:,}"
         )
     rows_of_logits = max(1, (2**24 if model.device.type == "cpu" else 2**27) // vocabulary_size(model))
-    was_training = model.training
-    model.eval()
-    try:
+    device = next(model.parameters()).device
+    with evaluation_mode(model):
         for context in contexts:
             rows = min(max(1, batch_tokens // context), rows_of_logits)
             for start in range((done or {}).get(context, 0), len(targets), rows):
                 stop = min(start + rows, len(targets))
-                tokens_BT = _tokens(model, corpus, targets, context, start, stop)
-                nats_B, features_BD = _predict(model, tokens_BT, features)
+                # The visible tokens, and the target after them.
+                tokens_BT = np.empty((stop - start, context + 1), dtype=np.int64)
+                for row, i in enumerate(range(start, stop)):
+                    end = int(targets.position[i]) + 1
+                    tokens_BT[row] = corpus.document(int(targets.document[i]))[end - context - 1 : end]
+                check_ids(model, tokens_BT, targets.document[start:stop])
+                nats_B, features_BD = _predict(model, torch.from_numpy(tokens_BT).to(device), features)
                 batch = TruncatedBatch(context, start, stop, nats_B.cpu().numpy(), features_BD)
                 quantity, finite_B = "loss", np.isfinite(batch.nats)
                 if finite_B.all() and features_BD is not None:
@@ -140,20 +144,6 @@ def truncated_passes(
                     visible = f"with {context:,} tokens visible"
                     raise not_finite(f"the model's {quantity} is not finite at {location}, {visible}")
                 yield batch
-    finally:
-        model.train(was_training)
-
-
-def _tokens(
-    model: PreTrainedModel, corpus: Documents, targets: Targets, context: int, start: int, stop: int
-) -> torch.Tensor:
-    """(B, context + 1) int64 on the model's device: the visible tokens and the target after them."""
-    tokens_BT = np.empty((stop - start, context + 1), dtype=np.int64)
-    for row, i in enumerate(range(start, stop)):
-        end = int(targets.position[i]) + 1
-        tokens_BT[row] = corpus.document(int(targets.document[i]))[end - context - 1 : end]
-    check_ids(model, tokens_BT, targets.document[start:stop])
-    return torch.from_numpy(tokens_BT).to(next(model.parameters()).device)
 
 
 @torch.inference_mode()
@@ -171,7 +161,7 @@ def _predict(
         options["logits_to_keep"] = 1
     if isinstance(layer, int):
         options["output_hidden_states"] = True
-    watched = model.get_output_embeddings() if layer == LAST else None
+    watched = model.get_output_embeddings() if layer == "last" else None
     caught: list[torch.Tensor] = []
 
     def catch(module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:

@@ -20,6 +20,7 @@
 Legend of shapes: B windows in a batch, T positions of the longest of them, N targets in the corpus.
 """
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -110,16 +111,11 @@ Layout = Callable[[int, np.ndarray, int], Row]
 """From (document, the window's tokens (length + 1,), the first targets that are not scored) to what the model reads."""
 
 
-def plain_layout(document: int, tokens: np.ndarray, skip: int) -> Row:
-    """The window as it is."""
-    return Row(tokens, np.arange(len(tokens)) > skip)
-
-
 def layout_of(model: PreTrainedModel) -> Layout:
     """The layout of a model's windows: what is not scored is the prefix of a model that was trained with one."""
     form = prompt_form(model.config)
     if form is None:
-        return plain_layout
+        return lambda document, tokens, skip: Row(tokens, np.arange(len(tokens)) > skip)
 
     def in_form(document: int, tokens: np.ndarray, skip: int) -> Row:
         parts = [form.before, tokens[: skip + 1], form.after, form.opening, tokens[skip + 1 :]]
@@ -207,6 +203,17 @@ class Scores:
         return pa.table(columns | {"visible": self.visible, "nats": self.nats})
 
 
+@contextlib.contextmanager
+def evaluation_mode(model: PreTrainedModel) -> Iterator[None]:
+    """Set a model's evaluation mode, and restore its mode on exit."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
 def score_documents(
     model: PreTrainedModel,
     corpus: Documents,
@@ -248,25 +255,20 @@ def score_documents(
         raise DataError("there is no token to score: the documents are empty, or hold one token and no end-of-text")
     stops = np.cumsum(targets)
     scores = Scores(targets, np.zeros(stops[-1], np.float32), np.zeros(stops[-1], np.int32), first_position)
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.inference_mode():
-            for rows in batches(plan.length, batch_tokens):
-                interruption.check("scoring was stopped")
-                inputs = {} if further is None else further(plan.document[rows])
-                nats_BT = window_losses(model, corpus, plan, rows, layout, **inputs)
-                for row, window in enumerate(rows):
-                    document, start = int(plan.document[window]), int(plan.start[window])
-                    skip, length = int(plan.skip[window]), int(plan.length[window])
-                    offset = int(stops[document] - targets[document]) + start
-                    scores.nats[offset + skip : offset + length] = nats_BT[row, skip:length]
-                    visible = np.arange(skip + 1, length + 1) - int(start == first_position == 0)
-                    scores.visible[offset + skip : offset + length] = visible
-                if on_progress is not None:
-                    on_progress(int((plan.length[rows] - plan.skip[rows]).sum()))
-    finally:
-        model.train(was_training)
+    with evaluation_mode(model), torch.inference_mode():
+        for rows in batches(plan.length, batch_tokens):
+            interruption.check("scoring was stopped")
+            inputs = {} if further is None else further(plan.document[rows])
+            nats_BT = window_losses(model, corpus, plan, rows, layout, **inputs)
+            for row, window in enumerate(rows):
+                document, start = int(plan.document[window]), int(plan.start[window])
+                skip, length = int(plan.skip[window]), int(plan.length[window])
+                offset = int(stops[document] - targets[document]) + start
+                scores.nats[offset + skip : offset + length] = nats_BT[row, skip:length]
+                visible = np.arange(skip + 1, length + 1) - int(start == first_position == 0)
+                scores.visible[offset + skip : offset + length] = visible
+            if on_progress is not None:
+                on_progress(int((plan.length[rows] - plan.skip[rows]).sum()))
     return scores
 
 

@@ -18,7 +18,14 @@ from contextwise.base.progress import progress_bar, say
 from contextwise.data.windows import join_short_end, last_tenth_length, log_bins
 from contextwise.evaluation.kernel import Work
 from contextwise.evaluation.scoring.truncated import Targets, truncated_passes
-from contextwise.evaluation.scoring.windows import Documents, Plan, batches, plan_windows, window_losses
+from contextwise.evaluation.scoring.windows import (
+    Documents,
+    Plan,
+    batches,
+    evaluation_mode,
+    plan_windows,
+    window_losses,
+)
 
 PART = "sums"
 
@@ -189,19 +196,15 @@ def running_pass(
         sums.state.update(saved)
         say(f"resuming a stopped measurement: {sums.done:,} of {total:,} windows are done")
     rest = plan.chosen(np.arange(sums.done, total))
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.inference_mode(), progress_bar("curve", total * context, "tokens") as advance:
-            advance(sums.done * context)
-            for rows in batches(rest.length, batch_tokens):
-                for nats_T in window_losses(model, corpus, rest, rows):
-                    sums.add(nats_T)
-                advance(len(rows) * context)
-                if sums.done < total:
-                    work.checkpoint(PART, lambda: sums.state, f"after {sums.done:,} of {total:,} windows")
-    finally:
-        model.train(was_training)
+    progress = progress_bar("curve", total * context, "tokens")
+    with evaluation_mode(model), torch.inference_mode(), progress as advance:
+        advance(sums.done * context)
+        for rows in batches(rest.length, batch_tokens):
+            for nats_T in window_losses(model, corpus, rest, rows):
+                sums.add(nats_T)
+            advance(len(rows) * context)
+            if sums.done < total:
+                work.checkpoint(PART, lambda: sums.state, f"after {sums.done:,} of {total:,} windows")
     return sums.finish()
 
 
