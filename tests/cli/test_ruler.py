@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from contextwise.data.tokenizers import byte_tokenizer
-from contextwise.evaluation.measures.ruler.tasks import MadeWords
+from contextwise.evaluation.measures.ruler.tasks import made_words
 from small import save_model, small_gpt2, write_rows
 
 
@@ -33,7 +33,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     write_rows(folder / "towns.jsonl", rows)
     (folder / "wrong.jsonl").write_text('{"text": "a", "label": 0}\n')
-    made = MadeWords()
+    made = made_words()
     (folder / "words.txt").write_text("".join(f"{made[i]}\n" for i in range(3000)))
     return folder
 

@@ -5,6 +5,8 @@ The positions of all assignments, or of all occurrences of the words to find, ar
 
 import string
 from collections.abc import Sequence
+from functools import cache
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -122,18 +124,11 @@ def _ending(value: int, count: int) -> tuple[str, str]:
     )
 
 
-class MadeWords(Sequence[str]):
+@cache
+def made_words() -> list[str]:
     """Words of three syllables of two letters each, of equal length, so that none is part of another."""
-
-    syllables = tuple(a + b for a in "bdfgklmnprstvz" for b in "aeiou")
-
-    def __len__(self) -> int:
-        return len(self.syllables) ** 3
-
-    def __getitem__(self, index: int) -> str:  # type: ignore[override]
-        rest, third = divmod(int(index), len(self.syllables))
-        first, second = divmod(rest, len(self.syllables))
-        return self.syllables[first] + self.syllables[second] + self.syllables[third]
+    syllables = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
+    return ["".join(word) for word in product(syllables, repeat=3)]
 
 
 def read_words(path: Path) -> list[str]:
@@ -157,7 +152,7 @@ class CommonWords(FilledTask):
     Up to 4,095 tokens, the ten occur 6 times each and the others once; in longer texts 30 times and 3 times, as in RULER.
 
     Args:
-        words: source of the words; :class:`MadeWords` if None.
+        words: source of the words; :func:`made_words` if None.
         example: put a worked example with fewer words before the list, as RULER does.
         source: name of the words in an error.
     """
@@ -169,7 +164,7 @@ class CommonWords(FilledTask):
         self, size: Size, words: Sequence[str] | None = None, example: bool = True, source: str = "the list"
     ) -> None:
         self.example, self.source = example, source
-        self.words: Sequence[str] = MadeWords() if words is None else words
+        self.words = made_words() if words is None else words
         self.times = (6, 1) if size.length < LONG else (30, 3)
         super().__init__(size)
         if len(self.words) < COMMON + 1:
