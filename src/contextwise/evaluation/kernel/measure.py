@@ -184,10 +184,9 @@ def measure(
     from contextwise.models.loading import kind_of
 
     started = time.monotonic()
-    if not isinstance(source, Subject):
-        dtype = dtype or settings.default_dtype
-        source = Subject(source, dtype=dtype, device=device, batch_tokens=batch_tokens)
     subject = source
+    if not isinstance(subject, Subject):
+        subject = Subject(subject, dtype=dtype or settings.default_dtype, device=device, batch_tokens=batch_tokens)
     if settings.on_corpus and corpus is None:
         raise ConfigError(f"{settings.name} needs documents; give a prepared corpus")
     kind = kind_of(subject.config)
@@ -197,23 +196,19 @@ def measure(
             f"{' or '.join(settings.model_types)}"
         )
     requested, settings = settings.identity(), settings.resolved(subject, corpus)
-    label = settings.label(corpus)
+    label, identity = settings.label(corpus), settings.identity()
     # The question does not depend on the model: results with the same question can be compared.
     data = None if corpus is None else [corpus.fingerprint, corpus.split]
     common: dict[str, Any] = {"measure": settings.name, "version": settings.version, "data": data}
     if corpus is not None and settings.metadata_columns:
         common["metadata"] = texts_digest(corpus, settings.metadata_columns)
     question = content_key(**common, settings=requested)
-    resolved = content_key(**common, settings=settings.identity())
+    resolved = content_key(**common, settings=identity)
     number_format = "saved" if subject.dtype is None else str(subject.dtype)
     key = content_key(question=resolved, subject=subject.digest, dtype=number_format)
-    path = (
-        output_folder(Path(out))
-        if out is not None
-        else subject.home / "-".join(filter(None, (settings.name, label, key[:8])))
-    )
-    content = {"measure": settings.name, "settings": settings.identity()}
-    with Work.opened(path, key, content, overwrite) as work:
+    name = "-".join(filter(None, (settings.name, label, key[:8])))
+    path = subject.home / name if out is None else output_folder(Path(out))
+    with Work.opened(path, key, {"measure": settings.name, "settings": identity}, overwrite) as work:
         if (result := finished(path, key, overwrite, settings.result)) is not None:
             return result
         if corpus is not None:
@@ -222,12 +217,8 @@ def measure(
         if subject.is_cue and not settings.takes_cue:
             say(f"note: {subject.source} is a CUE model; it is measured without contexts")
         try:
-            try:
-                outcome = _run(settings, subject, corpus, work)
-            except Interrupted:
-                _check_unchanged(settings, subject, content, work)  # before it is resumed
-                raise
-            _check_unchanged(settings, subject, content, work)
+            outcome = _run(settings, subject, corpus, work, identity)
+            _check_unchanged(settings, subject, work, identity)
             header = {"measure": settings.name, "key": key, "question": question, "label": label}
             about = header | _about(subject, corpus, common.get("metadata"))
         finally:
@@ -240,7 +231,7 @@ def measure(
     return settings.result(path, summary)
 
 
-def _run(settings: Measure, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
+def _run(settings: Measure, subject: Subject, corpus: "Corpus | None", work: Work, identity: dict[str, Any]) -> Outcome:
     try:
         with interruption.listening():
             return settings.run(subject, corpus, work)
@@ -248,15 +239,16 @@ def _run(settings: Measure, subject: Subject, corpus: "Corpus | None", work: Wor
         work.discard()  # nothing is resumed from a damaged model
         raise
     except Interrupted as error:
+        _check_unchanged(settings, subject, work, identity)  # before it is resumed
         end = "run the same command again" + ("" if work.empty else " to resume")
         raise Interrupted(f"{str(error).split(';')[0]}; {end}") from None
 
 
-def _check_unchanged(settings: Measure, subject: Subject, content: dict[str, Any], work: Work) -> None:
+def _check_unchanged(settings: Measure, subject: Subject, work: Work, identity: dict[str, Any]) -> None:
     """Discard the work, and raise an error, if the model or a file of the settings is not the one in the result's key."""
     try:
         subject.check_unchanged()
-        if settings.identity() != content["settings"]:
+        if settings.identity() != identity:
             raise DataError(f"a file that {settings.name} reads was changed while it was read; measure again")
     except (CheckpointError, DataError):
         work.discard()
