@@ -7,7 +7,7 @@ its template too. So a text is cut at exact numbers of tokens, and everything el
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from contextwise.evaluation.kernel import Subject, Work
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from contextwise.evaluation.answering.readers import ModelReader
 
 Key = tuple[str, int, int]
 """An answer's task, visible context, and question."""
@@ -177,9 +179,8 @@ def check_positions(
         ConfigError: prompt and answer do not fit into the model's positions.
     """
     limit, questions = subject.positions, list(questions)
-    needed, longest = max(
-        ((len(question.prompt(visible)) + new, name) for name, question, new in questions), key=lambda pair: pair[0]
-    )
+    sizes = [(len(question.prompt(visible)) + new, name) for name, question, new in questions]
+    needed, longest = max(sizes, key=lambda pair: pair[0])
     if limit is None or needed <= limit:
         return
     room = limit - max(len(question.head) + len(question.tail) + new for _, question, new in questions)
@@ -198,13 +199,6 @@ def _needles(spans: Sequence[tuple[int, int]], offsets: Sequence[tuple[int, int]
     last = np.searchsorted(token_starts, stops, side="left") - 1
     count = len(offsets)
     return tuple(Needle(count - 1 - b, count - a) for a, b in zip(first.tolist(), last.tolist(), strict=True))
-
-
-class Reader(Protocol):
-    """Interface of a model that answers prompts."""
-
-    def answer(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[str]:
-        """The texts generated after prompts of token ids, at most ``new_tokens`` tokens each."""
 
 
 @dataclass(frozen=True)
@@ -238,8 +232,7 @@ def split(
 ) -> list[Batch]:
     """Questions in batches of at most ``batch_tokens`` positions, in their order; a batch has at least one.
 
-    Args:
-        longest: tokens of the longest prompt and its answer.
+    ``longest`` counts the tokens of the longest prompt and its answer.
     """
     rows = max(1, batch_tokens // longest)
     return [
@@ -248,17 +241,13 @@ def split(
 
 
 def answer_all(
-    reader: Reader,
+    reader: "ModelReader",
     questions: Mapping[str, Sequence[Prompt]],
     batches: Sequence[Batch],
     work: Work,
     title: str = "answer",
 ) -> dict[Key, str]:
-    """Answer the questions that the unfinished work lacks.
-
-    Returns:
-        (task, visible, index) -> the answer.
-    """
+    """Answer the questions that the unfinished work lacks; returns all answers."""
     total = sum(len(batch.indices) for batch in batches)
     with work.journal("answers", _key) as journal, progress_bar(title, total, "answers") as advance:
         for batch in batches:

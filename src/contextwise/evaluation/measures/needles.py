@@ -175,8 +175,7 @@ def answer_nats(
 
     Args:
         model: a causal language model in evaluation mode; one that was trained with prefixes reads the prompt as one.
-        prompts: token ids, at least one for each.
-        answers: token ids, at least one for each.
+        prompts, answers: token ids, at least one for each.
 
     Returns:
         (prompts,) float64, nats.
@@ -212,9 +211,8 @@ def needle_rows(
         loss = ratios(nats_E, {"tokens": np.array(answer_tokens)})["tokens"]
         in_view = [[needle.reach <= len(e.body) - masked for needle in e.needles] for e in examples]
         far, near = np.mean(in_view, axis=0).tolist()
-        perplexity = loss.map(exponential).to_dict()
-        row = {"masked": masked, "nats": loss.to_dict(), "perplexity": perplexity}
-        rows.append(row | {"far_in_view": far, "near_in_view": near})
+        estimates = {"nats": loss.to_dict(), "perplexity": loss.map(exponential).to_dict()}
+        rows.append({"masked": masked, **estimates, "far_in_view": far, "near_in_view": near})
     return rows
 
 

@@ -173,28 +173,21 @@ class DocumentQA(Task):
         A joined text has a few tokens more or fewer than its paragraphs one by one, so it is measured: a paragraph too many is
         left out, and as long as one that was not tried fits into what is missing, it is added.
         """
-        order = self.size.generator(f"{self.name} others", index).permutation(len(self.sizes))
-        order = order[order != paragraph]
+        order = self.size.generator(f"{self.name} others", index).permutation(len(self.sizes)).tolist()
         titles = self.passages.titles
-        other_article = np.array([titles[i] != titles[paragraph] for i in order], dtype=bool)
-        left = order[np.argsort(other_article, kind="stable")].tolist()
-        room, chosen = int(self.size.length - self.sizes[paragraph]), list[int]()
+        left = sorted((i for i in order if i != paragraph), key=lambda i: titles[i] != titles[paragraph])
+        length, chosen = self.size.length, list[int]()
+        room = int(length - self.sizes[paragraph])
         while True:
-            rest, added = left, list[int]()
-            left = []
+            rest, left, before = left, list[int](), len(chosen)
             for other in rest:
                 fits = self.sizes[other] <= room
-                (added if fits else left).append(other)
+                (chosen if fits else left).append(other)
                 room -= int(self.sizes[other]) if fits else 0
-            if not added:
+            if len(chosen) == before:
                 return chosen
-            chosen += added
-            while (room := self._room(paragraph, chosen, index)) < 0 and chosen:
+            while (room := length - self.size.tokens(self._text(paragraph, chosen, index)[0])) < 0 and chosen:
                 chosen.pop()
-
-    def _room(self, paragraph: int, others: list[int], index: int) -> int:
-        """Tokens that the text with these paragraphs lacks; below 0, those that are too many."""
-        return self.size.length - self.size.tokens(self._text(paragraph, others, index)[0])
 
     def _text(self, paragraph: int, others: list[int], index: int) -> tuple[str, Spans]:
         draw = self.size.generator(self.name, index)

@@ -63,28 +63,19 @@ def task_results(
 
     A row has a question; its ``needles`` are (tokens behind, reach) of each.
     """
-    rows: list[dict[str, Any]] = [
-        {
-            "task": task.name,
-            "index": index,
-            "question": encoded.question.ending.strip(),
-            "answers": list(encoded.question.answers),
-            "body_tokens": len(encoded.body),
-            "needles": [list(needle) for needle in encoded.needles],
-            "answered": [
-                {
-                    "visible": context,
-                    "in_view": encoded.in_view(context),
-                    "answer": (answer := answers[task.name, context, index]),
-                    "score": string_match(answer, encoded.question.answers, task.match),
-                }
-                for context in visible
-            ],
-        }
-        for index, encoded in enumerate(questions)
-    ]
-    scores_QV = np.array([[answered["score"] for answered in row["answered"]] for row in rows])
-    in_view_QV = np.array([[answered["in_view"] for answered in row["answered"]] for row in rows])
+    rows: list[dict[str, Any]] = []
+    for index, encoded in enumerate(questions):
+        question, answered = encoded.question, []
+        for context in visible:
+            answer, in_view = answers[task.name, context, index], encoded.in_view(context)
+            points = string_match(answer, question.answers, task.match)
+            answered.append({"visible": context, "in_view": in_view, "answer": answer, "score": points})
+        about = {"task": task.name, "index": index, "question": question.ending.strip()}
+        about |= {"answers": list(question.answers), "body_tokens": len(encoded.body)}
+        rows.append(about | {"needles": [list(needle) for needle in encoded.needles], "answered": answered})
+    scores_QV, in_view_QV = (
+        np.array([[given[name] for given in row["answered"]] for row in rows]) for name in ("score", "in_view")
+    )
     means, shares = scores_QV.mean(axis=0), best_shares(scores_QV)
     optimum = None
     if np.ptp(means) >= EQUAL:
