@@ -62,7 +62,7 @@ def test_all_tokens_of_a_word_share_its_bin() -> None:
 
 def test_bins_and_shares_worked_by_hand() -> None:
     rows = Rows([ids("a b"), ids("b")], end_of_text=256)
-    bins, occurs = bins_of(TokenText(BYTES), rows, [["a", "a b"], [None, "c"]], 2)
+    bins, occurs = bins_of(TokenText(BYTES), rows, [["a", "a b"], [None, "c"]])
     assert [BINS[number] for number in bins] == [BINS[i] for i in (IN, SPACE, IN, END, NOT_IN, END)]
     assert occurs.tolist() == [[True] + [False] * 5, [True, False, True, False, False, False]]
     shares = shares_of_types(occurs, bins, np.array([0, 0, 0, 0, 1, 1]), ["title", "date"])
@@ -116,7 +116,7 @@ def test_the_printed_figures_are_gains_in_likelihood() -> None:
 )
 def test_bins_divide_the_tokens(text: str, contexts: list[str | None]) -> None:
     rows = Rows([ids(text)], end_of_text=256)
-    bins, occurs = bins_of(TokenText(BYTES), rows, [contexts], len(contexts))
+    bins, occurs = bins_of(TokenText(BYTES), rows, [contexts])
     assert len(bins) == len(text) + 1 and bins[-1] == END
     assert [bin == SPACE for bin in bins[:-1]] == [character == " " for character in text]
     assert np.array_equal(bins == IN, occurs.any(axis=0))

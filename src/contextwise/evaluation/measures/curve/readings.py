@@ -67,23 +67,20 @@ def curve_measures(sums: CurveSums, worth: float) -> tuple[list[dict[str, Any]],
     """
     bins, tail, count = sums.bins, sums.tail, len(sums.bins)
     # Columns: the bins, all of them together, and the last tenth.
-    nats = [sums.bin_nats, sums.bin_nats.sum(1, keepdims=True)] + ([tail.nats[:, None]] if tail else [])
-    sizes = [sums.bin_targets, sums.bin_targets.sum(1, keepdims=True)]
-    sizes += [tail.targets[:, None]] if tail else []
+    nats, sizes = ([part, part.sum(1, keepdims=True)] for part in (sums.bin_nats, sums.bin_targets))
+    if tail:
+        nats, sizes = [*nats, tail.nats[:, None]], [*sizes, tail.targets[:, None]]
     all_nats, all_sizes = np.hstack(nats), np.hstack(sizes).astype(float)
     losses = all_nats.sum(0) / all_sizes.sum(0)
     left_out = leave_one_out(all_nats, all_sizes)
     estimates = [jackknife_estimate(loss, left_out[:, i], all_sizes[:, i]) for i, loss in enumerate(losses)]
-    rows = [
-        {
-            "visible_from": int(bins.low[k]),
-            "visible_to": int(bins.high[k]),
-            "loss": estimates[k].value,
-            "low": estimates[k].low,
-            "high": estimates[k].high,
-            "targets": int(sums.bin_targets[:, k].sum()),
-        }
-        for k in range(count)
+    limits = [
+        {"visible_from": int(low), "visible_to": int(high)} for low, high in zip(bins.low, bins.high, strict=True)
+    ]
+    targets = sums.bin_targets.sum(0).tolist()
+    rows: list[dict[str, Any]] = [
+        {**limits[k], "loss": loss.value, "low": loss.low, "high": loss.high, "targets": targets[k]}
+        for k, loss in enumerate(estimates[:count])
     ]
     curves, documents = resampled_ratios(all_nats[:, :count], all_sizes[:, :count]), len(all_nats)
     best = int(losses[:count].argmin())
@@ -92,8 +89,7 @@ def curve_measures(sums: CurveSums, worth: float) -> tuple[list[dict[str, Any]],
     measures = {
         "best_context_loss": {
             **lowest.to_dict(),
-            "visible_from": int(bins.low[best]),
-            "visible_to": int(bins.high[best]),
+            **limits[best],
             "context": {name: int(x) if isinstance(x, float) else x for name, x in context.items()},
         },
         "last_tenth": None,
@@ -101,8 +97,8 @@ def curve_measures(sums: CurveSums, worth: float) -> tuple[list[dict[str, Any]],
         "average_loss": estimates[count].to_dict() if tail else None,
     }
     if tail:
-        limits = {"visible_from": tail.low, "visible_to": tail.high}
-        measures["last_tenth"] = {**estimates[count + 1].to_dict(), **limits}
+        of_tail = {"visible_from": tail.low, "visible_to": tail.high}
+        measures["last_tenth"] = {**estimates[count + 1].to_dict(), **of_tail}
     return rows, measures
 
 

@@ -70,16 +70,15 @@ def occurrences(text: TokenText, ids: np.ndarray, contexts: Texts) -> tuple[np.n
     return occurs_KT, visible_T
 
 
-def bins_of(text: TokenText, rows: Rows, sets: Iterable[Texts], types: int) -> tuple[np.ndarray, np.ndarray]:
+def bins_of(text: TokenText, rows: Rows, sets: Iterable[Texts]) -> tuple[np.ndarray, np.ndarray]:
     """The bin of each target of the sentences, (N,) int8 (numbers of :data:`BINS`), and in which contexts it occurs, (K, N)."""
-    bins, occurrences_of = [], []
+    bins, occurs = [], []
     for tokens, contexts in zip(rows.tokens, sets, strict=True):
         occurs_KT, visible_T = occurrences(text, tokens, contexts)
         bin_T = np.where(visible_T, np.where(occurs_KT.any(axis=0), IN, NOT_IN), SPACE)
         bins.append(np.append(bin_T, END))
-        occurrences_of.append(np.pad(occurs_KT, ((0, 0), (0, 1))))
-    occurs_KN = np.concatenate(occurrences_of, axis=1) if occurrences_of else np.zeros((types, 0), bool)
-    return np.concatenate(bins).astype(np.int8), occurs_KN
+        occurs.append(np.pad(occurs_KT, ((0, 0), (0, 1))))
+    return np.concatenate(bins).astype(np.int8), np.concatenate(occurs, axis=1)
 
 
 def cache_effect(

@@ -106,7 +106,7 @@ def score_sentences(
     if alone is not None and sets is not None:
         tokenizer = sentences.index.vocabulary.tokenizer
         assert tokenizer is not None  # the sentences needed it
-        bins, occurs_KN = cache_effect.bins_of(TokenText(tokenizer), sentences.rows, sets, len(types))
+        bins, occurs_KN = cache_effect.bins_of(TokenText(tokenizer), sentences.rows, sets)
         columns["bin"] = pa.DictionaryArray.from_arrays(pa.array(bins), pa.array(cache_effect.BINS))
         about["cache_effect"] = {
             "bins": cache_effect.cache_effect(bins, articles_N, scores.nats[None], alone[None]),
@@ -183,9 +183,8 @@ def _documents(corpus: Corpus, sentences: scoring.Sentences, nats_N: np.ndarray)
 
 def _without_ends(documents: pa.Table) -> dict[str, Any]:
     """Loss and perplexity of the tokens alone, without the ends of the sentences."""
-    columns = {name: documents[name].to_numpy() for name in ("nats", "end_nats", "tokens", "sentences")}
-    tokens = columns["tokens"] - columns["sentences"]
-    loss = ratios(columns["nats"] - columns["end_nats"], {"tokens": tokens})["tokens"]
+    nats, end_nats, tokens, ends = (documents[name].to_numpy() for name in ("nats", "end_nats", "tokens", "sentences"))
+    loss = ratios(nats - end_nats, {"tokens": tokens - ends})["tokens"]
     return {"loss_without_ends": loss.to_dict(), "perplexity_without_ends": loss.map(exponential).to_dict()}
 
 
