@@ -1,21 +1,33 @@
 """Measures by hand, and intervals that cover."""
 
 import math
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from contextwise.base.estimates import Estimate, exponential
 from contextwise.base.intervals import ratios
-from contextwise.evaluation.scoring.windows import measures
+from contextwise.evaluation.scoring.windows import totals
+
+
+def measures(
+    nats: list[float], tokens: list[int], words: list[int] | None, n_bytes: list[int] | None
+) -> dict[str, Any]:
+    """The measures of documents with these sums; None where they are not known."""
+    unknown = pa.nulls(len(nats), pa.int64())
+    optional = {"words": unknown if words is None else words, "bytes": unknown if n_bytes is None else n_bytes}
+    return totals(pa.table({"nats": nats, "tokens": tokens, **optional}))
 
 
 def test_measures_by_hand():
     # Two documents: 4 tokens at 1.0 nats and 2 tokens at 2.5 nats; 3 words and 12 bytes in all.
-    result = measures(np.array([4.0, 5.0]), np.array([4, 2]), np.array([2, 1]), np.array([8, 4]))
-    values = {name: measure["value"] for name, measure in result.items()}
+    result = measures([4.0, 5.0], [4, 2], [2, 1], [8, 4])
+    assert [result[name] for name in ("documents", "tokens", "words", "bytes")] == [2, 6, 3, 12]
+    values = {name: measure["value"] for name, measure in result.items() if isinstance(measure, dict)}
     assert values["loss"] == pytest.approx(9 / 6)
     assert values["perplexity"] == pytest.approx(math.exp(1.5))
     assert values["word_perplexity"] == pytest.approx(math.exp(3.0))
@@ -29,20 +41,20 @@ def test_measures_by_hand():
 
 
 def test_a_uniform_model_has_the_perplexity_of_its_vocabulary():
-    tokens = np.array([10, 700, 3])
-    result = measures(tokens * math.log(256), tokens, None, tokens)
+    tokens = [10, 700, 3]
+    result = measures([count * math.log(256) for count in tokens], tokens, None, tokens)
     assert result["perplexity"]["value"] == pytest.approx(256)
     assert result["bits_per_byte"]["value"] == pytest.approx(8)
     assert result["bits_per_byte"]["low"] == pytest.approx(result["bits_per_byte"]["high"])
 
 
 def test_unknown_words_and_bytes_are_null_not_numbers():
-    result = measures(np.array([4.0, 5.0]), np.array([4, 2]), None, np.array([0, 0]))
+    result = measures([4.0, 5.0], [4, 2], None, [0, 0])
     assert result["word_perplexity"] is None and result["byte_perplexity"] is None and result["bits_per_byte"] is None
 
 
 def test_one_document_has_no_interval():
-    assert measures(np.array([4.0]), np.array([4]), None, None)["loss"] == {"value": 1.0, "low": None, "high": None}
+    assert measures([4.0], [4], None, None)["loss"] == {"value": 1.0, "low": None, "high": None}
 
 
 def test_a_perplexity_beyond_all_floats_is_null():

@@ -378,35 +378,21 @@ class TotalsJson(TypedDict):
 
 
 def totals(documents: pa.Table) -> dict[str, Any]:
-    """Compute counts and measures from a table of documents, in the format of ``summary.json``."""
-    columns = {name: column_or_none(documents, name) for name in ("tokens", "bytes", "words")}
-    sums = {name: None if values is None else int(values.sum()) for name, values in columns.items()}
-    values = measures(documents["nats"].to_numpy(), columns["tokens"], columns["words"], columns["bytes"])
-    return {"documents": documents.num_rows, **sums, **values}
-
-
-def measures(
-    nats: np.ndarray, tokens: np.ndarray, words: np.ndarray | None, n_bytes: np.ndarray | None
-) -> dict[str, EstimateJson | None]:
-    """Compute the measures with their intervals over documents, in the format of ``summary.json``.
+    """Compute counts, and measures with intervals over documents, in the format of ``summary.json``.
 
     Args:
-        nats: (documents,) summed over each document's scored tokens.
-        tokens: (documents,) targets scored in each document.
-        words, n_bytes: (documents,) words and UTF-8 bytes of each document's text; None if the corpus does not know.
-
-    Returns:
-        ``loss``, ``perplexity``, ``word_perplexity``, ``byte_perplexity``, ``bits_per_byte``: each with ``value``, ``low`` and
-        ``high``, or None where words or bytes are not known (or are all zero).
+        documents: as :func:`documents_table` makes it; measures of words or bytes that are missing or all zero are None.
     """
-    optional = {"words": words, "bytes": n_bytes}
-    sizes = {name: size for name, size in optional.items() if size is not None and np.sum(size) > 0}
-    estimates = ratios(nats, {"tokens": tokens, **sizes})
+    columns = {name: column_or_none(documents, name) for name in ("tokens", "bytes", "words")}
+    sums = {name: None if values is None else int(values.sum()) for name, values in columns.items()}
+    estimates = ratios(documents["nats"].to_numpy(), {name: columns[name] for name, total in sums.items() if total})
 
     def mapped(size: str, function: Callable[[float], float]) -> EstimateJson | None:
         return estimates[size].map(function).to_dict() if size in estimates else None
 
     return {
+        "documents": documents.num_rows,
+        **sums,
         "loss": estimates["tokens"].to_dict(),
         "perplexity": mapped("tokens", exponential),
         "word_perplexity": mapped("words", exponential),

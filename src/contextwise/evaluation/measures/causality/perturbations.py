@@ -1,17 +1,8 @@
 """Measure whether a causal language model leaks later tokens into earlier predictions.
 
-Six perturbations of random tokens, each with its largest effect on logits that it must not change:
-
-1. *future tokens*: the tokens from a cut on are replaced; no logits before the cut may change. Cuts are at, before and
-   after each chunk border (short rows are cut everywhere), in plain, left-padded and packed rows.
-2. *gradients*: the gradient of each position's logits to all later input embeddings is zero.
-3. *left padding*: a row of a left-padded batch has the same logits as the row alone.
-4. *tokens under the mask*: the tokens in the padding have no effect.
-5. *packed neighbours*: where ``position_ids`` restart inside a row, no document affects those after it.
-6. *cached steps*: a row read in pieces, with a key-value cache, has the logits of the full pass.
-
-All but 3 and 6 also measure their *allowed* effect, on logits that they may change. A perturbation that does not change even
-those cannot detect a leak, and counts as not measured.
+Six perturbations of random tokens (:data:`CHECKS`), each with its largest effect on logits that it must not change. All but
+*left padding* and *cached steps* also measure their *allowed* effect, on logits that they may change. A perturbation that does
+not change even those cannot detect a leak, and counts as not measured.
 
 Shapes: N rows, T positions, D channels, V tokens of vocabulary.
 """
@@ -173,7 +164,10 @@ def worst(cases: Iterable[Case]) -> Case:
 
 
 def future_tokens(rows: Rows) -> Iterator[Case]:
-    """Replace all tokens from a cut on; no logits before the cut may change. A leak is then traced to one token."""
+    """Replace all tokens from a cut on; no logits before the cut may change. A leak is then traced to one token.
+
+    Cuts are at, before and after each chunk border (short rows are cut everywhere), in plain, left-padded and packed rows.
+    """
     for length in rows.lengths:
         for form in rows.forms(length):
             tokens = rows.draw(1, length)
@@ -264,7 +258,7 @@ def tokens_under_the_mask(rows: Rows) -> Iterator[Case]:
 
 
 def packed_neighbours(rows: Rows) -> Iterator[Case]:
-    """Replace one of three documents in a row; the logits of those after it must not change."""
+    """Replace one of three documents in a row, where ``position_ids`` restart; the logits of those after it must not change."""
     rows.need("position_ids", "packed")
     for length in rows.lengths:
         bounds = [0, length // 3, 2 * length // 3 + 1, length]
@@ -285,7 +279,10 @@ def packed_neighbours(rows: Rows) -> Iterator[Case]:
 
 
 def cached_steps(rows: Rows) -> Iterator[Case]:
-    """Read rows in pieces: a prompt and single tokens, single tokens alone, several tokens per call; also in padded batches."""
+    """Read rows in pieces with a cache, in padded batches too, and compare with the full pass.
+
+    The pieces are a prompt and single tokens, single tokens alone, or several tokens per call.
+    """
     rows.need("past_key_values")
     for length in rows.lengths:
         prompt = max(1, length // 2, length - ALL_CUTS)

@@ -6,7 +6,6 @@
 2. Prefix and suffix are tokenized separately, as in training; if they are too long, the tokens farthest from the hole are
    omitted (:meth:`Infiller.prompt`).
 3. ``generate()`` of transformers writes the middles of a batch of prompts (:meth:`Infiller.fill`).
-
 """
 
 from collections.abc import Callable, Iterator, Sequence

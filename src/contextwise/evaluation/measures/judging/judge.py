@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 JUDGMENTS, SUMMARY = "judgments.jsonl", "summary.json"
 MOST_FAILURES = 5
 """Failures in a row that stop a judging: the endpoint is at fault, not the requests."""
-
-
 SHORTEST_SECRET = 8
 """Characters of a key below which it is no secret (local servers take any); it may be a part of an answer."""
 

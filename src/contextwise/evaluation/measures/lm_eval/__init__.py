@@ -1,10 +1,5 @@
 """Tasks of lm-evaluation-harness, on local files or the Hub, with bounded memory: ``contextwise tasks``.
 
-- :mod:`.model`: any causal language model as a model of the harness; the head is applied to the continuation only, in pieces.
-- :mod:`.files`: local files of a task, and their lines in the harness's fields.
-- :mod:`.tasks`: the harness's own task definitions, on those files or on the Hub's data, and how they are run.
-- :mod:`.tables`: results as rows and as a table.
-
 Needs the extra ``contextwise[eval]``.
 """
 

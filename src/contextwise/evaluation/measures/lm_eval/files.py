@@ -20,6 +20,7 @@ Each task accepts one or more :class:`Form` of a line: the Hub's fields, and tho
 produces the same prompts, choices and targets as the Hub's copy of the line.
 """
 
+import contextlib
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -385,14 +386,9 @@ def template_fields(definition: Mapping[str, Any]) -> tuple[str, ...]:
     fields: dict[str, None] = {}
     for key in ("doc_to_text", "doc_to_choice", "doc_to_target"):
         template = definition.get(key)
-        if not isinstance(template, str) or not template:
-            continue
-        if template.isidentifier():
+        if isinstance(template, str) and template.isidentifier():
             fields[template] = None
-            continue
-        try:
-            names = meta.find_undeclared_variables(env.parse(template))
-        except TemplateSyntaxError:
-            continue
-        fields |= dict.fromkeys(sorted(names))
+        elif isinstance(template, str):
+            with contextlib.suppress(TemplateSyntaxError):
+                fields |= dict.fromkeys(sorted(meta.find_undeclared_variables(env.parse(template))))
     return tuple(fields)

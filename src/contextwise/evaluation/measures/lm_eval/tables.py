@@ -102,14 +102,8 @@ def tasks_table(summary: dict[str, Any]) -> RenderableType:
             average = averages[shots]
             name = f"Avg of {len(average['tasks'])}{', partial' if average['partial'] else ''}"
             rows.append(Row([name, shots, "", f"{100 * average['acc']:.2f}", "", ""], bold=True, last=True))
-    columns: list[Column | str] = [
-        "task",
-        Column("shots", "integer"),
-        Column("docs", "integer"),
-        "acc %",
-        "acc_norm %",
-        "ppl",
-    ]
+    counts = Column("shots", "integer"), Column("docs", "integer")
+    columns: list[Column | str] = ["task", *counts, "acc %", "acc_norm %", "ppl"]
     notes = [f"Note: {note}." for note in summary["notes"]]
     return terminal(Text(heading), Table("", columns, rows), *lines, *notes)
 

@@ -182,8 +182,8 @@ class LocalData:
         described = []
         for split, file in used.items():
             content = {"sha256": sha256_file(file.file), "documents": len(self._read[name, split][0])}
-            fields = {"fields": file.fields} if file.fields else {}
-            described.append({"split": split, "file": str(file.file), **content, **fields})
+            content |= {"fields": file.fields} if file.fields else {}
+            described.append({"split": split, "file": str(file.file), **content})
         source = {"split": evaluated, "examples": examples if with_examples else None, "files": described}
         return Planned(name, shots, task, source, tuple(notes))
 
@@ -332,8 +332,7 @@ def _evaluated(lm: BoundedLM, planned: Sequence[Planned], shots: int, limit: int
         log_samples=False,
         task_manager=harness_tasks(),
     )
-    about = {"model": "contextwise", "model_args": {"pretrained": source}, "device": str(lm.device)}
-    results["config"] |= about
+    results["config"] |= {"model": "contextwise", "model_args": {"pretrained": source}, "device": str(lm.device)}
     for plan in planned:
         config = results["configs"][plan.name]
         if config.pop("custom_dataset", None) is not None:

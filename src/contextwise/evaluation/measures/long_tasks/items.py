@@ -79,7 +79,6 @@ LEVAL = {
 OTHER = Dataset("qa_f1", "Other", 64)
 """For a data set of the user's own, as far as its lines do not give it."""
 
-
 FORMS = (
     "a line of LongBench has 'context', 'input', 'answers' and 'dataset'; one of L-Eval 'input', 'instructions', 'outputs' "
     "and 'evaluation'"
