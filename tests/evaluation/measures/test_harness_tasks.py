@@ -129,7 +129,7 @@ def test_examples_come_from_where_the_harness_takes_them(folder):
 
 def test_the_evaluated_split_gives_examples_only_if_that_is_said(folder):
     write_lines(folder / "hellaswag_validation.jsonl", hellaswag_lines(4))
-    assert planned(folder, "hellaswag", 2) == [Missing("hellaswag", 2, "train", examples=True)]
+    assert planned(folder, "hellaswag", 2) == [Missing("hellaswag", 2, "hellaswag_train.jsonl", examples=True)]
     (folder / "tasks.yaml").write_text("tasks: {hellaswag: {examples: validation}}")
     asked, _ = prompts(folder, "hellaswag", 3)
     last = [context.split("\n\n") for context, _ in asked[::4]]
@@ -143,7 +143,7 @@ def test_the_evaluated_split_gives_examples_only_if_that_is_said(folder):
 
 def test_a_set_that_is_not_there_is_named(folder):
     write_lines(folder / "arc_easy_train.jsonl", arc_lines(3))
-    assert planned(folder, "arc_easy") == [Missing("arc_easy", 0, "test", examples=False)]
+    assert planned(folder, "arc_easy") == [Missing("arc_easy", 0, "arc_easy_test.jsonl", examples=False)]
     write_lines(folder / "arc_easy_dev.jsonl", arc_lines(3))
     plan = planned(folder, "arc_easy")
     assert plan.notes == ("arc_easy is evaluated on validation, in the harness on test",)

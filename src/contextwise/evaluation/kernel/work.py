@@ -30,8 +30,7 @@ Row = dict[str, Any]
 class Journal:
     """Finished rows, one JSON line each, written as soon as they are computed; a stopped run resumes from them.
 
-    Attributes:
-        rows: key -> row, in the order in which they were added.
+    ``rows`` maps keys to rows, in the order in which they were added.
     """
 
     def __init__(self, path: Path, file: BinaryIO, key: Callable[[Row], Hashable]) -> None:
@@ -47,10 +46,7 @@ class Journal:
     @classmethod
     @contextlib.contextmanager
     def opened(cls, path: Path, key: Callable[[Row], Hashable] = OWN_KEY) -> Iterator["Journal"]:
-        """Read the rows of the file, and keep other processes out while the block runs.
-
-        Args:
-            key: identifies a row; by default its field ``key``.
+        """Read the rows of the file, and keep other processes out while the block runs; ``key`` identifies a row.
 
         Raises:
             ConfigError: another process has it open.
@@ -92,8 +88,7 @@ class Journal:
 class Work:
     """Unfinished work of one measurement, in ``RESULT.unfinished/``. Only the same question resumes it.
 
-    Attributes:
-        path: the folder; it exists once something is kept.
+    The folder ``path`` exists once something is kept.
     """
 
     def __init__(self, path: Path, key: str, question: dict[str, Any]) -> None:
@@ -179,13 +174,10 @@ class Work:
     def checkpoint(
         self, name: str, arrays: "Callable[[], Mapping[str, np.ndarray | torch.Tensor]]", where: str, now: bool = False
     ) -> None:
-        """Save arrays as :meth:`save` does if the last time was long ago or ``now``; on a request to stop save, and raise.
-
-        Args:
-            where: end of the message about a stop, after "stopped".
+        """Save arrays as :meth:`save` does if the last time was long ago or ``now``.
 
         Raises:
-            Interrupted: the process received a request to stop.
+            Interrupted: the process received a request to stop; they are saved. ``where`` ends the message, after "stopped".
         """
         stop = interruption.requested
         if stop or now or time.monotonic() - self._saved > SECONDS_BETWEEN_SAVES:

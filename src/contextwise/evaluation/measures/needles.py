@@ -177,8 +177,7 @@ def answer_nats(
         model: a causal language model in evaluation mode; one that was trained with prefixes reads the prompt as one.
         prompts, answers: token ids, at least one for each.
 
-    Returns:
-        (prompts,) float64, nats.
+    Returns (prompts,) float64.
     """
     import torch
 

@@ -213,8 +213,7 @@ class ContextSets:
         vectors: gives the vectors (N, C) of N different texts.
         model: its device and number format are those of the batches.
 
-    Attributes:
-        texts: all different texts.
+    ``texts`` are all different texts.
     """
 
     def __init__(

@@ -47,20 +47,20 @@ if TYPE_CHECKING:
 
 
 class Documents(Protocol):
-    """Interface of a corpus for the scoring pass; :class:`contextwise.data.Corpus` implements it."""
+    """Interface of a corpus for the scoring pass; :class:`contextwise.data.Corpus` implements it.
+
+    Attributes:
+        lengths: (documents,) number of tokens of each document, without end-of-text.
+        end_of_text: id of the token before each document; None without such a token.
+    """
 
     @property
-    def lengths(self) -> np.ndarray:
-        """(documents,) number of tokens of each document, without end-of-text."""
-        ...
+    def lengths(self) -> np.ndarray: ...
 
     @property
-    def end_of_text(self) -> int | None:
-        """Id of the token before each document; None without such a token."""
+    def end_of_text(self) -> int | None: ...
 
-    def document(self, index: int, /) -> np.ndarray:
-        """Token ids of one document."""
-        ...
+    def document(self, index: int, /) -> np.ndarray: ...
 
 
 class Texts:

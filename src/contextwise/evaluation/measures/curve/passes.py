@@ -111,19 +111,16 @@ class CurveSums:
     def documents_table(self) -> pa.Table:
         """Sums of each document in each bin, and in the last tenth, from which intervals over documents are made."""
         documents, count = len(self.documents), len(self.bins)
-        tail = {}
+        columns = {
+            "document": np.repeat(self.documents.astype(np.int32), count),
+            "bin": np.tile(np.arange(count, dtype=np.int32), documents),
+            "nats": self.bin_nats.ravel(),
+            "targets": self.bin_targets.ravel().astype(np.int64),
+        }
         if self.tail is not None:
-            of_tail = {"tail_nats": self.tail.nats, "tail_targets": self.tail.targets.astype(np.int64)}
-            tail = {name: np.repeat(values, count) for name, values in of_tail.items()}
-        return pa.table(
-            {
-                "document": np.repeat(self.documents.astype(np.int32), count),
-                "bin": np.tile(np.arange(count, dtype=np.int32), documents),
-                "nats": self.bin_nats.ravel(),
-                "targets": self.bin_targets.ravel().astype(np.int64),
-            }
-            | tail
-        )
+            columns["tail_nats"] = np.repeat(self.tail.nats, count)
+            columns["tail_targets"] = np.repeat(self.tail.targets.astype(np.int64), count)
+        return pa.table(columns)
 
 
 class RunningSums:

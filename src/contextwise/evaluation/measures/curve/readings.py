@@ -62,8 +62,7 @@ class CurveJson(TypedDict):
 def curve_measures(sums: CurveSums, worth: float) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The bins and the measures of a curve, in the format of ``summary.json``.
 
-    Args:
-        worth: nats that the next doubling of an effective context brings at most.
+    ``worth`` is the number of nats that the next doubling of an effective context brings at most.
     """
     bins, tail, count = sums.bins, sums.tail, len(sums.bins)
     # Columns: the bins, all of them together, and the last tenth.

@@ -92,10 +92,7 @@ class Match:
         references: Path | None,
         limit: int | None = None,
     ) -> "Match":
-        """Read the files, and check that they belong together.
-
-        Args:
-            limit: use only the first questions.
+        """Read the files, and check that they belong together; with a ``limit``, use only the first questions.
 
         Raises:
             DataError: a file cannot be read, or has answers to other questions.
@@ -178,8 +175,7 @@ def judge_prompt(
 ) -> list[dict[str, str]]:
     """The messages that ask to rate one model's answer, or to compare two, of which the first is shown first.
 
-    Args:
-        turn: of the judged answers, from 1; the turns before it are shown as well.
+    The answers of ``turn``, from 1, are judged; the turns before it are shown as well.
     """
     titles = ["Conversation"] if len(answers) == 1 else ["Assistant A", "Assistant B"]
     shown = [*([("Reference", reference)] if reference else []), *zip(titles, answers, strict=True)]

@@ -34,11 +34,7 @@ SHOWN = 3
 def summarize(
     questions: Sequence[Question], models: Sequence[ModelAnswers], against: ModelAnswers | None, rows: Sequence[Row]
 ) -> dict[str, Any]:
-    """The verdicts' part of ``summary.json``.
-
-    Args:
-        rows: of the judgments: ``question_id``, ``turn``, ``models``, ``verdict``, ``judgment``.
-    """
+    """The verdicts' part of ``summary.json``; a row has ``question_id``, ``turn``, ``models``, ``verdict``, ``judgment``."""
     categories = {question.id: question.category for question in questions}
     unparsed = [" ".join(row["judgment"].split())[:200] or "(blank)" for row in rows if row["verdict"] is None]
     shared = {

@@ -247,12 +247,15 @@ def _renamed(row: Line, renamed: Mapping[str, str]) -> Line:
     return result
 
 
-def _kept(*fields: str, check: Callable[[Line], None] = lambda line: None) -> Form:
+def _kept(*fields: str, check: Callable[[Line], None] = lambda line: None, **changed: Callable[[Any], Any]) -> Form:
+    """A form whose fields are kept as they are, and then those that a function changes."""
+
     def convert(line: Line) -> Line:
         check(line)
-        return {name: line[name] for name in fields}
+        kept = {name: line[name] for name in fields}
+        return kept | {name: change(line[name]) for name, change in changed.items()}
 
-    return Form(fields, convert)
+    return Form((*fields, *changed), convert)
 
 
 def _text(name: str) -> Callable[[Line], None]:
@@ -316,16 +319,9 @@ def _hellaswag() -> tuple[Form, Form]:
     return Form(names, own), Form(("query", "choices", "gold"), processed, {"process_docs": None})
 
 
-def _piqa(line: Line) -> Line:
-    label = _index(line["label"], 2, "label")
-    return {"goal": line["goal"], "sol1": line["sol1"], "sol2": line["sol2"], "label": label}
-
-
-def _winogrande(line: Line) -> Line:
+def _winogrande(line: Line) -> None:
     _need("_" in line["sentence"], "'sentence' has no '_', where the options go")
     _need(str(line["answer"]) in ("1", "2"), f"'answer' is {line['answer']!r}, but must be 1 or 2")
-    kept = {name: line[name] for name in ("sentence", "option1", "option2")}
-    return {**kept, "answer": str(line["answer"])}
 
 
 def _lambada(line: Line) -> None:
@@ -359,8 +355,8 @@ FORMS: dict[str, tuple[Form, ...]] = {
     "openbookqa": _labelled("question_stem"),
     "lambada_openai": (_kept("text", check=_lambada),),
     "lambada_standard": (_kept("text", check=_lambada),),
-    "winogrande": (Form(("sentence", "option1", "option2", "answer"), _winogrande),),
-    "piqa": (Form(("goal", "sol1", "sol2", "label"), _piqa),),
+    "winogrande": (_kept("sentence", "option1", "option2", check=_winogrande, answer=str),),
+    "piqa": (_kept("goal", "sol1", "sol2", label=lambda label: _index(label, 2, "label")),),
     "sciq": (_kept("question", "support", "distractor1", "distractor2", "distractor3", "correct_answer"),),
     "race": (
         _kept("article", "problems", check=_text("article")),

@@ -39,8 +39,7 @@ Document = tuple[str, int]
 class Row:
     """Input tokens, and the requests that share them: (number of the request, its continuation).
 
-    Attributes:
-        prefix: number of first tokens that see each other in both directions: the context, for a model with a prefix.
+    For a model with a prefix, the first ``prefix`` tokens, the context, see each other in both directions.
     """
 
     inputs: tuple[int, ...]

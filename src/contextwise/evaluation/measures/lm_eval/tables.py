@@ -32,7 +32,7 @@ def table_rows(
     """
     rows, averages = [], []
     notes = list(dict.fromkeys(note for plan in planned for note in plan.notes))
-    gaps = [{"task": gap.task, "shots": gap.shots, "file": gap.file, "examples": gap.examples} for gap in missing]
+    gaps = [gap._asdict() for gap in missing]
     for plan in planned:
         truncated = cut[plan.shots].get(plan.name, 0)
         rows.append({**_row(plan.name, plan.shots, results[plan.shots]), "cut": truncated, **plan.source})

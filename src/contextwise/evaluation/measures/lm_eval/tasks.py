@@ -21,7 +21,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import datasets
 import lm_eval.api.model
@@ -83,19 +83,13 @@ class Definition:
         return next(name for role in order if (name := self.splits[role]))
 
 
-@dataclass(frozen=True)
-class Missing:
-    """A missing file of a task: the split to evaluate, or the split of its examples."""
+class Missing(NamedTuple):
+    """A missing file of a task, by a valid name: of the split to evaluate, or of the split of its examples."""
 
     task: str
     shots: int
-    split: str
+    file: str
     examples: bool
-
-    @property
-    def file(self) -> str:
-        """A valid name for the file."""
-        return f"{self.task}_{self.split}.jsonl"
 
 
 @dataclass(frozen=True)
@@ -166,10 +160,10 @@ class LocalData:
         with_examples = bool(shots) and not definition.rolling
         own = self.mapping.tasks[name].examples if name in self.mapping.tasks else None
         examples = self._examples(definition, files, evaluated or "", own) if with_examples else evaluated
-        lost = [] if evaluated in files else [Missing(name, shots, definition.evaluated, examples=False)]
+        lost = [] if evaluated in files else [Missing(name, shots, f"{name}_{definition.evaluated}.jsonl", False)]
         wanted = own or definition.examples
         if examples is None and (wanted != evaluated or not lost):
-            lost.append(Missing(name, shots, wanted, examples=True))
+            lost.append(Missing(name, shots, f"{name}_{wanted}.jsonl", True))
         if lost or evaluated is None or examples is None:
             return lost
         notes = []

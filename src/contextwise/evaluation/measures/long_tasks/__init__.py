@@ -120,11 +120,7 @@ class LongBench(Measure):
         return Outcome({**about, **summary, "notes": notes}, {"answers": rows})
 
     def _prepare_positions(self, subject: Subject, prompts: "list[LongPrompt]") -> tuple[list[int], float | None]:
-        """Find the visible contexts, and give the subject's model positions for the largest of them.
-
-        Returns:
-            The visible contexts, ascending; and the factor of the extension, None without one.
-        """
+        """The visible contexts, ascending, and the factor by which the model's positions were extended for them, or None."""
         from contextwise.evaluation.answering.prompts import check_positions
         from contextwise.evaluation.measures.long_tasks.prompts import check_visible
         from contextwise.models.rope import extend_positions, rotary_modules

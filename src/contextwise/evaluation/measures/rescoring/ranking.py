@@ -223,11 +223,7 @@ def _same_cue(model: PreTrainedModel, cue: Any) -> Further:
 
 
 def rank_file(subject: Subject, file: Path, weight: float) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Rank the candidates of each line of a file; ``weight`` as for :func:`rescore`.
-
-    Returns:
-        A row for each line, ``id`` (if it has one) and ``ranked``; and the summary.
-    """
+    """Rank the candidates of each line of a file: a row for each, ``id`` (if it has one) and ``ranked``; and the summary."""
     lines = [(row.get("id"), _candidate_list(row, where)) for where, row in read_objects(file, LISTS)]
     if not lines:
         raise DataError(f"{file} is empty; give {LISTS}")

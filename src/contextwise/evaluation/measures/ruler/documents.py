@@ -80,11 +80,7 @@ class PassageQuestion:
 
 @dataclass(frozen=True)
 class Passages:
-    """Different paragraphs of a file and questions on them.
-
-    Attributes:
-        titles: of the article of each paragraph; a paragraph without one is an article of its own.
-    """
+    """Different paragraphs of a file, the titles of their articles (one without is its own article), and questions on them."""
 
     path: Path
     paragraphs: tuple[str, ...]

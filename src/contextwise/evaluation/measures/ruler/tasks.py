@@ -246,8 +246,7 @@ class FrequentWords(FilledTask):
 def word_counts(total: int) -> np.ndarray:
     """How often the word of each rank occurs in a text of about ``total`` words: total · rank^-2 / ζ(2), rounded down.
 
-    Returns:
-        (ranks,) int64, as far as a word occurs at all.
+    (ranks,) int64, as far as a word occurs at all.
     """
     ranks = np.arange(1, 2 + int(np.sqrt(max(0, total) / zeta(ALPHA))))
     counts = (total * ranks**-ALPHA / zeta(ALPHA)).astype(np.int64)
@@ -255,11 +254,7 @@ def word_counts(total: int) -> np.ndarray:
 
 
 def scatter(draw: np.random.Generator, wanted: list[str], others: list[str], size: Size) -> tuple[list[str], list[int]]:
-    """Items of equal length in an order in which the positions of ``wanted`` are drawn by the law.
-
-    Returns:
-        The items, and the indices of those of ``wanted``, ascending.
-    """
+    """Items of equal length, the positions of those of ``wanted`` drawn by the law; and these positions, ascending."""
     total = len(wanted) + len(others)
     if total == 0:
         return [], []

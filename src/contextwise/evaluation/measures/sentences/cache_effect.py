@@ -48,11 +48,7 @@ def _vocabulary_of(text: str) -> frozenset[str]:
 
 
 def occurrences(text: TokenText, ids: np.ndarray, contexts: Texts) -> tuple[np.ndarray, np.ndarray]:
-    """Which tokens of a sentence (T,) are of a word that occurs in its K contexts.
-
-    Returns:
-        (K, T) bool, for each context; and (T,) bool, which tokens are part of a word at all.
-    """
+    """Which tokens of a sentence (T,) are of a word that occurs in each context, (K, T) bool; and which of any, (T,) bool."""
     written, starts = text.read(ids)
     visible = next_visible(written)
     places = visible_positions(starts, visible)
