@@ -20,8 +20,8 @@ from contextwise.base.intervals import ratio_difference, ratios, resampled_ratio
 from contextwise.base.tables import Column, Row, Table
 from contextwise.evaluation.kernel import is_result
 from contextwise.evaluation.kernel.subject import results_of_model
-from contextwise.evaluation.measures.curve import Curve, CurveResult
-from contextwise.evaluation.measures.curve.readings import lowest_estimate, visible
+from contextwise.evaluation.measures.curve import Curve, CurveResult, visible
+from contextwise.evaluation.measures.curve.readings import lowest_estimate
 
 
 class ComparedCurve:

@@ -5,14 +5,8 @@ import pytest
 from rich.console import Console
 
 from contextwise.base.intervals import ratios
-from contextwise.evaluation.measures.long_tasks.results import (
-    _heading,
-    level_of,
-    level_rows,
-    longbench_tables,
-    mean_level,
-    verdict,
-)
+from contextwise.evaluation.measures.long_tasks import LongBench, _heading, verdict
+from contextwise.evaluation.measures.long_tasks.results import level_of, level_rows, mean_level
 
 
 def scores(*columns):
@@ -128,7 +122,7 @@ def test_tables_fit_80_columns():
         "groups": {"Code & Class.": {"datasets": [name], **row}}, "notes": ["one"],
     }  # fmt: skip
     console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
-    console.print(longbench_tables(summary))
+    console.print(LongBench.table(summary))
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= 80 and "…" not in text
     for context in visible:

@@ -12,8 +12,7 @@ from contextwise.base.tables import Table
 from contextwise.comparison.curves import compare_curves, curves_table
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import measure
-from contextwise.evaluation.measures.curve import Curve, CurveResult
-from contextwise.evaluation.measures.curve.readings import measures_table
+from contextwise.evaluation.measures.curve import Curve, CurveResult, measures_table
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.reproductions.claims import Claim, above, all_hold, below
 from contextwise.reproductions.item import CorpusMeasure, Item, Outcome, registered

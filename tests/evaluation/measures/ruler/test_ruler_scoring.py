@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from contextwise.evaluation.measures.ruler.results import best_shares, string_match, verdict
+from contextwise.evaluation.measures.ruler import verdict
+from contextwise.evaluation.measures.ruler.results import best_shares, string_match
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import FEWEST_DOCUMENTS, NOT_KNOWN, Estimate
+from contextwise.base.tables import Column, Table
 from contextwise.evaluation.kernel import Measure, Outcome, Result, Subject, Work
 
 if TYPE_CHECKING:
@@ -18,8 +21,11 @@ if TYPE_CHECKING:
 
     from contextwise.data import Corpus
 
-
 DEFAULT_SAMPLES = 2048
+BAR = 16
+ENOUGH_TARGETS = 1000
+"""Below this number of targets, a bin's mean is uncertain by 0.1 nats or more: losses of single tokens vary by about 3 nats."""
+EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 class CurveResult(Result):
@@ -156,6 +162,98 @@ class Curve(Measure):
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> RenderableType:
-        from contextwise.evaluation.measures.curve.readings import curve_tables
+        settings = summary["settings"]
+        counts = f"{summary['documents']:,} document{'s' if summary['documents'] > 1 else ''}"
+        head = f"{summary['model']} on {summary['corpus']['path']}, split {summary['corpus']['split']}: "
+        if settings["mode"] == "running":
+            windows = summary["targets"] // settings["context"]
+            head += f"{windows:,} windows of {settings['context']:,} tokens in {counts}"
+        else:
+            contexts = len(settings["contexts"])
+            plural = "s" if contexts > 1 else ""
+            head += f"the same {summary['targets'] // contexts:,} targets at {contexts} context{plural}, in {counts}"
+        if summary["trained_context"]:
+            head += f"; trained with {summary['trained_context']:,}"
+        if settings["rope"] != "none":
+            head += f"; positions extended by {settings['rope']}, factor {summary['rope_factor']:g}"
+        if summary["documents"] == 1:
+            head += ". One document allows no interval"
+        elif summary["documents"] < FEWEST_DOCUMENTS:
+            head += f". {FEWEST_DOCUMENTS} documents are the fewest for an interval of a context"
+        parts: list[Any] = [Text(f"{head}."), _bins_table(summary), measures_table(summary)]
+        best = summary["measures"]["best_context_loss"]
+        targets = next(row["targets"] for row in summary["bins"] if row["visible_from"] == best["visible_from"])
+        if settings["mode"] == "running" and targets < ENOUGH_TARGETS and len(summary["bins"]) > 1:
+            note = (
+                f"Note: The lowest bin has {targets:,} targets only, and each bin has others: it may be the lowest by chance. "
+                "Take more documents, or read the last tenth, or measure in the truncated mode, which has the same targets at "
+                "every context."
+            )
+            parts.append(Text(note))
+        return Group(*parts)
 
-        return curve_tables(summary)
+
+def _bins_table(summary: dict[str, Any]) -> Table:
+    """Loss by visible tokens. The bars show nats above the lowest bin, in eighths of a character."""
+    bins, trained = summary["bins"], summary["trained_context"]
+    losses = [row["loss"] for row in bins]
+    lowest, span = min(losses), max(losses) - min(losses)
+    beyond = any(trained and row["visible_to"] > trained for row in bins)
+    rows = []
+    for row in bins:
+        eighths = round((row["loss"] - lowest) / span * BAR * 8) if span > 0 else 0
+        bar = (EIGHTHS[8] * (eighths // 8) + EIGHTHS[eighths % 8]).rstrip()
+        mark = " *" if trained and row["visible_to"] > trained else "  " if beyond else ""
+        loss = Estimate(row["loss"], row["low"], row["high"])
+        rows.append([_limits(row) + mark, loss, row["targets"], bar])
+    columns = [
+        Column("visible tokens", align="right"),
+        Column("nats/token", "estimate", ".4f", interval="own"),
+        Column("targets", "integer"),
+        Column("above the lowest", align="left"),
+    ]
+    return Table("", columns, rows, [f"* beyond the training context of {trained:,}"] if beyond else [])
+
+
+def measures_table(summary: dict[str, Any], title: str = "") -> Table:
+    """Best context, effective context and average, with the bins that each is read from."""
+    measures = summary["measures"]
+    best, tenth, average = (measures[name] for name in ("best_context_loss", "last_tenth", "average_loss"))
+    effective = measures["effective_context"]
+
+    def loss(values: dict[str, Any]) -> tuple[str, str]:
+        estimate = Estimate.from_dict(values)
+        return f"{estimate.value:.4f}", estimate.interval("number", NOT_KNOWN)
+
+    rows: list[list[Any]] = [["best-context loss", *loss(best), f"at {_limits(best)} visible"]]
+    if tenth is not None:
+        rows.append(["  of the last tenth", *loss(tenth), f"mean of {_limits(tenth)}"])
+    worth = f"a doubling is worth < {effective['worth']:g}"
+    rows.append(["effective context", *_effective_cells(effective), worth])
+    if average is not None:
+        rows.append(["average loss", *loss(average), f"mean of 1–{summary['settings']['context']:,}"])
+    return Table(title, ["", "value", "95% interval", Column("", align="left")], rows)
+
+
+def _effective_cells(effective: dict[str, Any]) -> tuple[str, str]:
+    """The effective context and its interval, in tokens; what was not reached is beyond the longest that was measured."""
+    first, last = effective["measured_from"], effective["measured_to"]
+    if last is None:
+        return NOT_KNOWN, NOT_KNOWN
+
+    def shown(limit: float | None) -> str:
+        if limit is None:
+            return f"> {last:,.0f}"
+        return f"{limit:,.0f}" if limit > max(first, 1) else f"≤ {limit:,.0f}" if first > 1 else "1"
+
+    value, low, high = (effective[name] for name in ("value", "low", "high"))
+    return shown(value), NOT_KNOWN if low is None else f"[{shown(low)}, {shown(high)}]"
+
+
+def _limits(values: dict[str, Any]) -> str:
+    return visible(values["visible_from"], values["visible_to"])
+
+
+def visible(low: int, high: int) -> str:
+    """A bin of visible tokens."""
+    return f"{low:,}" if low == high else f"{low:,}–{high:,}"

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field
 from rich.console import Group, RenderableType
+from rich.text import Text
 
 from contextwise.base.progress import progress_bar
 from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Subject, Work
@@ -73,6 +74,19 @@ class Infill(Measure):
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> RenderableType:
-        from contextwise.evaluation.measures.infill.tasks import SCORES, infill_heading
+        from contextwise.evaluation.measures.infill.tasks import SCORES
 
-        return Group(infill_heading(summary), evaluation_table(summary, SCORES))
+        parts = [
+            f"{summary['model']} on {summary['label']}: {summary['holes']:,} holes in {summary['documents']:,} documents, "
+            f"prompted as {summary['form']}, filled with the likeliest tokens, {summary['max_new_tokens']:,} at most."
+        ]
+        if shortened := summary["shortened"]:
+            parts.append(
+                f"In {shortened:,} the text did not fit, and the {summary['room']:,} tokens around the hole were read."
+            )
+        if summary["unfinished"]:
+            parts.append(f"{summary['unfinished']:,} middles did not end.")
+        parts += [f"{note[0].upper()}{note[1:]}." for note in summary["notes"]]
+        if summary["documents"] == 1:
+            parts.append("One document allows no interval.")
+        return Group(Text(" ".join(parts)), evaluation_table(summary, SCORES))

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from rapidfuzz.distance import Indel
-from rich.text import Text
 
 from contextwise.base.errors import DataError
 from contextwise.base.hashes import sha256_file
@@ -237,21 +236,3 @@ def scores(tasks: list[Task], fillings: list[Filling]) -> tuple[dict[str, Any], 
     unfinished = sum(not row["complete"] for row in rows)
     counts = {"documents": len(documents), "holes": len(rows), "unfinished": unfinished}
     return counts | {name: ratios(sums[name], sizes)["holes"].to_dict() for name in SCORES}, rows
-
-
-def infill_heading(summary: dict[str, Any]) -> Text:
-    """Build the heading: the holes, the settings, and notes on the results."""
-    parts = [
-        f"{summary['model']} on {summary['label']}: {summary['holes']:,} holes in {summary['documents']:,} documents, "
-        f"prompted as {summary['form']}, filled with the likeliest tokens, {summary['max_new_tokens']:,} at most."
-    ]
-    if summary["shortened"]:
-        parts.append(
-            f"In {summary['shortened']:,} the text did not fit, and the {summary['room']:,} tokens around the hole were read."
-        )
-    if summary["unfinished"]:
-        parts.append(f"{summary['unfinished']:,} middles did not end.")
-    parts += [f"{note[0].upper()}{note[1:]}." for note in summary["notes"]]
-    if summary["documents"] == 1:
-        parts.append("One document allows no interval.")
-    return Text(" ".join(parts))

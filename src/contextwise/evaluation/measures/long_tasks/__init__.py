@@ -4,12 +4,16 @@ ContextLM, Section 4.1 ("Block Size") and Table 5: inputs beyond the trained con
 """
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import FEWEST_DOCUMENTS, Estimate
+from contextwise.base.tables import Column, Row, Table, terminal
 from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Subject, Work
 
 if TYPE_CHECKING:
@@ -20,6 +24,17 @@ LONGEST_DEFAULT = 4096
 """Tokens of the room of a model without a limit of positions, by default."""
 PARTS = (8, 4, 2, 1)
 """The room is divided by these for the visible contexts by default."""
+MOST_COLUMNS = 5
+"""Visible contexts beside each other in a table."""
+KEPT = {
+    "ends": "the first and the last tokens of a prompt (cut in the middle)",
+    "nearest": "the last tokens of the text, and all of the prompt around it",
+}
+LEVEL_COLUMNS = (
+    Column("visible", "integer", align="right"),
+    Column("score", "estimate", ".2f", interval="own"),
+    Column("to the next", "difference", "+.2f", interval="own", missing=""),
+)
 _RANGE = re.compile(r"(\d+)-(\d*)")
 
 
@@ -150,9 +165,23 @@ class LongBench(Measure):
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> RenderableType:
-        from contextwise.evaluation.measures.long_tasks.results import longbench_tables
-
-        return longbench_tables(summary)
+        columns = range(len(summary["visible"]))
+        groups = summary["groups"] if len(summary["groups"]) > 1 else {}
+        levels = {**groups, "Overall": summary["overall"]}
+        rows = []
+        for row in summary["overall"]["scores"]:
+            gain = row["to_the_next"] and Estimate.from_dict(row["to_the_next"]).scaled(100)
+            rows.append((row["visible"], Estimate.from_dict(row["score"]).scaled(100), gain))
+        return Group(
+            Text(_heading(summary)),
+            "",
+            *(_scores_table(summary, columns[i : i + MOST_COLUMNS]) for i in columns[::MOST_COLUMNS]),
+            "",
+            terminal("Overall: the mean over groups, of the mean over their data sets"),
+            Table("", LEVEL_COLUMNS, rows),
+            terminal(*(f"{name}: {verdict(level)}" for name, level in levels.items())),
+            terminal(*(f"Note: {note}." for note in summary["notes"])),
+        )
 
 
 def read_range(text: str) -> tuple[int, int | None]:
@@ -166,3 +195,63 @@ def read_range(text: str) -> tuple[int, int | None]:
     if high is not None and high <= low:
         raise ConfigError(f"lengths is {text!r}; give words from-below, such as 0-4000, or 8000- for no limit")
     return low, high
+
+
+def verdict(level: dict[str, Any]) -> str:
+    """Where more input stops helping."""
+    if len(level["scores"]) == 1:
+        return "with one visible context there is none to compare it with; give several visible contexts."
+    if all(row["score"]["value"] == 0 for row in level["scores"]):
+        return "every answer scores 0, which says nothing about context."
+    stop = level["stops_helping"]
+    if stop is None:
+        return f"a data set of fewer than {FEWEST_DOCUMENTS} documents allows no verdict."
+    if stop["to_the_largest"] is None:
+        return f"more input still helps at {stop['visible']:,} visible tokens, the most that were measured."
+    gain = Estimate.from_dict(stop["to_the_largest"])
+    text = f"more input stops helping at {stop['visible']:,} visible tokens"
+    if stop["visible"] == level["scores"][0]["visible"]:
+        text = (
+            f"no visible context is significantly better than {stop['visible']:,} tokens, the least that were measured"
+        )
+    harm = ", which harms" if gain.above(0.0) is False else ""
+    return f"{text}; from there to the most, {gain.scaled(100):+.2f}{harm}."
+
+
+def _heading(summary: dict[str, Any]) -> str:
+    settings = summary["settings"]
+    questions, documents = (
+        sum(dataset[name] for dataset in summary["datasets"].values()) for name in ("questions", "documents")
+    )
+    chat = ", in its chat template" if settings["chat"] else ""
+    rope = ""
+    if settings["rope"] is not None:
+        factor = "" if summary["rope_factor"] is None else f", factor {summary['rope_factor']:.3g}"
+        rope = f" Trained with {summary['trained_context']:,} positions; rope {settings['rope']}{factor}."
+    return (
+        f"{summary['model']}{chat}: {questions:,} question{'s' * (questions != 1)} on {documents:,} "
+        f"document{'s' * (documents != 1)}. Visible are {KEPT[settings['keep']]}.{rope}"
+    )
+
+
+def _scores_table(summary: dict[str, Any], contexts: Sequence[int]) -> Table:
+    """Scores at some of the visible contexts, times 100, as LongBench prints them."""
+
+    def row(name: str, level: dict[str, Any], *about: Any, **style: Any) -> Row:
+        scores = [100 * level["scores"][context]["score"]["value"] for context in contexts]
+        return Row([name, *(about or ("", "")), *scores], **style)
+
+    columns = [
+        Column("data set"),
+        Column("metric", align="left"),
+        Column("questions", "integer"),
+        *(Column(f"{summary['visible'][context]:,}", "estimate", ".2f") for context in contexts),
+    ]
+    rows = []
+    for group, level in summary["groups"].items():
+        for name in level["datasets"]:
+            dataset = summary["datasets"][name]
+            rows.append(row(name, dataset, dataset["metric"], dataset["questions"]))
+        rows.append(row(group, level, bold=True, last=True))
+    rows.append(row("Overall", summary["overall"], bold=True))
+    return Table("score", columns, rows)

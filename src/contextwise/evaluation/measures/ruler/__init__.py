@@ -7,10 +7,13 @@ nearest part of the text, and the accuracy against that part's size may have an 
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import Estimate
 from contextwise.base.progress import interruption, progress_bar
+from contextwise.base.tables import Column, Table, terminal
 from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Subject, Work
 
 if TYPE_CHECKING:
@@ -24,6 +27,12 @@ LONGEST = 2**24
 """Tokens of the longest text that is made: no model has read more, and a typing error would fill the memory."""
 FRACTIONS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 1)
 """Visible contexts by default, as shares of the length."""
+COLUMNS = (
+    Column("visible", "integer", align="right"),
+    Column("accuracy", "estimate", interval="own"),
+    Column("in view", "percent"),
+    Column("best in", "percent"),
+)
 
 
 class Ruler(Measure):
@@ -164,6 +173,39 @@ class Ruler(Measure):
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> RenderableType:
-        from contextwise.evaluation.measures.ruler.results import ruler_tables
+        settings = summary["settings"]
+        length, gamma = settings["length"], settings["gamma"]
+        law = "all positions are equally likely" if gamma == 0 else f"P(x) ~ (1 - x/{length:,})^{gamma:g}"
+        chat = ", in its chat template" if settings["chat"] else ""
+        heading = (
+            f"{summary['model']}{chat}: texts of up to {length:,} tokens; gamma {gamma:g}: {law}; "
+            f"seed {settings['seed']}. Visible: a text's last tokens, and always the question."
+        )
+        parts: list[RenderableType] = []
+        for name, result in summary["results"].items():
+            score = "share of the answers found" if result["match"] == "all" else "one of the answers found"
+            title = (
+                f"{name}, {result['title']}: {result['questions']:,} questions, texts of {result['body_tokens']['mean']:,.0f} "
+                f"tokens; score: {score}"
+            )
+            rows = [
+                (row["visible"], Estimate.from_dict(row["accuracy"]), row["in_view"], row["best_share"])
+                for row in result["accuracies"]
+            ]
+            parts.append(terminal(title, Table("", COLUMNS, rows), verdict(result), ""))
+        return Group(Text(heading), "", *parts, terminal(*(f"Note: {note}." for note in summary["notes"])))
 
-        return ruler_tables(summary)
+
+def verdict(result: dict[str, Any]) -> str:
+    """Which visible context is the best of a task, and in how many resamples."""
+    best = result["optimum"]
+    if len(result["accuracies"]) == 1:
+        return "With one visible context there is none to compare it with; give several visible contexts."
+    if best is None:
+        return "No visible context is better than another: the accuracies are all equal."
+    text = f"Best with {best['visible']:,} visible tokens, in {best['share']:.0%} of resamples"
+    others = [row for row in result["accuracies"] if row["visible"] != best["visible"]]
+    second = max(others, key=lambda row: row["best_share"])
+    if best["share"] >= 0.995:
+        return f"{text}."
+    return f"{text}; {second['visible']:,} in {second['best_share']:.0%}."

@@ -1,4 +1,4 @@
-"""Scores of RULER's answers by string match, accuracies with intervals, the best visible context, and their tables.
+"""Scores of RULER's answers by string match, accuracies with intervals, and the best visible context.
 
     all   score = share of the answers that occur in the text that the model wrote
     part  score = 1 if one of the answers does, else 0
@@ -16,23 +16,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from rich.console import Group, RenderableType
-from rich.text import Text
 
-from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import RESAMPLES, draw_counts, wilson
-from contextwise.base.tables import Column, Table, terminal
 from contextwise.evaluation.answering.prompts import Encoded, Key, body_lengths
 from contextwise.evaluation.measures.ruler.questions import Task
 
 EQUAL = 1e-12
 _CONTROL = re.compile(r"[\x00-\x1f]")
-COLUMNS = (
-    Column("visible", "integer", align="right"),
-    Column("accuracy", "estimate", interval="own"),
-    Column("in view", "percent"),
-    Column("best in", "percent"),
-)
 
 
 def string_match(answer: str, wanted: Sequence[str], match: str) -> float:
@@ -99,43 +89,3 @@ def task_results(
         "optimum": optimum,
     }
     return summary, rows
-
-
-def ruler_tables(summary: dict[str, Any]) -> RenderableType:
-    """For each task: accuracy against visible context, and a sentence on the best of them."""
-    settings = summary["settings"]
-    length, gamma = settings["length"], settings["gamma"]
-    law = "all positions are equally likely" if gamma == 0 else f"P(x) ~ (1 - x/{length:,})^{gamma:g}"
-    chat = ", in its chat template" if settings["chat"] else ""
-    heading = (
-        f"{summary['model']}{chat}: texts of up to {length:,} tokens; gamma {gamma:g}: {law}; "
-        f"seed {settings['seed']}. Visible: a text's last tokens, and always the question."
-    )
-    parts: list[RenderableType] = []
-    for name, result in summary["results"].items():
-        score = "share of the answers found" if result["match"] == "all" else "one of the answers found"
-        title = (
-            f"{name}, {result['title']}: {result['questions']:,} questions, texts of {result['body_tokens']['mean']:,.0f} "
-            f"tokens; score: {score}"
-        )
-        rows = [
-            (row["visible"], Estimate.from_dict(row["accuracy"]), row["in_view"], row["best_share"])
-            for row in result["accuracies"]
-        ]
-        parts.append(terminal(title, Table("", COLUMNS, rows), verdict(result), ""))
-    return Group(Text(heading), "", *parts, terminal(*(f"Note: {note}." for note in summary["notes"])))
-
-
-def verdict(result: dict[str, Any]) -> str:
-    """Which visible context is the best of a task, and in how many resamples."""
-    best = result["optimum"]
-    if len(result["accuracies"]) == 1:
-        return "With one visible context there is none to compare it with; give several visible contexts."
-    if best is None:
-        return "No visible context is better than another: the accuracies are all equal."
-    text = f"Best with {best['visible']:,} visible tokens, in {best['share']:.0%} of resamples"
-    others = [row for row in result["accuracies"] if row["visible"] != best["visible"]]
-    second = max(others, key=lambda row: row["best_share"])
-    if best["share"] >= 0.995:
-        return f"{text}."
-    return f"{text}; {second['visible']:,} in {second['best_share']:.0%}."
