@@ -151,11 +151,7 @@ class Encoder:
 
 
 def check_vocabulary(subject: Subject, questions: Iterable[Prompt]) -> None:
-    """Check that the model's vocabulary has all token ids of the questions.
-
-    Raises:
-        ConfigError: the tokenizer made ids that the model does not know.
-    """
+    """Raise a ConfigError if the questions have token ids that the model's vocabulary lacks."""
     highest = max(max(question.prompt(len(question.body)), default=0) for question in questions)
     size = int(subject.model.get_input_embeddings().weight.shape[0])
     if highest >= size:
@@ -168,15 +164,12 @@ def check_vocabulary(subject: Subject, questions: Iterable[Prompt]) -> None:
 def check_positions(
     subject: Subject, questions: Iterable[tuple[str, Prompt, int]], visible: int, further: str = ""
 ) -> None:
-    """Check that the longest prompt with its answer fits into the model's positions.
+    """Raise a ConfigError if the longest prompt with its answer does not fit into the model's positions.
 
     Args:
         questions: name in the message, question, most tokens of its answer.
         visible: tokens of the body.
         further: another fix than a smaller visible context, appended to the message.
-
-    Raises:
-        ConfigError: prompt and answer do not fit into the model's positions.
     """
     limit, questions = subject.positions, list(questions)
     sizes = [(len(question.prompt(visible)) + new, name) for name, question, new in questions]

@@ -70,11 +70,7 @@ class Journal:
                     path.parent.rmdir()
 
     def add(self, *rows: Row) -> None:
-        """Keep rows; they are on the disk when this returns. Several threads may call it at once.
-
-        Raises:
-            DataError: the disk is full, or the file cannot be written.
-        """
+        """Keep rows; on return they are on the disk, else a DataError is raised. Several threads may call it at once."""
         # Half of a surrogate pair, which a model can write, has no UTF-8: JSON's escapes are ASCII.
         lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
         check_locks(self.path)
@@ -156,11 +152,7 @@ class Work:
             yield journal
 
     def save(self, name: str, arrays: "Mapping[str, np.ndarray | torch.Tensor]") -> None:
-        """Keep arrays, or tensors, under a name, in place of the earlier ones of that name, in one step.
-
-        Raises:
-            DataError: the disk is full, or the folder cannot be written.
-        """
+        """Keep arrays, or tensors, under a name, in place of the earlier ones, in one step; DataError if the disk is full."""
         import torch
         from safetensors.torch import save
 

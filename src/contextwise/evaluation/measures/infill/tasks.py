@@ -65,8 +65,7 @@ def open_tasks(path: Path, split: str = "validation", seed: int = 0, limit: int 
     Args:
         path: a corpus; or a file whose lines have ``text``, or ``task_id``, ``prompt``, ``suffix`` and
             ``canonical_solution``.
-        split: split of a corpus.
-        seed: seed of the choice of lines.
+        seed: of the choice of lines.
         limit: use only the holes of this many documents, from the first.
 
     Raises:
@@ -87,11 +86,7 @@ def tasks_label(path: Path, split: str) -> str:
 
 
 def fingerprint(path: Path, split: str) -> str:
-    """Hash that identifies the text of the holes.
-
-    Raises:
-        DataError: the file or corpus does not exist.
-    """
+    """Hash that identifies the text of the holes; DataError if the file or corpus does not exist."""
     if not _is_file(path):
         return Corpus.open(path, split).fingerprint
     with readable(path):
@@ -201,11 +196,7 @@ def edit_similarity(filled: str, expected: str) -> float:
 
 
 def fill(infiller: Infiller, prompts: list[Prompt], batch_tokens: int, advance: Callable[..., None]) -> list[Filling]:
-    """Generate the middles, in the order of the prompts; prompts of similar length are batched, longest first.
-
-    Raises:
-        Interrupted: the process received a request to stop.
-    """
+    """Generate the middles, in the order of the prompts, in batches of similar length, longest first; Interrupted on a stop."""
     lengths = np.array([len(prompt.ids) + infiller.new_tokens for prompt in prompts])
     fillings: dict[int, Filling] = {}
     for rows in batches(lengths, batch_tokens):

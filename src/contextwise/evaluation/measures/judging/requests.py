@@ -214,11 +214,7 @@ def cost_sentence(
 ) -> str:
     """An estimate of the remaining work, as it is printed before the first request.
 
-    Args:
-        requests: to make; equal ones are made once.
-        judgments: in all, of which ``kept`` exist.
-        longest: tokens of an answer, at most.
-        price_in, price_out: of a million tokens.
+    Of all ``judgments``, ``kept`` exist. An answer has at most ``longest`` tokens. The prices are those of a million tokens.
     """
     characters = sum(len(message["content"]) for request in requests for message in request.messages)
     prompt = characters // CHARACTERS_PER_TOKEN  # the judge's tokenizer is not known

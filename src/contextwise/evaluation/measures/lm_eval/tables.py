@@ -24,11 +24,7 @@ def table_rows(
 ) -> dict[str, Any]:
     """Build JSON-ready ``rows`` (per task and number of shots), ``averages`` (per number of shots), ``missing`` and ``notes``.
 
-    Args:
-        results: shots -> the harness's results.
-        planned: tasks that were run (:class:`.tasks.Planned`).
-        missing: missing files (:class:`.tasks.Missing`).
-        cut: shots -> task -> number of documents whose beginning was truncated.
+    ``results`` are the harness's, by shots; ``cut`` counts the documents whose beginning was truncated, by shots and task.
     """
     rows, averages = [], []
     notes = list(dict.fromkeys(note for plan in planned for note in plan.notes))

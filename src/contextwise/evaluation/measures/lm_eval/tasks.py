@@ -289,10 +289,6 @@ def ask_tasks(
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Measure a model on planned tasks: the summary, and the harness's results as files.
 
-    Args:
-        max_length: maximum number of positions; None: the value that the harness reads from the model's configuration.
-        limit: use only the first ``limit`` documents of each task.
-
     Raises:
         CheckpointError: the model's logits are NaN, or its tokenizer does not fit.
         Interrupted: the process received a request to stop.

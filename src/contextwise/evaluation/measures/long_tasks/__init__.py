@@ -185,11 +185,7 @@ class LongBench(Measure):
 
 
 def read_range(text: str) -> tuple[int, int | None]:
-    """``0-4000`` or ``8000-``: the least number of words, and the number below which they are.
-
-    Raises:
-        ConfigError: something else.
-    """
+    """``0-4000`` or ``8000-``: the least number of words, and the number below which they are; ConfigError for all else."""
     match = _RANGE.fullmatch(text.strip())
     low, high = (int(match[1]), int(match[2]) if match[2] else None) if match else (0, 0)
     if high is not None and high <= low:

@@ -147,11 +147,7 @@ class _Characters:
 
 
 def check_installed(metrics: Iterable[Metric]) -> None:
-    """Check before anything is answered that all metrics can be computed.
-
-    Raises:
-        ConfigError: a package is missing.
-    """
+    """Raise a ConfigError, before anything is answered, if a package that computes a metric is missing."""
     if "rouge" in metrics:
         _rouge("en")
 

@@ -116,12 +116,7 @@ def _plain(item: Item) -> str:
 def encode_item(
     item: Item, templates: dict[str, str], encoder: Encoder, chat: Encoder | None, keep: Keep
 ) -> LongPrompt:
-    """A question as token ids.
-
-    Args:
-        encoder: without a chat template.
-        chat: with one, for the questions that are asked through it; None without chat.
-    """
+    """A question as token ids; ``chat`` encodes with a chat template, for questions that are asked through it."""
     prompt, span = filled(item, templates)
     chosen = encoder if chat is None or item.few_shot or item.continues else chat
     # For the encoder the whole prompt is the text, and the text in it the needle.
@@ -133,11 +128,7 @@ def encode_item(
 
 
 def check_visible(prompts: Sequence[LongPrompt], visible: int) -> None:
-    """Check that every visible context holds a part of every text.
-
-    Raises:
-        ConfigError: a visible context is so small that it holds nothing of some text.
-    """
+    """Raise a ConfigError for a visible context so small that it holds nothing of some text."""
     if visible < 2:
         raise ConfigError(f"a visible context is {visible}, but must be at least 2")
     worst = max(prompts, key=lambda prompt: prompt.around)

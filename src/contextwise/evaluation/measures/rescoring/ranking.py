@@ -205,7 +205,6 @@ def sets_of(model: PreTrainedModel, lists: Sequence[CandidateList], text_encoder
         sets += [context_texts(group.contexts, types, group.name)] * len(group.candidates)
     if text_encoder is None:
         raise ConfigError("contexts are given without the text encoder that encodes them; give text_encoder too")
-
     return ContextSets(sets, lambda texts: torch.from_numpy(text_encoder.encode(texts)), model).batch
 
 

@@ -53,10 +53,7 @@ class Size:
         """Probability of each position by the law, (positions,) float64; they sum to 1.
 
         Args:
-            distances: (positions,) x of each position, tokens; at least 0 and less than the length.
-
-        Raises:
-            ValueError: a distance is out of range.
+            distances: (positions,) x of each position, tokens; a ValueError unless it is at least 0 and below the length.
         """
         distances = np.asarray(distances, dtype=np.float64)
         if distances.size == 0 or distances.min() < 0 or distances.max() >= self.length:
