@@ -17,15 +17,8 @@ import torch
 from transformers import PreTrainedModel
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
-from contextwise.evaluation.kernel.subject import positions
-from contextwise.evaluation.scoring.windows import (
-    DEFAULT_BATCH_TOKENS,
-    Documents,
-    check_ids,
-    evaluation_mode,
-    not_finite,
-    vocabulary_size,
-)
+from contextwise.evaluation.kernel.subject import DEFAULT_BATCH_TOKENS, positions
+from contextwise.evaluation.scoring.windows import Documents, check_ids, evaluating, not_finite, vocabulary_size
 from contextwise.models.masks import as_attention_mask, prefix_attention
 from contextwise.models.prefix import in_form, prompt_form
 
@@ -122,7 +115,7 @@ def truncated_passes(
         )
     rows_of_logits = max(1, (2**24 if model.device.type == "cpu" else 2**27) // vocabulary_size(model))
     device = next(model.parameters()).device
-    with evaluation_mode(model):
+    with evaluating(model):
         for context in contexts:
             rows = min(max(1, batch_tokens // context), rows_of_logits)
             for start in range((done or {}).get(context, 0), len(targets), rows):

@@ -204,7 +204,7 @@ class Scores:
 
 
 @contextlib.contextmanager
-def evaluation_mode(model: PreTrainedModel) -> Iterator[None]:
+def evaluating(model: PreTrainedModel) -> Iterator[None]:
     """Set a model's evaluation mode, and restore its mode on exit."""
     was_training = model.training
     model.eval()
@@ -255,7 +255,7 @@ def score_documents(
         raise DataError("there is no token to score: the documents are empty, or hold one token and no end-of-text")
     stops = np.cumsum(targets)
     scores = Scores(targets, np.zeros(stops[-1], np.float32), np.zeros(stops[-1], np.int32), first_position)
-    with evaluation_mode(model), torch.inference_mode():
+    with evaluating(model), torch.inference_mode():
         for rows in batches(plan.length, batch_tokens):
             interruption.check("scoring was stopped")
             inputs = {} if further is None else further(plan.document[rows])

@@ -10,7 +10,7 @@ from ruler_reader import size, write_squad
 from scipy import stats
 
 from contextwise.evaluation.measures.ruler.documents import DocumentQA, read_passages
-from contextwise.evaluation.measures.ruler.questions import NOISE, distances_behind, draw_positions
+from contextwise.evaluation.measures.ruler.questions import NOISE, distances_behind
 from contextwise.evaluation.measures.ruler.tasks import FrequentWords, VariableTracking, scatter, word_counts
 
 SURE = 1e-3  # below this p-value a law is rejected; the seeds are fixed
@@ -41,18 +41,20 @@ def test_distances_count_the_tokens_behind() -> None:
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 3.0])
 def test_draws_follow_the_law_and_no_other(gamma: float) -> None:
     distances, draw = np.arange(0, 900, 100), np.random.default_rng(5)
-    probabilities = size(1000, gamma).probabilities(distances)
-    drawn = [int(draw_positions(draw, probabilities)[0]) for _ in range(8000)]
+    law = size(1000, gamma)
+    drawn = [int(law.draw_positions(draw, distances)[0]) for _ in range(8000)]
     observed = np.bincount(drawn, minlength=len(distances))
-    assert p_value(observed, probabilities) > SURE
+    assert p_value(observed, law.probabilities(distances)) > SURE
     assert p_value(observed, size(1000, gamma + 0.5).probabilities(distances)) < SURE
 
 
 def test_several_positions_are_drawn_without_replacement() -> None:
-    probabilities, draw = np.array([0.5, 0.3, 0.2]), np.random.default_rng(6)
+    law, distances, draw = size(1000, 1.0), np.array([0, 400, 600]), np.random.default_rng(6)
+    probabilities = np.array([0.5, 0.3, 0.2])
+    assert law.probabilities(distances) == pytest.approx(probabilities)
     orders = list(itertools.permutations(range(3), 2))
     expected = np.array([probabilities[a] * probabilities[b] / (1 - probabilities[a]) for a, b in orders])
-    drawn = [orders.index(tuple(draw_positions(draw, probabilities, 2).tolist())) for _ in range(6000)]
+    drawn = [orders.index(tuple(law.draw_positions(draw, distances, 2).tolist())) for _ in range(6000)]
     assert p_value(np.bincount(drawn, minlength=6), expected) > SURE
 
 

@@ -14,7 +14,6 @@ documents: a document of which one line was cut out, or a problem of HumanEval, 
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,13 +49,12 @@ class Task(NamedTuple):
     expected: str
 
 
-@dataclass
-class TaskSet:
+class TaskSet(NamedTuple):
     """Set of holes to fill; ``source`` is its origin for the summary, ``notes`` are sentences about skipped documents."""
 
     source: dict[str, Any]
     tasks: list[Task]
-    notes: list[str] = field(default_factory=list)
+    notes: list[str]
 
 
 def open_tasks(path: Path, split: str = "validation", seed: int = 0, limit: int | None = None) -> TaskSet:

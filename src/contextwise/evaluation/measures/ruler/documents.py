@@ -16,14 +16,7 @@ from pydantic import BeforeValidator, StringConstraints
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data.input_files import Form, check_text, checked, parse_json, read_bytes, read_objects
 from contextwise.evaluation.answering.prompts import Question
-from contextwise.evaluation.measures.ruler.questions import (
-    Size,
-    Spans,
-    Task,
-    distances_behind,
-    draw_positions,
-    join_pieces,
-)
+from contextwise.evaluation.measures.ruler.questions import Size, Spans, Task, distances_behind, join_pieces
 
 DEMAND = "Answer the question from the documents. Give the answer alone, without any other words."
 HEADING = "Document {}:\n"
@@ -189,7 +182,7 @@ class DocumentQA(Task):
         draw = self.size.generator(self.name, index)
         shuffled = draw.permutation(np.array(others, dtype=np.int64))
         distances = np.minimum(distances_behind(self.sizes[shuffled]), self.size.length - 1)
-        position = int(draw_positions(draw, self.size.probabilities(distances))[0])
+        position = int(self.size.draw_positions(draw, distances)[0])
         paragraphs = np.insert(shuffled, position, paragraph)
         pieces = [_piece(i, self.passages.paragraphs[p]) for i, p in enumerate(paragraphs, start=1)]
         text, ((start, end),) = join_pieces(pieces, [position])

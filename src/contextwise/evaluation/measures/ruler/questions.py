@@ -62,6 +62,16 @@ class Size:
         weights = np.exp(logarithms - logarithms.max())
         return weights / weights.sum()
 
+    def draw_positions(self, draw: np.random.Generator, distances: np.ndarray, count: int = 1) -> np.ndarray:
+        """Indices of ``count`` different positions at these distances, (count,) int64, in the order of the draws.
+
+        The first follows the law, each later one the same among the positions that are left.
+        """
+        # The largest of log p + Gumbel noise is a draw from p, the next largest one from the rest, and so on.
+        with np.errstate(divide="ignore"):
+            keys = np.log(self.probabilities(distances)) + draw.gumbel(size=len(distances))
+        return np.argsort(-keys)[:count]
+
 
 class Task(ABC):
     """One of RULER's tasks.
@@ -146,17 +156,6 @@ def join_pieces(pieces: Sequence[str], wanted: Sequence[int]) -> tuple[str, Span
         start = int(stops[index]) - len(piece)
         spans.append((start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())))
     return "".join(pieces), tuple(spans)
-
-
-def draw_positions(draw: np.random.Generator, probabilities: np.ndarray, count: int = 1) -> np.ndarray:
-    """Indices of ``count`` different positions, (count,) int64, in the order of the draws.
-
-    The first follows ``probabilities``, each later one the same among the positions that are left.
-    """
-    # The largest of log p + Gumbel noise is a draw from p, the next largest one from the rest, and so on.
-    with np.errstate(divide="ignore"):
-        keys = np.log(probabilities) + draw.gumbel(size=len(probabilities))
-    return np.argsort(-keys)[:count]
 
 
 def distances_behind(sizes: np.ndarray) -> np.ndarray:

@@ -21,7 +21,6 @@ from contextwise.evaluation.measures.ruler.questions import (
     Size,
     Spans,
     distances_behind,
-    draw_positions,
     join_pieces,
 )
 
@@ -80,7 +79,7 @@ class VariableTracking(FilledTask):
         draw = self.size.generator(self.name, index)
         names, value = _chain(draw, NAME)
         distances = np.minimum(distances_behind(np.full(count, self.noise_tokens)), self.size.length - 1)
-        positions = np.sort(draw_positions(draw, self.size.probabilities(distances), len(names)))
+        positions = np.sort(self.size.draw_positions(draw, distances, len(names)))
         return *_assignments(names, value, positions, count), (names, value)
 
     def _worked_example(self, index: int) -> str:
@@ -259,7 +258,7 @@ def scatter(draw: np.random.Generator, wanted: list[str], others: list[str], siz
     if total == 0:
         return [], []
     distances = np.arange(total)[::-1] * (size.length / total)
-    positions = np.sort(draw_positions(draw, size.probabilities(distances), len(wanted))).tolist()
+    positions = np.sort(size.draw_positions(draw, distances, len(wanted))).tolist()
     first, second = iter(draw.permutation(wanted).tolist()), iter(draw.permutation(others).tolist())
     taken = set(positions)
     return [next(first if position in taken else second) for position in range(total)], positions
