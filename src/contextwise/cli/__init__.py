@@ -187,7 +187,8 @@ def _status_of_command() -> int:
     document_printed.clear()
     try:
         for argument in sys.argv[1:]:
-            _check_text(argument)
+            if any("\ud800" <= character <= "\udfff" for character in argument):
+                raise ConfigError(f"the argument {argument!r} is not UTF-8 text; rename the file, or correct it")
         app()
         status = 0
     except SystemExit as end:
@@ -202,13 +203,6 @@ def _status_of_command() -> int:
             console.print(stopping.message())
         status = stopping.exit_status()
     return _flushed(status)
-
-
-def _check_text(argument: str) -> None:
-    try:
-        argument.encode()
-    except UnicodeEncodeError:
-        raise ConfigError(f"the argument {argument!r} is not UTF-8 text; rename the file, or correct it") from None
 
 
 def _take(option: str) -> bool:

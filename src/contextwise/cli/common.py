@@ -107,6 +107,14 @@ def show_json(values: Any) -> None:
     document_printed.set()
 
 
+def show_values(values: Any, as_json: bool, *parts: RenderableType) -> None:
+    """Print a result on standard output: as JSON, or as tables and sentences."""
+    if as_json:
+        show_json(values)
+    else:
+        show(*parts)
+
+
 def verb(measure: type[Measure], show: Callable[..., None] | None = None) -> Callable[..., None]:
     """The function of the verb of a measure, for Typer.
 

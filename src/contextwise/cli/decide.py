@@ -12,7 +12,7 @@ from contextwise.base.estimates import as_json as json_values
 from contextwise.base.files import write_output
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_path, shipped_recipe
-from contextwise.cli.common import AsJson, Label, Prints, set_option, show, show_json, show_line
+from contextwise.cli.common import AsJson, Label, Prints, set_option, show, show_json, show_line, show_values
 
 if TYPE_CHECKING:
     from contextwise.analysis.scaling.observations import Observations
@@ -122,10 +122,7 @@ def trial(
     planned = Trial(loaded)
     if dry_run:
         plan = planned.plan()
-        if as_json:
-            show_json(plan)
-        else:
-            show(plan_tables(plan, loaded.equal))
+        show_values(plan, as_json, plan_tables(plan, loaded.equal))
         return
     result = run_with_page(planned, trial_command(planned.path))
     if as_json:
@@ -145,10 +142,7 @@ def _show_ledger(folder: Path, rate: float, with_arms: bool, as_json: bool) -> N
     if not 0 < rate < 1:
         raise ConfigError(f"--false-discoveries is {rate:g}, but must be between 0 and 1")
     rows = read_ledger(folder, rate)
-    if as_json:
-        show_json(rows)
-    else:
-        show(ledger_table(rows, rate))
+    show_values(rows, as_json, ledger_table(rows, rate))
 
 
 def compare(
@@ -190,10 +184,7 @@ def compare(
 
 def _show_and_write(tables: list[RenderableType], what: str, values: Any, out: Path | None, as_json: bool) -> None:
     """Print tables, or the values as JSON, and write the values to a file."""
-    if as_json:
-        show_json(values)
-    else:
-        show(*tables)
+    show_values(values, as_json, *tables)
     if out is not None:
         write_output(out, json_values(values), what)
         (say if as_json else show_line)(f"written to {out}")
@@ -359,10 +350,7 @@ def plan(
         values["check"] = compared
         tables += [hindcast_tables(compared)]
         tables += [residual_table(compared.analysis)] if residuals and len(tables) == 1 else []
-    if as_json:
-        show_json(values)
-    else:
-        show(*tables)
+    show_values(values, as_json, *tables)
     if table is not None:
         write_table(observations, table, sweep)
         (say if as_json else show_line)(f"written to {table}")

@@ -1,5 +1,6 @@
 """Verbs of measuring with more options than their measure's settings: ``contextwise attention``, ``entropy`` and ``judge``."""
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typer import Argument, Option
 from contextwise.base.config import with_overrides
 from contextwise.base.errors import ConfigError, DataError, IncompleteError
 from contextwise.base.progress import say
-from contextwise.cli.common import ON_HUB, Device, Dtype, Prints, SummaryAsJson, show, show_json, show_line, verb
+from contextwise.cli.common import ON_HUB, Device, Dtype, Prints, SummaryAsJson, show_line, show_values, verb
 from contextwise.evaluation.measures.entropy import Entropy, EntropyResult
 
 
@@ -51,7 +52,8 @@ def attention(
         raise ConfigError(f"{out} is a folder; give the name of a file for the page with --out")
     if csv is not None and csv.exists() and not csv.is_dir():
         raise ConfigError(f"{csv} is a file; give a folder for the CSV files with --csv")
-    if text != "-" and out.exists() and _exists(text) and out.samefile(text):
+    # os.path.exists is false for what cannot be the name of a file, such as a long text; Path.exists may raise an error.
+    if text != "-" and out.exists() and os.path.exists(text) and out.samefile(text):  # noqa: PTH110
         raise ConfigError(f"--out is {out}, the file with the text, which would be lost; give another name")
     words = _read_text(text)
 
@@ -63,11 +65,9 @@ def attention(
     write_attention_page(reading, out, ["contextwise", *sys.argv[1:]])
     if csv is not None:
         write_csv_files(csv_files(reading), csv)
-    if as_json:
-        show_json(numbers(reading))
-        return
-    show(terminal_report(reading))
-    show_line(f"page: {out}" + (f"\nCSV: {csv}" if csv is not None else ""))
+    show_values(numbers(reading), as_json, terminal_report(reading))
+    if not as_json:
+        show_line(f"page: {out}" + (f"\nCSV: {csv}" if csv is not None else ""))
 
 
 def _read_text(source: str) -> str:
@@ -77,7 +77,7 @@ def _read_text(source: str) -> str:
         DataError: there is no such file, or it is no UTF-8 text.
     """
     name = "standard input" if source == "-" else source
-    if len(source.split()) > 1 and not _exists(source):
+    if len(source.split()) > 1 and not os.path.exists(source):  # noqa: PTH110
         return source
     try:
         content = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
@@ -88,13 +88,6 @@ def _read_text(source: str) -> str:
         raise DataError(
             f"the text {name} cannot be read: {error.strerror}; give a file, or - for standard input"
         ) from None
-
-
-def _exists(source: str) -> bool:
-    try:
-        return Path(source).exists()
-    except (OSError, ValueError):  # too long for a name, or with a null byte
-        return False
 
 
 def _bandwidth(value: float | None) -> float | None:
@@ -126,10 +119,7 @@ def show_analysis(
     from contextwise.reports.page import write_csv_files
 
     analysis = IntrinsicEntropy(result, bandwidth)
-    if as_json:
-        show_json(analysis)
-    else:
-        show(terminal_report(analysis))
+    show_values(analysis, as_json, terminal_report(analysis))
     page = html or result.path / "entropy.html"
     write_entropy_page(analysis, page, ["contextwise", *sys.argv[1:]])
     if csv is not None:
@@ -213,10 +203,7 @@ def judge(
     )
     if summary is None:
         return
-    if as_json:
-        show_json(summary)
-    else:
-        show(judging_tables(summary))
+    show_values(summary, as_json, judging_tables(summary))
     say(f"written to {folder}/")
     if missing := summary["missing"]:
         raise IncompleteError(

@@ -18,6 +18,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import h11
 import uvicorn
@@ -81,10 +82,14 @@ def _stops(value: list[str]) -> list[str] | None:
 Stops = Annotated[list[Text], Field(max_length=16), AfterValidator(_stops)]
 
 
-class Generation(BaseModel):
-    """The settings of ``generate()`` that a client may send as the JSON text ``generation_config``; others are refused."""
+class Strict(BaseModel):
+    """A part of a request; fields that it does not name are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Generation(Strict):
+    """The settings of ``generate()`` that a client may send as the JSON text ``generation_config``."""
 
     max_new_tokens: int | None = Field(default=None, ge=1)
     do_sample: bool | None = None
@@ -104,10 +109,8 @@ def _generation(value: Any) -> Any:
         raise ValueError("it is not JSON") from None
 
 
-class _Sampled(BaseModel):
-    """The fields of a request that both routes have; what it does not name is refused."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+class _Sampled(Strict):
+    """The fields of a request that both routes have."""
 
     model: str | None = None
     max_tokens: int | None = Field(default=None, ge=1)
@@ -135,16 +138,12 @@ class Completion(_Sampled):
         return None if self.logprobs is None else Wanted("completion", self.logprobs)
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _Part(Strict):
     type: Literal["text"]
     text: Text
 
 
-class _Message(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _Message(Strict):
     role: Literal["system", "developer", "user", "assistant"]
     content: Text | Annotated[list[_Part], Field(min_length=1, max_length=1000)]
 
@@ -395,7 +394,7 @@ def build_app(models: OneModel, most_tokens: int) -> FastAPI:
         answers = []
         for number in range(count):
             own = {} if seed is None else {"seed": seed + number}
-            request_id = _id()
+            request_id = str(uuid4())
             if wanted is not None:
                 scoring.wanted[request_id] = wanted
             try:
@@ -476,12 +475,6 @@ async def in_thread(work: Callable[[], Result], seconds: float) -> Result:
     except (TimeoutError, asyncio.CancelledError):
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
         raise
-
-
-def _id() -> str:
-    from uuid import uuid4
-
-    return str(uuid4())
 
 
 def _problems(error: ValidationError) -> str:

@@ -9,7 +9,7 @@ from typer import Argument, Option
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.progress import first_process, say
 from contextwise.base.tables import Column, Row, Table
-from contextwise.cli.common import ON_HUB, AsJson, Prints, set_option, show, show_json, show_line
+from contextwise.cli.common import ON_HUB, AsJson, Prints, set_option, show, show_json, show_line, show_values
 
 if TYPE_CHECKING:
     from contextwise.base.runs import RunFolder
@@ -273,10 +273,7 @@ def transfer(
     loaded = load_transfer(values, settings or [])
     result = run_transfer(loaded)
     write_json(loaded.folder / "transfer.json", json_values(result), "the result")
-    if as_json:
-        show_json(result)
-        return
-    show(*transfer_tables(result), *result.sentences)
+    show_values(result, as_json, *transfer_tables(result), *result.sentences)
 
 
 def parameters(
