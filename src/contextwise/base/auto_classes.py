@@ -58,7 +58,7 @@ def _register() -> bool:
 class _WhenImported:
     """Finds transformers' module of configurations as usual, and changes it once it is imported.
 
-    The base classes of finders and loaders are left out: their module imports much more.
+    The base class of finders is left out: its module imports much more.
     """
 
     def find_spec(
@@ -68,17 +68,12 @@ class _WhenImported:
             return None
         spec = PathFinder.find_spec(fullname, path)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)  # type: ignore[assignment]
+            loader: Any = spec.loader
+            execute = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                _ask_for_unknown_types(module)
+
+            loader.exec_module = exec_module
         return spec
-
-
-class _Loader:
-    def __init__(self, loader: Any) -> None:
-        self.loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self.loader.exec_module(module)
-        _ask_for_unknown_types(module)

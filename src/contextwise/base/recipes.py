@@ -3,6 +3,7 @@
 import difflib
 from dataclasses import dataclass
 from importlib import resources
+from itertools import takewhile
 from pathlib import Path
 from typing import ClassVar
 
@@ -34,8 +35,8 @@ class Shipped:
     def about(self) -> str:
         """The first sentence of the comment at its beginning."""
         lines = self.path.read_text(encoding="utf-8").splitlines()
-        comment = " ".join(line.removeprefix("#").strip() for line in lines[: _first(lines)])
-        return comment.partition(". ")[0].rstrip(".")
+        comment = takewhile(lambda line: line.startswith("#"), lines)
+        return " ".join(line.removeprefix("#").strip() for line in comment).partition(". ")[0].rstrip(".")
 
 
 def shipped_recipes(name: str = "") -> list[Shipped]:
@@ -81,8 +82,3 @@ def recipe_path(name: str | Path, verb: str = "train", folder: Path = Path()) ->
         hint = f"did you mean {near[0]}?" if near else "contextwise recipes lists those that come with the package"
         raise ConfigError(f"there is no recipe {name}; give the path of a YAML file, or a name ({hint})")
     return shipped
-
-
-def _first(lines: list[str]) -> int:
-    """Index of the first line that is no comment."""
-    return next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
