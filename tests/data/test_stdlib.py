@@ -2,11 +2,11 @@
 
 import ast
 
-from contextwise.data.sources.stdlib import docstring_summary, iter_stdlib_documents, stdlib_files
+from contextwise.data.sources.stdlib import StandardLibrary, docstring_summary, stdlib_files
 
 
 def test_only_modules_of_the_library() -> None:
-    documents = {document.metadata["module"]: document for document in iter_stdlib_documents()}
+    documents = {document.metadata["module"]: document for document in StandardLibrary().records("text")}
     assert list(documents) == sorted(documents)
     assert len(documents) > 400
     assert {"json", "json.decoder", "asyncio.events", "argparse"} <= documents.keys()

@@ -6,14 +6,14 @@ import pytest
 from objective_corpora import vocabulary
 
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.data.sources.stdlib import iter_stdlib_documents
+from contextwise.data.sources.stdlib import StandardLibrary
 from contextwise.data.tokenizers import CorpusTokenizer, byte_tokenizer
 
 
 @pytest.fixture(scope="session")
 def modules():
     """Texts of 160 modules."""
-    texts = [document.text for document in iter_stdlib_documents()]
+    texts = [document.text for document in StandardLibrary().records("text")]
     return [text for text in texts if len(text) < 40_000][:160]
 
 

@@ -3,6 +3,7 @@
 A document's split is drawn from a hash of its text, or is that of its source (``train=a.jsonl test=b.jsonl``).
 """
 
+import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -250,7 +251,9 @@ def read_splits(given: Sequence[str]) -> tuple[list[str], list[str] | None]:
     Raises:
         ConfigError: some sources name a split and others do not, or a name or a source is missing, invalid or reserved.
     """
-    matches = [None if _exists(source) else _NAMED.fullmatch(source) for source in given]
+    # os.path.exists is false for what cannot be a path; Path.exists may raise an error.
+    is_path = [os.path.exists(os.path.expanduser(source)) for source in given]  # noqa: PTH110, PTH111
+    matches = [None if known else _NAMED.fullmatch(source) for source, known in zip(given, is_path, strict=True)]
     if not any(matches):
         return list(given), None
     named = []
@@ -271,13 +274,6 @@ def read_splits(given: Sequence[str]) -> tuple[list[str], list[str] | None]:
             raise ConfigError(f"no split can be called {name!r}, which the corpus uses itself; choose another name")
         named.append((source, name))
     return [source for source, _ in named], [name for _, name in named]
-
-
-def _exists(source: str) -> bool:
-    try:
-        return Path(source).expanduser().exists()
-    except (OSError, RuntimeError):
-        return False
 
 
 def check_ids(tokens: np.ndarray, size: int | None, path: str | Path) -> None:

@@ -74,8 +74,3 @@ class StandardLibrary(Source):
 
     def description(self) -> dict[str, Any]:
         return {**super().description(), "python": platform.python_version()}
-
-
-def iter_stdlib_documents() -> Iterator[Document]:
-    """Iterate over the documents of :class:`StandardLibrary`."""
-    return StandardLibrary().records("text")

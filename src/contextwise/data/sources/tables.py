@@ -1,7 +1,7 @@
 """Tables with the text in one column: Parquet files, folders that ``save_to_disk`` wrote, datasets on the Hub."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,11 +30,9 @@ class Parquet(FileSource):
 
         try:
             with pq.ParquetFile(path) as file:
-                rows, count = max(1, file.metadata.num_rows), 0
-                for batch in file.iter_batches(batch_size=ROWS):
-                    for record in _records(batch, str(path), count, text_field):
-                        count += 1
-                        yield record, count / rows
+                batches, rows = file.iter_batches(batch_size=ROWS), max(1, file.metadata.num_rows)
+                for count, record in enumerate(_records(batches, str(path), text_field), start=1):
+                    yield record, count / rows
         except pa.ArrowException as error:
             raise damaged(path, error) from None
 
@@ -49,17 +47,16 @@ class DatasetRows(Source):
     def records(self, text_field: str) -> Iterator[Record]:
         import pyarrow as pa
 
-        rows, count = getattr(self.dataset, "num_rows", None), 0
+        rows = getattr(self.dataset, "num_rows", None)
         self.done = 0.0
         try:
             with readable(Path(self.name)):
                 # The "arrow" format leaves images and sounds undecoded.
-                for table in self.dataset.with_format("arrow").iter(batch_size=ROWS):
-                    for record in _records(table, self.name, count, text_field):
-                        count += 1
-                        if rows:
-                            self.done = count / rows
-                        yield record
+                tables = self.dataset.with_format("arrow").iter(batch_size=ROWS)
+                for count, record in enumerate(_records(tables, self.name, text_field), start=1):
+                    if rows:
+                        self.done = count / rows
+                    yield record
         except pa.ArrowException as error:
             raise damaged(Path(self.name), error) from None
 
@@ -105,18 +102,20 @@ def open_hub(given: str, limit: int | None) -> DatasetRows:
     return DatasetRows("hub", given, dataset)
 
 
-def _records(table: "pa.Table | pa.RecordBatch", name: str, first: int, text_field: str) -> Iterator[Record]:
-    """Convert rows of a table to documents; ``first`` is the number of its first row."""
-    names = table.schema.names
-    if twice := [column for column in dict.fromkeys(names) if names.count(column) > 1]:
-        raise DataError(f"{name} has two columns {twice[0]!r}; rename one of them")
-    if text_field not in table.schema.names:
-        columns = ", ".join(map(repr, table.schema.names[:12]))
-        raise DataError(
-            f"{name} has no column {text_field!r}; its columns are {columns}: set text_field to one of them"
-        )
-    texts = table.column(text_field).to_pylist()
-    others = table.select([column for column in table.schema.names if column != text_field]).to_pylist()
-    for row, text in enumerate(texts):
-        metadata = others[row] if others else {}
-        yield as_record(text, metadata, f"{name} row {first + row + 1:,}", f"the column {text_field!r}")
+def _records(tables: "Iterable[pa.Table | pa.RecordBatch]", name: str, text_field: str) -> Iterator[Record]:
+    """Convert the rows of consecutive parts of a table to documents."""
+    count = 0
+    for table in tables:
+        names = table.schema.names
+        if twice := [column for column in dict.fromkeys(names) if names.count(column) > 1]:
+            raise DataError(f"{name} has two columns {twice[0]!r}; rename one of them")
+        if text_field not in names:
+            columns = ", ".join(map(repr, names[:12]))
+            raise DataError(
+                f"{name} has no column {text_field!r}; its columns are {columns}: set text_field to one of them"
+            )
+        texts = table.column(text_field).to_pylist()
+        others = table.select([column for column in names if column != text_field]).to_pylist()
+        for row, text in enumerate(texts):
+            count += 1
+            yield as_record(text, others[row] if others else {}, f"{name} row {count:,}", f"the column {text_field!r}")

@@ -17,7 +17,7 @@ from contextwise.base.tables import Table
 from contextwise.comparison.forgetting import Forgetting
 from contextwise.data import Corpus
 from contextwise.data.corpus import MANIFEST
-from contextwise.data.sources.stdlib import iter_stdlib_documents
+from contextwise.data.sources.stdlib import StandardLibrary
 from contextwise.experiments.grid import slug
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.reproductions.claims import Claim, above, all_hold, below
@@ -113,7 +113,7 @@ def _source(name: str, folder: Path) -> str:
 
 def stdlib_part(part: str) -> Iterator[tuple[str, str]]:
     """(module, text) of each module of the standard library: its ``docstrings``, or its ``code`` without them."""
-    for document in iter_stdlib_documents():
+    for document in StandardLibrary().records("text"):
         docstrings, code = without_docstrings(document.text)
         text = docstrings if part == "docstrings" else code
         if text.strip():
