@@ -270,15 +270,10 @@ def _encoded(config: CueContextConfig) -> list[str]:
 
 def _card(data: ModelCardData, name: str, rows: Mapping[str, str | None], lines: list[str]) -> str:
     """The text of a card; a row whose value is None does not apply."""
-    shown = (f"| {row} | {_cell(value)} |" for row, value in rows.items() if value is not None)
-    table = "\n".join(["| | |", "|---|---|", *shown])
+    cells = {row: " ".join(value.split()).replace("|", "\\|") for row, value in rows.items() if value is not None}
+    table = "\n".join(["| | |", "|---|---|", *(f"| {row} | {cell} |" for row, cell in cells.items())])
     usage = "\n".join(["```python", *lines, "```"])
     return f"---\n{data.to_yaml()}\n---\n\n# {name}\n\n{table}\n\n{usage}\n\nTrained with Contextwise.\n"
-
-
-def _cell(value: str) -> str:
-    """A text as a cell of a table in Markdown."""
-    return " ".join(value.split()).replace("|", "\\|")
 
 
 def _listed(settings: dict[str, object]) -> str:

@@ -49,8 +49,7 @@ class TrainingInputs:
         validation: validation examples by the name of their loss in ``metrics.jsonl``: ``loss`` and, with an old corpus that
             is replayed or watched, ``replay_loss``; with metadata before the text, ``metadata_loss`` with it; may be empty.
         added_tokens: texts of the special tokens that were added to the tokenizer.
-        replayed: the training split of the replayed old corpus, or None.
-        held_out: the corpora of the validation examples, by the name of the loss.
+        corpora: all corpora of the run by role: those of the training, and the held-out ones by the name of their loss.
         curve: windows of the context curve, or None.
         sentences: sentences and CUE model of the objective ``sentence``, or None.
         recipe: of the run; None for a synthetic task.
@@ -61,9 +60,8 @@ class TrainingInputs:
     tokenizer: PreTrainedTokenizerFast | None
     stream: Dataset
     validation: dict[str, Dataset]
+    corpora: dict[str, Any]
     added_tokens: list[str] = field(default_factory=list)
-    replayed: Corpus | None = None
-    held_out: dict[str, Corpus] = field(default_factory=dict)
     curve: LastTenthWindows | None = None
     sentences: SentenceInputs | None = None
     recipe: Recipe | None = None
@@ -113,9 +111,9 @@ class TrainingInputs:
         exported = corpus.tokenizer() if tokenizer is None else tokenizer
         if exported is not None and any(each.name == "instruction" for each in recipe.objectives):
             exported.chat_template = CHAT_TEMPLATE  # the training format, for serve and apply_chat_template
+        corpora = {"train": corpus, **({} if replayed is None else {"replay": replayed}), **held_out}
         curve = _curve_windows(recipe, data)
-        read = corpus, config, exported, stream, validation
-        return cls(*read, added, replayed, held_out, curve, sentences, recipe)
+        return cls(corpus, config, exported, stream, validation, corpora, added, curve, sentences, recipe)
 
     @classmethod
     def _synthetic(cls, recipe: Recipe, data: SyntheticData) -> "TrainingInputs":
@@ -134,13 +132,8 @@ class TrainingInputs:
         held_out = Samples(task, VALIDATION_SEED, "validation")
         validation = ParityStream(held_out, task.validation_samples, None)
         stream = ParityStream(samples, recipe.examples, task.samples)
-        return cls(samples, model_config(recipe, None, None), None, stream, {"loss": validation})
-
-    @property
-    def corpora(self) -> dict[str, Any]:
-        """All corpora that the run reads, by role: those of the training, and the held-out ones by the name of their loss."""
-        replayed = {} if self.replayed is None else {"replay": self.replayed}
-        return {"train": self.corpus, **replayed, **self.held_out}
+        config = model_config(recipe, None, None)
+        return cls(samples, config, None, stream, {"loss": validation}, {"train": samples})
 
     @cached_property
     def fingerprints(self) -> dict[str, str]:

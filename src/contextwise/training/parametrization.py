@@ -42,6 +42,8 @@ BRANCH_ENDS = ("c_proj", "o_proj", "down_proj", "dense", "dense_4h_to_h")
 """Names of the layers of a block whose output is added to the hidden state."""
 SCALED_BY_DEPTH = ("gpt2",)
 """Model types whose initialization divides the matrices of ``BRANCH_ENDS`` by the root of the number of branches."""
+INPUT_DIMENSION: dict[type[nn.Module], int] = {Conv1D: 0, nn.Linear: 1}
+"""The dimension of a layer's weight over which inputs are summed."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def mup_scales(
         muon_adjustment: how Muon's rate depends on a matrix's shape, as ``torch.optim.Muon`` names it.
     """
     shapes = {name: parameter.shape for name, parameter in base.named_parameters()}
-    inputs = {f"{name}.weight": _input_dimension(layer) for name, layer in model.named_modules()}
+    inputs = {f"{name}.weight": INPUT_DIMENSION.get(type(layer)) for name, layer in model.named_modules()}
     heads, norms = vocabulary_heads(model), dict(_norms_before_heads(model))
     width = max(parameter.shape[0] / shapes[name][0] for name, parameter in norms.items())
     scales = {}
@@ -105,11 +107,6 @@ def scale_initial_values(model: nn.Module, scales: dict[str, Scale]) -> None:
     for name, parameter in model.named_parameters():
         if name in scales:
             parameter.mul_(scales[name].initial)
-
-
-def _input_dimension(layer: nn.Module) -> int | None:
-    """The dimension of a layer's weight over which inputs are summed."""
-    return {Conv1D: 0, nn.Linear: 1}.get(type(layer))
 
 
 def vocabulary_heads(model: nn.Module) -> set[int]:

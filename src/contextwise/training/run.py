@@ -298,7 +298,7 @@ def training_arguments(
         remove_unused_columns=False,
         learning_rate=recipe.learning_rate,
         max_grad_norm=settings.clip,
-        bf16=precision_on(processes.device.type, settings.precision) == "bf16",
+        bf16=settings.precision == "bf16" or (settings.precision == "auto" and has_fast_bf16(processes.device.type)),
         tf32=True if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] >= 8 else None,
         use_cpu=on_cpu,
         ddp_find_unused_parameters=False,
@@ -313,13 +313,6 @@ def training_arguments(
         disable_tqdm=True,
         **sharding,
     )
-
-
-def precision_on(device_type: str, precision: str = "auto") -> str:
-    """Precision of the matrix products of a run on this device, fp32 or bf16, for the setting ``training.precision``."""
-    if precision == "auto":
-        return "bf16" if has_fast_bf16(device_type) else "fp32"
-    return precision
 
 
 def examples_per_pass(recipe: Recipe, processes: PartialState) -> int:
