@@ -229,23 +229,16 @@ def _output(verbose: bool) -> Iterator[None]:
     from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
     from transformers.utils import logging
 
-    bars, of_data, level = (
-        logging.is_progress_bar_enabled(),
-        not are_progress_bars_disabled(),
-        logging.get_verbosity(),
-    )
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    disable_progress_bars()
-    try:
-        with quieten():
-            yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
-        if of_data:
-            enable_progress_bars()
+    with quieten(), contextlib.ExitStack() as afterwards:
+        afterwards.callback(logging.set_verbosity, logging.get_verbosity())
+        if logging.is_progress_bar_enabled():
+            afterwards.callback(logging.enable_progress_bar)
+        if not are_progress_bars_disabled():
+            afterwards.callback(enable_progress_bars)
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        disable_progress_bars()
+        yield
 
 
 def _plain(changes: "Changes | None") -> list[str] | dict[str, Any]:

@@ -90,9 +90,6 @@ class LazyCommands(TyperGroup):
             for name, (panel, function) in verbs().items()
         }
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(self.commands)
-
 
 @cache
 def verbs() -> dict[str, tuple[str, Callable[..., None]]]:

@@ -21,8 +21,12 @@ from contextwise.objectives import AnyObjective
 from contextwise.objectives.kind import Kind
 from contextwise.objectives.metadata import MetadataSettings
 
-DEEPEST, WIDEST, LONGEST, MOST_WORDS = 1024, 2**20, 2**24, 2**24
-"""Bounds of layers, of widths and heads, of contexts, and of vocabularies."""
+DEEPEST = 1024
+Layers = Annotated[int, Field(ge=1, le=DEEPEST)]
+Width = Annotated[int, Field(ge=1, le=2**20)]
+"""A width, or a number of heads."""
+Length = Annotated[int, Field(ge=1, le=2**24)]
+VocabSize = Annotated[int, Field(ge=2, le=2**24)]
 
 
 class ReplaySettings(Settings):
@@ -44,7 +48,7 @@ class CorpusData(Settings):
     tokens: int | None = Field(
         default=None, ge=1, description="train on the first tokens of the split only, repeated as often as needed"
     )
-    context: int = Field(default=256, ge=1, le=LONGEST, description="training context: tokens per window")
+    context: Length = Field(default=256, description="training context: tokens per window")
     context_stages: dict[int, float] = Field(
         default_factory=dict,
         description="shorter windows at first: a context, and the share of the run's tokens that is read with it, such as "
@@ -97,8 +101,8 @@ AnyData = Annotated[
 class ContextPredictorSettings(Settings):
     """ContextLM's pathway; without this section the plain backbone is trained."""
 
-    chunk_size: int = Field(default=4, ge=1, le=LONGEST)
-    predictor_layers: int = Field(default=2, ge=1, le=DEEPEST)
+    chunk_size: Length = 4
+    predictor_layers: Layers = 2
     pooling: Literal["mean", "mlp", "attention", "latent_attention"] = "mean"
     injection: Literal["gate", "scalar_gate", "norm_gate", "projection", "add", "norm_add"] = "gate"
     injection_layer: int = Field(default=0, ge=0, le=DEEPEST)
@@ -157,27 +161,20 @@ class SizedModel(ModelSettings):
         default="gpt2",
         description="decoders, an encoder (bert), an encoder-decoder (t5); gpt2_rotary: GPT-2 with rotary positions",
     )
-    vocab_size: int | None = Field(
-        default=None, ge=2, le=MOST_WORDS, description="vocabulary size; by default the tokenizer's"
-    )
+    vocab_size: VocabSize | None = Field(default=None, description="vocabulary size; by default the tokenizer's")
     size: str = "nano"
-    layers: int | None = Field(default=None, ge=1, le=DEEPEST, description="instead of those of the size")
-    width: int | None = Field(default=None, ge=1, le=WIDEST)
-    heads: int | None = Field(default=None, ge=1, le=WIDEST)
-    feed_forward: int | None = Field(
-        default=None,
-        ge=1,
-        le=WIDEST,
-        description="inner width of each block; by default the family's (4 times the width)",
+    layers: Layers | None = Field(default=None, description="instead of those of the size")
+    width: Width | None = None
+    heads: Width | None = None
+    feed_forward: Width | None = Field(
+        default=None, description="inner width of each block; by default the family's (4 times the width)"
     )
     extra_layers: int = Field(
         default=0,
         le=DEEPEST,
         description="additional layers: 2 for the parameter-matched baseline; negative for a trunk below heads with layers",
     )
-    max_context: int | None = Field(
-        default=None, ge=1, le=LONGEST, description="positions; by default the training context"
-    )
+    max_context: Length | None = Field(default=None, description="positions; by default the training context")
     context_predictor: ContextPredictorSettings | None = None
     multi_token: MultiTokenSettings | None = None
     variant: VariantSettings | None = Field(default=None, description="a model of your own: path.py:Name")
@@ -303,8 +300,8 @@ class SentenceSettings(Settings):
 
     sentence_encoder: str = Field(description="a sentence model: a run, a folder or a name on the Hub")
     decoder: Literal["transformer", "concatenate"] = "transformer"
-    decoder_layers: int | None = Field(default=None, ge=1, le=DEEPEST, description="6 if not given")
-    decoder_heads: int | None = Field(default=None, ge=1, le=WIDEST, description="4 if not given")
+    decoder_layers: Layers | None = Field(default=None, description="6 if not given")
+    decoder_heads: Width | None = Field(default=None, description="4 if not given")
     sentence_inputs: bool = Field(default=True, description="false: only the contexts predict (Table 4)")
     head: Literal["sentence_encoder", "random"] = Field(
         default="sentence_encoder",
@@ -333,10 +330,8 @@ class ContextEncoderSettings(TextSettings):
     """The Transformer blocks over the set of a sentence's contexts."""
 
     context_layers: int | None = Field(default=None, ge=0, le=DEEPEST, description="2 if not given")
-    context_heads: int | None = Field(default=None, ge=1, le=WIDEST, description="4 if not given")
-    context_feed_forward: int | None = Field(
-        default=None, ge=1, le=WIDEST, description="4 times the width if not given"
-    )
+    context_heads: Width | None = Field(default=None, description="4 if not given")
+    context_feed_forward: Width | None = Field(default=None, description="4 times the width if not given")
     context_dropout: float = Field(default=0.0, ge=0, lt=1, description="probability to drop a context in training")
 
 
@@ -344,9 +339,7 @@ class JointStage(SentenceSettings, ContextEncoderSettings):
     """The stage that trains decoder and context encoder together."""
 
     stage: Literal["joint"]
-    width: int | None = Field(
-        default=None, ge=1, le=WIDEST, description="of e_cue; the sentence encoder's if not given"
-    )
+    width: Width | None = Field(default=None, description="of e_cue; the sentence encoder's if not given")
 
 
 class AdaptStage(ContextEncoderSettings):
@@ -355,7 +348,7 @@ class AdaptStage(ContextEncoderSettings):
     stage: Literal["adapt"]
     start: str = Field(description="the CUE run whose parts are kept")
     fresh_context_encoder: bool = Field(default=False, description="a random context encoder instead of the start's")
-    width: int | None = Field(default=None, ge=1, le=WIDEST, description="of e_cue; must be the start's")
+    width: Width | None = Field(default=None, description="of e_cue; must be the start's")
 
 
 class ProxyStage(SentenceSettings):
@@ -364,9 +357,7 @@ class ProxyStage(SentenceSettings):
     stage: Literal["proxy"]
     autoencoder: str = Field(description="a run of model.family unigram_autoencoder")
     noise: float = Field(default=0.0, ge=0, description="sigma of the noise on proxies (Eq. 7)")
-    width: int | None = Field(
-        default=None, ge=1, le=WIDEST, description="of e_cue; the sentence encoder's if not given"
-    )
+    width: Width | None = Field(default=None, description="of e_cue; the sentence encoder's if not given")
 
 
 class SwapStage(SentenceSettings, TextSettings):
@@ -374,7 +365,7 @@ class SwapStage(SentenceSettings, TextSettings):
 
     stage: Literal["swap"]
     start: str = Field(description="the CUE run whose context encoder is kept")
-    width: int | None = Field(default=None, ge=1, le=WIDEST, description="of e_cue; must be the start's")
+    width: Width | None = Field(default=None, description="of e_cue; must be the start's")
 
 
 def _stage_variant(values: Any) -> str:
@@ -412,10 +403,8 @@ class AutoencoderModel(ModelSettings):
 
     learning_rate: ClassVar[float] = 1e-3
     family: Literal["unigram_autoencoder"]
-    vocab_size: int | None = Field(
-        default=None, ge=2, le=MOST_WORDS, description="vocabulary size; by default the tokenizer's"
-    )
-    width: int = Field(default=16, ge=1, le=WIDEST, description="width of the code")
+    vocab_size: VocabSize | None = Field(default=None, description="vocabulary size; by default the tokenizer's")
+    width: Width = Field(default=16, description="width of the code")
 
 
 class ParityTransformerModel(ModelSettings):
@@ -423,9 +412,9 @@ class ParityTransformerModel(ModelSettings):
 
     learning_rate: ClassVar[float] = 1e-3
     family: Literal["parity_transformer"]
-    layers: int = Field(default=3, ge=1, le=DEEPEST)
-    width: int = Field(default=208, ge=1, le=WIDEST)
-    heads: int = Field(default=4, ge=1, le=WIDEST)
+    layers: Layers = 3
+    width: Width = 208
+    heads: Width = 4
 
 
 class ParityMLPModel(ModelSettings):
@@ -433,9 +422,9 @@ class ParityMLPModel(ModelSettings):
 
     learning_rate: ClassVar[float] = 1e-3
     family: Literal["parity_mlp"]
-    layers: int = Field(default=1, ge=1, le=DEEPEST)
-    width: int = Field(default=512, ge=1, le=WIDEST)
-    feature_size: int = Field(default=80, ge=1, le=WIDEST, description="width of its context feature")
+    layers: Layers = 1
+    width: Width = 512
+    feature_size: Width = Field(default=80, description="width of its context feature")
 
 
 ParityModel = ParityTransformerModel | ParityMLPModel
