@@ -24,7 +24,7 @@ def describe_environment() -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
-        "processor": _processor(),
+        "processor": _line_of("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
@@ -44,12 +44,13 @@ def _versions() -> dict[str, str | None]:
     return versions
 
 
-def _processor() -> str:
+def _line_of(file: str, name: str) -> str:
+    """The value of the first line ``name : value`` of a file of the system; empty if there is none."""
     with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
+        for line in Path(file).read_text().splitlines():
+            if line.startswith(name):
                 return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
+    return ""
 
 
 @cache
@@ -89,11 +90,9 @@ def peak_memory() -> int:
 
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
-    with contextlib.suppress(OSError):
-        # getrusage counts a process that was forked from a larger one with the memory of that one.
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM"):
-                return int(line.split()[1]) * 1024
+    # getrusage counts a process that was forked from a larger one with the memory of that one.
+    if resident := _line_of("/proc/self/status", "VmHWM"):
+        return int(resident.split()[0]) * 1024
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -348,7 +348,7 @@ def _activations(model: Any, input_ids: torch.Tensor) -> dict[str, torch.Tensor]
 
 
 def _watched(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    for _, backbone in backbones(model):
+    for _, backbone, _ in backbones(model):
         yield "backbone", adapter(backbone.config).blocks(backbone)[-1]  # type: ignore[union-attr]
     pathway = context_pathway(model)
     if pathway is not None:

@@ -3,7 +3,8 @@
 import json
 import time
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from contextwise.base.errors import DivergedError
 from contextwise.training.batches import BatchSizes
@@ -23,41 +24,38 @@ def peak_flops(gpu: str | None) -> float | None:
 _ATTRIBUTES = ("steps", "seconds", "input_tokens", "target_tokens", "trunk")
 
 
+@dataclass
 class RunMetrics:
     """Cumulative tokens, operations and training seconds, and the losses since the last row.
 
-    Args:
+    Attributes:
         sizes: the number of examples in each step.
         example_tokens: tokens of an example: ``data.context``.
         example_flops: of each stage of the run, its examples and the operations of one of them, forward and backward, without
             the vocabulary head.
         flops_per_target: of the vocabulary head, per target token.
         peak: total peak FLOP/s of all accelerators, or None.
-
-    Attributes:
         input_tokens: input tokens so far, without padding, including those of an encoder-decoder's decoder.
         target_tokens: target tokens so far.
         trunk: the part of the trunk from which this run branched off: path, step, tokens, FLOPs and seconds; or None.
     """
 
-    KEPT = frozenset({*_ATTRIBUTES, "since", "norm"})
+    KEPT: ClassVar = frozenset({*_ATTRIBUTES, "since", "norm"})
     """The keys of :meth:`state`."""
 
-    def __init__(
-        self,
-        sizes: BatchSizes,
-        example_tokens: int,
-        example_flops: Sequence[tuple[int, float]],
-        flops_per_target: float,
-        peak: float | None,
-    ) -> None:
-        self.sizes, self.example_tokens, self.example_flops = sizes, example_tokens, example_flops
-        self.flops_per_target, self.peak = flops_per_target, peak
-        self.steps = self.input_tokens = self.target_tokens = 0
-        self.seconds = 0.0
-        self.trunk: dict[str, Any] | None = None
-        self._since: dict[str, Any] = _no_sums()
-        self._norm = 0.0
+    sizes: BatchSizes
+    example_tokens: int
+    example_flops: Sequence[tuple[int, float]]
+    flops_per_target: float
+    peak: float | None
+    steps: int = 0
+    input_tokens: int = 0
+    target_tokens: int = 0
+    seconds: float = 0.0
+    trunk: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        self._since, self._norm = _no_sums(), 0.0
         self._clock: float | None = None
 
     @property

@@ -36,7 +36,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.pytorch_utils import Conv1D
 
-from contextwise.models.families import adapter
+from contextwise.models.families import Family, adapter
 
 BRANCH_ENDS = ("c_proj", "o_proj", "down_proj", "dense", "dense_4h_to_h")
 """Names of the layers of a block whose output is added to the hidden state."""
@@ -122,19 +122,18 @@ def vocabulary_heads(model: nn.Module) -> set[int]:
     return {id(layer.weight) for layer in layers if layer.weight.shape in shapes} - inside
 
 
-def backbones(model: nn.Module) -> Iterator[tuple[str, PreTrainedModel]]:
-    """The stock base models inside a model, with their names."""
+def backbones(model: nn.Module) -> Iterator[tuple[str, PreTrainedModel, Family]]:
+    """The stock base models inside a model, each with the prefix of its parameters' names and its family."""
     for name, part in model.named_modules():
         family = adapter(part.config) if isinstance(part, PreTrainedModel) else None
         if family is not None and hasattr(part, family.norm_name):
-            yield f"{name}." if name else "", part
+            yield f"{name}." if name else "", part, family
 
 
 def _norms_before_heads(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    for name, backbone in backbones(model):
-        norm = adapter(backbone.config).norm_name  # type: ignore[union-attr]
-        for own, parameter in getattr(backbone, norm).named_parameters():
-            yield f"{name}{norm}.{own}", parameter
+    for name, backbone, family in backbones(model):
+        for own, parameter in getattr(backbone, family.norm_name).named_parameters():
+            yield f"{name}{family.norm_name}.{own}", parameter
 
 
 def _branches(model: nn.Module, base_layers: int) -> Iterator[tuple[str, bool, float, float]]:
@@ -142,11 +141,10 @@ def _branches(model: nn.Module, base_layers: int) -> Iterator[tuple[str, bool, f
 
     The factors are those of its rates and of its initial values.
     """
-    for name, backbone in backbones(model):
-        family = adapter(backbone.config)
-        blocks = family.blocks(backbone)  # type: ignore[union-attr]
+    for name, backbone, family in backbones(model):
+        blocks = family.blocks(backbone)
         share = base_layers / len(blocks)
         initial = math.sqrt(share) if backbone.config.model_type in SCALED_BY_DEPTH else share
         for own, _ in blocks.named_parameters():
             is_end = own.split(".")[-2] in BRANCH_ENDS
-            yield f"{name}{family.blocks_name}.{own}", is_end, share, initial  # type: ignore[union-attr]
+            yield f"{name}{family.blocks_name}.{own}", is_end, share, initial

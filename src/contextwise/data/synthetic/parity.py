@@ -168,7 +168,7 @@ class ParityData(ParitySettings):
 
     def parity(self) -> Parity:
         """Build the task."""
-        return Parity(ParitySettings(**{name: getattr(self, name) for name in ParitySettings.model_fields}))
+        return Parity(self)
 
     @model_validator(mode="after")
     def _whole(self) -> "ParityData":
