@@ -23,11 +23,7 @@ class Viewed:
         return _views().frame_of(self)
 
     def plot(self) -> "go.Figure":
-        """The main figure of the result.
-
-        Raises:
-            ConfigError: there is none.
-        """
+        """The main figure of the result; a :class:`~contextwise.base.errors.ConfigError` if there is none."""
         return _views().figure_of(self)
 
     def page(self, path: str | Path) -> Path:

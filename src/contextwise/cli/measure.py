@@ -71,11 +71,7 @@ def attention(
 
 
 def _read_text(source: str) -> str:
-    """The text of a file or of standard input, less one last line break; the words themselves where they name no file.
-
-    Raises:
-        DataError: there is no such file, or it is no UTF-8 text.
-    """
+    """The text of a file or of standard input, less one last line break; the words themselves where they name no file."""
     name = "standard input" if source == "-" else source
     if len(source.split()) > 1 and not os.path.exists(source):  # noqa: PTH110
         return source

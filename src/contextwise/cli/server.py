@@ -301,11 +301,7 @@ def refused(status: int, why: str) -> JSONResponse:
 
 
 def build_app(models: OneModel, most_tokens: int) -> FastAPI:
-    """The application: ``/v1/completions``, ``/v1/chat/completions``, ``/v1/models`` and ``/health``.
-
-    Args:
-        most_tokens: of one answer.
-    """
+    """The routes ``/v1/completions``, ``/v1/chat/completions`` (``most_tokens`` in an answer), ``/v1/models``, ``/health``."""
     name = str(models.force_model)
     folder = Path(models.source)
     folders = [folder, folder.parent] if RunFolder(folder.parent).model == folder else [folder]

@@ -118,11 +118,7 @@ def run_demo(scale: "DemoScale", out: Path, seed: int, command: str, as_json: bo
 
 
 def _first_seed(alone: "Comparison", result: "TrialResult", seed: int) -> str:
-    """What the first seed alone would have said, and what it cannot show.
-
-    Args:
-        alone: the runs of the first seed; its intervals are over documents.
-    """
+    """What the first seed ``alone`` would have said, with intervals over documents, and what it cannot show."""
     said, ranges = [], []
     for each in alone.differences:
         own, reference = (next(iter(result.losses[arm].values())) for arm in (each.group, each.reference))

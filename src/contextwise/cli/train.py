@@ -90,11 +90,7 @@ def _check_files(recipe: "Recipe") -> None:
 
 
 def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
-    """Measure the first steps of a run, and print what the run takes.
-
-    Args:
-        folder: of the recipe file; the other recipes in it may describe runs that this one builds on.
-    """
+    """Measure the first steps of a run, and print what it takes; the recipes in ``folder`` may be those it builds on."""
     from contextwise.base.estimates import count, duration
     from contextwise.experiments.cost import cost_of
     from contextwise.training.dry_run import DryRunJson, dry_run

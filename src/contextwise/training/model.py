@@ -40,7 +40,6 @@ from contextwise.training.settings import (
     PretrainedModel,
     SizedModel,
     SyntheticData,
-    VariantSettings,
 )
 
 
@@ -149,16 +148,10 @@ def _composed(config: PreTrainedConfig, model: SizedModel | PretrainedModel, pai
         config = ContextLMConfig(backbone_config=config, **model.context_predictor.model_dump())
     if isinstance(model, SizedModel) and model.multi_token is not None:
         config = MultiTokenConfig(backbone_config=config, **model.multi_token.model_dump())
-    if isinstance(model, SizedModel) and model.variant is not None:
-        config = _variant_config(config, model.variant)
-    return config
-
-
-def _variant_config(backbone: PreTrainedConfig, variant: VariantSettings) -> VariantConfig:
-    """The configuration of a variant of the user's own, which is built once, so that what is wrong with it is found now."""
-    name_code(variant.file, variant.sha256)
-    config = VariantConfig(backbone, Path(variant.file).name, variant.name, variant.options, variant.sha256)
-    meta_model(config)
+    if isinstance(model, SizedModel) and (variant := model.variant) is not None:
+        name_code(variant.file, variant.sha256)
+        config = VariantConfig(config, Path(variant.file).name, variant.name, variant.options, variant.sha256)
+        meta_model(config)  # built once, so that what is wrong with it is found now
     return config
 
 
@@ -247,11 +240,11 @@ def stage_flops(
         lengths: inputs and outputs of an example, which a stage of shorter windows divides.
     """
     inputs, outputs = lengths
-    stages = [(examples, recipe.data.context // context) for examples, context in recipe.windows]
-    return [
-        (examples, parts * training_flops_per_example(config, inputs // parts, outputs, trained))
-        for examples, parts in stages
-    ]
+    stages = []
+    for examples, context in recipe.windows:
+        parts = recipe.data.context // context
+        stages.append((examples, parts * training_flops_per_example(config, inputs // parts, outputs, trained)))
+    return stages
 
 
 def compile_blocks(model: PreTrainedModel) -> None:

@@ -113,11 +113,7 @@ def modules_of(source: str) -> tuple[str, list[Module]]:
 
 
 def recipe_modules(recipe: Recipe, folder: Path) -> list[Module]:
-    """The parts of the model of a recipe in ``folder``, which may build on the runs of the other recipes there.
-
-    Raises:
-        ConfigError, CheckpointError, DataError: as :func:`modules_of`.
-    """
+    """The parts of the model of a recipe in ``folder``, which may build on the runs of the other recipes there."""
 
     def find(output: str) -> Recipe | None:
         """The training recipe in ``folder`` that writes its run to ``output``; other YAML files are skipped."""

@@ -99,12 +99,7 @@ def train(recipe: Recipe) -> RunFolder:
 
 
 def _is_sound(run: RunFolder, inputs: TrainingInputs) -> bool:
-    """Whether nothing is left to do for a finished run; if its model is damaged, it is exported again from a checkpoint.
-
-    Raises:
-        DataError: the run was made from other documents or models than there are now.
-        CheckpointError: the model is damaged, and there is no checkpoint.
-    """
+    """Whether nothing is left to do for a finished run; if its model is damaged, it is exported again from a checkpoint."""
     if (changed := inputs.changed_since(run.summary().get("fingerprints", {}))) is not None:
         raise DataError(
             f"{run.path} is finished, but {changed} is not what it was trained on (the content hash differs); restore it, or "
@@ -177,13 +172,7 @@ def _run_lock(run: RunFolder, recipe: Recipe, processes: PartialState) -> Iterat
 def _find_checkpoint(
     run: RunFolder, recipe: Recipe, inputs: TrainingInputs, processes: PartialState, trunk: Path | None
 ) -> Path | None:
-    """Find the newest intact checkpoint, or else the trunk's, the same in every process, and remove the metrics after it.
-
-    Raises:
-        DataError: a corpus is not the one that was prepared.
-        CheckpointError: all checkpoints or that of the trunk are damaged, or the newest was trained on other data or is of
-            another version.
-    """
+    """Find the newest intact checkpoint, or else the trunk's, the same in every process, and remove the metrics after it."""
 
     def find() -> Path | None:
         for corpus in inputs.corpora.values() if getattr(recipe.data, "verify", True) else ():
@@ -349,11 +338,7 @@ def _report(
 
 
 def _finish(trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingInputs, early: EarlyStopping | None) -> None:
-    """Run the last validation, export the model, and write the summary, which marks the run as finished.
-
-    Raises:
-        Interrupted: a stop was requested during the last validation.
-    """
+    """Run the last validation, export the model, and write the summary, which marks the run as finished."""
     validated = [row["step"] for row in trainer.run.metrics("validation")]
     trainer.accelerator.wait_for_everyone()
     if trainer.validation and trainer.state.global_step not in validated:
