@@ -19,13 +19,9 @@ UNTRUSTED = (
 
 
 class Trust:
-    """Whose code may run.
+    """Whose code may run."""
 
-    Attributes:
-        remote_code: run the Python code that comes with a model or tokenizer; for the whole process.
-    """
-
-    remote_code = False
+    remote_code = False  # run the Python code that comes with a model or tokenizer; for the whole process
 
 
 trust = Trust()

@@ -21,15 +21,10 @@ class Stopped(KeyboardInterrupt):
 
 
 class Received:
-    """The last signal that asked this process to stop.
+    """The last signal that asked this process to stop."""
 
-    Attributes:
-        number: of the signal; None before the first.
-        raised: whether it raised :class:`Stopped`.
-    """
-
-    number: int | None = None
-    raised = False
+    number: int | None = None  # of the signal; None before the first
+    raised = False  # whether it raised `Stopped`
 
 
 received = Received()

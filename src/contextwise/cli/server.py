@@ -221,9 +221,7 @@ class Guard:
     """Refuses requests before they are read: of other origins, without the key, too large, or too many at once.
 
     Args:
-        app: the application.
         hosts: names under which a client may address the server; None: any.
-        key: that requests must have, if there is one.
         queue: requests that are answered or wait at one time.
     """
 

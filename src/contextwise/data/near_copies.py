@@ -49,12 +49,9 @@ class NearCopies:
 
     The similarity is estimated from 120 minima, with a standard error of 0.04 at 0.8; one of 0.8 is looked at with a
     probability of 99.8%, one of 0.7 with 92%. About 3 kB of memory for each document that is kept.
-
-    Attributes:
-        threshold: the least similarity of a near-copy.
     """
 
-    threshold: float
+    threshold: float  # the least similarity of a near-copy
     _minima: list[np.ndarray] = field(default_factory=list)
     _first: dict[int, int] = field(default_factory=dict)  # hash of a band -> the first document with it
 
@@ -110,21 +107,14 @@ class Copied:
 
 @dataclass(frozen=True)
 class Overlap:
-    """How much of other texts is in a corpus.
+    """How much of other texts is in a corpus."""
 
-    Attributes:
-        name: of the split or source; ``split``: of the corpus.
-        share: mean over the texts.
-        copied: texts that share half of their 13-grams or more.
-        examples: at most ten texts that share most.
-    """
-
-    name: str
-    split: str
+    name: str  # of the split or source
+    split: str  # of the corpus
     texts: int
-    share: float
-    copied: int
-    examples: list[Copied]
+    share: float  # mean over the texts
+    copied: int  # texts that share half of their 13-grams or more
+    examples: list[Copied]  # at most ten texts that share most
 
     @property
     def sentence(self) -> str:

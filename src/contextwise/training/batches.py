@@ -7,13 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BatchSizes:
-    """The number of examples in each step, over all processes and micro-batches.
+    """The number of examples in each step, over all processes and micro-batches."""
 
-    Attributes:
-        stages: number of steps and examples per step of each stage, in order; the last stage has the full size.
-    """
-
-    stages: tuple[tuple[int, int], ...]
+    stages: tuple[tuple[int, int], ...]  # steps of each stage, and examples of such a step; at last of the full size
 
     @classmethod
     def doubling(cls, first: int, full: int, rampup: int, full_steps: int) -> "BatchSizes":
@@ -69,15 +65,12 @@ class StepIndices:
     """The examples of one process in each step, as lists of indices: a batch sampler for a data loader.
 
     The micro-batches of all processes take turns, so that processes get examples of like lengths where a step is sorted.
-
-    Attributes:
-        limit: maximum number of examples in a micro-batch.
     """
 
     sizes: BatchSizes
     rank: int
     processes: int
-    limit: int
+    limit: int  # maximum number of examples in a micro-batch
 
     def __len__(self) -> int:
         return self.sizes.steps

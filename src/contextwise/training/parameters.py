@@ -31,15 +31,10 @@ _KNOWN = {"distilbert-base-cased": DistilBertConfig(vocab_size=28_996)}
 
 @dataclass(frozen=True)
 class Upstream:
-    """Configurations of the runs that a recipe builds on: of existing runs, and of others from their recipes.
+    """Configurations of the runs that a recipe builds on: of existing runs, and of others from their recipes."""
 
-    Attributes:
-        find: returns the recipe that writes its run to a folder, or None.
-        vocab_size: vocabulary size of a corpus that does not exist yet.
-    """
-
-    find: Callable[[str], Recipe | None]
-    vocab_size: int | None = None
+    find: Callable[[str], Recipe | None]  # returns the recipe that writes its run to a folder
+    vocab_size: int | None = None  # of a corpus that does not exist yet
 
     def __call__(self, source: str) -> PreTrainedConfig:
         """The configuration of a run, of a folder or of a model on the Hub.
@@ -83,18 +78,12 @@ def text_config(name: str) -> Any:
 
 @dataclass(frozen=True)
 class Module:
-    """One part of a model.
-
-    Attributes:
-        parameters: number of parameters; tied weights are counted in the first part that has them.
-        trained: number of them that the recipe or run trains.
-        stages: the stages of CUE training that train this part.
-    """
+    """One part of a model."""
 
     name: str
-    parameters: int
-    trained: int
-    stages: list[str] = field(default_factory=list)
+    parameters: int  # tied weights are counted in the first part that has them
+    trained: int  # number of them that the recipe or run trains
+    stages: list[str] = field(default_factory=list)  # of CUE training that train this part
 
 
 def modules_of(source: str) -> tuple[str, list[Module]]:

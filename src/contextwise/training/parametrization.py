@@ -48,18 +48,12 @@ INPUT_DIMENSION: dict[type[nn.Module], int] = {Conv1D: 0, nn.Linear: 1}
 
 @dataclass(frozen=True)
 class Scale:
-    """Factors of one parameter, relative to the standard parametrization.
+    """Factors of one parameter, relative to the standard parametrization."""
 
-    Attributes:
-        initial: of its initial values.
-        adamw, muon: of its learning rates.
-        epsilon: of AdamW's ε.
-    """
-
-    initial: float = 1.0
-    adamw: float = 1.0
+    initial: float = 1.0  # of its initial values
+    adamw: float = 1.0  # of its learning rates
     muon: float = 1.0
-    epsilon: float = 1.0
+    epsilon: float = 1.0  # of AdamW's ε
 
 
 def mup_scales(

@@ -128,18 +128,12 @@ class SentenceStream(Dataset):
 
 @dataclass
 class SentenceInputs:
-    """The sentences of a recipe, and the CUE model of its stage if it has one.
-
-    Attributes:
-        config: configuration of the whole CUE model; None for another model.
-        encoder: the frozen text encoder; None without contexts.
-        facts: counts of sentences and contexts by split, for the run's summary.
-    """
+    """The sentences of a recipe, and the CUE model of its stage if it has one."""
 
     recipe: Recipe
-    config: CueConfig | None = None
-    encoder: TextEncoder | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
+    config: CueConfig | None = None  # of the whole CUE model; None for another model
+    encoder: TextEncoder | None = None  # the frozen text encoder; None without contexts
+    facts: dict[str, Any] = field(default_factory=dict)  # counts of sentences and contexts by split, for the summary
 
     @classmethod
     def open(cls, recipe: Recipe, corpus: Corpus) -> "SentenceInputs | None":
@@ -169,13 +163,7 @@ class SentenceInputs:
         return cls(recipe, config, encoder)
 
     def stream(self, stream: ExampleStream, step: int, name: str) -> SentenceStream:
-        """The examples to train or validate on.
-
-        Args:
-            stream: the sentences in order.
-            step: sentences per step.
-            name: name of the split, for the summary.
-        """
+        """The examples to train or validate on: the sentences of ``stream``, ``step`` in a step, of the split ``name``."""
         examples: Any = stream.examples
         assert isinstance(examples, SentenceExamples)
         lengths = (examples.sentences.lengths + 1).clip(max=examples.context)

@@ -106,11 +106,7 @@ class StepAbandoned(Exception):
 class PretrainingTrainer(Trainer):
     """Trains a language model on the examples of an objective.
 
-    Args:
-        run: the run folder, for metrics and checkpoints.
-        inputs: the training and validation examples, and the corpora, whose content hashes are kept in each checkpoint.
-        metrics: counts tokens, operations and time.
-        recipe: of the run; each checkpoint keeps it.
+    Each checkpoint keeps the recipe, and the content hashes of the corpora.
     """
 
     def __init__(

@@ -31,15 +31,10 @@ TOLERANCE = 0.01
 
 @dataclass(frozen=True)
 class Check:
-    """The outcome of one check.
+    """The outcome of one check."""
 
-    Attributes:
-        what: a file or folder of the run, a corpus, or the steps that were taken again.
-        found: the outcome in words.
-    """
-
-    what: str
-    found: str
+    what: str  # a file or folder of the run, a corpus, or the steps that were taken again
+    found: str  # the outcome in words
     passed: bool = True
 
 
