@@ -38,34 +38,24 @@ TIMED_FLOPS = {"cpu": 2e12, "cuda": 2e14}
 class DryRun:
     """What a run takes.
 
-    Attributes:
-        device: "cpu", or the GPU's name.
-        processes: that train together; ``threads``: of each.
-        precision: of the matrix products, "bf16" or "fp32".
-        micro_batch_tokens: of a forward pass; ``micro_batches``: forward passes of a step, of each process.
-        timed_steps: steps that were timed; 0 if the machine has too little memory for them: then the seconds are None and the
-            peak is estimated.
-        step_seconds: of a step of the run, a median.
-        training_seconds: of the tokens of the run, of a branch those of its decay; ``validation_seconds``: of its validations
-            and context curves, whose forward passes are counted as a third of a training step.
-        peak_bytes: the most memory of the process, or of the GPU; ``start_bytes``: before the model. Pages of the memory-mapped
-            corpus that a long run reads are not counted; the system can drop them.
-        free_bytes: available on the machine or the GPU.
+    Pages of the memory-mapped corpus that a long run reads are not counted in its memory; the system can drop them.
     """
 
-    device: str
-    processes: int
-    threads: int
-    precision: str
-    micro_batch_tokens: int
-    micro_batches: int
-    timed_steps: int
-    step_seconds: float | None
-    training_seconds: float | None
-    validation_seconds: float | None
-    peak_bytes: int
-    start_bytes: int
-    free_bytes: int
+    device: str  # "cpu", or the GPU's name
+    processes: int  # that train together
+    threads: int  # of each process
+    precision: str  # of the matrix products, "bf16" or "fp32"
+    micro_batch_tokens: int  # of a forward pass
+    micro_batches: int  # forward passes of a step, of each process
+    timed_steps: (
+        int  # 0 if the machine has too little memory for them: then seconds are None, and the peak is estimated
+    )
+    step_seconds: float | None  # of a step of the run, a median
+    training_seconds: float | None  # of the tokens of the run, of a branch those of its decay
+    validation_seconds: float | None  # of validations and context curves, a forward pass as a third of a training step
+    peak_bytes: int  # the most memory of the process, or of the GPU
+    start_bytes: int  # memory before the model
+    free_bytes: int  # available on the machine or the GPU
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -93,13 +93,11 @@ class EarlyStopping(TrainerCallback):
     The decision depends on the validation rows of ``metrics.jsonl``. A resumed run removes the rows after its checkpoint, so
     it stops at the same step as an uninterrupted run. ``best/step-N/`` in the run folder has the weights of the lowest loss so
     far, and of the lowest before it, which a run that resumes from an older checkpoint may need.
-
-    Attributes:
-        over: whether training has been stopped.
     """
 
     def __init__(self, trainer: PretrainingTrainer, patience: int) -> None:
-        self.trainer, self.patience, self.over = trainer, patience, False
+        self.trainer, self.patience = trainer, patience
+        self.over = False  # whether it has stopped the training
         self.folder = trainer.run.path / "best"
 
     def _best(self) -> tuple[int, int]:

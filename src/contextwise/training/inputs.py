@@ -41,30 +41,22 @@ _OLD = 2**31
 class TrainingInputs:
     """The training examples of a run, with corpus, tokenizer and model configuration.
 
-    Attributes:
-        corpus: the training split, or synthetic samples.
-        config: configuration of the model; its vocabulary includes the tokens that the objective added.
-        tokenizer: the corpus's, with the objective's special tokens; None for a corpus without a tokenizer.
-        stream: the examples of the whole run, in order.
-        validation: validation examples by the name of their loss in ``metrics.jsonl``: ``loss`` and, with an old corpus that
-            is replayed or watched, ``replay_loss``; with metadata before the text, ``metadata_loss`` with it; may be empty.
-        added_tokens: texts of the special tokens that were added to the tokenizer.
-        corpora: all corpora of the run by role: those of the training, and the held-out ones by the name of their loss.
-        curve: windows of the context curve, or None.
-        sentences: sentences and CUE model of the objective ``sentence``, or None.
-        recipe: of the run; None for a synthetic task.
+    The validation examples have the names of their losses in ``metrics.jsonl``: ``loss`` and, with an old corpus that is
+    replayed or watched, ``replay_loss``; with metadata before the text, ``metadata_loss`` with it.
     """
 
-    corpus: Corpus | Samples
-    config: PreTrainedConfig
-    tokenizer: PreTrainedTokenizerFast | None
-    stream: Dataset
-    validation: dict[str, Dataset]
-    corpora: dict[str, Any]
-    added_tokens: list[str] = field(default_factory=list)
-    curve: LastTenthWindows | None = None
-    sentences: SentenceInputs | None = None
-    recipe: Recipe | None = None
+    corpus: Corpus | Samples  # the training split, or synthetic samples
+    config: PreTrainedConfig  # of the model; its vocabulary includes the tokens that the objective added
+    tokenizer: PreTrainedTokenizerFast | None  # the corpus's, if it has one, with the objective's special tokens
+    stream: Dataset  # the examples of the whole run, in order
+    validation: dict[str, Dataset]  # may be empty
+    corpora: dict[
+        str, Any
+    ]  # all corpora by role: those of the training, and the held-out ones by the name of their loss
+    added_tokens: list[str] = field(default_factory=list)  # special tokens that were added to the tokenizer
+    curve: LastTenthWindows | None = None  # windows of the context curve
+    sentences: SentenceInputs | None = None  # sentences and CUE model of the objective `sentence`
+    recipe: Recipe | None = None  # of the run; None for a synthetic task
 
     @classmethod
     def open(cls, recipe: Recipe) -> "TrainingInputs":

@@ -26,33 +26,22 @@ _ATTRIBUTES = ("steps", "seconds", "input_tokens", "target_tokens", "trunk")
 
 @dataclass
 class RunMetrics:
-    """Cumulative tokens, operations and training seconds, and the losses since the last row.
-
-    Attributes:
-        sizes: the number of examples in each step.
-        example_tokens: tokens of an example: ``data.context``.
-        example_flops: of each stage of the run, its examples and the operations of one of them, forward and backward, without
-            the vocabulary head.
-        flops_per_target: of the vocabulary head, per target token.
-        peak: total peak FLOP/s of all accelerators, or None.
-        input_tokens: input tokens so far, without padding, including those of an encoder-decoder's decoder.
-        target_tokens: target tokens so far.
-        trunk: the part of the trunk from which this run branched off: path, step, tokens, FLOPs and seconds; or None.
-    """
+    """Cumulative tokens, operations and training seconds, and the losses since the last row."""
 
     KEPT: ClassVar = frozenset({*_ATTRIBUTES, "since", "norm"})
     """The keys of :meth:`state`."""
 
-    sizes: BatchSizes
-    example_tokens: int
+    sizes: BatchSizes  # the number of examples in each step
+    example_tokens: int  # tokens of an example: `data.context`
+    # Of each stage: its examples, and the operations of one of them, forward and backward, without the vocabulary head.
     example_flops: Sequence[tuple[int, float]]
-    flops_per_target: float
-    peak: float | None
+    flops_per_target: float  # of the vocabulary head, per target token
+    peak: float | None  # total peak FLOP/s of all accelerators
     steps: int = 0
-    input_tokens: int = 0
+    input_tokens: int = 0  # so far, without padding, including those of an encoder-decoder's decoder
     target_tokens: int = 0
     seconds: float = 0.0
-    trunk: dict[str, Any] | None = None
+    trunk: dict[str, Any] | None = None  # from which this run branched off: path, step, tokens, FLOPs and seconds
 
     def __post_init__(self) -> None:
         self._since, self._norm = _no_sums(), 0.0

@@ -264,15 +264,12 @@ class TrainedModel(nn.Module):
     """Wraps a language model so that DDP, FSDP and torch.compile see the loss as part of the forward pass.
 
     The vocabulary head is applied in pieces inside the wrapped module, where sharded weights are gathered.
-
-    Attributes:
-        last: losses of the last batch by part, detached.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model = model
-        self.last: Losses | None = None
+        self.last: Losses | None = None  # of the last batch by part, detached
         self._no_split_modules = model._no_split_modules
 
     def forward(

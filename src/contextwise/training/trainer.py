@@ -93,14 +93,10 @@ def tokens_read(batch: dict[str, torch.Tensor], encoder_decoder: bool) -> torch.
 
 
 class StepAbandoned(Exception):
-    """A stop was requested between two micro-batches, so the step is discarded.
-
-    Args:
-        random: the state of the random number generators before the step.
-    """
+    """A stop was requested between two micro-batches, so the step is discarded."""
 
     def __init__(self, random: dict[str, Any]) -> None:
-        self.random = random
+        self.random = random  # the state of the random number generators before the step
 
 
 class PretrainingTrainer(Trainer):
