@@ -47,11 +47,7 @@ def shipped_recipes(name: str = "") -> list[Shipped]:
 
 
 def shipped_recipe(name: str, verb: str = "train") -> Path | None:
-    """The file of the shipped recipe with a name; None if there is none.
-
-    Raises:
-        ConfigError: the recipe is for another verb, or several have the name.
-    """
+    """The file of the shipped recipe with a name, if any; a ConfigError if it is for another verb, or if it is ambiguous."""
     named = [each for each in shipped_recipes() if name in (each.name, each.path.stem)]
     own = [each for each in named if each.verb == verb]
     if len(own) > 1:

@@ -190,11 +190,7 @@ def _at(model: str, revision: str) -> str:
 
 
 def show_result(result: Result, as_json: bool) -> None:
-    """Print the table of a result and its folder, or its summary as JSON.
-
-    Raises:
-        typer.Exit: with status 1, if the model does not pass the check.
-    """
+    """Print the table of a result and its folder, or its summary as JSON; exit status 1 if the model does not pass."""
     measure = measures()[result.measure]
     if as_json:
         show_json(result.summary)

@@ -440,11 +440,7 @@ def build_app(models: OneModel, most_tokens: int) -> FastAPI:
 
 
 async def in_thread(work: Callable[[], Result], seconds: float) -> Result:
-    """What ``work`` returns, while the event loop goes on.
-
-    Raises:
-        TimeoutError: the work takes longer; it is ended at its next Python instruction.
-    """
+    """What ``work`` returns, while the event loop goes on; a TimeoutError ends it at its next Python instruction."""
     loop, done = asyncio.get_running_loop(), asyncio.Future[Result]()
 
     def settle(method: Callable[[Any], None], value: Any) -> None:

@@ -402,11 +402,7 @@ def schema(
 
 
 def printed_schema(verb: str) -> dict[str, Any]:
-    """The JSON Schema of what a verb prints with ``--json``; its ``$id`` names the version.
-
-    Raises:
-        ConfigError: there is no such verb, or it has no ``--json``.
-    """
+    """The JSON Schema of what a verb prints with ``--json``; a :class:`ConfigError` if it prints none."""
     from contextwise.cli import verbs
 
     prints = {name: prints_of(function) for name, (_, function) in verbs().items()}

@@ -179,11 +179,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def latest_intact(folder: Path) -> Path | None:
-    """Return the newest intact checkpoint; damaged ones are reported and renamed.
-
-    Raises:
-        CheckpointError: all checkpoints are damaged.
-    """
+    """Return the newest intact checkpoint; damaged ones are reported and renamed. All damaged: a CheckpointError."""
     all_checkpoints = list_checkpoints(folder)
     for checkpoint in reversed(all_checkpoints):
         problem = damage(checkpoint)

@@ -220,11 +220,7 @@ def model_card(run: RunFolder, standalone: bool) -> str:
 
 
 def context_encoder_card(source: str | Path) -> str | None:
-    """Text of ``README.md`` for a context encoder alone (``RUN/parts/context_encoder``); None for another model.
-
-    Raises:
-        CheckpointError: the model does not exist.
-    """
+    """Text of ``README.md`` for a context encoder alone (``RUN/parts/context_encoder``); None for another model."""
     file = Path(source) / "config.json"
     model_type = read_json(file, "the model's configuration").get("model_type") if file.is_file() else None
     config: Any = load_config(source) if model_type == CueContextConfig.model_type else None

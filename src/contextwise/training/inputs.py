@@ -60,11 +60,7 @@ class TrainingInputs:
 
     @classmethod
     def open(cls, recipe: Recipe) -> "TrainingInputs":
-        """Open the corpora and check the recipe against them.
-
-        Raises:
-            ConfigError, DataError: corpora, objective and model do not match each other.
-        """
+        """Open the corpora; a ConfigError or DataError if corpora, objective and model do not match each other."""
         data, objective = recipe.data, recipe.objective
         if isinstance(data, SyntheticData):
             return cls._synthetic(recipe, data)

@@ -122,11 +122,7 @@ class RunMetrics:
         return self.row("train", step, losses | rates)
 
     def row(self, kind: str, step: int, values: dict[str, Any]) -> dict[str, Any]:
-        """A row of ``metrics.jsonl``: the cost of the run so far, and the values of a training, validation or curve row.
-
-        Raises:
-            DivergedError: a value is not finite.
-        """
+        """A row of ``metrics.jsonl``: the cost of the run so far, and values; a :class:`DivergedError` if one is not finite."""
         try:
             json.dumps(values, allow_nan=False)
         except ValueError:

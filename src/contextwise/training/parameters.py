@@ -37,11 +37,7 @@ class Upstream:
     vocab_size: int | None = None  # of a corpus that does not exist yet
 
     def __call__(self, source: str) -> PreTrainedConfig:
-        """The configuration of a run, of a folder or of a model on the Hub.
-
-        Raises:
-            CheckpointError: it is none of these, and no recipe creates it.
-        """
+        """The configuration of a run (of an existing one, or of a recipe's), of a folder or of a model on the Hub."""
         if not Path(source).exists():  # first, since the Hub has no such name
             recipe = self.find(source)
             if recipe is not None:
@@ -49,11 +45,7 @@ class Upstream:
         return load_config(source)
 
     def config_of(self, recipe: Recipe) -> Any:
-        """The configuration of a recipe's model.
-
-        Raises:
-            ConfigError, CheckpointError, DataError: parts do not match each other, or the vocabulary size is not known.
-        """
+        """The configuration of a recipe's model."""
         if not isinstance(recipe.model, CueModel):
             return model_config(recipe, self._vocabulary(recipe), None)
         text = None

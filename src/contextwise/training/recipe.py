@@ -253,11 +253,7 @@ class Recipe(Settings):
         return length if self.training.tokens is None else -(-length // self.tokens_per_step)
 
     def decay_start(self, length: int | None = None) -> int:
-        """The number of optimizer steps before the decay of the schedule ``wsd``.
-
-        Args:
-            length: of another run with the same trunk, in tokens or steps as the length of this one.
-        """
+        """The optimizer steps before the decay of the schedule ``wsd``, or those of a run of ``length`` with the same trunk."""
         steps = self.full_steps if length is None else self._full_steps(length)
         return self.batch_sizes.step_at(max(0, steps - self.training.decay(steps)) * self.examples_per_step)
 

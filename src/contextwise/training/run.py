@@ -208,11 +208,7 @@ def _check_memory(recipe: Recipe, inputs: TrainingInputs, processes: PartialStat
 
 
 def check_origin(checkpoint: Path, source: RunFolder, recipe: Recipe, inputs: TrainingInputs) -> None:
-    """Check that a checkpoint, of the run or its trunk ``source``, was trained with this recipe on these corpora.
-
-    Raises:
-        CheckpointError: it was not, or is of another version.
-    """
+    """Raise a CheckpointError if a checkpoint, of the run or its trunk ``source``, is of another recipe, corpus or version."""
     state = checkpoints.read_state(checkpoint)
     own = source.path == recipe.folder
     different = differing_keys(with_newer_settings(state["recipe"]), recipe.resolved())
