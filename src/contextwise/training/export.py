@@ -21,7 +21,6 @@ from contextwise.models.embedding import Frame
 from contextwise.models.loading import TOKENIZER_FILES, kind_of, load_config
 from contextwise.models.spec import build_model
 from contextwise.models.tokenizers import put_around
-from contextwise.models.variant.modeling import VariantConfig
 from contextwise.training.checkpoints import ties
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import trained_parameters
@@ -150,21 +149,18 @@ def model_card(run: RunFolder, standalone: bool) -> str:
     summary, recipe = run.summary(), validate(Recipe, run.recipe(), f"the recipe of {run.path}")
     model, training = recipe.model, recipe.training
     predictor, heads, variant = (getattr(model, name, None) for name in ("context_predictor", "multi_token", "variant"))
-    parity, unigrams = isinstance(model, ParityModel), isinstance(model, AutoencoderModel)
     cue = model.cue if isinstance(model, CueModel) else None
     contexts = getattr(recipe.data, "contexts", None)
-    family = getattr(model, "family", None)
-    ours = any(part is not None for part in (predictor, heads, cue)) or parity or unigrams or family == "lstm"
-    if variant is not None:  # one that is for training alone leaves a stock model
-        ours = isinstance(load_config(run.path), VariantConfig)
-    kind = "parity" if parity else "unigrams" if unigrams else kind_of(load_config(run.path))
-    loader, task = LOADERS[kind]
+    config: Any = load_config(run.path)
+    ours = type(config).__module__.startswith("contextwise.")  # a variant for training alone leaves a stock model
+    parity, unigrams = isinstance(model, ParityModel), isinstance(model, AutoencoderModel)
+    loader, task = LOADERS["parity" if parity else "unigrams" if unigrams else kind_of(config)]
     data = ModelCardData(
         library_name="transformers",
         pipeline_tag=task,
         tags=["contextwise", *(["contextlm"] if predictor is not None else []), *(["cue"] if cue else [])],
     )
-    backbone = f"{model.family}, size {model.size}" if isinstance(model, SizedModel) else str(family)
+    backbone = f"{model.family}, size {model.size}" if isinstance(model, SizedModel) else getattr(model, "family", "")
     composed = None
     if isinstance(model, SizedModel | PretrainedModel):
         composed = "none" if predictor is None else _listed(predictor.model_dump())
@@ -205,17 +201,15 @@ def model_card(run: RunFolder, standalone: bool) -> str:
         f"model = {loader}.from_pretrained({name}{trust})",
         *([f"tokenizer = AutoTokenizer.from_pretrained({name})"] if tokenizer else []),
     ]
-    if cue is not None:
-        config: Any = load_config(run.path)
-        if config.context_encoder is not None and config.context_encoder.contexts:
-            lines += [
-                "",
-                *_encoded(config.context_encoder),
-                'tokens = tokenizer(tokenizer.eos_token + " A sentence.", return_tensors="pt").input_ids',
-                "mask = torch.ones(contexts.shape[:2], dtype=torch.bool)  # False for missing contexts",
-                "logits = model(tokens, contexts=contexts, context_mask=mask).logits",
-                "# or, for candidates of sentences: contextwise rescore MODEL lists.jsonl",
-            ]
+    if cue is not None and config.context_encoder is not None and config.context_encoder.contexts:
+        lines += [
+            "",
+            *_encoded(config.context_encoder),
+            'tokens = tokenizer(tokenizer.eos_token + " A sentence.", return_tensors="pt").input_ids',
+            "mask = torch.ones(contexts.shape[:2], dtype=torch.bool)  # False for missing contexts",
+            "logits = model(tokens, contexts=contexts, context_mask=mask).logits",
+            "# or, for candidates of sentences: contextwise rescore MODEL lists.jsonl",
+        ]
     return _card(data, recipe.name, rows, lines)
 
 
