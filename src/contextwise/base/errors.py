@@ -16,19 +16,12 @@ NOT_GIVEN: Any = object()
 
 @dataclass(frozen=True)
 class Problem:
-    """One wrong setting.
+    """One wrong setting."""
 
-    Attributes:
-        why: the reason, as a clause after the field ("is missing") or after the value ("but must be at least 1").
-        field: dotted name of the setting, as in ``training.steps``; empty if the problem is not about a single setting.
-        value: the invalid value, if the message shows it.
-        fix: how to fix it.
-    """
-
-    why: str
-    field: str = ""
-    value: Any = NOT_GIVEN
-    fix: str = ""
+    why: str  # a clause after the field ("is missing") or after the value ("but must be at least 1")
+    field: str = ""  # dotted name of the setting, as in `training.steps`; empty if it is not about a single setting
+    value: Any = NOT_GIVEN  # the invalid value, if the message shows it
+    fix: str = ""  # how to fix it
 
     def __str__(self) -> str:
         subject = self.field

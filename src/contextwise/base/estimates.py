@@ -34,11 +34,6 @@ class EstimateJson(TypedDict):
 class Estimate:
     """A value with the limits of its confidence interval, None if the data allow no interval.
 
-    Attributes:
-        unit: for example ``nats per token``; empty for a share or a count.
-        method: method of the interval, such as ``t`` or ``bootstrap``.
-        documents, seeds, n: numbers of documents, seeds or other observations that the interval is over.
-
     ``f"{estimate:+.4f}"`` is the value with its interval, ``-0.0025 [-0.0100, +0.0050]``; the format is a Python format
     specification, or a name of :data:`FORMATS`.
     """
@@ -46,11 +41,11 @@ class Estimate:
     value: float
     low: float | None = None
     high: float | None = None
-    unit: str = dataclasses.field(default="", compare=False)
-    method: str = dataclasses.field(default="", compare=False)
-    documents: int | None = dataclasses.field(default=None, compare=False)
+    unit: str = dataclasses.field(default="", compare=False)  # such as "nats per token"; empty for a share or a count
+    method: str = dataclasses.field(default="", compare=False)  # of the interval, such as "t" or "bootstrap"
+    documents: int | None = dataclasses.field(default=None, compare=False)  # number that the interval is over
     seeds: int | None = dataclasses.field(default=None, compare=False)
-    n: int | None = dataclasses.field(default=None, compare=False)
+    n: int | None = dataclasses.field(default=None, compare=False)  # of other observations
     confidence: float = dataclasses.field(default=CONFIDENCE, compare=False)
 
     @classmethod

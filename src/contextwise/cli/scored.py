@@ -177,18 +177,13 @@ def first_stop(text: str, stops: list[str]) -> int | None:
 
 
 class Scoring(GenerateManager):
-    """The manager of the one model.
-
-    Attributes:
-        wanted: request id -> the log-probabilities that the request wants.
-        scored: request id -> those of an answer that was given at once.
-    """
+    """The manager of the one model."""
 
     def __init__(self, tokenizer: Any) -> None:
         super().__init__()
         self._tokens = Tokens(tokenizer)
-        self.wanted: dict[str, Wanted] = {}
-        self.scored: dict[str, dict[str, Any]] = {}
+        self.wanted: dict[str, Wanted] = {}  # by the request's id
+        self.scored: dict[str, dict[str, Any]] = {}  # log-probabilities of answers that were given at once
 
     def _start(
         self,

@@ -166,15 +166,11 @@ def _held_out_tokens(recipe: Recipe, inputs: TrainingInputs) -> int:
 
 
 class _Steps(TrainerCallback):
-    """Times steps, and stops after some of them.
-
-    Args:
-        total: steps of the run.
-        passes: forward passes of a step of the run; attribute ``passes``: of a step here.
-    """
+    """Times steps of a run of ``total`` steps with so many forward passes each, and stops after some of them."""
 
     def __init__(self, total: int, passes: int) -> None:
-        self.share, self.passes = passes / min(passes, 2), min(passes, 2)
+        self.passes = min(passes, 2)  # of a step here
+        self.share = passes / self.passes
         self.total, self.last = total, 2
         self.seconds: list[float] = []
         self.optimizer = self.before = self.checked = 0.0

@@ -60,14 +60,11 @@ def create_optimizer(
 
 
 class _Groups:
-    """Parameter groups of an optimizer, one for each combination of weight decay, factor of the rate and ε.
-
-    Args:
-        independent: let parameters of all rates decay equally fast: AdamW and Muon multiply the decay by the rate.
-    """
+    """Parameter groups of an optimizer, one for each combination of weight decay, factor of the rate and ε."""
 
     def __init__(self, weight_decay: float, independent: bool, learning_rate: float) -> None:
-        self.weight_decay, self.independent, self.learning_rate = weight_decay, independent, learning_rate
+        self.weight_decay, self.learning_rate = weight_decay, learning_rate
+        self.independent = independent  # all rates decay equally fast: AdamW and Muon multiply the decay by the rate
         self.by_kind: dict[tuple[bool, float, float | None], dict[str, Any]] = {}
 
     def add(

@@ -39,12 +39,6 @@ class EncodedContexts:
 
     Args:
         numbers: indices of the sentences to read; the contexts of others are not encoded.
-
-    Attributes:
-        table: the cache's vectors by row.
-        rows: int32, (N, K), row in the table of each context's vector; -1 for a missing context.
-        truncated: number of distinct context texts that were longer than the encoder's limit.
-        missing: the share of sentences that lack each context, by its name.
     """
 
     def __init__(
@@ -61,6 +55,7 @@ class EncodedContexts:
             processes.wait_for_everyone()
         encoded = EncodedTexts(encoder, folder)
         encoded.rows(distinct)
+        # (N, K), the row in the table of each context's vector; -1 for a missing context
         self.rows = np.full((len(texts), len(texts.types)), -1, dtype=np.int32)
         for start in range(0, len(numbers), _AT_ONCE):
             block = numbers[start : start + _AT_ONCE]
@@ -69,10 +64,10 @@ class EncodedContexts:
             rows_BK = np.full(present.shape, -1)
             rows_BK[present] = encoded.rows([text for row in texts_BK for text in row if text is not None])
             self.rows[block] = rows_BK
-        self.table = encoded.table  # without the cache's index of texts
+        self.table = encoded.table  # the cache's vectors by row, without its index of texts
         used = np.unique(self.rows)
-        self.truncated = encoded.truncated(used[used >= 0])
-        self.missing = texts.missing()
+        self.truncated = encoded.truncated(used[used >= 0])  # distinct texts that were longer than the encoder's limit
+        self.missing = texts.missing()  # the share of sentences that lack each context, by its name
 
     def of(self, _: int, number: int) -> dict[str, torch.Tensor]:
         """``contexts`` (K, C) of a sentence, zeros for missing ones, and ``context_mask`` (K,), False for missing ones."""

@@ -30,18 +30,13 @@ Record = Document | BadRecord
 
 
 class Source(abc.ABC):
-    """Base class of a source of records.
+    """Base class of a source of records."""
 
-    Attributes:
-        kind: the source's kind in the manifest.
-        name: name of the source as the user entered it, without folders.
-        done: share of the source that the current pass has read, from 0 to 1.
-    """
-
-    kind: str
+    kind: str  # in the manifest
 
     def __init__(self, name: str) -> None:
-        self.name, self.done = name, 0.0
+        self.name = name  # as the user entered it, without folders
+        self.done = 0.0  # share of the source that the current pass has read, to 1
 
     @abc.abstractmethod
     def records(self, text_field: str) -> Iterator[Record]:
