@@ -166,8 +166,7 @@ class Table:
         lines += [f'<p class="caption">{escape(note)}</p>' for note in self.notes]
         return "\n".join(lines)
 
-    def _repr_html_(self) -> str:
-        return self.__html__()
+    _repr_html_ = __html__
 
     def to_pandas(self) -> "pd.DataFrame":
         """The cells as a data frame; the limits of estimates are in two further columns, ``low`` and ``high`` of each."""

@@ -23,7 +23,6 @@ from contextwise.models.spec import build_model
 from contextwise.models.tokenizers import put_around
 from contextwise.training.checkpoints import ties
 from contextwise.training.inputs import TrainingInputs
-from contextwise.training.model import trained_parameters
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import AutoencoderModel, CueModel, ParityModel, PretrainedModel, SizedModel
 from contextwise.training.trainer import PretrainingTrainer
@@ -98,7 +97,7 @@ def write_summary(trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingI
         "seed": recipe.seed,
         "objective": recipe.objective.name,
         "parameters": parameter_count(inputs.config),
-        "trained_parameters": trained_parameters(trainer.model),
+        "trained_parameters": trainer.get_num_trainable_parameters(),
         "context": recipe.data.context,
         "steps": metrics.steps,
         "tokens": metrics.tokens,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
+from accelerate.utils import broadcast_object_list
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from safetensors.torch import load_file
 from transformers import TrainerCallback
@@ -108,8 +108,7 @@ class EarlyStopping(TrainerCallback):
             rows = self.trainer.run.metrics("validation")
             best = min(rows, key=lambda row: row["loss"])["step"]
             result = [best, sum(row["step"] > best for row in rows)]
-        if self.trainer.accelerator.num_processes > 1:
-            dist.broadcast_object_list(result, src=0)
+        broadcast_object_list(result)
         return result[0], result[1]
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -255,11 +255,6 @@ def compile_blocks(model: PreTrainedModel) -> None:
         module.compile()
 
 
-def trained_parameters(model: nn.Module) -> int:
-    """Count the trained parameters."""
-    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-
-
 class TrainedModel(nn.Module):
     """Wraps a language model so that DDP, FSDP and torch.compile see the loss as part of the forward pass.
 

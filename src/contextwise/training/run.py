@@ -8,8 +8,8 @@ from typing import Any
 
 import psutil
 import torch
-import torch.distributed as dist
 from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 from transformers import TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
@@ -38,7 +38,7 @@ from contextwise.training.export import export_model, write_summary
 from contextwise.training.hooks import ContextCurve, EarlyStopping, ProgressLine
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import RunMetrics, peak_flops
-from contextwise.training.model import compile_blocks, stage_flops, starting_model, trained_parameters
+from contextwise.training.model import compile_blocks, stage_flops, starting_model
 from contextwise.training.recipe import Recipe, with_newer_settings
 from contextwise.training.settings import TRAINED, CueModel, SyntheticData
 from contextwise.training.trainer import PretrainingTrainer, StepAbandoned
@@ -76,7 +76,7 @@ def train(recipe: Recipe) -> RunFolder:
         trainer = build_trainer(recipe, run, inputs, processes)
         if processes.is_main_process:
             trainer.add_callback(ProgressLine(recipe.name, recipe.total_steps))
-            _report(recipe, inputs, trainer.model, trainer.args.bf16, checkpoint)
+            _report(recipe, inputs, trainer, checkpoint)
         if inputs.curve is not None:
             trainer.add_callback(ContextCurve(trainer, inputs.curve, recipe.training.curve_every))
         early = None
@@ -135,8 +135,7 @@ def _in_first_process(processes: PartialState, function: Callable[[], Any]) -> A
             result[0] = function()
         except ContextwiseError as error:
             result[1] = error
-    if processes.num_processes > 1:
-        dist.broadcast_object_list(result, src=0)
+    broadcast_object_list(result)
     if result[1] is not None:
         raise result[1]
     return result[0]
@@ -316,19 +315,18 @@ def examples_per_pass(recipe: Recipe, processes: PartialState) -> int:
     return micro_batch_size(recipe.examples_per_step // processes.num_processes, limit)
 
 
-def _report(
-    recipe: Recipe, inputs: TrainingInputs, model: torch.nn.Module, bf16: bool, checkpoint: Path | None
-) -> None:
+def _report(recipe: Recipe, inputs: TrainingInputs, trainer: PretrainingTrainer, checkpoint: Path | None) -> None:
     if inputs.added_tokens:
         shown = ", ".join(inputs.added_tokens[:6]) + (" …" if len(inputs.added_tokens) > 6 else "")
         say(f"{len(inputs.added_tokens)} special tokens were added to the tokenizer: {shown}")
-    parameters, trained = sum(parameter.numel() for parameter in model.parameters()), trained_parameters(model)
+    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    trained = trainer.get_num_trainable_parameters()
     frozen = f", {count(trained)} of them trained" if trained < parameters else ""
     start = "from the start"
     if checkpoint is not None:
         own = checkpoint.parent == RunFolder(recipe.folder).checkpoints
         start = f"resuming from step {checkpoints.step_of(checkpoint)}{'' if own else f' of {recipe.training.trunk}'}"
-    precision = "bf16" if bf16 else "fp32"
+    precision = "bf16" if trainer.args.bf16 else "fp32"
     amounts = f"{count(parameters)} parameters{frozen}, {count(recipe.total_tokens)} tokens"
     say(f"{recipe.name}: {amounts}, {precision}, {start}")
 

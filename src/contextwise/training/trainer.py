@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
+from accelerate.utils import gather_object
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
@@ -264,10 +265,7 @@ class PretrainingTrainer(Trainer):
                         finite.append(math.isfinite(self.compute_loss(model, row).item()))
         if not all(finite):
             windows = [window for window, is_finite in zip(windows, finite, strict=True) if not is_finite]
-        if self.accelerator.num_processes > 1:
-            gathered: list[Any] = [None] * self.accelerator.num_processes
-            dist.all_gather_object(gathered, windows)
-            windows = [window for share in gathered for window in share]
+        windows = gather_object(windows)
         what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient's norm is {norm}"
         last = checkpoints.list_checkpoints(self.run.checkpoints)
         raise DivergedError(
@@ -383,10 +381,7 @@ class PretrainingTrainer(Trainer):
     def save(self, random: dict[str, Any]) -> None:
         """Write ``checkpoints/step-N``; every process takes part, the first one writes."""
         target = self.run.checkpoints / f"step-{self.state.global_step}"
-        random_states = [random]
-        if self.accelerator.num_processes > 1:
-            random_states = [{} for _ in range(self.accelerator.num_processes)]
-            dist.all_gather_object(random_states, random)
+        random_states = gather_object([random])
         weights, moments = checkpoints.gather(self.model_wrapped, _bare(self.optimizer))
         if self.is_world_process_zero() and not target.exists():
             self.run.sync_metrics()  # a run that resumes does not repeat the steps before the checkpoint
