@@ -274,10 +274,8 @@ def _write_corpus(
         sources = [{**about, "split": name} for about, name in zip(sources, reading.names, strict=True)]
         shares = dict.fromkeys(shares)
     tokenizer_files = sorted(path for path in (folder / "tokenizer").rglob("*") if path.is_file())
-    deduplicated = {}
-    if deduplicate is not None:
-        found = {"left_out": skipped.near_copies, "examples": skipped.examples}
-        deduplicated = {"deduplicated": {"similarity": deduplicate, **found}}
+    found = {"similarity": deduplicate, "left_out": skipped.near_copies, "examples": skipped.examples}
+    deduplicated = {} if deduplicate is None else {"deduplicated": found}
     return {
         "sources": sources,
         "text_field": reading.text_field,
