@@ -124,7 +124,7 @@ class InfillingExamples(Examples):
     """Windows over the documents of an epoch, of which a share is rewritten."""
 
     def __init__(self, settings: Infilling, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> None:
-        self.settings, self.corpus, self.cut, self.seed, self.vocabulary = (settings, corpus, cut, seed, vocabulary)
+        self.settings, self.corpus, self.cut, self.seed, self.vocabulary = settings, corpus, cut, seed, vocabulary
         self.arrangement = settings.arrangement(vocabulary)
         self.pieces = Characters(vocabulary, corpus) if settings.split == "character" else None
         self._epoch = -1
@@ -234,7 +234,7 @@ class Characters:
         corpus: Corpus,
         draws: dict[int, tuple[np.random.Generator, bool]],
         arrangement: Arrangement,
-        least: tuple[int, int] = (0, 0),
+        least: tuple[int, int],
     ) -> dict[int, np.ndarray]:
         """The chosen documents, rewritten; a few megabytes of texts are in memory at a time.
 

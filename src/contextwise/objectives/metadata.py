@@ -22,7 +22,7 @@ from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
 from contextwise.data.contexts import check_columns, column_texts
 from contextwise.data.documents import check_ids
-from contextwise.objectives.objective import NO_LOSS, Examples, ExampleStream, WindowExamples, generator
+from contextwise.objectives.objective import NO_LOSS, ExampleStream, WindowExamples, generator
 
 if TYPE_CHECKING:
     import torch
@@ -93,7 +93,7 @@ class MetadataTexts:
         return np.array(ids[: self.most], dtype=np.int64)
 
 
-class MetadataExamples(Examples):
+class MetadataExamples(WindowExamples):
     """The windows of a corpus with metadata, the same number as without.
 
     Args:
@@ -102,10 +102,8 @@ class MetadataExamples(Examples):
     """
 
     def __init__(self, plain: WindowExamples, texts: MetadataTexts, share: float, seed: int) -> None:
-        self.windows, self.texts, self.share, self.seed = plain.windows, texts, share, seed
-
-    def count(self, epoch: int) -> int:
-        return len(self.windows)
+        super().__init__(plain.windows, seed)
+        self.texts, self.share = texts, share
 
     def metadata(self, epoch: int, document: int) -> np.ndarray:
         """The metadata of a document in an epoch, (tokens,); empty where it has none."""

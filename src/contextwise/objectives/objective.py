@@ -96,7 +96,7 @@ class Examples(ABC):
 
 
 class WindowExamples(Examples):
-    """Examples built from one window each (by default the window), the same windows in every epoch."""
+    """The windows of a corpus, the same in every epoch; subclasses make an example of each."""
 
     def __init__(self, windows: Windows, seed: int = 0) -> None:
         self.windows, self.seed = windows, seed
@@ -104,12 +104,9 @@ class WindowExamples(Examples):
     def count(self, epoch: int) -> int:
         return len(self.windows)
 
-    def window(self, index: int) -> dict[str, np.ndarray]:
-        """A window as arrays: ``input_ids``, ``labels`` (shifted), ``window``, and ``position_ids`` where they apply."""
-        return {name: tensor.numpy() for name, tensor in self.windows[index].items()}
-
     def arrays(self, epoch: int, index: int) -> dict[str, Any]:
-        return self.window(index)
+        """A window: ``input_ids``, ``labels`` (shifted), ``window``, and ``position_ids`` where they apply."""
+        return {name: tensor.numpy() for name, tensor in self.windows[index].items()}
 
 
 class Stream(Protocol):
@@ -270,8 +267,7 @@ def read_objective(value: Any, base: type[Objective] = Objective) -> Any:
 def build_objective(name: str, **settings: Any) -> Any:
     """Build an objective from its name in recipes and its settings.
 
-    Raises:
-        ConfigError: the objective does not exist, or a setting is invalid.
+    Raises as :func:`read_objective` does.
     """
     return read_objective({"name": name, **settings})
 

@@ -87,13 +87,10 @@ class Vocabulary:
         missing = [token.text for token, number in zip(tokens, numbers, strict=True) if number is None]
         if missing:
             shown = ", ".join(missing[:4]) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
-            reason, fix = (
-                "tokenizer has no such tokens",
-                "add them to it with contextwise.objectives.add_special_tokens",
-            )
+            reason = "tokenizer has no such tokens; add them to it with contextwise.objectives.add_special_tokens"
             if self.tokenizer is None:
-                reason, fix = "corpus comes without a tokenizer", "prepare the corpus with a tokenizer"
-            raise ConfigError(f"the objective {objective!r} needs the special tokens {shown}, but the {reason}; {fix}")
+                reason = "corpus comes without a tokenizer; prepare the corpus with a tokenizer"
+            raise ConfigError(f"the objective {objective!r} needs the special tokens {shown}, but the {reason}")
         ids = [number for number in numbers if number is not None]
         if self.size is not None and ids and max(ids) >= self.size:
             raise ConfigError(
