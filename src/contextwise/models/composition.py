@@ -103,12 +103,6 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
         """The model without its vocabulary head: ``model.base_model``."""
         return Body(self)
 
-    def get_output_embeddings(self) -> nn.Module:
-        return self.lm_head
-
-    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        self.lm_head = new_embeddings
-
     @can_return_tuple
     def forward(
         self,

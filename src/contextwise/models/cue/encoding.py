@@ -163,11 +163,13 @@ def shard_bytes(keys: list[bytes], vectors: np.ndarray, cut: np.ndarray) -> byte
 class ShardTable:
     """The vectors of several shards, memory-mapped, with rows numbered across shards. A pickled copy opens the same files."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, paths: Sequence[Path] = ()) -> None:
         self.width = width
         self._paths: list[Path] = []
         self._shards: list[np.ndarray] = []
         self._starts = np.zeros(1, dtype=np.int64)  # first row of each shard, and the total
+        for path in paths:
+            self.add(path)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -195,14 +197,7 @@ class ShardTable:
         return vectors_NC
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopen, (self.width, self._paths)
-
-
-def _reopen(width: int, paths: list[Path]) -> ShardTable:
-    table = ShardTable(width)
-    for path in paths:
-        table.add(path)
-    return table
+        return ShardTable, (self.width, self._paths)
 
 
 class EncodedTexts:

@@ -239,15 +239,9 @@ class CueForCausalLM(CausalLanguageModel):
 
         The named arguments are those of :meth:`hidden_states`, ``kwargs`` those of :class:`CausalLanguageModel`.
         """
-        sources: dict[str, Any] = {
-            "contexts": contexts,
-            "context_mask": context_mask,
-            "cue": cue,
-            "proxy_targets": proxy_targets,
-            "proxy_noise": proxy_noise,
-        }
         inputs = (input_ids, attention_mask, position_ids, past_key_values, inputs_embeds)
-        return super().forward(*inputs, labels=labels, **sources, **kwargs)
+        kwargs |= {"contexts": contexts, "context_mask": context_mask, "cue": cue, "labels": labels}
+        return super().forward(*inputs, proxy_targets=proxy_targets, proxy_noise=proxy_noise, **kwargs)
 
 
 def _is_trained(part: nn.Module) -> bool:

@@ -175,9 +175,6 @@ class CueDecoder(PreTrainedModel):
     def get_output_embeddings(self) -> nn.Module:
         return self.lm_head
 
-    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        self.lm_head = new_embeddings
-
     def forward(
         self,
         states: Tensor,
@@ -201,11 +198,8 @@ class CueDecoder(PreTrainedModel):
             return torch.cat([states, cue[:, None].expand(-1, states.shape[1], -1)], dim=-1)
         inputs = self.project_states(states)
         mask = causal_mask(self.transformer.config, inputs, attention_mask, position_ids, None)
-        family, further = (
-            family_of(self.transformer.config),
-            {"encoder_hidden_states": self.project_cue(cue)[:, None]},
-        )
-        hidden = family.run_blocks(self.transformer, inputs, position_ids, mask, **further)[0]
+        family, keys = family_of(self.transformer.config), self.project_cue(cue)[:, None]
+        hidden, _ = family.run_blocks(self.transformer, inputs, position_ids, mask, encoder_hidden_states=keys)
         return family.norm(self.transformer, hidden)
 
 
