@@ -66,27 +66,14 @@ def backbone_config(
         "tie_word_embeddings": True,
     }
     if family == "gpt2":
-        return GPT2Config(
-            vocab_size=vocab_size,
-            n_positions=context,
-            n_embd=width,
-            n_layer=layers,
-            n_head=heads,
-            # The exact GELU; the default, its approximation by a hyperbolic tangent, takes four times as long on a CPU.
-            activation_function="gelu",
-            resid_pdrop=0.0,
-            embd_pdrop=0.0,
-            attn_pdrop=0.0,
-            **special,
-        )
-    if family == "gpt_neox":
-        rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
-        return GPTNeoXConfig(intermediate_size=4 * width, rope_parameters=rope, **common)
-    if (
-        family == "gpt2_rotary"
-    ):  # the class of GPT-NeoX computes GPT-2 with rotary positions: the model of context scaling
-        rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}
-        alike = {"use_parallel_residual": False, "tie_word_embeddings": True}
+        # The exact GELU; the default, its approximation by a hyperbolic tangent, takes four times as long on a CPU.
+        dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+        return GPT2Config(activation_function="gelu", **dropout, **common)
+    if family in ("gpt_neox", "gpt2_rotary"):
+        # The class of GPT-NeoX computes GPT-2 with rotary positions too: the model of context scaling.
+        gpt2 = family == "gpt2_rotary"
+        rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0 if gpt2 else 0.25}
+        alike = {"use_parallel_residual": False, "tie_word_embeddings": True} if gpt2 else {}
         return GPTNeoXConfig(intermediate_size=4 * width, rope_parameters=rope, **alike, **common)
     if family == "llama":
         return LlamaConfig(**common, **gated)

@@ -83,13 +83,6 @@ def position_limit(model: Any) -> int | None:
     return limit
 
 
-def usual_limit(model: Any, tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """The smaller of the length limits of model and tokenizer; None if neither has one."""
-    tokenizer_limit = tokenizer.model_max_length if tokenizer.model_max_length < _NO_LIMIT else None
-    limits = (position_limit(model), tokenizer_limit)
-    return min((limit for limit in limits if limit is not None), default=None)
-
-
 class Layer:
     """Computes the hidden states of one layer.
 
@@ -219,8 +212,7 @@ class Embedder:
         if batch_size < 1:
             raise ConfigError(f"the batch size is {batch_size}, but must be at least 1")
         self.batch_size = batch_size
-        self._check_length(max_tokens)
-        self.max_tokens = usual_limit(model, tokenizer) if max_tokens is None else max_tokens
+        self.max_tokens = self._limit(max_tokens)
         self.was_cut: list[bool] = []
 
     @property
@@ -228,10 +220,13 @@ class Embedder:
         """Number of texts so far that were longer than ``max_tokens``."""
         return sum(self.was_cut)
 
-    def _check_length(self, max_tokens: int | None) -> None:
-        if max_tokens is None:
-            return
+    def _limit(self, max_tokens: int | None) -> int | None:
+        """The length to which texts are truncated: as given, or the smaller limit of model and tokenizer."""
         limit = position_limit(self.model)
+        if max_tokens is None:
+            tokenizer_limit = self.tokenizer.model_max_length
+            limits = (limit, tokenizer_limit if tokenizer_limit < _NO_LIMIT else None)
+            return min((each for each in limits if each is not None), default=None)
         if limit is not None and max_tokens > limit:
             raise ConfigError(
                 f"max tokens is {max_tokens}, but the model has positions for {limit}; choose at most {limit}"
@@ -242,6 +237,7 @@ class Embedder:
                 f"max tokens is {max_tokens}, which leaves no space for text beside {special} special tokens; "
                 f"choose at least {special + 1}"
             )
+        return max_tokens
 
     @torch.no_grad()
     def blocks(self, texts: Iterable[str]) -> Iterator[np.ndarray]:

@@ -104,12 +104,8 @@ def causal_mask(
     """
     given = attention_mask if attention_mask is not None else position_ids
     ours = not readable_without_sync(embeds) and not torch.compiler.is_compiling()
-    if (
-        not (ours and takes_masks(config))
-        or given is None
-        or given.dim() != 2
-        or (cache is not None and cache.is_compileable)
-    ):
+    static = cache is not None and cache.is_compileable
+    if not (ours and takes_masks(config)) or given is None or given.dim() != 2 or static:
         return create_causal_mask(
             config=config,
             inputs_embeds=embeds,

@@ -184,7 +184,7 @@ class ModelSpec:
 
     def inputs(self, model: Any, batch: Batch) -> dict[str, Any]:
         """The model's inputs beside the tokens: positions, and the attention mask of a prefix."""
-        inputs: dict[str, Any] = {name: batch[name] for name in ("position_ids",) if name in batch}
+        inputs: dict[str, Any] = {"position_ids": batch["position_ids"]} if "position_ids" in batch else {}
         if "prefix" in batch:
             allowed = prefix_attention(batch["prefix"], batch.get("position_ids"))
             inputs["attention_mask"] = as_attention_mask(allowed, model)
@@ -204,11 +204,10 @@ class EncoderSpec(ModelSpec):
 
     def losses(self, model: Any, batch: Batch) -> Losses:
         inputs = {name: batch[name] for name in ("token_type_ids", "position_ids") if name in batch}
-        mask = batch.get("attention_mask")
         if "position_ids" in batch:
             mask = as_attention_mask(same_document(batch["position_ids"])[:, None], model)
         else:
-            mask = padding_mask(mask, batch["input_ids"].shape[1], model)
+            mask = padding_mask(batch.get("attention_mask"), batch["input_ids"].shape[1], model)
         out = model.base_model(input_ids=batch["input_ids"], attention_mask=mask, **inputs)
         head = model.cls.predictions
         labels, labelled = batch["labels"], batch.get("labelled")
@@ -259,9 +258,9 @@ def pretraining_class(config: PreTrainedConfig) -> Any:
     kind = kind_of(config)
     if kind == "encoder" and config.architectures:
         return getattr(transformers, config.architectures[0])
-    return {"encoder": AutoModelForMaskedLM, "decoder": AutoModelForCausalLM, "encoder-decoder": AutoModelForSeq2SeqLM}[
-        kind
-    ]
+    if kind == "decoder":
+        return AutoModelForCausalLM
+    return AutoModelForMaskedLM if kind == "encoder" else AutoModelForSeq2SeqLM
 
 
 _SPECS: dict[type[PreTrainedConfig], ModelSpec] = {}

@@ -331,7 +331,7 @@ class _RecordedDecoder(_Decoder):
         self.active_A = torch.ones(rows, dtype=torch.long, device=device)
         self.valid_AS = torch.zeros(rows, self.capacity, dtype=torch.bool, device=device)
         self.slot_S = torch.arange(self.capacity, device=device)
-        self.ahead_n, self.row_A = torch.arange(self.n, device=device), torch.arange(rows, device=device)
+        self.ahead_n = torch.arange(self.n, device=device)
         self.index, self.index_1 = self.prompt, torch.full((1,), self.prompt, device=device)
         self.run: Any = None
 
