@@ -84,20 +84,12 @@ def backbone_config(
     if family == "bert":
         dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
         return BertConfig(intermediate_size=4 * width, **dropout, **common)
-    return T5Config(  # positions are relative, so inputs may have any length
-        vocab_size=vocab_size,
-        d_model=width,
-        d_kv=width // heads,
-        d_ff=4 * width,
-        num_layers=layers,
-        num_decoder_layers=layers,
-        num_heads=heads,
-        dropout_rate=0.0,
-        # As for documents, the end-of-text token also begins the decoder's input.
-        decoder_start_token_id=end_of_text,
-        eos_token_id=end_of_text,
-        pad_token_id=end_of_text,
-    )
+    sizes = {"d_model": width, "d_kv": width // heads, "d_ff": 4 * width, "num_heads": heads}
+    depth = {"num_layers": layers, "num_decoder_layers": layers}
+    # As for documents, the end-of-text token also begins the decoder's input.
+    tokens = dict.fromkeys(("decoder_start_token_id", "eos_token_id", "pad_token_id"), end_of_text)
+    # Positions are relative, so inputs may have any length.
+    return T5Config(vocab_size=vocab_size, dropout_rate=0.0, **sizes, **depth, **tokens)
 
 
 def parameter_count(config: PreTrainedConfig) -> int:
@@ -106,11 +98,7 @@ def parameter_count(config: PreTrainedConfig) -> int:
 
 
 def training_memory(config: PreTrainedConfig, positions: int) -> tuple[int, int]:
-    """Estimate the bytes of weights, gradients and moments, and of the activations of a forward pass in 16 bits.
-
-    Args:
-        positions: of the forward pass.
-    """
+    """Estimate the bytes of weights, gradients and moments, and of the activations of ``positions`` in 16 bits."""
     layers, width = getattr(config, "num_hidden_layers", 0), getattr(config, "hidden_size", 0)
     return STATE_BYTES * parameter_count(config), ACTIVATION_BYTES * positions * layers * width
 

@@ -152,13 +152,7 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
         """Compute loss and logits from the outputs of :meth:`base_outputs` and the arguments of ``loss_and_logits``."""
         hidden_BTD, head = base.last_hidden_state, self.get_output_embeddings()
         loss, logits = loss_and_logits(hidden_BTD, head, targets, logits_to_keep, items=items, training=self.training)
-        return CausalLMOutputWithPast(
-            loss=loss,
-            logits=logits,
-            past_key_values=base.past_key_values,
-            hidden_states=base.hidden_states,
-            attentions=base.attentions,
-        )
+        return CausalLMOutputWithPast(loss, logits, base.past_key_values, base.hidden_states, base.attentions)
 
     @can_return_tuple
     def base_outputs(
@@ -190,13 +184,8 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
             raise ConfigError(
                 f"a {self.config.model_type} model keeps no cache; pass the whole text, without past_key_values"
             )
-        out = self._recorded(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            **kwargs,
-        )
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
+        out = self._recorded(**inputs, inputs_embeds=inputs_embeds, **kwargs)
         states, attentions = map(_once, (out.hidden_states, out.attentions))
         if states and states[-1] is not None:
             states = (*states[:-1], out.last_hidden_state)

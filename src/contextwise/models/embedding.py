@@ -38,10 +38,9 @@ _NO_LIMIT = 10**9  # tokenizers without a limit report a length far above this
 
 
 def text_kind(config: PreTrainedConfig) -> Kind:
-    """Return the kind of a text model; the encoder of an encoder-decoder, saved alone, counts as an encoder-decoder.
+    """The kind of a text model; CheckpointError for another model.
 
-    Raises:
-        CheckpointError: it is not a text model.
+    The encoder of an encoder-decoder, saved alone, counts as an encoder-decoder.
     """
     kind = kind_of(config)
     if kind == "encoder" or (kind == "decoder" and type(config) in AutoModelForCausalLM._model_mapping):

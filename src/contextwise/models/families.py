@@ -181,11 +181,7 @@ def adapter(config: PreTrainedConfig) -> Family | None:
 
 
 def family_of(config: PreTrainedConfig) -> Family:
-    """Return the adapter of a backbone's configuration.
-
-    Raises:
-        ConfigError: this ``model_type`` has no adapter, or the adapter cannot run a part of the backbone.
-    """
+    """The adapter of a backbone's configuration; ConfigError if there is none, or it cannot run a part of the backbone."""
     family = FAMILIES.get(config.model_type)
     if family is None:
         raise ConfigError(

@@ -75,11 +75,7 @@ def model_folder(path_or_name: str | Path) -> str:
 
 
 def load_config(path_or_name: str | Path) -> PreTrainedConfig:
-    """Load the configuration of a model, without its weights.
-
-    Raises:
-        CheckpointError: the model does not exist, or its configuration cannot be read.
-    """
+    """Load the configuration of a model, without its weights; CheckpointError if that fails."""
     folder = model_folder(path_or_name)
     _check_reachable(folder)
     _register_models()
@@ -138,11 +134,7 @@ def _failure_reason(folder: str, error: Exception) -> str:
 
 
 def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-    """Return the class that ``AutoModelForCausalLM`` uses for a configuration.
-
-    Raises:
-        CheckpointError: it is not the configuration of a causal language model.
-    """
+    """The class that ``AutoModelForCausalLM`` uses for a configuration; CheckpointError for one of another kind."""
     classes, kind = AutoModelForCausalLM._model_mapping, kind_of(config)
     if type(config) not in classes or kind != "decoder":
         what = "" if kind == "decoder" else f" ({kind})"
@@ -170,11 +162,7 @@ def load_model(path_or_name: str | Path, dtype: torch.dtype | None = None, devic
 def load_generating_model(
     path_or_name: str | Path, dtype: torch.dtype | None = None, device: Device = None
 ) -> PreTrainedModel:
-    """Load a decoder or an encoder-decoder for inference; arguments as for :func:`load_model`.
-
-    Raises:
-        CheckpointError: the model does not exist, is damaged, or is an encoder.
-    """
+    """Load a decoder or an encoder-decoder for inference; arguments and errors as for :func:`load_model`."""
     if kind_of(load_config(path_or_name)) != "encoder-decoder":
         return load_model(path_or_name, dtype=dtype, device=device)
     return load_as(AutoModelForSeq2SeqLM, "encoder-decoder", path_or_name, dtype, device)

@@ -74,11 +74,8 @@ def as_mask(allowed: Tensor, config: Any, dtype: torch.dtype) -> Any:
 def lengths_of_documents(position_ids: Tensor | None, config: Any) -> dict[str, Any]:
     """What flash attention takes in place of a mask of packed documents: further arguments of the blocks.
 
-    transformers reads them from the positions by itself where there is one row; with several rows it would let tokens see
-    other documents. Empty for the other implementations.
-
-    Args:
-        position_ids: (B, T); a document begins where they do not increase by one.
+    A document begins where ``position_ids`` (B, T) do not increase by one. transformers reads the arguments from them where
+    there is one row; with several rows it would let tokens see other documents. Empty for the other implementations.
     """
     if position_ids is None or not is_flash_attention_requested(config):
         return {}
@@ -106,13 +103,8 @@ def causal_mask(
     ours = not readable_without_sync(embeds) and not torch.compiler.is_compiling()
     static = cache is not None and cache.is_compileable
     if not (ours and takes_masks(config)) or given is None or given.dim() != 2 or static:
-        return create_causal_mask(
-            config=config,
-            inputs_embeds=embeds,
-            attention_mask=attention_mask,
-            past_key_values=cache,
-            position_ids=position_ids,
-        )
+        inputs = {"inputs_embeds": embeds, "attention_mask": attention_mask, "position_ids": position_ids}
+        return create_causal_mask(config=config, past_key_values=cache, **inputs)
     past, length = (cache.get_seq_length() if cache is not None else 0), embeds.shape[1]
     index = torch.arange(past + length, device=embeds.device)
     allowed = (index <= index[past:, None])[None, None]

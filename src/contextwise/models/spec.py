@@ -309,10 +309,7 @@ def build_model(config: PreTrainedConfig) -> Any:
 
 
 def meta_model(config: PreTrainedConfig) -> Any:
-    """Build the model of a configuration on the meta device, to count its parameters; cached for equal configurations.
-
-    A plan needs the same few models many times, and initializing weights costs time on the meta device too.
-    """
+    """The model of a configuration on the meta device; cached, as a plan needs the same few models many times."""
     key = type(config), config.to_json_string(use_diff=False)
     if key not in _META_MODELS:
         if len(_META_MODELS) == 64:

@@ -75,11 +75,7 @@ def model_tokenizer_hash(source: str) -> str | None:
 
 
 def check_tokenizer(source: str, vocabulary: int, corpus: Corpus) -> None:
-    """Check that a corpus was prepared with the tokenizer of a model.
-
-    Args:
-        source: the model: a run, a folder or a Hub name.
-        vocabulary: the size of the model's vocabulary.
+    """Check that a corpus was prepared with the tokenizer of a model, which has ``vocabulary`` tokens.
 
     Raises:
         DataError: the tokenizers differ, or the corpus has more tokens in its vocabulary than the model.
@@ -99,8 +95,6 @@ def put_around(tokenizer: PreTrainedTokenizerBase, before: Sequence[int], after:
 
     In a pair, the tokens after the first text are repeated after the second, with token type 1: ``[CLS] A [SEP] B [SEP]``.
     A tokenizer without a padding token pads with end-of-text.
-
-    ``before`` and ``after`` are the ids of the tokens.
     """
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token

@@ -55,10 +55,7 @@ class MetadataSettings(Settings):
 
 
 class MetadataTexts:
-    """The metadata of each document of a corpus as token ids.
-
-    Args:
-        most: tokens of a document's metadata; more are cut.
+    """The metadata of each document of a corpus as token ids, cut to ``most`` of them.
 
     Raises:
         ConfigError: the corpus has no tokenizer.

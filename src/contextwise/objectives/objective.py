@@ -244,10 +244,7 @@ def objectives() -> dict[str, type[Objective]]:
 
 
 def read_objective(value: Any, base: type[Objective] = Objective) -> Any:
-    """Build an objective from a recipe's ``{name: ..., setting: ...}``, or from a name alone.
-
-    Args:
-        base: the required base class.
+    """Build an objective of class ``base`` from a recipe's ``{name: ..., setting: ...}``, or from a name alone.
 
     Raises:
         ConfigError: the objective does not exist, or a setting is invalid.
@@ -265,10 +262,7 @@ def read_objective(value: Any, base: type[Objective] = Objective) -> Any:
 
 
 def build_objective(name: str, **settings: Any) -> Any:
-    """Build an objective from its name in recipes and its settings.
-
-    Raises as :func:`read_objective` does.
-    """
+    """Build an objective from its name in recipes and its settings; raises what :func:`read_objective` does."""
     return read_objective({"name": name, **settings})
 
 

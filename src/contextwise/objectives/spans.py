@@ -100,11 +100,7 @@ class Corruption:
         return inputs, targets
 
     def restore(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """Restore the tokens from the output of :meth:`corrupt`.
-
-        Raises:
-            DataError: the sentinels of the input and of the target are not the same, in the same order.
-        """
+        """Restore the tokens from the output of :meth:`corrupt`; DataError if input and target have different sentinels."""
         holes, marks = (np.flatnonzero(np.isin(ids, self.sentinels)) for ids in (inputs, targets))
         begins = len(targets) == 0 or bool(len(marks) and marks[0] == 0)
         if not (begins and np.array_equal(inputs[holes], targets[marks])):
@@ -269,11 +265,7 @@ class UL2(SingleObjective):
         return PromptForm(before=(mode,), after=(sentinel,), opening=(sentinel,))
 
     def window_length(self, denoiser: Denoiser, context: int) -> int:
-        """Tokens of a window of one denoiser.
-
-        Raises:
-            ConfigError: its spans do not fit.
-        """
+        """Tokens of a window of one denoiser; ConfigError if its spans do not fit."""
 
         def size(length: int) -> int:
             noise, spans = denoiser.numbers(length)

@@ -192,11 +192,7 @@ class SentenceIndex:
         return np.diff(self.borders, append=0)[~last]
 
     def place(self, number: int) -> tuple[int, int]:
-        """The document of sentence ``number``, and the index of the sentence in the document.
-
-        Raises:
-            IndexError: the sentence does not exist.
-        """
+        """The document of sentence ``number``, and the index of the sentence in the document; IndexError if there is none."""
         if not 0 <= number < len(self):
             raise IndexError(f"sentence {number} of {len(self)}")
         document = int(np.searchsorted(self.starts, number, side="right")) - 1

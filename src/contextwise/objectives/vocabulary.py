@@ -77,11 +77,7 @@ class Vocabulary:
         self.ordinary = np.setdiff1d(ids, self.special)  # a random token is one of these
 
     def ids(self, tokens: Iterable[SpecialToken], objective: str) -> list[int]:
-        """Ids of special tokens.
-
-        Raises:
-            ConfigError: the tokenizer lacks some of them, or the model's vocabulary does.
-        """
+        """Ids of special tokens; ConfigError if the tokenizer lacks some of them, or the model's vocabulary does."""
         tokens = list(tokens)
         numbers = [None if self.tokenizer is None else token.of(self.tokenizer) for token in tokens]
         missing = [token.text for token, number in zip(tokens, numbers, strict=True) if number is None]
@@ -100,11 +96,7 @@ class Vocabulary:
         return ids
 
     def end(self, objective: str) -> int:
-        """Id of end-of-text.
-
-        Raises:
-            ConfigError: the corpus has no end-of-text token.
-        """
+        """Id of end-of-text; ConfigError if the corpus has no such token."""
         if self.end_of_text is None:
             raise ConfigError(
                 f"the objective {objective!r} needs an end-of-text token, but the corpus has none; "

@@ -141,13 +141,9 @@ class ContextState(StateLayer):
         self.current_BD = current_BD
 
     def allocate(self, end_BK: Tensor) -> tuple[Tensor, Tensor]:
-        """The columns of the keys of new chunks: after all others.
+        """Append new chunks: the ends of all chunks, (B, P + K), and the columns of the new ones' keys, (B, K).
 
-        Args:
-            end_BK: index of each chunk's last token, -1 for no chunk.
-
-        Returns:
-            The ends of all chunks, (B, P + K), and the columns of the new ones, (B, K).
+        ``end_BK`` is the index of each new chunk's last token, -1 for no chunk.
         """
         columns_K = torch.arange(end_BK.shape[1], device=end_BK.device) + self.end_BP.shape[1]
         return torch.cat([self.end_BP, end_BK], dim=1), columns_K.expand_as(end_BK)
@@ -196,11 +192,7 @@ class ContextState(StateLayer):
             layer.keep(chunks)
 
     def align(self, padding_B: Tensor) -> None:
-        """Move rows to the right, over the padding after their tokens; reads no values.
-
-        Args:
-            padding_B: number of columns of padding at the end of each row, which complete no chunk.
-        """
+        """Move rows to the right by ``padding_B``, the columns of padding after their tokens; reads no values."""
         moved_B1 = padding_B[:, None]
         from_BS = (torch.arange(self.length, device=self.h_BSD.device) - moved_B1).clamp(min=0)
         self.h_BSD = self.h_BSD.take_along_dim(from_BS[..., None], 1)
@@ -288,11 +280,7 @@ class StaticContextState(StateLayer):
         return self.tail_BUD  # count is always w - 1
 
     def allocate(self, end_BK: Tensor) -> tuple[Tensor, Tensor]:
-        """Assign slots to new chunks.
-
-        Returns:
-            The ends of the chunks in all slots, (B, P + 1), and the slots of the new ones, (B, K).
-        """
+        """Assign slots to new chunks: the ends of the chunks in all slots, (B, P + 1), and the slots of the new, (B, K)."""
         is_chunk_BK = end_BK >= 0
         slots_BK = torch.where(is_chunk_BK, self.count_B1 + is_chunk_BK.cumsum(1) - 1, self.slots)
         self.end_BP.scatter_(1, slots_BK, end_BK)

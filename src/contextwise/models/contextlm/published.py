@@ -42,11 +42,7 @@ COMPUTED = re.compile(r"(.*\.)?(attn\.(bias|masked_bias)|attention\.(bias|masked
 
 
 def translate(name: str, family: str, encoder_blocks: int) -> str | None:
-    """Translate a published weight name to ours; None for a buffer that is recomputed.
-
-    Raises:
-        CheckpointError: the table does not contain the name.
-    """
+    """Translate a published weight name to ours; None for a buffer that is recomputed, CheckpointError if it is unknown."""
     if COMPUTED.fullmatch(name):
         return None
     for pattern, ours in NAMES[family]:

@@ -245,8 +245,7 @@ class EncodedTexts:
     def rows(self, texts: Sequence[str]) -> np.ndarray:
         """The rows of texts in :attr:`table`, (N,), int64; new texts are encoded and stored.
 
-        Raises:
-            DataError: a text is empty, or the disk is full.
+        DataError if a text is empty, or the disk is full.
         """
         keys = [text_key(text) for text in texts]
         if any(key not in self._rows for key in keys):
@@ -307,20 +306,12 @@ class EncodedTexts:
 
 
 def encoder_config(name: str) -> PreTrainedConfig:
-    """Load the configuration of a text encoder, named as in :meth:`TextEncoder.open`, without its weights.
-
-    Raises:
-        CheckpointError, ConfigError: the encoder does not exist, or its package is not installed.
-    """
+    """Load the configuration of a text encoder; names and errors as for :meth:`TextEncoder.open`."""
     return load_config(_folder(_source(name)[0]))
 
 
 def check_encoder(encoder: TextEncoder, expected: dict[str, Any]) -> None:
-    """Check that an encoder is the one that a context encoder was trained with (:meth:`TextEncoder.about`).
-
-    Raises:
-        CheckpointError: it is another; the message names the first difference.
-    """
+    """Raise CheckpointError if a context encoder was trained with another encoder (:meth:`TextEncoder.about`)."""
     if encoder.digest == expected.get("digest"):
         return
     actual = encoder.about()

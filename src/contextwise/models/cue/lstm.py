@@ -100,12 +100,10 @@ class LSTMForCausalLM(CausalLanguageModel):
 
     def __init__(self, config: LSTMConfig) -> None:
         super().__init__(config)
-        self.embed: Any = nn.Embedding(config.vocab_size, config.hidden_size)
-        dropout = config.dropout if config.num_hidden_layers > 1 else 0.0
-        self.lstm = nn.LSTM(
-            config.hidden_size, config.hidden_size, config.num_hidden_layers, batch_first=True, dropout=dropout
-        )
-        self.lm_head: Any = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        width, layers = config.hidden_size, config.num_hidden_layers
+        self.embed: Any = nn.Embedding(config.vocab_size, width)
+        self.lstm = nn.LSTM(width, width, layers, batch_first=True, dropout=config.dropout if layers > 1 else 0.0)
+        self.lm_head: Any = nn.Linear(width, config.vocab_size, bias=False)
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:

@@ -69,11 +69,7 @@ class CueForCausalLM(CausalLanguageModel):
         return loaded
 
     def freeze(self, *parts: str) -> None:
-        """Freeze these parts (of :data:`PARTS`): their parameters get no gradients.
-
-        Raises:
-            ConfigError: the model has no such part.
-        """
+        """Freeze these parts (of :data:`PARTS`): their parameters get no gradients. ConfigError if the model lacks one."""
         for name in parts:
             part = getattr(self, name) if name in PARTS else None
             if part is None:

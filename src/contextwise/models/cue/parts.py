@@ -143,23 +143,12 @@ class CueDecoder(PreTrainedModel):
         if config.form == "transformer":
             self.project_states = _projection(config.input_width, config.width)
             self.project_cue = _projection(config.cue_width, config.width)
-            blocks = GPT2Config(
-                vocab_size=1,
-                bos_token_id=None,
-                eos_token_id=None,
-                n_positions=config.max_positions,
-                n_embd=config.width,
-                n_layer=config.layers,
-                n_head=config.heads,
-                activation_function="gelu",
-                add_cross_attention=True,
-                resid_pdrop=0.0,
-                embd_pdrop=0.0,
-                attn_pdrop=0.0,
-                use_cache=False,
-                attn_implementation=config._attn_implementation,
-            )
-            self.transformer = GPT2Model(blocks)
+            vocabulary = {"vocab_size": 1, "bos_token_id": None, "eos_token_id": None}
+            sizes = {"n_embd": config.width, "n_layer": config.layers, "n_head": config.heads}
+            dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+            form = {"activation_function": "gelu", "add_cross_attention": True, "use_cache": False}
+            form |= {"n_positions": config.max_positions, "attn_implementation": config._attn_implementation}
+            self.transformer = GPT2Model(GPT2Config(**vocabulary, **sizes, **dropout, **form))
             self.transformer.set_input_embeddings(None)  # the inputs are states, never tokens
         if not config.sentence_inputs:
             self.constant = nn.Parameter(torch.zeros(config.input_width))

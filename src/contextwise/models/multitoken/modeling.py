@@ -359,16 +359,8 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
             if heads > 1:
                 more = [self.vocabulary_head(i)(states[i - 1][:, kept]) for i in range(2, heads + 1)]
                 future_logits = torch.stack(more, dim=2)
-        return MultiTokenOutput(
-            loss=loss,
-            logits=logits,
-            past_key_values=base.past_key_values,
-            hidden_states=base.hidden_states,
-            attentions=base.attentions,
-            head_losses=head_losses,
-            head_targets=counts,
-            future_logits=future_logits,
-        )
+        recorded = (base.past_key_values, base.hidden_states, base.attentions)
+        return MultiTokenOutput(loss, logits, *recorded, head_losses, counts, future_logits)
 
     def generate(  # type: ignore[override]
         self, inputs: Tensor | None = None, generation_config: Any = None, *, speculative: bool = False, **kwargs: Any

@@ -81,17 +81,16 @@ class ParityTransformerConfig(ParityConfig):
     def backbone(self) -> GPTNeoXConfig:
         """The configuration of the stock decoder: rotary positions over whole heads, sequential attention and MLP."""
         rope = {"rope_type": "default", "rope_theta": self.rope_theta, "partial_rotary_factor": 1.0}
-        return GPTNeoXConfig(
-            vocab_size=3 + self.tasks,
-            hidden_size=self.hidden_size,
-            intermediate_size=self.intermediate_size,
-            num_hidden_layers=self.num_hidden_layers,
-            num_attention_heads=self.num_attention_heads,
-            max_position_embeddings=self.max_position_embeddings,
-            rope_parameters=rope,
-            use_parallel_residual=False,
-            use_cache=False,
+        same = (
+            "hidden_size",
+            "intermediate_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "max_position_embeddings",
         )
+        sizes = {name: getattr(self, name) for name in same}
+        form = {"rope_parameters": rope, "use_parallel_residual": False, "use_cache": False}
+        return GPTNeoXConfig(vocab_size=3 + self.tasks, **sizes, **form)
 
 
 class ParityMLPConfig(ParityConfig):

@@ -86,14 +86,7 @@ def _known(sha256: str) -> bytes | None:
 
 
 def known_code(sha256: str, file: str) -> bytes:
-    """The code with this SHA-256.
-
-    Args:
-        file: its name, for the message.
-
-    Raises:
-        CheckpointError: no file with this content was named on this machine.
-    """
+    """The code with this SHA-256; CheckpointError, which names ``file``, if it was never named on this machine."""
     code = _known(sha256)
     if code is None:
         raise CheckpointError(

@@ -182,14 +182,8 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
         **kwargs: Any,
     ) -> Any:
         """Run the model; arguments and output are its own."""
-        given = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "position_ids": position_ids,
-            "past_key_values": past_key_values,
-            "inputs_embeds": inputs_embeds,
-            "labels": labels,
-        }
+        given = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
+        given |= {"past_key_values": past_key_values, "inputs_embeds": inputs_embeds, "labels": labels}
         return self.model(**{name: value for name, value in given.items() if value is not None}, **kwargs)
 
     @property
