@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, GPT2LMHeadModel, LlamaConfig
 
-from contextwise.models import linear_cross_entropy, losses, token_losses
+from contextwise.models import ContextLMForCausalLM, linear_cross_entropy, losses, token_losses
 from examples import FEW
 
 
@@ -50,22 +50,20 @@ def test_pieces_do_not_matter(monkeypatch):
 
 def test_loss_and_logits_are_those_of_transformers():
     torch.manual_seed(0)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=30, n_embd=8, n_layer=1, n_head=1, n_positions=16)).eval()
+    sizes = {"vocab_size": 30, "n_embd": 8, "n_layer": 1, "n_head": 1, "n_positions": 16}
+    model = GPT2LMHeadModel(GPT2Config(**sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)).eval()
+    ours = ContextLMForCausalLM.from_backbone(model)  # its contexts are zero until it is trained
     ids = torch.randint(0, 30, (2, 9))
     labels = ids.masked_fill(torch.rand(2, 9) < 0.3, losses.IGNORED)
-    hidden = model.transformer(ids).last_hidden_state
-    targets = losses.next_tokens(labels)
-    assert targets[:, :-1].equal(labels[:, 1:]) and (targets[:, -1] == losses.IGNORED).all()
     for keep in (0, 1, 4, torch.tensor([0, 5])):
-        expected = model(ids, labels=None, logits_to_keep=keep).logits
-        loss, logits = losses.loss_and_logits(hidden, model.lm_head, targets, keep)
-        torch.testing.assert_close(logits, expected)
-        torch.testing.assert_close(loss, model(ids, labels=labels).loss)
-    loss, logits = losses.loss_and_logits(hidden, model.lm_head, targets, items=7, training=True)
-    assert logits is None
-    torch.testing.assert_close(loss, model(ids, labels=labels, num_items_in_batch=7).loss)
-    loss, logits = losses.loss_and_logits(hidden, model.lm_head, None, training=True)
-    assert loss is None and logits.shape == (2, 9, 30)
+        out = ours(ids, labels=labels, logits_to_keep=keep)
+        torch.testing.assert_close(out.logits, model(ids, logits_to_keep=keep).logits)
+        torch.testing.assert_close(out.loss, model(ids, labels=labels).loss)
+    out = ours.train()(ids, labels=labels, num_items_in_batch=7)
+    assert out.logits is None
+    torch.testing.assert_close(out.loss, model(ids, labels=labels, num_items_in_batch=7).loss)
+    out = ours(ids)
+    assert out.loss is None and out.logits.shape == (2, 9, 30)
 
 
 def test_frozen_parts_get_no_gradient():

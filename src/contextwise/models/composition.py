@@ -19,7 +19,7 @@ from transformers.utils.output_capturing import capture_outputs
 from contextwise.base.errors import ConfigError
 from contextwise.models.families import FAMILIES, Rotary, family_of
 from contextwise.models.loading import load_model
-from contextwise.models.losses import loss_and_logits, next_tokens
+from contextwise.models.losses import IGNORED, kept_positions, linear_cross_entropy
 from contextwise.models.masks import causal_mask, lengths_of_documents, readable_without_sync
 
 
@@ -133,7 +133,7 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
         # No named arguments: transformers' Trainer takes each argument with "label" in its name for a column of the data.
         targets, items = kwargs.pop("shift_labels", None), kwargs.pop("num_items_in_batch", None)
         if targets is None and labels is not None:
-            targets = next_tokens(labels)
+            targets = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
         if targets is not None:
             check_labels(targets, self.config.vocab_size)
         use_cache = False if self.training and targets is not None else use_cache
@@ -149,9 +149,14 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
         items: Tensor | int | None,
         position_ids: Tensor | None,
     ) -> CausalLMOutputWithPast:
-        """Compute loss and logits from the outputs of :meth:`base_outputs` and the arguments of ``loss_and_logits``."""
+        """Compute loss and logits from the outputs of :meth:`base_outputs`; ``items`` divides the summed loss."""
         hidden_BTD, head = base.last_hidden_state, self.get_output_embeddings()
-        loss, logits = loss_and_logits(hidden_BTD, head, targets, logits_to_keep, items=items, training=self.training)
+        loss = logits = None
+        if targets is not None:
+            total = linear_cross_entropy(hidden_BTD, head.weight, targets)
+            loss = total / (targets.ne(IGNORED).sum() if items is None else items)
+        if targets is None or not self.training:
+            logits = head(hidden_BTD[:, kept_positions(logits_to_keep)])
         return CausalLMOutputWithPast(loss, logits, base.past_key_values, base.hidden_states, base.attentions)
 
     @can_return_tuple

@@ -102,41 +102,9 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Ten
     return _LinearCrossEntropy.apply(hidden.reshape(-1, hidden.shape[-1]), weight, targets.reshape(-1))
 
 
-def next_tokens(labels: Tensor) -> Tensor:
-    """Shift ``labels`` (B, T) to targets (B, T): the token after each position, -100 after the last."""
-    return nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
-
-
 def kept_positions(logits_to_keep: int | Tensor) -> slice | Tensor:
     """Index of the positions whose logits are needed: this many last positions (0: all), or these indices."""
     return slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-
-
-def loss_and_logits(
-    hidden: Tensor,
-    head: nn.Module,
-    targets: Tensor | None,
-    logits_to_keep: int | Tensor = 0,
-    *,
-    items: Tensor | int | None = None,
-    training: bool = False,
-) -> tuple[Tensor | None, Tensor | None]:
-    """Compute the mean loss in nats and the logits that a causal language model returns.
-
-    Args:
-        hidden: (B, T, D), input of ``head``, a linear layer without bias.
-        targets: (B, T), already shifted; -100 is ignored. None for no loss.
-        logits_to_keep: see :func:`kept_positions`.
-        items: divide the summed loss by this instead of by the number of targets.
-        training: return no logits if there are targets; the loss is computed without all logits in memory.
-    """
-    loss = None
-    if targets is not None:
-        total = linear_cross_entropy(hidden, head.weight, targets)  # type: ignore[arg-type]
-        loss = total / (targets.ne(IGNORED).sum() if items is None else items)
-        if training:
-            return loss, None
-    return loss, head(hidden[:, kept_positions(logits_to_keep)])
 
 
 def final_hidden_states(model: PreTrainedModel, **inputs: Any) -> Tensor:
