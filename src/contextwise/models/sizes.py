@@ -86,12 +86,7 @@ SIZES: dict[str, dict[str, ModelSize]] = {
         "pythia-1b": ModelSize(16, 2048, 8, 2.5e-4, PYTHIA_TRAINING),
         "pythia-1.4b": ModelSize(24, 2048, 16, 2.0e-4, PYTHIA_TRAINING),
     },
-    "gpt2_rotary": OUR_SIZES,
-    "llama": OUR_SIZES,
-    "qwen3": OUR_SIZES,
-    "lstm": OUR_SIZES,
-    "bert": OUR_SIZES,
-    "t5": OUR_SIZES,
+    **dict.fromkeys(("gpt2_rotary", "llama", "qwen3", "lstm", "bert", "t5"), OUR_SIZES),
 }
 
 

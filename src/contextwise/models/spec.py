@@ -84,13 +84,12 @@ def labelled_losses(
 ) -> Losses:
     """Compute the loss of labels (B, T) given hidden states (B, T, D); labels of -100 are ignored.
 
+    The head, a linear layer with or without bias, is the larger part of a small model's computation. Unless ``dense`` is set
+    it is applied only to positions with a label, after the layer ``transform``.
+
     Args:
-        head: the vocabulary head, a linear layer with or without bias.
-        transform: a layer before the head.
         labelled: (N,) indices of the positions with a label, in the flattened batch; by default they are read from the labels,
             or all positions are scored where reading them would wait for an accelerator.
-        dense: score all positions. Otherwise the head, the larger part of a small model's computation, is applied only to
-            positions with a label.
     """
     if labelled is None and not dense and readable_without_sync(labels):
         labelled = labels.flatten().ne(IGNORED).nonzero()[:, 0]

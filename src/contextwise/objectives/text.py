@@ -224,13 +224,9 @@ def sentence_borders(text: TokenText, split: Callable[[str], list[int]], ids: np
 
 
 def splitter(language: str, spaced_numbers: bool = False) -> Callable[[str], list[int]]:
-    """Return a function from a text to the positions at which its sentences begin.
+    """A function from a text to the positions at which its sentences begin; ConfigError if sentencex is not installed.
 
-    Args:
-        spaced_numbers: whether "12. 5" is a number: no sentence begins with a digit after a digit and a period.
-
-    Raises:
-        ConfigError: sentencex is not installed.
+    With ``spaced_numbers`` "12. 5" is a number: no sentence begins with a digit after a digit and a period.
     """
     try:
         sentencex = importlib.import_module("sentencex")

@@ -310,11 +310,9 @@ class StaticContextState(StateLayer):
 def context_state(
     cache: Cache, config: ContextLMConfig, further_layers: int = 0, depth: int | None = None
 ) -> ContextState | StaticContextState:
-    """Return the context state of ``cache``; a new cache gets one after the backbone's layers.
+    """The context state of ``cache``, which ``further_layers`` may follow; a new cache gets one after the backbone's layers.
 
-    Args:
-        further_layers: how many layers may follow the state, for blocks that are not part of ContextLM.
-        depth: number of the backbone's blocks, where the configuration says to run fewer of them (early exit).
+    ``depth`` is the number of the backbone's blocks, where the configuration says to run fewer of them (early exit).
 
     Raises:
         ConfigError: the cache was filled by another model, or is of a kind that cannot hold a context.

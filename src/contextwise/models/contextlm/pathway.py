@@ -72,13 +72,9 @@ class ChunkLayout:
 def chunk_attention(end_BK: Tensor, start_BK: Tensor, end_BP: Tensor, column_BK: Tensor) -> Tensor:
     """The attention mask under which a chunk sees the chunks of its document up to itself: (B, 1, K, P) booleans.
 
-    Every query sees at least its own column, so that no softmax is empty (entries that are no chunk are never used).
-
-    Args:
-        end_BK, start_BK: indices, from the first token of all calls, of the last token of each query, and of the first
-            token of its document.
-        end_BP: index of the last token of each key, -1 for no chunk.
-        column_BK: which of the P columns is the query's own.
+    Every query sees at least its own of the P columns, ``column_BK``, so that no softmax is empty (entries that are no chunk
+    are never used). Indices count from the first token of all calls: those of the last token of each query (``end_BK``) and of
+    the first token of its document (``start_BK``), and of the last token of each key (``end_BP``), -1 for no chunk.
     """
     end_B1P = end_BP[:, None, :]
     own_BKP = column_BK[..., None] == torch.arange(end_BP.shape[1], device=end_BP.device)

@@ -129,10 +129,9 @@ class LSTMForCausalLM(CausalLanguageModel):
         inputs_embeds: Tensor | None = None,
         **_: Any,
     ) -> Tensor:
-        """Compute the input of the vocabulary head, (B, T, D).
+        """Compute the input of the vocabulary head, (B, T, D), of tokens that are not yet in ``past_key_values``.
 
         Args:
-            input_ids: (B, T) tokens that are not yet in ``past_key_values``.
             attention_mask: (B, past + T), 0 for padding on the left; padding on the right needs no mask.
             position_ids: (B, T); only used to reject packed documents.
             past_key_values: a dynamic cache, whose first layer holds the state.

@@ -228,11 +228,9 @@ class UnigramAutoencoder(PreTrainedModel):
         return self.up[-1]
 
     def bag(self, labels: Tensor) -> Tensor:
-        """Eq. 5: the share of each token among a sentence's tokens, (B, V) float32.
+        """Eq. 5: the share of each token among a sentence's tokens, (B, T) to (B, V) float32.
 
-        Args:
-            labels: (B, T) tokens; -100 and end-of-text, which is not a word, are not counted. A sentence without other
-                tokens has a row of zeros.
+        -100 and end-of-text, which is not a word, are not counted. A sentence without other tokens has a row of zeros.
         """
         words_BT = labels.ne(IGNORED)
         if self.config.eos_token_id is not None:

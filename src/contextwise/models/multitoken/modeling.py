@@ -46,17 +46,11 @@ class FutureLoss(NamedTuple):
 
 
 def future_targets(next_BT: Tensor, future_tokens: int, position_ids: Tensor | None = None) -> list[Tensor]:
-    """Compute the targets of all heads from those of the next-token head.
+    """The targets of all heads, n tensors (B, T), from those of the next-token head; -100 is ignored.
 
-    Args:
-        next_BT: token t+1 at each position t; -100 is ignored.
-        future_tokens: n.
-        position_ids: (B, T) or (1, T), for packed documents: heads 2..n then have no targets after the end of the current
-            document (the next-token head always has those of ``next_BT``).
-
-    Returns:
-        n tensors (B, T): head i has token t+i at position t, and -100 at the last i-1 positions, whose targets are beyond
-        the window.
+    Head i has token t+i at position t, and -100 at the last i-1 positions, whose targets are beyond the window. With
+    ``position_ids``, (B, T) or (1, T), for packed documents, heads 2..n have no targets after the end of the current document
+    (the next-token head always has those of ``next_BT``).
     """
     length = next_BT.shape[1]
 

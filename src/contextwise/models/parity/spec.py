@@ -137,19 +137,14 @@ class ParityModel(PreTrainedModel):
         """Do nothing: keep torch's initialization; a stock backbone initializes its own weights."""
 
     def forward(self, input_ids: Tensor, labels: Tensor | None = None, **_: Any) -> SequenceClassifierOutput:
-        """Classify the answers of samples.
+        """``logits`` (B, 2) of the answers, and ``loss``, their mean cross entropy in nats, if there are labels.
 
         Args:
             input_ids: (B, T), the bits (0, 1, or 2 for masked), then the task token.
             labels: (B, 1) or (B,), the answers, 0 or 1.
-
-        Returns:
-            ``logits`` (B, 2), and ``loss``, their mean cross entropy in nats, if there are labels.
         """
         logits = self.answer(self.hidden_states(input_ids)[:, 0])
-        loss = None
-        if labels is not None:
-            loss = nn.functional.cross_entropy(logits.float(), labels.reshape(-1))
+        loss = None if labels is None else nn.functional.cross_entropy(logits.float(), labels.reshape(-1))
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
 
