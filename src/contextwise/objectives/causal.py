@@ -50,7 +50,7 @@ class PrefixExamples(WindowExamples):
     """Windows with prefixes drawn anew in each epoch."""
 
     def arrays(self, epoch: int, index: int) -> dict[str, Any]:
-        item = super().arrays(epoch, index)
+        item = self.window(index)
         context = len(item["input_ids"])
         positions = item["position_ids"] if "position_ids" in item else np.arange(context)
         starts = np.flatnonzero(positions == 0)

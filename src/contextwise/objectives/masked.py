@@ -127,7 +127,7 @@ class MaskedExamples(WindowExamples):
         self.masking, self.cls, self.sep = masking, cls, sep
 
     def arrays(self, epoch: int, index: int) -> dict[str, Any]:
-        item = super().arrays(epoch, index)
+        item = self.window(index)
         ids = np.concatenate([[self.cls], item["input_ids"], [self.sep]])
         draw = generator(self.seed, 0 if self.masking.settings.static else epoch, index, "masked")
         inputs, labels = self.masking.apply(ids, draw)

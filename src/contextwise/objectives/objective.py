@@ -96,7 +96,7 @@ class Examples(ABC):
 
 
 class WindowExamples(Examples):
-    """The windows of a corpus, the same in every epoch; subclasses make an example of each."""
+    """Examples built from one window each (by default the window), the same windows in every epoch."""
 
     def __init__(self, windows: Windows, seed: int = 0) -> None:
         self.windows, self.seed = windows, seed
@@ -104,9 +104,12 @@ class WindowExamples(Examples):
     def count(self, epoch: int) -> int:
         return len(self.windows)
 
-    def arrays(self, epoch: int, index: int) -> dict[str, Any]:
-        """A window: ``input_ids``, ``labels`` (shifted), ``window``, and ``position_ids`` where they apply."""
+    def window(self, index: int) -> dict[str, np.ndarray]:
+        """A window as arrays: ``input_ids``, ``labels`` (shifted), ``window``, and ``position_ids`` where they apply."""
         return {name: tensor.numpy() for name, tensor in self.windows[index].items()}
+
+    def arrays(self, epoch: int, index: int) -> dict[str, Any]:
+        return self.window(index)
 
 
 class Stream(Protocol):

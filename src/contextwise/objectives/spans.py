@@ -68,7 +68,7 @@ class SpanExamples(WindowExamples):
         self.settings, self.corruption, self.end = settings, corruption, end
 
     def arrays(self, epoch: int, index: int) -> dict[str, Any]:
-        item = super().arrays(epoch, index)
+        item = self.window(index)
         tokens = item["input_ids"]
         draw = generator(self.seed, epoch, index, "spans")
         noise = noise_mask(len(tokens), self.settings.rate, self.settings.mean_span, draw)
