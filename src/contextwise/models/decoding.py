@@ -150,12 +150,15 @@ class StaticDecoding:
     def _step(self, completes_chunk: bool) -> Tensor:
         self.mask_B11S.index_fill_(3, self.index_1, 0.0)
         known = {} if self.chunk_size is None else {"completes_chunk": completes_chunk}
-        known |= {
-            "input_ids": self.token_B1,
-            "attention_mask": self.mask_B11S,
-            "position_ids": self.position_B1.clone(),
-        }
-        out = self.model(past_key_values=self.cache, use_cache=True, return_dict=True, **known)
+        out = self.model(
+            input_ids=self.token_B1,
+            attention_mask=self.mask_B11S,
+            position_ids=self.position_B1.clone(),
+            past_key_values=self.cache,
+            use_cache=True,
+            return_dict=True,
+            **known,
+        )
         self.position_B1.add_(1)
         self.index_1.add_(1)
         return out.logits[:, -1].float()

@@ -41,8 +41,10 @@ LARGEST = {"layer": 10_000, "head": 10_000, "expert": 10_000, "labels": 1_000_00
 GENERATION = {"bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id"}
 GENERATION |= {"do_sample", "temperature", "top_k", "top_p"}
 """Settings of ``generation_config.json`` that are used; with others ``generate()`` may want arguments or give other outputs."""
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "spiece.model")
-TOKENIZER_FILES += ("vocab.json", "vocab.txt")
+TOKENIZER_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model"),
+    *("spiece.model", "vocab.json", "vocab.txt"),
+)
 
 
 def model_folder(path_or_name: str | Path) -> str:

@@ -143,12 +143,23 @@ class CueDecoder(PreTrainedModel):
         if config.form == "transformer":
             self.project_states = _projection(config.input_width, config.width)
             self.project_cue = _projection(config.cue_width, config.width)
-            vocabulary = {"vocab_size": 1, "bos_token_id": None, "eos_token_id": None}
-            sizes = {"n_embd": config.width, "n_layer": config.layers, "n_head": config.heads}
-            dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-            form = {"activation_function": "gelu", "add_cross_attention": True, "use_cache": False}
-            form |= {"n_positions": config.max_positions, "attn_implementation": config._attn_implementation}
-            self.transformer = GPT2Model(GPT2Config(**vocabulary, **sizes, **dropout, **form))
+            blocks = GPT2Config(
+                vocab_size=1,
+                bos_token_id=None,
+                eos_token_id=None,
+                n_positions=config.max_positions,
+                n_embd=config.width,
+                n_layer=config.layers,
+                n_head=config.heads,
+                activation_function="gelu",
+                add_cross_attention=True,
+                resid_pdrop=0.0,
+                embd_pdrop=0.0,
+                attn_pdrop=0.0,
+                use_cache=False,
+                attn_implementation=config._attn_implementation,
+            )
+            self.transformer = GPT2Model(blocks)
             self.transformer.set_input_embeddings(None)  # the inputs are states, never tokens
         if not config.sentence_inputs:
             self.constant = nn.Parameter(torch.zeros(config.input_width))
@@ -187,8 +198,9 @@ class CueDecoder(PreTrainedModel):
             return torch.cat([states, cue[:, None].expand(-1, states.shape[1], -1)], dim=-1)
         inputs = self.project_states(states)
         mask = causal_mask(self.transformer.config, inputs, attention_mask, position_ids, None)
-        family, keys = family_of(self.transformer.config), self.project_cue(cue)[:, None]
-        hidden, _ = family.run_blocks(self.transformer, inputs, position_ids, mask, encoder_hidden_states=keys)
+        family, cue_B1D = family_of(self.transformer.config), self.project_cue(cue)[:, None]
+        options = {"encoder_hidden_states": cue_B1D}
+        hidden = family.run_blocks(self.transformer, inputs, position_ids, mask, **options)[0]
         return family.norm(self.transformer, hidden)
 
 

@@ -81,16 +81,17 @@ class ParityTransformerConfig(ParityConfig):
     def backbone(self) -> GPTNeoXConfig:
         """The configuration of the stock decoder: rotary positions over whole heads, sequential attention and MLP."""
         rope = {"rope_type": "default", "rope_theta": self.rope_theta, "partial_rotary_factor": 1.0}
-        same = (
-            "hidden_size",
-            "intermediate_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "max_position_embeddings",
+        return GPTNeoXConfig(
+            vocab_size=3 + self.tasks,
+            hidden_size=self.hidden_size,
+            intermediate_size=self.intermediate_size,
+            num_hidden_layers=self.num_hidden_layers,
+            num_attention_heads=self.num_attention_heads,
+            max_position_embeddings=self.max_position_embeddings,
+            rope_parameters=rope,
+            use_parallel_residual=False,
+            use_cache=False,
         )
-        sizes = {name: getattr(self, name) for name in same}
-        form = {"rope_parameters": rope, "use_parallel_residual": False, "use_cache": False}
-        return GPTNeoXConfig(vocab_size=3 + self.tasks, **sizes, **form)
 
 
 class ParityMLPConfig(ParityConfig):
@@ -137,14 +138,19 @@ class ParityModel(PreTrainedModel):
         """Do nothing: keep torch's initialization; a stock backbone initializes its own weights."""
 
     def forward(self, input_ids: Tensor, labels: Tensor | None = None, **_: Any) -> SequenceClassifierOutput:
-        """``logits`` (B, 2) of the answers, and ``loss``, their mean cross entropy in nats, if there are labels.
+        """Classify the answers of samples.
 
         Args:
             input_ids: (B, T), the bits (0, 1, or 2 for masked), then the task token.
             labels: (B, 1) or (B,), the answers, 0 or 1.
+
+        Returns:
+            ``logits`` (B, 2), and ``loss``, their mean cross entropy in nats, if there are labels.
         """
         logits = self.answer(self.hidden_states(input_ids)[:, 0])
-        loss = None if labels is None else nn.functional.cross_entropy(logits.float(), labels.reshape(-1))
+        loss = None
+        if labels is not None:
+            loss = nn.functional.cross_entropy(logits.float(), labels.reshape(-1))
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
 
