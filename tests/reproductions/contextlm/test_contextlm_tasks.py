@@ -91,6 +91,22 @@ def test_seeds_widen_an_interval():
     assert wide.high - wide.value == pytest.approx(math.hypot(NORMAL * 0.02 * math.sqrt(2), 12.706 * 0.1), rel=1e-4)
 
 
+def test_differences_are_paired_by_question():
+    """By hand: two tasks of four questions, one seed; the models differ at two questions of the first task alone."""
+
+    def answered(*rights):
+        values = [("arc_easy", rights[0]), ("sciq", rights[1])]
+        result = summary(*((task, right.count("1") / 4, 0.25) for task, right in values))
+        for row, (_, right) in zip(result["rows"], values, strict=True):
+            row["right"] = right
+        return accuracy([result], 0, ["arc_easy", "sciq"])
+
+    difference = answered("1110", "1010").minus(answered("1000", "1010"))
+    assert difference.value == pytest.approx(0.25)
+    # Differences 0, 1, 1, 0 have the variance 1/3; the other task has none.
+    assert difference.high - difference.value == pytest.approx(NORMAL * math.sqrt(1 / 3 / 4) / 2)
+
+
 @pytest.mark.parametrize(
     ("better", "than", "holds"),
     [((0.28, 0.02), (0.1, 0.02), None), ((0.6, 0.02), (0.3, 0.02), True), ((0.3, 0.02), (0.6, 0.02), False)],
@@ -127,6 +143,8 @@ def test_tasks_in_miniature(corpus, tmp_path, monkeypatch):
     assert table.columns[2:] == ["a", "b", "b minus a"]
     result = outcome.figures["tasks"]["a"][0]
     values = [row["measures"]["acc"]["value"] for row in result["rows"]]
+    assert [row["right"].count("1") / len(row["right"]) for row in result["rows"]] == pytest.approx(values)
+    assert "; paired by question" in outcome.claims[0].evidence
     assert table.rows[-1][2].startswith(f"{100 * sum(values) / 2:.1f} ± ")
     assert any("sciq" in note for note in outcome.figures["notes"])
     assert [claim.holds for claim in outcome.claims] == [None]

@@ -4,14 +4,14 @@ Perplexities: the corpus's own is per token of its held-out documents, WikiText'
 harness defines them. The average is the plain mean of all four, as in the document: LAMBADA's, the largest by far, decides it.
 
 Accuracies: the average is the plain mean of the tasks' accuracies, and its standard error over questions comes from theirs. The
-error of a difference assumes that the two models' errors are independent; they answer the same questions, so it is rather too
-large. With several seeds the t-interval over seeds is added in quadrature. A claim is undecided where neither model's average
+error of a difference is that of the differences at each question, which both models answered. With several seeds the t-interval
+over seeds is added in quadrature. A claim is undecided where neither model's average
 is significantly above chance: their difference is then one between guesses.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -118,22 +118,28 @@ class Average:
     Attributes:
         per_seed: (S,).
         error: standard error over questions; None where the harness gives none.
+        right: (S, Q) of each task, 1 where a question was answered right, else 0; empty if that is not known.
     """
 
     per_seed: np.ndarray
     error: float | None
+    right: list[np.ndarray] = field(default_factory=list)
 
     @property
     def value(self) -> float:
         return float(self.per_seed.mean())
 
     def minus(self, other: "Average") -> Estimate:
-        """The difference, paired by seed, with its interval."""
+        """The difference, paired by seed and by question, with its interval; by seed alone if the questions are not known."""
         differences_S = self.per_seed - other.per_seed
         value = float(differences_S.mean())
         if self.error is None or other.error is None:
             return Estimate(value)
-        return with_seeds(plus_minus(value, NORMAL * math.hypot(self.error, other.error)), differences_S)
+        error = math.hypot(self.error, other.error)
+        if self.right and other.right:
+            of_tasks = [(ours - theirs).mean(axis=0) for ours, theirs in zip(self.right, other.right, strict=True)]
+            error = math.sqrt(sum(of_task_Q.var(ddof=1) / len(of_task_Q) for of_task_Q in of_tasks)) / len(of_tasks)
+        return with_seeds(plus_minus(value, NORMAL * error), differences_S)
 
     def surely_above(self, level: float) -> bool:
         """Whether the mean is above a level by more than the half-width of its interval over questions."""
@@ -207,7 +213,7 @@ class TaskAccuracy(OnHarness):
             chance = float(np.mean([CHANCE[task] for task in tasks]))
             if not (better.surely_above(chance) or than.surely_above(chance)):
                 verdict = undecided(f"neither model is surely above chance, {chance:.1%}")
-        remark = "the interval is from the tasks' standard errors, not paired by question"
+        remark = "paired by question" if better.right and than.right else "not paired by question"
         evidence = f", mean accuracy over {len(tasks)} tasks: {percentage_points(difference)}; {remark}"
         return claim.decided(verdict, evidence, f", {shots} shots").over_seeds(len(self.seeds))
 
@@ -245,10 +251,14 @@ def row_of(summary: dict[str, Any], shots: int, task: str) -> dict[str, Any]:
 
 def accuracy(seeds: Sequence[dict[str, Any]], shots: int, tasks: Sequence[str]) -> Average:
     """The mean accuracy over tasks: of each seed, and its standard error over questions, which all seeds share."""
-    measures = [[row_of(summary, shots, task)["measures"]["acc"] for task in tasks] for summary in seeds]
+    rows = [[row_of(summary, shots, task) for task in tasks] for summary in seeds]
+    measures = [[row["measures"]["acc"] for row in seed] for seed in rows]
     values_ST = np.array([[measure["value"] for measure in seed] for seed in measures])
     errors = [[measure["stderr"] for measure in seed] for seed in measures]
     if any(error is None for seed in errors for error in seed):
         return Average(values_ST.mean(axis=1), None)
     per_seed = np.sqrt(np.square(np.array(errors)).sum(axis=1)) / len(tasks)
-    return Average(values_ST.mean(axis=1), float(per_seed.mean()))
+    answers = [[seed[i].get("right", "") for seed in rows] for i in range(len(tasks))]
+    right = [np.array([list(of_seed) for of_seed in of_task], dtype=float) for of_task in answers]
+    known = all(of_task_SQ.ndim == 2 and of_task_SQ.shape[1] > 1 for of_task_SQ in right)
+    return Average(values_ST.mean(axis=1), float(per_seed.mean()), right if known else [])

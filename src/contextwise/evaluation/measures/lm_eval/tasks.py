@@ -294,6 +294,7 @@ def ask_tasks(
         Interrupted: the process received a request to stop.
     """
     results: dict[int, dict[str, Any]] = {}
+    right: dict[tuple[int, str], str] = {}
     cut: dict[int, dict[str, int]] = {}
     with quiet():
         lm = BoundedLM(subject.model, subject.tokenizer, max_length=max_length, batch_tokens=subject.batch_tokens)
@@ -301,9 +302,12 @@ def ask_tasks(
             lm.cut.clear()
             lm.stage = f"{shots}-shot"
             tasks = [task for task in planned if task.shots == shots]
-            results[shots] = _evaluated(lm, tasks, shots, limit, subject.source)
+            results[shots], samples = _evaluated(lm, tasks, shots, limit, subject.source)
+            right |= {(shots, name): _right(answered) for name, answered in samples.items()}
             cut[shots] = {task: len(documents) for task, documents in lm.cut.items()}
     summary = {"positions": lm.max_length, **table_rows(results, planned, missing, cut)}
+    for row in summary["rows"]:
+        row["right"] = right[row["shots"], row["task"]]
     files = {
         f"harness-{shots}-shot.json": json.dumps(result, indent=2, ensure_ascii=False) + "\n"
         for shots, result in results.items()
@@ -311,15 +315,23 @@ def ask_tasks(
     return summary, files
 
 
-def _evaluated(lm: BoundedLM, planned: Sequence[Planned], shots: int, limit: int | None, source: str) -> dict[str, Any]:
-    """The harness's results in its own format, of tasks with one number of examples."""
+def _right(answered: Sequence[dict[str, Any]]) -> str:
+    """Which questions a model answered right, in their order: ``"1"``, else ``"0"``; empty for a task without an accuracy."""
+    first = {each["doc_id"]: each for each in reversed(answered)}  # of several filters, the first is used
+    return "".join(f"{first[number]['acc']:.0f}" for number in sorted(first) if "acc" in first[number])
+
+
+def _evaluated(
+    lm: BoundedLM, planned: Sequence[Planned], shots: int, limit: int | None, source: str
+) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
+    """The harness's results in its own format, of tasks with one number of examples; and its answers by task."""
     results = evaluator.simple_evaluate(
         lm,
         tasks=[plan.task for plan in planned],
         num_fewshot=shots,
         limit=limit,
         bootstrap_iters=RESAMPLES,
-        log_samples=False,
+        log_samples=True,
         task_manager=harness_tasks(),
     )
     results["config"] |= {"model": "contextwise", "model_args": {"pretrained": source}, "device": str(lm.device)}
@@ -328,7 +340,8 @@ def _evaluated(lm: BoundedLM, planned: Sequence[Planned], shots: int, limit: int
         if config.pop("custom_dataset", None) is not None:
             files = {file["split"]: file["file"] for file in plan.source["files"]}
             config |= {"dataset_path": "json", "dataset_name": None, "dataset_kwargs": {"data_files": files}}
-    return json.loads(json.dumps(results, default=handle_non_serializable, ensure_ascii=False))
+    samples = results.pop("samples")
+    return json.loads(json.dumps(results, default=handle_non_serializable, ensure_ascii=False)), samples
 
 
 @contextlib.contextmanager
