@@ -11,7 +11,7 @@ import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -31,6 +31,7 @@ MOST_WIDE_COLUMNS = 5
 """Tables with more columns have one space between them on the terminal, instead of two."""
 
 Cell = str | float | Estimate | None | tuple[str, ...]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -222,6 +223,13 @@ def csv_text(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([head, *rows])
     return text.getvalue()
+
+
+def spread(values: Sequence[T], count: int) -> list[T]:
+    """At most ``count`` of some values, evenly from the first to the last: the rows of a table that would be too long."""
+    if len(values) <= count:
+        return list(values)
+    return [values[round(i * (len(values) - 1) / (count - 1))] for i in range(count)]
 
 
 def mark(series: int | None) -> str:

@@ -12,11 +12,10 @@ from contextwise.analysis.intrinsic import SHARE_OF_SUBSPACES, IntrinsicEntropy
 from contextwise.analysis.spectra import increments, relative_eigenvalues
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import correlation_estimate
-from contextwise.base.tables import Cell, Column, Table, csv_text, terminal
+from contextwise.base.tables import Cell, Column, Table, csv_text, spread, terminal
 from contextwise.reports import page
 from contextwise.reports.entropy_figures import figures_of, shown_thresholds
 from contextwise.reports.page import Page, Plot, Section
-from contextwise.reproductions.tables import spread
 
 FIGURES = {
     "loss": (

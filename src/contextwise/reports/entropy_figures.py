@@ -13,8 +13,8 @@ import plotly.graph_objects as go
 from contextwise.analysis.intrinsic import ByContext, IntrinsicEntropy
 from contextwise.analysis.spectra import increments, relative_eigenvalues
 from contextwise.base.estimates import Estimate
+from contextwise.base.tables import spread
 from contextwise.reports.page import SYMBOLS, error_bars, figure, level, scatter
-from contextwise.reproductions.tables import spread
 
 MOST_POINTS = 400
 """Points of a spectrum, evenly spaced in the logarithm of the index; the CSV has them all."""

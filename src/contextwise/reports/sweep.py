@@ -10,7 +10,7 @@ from typing import Any
 from contextwise.analysis.optimum import CELL_COLUMNS, Landscape
 from contextwise.analysis.sweep_points import COLUMNS
 from contextwise.base.estimates import count
-from contextwise.base.tables import Cell, Column, Row, Table, csv_text
+from contextwise.base.tables import Cell, Column, Row, Table, csv_text, spread
 from contextwise.data.document_lengths import in_tokens, token_count
 from contextwise.reports import page
 from contextwise.reports.page import Markup, Page, Part, Plot, Section, figure
@@ -27,7 +27,6 @@ from contextwise.reports.sweep_figures import (
     sweep_verdict,
     window_words,
 )
-from contextwise.reproductions.tables import spread
 
 SHOWN_BUDGETS = 6
 DYNAMIC = ("best-context-loss", "curves")

@@ -2,12 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from contextwise.base.estimates import Estimate
 from contextwise.base.tables import Table
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -73,13 +71,6 @@ def printed_table(printed: dict[str, Any], title: str = "") -> Table | None:
     most = max(len(columns), *(len(row) for row in rows))
     head = ["", *columns] if len(columns) < most else columns
     return Table(title, head, [[*row, *[""] * (most - len(row))] for row in rows])
-
-
-def spread(values: Sequence[T], count: int) -> list[T]:
-    """At most ``count`` of some values, evenly from the first to the last."""
-    if len(values) <= count:
-        return list(values)
-    return [values[round(i * (len(values) - 1) / (count - 1))] for i in range(count)]
 
 
 def seeds_behind(count: int) -> str:

@@ -134,7 +134,10 @@ def test_a_judge_of_two_seeds(answering, judge):
     judge(lambda messages: "[[6]]")
     outcome = measured(answering, endpoint="http://judge/v1", judge_model="judge", seeds=[0, 1])
     assert len(outcome.figures["judged"]["b against a"]) == 2
-    assert "mean of 2 seeds" in outcome.tables[1].title and len(outcome.figures["answers"]["a"]) == 2
+    assert "mean of 2 seeds" in outcome.tables[1].title
+    texts = [(answering[0] / "out" / path).read_text() for path in outcome.figures["answers"]["a"]]
+    assert len(set(texts)) == 2  # each seed answers for itself
+    assert len(list((answering[0] / "out" / "judged").glob("*-s1-by-*"))) == 1
 
 
 def reading(pieces, *levels, has_start=True):

@@ -12,12 +12,12 @@ from contextwise.analysis.sweep_points import sweep_points
 from contextwise.base.config import validate
 from contextwise.base.estimates import count
 from contextwise.base.intervals import plus_minus
-from contextwise.base.tables import Table
+from contextwise.base.tables import Table, spread
 from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.sweep import LearningRateRule, SweepRecipe, grid_runs, run_sweep
 from contextwise.reproductions.claims import Claim, Verdict, above, all_hold, exact, undecided
 from contextwise.reproductions.item import CorpusMeasure, Item, Outcome, registered
-from contextwise.reproductions.tables import Plot, point, points, spread, table_of
+from contextwise.reproductions.tables import Plot, point, points, table_of
 
 SHOWN = 6
 """Budgets of the tables."""
