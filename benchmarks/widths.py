@@ -1,7 +1,7 @@
 """The best learning rate of each width, under the standard parametrization and µP.
 
 ``python -m benchmarks.widths --corpus corpora/stdlib --out runs/widths`` trains GPT-2, the parameter-matched model and
-ContextLM (4 layers) at widths 64 to 512, with nine rates in steps of √2 and three seeds, as ``contextwise transfer`` searches.
+ContextLM (4 layers) at widths 64 to 512, with rates in steps of √2 and three seeds, as ``contextwise transfer`` searches.
 It prints the best factor of the rates at each width, and what the best factor of width 128 costs there. A parametrization
 *transfers* if no best factor is more than a step away from that of width 128 and its costs are at most 0.01 nats.
 ``--models``, ``--optimizers`` and ``--parametrizations`` replace only what they name. Finished runs are not trained again.
@@ -34,7 +34,6 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 """Name -> settings of the training. The rates are those of width 128, of which factors are tried."""
 BASE = 128
 STEP, MOST = 2**0.5, 0.01
-FACTORS = [STEP**power for power in range(-5, 4)]
 
 
 def verdict(rows: list[WidthRow]) -> dict[str, Any]:
@@ -56,6 +55,7 @@ def _cost(row: WidthRow, factor: float) -> float:
 
 def searched(options: argparse.Namespace, model: str, optimizer: str, parametrization: str) -> dict[str, Any]:
     """The search of one model, optimizer and parametrization."""
+    factors = [STEP**power for power in range(options.lowest, options.highest + 1)]
     training = {"tokens": options.tokens, "tokens_per_step": options.tokens_per_step, "warmup_steps": 0.05}
     training |= {"schedule": "linear", "evaluation_tokens": options.evaluation_tokens} | OPTIMIZERS[optimizer]
     recipe = {
@@ -64,7 +64,7 @@ def searched(options: argparse.Namespace, model: str, optimizer: str, parametriz
         "model": {"family": "gpt2", "size": "nano"} | MODELS[model],
         "training": training | {"parametrization": parametrization, "mup_base_width": BASE},
     }
-    values = {"recipe": recipe, "widths": options.widths, "factors": FACTORS, "seeds": list(range(options.seeds))}
+    values = {"recipe": recipe, "widths": options.widths, "factors": factors, "seeds": list(range(options.seeds))}
     settings = load_transfer(values | {"output": str(options.out / recipe["name"])})
     losses_WFS = search(settings)
     result = fitted(settings, [], losses_WFS)
@@ -72,7 +72,7 @@ def searched(options: argparse.Namespace, model: str, optimizer: str, parametriz
         "settings": {"data": {"context": options.context}, "model": recipe["model"], "training": recipe["training"]},
         "corpus": Corpus.open(options.corpus).fingerprint,
         "widths": options.widths,
-        "factors": FACTORS,
+        "factors": factors,
         "losses": losses_WFS.tolist(),
         "best": [as_json(row.best) for row in result.rows],
         "slope": as_json(result.slope),
@@ -88,6 +88,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--optimizers", nargs="+", choices=OPTIMIZERS, default=list(OPTIMIZERS))
     parser.add_argument("--parametrizations", nargs="+", choices=("mup", "standard"), default=["mup", "standard"])
     parser.add_argument("--widths", nargs="+", type=int, default=[64, 128, 256, 512], help="128 among them")
+    parser.add_argument("--lowest", type=int, default=-5, help="lowest factor of the rates, in powers of √2")
+    parser.add_argument("--highest", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=32_768)
     parser.add_argument("--tokens-per-step", type=int, default=512)
     parser.add_argument("--context", type=int, default=256)

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import os
 import socket
 from pathlib import Path
@@ -87,6 +88,47 @@ def test_a_killed_process_leaves_no_folder_and_the_next_one_cleans_up(tmp_path):
     with atomic_directory(tmp_path / "folder") as partial:
         (partial / "a").write_text("whole")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+SLOW_WRITER = """
+import os, sys; from pathlib import Path; from contextwise.base.files import atomic_write
+os.fsync = lambda file: (print('ready', flush=True), sys.stdin.read())
+atomic_write(Path(sys.argv[1]), 'slow')
+"""
+
+
+def test_a_killed_writer_of_a_file_leaves_what_the_next_one_removes(tmp_path):
+    file = tmp_path / "x[1].json"
+    killed, slow = Program(SLOW_WRITER, file), Program(SLOW_WRITER, file)
+    assert killed.stdout.readline() == slow.stdout.readline() == "ready\n"
+    killed.kill()
+    killed.communicate()
+    assert len(list(tmp_path.iterdir())) == 2
+    atomic_write(file, "fast")
+    assert file.read_text() == "fast" and len(list(tmp_path.iterdir())) == 2  # that of the slow one is in use
+    slow.communicate()
+    assert slow.returncode == 0
+    assert file.read_text() == "slow" and list(tmp_path.iterdir()) == [file]
+
+
+def test_a_file_that_was_taken_for_a_leftover_is_written_again(tmp_path, monkeypatch):
+    """Another process locks it, or removes it, between its creation and its lock."""
+    real, faults = fcntl.flock, ["locked", "removed"]
+
+    def locked(file, operation):
+        fault = faults.pop() if faults else None
+        if fault == "locked":
+            raise BlockingIOError
+        if fault == "removed":
+            Path(file.name).unlink()
+        real(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", locked)
+    atomic_write(tmp_path / "file", "content")
+    assert (tmp_path / "file").read_text() == "content" and not faults
+    monkeypatch.undo()
+    atomic_write(tmp_path / "file", "again")
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
 def test_a_second_process_waits_with_a_message_and_replaces_nothing(tmp_path):

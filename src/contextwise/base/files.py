@@ -357,20 +357,45 @@ def _exchange(partial: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def _atomic_file(path: Path, what: str) -> Iterator[BinaryIO]:
-    """Yield a file next to ``path``; on success sync it and rename it to ``path``, on failure remove it."""
-    partial = path.with_name(f".{path.name}{PARTIAL}{uuid.uuid4().hex[:8]}")
+    """Yield a file next to ``path``; on success sync it and rename it to ``path``, on failure remove it.
+
+    The file is locked until it is renamed, so that the next writer removes what killed ones left, and nothing else.
+    """
     with disk_errors(what, path):
+        for leftover in path.parent.glob(f".{glob.escape(path.name)}{PARTIAL}*"):
+            with contextlib.suppress(OSError), leftover.open("r+b") as opened:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                leftover.unlink()
+        partial, file = _partial_file(path)
         try:
-            with partial.open("wb") as file:
+            with file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            check_locks(path)
-            partial.replace(path)
+                check_locks(path)
+                partial.replace(path)
             sync_directory(path.parent)
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
+
+
+def _partial_file(path: Path) -> tuple[Path, BinaryIO]:
+    """Create and lock a file next to ``path``; a new one where another process took the first one for a leftover."""
+    while True:
+        partial = path.with_name(f".{path.name}{PARTIAL}{uuid.uuid4().hex[:8]}")
+        file = partial.open("xb")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if partial.exists():
+                return partial, file
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            if error.errno in _NO_FLOCK:  # nor can another process lock it, and remove it
+                return partial, file
+            raise
+        file.close()
 
 
 def atomic_write(path: Path, content: str | bytes, what: str = "the file") -> None:
@@ -401,8 +426,6 @@ def write_vectors(path: Path, blocks: Iterable[np.ndarray], rows: int) -> tuple[
     """
     written = width = 0
     with exclusive(path, "the vectors", wait=True):
-        for leftover in path.parent.glob(f".{glob.escape(path.name)}{PARTIAL}*"):
-            leftover.unlink(missing_ok=True)
         with _atomic_file(path, "the vectors") as file:
             for block in blocks:
                 if written == 0:
