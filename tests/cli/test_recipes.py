@@ -55,7 +55,7 @@ def test_a_path_goes_before_a_name(tmp_path, monkeypatch):
     ("name", "message"),
     [
         ("table1", "the recipe table1 is not for train; run: contextwise reproduce"),
-        ("contextlm-nanno", "did you mean contextlm-nano?"),
+        ("contextlm-nanno", "did you mean 'contextlm-nano'?"),
         ("zzz", "contextwise recipes lists"),
     ],
 )

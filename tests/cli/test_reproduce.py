@@ -129,11 +129,11 @@ def test_the_optimum_is_the_lowest_of_each_size(contextwise, workplace):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("paper/tabel", "did you mean paper/table?"),
-        ("papr/table", "did you mean paper/table?"),
+        ("paper/tabel", "did you mean 'paper/table'?"),
+        ("papr/table", "did you mean 'paper/table'?"),
         ("../recipes/paper/table", "there is no item"),
         ("paper/training", "there is no item 'paper/training'"),
-        ("paper/table --scale tinny", "has no scale 'tinny'; did you mean tiny?"),
+        ("paper/table --scale tinny", "has no scale 'tinny'; did you mean 'tiny'?"),
         ("paper/table --scale paper", "has no scale 'paper'; it has tiny"),
         ("", "no item is given"),
     ],
@@ -145,7 +145,7 @@ def test_a_missing_item_is_refused(contextwise, arguments, words):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda item: item.update(measure="parity_tabel"), "did you mean parity_table?"),
+        (lambda item: item.update(measure="parity_tabel"), "did you mean 'parity_table'?"),
         (lambda item: item["scales"]["tiny"]["settings"].update(contexs=[1]), "did you mean 'contexts'"),
         (lambda item: item["scales"]["tiny"]["settings"].update(contexts=[9]), "contexts has 9, but the inputs have 8"),
         (lambda item: item.update(sorce="x"), "did you mean 'source'"),

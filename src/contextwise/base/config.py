@@ -1,7 +1,6 @@
 """Settings: validate YAML or dictionaries as pydantic models, and report all problems in one message."""
 
 import copy
-import difflib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, Tag, ValidationError, model_validator
 from pydantic_core import CoreSchema
 
-from contextwise.base.errors import ConfigError, Problem, refuse_pipe
+from contextwise.base.errors import ConfigError, Problem, did_you_mean, one_line, refuse_pipe
 
 Model = TypeVar("Model", bound="Settings")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -78,7 +77,7 @@ def parse_yaml(text: str) -> Any:
         finally:
             loader.dispose()
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError) as error:
-        raise ValueError(" ".join(str(error).split())) from None
+        raise ValueError(one_line(error, 1000)) from None
 
 
 def _check_keys(node: yaml.MappingNode) -> None:
@@ -211,10 +210,9 @@ def _unknown(model: type[BaseModel], location: tuple[int | str, ...], field: str
     *sections, name = location
     variant, others = _settings_at(model, sections)
     known = list(variant.model_fields) if variant else []
-    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
     if any(name in other.model_fields for other in others):
         return Problem(f"does not apply to {str(sections[-1])[1:-1]}", field, fix="remove it")
-    hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(sorted(known))}"
+    hint = did_you_mean(str(name), known, f"known keys are {', '.join(sorted(known))}")
     return Problem("is an unknown key", field, fix=hint)
 
 

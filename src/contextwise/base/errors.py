@@ -4,7 +4,9 @@ Each message has one or two sentences: what is wrong, where (the field or file, 
 The command line prints it without a traceback and exits with :attr:`ContextwiseError.exit_status`.
 """
 
+import difflib
 import errno
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -91,6 +93,18 @@ class Interrupted(ContextwiseError):
     @property
     def exit_status(self) -> int:  # type: ignore[override]
         return status_after_signal()
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """A hint at the known name that is meant by an unknown one; without a similar one ``otherwise``, by default all names."""
+    names = list(known)
+    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else otherwise or f"it may be {', '.join(names) or 'nothing'}"
+
+
+def one_line(error: object, most: int = 200) -> str:
+    """The message of an error of a library in one line of at most ``most`` characters."""
+    return " ".join(str(error).split())[:most]
 
 
 def refuse_pipe(path: Path) -> None:

@@ -425,20 +425,19 @@ def write_vectors(path: Path, blocks: Iterable[np.ndarray], rows: int) -> tuple[
         (rows, D).
     """
     written = width = 0
-    with exclusive(path, "the vectors", wait=True):
-        with _atomic_file(path, "the vectors") as file:
-            for block in blocks:
-                if written == 0:
-                    width = block.shape[1]
-                    header = {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
-                    np.lib.format.write_array_header_1_0(file, header)
-                file.write(np.ascontiguousarray(block, dtype="<f4").data)
-                written += len(block)
-            if written != rows:
-                raise DataError(
-                    f"the input had {rows:,} texts when it was first read, and {written:,} now; "
-                    "do not change it while it is read"
-                )
+    with exclusive(path, "the vectors", wait=True), _atomic_file(path, "the vectors") as file:
+        for block in blocks:
+            if written == 0:
+                width = block.shape[1]
+                header = {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
+                np.lib.format.write_array_header_1_0(file, header)
+            file.write(np.ascontiguousarray(block, dtype="<f4").data)
+            written += len(block)
+        if written != rows:
+            raise DataError(
+                f"the input had {rows:,} texts when it was first read, and {written:,} now; "
+                "do not change it while it is read"
+            )
     return rows, width
 
 

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from contextwise.base.errors import ContextwiseError
+from contextwise.base.errors import ContextwiseError, one_line
 from contextwise.base.hashes import check_intact
 
 UNTRUSTED = (
@@ -54,4 +54,4 @@ def failure_reason(error: Exception) -> str:
         return str(error)
     if "trust_remote_code" in str(error):
         return UNTRUSTED
-    return " ".join(str(error).split())[:300]
+    return one_line(error, 300)

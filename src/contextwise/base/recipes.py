@@ -1,6 +1,5 @@
 """The recipes that come with the package, addressed by name: ``contextlm-nano``, or ``contextlm/contextlm-nano``."""
 
-import difflib
 from dataclasses import dataclass
 from importlib import resources
 from itertools import takewhile
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from contextwise.base.config import read_yaml
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, did_you_mean
 
 RECIPES = Path(str(resources.files("contextwise"))) / "recipes"
 """Folder of the shipped recipes, ``<document>/<name>.yaml``; ``variants/`` has models of their own."""
@@ -74,7 +73,6 @@ def recipe_path(name: str | Path, verb: str = "train", folder: Path = Path()) ->
     shipped = shipped_recipe(str(name), verb)
     if shipped is None:
         known = {key: each.name for each in shipped_recipes() for key in (each.name, each.path.stem)}
-        near = difflib.get_close_matches(str(name), known, n=1)
-        hint = f"did you mean {near[0]}?" if near else "contextwise recipes lists those that come with the package"
+        hint = did_you_mean(str(name), known, "contextwise recipes lists those that come with the package")
         raise ConfigError(f"there is no recipe {name}; give the path of a YAML file, or a name ({hint})")
     return shipped

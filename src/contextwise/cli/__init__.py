@@ -28,7 +28,7 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from contextwise.base import stopping
-from contextwise.base.errors import ConfigError, ContextwiseError, DataError
+from contextwise.base.errors import ConfigError, ContextwiseError, DataError, one_line
 from contextwise.base.pretrained import trust
 from contextwise.base.progress import console, document_printed, first_process
 
@@ -252,7 +252,7 @@ def _of_the_system(error: BaseException) -> ContextwiseError | None:
     if isinstance(error, RuntimeError) and "home directory" in str(error):  # of pathlib's expanduser
         return ConfigError("a path begins with ~ and the name of no user; begin it with ./~ if a file is called so")
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or _NO_MEMORY in str(error):
-        reason = " ".join(str(error).split())[:160]
+        reason = one_line(error, 160)
         return ConfigError(
             f"the memory of this machine is not enough{reason and f' ({reason})'}; take a smaller model, context or batch"
         )

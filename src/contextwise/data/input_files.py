@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from contextwise.base.errors import DataError, refuse_pipe
+from contextwise.base.errors import DataError, one_line, refuse_pipe
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -41,7 +41,7 @@ def readable(path: Path) -> Iterator[None]:
 
 def damaged(path: Path, error: Exception) -> DataError:
     """Build the error for a file with damaged content."""
-    reason = " ".join(str(error).split())[:200]
+    reason = one_line(error)
     return DataError(f"{path} is damaged or cut short ({reason}); fetch it again")
 
 

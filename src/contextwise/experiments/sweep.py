@@ -16,7 +16,6 @@ corpus's hash and, where budgets are seconds, the time of a step) to the files o
 """
 
 import contextlib
-import difflib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
@@ -27,7 +26,7 @@ import yaml
 from pydantic import Field, field_validator, model_validator
 
 from contextwise.base.config import LARGEST_INTEGER, Name, Settings, read_yaml, settings_of, validate, with_overrides
-from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError
+from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, did_you_mean
 from contextwise.base.estimates import count
 from contextwise.base.files import atomic_write, read_json, write_json
 from contextwise.base.progress import say
@@ -304,9 +303,8 @@ def _check_axis(setting: str) -> None:
     if setting in NEVER:
         raise ConfigError(f"{setting} cannot be an axis: {NEVER[setting]}; leave it out of grid")
     if setting not in AXES:
-        near = difflib.get_close_matches(setting, AXES, n=1, cutoff=0.5)
-        near = near or [axis for axis in AXES if axis.split(".")[-1] == setting.split(".")[-1]]
-        hint = f"did you mean {near[0]!r}?" if near else f"the axes are {', '.join(AXES)}"
+        same = [axis for axis in AXES if axis.split(".")[-1] == setting.split(".")[-1]]
+        hint = did_you_mean(setting, AXES, f"did you mean {same[0]!r}?" if same else f"the axes are {', '.join(AXES)}")
         raise ConfigError(f"{setting!r} cannot be an axis; {hint}")
 
 

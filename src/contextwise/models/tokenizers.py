@@ -11,7 +11,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from tokenizers import Tokenizer, processors
 from transformers import PreTrainedTokenizerBase
 
-from contextwise.base.errors import DataError, refuse_pipe
+from contextwise.base.errors import DataError, one_line, refuse_pipe
 from contextwise.base.hashes import content_key
 from contextwise.base.pretrained import hub_revision
 from contextwise.data.corpus import Corpus
@@ -32,7 +32,7 @@ def tokenizer_hash(file: Path) -> str:
         refuse_pipe(file)
         return _hash_of_settings(file.read_bytes())
     except Exception as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error)
         raise DataError(f"the tokenizer {file} cannot be read: {reason}") from None
 
 

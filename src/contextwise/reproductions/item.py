@@ -8,12 +8,11 @@
 3. Runs are in the folder of document and scale. Finished runs are used again, by other items too; interrupted ones are resumed.
 """
 
-import difflib
 import importlib
 import pkgutil
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 from pydantic import Field
 
 from contextwise.base.config import Settings, read_yaml, validate, with_overrides
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, did_you_mean
 from contextwise.base.estimates import as_json
 from contextwise.base.files import read_json
 from contextwise.base.machine import describe_environment
@@ -276,14 +275,8 @@ def find_item(name: str, recipes: Path) -> tuple[str, Item]:
         if name in {f"{known.split('/')[0]}/{other}" for other in item.also}:
             return known, item
     near = [known for known in items if name.lower() in known][:6]
-    hint = f"did you mean {' or '.join(near)}?" if near else _nearest(name, items, "there are", cutoff=0.4)
+    hint = f"did you mean {' or '.join(near)}?" if near else did_you_mean(name, items, f"there are {', '.join(items)}")
     raise ConfigError(f"there is no item {name!r} in {recipes}; {hint}")
-
-
-def _nearest(name: str, known: Iterable[str], otherwise: str, cutoff: float = 0.6) -> str:
-    """A hint at the name that was meant, or at all that there are."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
-    return f"did you mean {near[0]}?" if near else f"{otherwise} {', '.join(known) or 'none'}"
 
 
 def last_run(runs: Path, name: str, scale: str) -> str | None:
@@ -306,11 +299,11 @@ def measure_at(item: Item, scale: str, overrides: list[str] | None = None) -> It
         ConfigError: there is no such scale or measure, or a setting is wrong.
     """
     if scale not in item.scales:
-        hint = _nearest(scale, item.scales, "it has")
+        hint = did_you_mean(scale, item.scales, f"it has {', '.join(item.scales)}")
         raise ConfigError(f"{item.title!r} has no scale {scale!r}; {hint}")
     measures = all_measures()
     if item.measure not in measures:
-        hint = _nearest(item.measure, measures, "there are")
+        hint = did_you_mean(item.measure, measures, f"there are {', '.join(measures)}")
         raise ConfigError(f"{item.title!r} names the measure {item.measure!r}, which does not exist; {hint}")
     settings = with_overrides(item.scales[scale].settings, overrides or [])
     return validate(measures[item.measure], settings, f"scale {scale!r} of {item.title!r}")

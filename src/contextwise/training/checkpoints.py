@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.state_dict import (
 from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
-from contextwise.base.errors import CheckpointError
+from contextwise.base.errors import CheckpointError, one_line
 from contextwise.base.files import read_json
 from contextwise.base.hashes import damage
 from contextwise.base.progress import say
@@ -123,7 +123,7 @@ def _of_this_version(folder: Path) -> Iterator[None]:
     except torch.OutOfMemoryError:
         raise
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        why = " ".join(str(error.args[0] if error.args else error).split())[:240].rstrip(".")
+        why = one_line(error.args[0] if error.args else error, 240).rstrip(".")
         raise CheckpointError(
             f"the checkpoint {folder} is of another version of Contextwise or of its libraries ({why}), and cannot be resumed; "
             "remove its run folder, or choose another one with --out, and train anew"

@@ -1,6 +1,5 @@
 """Corpus: memory-mapped documents of token ids on disk, with a manifest that has a hash of every file and of itself."""
 
-import difflib
 import hashlib
 import json
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from contextwise.base.errors import DataError, refuse_pipe
+from contextwise.base.errors import DataError, did_you_mean, refuse_pipe
 from contextwise.base.files import read_json, write_json
 from contextwise.base.hashes import sha256_file
 from contextwise.base.pretrained import failure_reason, from_pretrained
@@ -122,9 +121,7 @@ class Corpus:
     def column(self, name: str) -> list[Any]:
         """Values of a metadata column, one per document; a :class:`DataError` if it does not exist."""
         if name not in self.columns:
-            near = difflib.get_close_matches(name, self.columns, n=1)
-            known = ", ".join(self.columns) or "no metadata"
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {known}"
+            hint = did_you_mean(name, self.columns, f"it has {', '.join(self.columns) or 'no metadata'}")
             raise DataError(f"the corpus {self.path} has no metadata column {name!r}; {hint}")
         return [self._decoded(name, value) for value in self._table[name][: len(self)].to_pylist()]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from contextwise.base.errors import DataError, refuse_pipe
+from contextwise.base.errors import DataError, one_line, refuse_pipe
 
 OWN_COLUMNS = ("input_ids", "n_bytes", "n_words", "document_hash")
 # The header of 256 int32 that llm.c and modded-nanogpt put before the tokens.
@@ -127,7 +127,7 @@ def open_zarr(path: Path) -> dict[str, tuple[Any, Path]]:
     try:
         opened = zarr.open(str(path), mode="r")
     except Exception as error:  # zarr's errors have no common class
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error)
         raise DataError(f"the Zarr array {path} cannot be opened: {reason}") from None
     if hasattr(opened, "shape"):
         return {"train": (opened, path)}

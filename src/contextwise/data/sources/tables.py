@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contextwise.base.errors import DataError
+from contextwise.base.errors import DataError, one_line
 from contextwise.base.machine import hub_problem
 from contextwise.data.input_files import damaged, readable
 from contextwise.data.sources.files import FileSource
@@ -72,7 +72,7 @@ def open_saved(folder: Path) -> DatasetRows | None:
     try:
         dataset = datasets.load_from_disk(str(folder))
     except Exception as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error)
         raise DataError(f"{folder} is not a dataset that save_to_disk wrote, or it is damaged: {reason}") from None
     if isinstance(dataset, datasets.DatasetDict):
         names = sorted(dataset)
@@ -97,7 +97,7 @@ def open_hub(given: str, limit: int | None) -> DatasetRows:
         streaming = limit is not None
         dataset = datasets.load_dataset(name, config or None, split=split or "train", streaming=streaming)
     except Exception as error:
-        reason = " ".join(str(error).split())[:300]
+        reason = one_line(error, 300)
         raise DataError(f"{absent} the Hub did not give that dataset: {reason}") from None
     return DatasetRows("hub", given, dataset)
 

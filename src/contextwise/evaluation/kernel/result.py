@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.errors import ConfigError, DataError, one_line
 from contextwise.base.files import atomic_directory, atomic_write, check_nothing_else, read_json, write_json
 from contextwise.base.hashes import MANIFEST, damage, seal, sealed_files
 from contextwise.base.views import Viewed
@@ -60,7 +60,7 @@ class Result(Viewed):
         try:
             return pq.read_table(file)
         except (OSError, pa.ArrowException) as error:
-            reason = " ".join(str(error).split())[:120]
+            reason = one_line(error, 120)
             raise DataError(
                 f"the table {file} cannot be read ({reason}); remove {self.path} and measure again"
             ) from None

@@ -15,9 +15,8 @@ Legend of shapes: N targets in all sentences, their ends included; S sentences, 
 C channels of the frozen text encoder; P of a proxy's code.
 """
 
-import difflib
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -164,13 +163,6 @@ def trained_types(config: PreTrainedConfig) -> list[str]:
 
 def _context_config(config: Any) -> CueContextConfig | None:
     return config if isinstance(config, CueContextConfig) else getattr(config, "context_encoder", None)
-
-
-def near(name: str, known: Iterable[str]) -> str:
-    """Format a hint for an error about an unknown name: the nearest known name, or all of them."""
-    names = list(known)
-    matches = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {matches[0]!r}?" if matches else f"it may be {', '.join(names) or 'nothing'}"
 
 
 def settings_of(types: Sequence[str]) -> ContextSettings:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedConfig
 
-from contextwise.base.errors import CheckpointError
+from contextwise.base.errors import CheckpointError, one_line
 from contextwise.base.files import read_json
 from contextwise.models.contextlm.config import ContextLMConfig
 from contextwise.models.contextlm.modeling import ContextLMForCausalLM
@@ -84,7 +84,7 @@ def load_published(folder: str | Path, chunk_size: int = 4) -> ContextLMForCausa
     try:
         missing, unexpected = model.load_state_dict(weights, strict=False)
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[:300]
+        reason = one_line(error, 300)
         raise CheckpointError(f"{folder} does not match its config.json: {reason}") from error
     if missing:
         raise CheckpointError(f"{folder} lacks {', '.join(missing[:3])}")

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, PreTrainedConfig
 
-from contextwise.base.errors import CheckpointError, ConfigError
+from contextwise.base.errors import CheckpointError, ConfigError, one_line
 from contextwise.base.files import PARTIAL, atomic_write, write_json
 from contextwise.base.hashes import sha256_file
 from contextwise.base.progress import progress_bar, say
@@ -290,7 +290,7 @@ class EncodedTexts:
                 self._add(path)
                 continue
             except (OSError, ValueError, EOFError) as error:
-                reason = " ".join(str(error).split())[:100]
+                reason = one_line(error, 100)
             say(f"the encoded texts {path} are damaged ({reason}); the file is renamed, and they are encoded again")
             with suppress(OSError):
                 path.rename(path.with_suffix(".damaged"))

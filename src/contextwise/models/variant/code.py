@@ -17,7 +17,7 @@ from typing import Any
 from huggingface_hub.constants import HF_HOME
 
 from contextwise.base.config import parse_yaml
-from contextwise.base.errors import CheckpointError, ConfigError
+from contextwise.base.errors import CheckpointError, ConfigError, one_line
 
 NAMED = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)(?P<options>(,\w+=[^,]*)*)")
 """``path.py:Name``, or with options ``path.py:Name,window=8,weight=0.5``."""
@@ -112,11 +112,8 @@ def run_code(sha256: str, file: str) -> ModuleType:
             exec(compile(code, file, "exec"), module.__dict__)
         except (Exception, SystemExit) as error:
             del sys.modules[module.__name__]
-            raise ConfigError(f"the variant's file {file} cannot be run: {one_line(error)}") from error
+            raise ConfigError(
+                f"the variant's file {file} cannot be run: {type(error).__name__}: {one_line(error)}"
+            ) from error
         _MODULES[sha256] = module
     return _MODULES[sha256]
-
-
-def one_line(error: BaseException) -> str:
-    """Type and message of an error, on one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

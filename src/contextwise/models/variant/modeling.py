@@ -12,11 +12,11 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
 
-from contextwise.base.errors import ConfigError, ContextwiseError
+from contextwise.base.errors import ConfigError, ContextwiseError, one_line
 from contextwise.models.composition import ComposedConfig
 from contextwise.models.losses import final_hidden_states
 from contextwise.models.spec import build_model, meta_model
-from contextwise.models.variant.code import known_code, one_line, run_code
+from contextwise.models.variant.code import known_code, run_code
 
 STOCK = ("transformers.", "contextwise.")
 """Modules whose forward passes are known."""
@@ -101,7 +101,7 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
         except ContextwiseError:
             raise
         except (Exception, SystemExit) as error:
-            raise ConfigError(f"{config.source} cannot be built: {one_line(error)}") from error
+            raise ConfigError(f"{config.source} cannot be built: {type(error).__name__}: {one_line(error)}") from error
         head = self.model.get_output_embeddings() if isinstance(self.model, PreTrainedModel) else None
         if head is None:
             raise ConfigError(

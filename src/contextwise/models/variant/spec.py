@@ -8,10 +8,9 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from contextwise.base.errors import ConfigError, ContextwiseError
+from contextwise.base.errors import ConfigError, ContextwiseError, one_line
 from contextwise.models.losses import IGNORED
 from contextwise.models.spec import Batch, Losses, ModelSpec, Parts, labelled_losses, register_model
-from contextwise.models.variant.code import one_line
 from contextwise.models.variant.modeling import VariantConfig, VariantForCausalLM
 
 
@@ -56,7 +55,8 @@ class VariantSpec(ModelSpec):
                 raise
             except Exception as error:
                 raise ConfigError(
-                    f"{model.config.source} fails in a training step of {length} tokens: {one_line(error)}"
+                    f"{model.config.source} fails in a training step of {length} tokens: {type(error).__name__}: "
+                    f"{one_line(error)}"
                 ) from error
 
     def _counted(self, model: VariantForCausalLM, length: int) -> float:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from urllib.parse import urlsplit
 
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.errors import ConfigError, DataError, one_line
 from contextwise.base.files import write_json
 from contextwise.base.progress import interruption, progress_bar, say
 from contextwise.evaluation.kernel import Journal
@@ -97,7 +97,7 @@ class Endpoint:
         body = getattr(error, "body", None)
         message = (body.get("message") or body.get("detail")) if isinstance(body, dict) else None
         text = self.masked(str(message or error or type(error).__name__))
-        return " ".join(text.split())[:200].rstrip(".")
+        return one_line(text).rstrip(".")
 
     def client(self) -> "OpenAI":
         """A client, which threads may share."""

@@ -17,7 +17,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, one_line
 from contextwise.base.estimates import CONFIDENCE, FEWEST_DOCUMENTS, Estimate
 from contextwise.base.intervals import estimate
 from contextwise.base.tables import Column, Table
@@ -36,7 +36,7 @@ def summarize(
 ) -> dict[str, Any]:
     """The verdicts' part of ``summary.json``; a row has ``question_id``, ``turn``, ``models``, ``verdict``, ``judgment``."""
     categories = {question.id: question.category for question in questions}
-    unparsed = [" ".join(row["judgment"].split())[:200] or "(blank)" for row in rows if row["verdict"] is None]
+    unparsed = [one_line(row["judgment"]) or "(blank)" for row in rows if row["verdict"] is None]
     shared = {
         "questions": len(questions),
         "judgments": len(rows),
@@ -157,7 +157,7 @@ def length_controlled_win_rate(ours: ModelAnswers, theirs: ModelAnswers, rows: I
     try:
         result = regression.get_length_controlled_winrate(frame, save_weights_dir=None)
     except Exception as error:  # of many classes: the package's, the Hub's, scikit-learn's
-        reason = " ".join(str(error).split())[:160]
+        reason = one_line(error, 160)
         raise ConfigError(
             f"alpaca_eval gives no length-controlled win rate ({reason}); it needs its file df_gamed.csv from the Hub, and "
             "AlpacaEval's instructions in their published order; leave length_controlled out"

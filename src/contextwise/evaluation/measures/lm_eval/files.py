@@ -32,7 +32,7 @@ from jinja2 import TemplateSyntaxError, meta
 from pydantic import Field, field_validator
 
 from contextwise.base.config import Settings, parse_yaml, validate
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.errors import ConfigError, DataError, one_line
 from contextwise.data.input_files import read_bytes, read_objects, readable
 
 Line = dict[str, Any]
@@ -101,9 +101,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         try:
             data = parse_yaml(path.read_text(encoding="utf-8"))
         except ValueError as error:
-            raise ConfigError(
-                f"the mapping file {path} is not valid YAML: {' '.join(str(error).split())[:200]}"
-            ) from None
+            raise ConfigError(f"the mapping file {path} is not valid YAML: {one_line(error)}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"the mapping file {path} must hold 'tasks', a mapping of task names to files")
     return data
@@ -232,7 +230,7 @@ def documents(
         try:
             converted.append(form.convert(line))
         except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
-            raise DataError(f"{path}, document {number}: {' '.join(str(error).split())[:200]}") from None
+            raise DataError(f"{path}, document {number}: {one_line(error)}") from None
     return form.gather(converted), form
 
 

@@ -12,7 +12,6 @@ chosen for the examples by default.
 """
 
 import contextlib
-import difflib
 import functools
 import io
 import json
@@ -34,7 +33,7 @@ from lm_eval.tasks import TaskManager
 from lm_eval.tasks._yaml_loader import load_yaml
 from lm_eval.utils import handle_non_serializable
 
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.errors import ConfigError, DataError, did_you_mean, one_line
 from contextwise.base.hashes import sha256_file
 from contextwise.base.machine import hub_problem
 from contextwise.evaluation.kernel import Subject
@@ -126,8 +125,7 @@ def find_tasks(names: Sequence[str]) -> list[Definition]:
     definitions: dict[str, Definition] = {}
     for name in names:
         if name not in index:
-            near = difflib.get_close_matches(name, list(index), n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else "`lm_eval ls tasks` names them all"
+            hint = did_you_mean(name, index, "`lm_eval ls tasks` names them all")
             raise ConfigError(f"lm-evaluation-harness has no task {name!r}; {hint}")
         kind = index[name].kind.name
         if kind == "GROUP":
@@ -221,7 +219,7 @@ class LocalData:
             try:
                 self._read[key] = (datasets.Dataset.from_list(rows), form)
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-                reason = " ".join(str(error).split())[:200]
+                reason = one_line(error)
                 raise DataError(
                     f"{file.file}: a field does not hold the same kind of value in every document ({reason})"
                 ) from None
@@ -246,9 +244,7 @@ def make_task(config: dict[str, Any], name: str) -> Any:
     except KeyError as error:
         raise DataError(f"the documents of {name} lack the field {error}, which its code reads") from None
     except Exception as error:
-        raise DataError(
-            f"{name}: lm-evaluation-harness cannot read its documents: {' '.join(str(error).split())[:300]}"
-        ) from None
+        raise DataError(f"{name}: lm-evaluation-harness cannot read its documents: {one_line(error)}") from None
 
 
 def plan_tasks(

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.errors import ConfigError, DataError, did_you_mean
 from contextwise.base.files import write_vectors
 from contextwise.base.progress import progress_bar, say
 from contextwise.data.contexts import as_english
 from contextwise.data.input_files import read_objects, read_value
 from contextwise.evaluation.kernel import Subject
-from contextwise.evaluation.scoring.sentences import ContextSets, Texts, near, open_text_encoder, trained_types
+from contextwise.evaluation.scoring.sentences import ContextSets, Texts, open_text_encoder, trained_types
 from contextwise.models.cue import CueConfig, CueContextConfig, CueContextEncoder
 from contextwise.models.cue.encoding import TextEncoder
 from contextwise.models.loading import load_as
@@ -102,7 +102,7 @@ def context_texts(contexts: Mapping[str, Any], types: Sequence[str], where: str)
     """The text of each type, in the order of ``types``; None for one that is missing."""
     for name in contexts:
         if name not in types:
-            raise DataError(f"{where}: the context {name!r} is unknown to the model; {near(name, types)}")
+            raise DataError(f"{where}: the context {name!r} is unknown to the model; {did_you_mean(name, types)}")
     texts = []
     for name in types:
         try:

@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.text import Text
 from transformers import PreTrainedModel
 
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, did_you_mean
 from contextwise.base.estimates import Estimate, exponential, number
 from contextwise.base.intervals import estimate, ratios
 from contextwise.base.progress import progress_bar
@@ -55,7 +55,7 @@ def chosen_types(subject: Subject, corpus: Corpus, requested: Sequence[str] | No
         known = list(dict.fromkeys([*trained, *others, PREVIOUS]))
         for name in requested:
             if name not in known and name.partition(".")[0] not in known:
-                near = scoring.near(name, known)
+                near = did_you_mean(name, known)
                 raise ConfigError(f"contexts names {name!r}, which is no context here; {near}")
             if types.count(name) > 1:
                 raise ConfigError(f"contexts names {name!r} twice; name it once")
