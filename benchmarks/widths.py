@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import publish
-from contextwise.base.estimates import as_json
+from contextwise.base.estimates import as_json, count
 from contextwise.base.progress import console
 from contextwise.base.tables import Column, Table, terminal
 from contextwise.data import Corpus
@@ -100,7 +100,7 @@ def main(arguments: list[str] | None = None) -> None:
     for optimizer in options.optimizers:
         for parametrization in options.parametrizations:
             for model in options.models:
-                name = f"{model}, {optimizer}, {parametrization}"
+                name = f"{model}, {optimizer}, {parametrization}, {count(options.tokens)} in steps of {options.tokens_per_step}"
                 cell = searched(options, model, optimizer, parametrization)
                 publish("widths", {"cells": {name: cell}}, records="cells")
                 best = [None if each is None else each["value"] for each in cell["best"]]

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import signal
 import socket
 from pathlib import Path
 
@@ -143,6 +144,28 @@ def test_a_second_process_waits_with_a_message_and_replaces_nothing(tmp_path):
     assert "folder was created by another process while the thing was written" in second.communicate()[1]
     assert (tmp_path / "folder" / "a").read_text() == "first" and not is_held(tmp_path / "folder")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+WAITER = """
+import sys; from pathlib import Path
+from contextwise.base.errors import Interrupted
+from contextwise.base.files import exclusive
+from contextwise.base.progress import interruption
+try:
+    with interruption.listening(), exclusive(Path(sys.argv[1]), 'the run', wait=True):
+        pass
+except Interrupted as error:
+    print(error)
+"""
+
+
+def test_a_process_that_waits_ends_on_a_signal(tmp_path):
+    with exclusive(tmp_path / "run", "the run"):
+        process = Program(WAITER, tmp_path / "run")
+        assert "waiting for it to end" in process.stderr.readline()
+        os.kill(process.pid, signal.SIGTERM)
+        said, _ = process.communicate()
+    assert said == f"stopped while waiting for the run {tmp_path / 'run'}; run the same command again\n"
 
 
 @pytest.mark.parametrize("inside", [False, True])

@@ -1,5 +1,6 @@
 """Choice of the evaluation that takes part in a comparison: that of these weights, these data and these settings."""
 
+import json
 import shutil
 
 import numpy as np
@@ -7,7 +8,9 @@ import pytest
 import yaml
 
 from contextwise.base.errors import ConfigError
-from contextwise.comparison.compared_runs import evaluate_all
+from contextwise.base.runs import RunFolder
+from contextwise.comparison.budgets import ledger
+from contextwise.comparison.compared_runs import SeededRun, evaluate_all
 from contextwise.comparison.comparison import compare
 from contextwise.data import Corpus
 from contextwise.evaluation.measures.loss import Evaluation
@@ -87,3 +90,47 @@ def test_several_settings_in_common_are_not_chosen_from(make_run, corpus):
     few = [str(evaluate_model(run, corpus, limit=5).path) for run in runs]
     assert compare(few).documents == 5
     assert np.isfinite(Evaluation.open(few[0]).summary["loss"]["value"])
+
+
+def seeded(folder, **recipe):
+    """What a run folder with this recipe, and nothing else, is a seed of."""
+    folder.mkdir(exist_ok=True)
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    return SeededRun.of(str(folder), RunFolder.open(folder))
+
+
+@pytest.mark.parametrize("name", ["gpt2-s1", "gpt2-seed1", "gpt2 s 1", "gpt2_seed-1", "gpt2.s1"])
+def test_a_seed_at_the_end_of_a_name_is_none_of_it(tmp_path, name):
+    assert seeded(tmp_path, name=name).name == "gpt2"
+
+
+@pytest.mark.parametrize("name", ["gpt2-layers6", "gpt2-steps500", "tokens500", "seed0", "s1"])
+def test_other_ends_of_a_name_are_part_of_it(tmp_path, name):
+    assert seeded(tmp_path, name=name).name == name
+
+
+def test_runs_that_continue_seeds_of_one_model_are_seeds_of_one_recipe(tmp_path):
+    def key(start):
+        return seeded(tmp_path, name="on", model={"pretrained": start}).key
+
+    assert key("runs/base-seed0") == key("runs/base-seed1") and key("runs/seed0") == key("runs/seed1")
+    assert key("runs/base-steps100") != key("runs/base-steps500")
+
+
+def test_objectives_of_one_name_have_a_row_each_in_a_ledger(tmp_path):
+    """A recipe named alike with another objective; and two seeds of the first."""
+    runs = (("causal", "causal", 0, 3.0), ("causal-1", "causal", 1, 4.0), ("masked", "masked", 0, 6.0))
+    for folder, objective, seed, loss in runs:
+        run = RunFolder(tmp_path / folder)
+        seeded(run.path, name="nano", seed=seed, objective={"name": objective}, model={"family": "gpt2"})
+        counts = {"tokens": 100, "flops": 1e9, "steps": 10, "input_tokens": 100, "target_tokens": 90, "parameters": 5}
+        run.write_summary({"name": "nano", "seed": seed, "objective": objective, "validation_loss": loss} | counts)
+        row = {"kind": "validation", "step": 10, "tokens": 100, "flops": 1e9, "seconds": 1.0, "loss": loss}
+        run.metrics_file.write_text(json.dumps(row) + "\n")
+    rows = ledger([str(tmp_path / folder) for folder, *_ in runs])["rows"]
+    assert [(row["name"], row["objective"], row["seeds"], row["loss"]) for row in rows] == [
+        ("nano (causal)", "causal", [0, 1], 3.5),
+        ("nano (masked)", "masked", [0], 6.0),
+    ]
+    with pytest.raises(ConfigError, match="the same recipe with the same seed"):
+        ledger([str(tmp_path / "causal"), f"{tmp_path}/masked/../causal"])

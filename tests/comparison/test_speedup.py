@@ -74,3 +74,16 @@ def test_the_interval_holds_where_each_doubling_gains_less(exponent, budgets):
 def test_a_loss_out_of_reach_has_no_speedup():
     own = reference(BUDGETS) + np.random.default_rng(4).normal(0, 0.01, (6, 3))
     assert effective_speedup(np.full(6, 1.0), 1e6, own, BUDGETS) is None
+
+
+@pytest.mark.parametrize("spread", [0.0, 3e-4, 1e-3])
+def test_an_interval_between_two_points_of_the_grid_is_found(spread):
+    draw = np.random.default_rng(4)
+    own = reference(BUDGETS) + spread * draw.normal(size=(20, 3))
+    losses = reference(1.07 * 2e6) + spread * draw.normal(size=20)
+    result = effective_speedup(losses, 2e6, own, BUDGETS)
+    assert result is not None and result.limits[0] <= 1.07 <= result.limits[1] < 1.1
+    truth = -0.04 + 0.03 * np.log2(BUDGETS / 1e6)
+    crossing = trend(truth + spread * draw.normal(size=(20, 3)), BUDGETS)
+    assert crossing is not None and crossing.crossing is not None
+    assert crossing.crossing.limits[0] < 2 ** (4 / 3) * 1e6 < crossing.crossing.limits[1]

@@ -11,7 +11,7 @@ from contextwise.analysis.sweep_points import sweep_points
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DivergedError, TrainingError
 from contextwise.experiments.scheduling import LiveTable, schedule
-from contextwise.experiments.sweep import Sweep, SweepRecipe
+from contextwise.experiments.sweep import Sweep, SweepRecipe, run_sweep
 from contextwise.training import load_recipe, train
 from contextwise.training.trainer import PretrainingTrainer
 from sweeping import InProcess, sweep_values, timeless
@@ -179,6 +179,28 @@ def test_seconds_are_divided_by_those_of_a_step_which_are_kept(decaying, monkeyp
     wider = Sweep.planned(decaying(grid | {"data.context": [16, 32, 64]}, curve_longest=64))
     assert [len(names) for names in asked] == [2, 2]
     assert [run.steps for run in wider.plan if run.context == 64] == [4, 8]
+
+
+def test_of_two_processes_that_begin_a_sweep_of_seconds_one_times_its_steps(decaying, monkeypatch):
+    """The second plans while the first, which is a quarter as fast by then, has not trained yet."""
+    asked = []
+
+    def timed(recipes, rounds, executor):
+        asked.append(list(recipes))
+        return {name: recipe.data.context / 16 * 4 ** len(asked) / 4 for name, recipe in recipes.items()}
+
+    settings = decaying({"data.context": [16, 32], "training.seconds": [16, 32]}, curve_longest=64)
+    plans = []
+
+    def train_missing(sweep, executor):
+        plans.append(sweep.plan)
+        if len(plans) == 1:
+            run_sweep(settings)
+
+    monkeypatch.setattr("contextwise.experiments.cost.seconds_per_step", timed)
+    monkeypatch.setattr(Sweep, "train_missing", train_missing)
+    run_sweep(settings)
+    assert len(asked) == 1 and plans[0] == plans[1] == Sweep.open(settings.folder).plan
 
 
 @pytest.mark.filterwarnings("error")

@@ -222,6 +222,15 @@ def test_documents_that_differ_leave_any_text_open(corpus_folder, tmp_path, monk
     assert "hold out more of them" in decisions["random"].sentence
 
 
+def test_seeds_that_differ_are_not_said_to_be_documents(corpus_folder, tmp_path, monkeypatch):
+    def losses(length: Any, number: int) -> Any:
+        return (np.linspace(0.009, 0.011, 8) + (-1) ** number * 0.5) * (length.arm == "slower")
+
+    trial = Trial(settings(corpus_folder, tmp_path / "t", documents="random", seeds=4))
+    with_losses(trial, losses, monkeypatch)
+    assert "More than 1000 seeds would be needed" in trial.run().comparisons[0].sentence
+
+
 def test_runs_that_took_another_time_than_planned_are_noted(corpus_folder, tmp_path, monkeypatch):
     trial = Trial(settings(corpus_folder, tmp_path / "t", equal="time", seeds=2))
     with_losses(trial, lambda length, number: number, monkeypatch)
@@ -374,6 +383,27 @@ def test_the_search_is_widened_where_the_budget_leaves_two_seeds(corpus_folder, 
     (tmp_path / "t/result.json").write_text("{}")
     trial._search(plan.lengths, 0)  # after a look the factors stay
     assert len(trial.rates) == 2 * 3
+
+
+def test_an_arm_that_comes_later_changes_no_factor_of_the_others(corpus_folder, tmp_path, monkeypatch):
+    """The first was looked at with a search that was widened upwards; the second is at the lower edge."""
+    best = {"gpt2": 1.0, "slower": 4.0, "alike": 0.125}
+    losses = losses_around(best)
+
+    def train_rates(self, lengths, factors, known):
+        for run in (run for each in self._search_runs(lengths, factors).values() for run in each.runs):
+            RunFolder(run.folder).write_summary({})
+        losses(self, lengths, factors, known)
+
+    monkeypatch.setattr(Trial, "_train_rates", train_rates)
+    factors = []
+    for arms in ({"gpt2": None, "slower": SLOWER}, {"gpt2": None, "slower": SLOWER, "alike": []}):
+        given = settings(corpus_folder, tmp_path / "t", rates="search", comparisons=2, seeds=2, arms=arms)
+        trial = Trial(given)
+        with_losses(trial, lambda length, number: number, monkeypatch)
+        trial.run()
+        factors.append(trial.factors)
+    assert factors == [{"gpt2": 1.0, "slower": 4.0}, {"gpt2": 1.0, "slower": 4.0, "alike": 0.5}]
 
 
 def test_short_runs_have_the_same_schedule(corpus_folder, tmp_path):

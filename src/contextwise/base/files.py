@@ -26,7 +26,7 @@ import psutil
 
 from contextwise.base.errors import ConfigError, ContextwiseError, DataError, refuse_pipe
 from contextwise.base.hashes import sealed, unsealed
-from contextwise.base.progress import say
+from contextwise.base.progress import interruption, say
 
 PARTIAL = ".partial-"
 _REPLACED = f"{PARTIAL}old"
@@ -176,6 +176,7 @@ def exclusive(path: Path, what: str, *, wait: bool = False, inside: bool = False
                     f"another process is using {what} {path}{owner}; wait for it to end, or choose another folder"
                 )
             say(f"another process is writing {what} {path}{owner}; waiting for it to end")
+        interruption.check(f"stopped while waiting for {what} {path}; run the same command again")
         time.sleep(_POLL_SECONDS)
     with lock.opened:
         _held[lock.file] = lock

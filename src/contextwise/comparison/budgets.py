@@ -17,7 +17,7 @@ from contextwise.base.estimates import Estimate, count
 from contextwise.base.intervals import estimate_over_seeds
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Column, Table
-from contextwise.comparison.compared_runs import ComparedRun
+from contextwise.comparison.compared_runs import ComparedRun, SeededRun, groups_of
 
 
 @dataclass(frozen=True)
@@ -142,15 +142,16 @@ def ledger(sources: list[str]) -> LedgerJson:
 
     Raises:
         CheckpointError: one of them is no run, or has not finished.
+        ConfigError: two of them are the same recipe with the same seed.
         DataError: one of them was not validated.
     """
-    runs: dict[str, list[RunFolder]] = {}
-    for source in sources:
-        run = RunFolder.open(source)
+    opened = {source: RunFolder.open(source) for source in sources}
+    for source, run in opened.items():
         if run.summary()["validation_loss"] is None or not run.metrics("validation"):
             raise DataError(f"{source} has no validation loss; train on a corpus with a validation split")
-        runs.setdefault(str(run.summary()["name"]), []).append(run)
-    every = [run.summary() for group in runs.values() for run in group]
+    groups = groups_of([SeededRun.of(source, opened[source]) for source in sources])
+    runs = {name: [opened[each.source] for each in group] for name, group in groups.items()}
+    every = [run.summary() for run in opened.values()]
     budgets = {kind: min(summary[kind] for summary in every) for kind in ("tokens", "flops")}
     return {"rows": [_ledger_row(name, group, budgets) for name, group in runs.items()], "budgets": budgets}
 

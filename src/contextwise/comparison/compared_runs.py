@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,25 +23,50 @@ from contextwise.evaluation.measures.loss import Evaluation, Loss
 from contextwise.evaluation.measures.sentences import SentenceLoss
 from contextwise.training.recipe import with_newer_settings
 
-_SEED_SUFFIX = re.compile(r"[-_. ]?s(eed)?[-_. ]?\d+$")
+_SEED_SUFFIX = re.compile(r"(^|[-_. ]|(?<=/))s(eed)?[-_. ]?\d+$")
 COMPARABLE = (Loss.name, SentenceLoss.name)
 
 
 @dataclass(frozen=True)
-class ComparedRun:
-    """One evaluated model: a run, or another model.
+class SeededRun:
+    """A run, or a model, that may be one of several seeds of a recipe.
 
     Attributes:
         name: of the group, before clashes are resolved: the recipe's name without a seed at its end.
         key: runs with the same key differ by their seed only.
-        run: the run folder; None for a model that is no run.
-        summary: the run's ``summary.json``; empty if there is none.
     """
 
     source: str
     name: str
     key: str
     seed: int | None
+
+    @classmethod
+    def of(cls, source: str, run: RunFolder) -> "SeededRun":
+        """The seed of a run's recipe."""
+        recipe = run.recipe()
+        name = _without_seed(str(recipe.get("name") or run.path.resolve().name))
+        same = without({**with_newer_settings(recipe), "name": name}, KEPT_OUT_OF_COMPARISON | {"seed"})
+        start = same.get("model", {}).get("pretrained")
+        if start is not None:  # runs that continue one model's seeds are seeds of one recipe
+            same["model"]["pretrained"] = _without_seed(str(start))
+        corpus = run.summary().get("corpus", {}) if run.finished else {}
+        key = json.dumps([same, corpus.get("fingerprint")], sort_keys=True, default=str)
+        return cls(source, name, key, recipe.get("seed"))
+
+
+Seeded = TypeVar("Seeded", bound=SeededRun)
+
+
+@dataclass(frozen=True)
+class ComparedRun(SeededRun):
+    """One evaluated model: a run, or another model.
+
+    Attributes:
+        run: the run folder; None for a model that is no run.
+        summary: the run's ``summary.json``; empty if there is none.
+    """
+
     evaluation: Evaluation
     run: RunFolder | None
     summary: dict[str, Any] = field(default_factory=dict)
@@ -173,19 +198,17 @@ def _compared(source: str, evaluation: Evaluation) -> ComparedRun:
     if run is None:
         name, key = Path(evaluation.summary["model"]).name, f"model {evaluation.summary['model']} {condition}"
         return ComparedRun(source, name + suffix, key, None, evaluation, None)
-    recipe, summary = run.recipe(), run.summary() if run.finished else {}
-    name = _SEED_SUFFIX.sub("", str(recipe.get("name") or run.path.resolve().name))
-    same = without({**with_newer_settings(recipe), "name": name}, KEPT_OUT_OF_COMPARISON | {"seed"})
-    start = same.get("model", {}).get("pretrained")
-    if start is not None:  # runs that continue one model's seeds are seeds of one recipe
-        same["model"]["pretrained"] = _SEED_SUFFIX.sub("", str(start))
-    key = json.dumps([same, summary.get("corpus", {}).get("fingerprint"), condition], sort_keys=True, default=str)
-    return ComparedRun(source, name + suffix, key, recipe.get("seed"), evaluation, run, summary)
+    seed, summary = SeededRun.of(source, run), run.summary() if run.finished else {}
+    return ComparedRun(source, seed.name + suffix, seed.key + suffix, seed.seed, evaluation, run, summary)
 
 
-def groups_of(runs: list[ComparedRun]) -> dict[str, list[ComparedRun]]:
+def _without_seed(name: str) -> str:
+    return _SEED_SUFFIX.sub("", name) or name
+
+
+def groups_of(runs: list[Seeded]) -> dict[str, list[Seeded]]:
     """Group runs that differ only by their seed: groups in the order given, runs by seed."""
-    by_key: dict[str, list[ComparedRun]] = {}
+    by_key: dict[str, list[Seeded]] = {}
     for compared in runs:
         by_key.setdefault(compared.key, []).append(compared)
     names = Counter(group[0].name for group in by_key.values())

@@ -114,8 +114,9 @@ def _solution(values_SX: np.ndarray, grid: np.ndarray, confidence: float) -> Est
     means, halves = (part[:, -1] for part in sequence_limits(values_SX.T, confidence))
     if not np.isfinite(halves).all():
         return None
-    inside = np.flatnonzero(np.abs(means) <= halves)
     signs = np.flatnonzero(np.diff(np.sign(means)) != 0)
+    # The interval may lie between two points of the grid.
+    inside = np.union1d(np.flatnonzero(np.abs(means) <= halves), np.r_[signs, signs + 1])
     bounded = len(inside) and inside[0] > 0 and inside[-1] < len(grid) - 1
     if not bounded or np.ptp(inside) != len(inside) - 1 or not len(signs):
         return None

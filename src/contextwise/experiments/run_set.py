@@ -241,7 +241,8 @@ class RunSet(RunSetFolder):
         with self.claimed(), interruption.listening():
             left = [state for state in self.states() if state.state != "finished"]
             if not left:
-                say(f"{self.path} is finished already: nothing to do")
+                if not may_diverge:
+                    say(f"{self.path} is finished already: nothing to do")
                 return
             tokens = count(self.tokens)
             say(
@@ -288,6 +289,7 @@ def train_or_wait(recipe: Recipe) -> RunFolder:
         if first and is_held(run.path, inside=True):
             say(f"another process is training {run.path}; waiting for it to end")
             while is_held(run.path, inside=True):
+                interruption.check(f"stopped while waiting for {run.path}; run the same command again")
                 time.sleep(POLL_SECONDS)
         from contextwise.training.run import train
 

@@ -28,7 +28,7 @@ from pydantic import Field, field_validator, model_validator
 from contextwise.base.config import LARGEST_INTEGER, Name, Settings, read_yaml, settings_of, validate, with_overrides
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, did_you_mean
 from contextwise.base.estimates import count
-from contextwise.base.files import atomic_write, read_json, write_json
+from contextwise.base.files import atomic_write, exclusive, read_json, write_json
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_path
 from contextwise.base.runs import RunFolder, differing_keys
@@ -597,7 +597,12 @@ def _step_seconds(settings: SweepRecipe, cells: dict[str, Recipe]) -> dict[str, 
 
 def run_sweep(settings: SweepRecipe) -> Sweep:
     """Train a sweep to its end, or resume it; raises what :meth:`Sweep.planned` and :meth:`RunSet.train_missing` raise."""
-    sweep = Sweep.planned(settings)
+    seconds = settings.compute == "training.seconds"
+    # Two processes that begin a sweep would time other seconds: the first one's are kept before the second plans.
+    with exclusive(settings.folder, "the plan of", wait=True) if seconds else contextlib.nullcontext():
+        sweep = Sweep.planned(settings)
+        if seconds:
+            sweep.write()
     sweep.train_missing(settings.executor)
     return sweep
 

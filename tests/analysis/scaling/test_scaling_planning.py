@@ -371,3 +371,12 @@ def test_a_law_whose_context_has_vanished_is_not_chosen():
     assert scores["harder"].sees_context and scores["slower"].sees_context
     tied = [score.form.name for score in not_significantly_worse(list(scores.values()))]
     assert "harder" in tied and "separate" not in tied
+
+
+def test_too_few_runs_for_a_law_of_size_and_context_are_refused():
+    few = [point for point in drawn_points(count=8) if point.size == "pico" and point.context <= 512]
+    few += [point for point in drawn_points(count=8) if point.size == "nano" and point.context == 64]
+    with pytest.raises(
+        DataError, match="the sweep has 5 runs of different size, context and seed, but .* needs at least 6"
+    ):
+        Analysis(observations(few), resamples=20)

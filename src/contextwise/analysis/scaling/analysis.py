@@ -83,10 +83,16 @@ def data_of(observed: Observations) -> Data:
 
 
 def compare_forms(observed: Observations) -> list[Score]:
-    """Every form that the sweep allows, with its errors; the simplest first."""
+    """Every form that the sweep allows, with its errors, the simplest first; a DataError if none sees the context."""
     forms = ONE_SIZE if len(observed.sizes) == 1 else SEVERAL_SIZES
-    data = data_of(observed)
-    return [Score(form, data, observed) for form in forms if len(form.parameters) < len(observed.runs) + 2]
+    data, runs = data_of(observed), len(observed.runs)
+    least = min(len(form.parameters) for form in forms if form.sees_context) - 1
+    if runs < least:
+        raise DataError(
+            f"the sweep has {runs} runs of different size, context and seed, but a law of the training context needs at least "
+            f"{least}: add contexts or seeds{_measured(observed)}"
+        )
+    return [Score(form, data, observed) for form in forms if len(form.parameters) < runs + 2]
 
 
 def that_see_context(scores: list[Score]) -> list[Score]:
@@ -303,23 +309,25 @@ class Analysis:
         return log_losses + effects.reshape(-1, *[1] * (log_losses.ndim - 1))
 
 
+def _measured(observed: Observations) -> str:
+    """What the sweep shows without a law, for errors."""
+    said = " ".join(observed.findings())
+    return f"; measured, without a law: {said}" if said else ""
+
+
 def _check_context_matters(scores: list[Score], observed: Observations) -> None:
     constant = scores[0]
-
-    def measured() -> str:
-        said = " ".join(observed.findings())
-        return f"; measured, without a law: {said}" if said else ""
 
     blind = min((score for score in scores if not score.sees_context), key=lambda score: score.error)
     seeing = min(that_see_context(scores), key=lambda score: score.error)
     if min(blind.error, seeing.error) >= constant.error:
         raise DataError(
             f"no law predicts held-out runs better than a constant does (error of ln L {seeing.error:.4f} against "
-            f"{constant.error:.4f}): the sweep is too small or too noisy for a plan; add runs or tokens{measured()}"
+            f"{constant.error:.4f}): the sweep is too small or too noisy for a plan; add runs or tokens{_measured(observed)}"
         )
     if blind.error <= seeing.error:
         raise DataError(
             f"held-out runs are predicted as well without the training context (error of ln L {blind.error:.4f}) as with it "
             f"({seeing.error:.4f}): the sweep does not show what the context is worth in a law; add contexts, seeds or "
-            f"tokens{measured()}"
+            f"tokens{_measured(observed)}"
         )

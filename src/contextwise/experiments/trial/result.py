@@ -111,7 +111,8 @@ class Comparison:
         seeds = self.further_seeds
         if seeds is not None:
             return f"A difference of this size needs about {max(seeds, self.last.seeds + 1)} seeds in all."
-        if self.documents == "random":
+        half, mean = self.documents_half_width, abs(self.last.fixed.value)
+        if self.documents == "random" and not (half < mean or mean + half <= self.margin):
             return "No number of seeds decides it: the held-out documents differ too much, so hold out more of them."
         return f"More than {MOST_SEEDS} seeds would be needed: take a larger margin, or steadier training."
 

@@ -461,8 +461,9 @@ class Trial:
             self._train_rates(shortest, factors, losses)
             best = {each.arm: _lowest(losses, each.arm, factors) for each in shortest}
             edges = [(factors[0], factors[1]), (factors[-1], factors[-2])] if len(factors) > 1 else []
-            further = [edge * edge / inner for edge, inner in edges if edge in best.values()]
-            if not further or widening == search.widenings or not self._may_widen(shortest, further, reserve):
+            wanted = [edge * edge / inner for edge, inner in edges if edge in best.values()]
+            further = [] if widening == search.widenings else self._further(shortest, wanted, reserve)
+            if not further:
                 break
             factors = sorted([*factors, *further])
         self.factors = best
@@ -478,16 +479,19 @@ class Trial:
             for factor in factors
         ]
 
-    def _may_widen(self, shortest: list[Length], factors: list[float], reserve: float) -> bool:
-        """Whether the reference was trained with these factors before, or, before the first look, the budget has room."""
+    def _further(self, shortest: list[Length], wanted: list[float], reserve: float) -> list[float]:
+        """The factors with which the reference was trained before; before the first look all, if the budget has room."""
         base = [length for length in shortest if length.arm == self.settings.baseline]
-        runs = map(RunFolder, (path for each in self._search_runs(base, factors).values() for path in each.paths))
-        if all(run.finished or run.diverged for run in runs):
-            return True
-        if (self.path / RESULT).exists():
-            return False
-        needed = self._search_seconds(shortest, len(factors)) + reserve
-        return self.settings.budget is None or self.seconds + needed <= self.settings.budget
+
+        def known(factor: float) -> bool:
+            paths = (path for each in self._search_runs(base, [factor]).values() for path in each.paths)
+            return all(run.finished or run.diverged for run in map(RunFolder, paths))
+
+        before = list(filter(known, wanted))
+        if len(before) == len(wanted) or (self.path / RESULT).exists():
+            return before
+        needed = self._search_seconds(shortest, len(wanted) - len(before)) + reserve
+        return wanted if self.settings.budget is None or self.seconds + needed <= self.settings.budget else before
 
     def _search_runs(self, lengths: list[Length], factors: list[float]) -> dict[tuple[str, float, int], RunSet]:
         search = self.settings.rates
@@ -501,6 +505,7 @@ class Trial:
         runs = self._search_runs(lengths, missing)
         together = RunSet(self.path, [run for each in runs.values() for run in each.runs])
         self._train(together, may_diverge=True)  # a rate at which training diverges is no choice
+        self._keep_time()
         sums: dict[tuple[str, float], list[float]] = {}
         for (arm, factor, _), run_set in runs.items():
             loss, folder = math.inf, run_set.runs[0].folder
