@@ -182,6 +182,9 @@ def test_samples_on_disk_that_are_damaged_or_others_are_refused(tmp_path):
     write_samples(samples, 100, tmp_path / "samples")
     with pytest.raises(DataError, match="drawn with other settings or another seed"):
         open_samples(Samples(data(), 1), tmp_path / "samples")
+    assert (
+        len(open_samples(Samples(data(samples=50), 0), tmp_path / "samples")) == 100
+    )  # an epoch's length draws nothing
     with pytest.raises(DataError, match="manifest of the samples is missing"):
         open_samples(samples, tmp_path / "nothing")
     with pytest.raises(ConfigError, match="exists already"):

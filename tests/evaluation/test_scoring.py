@@ -136,10 +136,12 @@ def test_nothing_to_score_is_refused(models, corpus_of):
         score_documents(models["gpt2"], corpus_of([1, 0], end_of_text=None), 8, 4)
 
 
-def test_a_token_beyond_the_vocabulary_is_named(models, corpus_of):
+@pytest.mark.parametrize("token", [99, -1])
+def test_a_token_outside_the_vocabulary_is_named(models, corpus_of, token):
     corpus = corpus_of([5, 6])
-    corpus.documents[1][5] = 99
-    with pytest.raises(DataError, match="document 1 holds token id 99, but the model's vocabulary has 23"):
+    corpus.documents[1] = corpus.documents[1].astype(np.int64)
+    corpus.documents[1][5] = token
+    with pytest.raises(DataError, match=f"document 1 holds token id {token}, but the model's vocabulary has 23"):
         score_documents(models["gpt2"], corpus, 8, 4)
 
 

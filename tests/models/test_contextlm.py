@@ -261,6 +261,10 @@ def test_misuse_gets_a_clear_error():
         model(draw(1, LONGEST + 1))
     with pytest.raises(ConfigError, match="label 61 is outside the vocabulary"):
         model(draw(1, 5), labels=torch.full((1, 5), VOCABULARY))
+    with pytest.raises(
+        ConfigError, match="label -1 is outside the vocabulary of 61 tokens; -100 is a position without a loss"
+    ):
+        model(draw(1, 5), labels=torch.tensor([[3, -100, -1, 2, 1]]))
     stock = GPT2LMHeadModel(backbone("gpt2"))
     filled = stock(draw(1, 5), use_cache=True).past_key_values
     with pytest.raises(ConfigError, match="filled by a model without a context predictor"):

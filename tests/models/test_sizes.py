@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from contextwise.base.errors import ConfigError
@@ -17,7 +18,9 @@ from contextwise.models import (
     named_size,
     parameter_count,
 )
+from contextwise.models.contextlm.layers import POOLINGS
 from contextwise.models.spec import pretraining_losses, training_flops_per_example, training_flops_per_target
+from contextwise.training.model import freeze_backbone
 
 # GPT-2: the released checkpoints. Pythia: the table of the Pythia paper (vocabulary padded to 50,304).
 DECODERS = ["gpt2", "gpt2_rotary", "gpt_neox", "llama", "qwen3"]
@@ -101,6 +104,45 @@ def test_operations_are_those_that_torch_counts(family, predictor):
     # The rotary table's outer product is no model operation; it is counted by torch all the same.
     flops = training_flops_per_example(config, context) + context * training_flops_per_target(config)
     assert flops == pytest.approx(counter.get_total_flops(), rel=0.01)
+
+
+def pathway(context: int, **options):
+    """A ContextLM, and its configuration."""
+    config = ContextLMConfig(backbone_config("gpt2", ModelSize(3, 64, 4, 1e-3), 200, 64), chunk_size=4, **options)
+    model = build_model(config)
+    model.set_attn_implementation("eager")
+    return model, config, torch.randint(0, 200, (1, context))
+
+
+@pytest.mark.parametrize("context", [64, 61, 3])
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"pooling": pooling} for pooling in POOLINGS),
+        {"injection": "projection", "inject_every_layer": True},
+        {"injection": "projection", "injection_layer": 1},
+    ],
+)
+def test_operations_of_a_pathway_are_those_that_torch_counts(options, context):
+    """Forward alone: with keys that no gradient reaches, latent attention has less than three times as many."""
+    model, config, tokens = pathway(context, **options)
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(tokens, use_cache=False)
+    flops = training_flops_per_example(config, context) + context * training_flops_per_target(config)
+    assert flops / 3 == pytest.approx(counter.get_total_flops(), rel=0.02)
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_operations_of_a_frozen_backbone_are_those_that_torch_counts(layer):
+    model, config, tokens = pathway(64, injection_layer=layer)
+    freeze_backbone(model)
+    with FlopCounterMode(display=False) as counter:
+        model(tokens, use_cache=False).logits.sum().backward()
+    trained = ("context",)
+    flops = training_flops_per_example(config, 64, 0, trained) + 64 * training_flops_per_target(config, trained)
+    assert flops == pytest.approx(counter.get_total_flops(), rel=0.02)
+    everything = training_flops_per_example(config, 64) + 64 * training_flops_per_target(config)
+    assert flops < 0.75 * everything
 
 
 def test_gpt2_with_rotary_positions_is_gpt2_where_nothing_is_rotated():

@@ -21,6 +21,7 @@ from contextwise.models.spec import pretraining_losses
 from contextwise.objectives import Cut, Instruction, Vocabulary
 from contextwise.training import Recipe, train
 from contextwise.training.inputs import TrainingInputs
+from contextwise.training.trainer import tokens_read
 from small import recipe_values
 
 RECORDS = [
@@ -226,3 +227,13 @@ def test_a_context_beyond_the_models_positions_is_refused(tmp_path):
     small_model(positions=64).save_pretrained(tmp_path / "start")
     with pytest.raises(ContextwiseError, match="has only 64 positions"):
         TrainingInputs.open(sft(corpus, tmp_path / "start", tmp_path / "run"))
+
+
+def test_padding_of_an_instruction_is_not_read(tmp_path):
+    """What is read is an end of text and the tokens behind it, as far as they fit; the rest of the context is padding."""
+    corpus = prepared(tmp_path, RECORDS)
+    for context, examples in ((400, examples_of(corpus)), (200, examples_of(corpus, 200))):
+        for index in range(examples.count(0)):
+            length = int(corpus.lengths[examples.documents[index]])
+            example = {name: value[None] for name, value in examples.example(0, index).items()}
+            assert int(tokens_read(example, False)) == min(length + 1, context)

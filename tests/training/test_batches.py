@@ -55,6 +55,7 @@ def test_processes_share_every_example_once_in_order(first, doublings, full_step
         ({"rampup_batch_size": 48}, "rampup_batch_size is 48, which is not .* possible sizes are 64, 32"),
         ({"rampup_batch_size": 128}, "possible sizes are 64, 32"),
         ({"rampup_tokens": 5000}, "rampup_tokens is 5000, but the run has only 1536 tokens"),
+        ({"rampup_tokens": 12 * 128}, "rampup_tokens is 1536, but the run has only 1536 tokens"),
         ({"tokens": None, "steps": 12}, "set training.tokens=1536 instead of training.steps"),
     ],
 )

@@ -11,9 +11,9 @@ from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.runs import RunFolder
 from contextwise.data import prepare_corpus
-from contextwise.models import ContextLMForCausalLM, load_model
+from contextwise.models import ContextLMForCausalLM, ModelSize, backbone_config, build_model, load_model
 from contextwise.training import Recipe, train
-from contextwise.training.model import model_config, starting_model
+from contextwise.training.model import TrainedModel, model_config, starting_model
 from small import recipe_values, write_documents
 
 
@@ -149,3 +149,23 @@ def test_models_whose_logits_are_not_a_plain_product_are_refused(corpus_folder, 
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "phi")
     with pytest.raises(ConfigError, match="scales, caps or shifts its logits"):
         train(Recipe.model_validate(values_from(tmp_path / "phi", corpus_folder, tmp_path / "run")))
+
+
+def test_pairs_of_a_part_of_a_step_count_as_in_the_whole_step():
+    """Rows without a pair's label, as in a mixture, and parts of a step that have few of them."""
+    torch.manual_seed(0)
+    config = backbone_config("bert", ModelSize(2, 32, 2, 1e-3), 50, 16)
+    config.architectures = ["BertForPreTraining"]
+    model = build_model(config).eval()
+    batch = {"input_ids": torch.randint(0, 50, (6, 16)), "labels": torch.randint(0, 50, (6, 16))}
+    batch["pair_label"] = torch.tensor([1, -100, -100, -100, 0, 1])
+    wrapped = TrainedModel(model)
+    whole = wrapped(**batch)
+    assert wrapped.last.counts.tolist() == [96, 3]
+    with torch.no_grad():
+        scores = model(batch["input_ids"]).seq_relationship_logits[[0, 4, 5]]
+    expected = torch.nn.functional.cross_entropy(scores, torch.tensor([1, 0, 1]))
+    assert float(wrapped.last.sums[1] / 3) == pytest.approx(float(expected), rel=1e-5)
+    targets, pairs = torch.tensor(96.0), torch.tensor(3.0)
+    parts = [wrapped(**{k: v[i : i + 2] for k, v in batch.items()}, targets=targets, pairs=pairs) for i in (0, 2, 4)]
+    assert float(sum(parts)) == pytest.approx(float(whole), rel=1e-5)

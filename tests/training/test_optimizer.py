@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from safetensors.torch import load_file
 from test_run import half_done, same, write_recipe
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from contextwise.base.runs import RunFolder
@@ -222,3 +223,19 @@ def test_a_step_reads_no_value_but_those_of_its_check(corpus_folder, tmp_path, m
     train(Recipe.model_validate(values))
     assert reads.count == 0
     assert len([values for values in lists if values.dtype == torch.float64]) == 3
+
+
+def test_weight_decay_is_on_all_matrices_and_on_nothing_else():
+    """Of an LSTM and of torch's attention too, whose matrices lie in no linear layer of their own."""
+    parts = {
+        "lstm": nn.LSTM(8, 8),
+        "attention": nn.MultiheadAttention(8, 2),
+        "norm": nn.LayerNorm(8),
+        "head": nn.Linear(8, 3),
+    }
+    module = nn.ModuleDict(parts)
+    settings = TrainingSettings(steps=1, weight_decay=0.1)
+    groups = create_optimizer(module, settings, 1e-3).param_groups
+    decayed = {id(parameter) for group in groups if group["weight_decay"] for parameter in group["params"]}
+    matrices = {name for name, parameter in module.named_parameters() if parameter.dim() == 2}
+    assert {name for name, parameter in module.named_parameters() if id(parameter) in decayed} == matrices

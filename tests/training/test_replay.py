@@ -105,6 +105,16 @@ class TestStream:
         with pytest.raises(ConfigError, match="the objective 'masked' needs another kind of model"):
             validate(Recipe, given, "the recipe")
 
+    @pytest.mark.parametrize("old", [True, False])
+    def test_one_of_the_corpora_may_have_a_mixture_of_objectives(self, old, corpora, tmp_path):
+        parts = [{"weight": 0.5, "objective": name} for name in ("causal", "infilling")]
+        mixture, given = {"name": "mixture", "parts": parts}, values(corpora, tmp_path, share=0.5)
+        given["data"]["replay"]["objective"] = mixture if old else "causal"
+        given["objective"] = "causal" if old else mixture
+        stream = TrainingInputs.open(validate(Recipe, given, "the recipe")).stream
+        drawn = {(int(each["corpus"]), int(each["objective"])) for each in (stream[index] for index in range(40))}
+        assert drawn == {(int(old), 0), (int(old), 1), (int(not old), 0)}
+
     def test_each_corpus_is_gone_through_in_its_own_order(self, corpora, tmp_path):
         mixed = TrainingInputs.open(recipe(corpora, tmp_path)).stream
         alone = TrainingInputs.open(recipe(corpora, tmp_path, share=None)).stream

@@ -510,3 +510,29 @@ def test_compiled_and_checkpointed_training_agree(whole, corpus_folder, tmp_path
     for name in ("compile", "gradient_checkpointing"):
         train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / name, **{name: True})))
         assert farthest(whole, tmp_path / name) < 1e-3
+
+
+def test_without_clipping_the_gradient_is_measured_and_must_be_finite(corpus_folder, tmp_path, monkeypatch):
+    run = train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "run", steps=2, clip=0)))
+    assert all(row["grad_norm"] > 0 for row in run.metrics("train"))
+    step = PretrainingTrainer.training_step
+
+    def damaged(self, model, inputs, *args):
+        loss = step(self, model, inputs, *args)
+        next(p for p in model.parameters() if p.grad is not None).grad.fill_(float("inf"))
+        return loss
+
+    monkeypatch.setattr(PretrainingTrainer, "training_step", damaged)
+    with pytest.raises(TrainingError, match="the gradient's norm is inf at step 1 .*the step was not taken"):
+        train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "other", steps=2, clip=0)))
+
+
+def test_events_of_each_run_are_in_its_own_folder(corpus_folder, tmp_path, monkeypatch):
+    pytest.importorskip("tensorboard", reason="needs contextwise[tensorboard]")
+    monkeypatch.delenv("TENSORBOARD_LOGGING_DIR", raising=False)
+    for name in ("first", "second"):
+        values = recipe_values(corpus_folder, tmp_path / name, steps=2)
+        values["training"]["trackers"] = ["tensorboard"]
+        train(Recipe.model_validate(values))
+        assert list((tmp_path / name / "tensorboard").iterdir())
+    assert "TENSORBOARD_LOGGING_DIR" not in os.environ

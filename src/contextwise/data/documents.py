@@ -278,7 +278,8 @@ def read_splits(given: Sequence[str]) -> tuple[list[str], list[str] | None]:
 
 def check_ids(tokens: np.ndarray, size: int | None, path: str | Path) -> None:
     """Raise DataError if a corpus has a token id that the model's vocabulary of ``size`` tokens does not have."""
-    if size is not None and tokens.max() >= size:
+    worst = tokens.min() if tokens.min() < 0 else tokens.max()
+    if size is not None and not 0 <= worst < size:
         raise DataError(
-            f"{path} holds the token id {tokens.max()}, but the model's vocabulary has {size} tokens; set model.vocab_size"
+            f"{path} holds the token id {worst}, but the model's vocabulary has {size} tokens; set model.vocab_size"
         )

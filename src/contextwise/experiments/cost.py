@@ -15,7 +15,7 @@ from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import model_config, stage_flops
 from contextwise.training.parameters import Upstream
 from contextwise.training.recipe import Recipe
-from contextwise.training.settings import TRAINED, CorpusData, CueModel, SyntheticData
+from contextwise.training.settings import CorpusData, SyntheticData, trained_parts
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def cost_of(recipe: Recipe, vocab_size: int | None = None, upstream: Upstream | 
         upstream: knows the runs that it is made from; without it all of them must exist.
     """
     context, data, model = recipe.data.context, recipe.data, recipe.model
-    trained = TRAINED[model.cue.stage] if isinstance(model, CueModel) else None
+    trained = trained_parts(model)
     if recipe.objective.name == "sentence" and upstream is not None:
         config, lengths = upstream.config_of(recipe), (context, 0)  # at most: sentences are shorter
     elif isinstance(data, CorpusData) and not Path(data.corpus).exists():
@@ -73,7 +73,7 @@ def cost_of(recipe: Recipe, vocab_size: int | None = None, upstream: Upstream | 
         inputs = TrainingInputs.open(recipe)
         config, lengths = inputs.config, inputs.lengths
     targets = 1 if isinstance(data, SyntheticData) else lengths[0]
-    per_target = training_flops_per_target(config)
+    per_target = training_flops_per_target(config, trained)
     flops = sum(examples * each for examples, each in stage_flops(recipe, config, lengths, trained))
     positions = min(recipe.tokens_per_step, recipe.training.micro_batch_tokens or recipe.tokens_per_step)
     state_bytes, activation_bytes = training_memory(config, positions)

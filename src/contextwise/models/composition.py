@@ -346,5 +346,9 @@ def pretrained_backbone(backbone: str | Path | PreTrainedModel, what: str) -> An
 
 def check_labels(labels: Tensor, vocab_size: int) -> None:
     """Raise ConfigError for labels outside the vocabulary, if reading them does not synchronize a device."""
-    if readable_without_sync(labels) and int(labels.max()) >= vocab_size:
-        raise ConfigError(f"label {int(labels.max())} is outside the vocabulary of {vocab_size} tokens")
+    if readable_without_sync(labels):
+        for worst in (int(labels.max()), int(labels.masked_fill(labels == IGNORED, 0).min())):
+            if worst >= vocab_size or (worst < 0 and worst != IGNORED):
+                raise ConfigError(
+                    f"label {worst} is outside the vocabulary of {vocab_size} tokens; {IGNORED} is a position without a loss"
+                )

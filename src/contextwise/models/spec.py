@@ -61,15 +61,16 @@ class Losses:
     counts: Tensor
     """Number of targets of each part, (P,)."""
 
-    def minimised(self, targets: Tensor | None = None) -> Tensor:
-        """The sum of all parts: token losses (of every head) divided by ``targets``, the pair loss by the pairs.
+    def minimised(self, targets: Tensor | None = None, pairs: Tensor | None = None) -> Tensor:
+        """The sum of all parts: token losses (of every head) divided by ``targets``, the pair loss by ``pairs``.
 
         Args:
-            targets: the divisor, for a batch that is a part of a larger step; by default the batch's own targets.
+            targets, pairs: the divisors, for a batch that is a part of a larger step; by default the batch's own.
         """
         targets = self.counts[0] if targets is None else targets
         # Every head's sum is divided by the number of next-token targets (objectives, Section 6.2.6).
-        divisors = [self.counts[i] if name == "pair" else targets for i, name in enumerate(self.names)]
+        pair_divisors = self.counts if pairs is None else pairs.expand(len(self.counts))
+        divisors = [pair_divisors[i] if name == "pair" else targets for i, name in enumerate(self.names)]
         return sum(part / divisor.clamp(min=1e-6) for part, divisor in zip(self.sums, divisors, strict=True))  # type: ignore[return-value]
 
 
@@ -215,7 +216,7 @@ class EncoderSpec(ModelSpec):
             return losses
         logits, label = model.cls.seq_relationship(out.pooler_output).float(), batch["pair_label"]
         pair = nn.functional.cross_entropy(logits, label, reduction="sum")
-        counts = torch.stack([losses.counts[0], losses.counts.new_full((), len(label))])
+        counts = torch.stack([losses.counts[0], label.ne(IGNORED).sum()])
         return Losses(("tokens", "pair"), torch.stack([losses.sums[0], pair]), counts)
 
 

@@ -76,7 +76,7 @@ class InstructionExamples(Examples):
         first = int(self.first[index])
         labels[first : len(tokens)] = tokens[first:]
         labels[len(tokens) : len(tokens) + 1] = self.end
-        return {"input_ids": ids, "labels": labels, "window": index}
+        return {"input_ids": ids, "labels": labels, "window": index, "read": min(len(tokens) + 1, self.context)}
 
 
 def response_starts(corpus: Corpus) -> np.ndarray:

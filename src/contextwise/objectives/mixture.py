@@ -154,6 +154,8 @@ class MixtureStream:
             "attention_mask": torch.ones(context, dtype=torch.int64),
             "token_type_ids": torch.zeros(context, dtype=torch.int64),
             "pair_label": torch.tensor(NO_LOSS),
+            "read": torch.tensor(context),
+            "objective": torch.tensor(0),  # of a corpus that has one alone
         }
         filled = {key: example[key] if key in example else neutral[key] for key in self.keys}
         return filled | {"labels": labels, self.label: torch.tensor(part)}

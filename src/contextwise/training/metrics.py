@@ -1,6 +1,7 @@
 """The metrics of a run: tokens, operations and seconds so far, losses, and the rows of ``metrics.jsonl``."""
 
 import json
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,13 +13,13 @@ from contextwise.training.batches import BatchSizes
 # Dense bf16 matrix throughput, FLOP/s, from the manufacturers; for model FLOPs utilization.
 PEAK_FLOPS = {
     "H200": 989e12, "H100": 989e12, "H800": 989e12, "A100": 312e12, "A800": 312e12, "L40S": 362e12, "L4": 121e12,
-    "A10": 125e12, "RTX 4090": 165e12, "RTX 3090": 71e12, "V100": 125e12, "T4": 65e12, "B200": 2250e12,
+    "A10": 125e12, "RTX 4090": 165e12, "RTX 3090": 71e12, "V100": 125e12, "T4": 65e12, "B200": 2250e12, "GH200": 989e12,
 }  # fmt: skip
 
 
 def peak_flops(gpu: str | None) -> float | None:
     """Peak FLOP/s of a GPU by its name; None if unknown, or without a GPU."""
-    return next((flops for name, flops in PEAK_FLOPS.items() if gpu and name in gpu), None)
+    return next((flops for name, flops in PEAK_FLOPS.items() if gpu and re.search(rf"\b{name}\b", gpu)), None)
 
 
 _ATTRIBUTES = ("steps", "seconds", "input_tokens", "target_tokens", "trunk")

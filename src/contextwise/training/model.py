@@ -272,6 +272,7 @@ class TrainedModel(nn.Module):
         input_ids: torch.Tensor,
         labels: torch.Tensor,
         targets: torch.Tensor | None = None,
+        pairs: torch.Tensor | None = None,
         per_token: bool = False,
         **batch: torch.Tensor,
     ) -> torch.Tensor:
@@ -281,7 +282,7 @@ class TrainedModel(nn.Module):
 
         Args:
             input_ids, labels, batch: an objective's examples, stacked (:mod:`contextwise.objectives.objective`).
-            targets: number of target tokens of the whole step, if this batch is a part of it.
+            targets, pairs: numbers of target tokens and of labelled pairs of the whole step, if this batch is a part of it.
             per_token: return the loss of each label of a decoder instead, (B, T) float32, without gradients.
         """
         device = input_ids.device.type
@@ -293,4 +294,4 @@ class TrainedModel(nn.Module):
                 return token_losses(self.model, input_ids, labels)
             losses = pretraining_losses(self.model, {"input_ids": input_ids, "labels": labels, **batch})
         self.last = Losses(losses.names, losses.sums.detach(), losses.counts)
-        return losses.minimised(targets)
+        return losses.minimised(targets, pairs)

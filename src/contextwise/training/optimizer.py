@@ -29,6 +29,9 @@ def create_optimizer(
     """
     layers = [part for part in module.modules() if isinstance(part, nn.Linear | nn.Embedding | Conv1D)]
     matrices = {id(layer.weight) for layer in layers}
+    packed = [weight for part in module.modules() if isinstance(part, nn.LSTM) for weight in part.parameters()]
+    packed += [part.in_proj_weight for part in module.modules() if isinstance(part, nn.MultiheadAttention)]
+    decayed = matrices | {id(weight) for weight in packed if weight is not None and weight.dim() == 2}
     hidden: set[int] = set()
     if settings.optimizer == "muon":
         embeddings = {id(layer.weight) for layer in layers if isinstance(layer, nn.Embedding)}
@@ -44,7 +47,7 @@ def create_optimizer(
             if id(parameter) in hidden:
                 muon.add([parameter], decayed=True, factor=scale.muon)
             else:
-                adamw.add([parameter], id(parameter) in matrices, scale.adamw, EPSILON * scale.epsilon)
+                adamw.add([parameter], id(parameter) in decayed, scale.adamw, EPSILON * scale.epsilon)
     first = torch.optim.AdamW(
         adamw.groups, lr=learning_rate, betas=(settings.beta1, settings.beta2), eps=EPSILON, fused=True
     )

@@ -133,7 +133,7 @@ class Recipe(Settings):
             why = f"which is not training.tokens_per_step ({full}) halved into whole windows of {self.data.context} tokens"
             fix = f"possible sizes are {', '.join(map(str, sizes))}" if sizes else "remove it"
             return Problem(why, "training.rampup_batch_size", first, fix)
-        if settings.rampup(self.full_steps, full) > self.full_steps:
+        if settings.rampup(self.full_steps, full) >= self.full_steps:
             why, fix = (f"but the run has only {self.total_tokens} tokens", "give a share of the run, such as 0.3")
             return Problem(why, "training.rampup_tokens", settings.rampup_tokens, fix)
         return None

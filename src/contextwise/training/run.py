@@ -40,7 +40,7 @@ from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import RunMetrics, peak_flops
 from contextwise.training.model import compile_blocks, stage_flops, starting_model
 from contextwise.training.recipe import Recipe, with_newer_settings
-from contextwise.training.settings import TRAINED, CueModel, SyntheticData
+from contextwise.training.settings import SyntheticData, trained_parts
 from contextwise.training.trainer import PretrainingTrainer, StepAbandoned
 
 DEFAULT_MICRO_BATCH_TOKENS = {"cpu": 8192, "cuda": 32768}
@@ -96,6 +96,19 @@ def train(recipe: Recipe) -> RunFolder:
             )
         _finish(trainer, recipe, inputs, early)
     return run
+
+
+@contextlib.contextmanager
+def _tensorboard_in(run: RunFolder) -> Iterator[None]:
+    """TensorBoard events of a Trainer made inside the ``with`` block go into the run's folder, if the user named no other."""
+    if "TENSORBOARD_LOGGING_DIR" in os.environ:
+        yield
+        return
+    os.environ["TENSORBOARD_LOGGING_DIR"] = str(run.path / "tensorboard")
+    try:
+        yield
+    finally:
+        del os.environ["TENSORBOARD_LOGGING_DIR"]
 
 
 def _is_sound(run: RunFolder, inputs: TrainingInputs) -> bool:
@@ -197,8 +210,7 @@ def _check_memory(recipe: Recipe, inputs: TrainingInputs, processes: PartialStat
     total = psutil.virtual_memory().total if on_cpu else torch.cuda.mem_get_info()[1]
     total *= processes.num_processes if recipe.training.fsdp and not on_cpu else 1
     needed, _ = training_memory(inputs.config, 0)
-    frozen = isinstance(recipe.model, CueModel) or getattr(recipe.model, "freeze_backbone", False)
-    if needed > total * (4 if frozen else 1):
+    if needed > total * (1 if trained_parts(recipe.model) is None else 4):
         parameters, where = (count(parameter_count(inputs.config)), "this machine" if on_cpu else "the GPU")
         raise ConfigError(
             f"the model has {parameters} parameters, which with gradients and optimizer take {needed / 1e9:,.0f} GB, but "
@@ -235,7 +247,7 @@ def build_trainer(
     if recipe.training.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     peak = peak_flops(torch.cuda.get_device_name() if torch.cuda.is_available() else None)
-    trained = TRAINED[recipe.model.cue.stage] if isinstance(recipe.model, CueModel) else None
+    trained = trained_parts(recipe.model)
     metrics = RunMetrics(
         recipe.batch_sizes,
         recipe.data.context,
@@ -244,7 +256,8 @@ def build_trainer(
         peak * processes.num_processes if peak else None,
     )
     args = training_arguments(recipe, run, inputs, model._no_split_modules or [], processes)
-    trainer = PretrainingTrainer(model, args, run, inputs, metrics, recipe)
+    with _tensorboard_in(run):
+        trainer = PretrainingTrainer(model, args, run, inputs, metrics, recipe)
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     return trainer
@@ -267,7 +280,6 @@ def training_arguments(
             raise ConfigError(f"{why}: start with torchrun --nproc-per-node 2 or more")
         wrapped = {"transformer_layer_cls_to_wrap": blocks, "auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}
         sharding = {"fsdp": True, "fsdp_config": {"version": 2, **wrapped}}
-    os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(run.path / "tensorboard"))
     return TrainingArguments(
         output_dir=str(run.path),
         run_name=recipe.name,

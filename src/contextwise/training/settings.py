@@ -292,6 +292,13 @@ TRAINED: dict[str, tuple[str, ...]] = {
 """The parts that a stage trains (CUE, Table 1 and Section 4); in the proxy only its projection. Other parts are frozen."""
 
 
+def trained_parts(model: Any) -> tuple[str, ...] | None:
+    """The parts of a model that these settings train; None: all."""
+    if isinstance(model, CueModel):
+        return TRAINED[model.cue.stage]
+    return ("context",) if getattr(model, "freeze_backbone", False) else None
+
+
 CUE_STARTS = ("start", "sentence_encoder", "autoencoder", "text_encoder")
 
 

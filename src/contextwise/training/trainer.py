@@ -42,7 +42,7 @@ from contextwise.training.model import TrainedModel, parameter_scales
 from contextwise.training.optimizer import create_optimizer, learning_rate_share
 from contextwise.training.recipe import Recipe
 
-NOT_FOR_MODELS = ("window", "objective", "corpus", "length", "counted")
+NOT_FOR_MODELS = ("window", "objective", "corpus", "length", "counted", "read")
 """Fields of examples that the trainer uses and does not pass to the model: ``length`` () is the number of positions of a
 padded example without padding; ``counted`` () the number of targets of an example whose targets are not its labels."""
 
@@ -84,11 +84,17 @@ def targets_in(batch: dict[str, torch.Tensor]) -> torch.Tensor:
     return batch["counted"].sum() if "counted" in batch else batch["labels"].ne(NO_LOSS).sum()
 
 
+def pairs_in(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Number of rows with a pair's label in the loss of a batch, ()."""
+    return batch["pair_label"].ne(NO_LOSS).sum() if "pair_label" in batch else batch["labels"].new_zeros(())
+
+
 def tokens_read(batch: dict[str, torch.Tensor], encoder_decoder: bool) -> torch.Tensor:
     """Number of input tokens of a batch without padding, (); an encoder-decoder's targets are inputs of its decoder."""
     ids, labels = batch["input_ids"], batch["labels"]
-    if "length" in batch:
-        return batch["length"].sum()
+    for known in ("length", "read"):
+        if known in batch:
+            return batch[known].sum()
     read = batch["attention_mask"].sum() if "attention_mask" in batch else torch.ones_like(ids).sum()
     return read + labels.ne(NO_LOSS).sum() if encoder_decoder else read
 
@@ -122,7 +128,7 @@ class PretrainingTrainer(Trainer):
         self._losses: list[torch.Tensor] = []  # of the micro-batches of a step, as `_parts` and `_inputs`
         self._parts: list[torch.Tensor] = []
         self._inputs: list[dict[str, torch.Tensor]] = []
-        self._targets = torch.zeros(())  # of all processes
+        self._targets = torch.zeros(2)  # and pairs, of all processes
         self._norm: torch.Tensor | None = None
         self.optimizer: Any = None
         self.control: Any = None
@@ -165,7 +171,8 @@ class PretrainingTrainer(Trainer):
         self._inputs = [divided(self._prepare_inputs(batch), self._context) for batch in inputs]
         self.current_gradient_accumulation_steps = len(self._inputs)
         random = checkpoints.random_state()
-        self._targets = torch.stack([targets_in(batch) for batch in self._inputs]).sum()
+        counts = [torch.stack([targets_in(batch), pairs_in(batch)]) for batch in self._inputs]
+        self._targets = torch.stack(counts).sum(0)
         if self.accelerator.num_processes > 1:
             dist.all_reduce(self._targets)
         for number, batch in enumerate(self._inputs, start=1):
@@ -186,7 +193,8 @@ class PretrainingTrainer(Trainer):
         if not model.training:
             return model(**batch)
         shares = self.current_gradient_accumulation_steps * self.accelerator.num_processes
-        return model(**batch, targets=self._targets / shares)
+        targets, pairs = self._targets / shares
+        return model(**batch, targets=targets, pairs=pairs)
 
     @property
     def _context(self) -> int:
@@ -219,8 +227,9 @@ class PretrainingTrainer(Trainer):
     def unwrapped(self, model: nn.Module) -> Any:
         return self.accelerator.unwrap_model(model, keep_torch_compile=False)
 
-    def _clip_grad_norm(self, model: nn.Module) -> Any:
-        self._norm = super()._clip_grad_norm(model)
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        """The norm before clipping, or without any (``clip: 0``)."""
+        self._norm = super()._get_grad_norm(model, grad_norm)
         return self._norm
 
     def check_step(self) -> None:

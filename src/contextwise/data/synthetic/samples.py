@@ -97,8 +97,8 @@ class Samples:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256, hexadecimal, of the settings that determine the samples."""
-        settings = self.data.model_dump(mode="json", exclude={"stored", "validation_samples"})
+        """SHA-256, hexadecimal, of the settings that determine the samples: not how many of them an epoch or a file has."""
+        settings = self.data.model_dump(mode="json", exclude={"stored", "samples", "validation_samples"})
         identity = json.dumps([settings, self.seed, self.split], sort_keys=True)
         return hashlib.sha256(identity.encode()).hexdigest()
 

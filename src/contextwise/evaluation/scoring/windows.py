@@ -333,12 +333,13 @@ def not_finite(what: str) -> CheckpointError:
 
 
 def check_ids(model: PreTrainedModel, ids_BT: np.ndarray, documents_B: np.ndarray) -> None:
-    """Raise DataError if a token id is beyond the model's vocabulary."""
-    vocabulary, highest_B = vocabulary_size(model), ids_BT.max(axis=1)
-    worst = int(highest_B.argmax())
-    if highest_B[worst] >= vocabulary:
+    """Raise DataError if a token id is outside the model's vocabulary."""
+    vocabulary = vocabulary_size(model)
+    rows_N, columns_N = (((ids_BT < 0) & (ids_BT != IGNORED)) | (ids_BT >= vocabulary)).nonzero()
+    if len(rows_N):
+        worst = rows_N[0], columns_N[0]
         raise DataError(
-            f"document {int(documents_B[worst])} holds token id {int(highest_B[worst])}, but the model's vocabulary has "
+            f"document {int(documents_B[worst[0]])} holds token id {int(ids_BT[worst])}, but the model's vocabulary has "
             f"{vocabulary} tokens; use the corpus that was prepared with the model's tokenizer"
         )
 
