@@ -6,7 +6,7 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 TEST_INSTALLED := $(VENV)/.installed-for-tests
-# pip only: constraints.txt pins torch to a CPU build, which spares gigabytes of CUDA packages.
+# constraints.txt pins the versions that are tested. A torch that is installed first stays, such as a build without CUDA.
 PIP_INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 

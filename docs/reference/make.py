@@ -52,8 +52,8 @@ STATUSES = """\
 
 | status | meaning |
 |---:|---|
-| 0 | done; of a trial, whatever the answer |
-| 1 | a check did not pass (`causality`, a claim of `reproduce`), part of the work failed while the input is valid (a run of a \
+| 0 | done; of a trial or a reproduction, whatever the answer |
+| 1 | a check did not pass (`causality`), part of the work failed while the input is valid (a run of a \
 sweep, a request to a judge, a loss that is not finite), or an unexpected error, whose traceback is in a file that the message \
 names |
 | 2 | the input is at fault: a setting, an option, a text, a corpus, a checkpoint. One sentence says what, where and how to \
@@ -107,7 +107,8 @@ def verb_section(name: str, command: Any, text: str) -> str:
             names += "..." if each.nargs == -1 else ""
             usage.append(names if each.required else f"[{names}]")
         help_text, _, default = help_text.removesuffix("]").partition("  [")
-        default = default.removeprefix("default: ").removeprefix("(").removesuffix(")")
+        default = default.removeprefix("default: ")
+        default = re.sub(r"^\((.*?)\)", r"\1", default)
         rows.append(f"| `{cell(names)}` | {cell(help_text)} | {cell(default)} |")
     synopsis = " ".join(["contextwise", name, *usage, "[OPTIONS]"])
     heading = [f"### {name}\n", f"```text\n{synopsis}\n```\n", text + "\n"]
