@@ -6,12 +6,14 @@ from types import ModuleType
 
 import pytest
 import torch
+from benchmarks.forms import CHUNK, CONTEXTLM, overlapping, supervised
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from contextwise.base.recipes import RECIPES
+from contextwise.models import ContextLMForCausalLM, ModelSize, backbone_config, build_model
 
 EXAMPLES = RECIPES / "variants"
 VOCABULARY = 7
@@ -164,3 +166,34 @@ def test_positions_without_a_label_do_not_count():
     whole = part(model, hidden[:, :4], tokens[:, :4], labels[:, :4])
     for name, loss in part(model, hidden, tokens, labels).items():
         assert loss.item() == pytest.approx(whole[name].item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("length", [3, 16, 22])
+def test_the_forms_of_the_benchmark_are_contextlm(length):
+    """Chunks that begin where the last one ends do not overlap; a supervised prediction changes no logits."""
+    torch.manual_seed(0)
+    stock = build_model(backbone_config("gpt2", ModelSize(2, 32, 2, 1e-3), 50, 32)).eval()
+    models = [
+        ContextLMForCausalLM.from_backbone(stock, **CONTEXTLM),
+        overlapping(stock, CHUNK),
+        supervised(stock, ahead=3),
+    ]
+    for model in models:
+        model.load_state_dict(models[0].state_dict(), strict=False)
+        torch.nn.init.normal_(model.context.gate.weight)
+        model.context.gate.load_state_dict(models[0].context.gate.state_dict())
+    tokens = torch.randint(0, 50, (2, length))
+    with torch.no_grad():
+        expected = models[0](tokens, use_cache=False).logits
+        assert all(torch.equal(model(tokens, use_cache=False).logits, expected) for model in models[1:])
+        overlaps = overlapping(stock, 2)
+        overlaps.load_state_dict(models[0].state_dict())
+        whole = overlaps(tokens, use_cache=False).logits
+        assert torch.allclose(overlaps(tokens[:, :-1], use_cache=False).logits, whole[:, :-1], atol=1e-5)
+        assert torch.equal(whole, expected) == (length < CHUNK + 1)
+    if length > 4 * CHUNK:
+        losses = models[2].training_losses(None, tokens, tokens)
+        assert set(losses) == {"context", "context2", "context3"}
+        pathway = models[2].context
+        pathway.last = (pathway.last[1].roll(-1, dims=1), pathway.last[1])  # what is predicted is what comes
+        assert float(models[2].training_losses(None, tokens, tokens)["context"]) == pytest.approx(0, abs=1e-6)
