@@ -61,13 +61,15 @@ class ModelSize:
     training: PublishedTraining | None = None
 
 
+# AdamW's rates are 4e-3 * (64 / width)^0.83: the exponent of GPT-2's best rates at widths 64, 128 and 256, and the best rate of
+# width 64 in steps of 8,192 tokens, the default (docs/transfer.md, "What the search shows").
 OUR_SIZES = {
-    "pico": ModelSize(2, 64, 2, 2.0e-3),
-    "nano": ModelSize(4, 128, 4, 2.0e-3),
-    "micro": ModelSize(6, 192, 6, 2.0e-3),
-    "tiny": ModelSize(6, 256, 8, 1.5e-3),
-    "mini": ModelSize(8, 384, 6, 1.2e-3),
-    "small": ModelSize(12, 512, 8, 1.0e-3),
+    "pico": ModelSize(2, 64, 2, 4.0e-3),
+    "nano": ModelSize(4, 128, 4, 2.2e-3),
+    "micro": ModelSize(6, 192, 6, 1.6e-3),
+    "tiny": ModelSize(6, 256, 8, 1.3e-3),
+    "mini": ModelSize(8, 384, 6, 9.0e-4),
+    "small": ModelSize(12, 512, 8, 7.0e-4),
 }
 
 SIZES: dict[str, dict[str, ModelSize]] = {
