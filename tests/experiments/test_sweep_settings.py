@@ -12,6 +12,7 @@ from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.base.recipes import RECIPES
 from contextwise.experiments.sweep import SweepRecipe, load_sweep, run_id
+from contextwise.models.sizes import OUR_SIZES
 from sweeping import sweep_values
 
 SWEEPS = RECIPES / "context_scaling"
@@ -109,7 +110,7 @@ def test_learning_rate_rules():
     def rates(**changes):
         return [recipe.training.learning_rate for recipe in sweep(grid=sizes, **changes).recipes().values()]
 
-    assert rates() == [2e-3] * 3  # nano's own
+    assert rates() == [OUR_SIZES["nano"].learning_rate] * 3
     assert rates(base=rate, learning_rate="fixed") == [4e-3] * 3
     assert rates(base=rate, learning_rate="width") == [4e-3, 2e-3, 1e-3]  # base is 16 wide
 

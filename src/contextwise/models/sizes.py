@@ -61,8 +61,8 @@ class ModelSize:
     training: PublishedTraining | None = None
 
 
-# AdamW's rates are 4e-3 * (64 / width)^0.83: the exponent of GPT-2's best rates at widths 64, 128 and 256, and the best rate of
-# width 64 in steps of 8,192 tokens, the default (docs/transfer.md, "What the search shows").
+# AdamW's rates are 2.2e-3 * (128 / width)^0.83: the exponent of GPT-2's best rates at widths 64, 128 and 256, and the best rate
+# of width 128 in steps of 8,192 tokens, the default (docs/transfer.md, "What the search shows").
 OUR_SIZES = {
     "pico": ModelSize(2, 64, 2, 4.0e-3),
     "nano": ModelSize(4, 128, 4, 2.2e-3),
