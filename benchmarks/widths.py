@@ -101,6 +101,7 @@ def main(arguments: list[str] | None = None) -> None:
         for parametrization in options.parametrizations:
             for model in options.models:
                 name = f"{model}, {optimizer}, {parametrization}, {count(options.tokens)} in steps of {options.tokens_per_step}"
+                name += f", widths {', '.join(map(str, options.widths))}"
                 cell = searched(options, model, optimizer, parametrization)
                 publish("widths", {"cells": {name: cell}}, records="cells")
                 best = [None if each is None else each["value"] for each in cell["best"]]

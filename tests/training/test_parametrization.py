@@ -139,7 +139,7 @@ def test_muon_changes_outputs_alike_at_every_width(adjustment):
         matrix.grad = torch.outer(torch.randn(width), torch.randn(width))
         optimizer.step()
         norms.append(torch.linalg.matrix_norm(matrix - before, 2).item())
-    assert norms[0] == pytest.approx(norms[1], rel=0.02)  # Muon's orthogonalization works in bfloat16
+    assert norms[0] == pytest.approx(norms[1], rel=1e-3)
 
 
 def test_steps_of_small_gradients_are_alike_at_every_width():

@@ -300,7 +300,8 @@ class PretrainingTrainer(Trainer):
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         if self.optimizer is None:
             module = model if model is not None else self.model
-            self.optimizer = create_optimizer(module, self.settings, self.args.learning_rate, self.scales)
+            rate, bf16 = self.args.learning_rate, self.args.bf16
+            self.optimizer = create_optimizer(module, self.settings, rate, self.scales, bf16)
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
