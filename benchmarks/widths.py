@@ -30,8 +30,16 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
         "beta1": 0.8,
     },
     "adamw": {"optimizer": "adamw", "learning_rate": 4e-3},
+    "adamw, decay 1": {"optimizer": "adamw", "learning_rate": 4e-3, "weight_decay": 1.0},
+    "adamw, decay 1 by the rate": {
+        "optimizer": "adamw",
+        "learning_rate": 4e-3,
+        "weight_decay": 1.0,
+        "independent_weight_decay": False,
+    },
 }
-"""Name -> settings of the training. The rates are those of width 128, of which factors are tried."""
+"""Name -> settings of the training. The rates are those of width 128, of which factors are tried. In short runs a weight decay of
+1 has the effect that 0.1 has in runs ten times as long."""
 BASE = 128
 STEP, MOST = 2**0.5, 0.01
 
@@ -59,7 +67,7 @@ def searched(options: argparse.Namespace, model: str, optimizer: str, parametriz
     training = {"tokens": options.tokens, "tokens_per_step": options.tokens_per_step, "warmup_steps": 0.05}
     training |= {"schedule": "linear", "evaluation_tokens": options.evaluation_tokens} | OPTIMIZERS[optimizer]
     recipe = {
-        "name": f"{model}-{optimizer}-{parametrization}",
+        "name": f"{model}-{optimizer}-{parametrization}".replace(", ", "-").replace(" ", "-"),
         "data": {"corpus": str(options.corpus), "context": options.context, "verify": False},
         "model": {"family": "gpt2", "size": "nano"} | MODELS[model],
         "training": training | {"parametrization": parametrization, "mup_base_width": BASE},
@@ -85,7 +93,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--corpus", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True, help="folder for the runs")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--optimizers", nargs="+", choices=OPTIMIZERS, default=list(OPTIMIZERS))
+    parser.add_argument("--optimizers", nargs="+", choices=OPTIMIZERS, default=["muon", "adamw"])
     parser.add_argument("--parametrizations", nargs="+", choices=("mup", "standard"), default=["mup", "standard"])
     parser.add_argument("--widths", nargs="+", type=int, default=[64, 128, 256, 512], help="128 among them")
     parser.add_argument("--lowest", type=int, default=-5, help="lowest factor of the rates, in powers of √2")
