@@ -38,8 +38,8 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
         "independent_weight_decay": False,
     },
 }
-"""Name -> settings of the training. The rates are those of width 128, of which factors are tried. In short runs a weight decay of
-1 has the effect that 0.1 has in runs ten times as long."""
+"""Name -> settings of the training. The rates are those of width 128, of which factors are tried. In short runs a weight decay
+of 1 has the effect that 0.1 has in runs ten times as long."""
 BASE = 128
 STEP, MOST = 2**0.5, 0.01
 

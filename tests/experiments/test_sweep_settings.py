@@ -113,6 +113,9 @@ def test_learning_rate_rules():
     assert rates() == [OUR_SIZES["nano"].learning_rate] * 3
     assert rates(base=rate, learning_rate="fixed") == [4e-3] * 3
     assert rates(base=rate, learning_rate="width") == [4e-3, 2e-3, 1e-3]  # base is 16 wide
+    scaled = with_base("training", learning_rate=4e-3, parametrization="mup", mup_base_width=32)
+    with pytest.raises(ConfigError, match="parametrization: mup does by itself; set learning_rate to fixed"):
+        rates(base=scaled, learning_rate="width")
 
 
 def test_base_may_be_a_recipe_file_whose_length_the_grid_replaces(tmp_path):

@@ -189,6 +189,7 @@ def test_the_verdict_on_activations(corpus_folder, tmp_path, name, slope, verdic
     ("settings", "sentence"),
     [
         ({"widths": [16, 24]}, "24 cannot be divided into heads of 16 channels"),
+        ({"to": 40}, "to: 40 cannot be divided into heads of 16 channels"),
         ({"widths": [32, 16]}, "must be ascending"),
         ({"factors": [-1.0, 1.0, 2.0]}, "must be above 0"),
         ({"factors": [1.0, 2.0]}, "at least 3"),

@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DataError
@@ -164,3 +165,12 @@ def test_windows_of_one_document_and_separate_ones(path):
     text, positions = shown(item)[0], item["position_ids"].tolist()
     starts = [i for i, position in enumerate(positions) if position == 0]
     assert starts == [i for i, sign in enumerate(text) if sign == "|"]
+
+
+def test_a_cooldown_is_no_part_of_runs_that_share_a_trunk(path):
+    values = recipe(path, cooldown=0.5, steps=20).model_dump()
+    values["training"] |= {"schedule": "wsd", "branches": [10]}
+    with pytest.raises(
+        ValidationError, match="data.metadata.cooldown is 0.5, a share of a run, which runs that share a trunk"
+    ):
+        Recipe.model_validate(values)

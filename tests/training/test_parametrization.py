@@ -10,6 +10,7 @@ from test_run import half_done, same
 from contextwise.models import ModelSize, backbone_config, build_model
 from contextwise.models.contextlm import ContextLMConfig
 from contextwise.models.multitoken import MultiTokenConfig
+from contextwise.models.sizes import SIZES
 from contextwise.models.spec import meta_model
 from contextwise.training import Recipe, train
 from contextwise.training.model import parameter_scales, starting_model
@@ -182,6 +183,22 @@ def test_what_has_no_such_parametrization_is_refused(corpus_folder, tmp_path, va
     recipe["training"] |= {"parametrization": "mup", "mup_base_width": values.pop("base", 128)}
     with pytest.raises(ValidationError, match=sentence):
         Recipe.model_validate(recipe | values)
+
+
+def test_without_a_rate_that_of_the_base_width_is_scaled(corpus_folder, tmp_path):
+    """A size's own rate is for its width under the standard parametrization; scaled once more it would be wrong twice."""
+    recipe = recipe_values(corpus_folder, tmp_path) | {"model": {"family": "gpt2", "size": "tiny"}}
+    recipe["training"] |= {"parametrization": "mup", "mup_base_width": 128, "learning_rate": None}
+    assert Recipe.model_validate(recipe).learning_rate == SIZES["gpt2"]["nano"].learning_rate
+    recipe["training"] |= {"parametrization": "standard"}
+    assert Recipe.model_validate(recipe).learning_rate == SIZES["gpt2"]["tiny"].learning_rate
+    recipe["training"] |= {"parametrization": "mup", "mup_base_width": 96}
+    with pytest.raises(
+        ValidationError, match="96, a width without a measured learning rate; give training.learning_rate, or"
+    ):
+        Recipe.model_validate(recipe)
+    recipe["training"] |= {"learning_rate": 1e-3}
+    assert Recipe.model_validate(recipe).learning_rate == 1e-3
 
 
 def test_the_recipe_gives_the_factors_of_its_model(corpus_folder, tmp_path):

@@ -57,7 +57,7 @@ class ConfigError(ContextwiseError, ValueError):
 
     def __init__(self, *problems: "Problem | str", where: str = "") -> None:
         self.problems = tuple(Problem(p) if isinstance(p, str) else p for p in problems)
-        texts = [str(problem) for problem in self.problems]
+        texts = list(dict.fromkeys(str(problem) for problem in self.problems))
         text = "\n  - ".join(["", *texts]) if len(texts) > 1 else "".join(texts)
         count = "a problem" if len(texts) == 1 else f"{len(texts)} problems"
         super().__init__(f"{where} has {count}: {text}" if where else text.strip())

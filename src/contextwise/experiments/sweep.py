@@ -240,7 +240,7 @@ class SweepRecipe(Settings):
         data["name"] = self.name
         training.setdefault("schedule", "wsd")
         training.setdefault("curve_longest", self.longest)
-        base_rate = training.pop("learning_rate", None)
+        base_rate = training.get("learning_rate")
         recipe = validate(Recipe, data, "the run")
         if axis is not None:
             recipe = self._of_length(recipe, axis, point[axis], step_costs)
@@ -286,13 +286,18 @@ class SweepRecipe(Settings):
                     f"base.training.learning_rate is {base_rate}, but the rule is learning_rate: size (each size's own); "
                     "set learning_rate to fixed or width, or leave the rate out"
                 )
-            return recipe.model.learning_rate
+            return recipe.learning_rate
         if base_rate is None:
             raise ConfigError(
                 f"the rule learning_rate: {self.learning_rate} needs base.training.learning_rate, which is missing"
             )
         if self.learning_rate == "fixed" or not isinstance(base_rate, int | float):
             return base_rate
+        if recipe.training.parametrization == "mup":
+            raise ConfigError(
+                "learning_rate: width divides rates by the width, which base.training.parametrization: mup does by itself; set "
+                "learning_rate to fixed"
+            )
         base = validate(SizedModel, self.base.get("model") or {}, "base.model")
         assert isinstance(recipe.model, SizedModel)
         return base_rate * base.shape.width / recipe.model.shape.width

@@ -224,6 +224,8 @@ def load_transfer(values: dict[str, Any], overrides: list[str] | None = None) ->
     recipe = with_overrides(copy.deepcopy(values["recipe"]), overrides or [])
     settings = validate(TransferSettings, {**values, "recipe": recipe}, "the transfer")
     recipes = [recipe_at(settings, width) for width in settings.widths]
+    if settings.to is not None:
+        recipe_at(settings, settings.to, "to")
     if not TrainingInputs.open(recipes[0]).validation:
         raise DataError(
             f"{getattr(recipes[0].data, 'corpus', 'the corpus')} has no validation split, on whose loss rates are compared; "
@@ -232,7 +234,7 @@ def load_transfer(values: dict[str, Any], overrides: list[str] | None = None) ->
     return settings
 
 
-def recipe_at(settings: TransferSettings, width: int) -> Recipe:
+def recipe_at(settings: TransferSettings, width: int, name: str = "widths") -> Recipe:
     """The recipe with a model of another width; heads keep theirs.
 
     Raises:
@@ -246,7 +248,7 @@ def recipe_at(settings: TransferSettings, width: int) -> Recipe:
     head = recipe.model.shape.width // recipe.model.shape.heads
     if width % head:
         raise ConfigError(
-            f"widths: {width} cannot be divided into heads of {head} channels, which all widths share; choose multiples "
+            f"{name}: {width} cannot be divided into heads of {head} channels, which all widths share; choose multiples "
             f"of {head}"
         )
     values = with_overrides(copy.deepcopy(settings.recipe), _shape(recipe.model, width))

@@ -61,15 +61,30 @@ class ModelSize:
     training: PublishedTraining | None = None
 
 
-# AdamW's rates are 2.2e-3 * (128 / width)^0.83: the exponent of GPT-2's best rates at widths 64, 128 and 256, and the best rate
-# of width 128 in steps of 8,192 tokens, the default (docs/transfer.md, "What the search shows").
+MEASURED_WIDTHS = (64, 128, 256)
+"""Widths at which AdamW's rate was searched."""
+
+
+def adamw_rate(width: int) -> float:
+    """AdamW's learning rate for a width: 2.2e-3 * (128 / width)^0.83, to two digits.
+
+    The exponent is that of GPT-2's best rates at the measured widths, the factor the best rate of width 128 in steps of 8,192
+    tokens, the default (docs/transfer.md, "What the search shows").
+    """
+    return float(f"{2.2e-3 * (128 / width) ** 0.83:.1e}")
+
+
+# Heads have 32 channels in every size, which the maximal update parametrization asks for.
 OUR_SIZES = {
-    "pico": ModelSize(2, 64, 2, 4.0e-3),
-    "nano": ModelSize(4, 128, 4, 2.2e-3),
-    "micro": ModelSize(6, 192, 6, 1.6e-3),
-    "tiny": ModelSize(6, 256, 8, 1.3e-3),
-    "mini": ModelSize(8, 384, 6, 9.0e-4),
-    "small": ModelSize(12, 512, 8, 7.0e-4),
+    name: ModelSize(layers, width, width // 32, adamw_rate(width))
+    for name, layers, width in (
+        ("pico", 2, 64),
+        ("nano", 4, 128),
+        ("micro", 6, 192),
+        ("tiny", 6, 256),
+        ("mini", 8, 384),
+        ("small", 12, 512),
+    )
 }
 
 SIZES: dict[str, dict[str, ModelSize]] = {

@@ -12,6 +12,9 @@ const Figures = (() => {
   const plain = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+  // A scale from blue over violet to orange for a value from 0 to 1: ordered, and readable on light and on dark.
+  const shade = (value) => `hsl(${Math.round(210 + 180 * value) % 360}, 65%, 52%)`;
+
   // Colours come from the style sheet, so that figures follow the reader's light or dark scheme.
   const dress = (figure) => {
     const [ink, rule, strong] = ["--ink", "--rule", "--strong"].map(colour);
@@ -26,7 +29,8 @@ const Figures = (() => {
     layout.xaxis = { ...layout.xaxis, ...axis };
     layout.yaxis = { ...layout.yaxis, ...axis, zeroline: false };
     for (const trace of figure.data) {
-      const own = trace.meta.series === null ? strong : colour(`--series-${trace.meta.series % 6}`);
+      const named = trace.meta.series === null ? strong : colour(`--series-${trace.meta.series % 6}`);
+      const own = trace.meta.scale === undefined ? named : shade(trace.meta.scale);
       // Behind the sixth series the colours come again, with another dash and another mark.
       const turn = Math.floor((trace.meta.series ?? 0) / 6) % 3;
       trace.line = { dash: ["solid", "dash", "dot"][turn], ...trace.line, color: own };
@@ -72,5 +76,5 @@ const Figures = (() => {
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10000);
   };
-  return { figures, draw, start, choice, element, json, plain, colour, csv, save };
+  return { figures, shade, draw, start, choice, element, json, plain, colour, csv, save };
 })();

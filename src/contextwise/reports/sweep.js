@@ -1,5 +1,5 @@
 (() => {
-  const { figures, draw, start, choice, element, json, plain, colour, csv, save } = Figures;
+  const { figures, shade, draw, start, choice, element, json, plain, colour, csv, save } = Figures;
   const sweep = json("sweep");
   const SYMBOLS = ["circle", "diamond", "square", "triangle-up", "x", "cross"];
   const tokens = (context) => sweep.contexts[context] ?? String(context);
@@ -76,6 +76,10 @@
   // Context curves: switches, and the moment of training that is shown.
   const shown = new Set();
   let atBudget = false;
+  const logs = sweep.curves.flatMap((curve) => (curve.context === null ? [] : [Math.log(curve.context)]));
+  // Where a training context lies between the shortest and the longest, in logarithms: its colour. Sizes differ in dashes and marks.
+  const scale = (context) => (Math.log(context) - Math.min(...logs)) / (Math.max(...logs) - Math.min(...logs) || 1);
+  const DASHES = ["solid", "dash", "longdash", "dashdot", "longdashdot"];
   const rowOf = (curve) => {
     const spent = curve.spent[landscape.unit];
     if (!atBudget || spent === undefined) return curve.losses.length - 1;
@@ -95,9 +99,10 @@
       arrayminus: losses.map((loss, i) => loss - (curve.intervals[i][0] ?? loss)),
     };
     return [{
-      type: "scatter", mode: "lines+markers+text", name: plain(`${curve.group}, ${curve.label}`), meta: { series: curve.series, index },
+      type: "scatter", mode: "lines+markers+text", name: plain(`${curve.group}, ${curve.label}`),
+      meta: { series: curve.series, index, ...(curve.context === null ? {} : { scale: scale(curve.context) }) },
       x: curve.x, y: losses, ...(bars ? { error_y: bars } : {}),
-      line: { width: 1.8, dash: curve.intervals ? "dot" : "solid" },
+      line: { width: 1.8, dash: curve.intervals ? "dot" : DASHES[(curve.series ?? 0) % DASHES.length] },
       marker: { size: losses.map((_, i) => (i === end ? 7 : 0)), symbol: SYMBOLS[(curve.series ?? 5) % SYMBOLS.length] },
       text: losses.map((_, i) => (i === end && named ? tokens(curve.context) : "")), textposition: "bottom center",
       textfont: { size: 11 }, cliponaxis: false,
@@ -130,13 +135,11 @@
       const indices = [...sweep.curves.keys()].filter((index) => sweep.curves[index].group === group);
       const box = document.createElement("fieldset");
       const legend = document.createElement("legend");
-      const mark = document.createElement("span");
       const series = sweep.curves[indices[0]].series;
-      mark.className = series === null ? "mark" : `mark series-${series % 6}`;
       const all = document.createElement("button");
       all.type = "button";
       all.title = "switch all of them on, or off";
-      all.append(mark, group);
+      all.append(group);
       all.addEventListener("click", () => {
         const inputs = [...box.querySelectorAll("input")];
         const wanted = !inputs.some((input) => input.checked);
@@ -159,7 +162,13 @@
           if (input.checked) shown.add(index); else shown.delete(index);
           drawCurves();
         });
-        label.append(input, sweep.curves[index].label);
+        const { context } = sweep.curves[index];
+        if (context !== null) {
+          const own = document.createElement("span");
+          own.className = "mark";
+          own.style.background = shade(scale(context));
+          label.append(input, own, sweep.curves[index].label);
+        } else label.append(input, sweep.curves[index].label);
         box.append(label);
       }
       element("switches").append(box);

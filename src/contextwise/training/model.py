@@ -132,9 +132,7 @@ def _grow(config: Any, model: PretrainedModel, context: int) -> None:
             trained = int(run.recipe()["data"]["context"])
             break
     if context <= trained:
-        why = (
-            f"is for a longer context, but data.context is {context} and {model.pretrained} was trained with {trained}"
-        )
+        why = f"which is for a longer context, but data.context is {context} and {model.pretrained} was trained with {trained}"
         raise ConfigError(Problem(why, "model.rope", model.rope, "remove it"))
     assert model.rope is not None
     extend_config(config, context, model.rope, model.rope_factor, model.rope_base, trained, model.pretrained)

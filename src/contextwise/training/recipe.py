@@ -12,7 +12,7 @@ from contextwise.base.errors import ConfigError, ContextwiseError, Problem
 from contextwise.base.recipes import recipe_path
 from contextwise.base.runs import RunFolder
 from contextwise.data.contexts import ContextSettings
-from contextwise.models.sizes import KINDS, TRANSFORMERS
+from contextwise.models.sizes import KINDS, MEASURED_WIDTHS, TRANSFORMERS, adamw_rate
 from contextwise.objectives import AnyObjective, Causal, Cut, Objective
 from contextwise.training.batches import BatchSizes
 from contextwise.training.settings import (
@@ -48,7 +48,7 @@ class Recipe(Settings):
     @model_validator(mode="after")
     def _goes_together(self) -> "Recipe":
         problems = [*self._problems_of_data(), *self._problems_of_model(), *self._problems_of_steps()]
-        problems += [] if problems else self._problems_of_stages()
+        problems += [] if problems else [*self._problems_of_stages(), *self._problems_of_cooldown()]
         if problems:
             raise ConfigError(*problems)
         return self
@@ -116,6 +116,12 @@ class Recipe(Settings):
             yield Problem("are shares of a run, so runs that share a trunk cannot have them", name, fix="remove it")
         elif (predictor := getattr(self.model, "context_predictor", None)) and predictor.chunk_size > min(stages):
             yield Problem(f"more than the first of {name}", "model.context_predictor.chunk_size", predictor.chunk_size)
+
+    def _problems_of_cooldown(self) -> Iterator[Problem]:
+        metadata = getattr(self.data, "metadata", None)
+        if metadata is not None and metadata.cooldown and (self.training.branches or self.training.trunk is not None):
+            why = "a share of a run, which runs that share a trunk cannot have"
+            yield Problem(why, "data.metadata.cooldown", metadata.cooldown, "set it to 0")
 
     def _problem_of_rampup(self) -> Problem | None:
         settings, first, full = self.training, self.training.rampup_batch_size, self.tokens_per_step
@@ -197,7 +203,7 @@ class Recipe(Settings):
             for objective in self.objectives:
                 yield from wrong_kind(objective, model.kind, family=model.family)
         if self.training.parametrization == "mup":
-            yield from _problems_of_mup(model, self.training.mup_base_width)
+            yield from _problems_of_mup(model, self.training)
         if isinstance(model, SizedModel | PretrainedModel):
             predictor = model.context_predictor
             if predictor is not None and predictor.chunk_size > context:
@@ -317,8 +323,11 @@ class Recipe(Settings):
 
     @property
     def learning_rate(self) -> float:
-        """The maximum learning rate of the schedule."""
-        rate = self.training.learning_rate or self.model.learning_rate
+        """The maximum learning rate of the schedule; under µP that of the base width."""
+        own = self.model.learning_rate
+        if self.training.parametrization == "mup":
+            own = adamw_rate(self.training.mup_base_width)
+        rate = self.training.learning_rate or own
         assert rate is not None
         return rate
 
@@ -332,8 +341,8 @@ class Recipe(Settings):
         return data
 
 
-def _problems_of_mup(model: Any, base_width: int) -> Iterator[Problem]:
-    name = "training.parametrization"
+def _problems_of_mup(model: Any, settings: TrainingSettings) -> Iterator[Problem]:
+    name, base_width = "training.parametrization", settings.mup_base_width
     if not isinstance(model, SizedModel) or model.family not in TRANSFORMERS:
         why = f"but only new models of the families {', '.join(TRANSFORMERS)} have this parametrization"
         yield Problem(why, name, "mup", "set it to standard")
@@ -341,6 +350,11 @@ def _problems_of_mup(model: Any, base_width: int) -> Iterator[Problem]:
         head = model.shape.width // model.shape.heads
         why = f"but heads keep their width in every size, here {head} channels"
         yield Problem(why, "training.mup_base_width", base_width, f"choose a multiple of {head}")
+    elif settings.learning_rate is None and base_width not in MEASURED_WIDTHS:
+        why, measured = "a width without a measured learning rate", ", ".join(map(str, MEASURED_WIDTHS))
+        yield Problem(
+            why, "training.mup_base_width", base_width, f"give training.learning_rate, or choose one of {measured}"
+        )
 
 
 def _problems_of_cue(stage: Stage, contexts: ContextSettings | None) -> Iterator[Problem]:
