@@ -6,7 +6,9 @@ import sys
 import numpy as np
 import pytest
 from objective_corpora import CHANCE, of_texts, same, vocabulary
-from scipy.stats import binomtest, chisquare
+from scipy.stats import binomtest, chi2_contingency, chisquare, mannwhitneyu
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.model_selection import GroupKFold, cross_val_predict
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.objectives import NO_LOSS, Cut, build_objective
@@ -112,6 +114,51 @@ def test_both_orders_have_the_same_tokens_and_both_segments_are_cut(corpus, know
     assert np.mean([whole for rows in orders.values() for _, whole in rows]) < 0.15
 
 
+def made_up(count, sentences, draw):
+    """Short documents whose sentences are drawn alike and independently, with the white space between them."""
+    words = ["rain", "the", "a", "sun", "left", "town", "slowly", "came", "to", "of", "house", "red", "never", "and"]
+    texts = []
+    for _ in range(count):
+        text = ""
+        for _ in range(int(draw.integers(sentences[0], sentences[1] + 1))):
+            chosen = draw.choice(words, size=int(draw.geometric(0.12)) + 1)
+            text += " ".join(chosen).capitalize() + "." + draw.choice([" ", "\n", "\n\n", "\n\n    "])
+        texts.append(text.rstrip())
+    return texts
+
+
+@pytest.mark.parametrize(("context", "sentences"), [(128, (3, 3)), (48, (3, 9))])
+@pytest.mark.parametrize("name", ["next_sentence", "sentence_order"])
+def test_nothing_but_meaning_knows_the_label(bpe, known, name, sentences, context):
+    """In documents without meaning no feature of 5,000 pairs does: spaces, first tokens, sentence ends, lengths."""
+    corpus = of_texts(made_up(2000, sentences, np.random.default_rng(1)), bpe)
+    examples = examples_of(name, corpus, known, context=context)
+    pieces = [bpe.tokenizer.decode([i]) for i in range(len(bpe.tokenizer))]
+    blank = np.array([piece.isspace() for piece in pieces])
+    spaced = np.array([piece[:1].isspace() for piece in pieces])
+    stop = np.array(["." in piece for piece in pieces])
+    features, joints, labels, documents = [], [], [], []
+    for epoch in range(5):
+        for a, b, label, chunk in pairs(examples, epoch):
+            each = [(len(x), stop[x].sum(), blank[x].sum(), spaced[x[0]], blank[x[-1]], stop[x[-1]]) for x in (a, b)]
+            features.append([*each[0], *each[1], *np.subtract(*np.array(each, dtype=int))])
+            joints.append((a[0] if not spaced[a[0]] else -1, blank[a[-1]], spaced[b[0]], blank[b].any()))
+            labels.append(label)
+            documents.append(chunk[0])
+    rows, label = np.array(features[:5000]), np.array(labels[:5000])
+    assert len(label) == 5000
+    for column in rows.T:
+        assert mannwhitneyu(column[label == 0], column[label == 1]).pvalue > CHANCE
+    for values in ([joint[0] for joint in joints[:5000]], [str(joint[1:]) for joint in joints[:5000]]):
+        table = np.zeros((len(set(values)), 2))
+        np.add.at(table, (np.unique(values, return_inverse=True)[1], label), 1)
+        common = table[table.sum(axis=1) >= 20]
+        assert len(common) < 2 or chi2_contingency(common).pvalue > CHANCE
+    classifier = HistGradientBoostingClassifier(max_iter=30, max_leaf_nodes=8, random_state=0)
+    guess = cross_val_predict(classifier, rows, label, groups=documents[:5000], cv=GroupKFold(3))
+    assert binomtest(int((guess == label).sum()), len(label), 0.5, alternative="greater").pvalue > CHANCE
+
+
 @pytest.mark.parametrize("name", ["next_sentence", "sentence_order"])
 def test_half_the_pairs_are_true(corpus, known, name):
     examples = examples_of(name, corpus, known)
@@ -167,11 +214,11 @@ def test_layout_and_masks(corpus, known):
 
 
 def test_a_worked_example(letters):
-    """Ten tokens of room: two segments of a sentence each, cut to five tokens; the third sentence is left over."""
-    text = "It rained a lot. We left. They came here."
+    """Ten tokens of room: two segments of a sentence each, cut to five tokens; the first and the last one are left over."""
+    text = "Oh. It rained a lot. We left. They came here."
     examples = examples_of("sentence_order", of_texts([text], letters), letters_of(letters), context=13)
     epoch = next(epoch for epoch in range(9) if examples.count(epoch) and examples.chunks[0, 4] == 5)
-    assert examples.count(epoch) == 1 and examples.chunks.tolist() == [[0, 0, 17, 26, 5]]
+    assert examples.count(epoch) == 1 and examples.chunks.tolist() == [[0, 4, 21, 30, 5]]
     seen = set()
     for seed in range(20):
         a, b, label = examples.pair(0, np.random.default_rng(seed))
@@ -180,11 +227,15 @@ def test_a_worked_example(letters):
 
 
 def test_documents_of_one_sentence_are_left_out_or_refused(letters):
-    one, two = "A single sentence.", "The first. The second."
-    examples = examples_of("sentence_order", of_texts([one, two, one, "", two], letters), letters_of(letters))
+    one, two, three = "A single sentence.", "The first. The second.", "The first. The second. The third."
+    examples = examples_of("sentence_order", of_texts([one, three, two, "", three], letters), letters_of(letters))
     assert examples.count(0) == 2
+    examples = examples_of("next_sentence", of_texts([one, three, two, "", three], letters), letters_of(letters))
+    assert examples.count(0) == 3
+    with pytest.raises(DataError, match="needs documents of at least three sentences, but all 2 .*choose.*'masked'"):
+        examples_of("sentence_order", of_texts([one, two], letters), letters_of(letters))
     with pytest.raises(DataError, match="needs documents of at least two sentences, but all 2 .*choose.*'masked'"):
-        examples_of("sentence_order", of_texts([one, one], letters), letters_of(letters))
+        examples_of("next_sentence", of_texts([one, one], letters), letters_of(letters))
     with pytest.raises(DataError, match="takes sentences of other documents.*choose 'sentence_order'"):
         examples_of("next_sentence", of_texts([two], letters), letters_of(letters))
     with pytest.raises(ConfigError, match="data.context is 7, but the objective 'sentence_order' needs at least 8"):

@@ -1,18 +1,25 @@
 """Objectives of encoders (objectives, Section 6.2.2): masked tokens, next sentence and sentence order.
 
 The label of a pair (BERT's next sentence, ALBERT's sentence order) must not show in anything but its meaning: not in the
-lengths of the segments, not in where they begin and end, and for sentence order not in their words. The steps:
+lengths of the segments, not in where they begin and end, and for sentence order not in their words. Were a document's sentences
+interchangeable, both labels would have the same distribution. The steps:
 
 1. Every document is read once and cut into sentences (:mod:`contextwise.objectives.text`).
 2. In each epoch it is cut into segments, each of as few whole sentences as have half of the room in a window beside [CLS] and
    two [SEP]. Two consecutive segments are a chunk; so both begin and end in the same way, and no sentence has its place for
-   its length. One chunk in ten is shorter, as in BERT's data. A rest that is too short for two segments is halved; a single
-   sentence left at a document's end, and documents of one sentence, make no pair.
+   its length. One chunk in ten is shorter, as in BERT's data. A rest that is too short for two segments is halved by number
+   of sentences, a draw giving the odd one to a side. A single sentence left at a document's end, and documents of one
+   sentence, make no pair. For sentence order a document's first sentence is left out: nothing precedes it, so its first token
+   (without the space of all others) would name the segment that comes first.
 3. A and B get the same length before the label is drawn: half of the room (the odd token goes to either), or where a segment
-   is shorter, a random length below it, so that all segments are cut.
-4. Sentence order: A and B are the fronts of the chunk's segments, in order or swapped: the same tokens either way.
+   is shorter, a random length below it, so that all segments are cut. White space at a segment's end does not count, because
+   a document's last sentence has none.
+4. Sentence order: A and B are the fronts of the chunk's segments, in order or swapped: the same tokens either way. A rest is
+   left out if with its segments swapped it would make a chunk and thus be cut otherwise.
 5. Next sentence: A is the end of the first segment; B is the front of the second, or of the second segment of a chunk of
-   another document, one of those nearest in length.
+   another document. That chunk is also whole or a rest, has the same white space where its segments meet and as many sentences
+   in the second, and is one of those nearest in length. Where no other document has such a chunk, the white space alone is
+   the same, or the nearest chunk is taken.
 6. ``[CLS] A [SEP] B [SEP]``, padded, then masked like all masked objectives.
 
 For pairs ``cross_documents`` and ``separate_documents`` have no effect: a segment is always from one document.
@@ -145,6 +152,7 @@ class SentencePairs(MaskSettings):
 
     special_tokens: ClassVar[list[SpecialToken]] = [MASK, CLS, SEP, PAD]
     has_pairs: ClassVar[bool] = True
+    skipped: ClassVar[int] = 0  # sentences at a document's beginning that are in no pair
     language: str = Field(default="en", description="whose rules cut the text into sentences, as an ISO 639 code")
 
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> PairExamples:
@@ -154,11 +162,12 @@ class SentencePairs(MaskSettings):
             )
         special = vocabulary.ids(self.special_tokens, self.name)
         sentences = SentenceIndex(corpus, vocabulary, self.language)
-        pairs = int((np.diff(sentences.starts) > 1).sum())
+        least = 2 + self.skipped
+        pairs = int((np.diff(sentences.starts) >= least).sum())
         if pairs == 0:
             raise DataError(
-                f"the objective {self.name!r} needs documents of at least two sentences, but all {len(corpus)} of the split "
-                f"{corpus.split!r} of {corpus.path} have one or none; choose the objective 'masked'"
+                f"the objective {self.name!r} needs documents of at least {'two' if least == 2 else 'three'} sentences, but "
+                f"all {len(corpus)} of the split {corpus.split!r} of {corpus.path} have fewer; choose the objective 'masked'"
             )
         if self.name == "next_sentence" and pairs == 1:
             raise DataError(
@@ -166,7 +175,7 @@ class SentencePairs(MaskSettings):
                 f"{corpus.path} has one document of at least two sentences; choose 'sentence_order'"
             )
         masking = Masking(self, vocabulary, special[0])
-        return PairExamples(sentences, masking, special[1:], cut.context, seed)
+        return PairExamples(sentences, masking, special[1:], cut.context, seed, self.skipped)
 
 
 class NextSentence(SentencePairs):
@@ -179,6 +188,7 @@ class SentenceOrder(SentencePairs):
     """ALBERT's sentence-order prediction: classify whether A and B are in order, or swapped."""
 
     name: Literal["sentence_order"] = "sentence_order"
+    skipped: ClassVar[int] = 1
 
 
 class PairExamples(Examples):
@@ -189,10 +199,13 @@ class PairExamples(Examples):
             token after them, and the tokens that are wanted of each segment.
     """
 
-    def __init__(self, sentences: SentenceIndex, masking: Masking, special: list[int], context: int, seed: int) -> None:
+    def __init__(
+        self, sentences: SentenceIndex, masking: Masking, special: list[int], context: int, seed: int, skipped: int
+    ) -> None:
         self.sentences, self.masking, self.settings = sentences, masking, masking.settings
         self.cls, self.sep, self.pad = special
-        self.context, self.seed = context, seed
+        self.context, self.seed, self.skipped = context, seed, skipped
+        self._spaces = Spaces(sentences.vocabulary)
         self._epoch = -1
         self._cut_documents(0)
 
@@ -206,37 +219,54 @@ class PairExamples(Examples):
         if epoch == self._epoch:
             return
         draw = generator(self.seed, epoch, 0, f"{self.settings.name} chunks")
-        half = (self.context - 2) // 2  # of the room, rounded up
-        chunks = []
-        for document in range(len(self.sentences.corpus)):
-            borders = self.sentences.of(document).tolist()
-            first, count = 0, len(borders) - 1
-            while first + 1 < count:
-                wanted = half if draw.random() >= SHORT_CHUNKS else int(draw.integers(2, half + 1))
-                middle = bisect_left(borders, borders[first] + wanted, first + 1)
-                last = count + 1
-                if middle < count:
-                    last = bisect_left(borders, borders[middle] + wanted, middle + 1)
-                if last > count:  # too short for two segments
-                    middle_token = (borders[first] + borders[count]) // 2
-                    middle, last = min(bisect_left(borders, middle_token, first + 1), count - 1), count
-                chunks.append((document, borders[first], borders[middle], borders[last], wanted))
-                first = last
-        self.chunks = np.array(chunks, dtype=np.int64)
-        self._by_length = np.argsort(self.chunks[:, 3] - self.chunks[:, 2], kind="stable")
-        self._rank = np.argsort(self._by_length)
+        chunks: list[tuple[int, ...]] = []
+        while not chunks:  # a corpus of a few rests may leave all of them out
+            for document in range(len(self.sentences.corpus)):
+                chunks += self._cut_document(document, draw)
+        rows = np.array(chunks, dtype=np.int64)
+        self.chunks = rows[:, :5]
+        if self.settings.name == "next_sentence":
+            self._others = OtherDocuments(rows[:, 0], self._seams(), rows[:, 5:], draw)
         self._epoch = epoch
 
+    def _cut_document(self, document: int, draw: np.random.Generator) -> list[tuple[int, ...]]:
+        """A document's chunks: the columns of ``chunks``, whether a rest, sentences of the second segment, and its length."""
+        borders = self.sentences.of(document)
+        first, count = self.skipped, len(borders) - 1
+        if first + 1 >= count:
+            return []
+        ends = self._spaces.visible_ends(self.sentences.corpus.document(document), borders)
+        half = (self.context - 2) // 2  # of the room, rounded up
+        begins, shown = borders.tolist(), ends.tolist()
+        chunks: list[tuple[int, ...]] = []
+        while first + 1 < count:
+            wanted = half if draw.random() >= SHORT_CHUNKS else int(draw.integers(2, half + 1))
+            found = two_segments(begins, shown, first, wanted)
+            middle, last = found or ((first + count + int(draw.integers(2))) // 2, count)
+            if found or self.settings.name == "next_sentence" or self._stays_rest(borders, ends, first, middle, wanted):
+                size = wanted if found else begins[last] - begins[middle]
+                where = document, begins[first], begins[middle], begins[last], wanted
+                chunks.append((*where, found is None, last - middle, size))
+            first = last
+        return chunks
+
+    @staticmethod
+    def _stays_rest(borders: np.ndarray, ends: np.ndarray, first: int, middle: int, wanted: int) -> bool:
+        """Whether a rest with its two segments swapped is a rest too."""
+        sentences = np.r_[middle : len(borders) - 1, first:middle]
+        begins = np.cumsum([0, *np.diff(borders)[sentences]])
+        shown = np.append(0, begins[1:] - (borders - ends)[sentences + 1])
+        return two_segments(begins.tolist(), shown.tolist(), 0, wanted) is None
+
+    def _seams(self) -> list[str]:
+        """The white space about the border of each chunk's segments, as tokens cut it."""
+        read = self.sentences.corpus.document
+        return [self._spaces.seam(read(document), middle) for document, _, middle, *_ in self.chunks.tolist()]
+
     def _other(self, index: int, draw: np.random.Generator) -> np.ndarray:
-        """The second segment of a chunk of another document, of about the same length."""
-        reach, rank = NEAREST, int(self._rank[index])
-        while True:
-            near = self._by_length[max(0, rank - reach) : rank + reach + 1]
-            near = near[self.chunks[near, 0] != self.chunks[index, 0]]
-            if len(near):
-                document, _, first, last, _ = self.chunks[draw.choice(near)].tolist()
-                return self.sentences.corpus.document(document)[first:last]
-            reach *= 2
+        """The second segment of a chunk of another document that is cut like this one."""
+        document, _, first, last, _ = self.chunks[self._others.draw(index, draw)].tolist()
+        return self.sentences.corpus.document(document)[first:last]
 
     def pair(self, index: int, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
         """Tokens of A and B, and the label, of a chunk of the epoch that was read last."""
@@ -245,7 +275,7 @@ class PairExamples(Examples):
         segments = [tokens[first:middle], tokens[middle:last]]
         if self.settings.name == "next_sentence":
             segments.append(self._other(index, draw))
-        shortest = min(map(len, segments))
+        shortest = min(map(self._spaces.visible_length, segments))
         if shortest < wanted:
             wanted = int(draw.integers(-(-shortest // 2), max(shortest, 2)))
         rest = min(wanted, self.context - 3 - wanted)
@@ -273,3 +303,87 @@ class PairExamples(Examples):
             "pair_label": label,
             "window": index,
         }
+
+
+def two_segments(begins: list[int], ends: list[int], first: int, wanted: int) -> tuple[int, int] | None:
+    """Cut two segments of at least ``wanted`` visible tokens, of as few sentences as possible.
+
+    Args:
+        begins: first token of each sentence, and the document's length.
+        ends: for each entry of ``begins``, the token after the last visible one before it.
+        first: sentence with which the first segment begins.
+
+    Returns:
+        The sentence with which the second begins, and the one after it; None if the document has no two such segments.
+    """
+    middle = bisect_left(ends, begins[first] + wanted, first + 1)
+    if middle >= len(begins) - 1:
+        return None
+    last = bisect_left(ends, begins[middle] + wanted, middle + 1)
+    return (middle, last) if last < len(begins) else None
+
+
+class Spaces:
+    """Which tokens are white space, or begin with it."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        assert vocabulary.tokenizer is not None  # sentences need one
+        text = TokenText(vocabulary.tokenizer)
+        self._pieces = [text.piece(token) for token in range(len(vocabulary.tokenizer))]
+        self._blank = np.array([not piece.strip() for piece in self._pieces])
+
+    def visible_ends(self, ids: np.ndarray, borders: np.ndarray) -> np.ndarray:
+        """For each border in a document, the token after the last visible one before it, int64."""
+        visible = np.where(self._blank[ids], 0, np.arange(1, len(ids) + 1))
+        return np.append(0, np.maximum.accumulate(visible))[borders]
+
+    def visible_length(self, ids: np.ndarray) -> int:
+        """Tokens up to the last visible one."""
+        return int(self.visible_ends(ids, np.array([len(ids)]))[0])
+
+    def seam(self, ids: np.ndarray, border: int) -> str:
+        """The white space before a border, and that with which the token after it begins."""
+        begin = border
+        while begin and self._blank[ids[begin - 1]]:
+            begin -= 1
+        after = self._pieces[ids[border]]
+        before = "".join(self._pieces[i] for i in ids[begin:border].tolist())
+        return f"{before}|{after[: len(after) - len(after.lstrip())]}"
+
+
+class OtherDocuments:
+    """Draws for each chunk one of another document that is cut like it.
+
+    Args:
+        documents: (chunks,), the document of each.
+        seams: white space where its segments meet.
+        cuts: int64, (chunks, 3): whether it is a rest, the sentences of its second segment, and a length.
+        draw: puts chunks of equal length in a random order.
+    """
+
+    def __init__(self, documents: np.ndarray, seams: list[str], cuts: np.ndarray, draw: np.random.Generator) -> None:
+        seam = np.unique(seams, return_inverse=True)[1]
+        rest, sentences, size = cuts.T
+        self._order = np.lexsort((draw.random(len(seam)), size, sentences, rest, seam))
+        self._rank = np.argsort(self._order)
+        self._documents = documents
+        keys, documents = np.stack([seam, rest, sentences], axis=1)[self._order], documents[self._order]
+        # The range in that order from which each rank draws: chunks with equal keys, of two documents or more.
+        self._low, self._high = np.zeros(len(seam), dtype=np.int64), np.full(len(seam), len(seam))
+        for level in (1, 2, 3):
+            new = np.append(True, (np.diff(keys[:, :level], axis=0) != 0).any(axis=1))
+            starts, group = np.flatnonzero(new), np.cumsum(new) - 1
+            several = (np.minimum.reduceat(documents, starts) < np.maximum.reduceat(documents, starts))[group]
+            self._low = np.where(several, starts[group], self._low)
+            self._high = np.where(several, np.append(starts[1:], len(seam))[group], self._high)
+
+    def draw(self, index: int, draw: np.random.Generator) -> int:
+        """The index of another document's chunk, one of the nearest in length."""
+        rank, reach = int(self._rank[index]), NEAREST
+        while True:
+            first, last = max(self._low[rank], rank - reach), min(self._high[rank], rank + reach + 1)
+            near = self._order[first:last]
+            near = near[self._documents[near] != self._documents[index]]
+            if len(near):
+                return int(draw.choice(near))
+            reach *= 2

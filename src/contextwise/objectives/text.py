@@ -83,6 +83,12 @@ class TokenText:
         """The bytes of a token; None if the tokenizer is not one over bytes."""
         return None if self._bytes is None else self._bytes[token]
 
+    def piece(self, token: int) -> str:
+        """The text of one token with its white space; parts of a character are replaced. Empty for ids without a token."""
+        if self._bytes is not None:
+            return self._bytes.get(token, b"").decode("utf-8", "replace")
+        return (self._backend.id_to_token(token) or "").replace("\u2581", " ")
+
     def _decode(self, ids: np.ndarray) -> tuple[str, np.ndarray]:
         stream = decoders.DecodeStream(skip_special_tokens=False)
         chunks = [stream.step(self._backend, token) or "" for token in ids.tolist()]
