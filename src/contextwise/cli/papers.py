@@ -66,7 +66,7 @@ def reproduce(
     if dry_run:
         _show_plan(read, scale, measure, folder, as_json)
         return
-    outcome = measure.measure(read, folder)
+    outcome = measure.reproduce(read, folder)
     file = folder / f"{name.split('/')[1]}.json"
     write_json(file, as_json_values(outcome.to_dict(read, scale)), "the outcome")
     values = read_json(file, "the outcome")

@@ -189,7 +189,7 @@ def saved_share(ratio: Array, freedom: int, seeds: int) -> Estimate:
     """
     value, *draws = np.log(np.clip(ratio, 1 / BEYOND, BEYOND))
     half = student_t(freedom) * float(np.std(draws, ddof=1)) if freedom else math.nan
-    need = plus_minus(value, half, method="t, wild bootstrap", seeds=seeds)
+    need = plus_minus(value, half, method="t, wild bootstrap", seeds=seeds, freedom=freedom)
     return -need.map(lambda x: math.exp(x) - 1)
 
 
