@@ -102,7 +102,8 @@ def _show_list(folder: Path, only: str | None, as_json: bool) -> None:
             lines.append(f"{item.source}; recipe: {folder / f'{name}.yaml'}")
             for label, scale in item.scales.items():
                 supports = scale.supports or "all of its claims"
-                lines.append(f"{scales[label]}, {scale.machine}; it can support: {supports}")
+                why = f" ({scale.over_ten_minutes})" if scale.over_ten_minutes else ""
+                lines.append(f"{scales[label]}{why}, {scale.machine}; it can support: {supports}")
             lines.append(f"last run: {', '.join(runs) or 'none'}")
         show(Text(name, style="bold"), *(Padding(Text(line), (0, 0, 0, 4), expand=False) for line in lines))
 

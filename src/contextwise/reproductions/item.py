@@ -45,6 +45,7 @@ class Scale(Settings):
 
     machine: str = Field(description="machine that the scale is meant for")
     minutes: float | None = Field(default=None, gt=0, description="approximate run time on that machine")
+    over_ten_minutes: str = Field(default="", description="why it takes that long")
     supports: str = Field(default="", description="the claims that a run of this size can support")
     settings: dict[str, Any] = Field(description="of the item's measure")
 
@@ -116,8 +117,9 @@ class ItemMeasure(Settings, ABC):
         """
         began, started = time.time(), time.monotonic()
         outcome = self.measure(item, folder)
-        earlier = (run for run in map(RunFolder, outcome.runs) if run.summary_file.stat().st_mtime < began)
-        outcome.seconds = time.monotonic() - started + sum(run.summary()["seconds"] for run in earlier)
+        runs = [run for run in map(RunFolder, self.run_set(folder).paths) if run.finished]
+        earlier = sum(run.summary()["seconds"] for run in runs if run.summary_file.stat().st_mtime < began)
+        outcome.seconds = time.monotonic() - started + earlier
         outcome.claims = share_error(outcome.claims)
         return outcome
 
