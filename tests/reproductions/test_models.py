@@ -42,6 +42,10 @@ def settings(**changes):
             {"text": "learning harms", "better": "slow", "than": "plain"},
         ],
         "growing": [{"text": "the lead grows", "pairs": [["plain", "deeper"], ["plain", "slow"]]}],
+        "marginal": [
+            {"text": "little is gained", "better": "deeper", "than": "plain", "most": 1.0},
+            {"text": "little is gained by learning", "better": "plain", "than": "slow", "most": 0.001},
+        ],
         "curves": True,
     }
     return values | changes
@@ -53,9 +57,13 @@ def test_a_contextlm_is_trained_in_both_forms_and_claims_are_decided_for_both():
         {"text": "it helps", "better": "context", "than": "plain"},
         {"text": "it is the same", "better": "context", "than": "added"},
     ]
+    marginal = [{"text": "it adds little", "better": "context", "than": "plain", "most": 0.02}]
     pairs = [("context", "plain"), ("context", "added")]
     growing = [{"text": "it grows", "pairs": pairs}, {"text": "so does this", "pairs": [("added", "plain"), *pairs]}]
-    measure = validate(TrainedModels, settings(models=models, claims=claims, growing=growing), "the settings")
+    measure = validate(
+        TrainedModels, settings(models=models, claims=claims, growing=growing, marginal=marginal), "the settings"
+    )
+    assert [(each.better, each.than) for each in measure.marginal] == [("context", "plain"), ("context, gate", "plain")]
     assert [each.text for each in measure.growing] == ["it grows", "so does this", "it grows (gate)"]
     assert measure.growing[-1].pairs == [("context, gate", "plain"), ("context, gate", "added")]
     assert list(measure.models) == ["plain", "context", "context, gate", "added"]
@@ -84,7 +92,8 @@ def test_a_lead_that_grows_is_decided_by_its_paired_difference():
     hard, luck = draw.normal(4, 1, 40), draw.normal(0, 0.1, 40)
     leads = {"a": hard - 0.05 + luck, "b": hard, "c": hard - 0.07 + luck, "d": hard}
     results = {
-        name: [Scored(tokens * (loss + draw.normal(0, 1e-3, 40)), tokens) for _ in range(3)] for name, loss in leads.items()
+        name: [Scored(tokens * (loss + draw.normal(0, 1e-3, 40)), tokens) for _ in range(3)]
+        for name, loss in leads.items()
     }
     change = difference_of_leads(results, ("a", "b"), ("c", "d"))
     assert change.value == pytest.approx(-0.02, abs=1e-3) and change.high < 0
@@ -126,8 +135,8 @@ def test_a_measurement_in_miniature(tmp_path):
     losses, differences, curves = outcome.tables
     assert [row.cells[0][0] for row in losses.lines] == ["plain", "deeper", "slow"]
     assert [row.cells[0] for row in differences.lines][:2] == ["deeper − plain", "slow − plain"]
-    assert [claim.holds for claim in outcome.claims] == [True, False, True]
-    assert "; the last minus the first: -" in outcome.claims[2].evidence
+    assert [claim.holds for claim in outcome.claims] == [True, False, True, False, True]
+    assert "; the last minus the first: -" in outcome.claims[4].evidence
     # 4 and 8 steps of 64 tokens.
     assert [row[0] for row in curves.rows] == ["256", "512"]
     assert len(outcome.runs) == 9 and all(run.is_dir() for run in outcome.runs)

@@ -44,6 +44,12 @@ class Better(Settings):
         return Claim.of(self.text + where, verdict, f"{self.better} minus {self.than}{difference}")
 
 
+class Marginal(Better):
+    """A claim: one model is better than another by a margin at most, and may be worse."""
+
+    most: float = Field(gt=0, description="difference in loss, nats per token, that is still marginal")
+
+
 class Growing(Settings):
     """A claim: how much better one model is than another grows from pair to pair."""
 

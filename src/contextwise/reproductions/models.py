@@ -23,14 +23,19 @@ from contextwise.evaluation.measures.loss import Evaluation
 from contextwise.experiments.cost import RunCost, cost_of
 from contextwise.experiments.run_set import RunSet, RunSetSettings
 from contextwise.models.loading import model_folder
-from contextwise.reproductions.claims import Better, Claim, Growing, below, check_names
+from contextwise.reproductions.claims import Better, Claim, Growing, Marginal, above, below, check_names
 from contextwise.reproductions.item import CorpusMeasure, Item, Outcome, registered
 from contextwise.reproductions.tables import seeds_behind, table_of
 
 PREDICTOR = "model.context_predictor."
 INJECTION = f"{PREDICTOR}injection"
 GATE = ", gate"
-COMPARED = {"claims": ("better", "than"), "accuracy_claims": ("better", "than"), "pairs": ("model", "baseline")}
+COMPARED = {
+    "claims": ("better", "than"),
+    "marginal": ("better", "than"),
+    "accuracy_claims": ("better", "than"),
+    "pairs": ("model", "baseline"),
+}
 """Settings that are lists of comparisons, and what names the models in each."""
 
 
@@ -111,6 +116,7 @@ class TrainedModels(CorpusMeasure):
     seeds: list[int] = Field(default=[0], min_length=1)
     reference: str = Field(description="the model that the others are compared to")
     claims: list[Better] = Field(default=[])
+    marginal: list[Marginal] = Field(default=[])
     growing: list[Growing] = Field(default=[])
     curves: bool = Field(default=False, description="also show the validation losses along training")
     limit_documents: int | None = Field(default=None, ge=2, description="maximum number of held-out documents to score")
@@ -125,6 +131,7 @@ class TrainedModels(CorpusMeasure):
         named = {
             "reference": [self.reference],
             "claims": [name for claim in self.claims for name in claim.names],
+            "marginal": [name for claim in self.marginal for name in claim.names],
             "growing": [name for growing in self.growing for name in growing.names],
         }
         check_names(named, self.models)
@@ -172,9 +179,16 @@ class TrainedModels(CorpusMeasure):
         for better in self.claims:
             difference = difference_between(comparison, better.better, better.than)
             claims.append(better.decided(below(difference), f": {difference:+.3f} nats per token"))
+        for marginal in self.marginal:
+            difference = difference_between(comparison, marginal.better, marginal.than)
+            evidence = f": {difference:+.3f} nats per token"
+            claims.append(marginal.decided(above(difference, -marginal.most), evidence))
         by_model = dict(zip(runs, np.array_split(np.array(results, dtype=object), len(runs)), strict=True))
         for growing in self.growing:
-            leads = [f"{name} minus {than}: {difference_between(comparison, name, than):+.3f}" for name, than in growing.pairs]
+            leads = [
+                f"{name} minus {than}: {difference_between(comparison, name, than):+.3f}"
+                for name, than in growing.pairs
+            ]
             change = difference_of_leads(by_model, growing.pairs[0], growing.pairs[-1])
             evidence = f"{'; '.join(leads)}; the last minus the first: {change:+.3f} nats per token"
             claims.append(Claim.of(growing.text, below(change), evidence))
