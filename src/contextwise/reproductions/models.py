@@ -30,12 +30,8 @@ from contextwise.reproductions.tables import seeds_behind, table_of
 PREDICTOR = "model.context_predictor."
 INJECTION = f"{PREDICTOR}injection"
 GATE = ", gate"
-COMPARED = {
-    "claims": ("better", "than"),
-    "marginal": ("better", "than"),
-    "accuracy_claims": ("better", "than"),
-    "pairs": ("model", "baseline"),
-}
+_PAIR = ("better", "than")
+COMPARED = {"claims": _PAIR, "marginal": _PAIR, "accuracy_claims": _PAIR, "pairs": ("model", "baseline")}
 """Settings that are lists of comparisons, and what names the models in each."""
 
 
@@ -183,7 +179,7 @@ class TrainedModels(CorpusMeasure):
             difference = difference_between(comparison, marginal.better, marginal.than)
             evidence = f": {difference:+.3f} nats per token"
             claims.append(marginal.decided(above(difference, -marginal.most), evidence))
-        by_model = dict(zip(runs, np.array_split(np.array(results, dtype=object), len(runs)), strict=True))
+        by_model = {name: results[i * len(self.seeds) : (i + 1) * len(self.seeds)] for i, name in enumerate(runs)}
         for growing in self.growing:
             leads = [
                 f"{name} minus {than}: {difference_between(comparison, name, than):+.3f}"
