@@ -201,3 +201,25 @@ def test_the_mean_lies_in_its_interval_which_shrinks_with_the_number_of_values()
     assert many.high - many.low < few.high - few.low
     assert many.low < 3.0 < many.high
     assert mean_estimate(np.ones(5)) == Estimate(1.0)
+
+
+def test_an_interval_at_another_confidence_is_students():
+    values = np.random.default_rng(1).normal(size=7)
+    expected = stats.t.interval(0.99, 6, values.mean(), stats.sem(values))
+    assert mean_estimate(values).at(0.99).limits == pytest.approx(expected)
+    assert mean_estimate(values).at(0.99).at(0.95) == mean_estimate(values)
+    # Without a count: the normal distribution's, by hand 2.5758 / 1.95996.
+    assert (-Estimate(1.0, 0.0, 2.0)).at(0.99).limits == pytest.approx((-1 - 1.3142, -1 + 1.3142), abs=1e-4)
+    assert Estimate(1.0).at(0.99) == Estimate(1.0)
+
+
+def test_more_confidence_over_seeds_and_documents_costs_what_welch_says():
+    """Few seeds that hardly vary leave the documents' degrees of freedom; ones that vary a lot leave their own."""
+    weights, even = np.ones(60), np.random.default_rng(2).normal(0, 1, 60)
+    calm, wild = (even + spread * np.array([[-1.0], [0.0], [1.0]]) for spread in (0.001, 10.0))
+    before = [estimate([block], weights) for block in (calm, wild)]
+    growth = [(each.at(0.99).high - each.value) / (each.high - each.value) for each in before]
+    assert growth == pytest.approx([stats.t.ppf(0.995, f) / stats.t.ppf(0.975, f) for f in (59, 2)], rel=1e-2)
+    over_documents = mean_estimate(even)
+    added = with_seeds(over_documents, calm.mean(axis=1))
+    assert added.degrees_of_freedom == pytest.approx(over_documents.degrees_of_freedom, rel=1e-2)

@@ -6,6 +6,9 @@ import math
 import pytest
 import yaml
 
+from contextwise.base.estimates import duration
+from contextwise.base.files import write_sealed_json
+from contextwise.base.runs import RunFolder
 from contextwise.data.synthetic import ParityData
 from contextwise.experiments.cost import cost_of
 from contextwise.reproductions.item import measure_at, recipes_folder
@@ -86,13 +89,23 @@ def test_a_table_is_printed_beside_the_papers_and_written(contextwise, workplace
     result = outcome(workplace, "table")
     assert result["printed"] == PRINTED
     parity = ParityData(**recipe()["data"]["synthetic"]).parity()
+    assert result["seconds"] > 0
+    page = (workplace / "runs/reproduce/paper/tiny/table.html").read_text()
+    assert f"{result['date']}, in {duration(result['seconds'])}" in page
     for context, row in result["figures"]["contexts"].items():
         assert row["minimum"] == pytest.approx(parity.minimum_cross_entropy(int(context)))
         assert 0 < row["loss"] < 2
+    words = contextwise.words("reproduce paper/table --list --recipes recipes")
+    assert f"last run: tiny: 1 hold ({result['date']}, {duration(result['seconds'])})" in words
     # The other item of the same model trains nothing again.
     status, output, errors = contextwise("reproduce paper/entropy --recipes recipes --json")
     assert status == 0
     assert "from the start" not in errors and json.loads(output) == outcome(workplace, "entropy")
+    (run,) = (workplace / "runs/reproduce/paper/tiny/runs").iterdir()
+    summary = RunFolder(run).summary()
+    write_sealed_json(run / "summary.json", summary | {"seconds": 1000.0})
+    assert contextwise("reproduce paper/entropy --recipes recipes --json")[0] == 0
+    assert outcome(workplace, "entropy")["seconds"] > 1000, "the training of an earlier call counts too"
     entropy = outcome(workplace, "entropy")["figures"]
     assert len(entropy["last state"]["eigenvalues"]["8"]) == 12
     assert set(entropy["losses"]) == {"4", "5", "6", "8"}

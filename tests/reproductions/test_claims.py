@@ -20,6 +20,7 @@ from contextwise.reproductions.claims import (
     exact,
     higher,
     percentage_points,
+    share_error,
     significant,
     undecided,
 )
@@ -121,3 +122,32 @@ def test_names_that_do_not_exist_are_named():
 
 def test_differences_of_shares_are_written_in_points():
     assert percentage_points(Estimate(0.012, -0.005, 0.02)) == "+1.20 [-0.50, +2.00] points"
+
+
+def test_the_claims_of_an_item_share_the_error():
+    """Four intervals of 2.2 standard errors: each is decided alone, none where four share 5%."""
+    weak, strong = Estimate(2.2, 2.2 - 1.96, 2.2 + 1.96), Estimate(4.0, 4.0 - 1.96, 4.0 + 1.96)
+    claims = [Claim.of(f"claim {n}", above(weak), "2.2") for n in range(3)]
+    assert [claim.holds for claim in share_error(claims[:1])] == [True]
+    shared = share_error([*claims, Claim.of("strong", below(strong)), Claim.of("exact", exact(True))])
+    assert [claim.holds for claim in shared] == [None, None, None, False, True]
+    note = "2.2; the interval at 98.8% decides, as 4 comparisons share the error"
+    assert [claim.evidence for claim in shared] == [note] * 3 + ["", ""]
+
+
+def test_a_claim_of_parts_takes_as_much_of_the_error_as_can_make_it_wrong():
+    """One wrong part refutes a claim of which all must hold; of repetitions all would have to be wrong."""
+    weak = Estimate(2.2, 2.2 - 1.96, 2.2 + 1.96)
+    parts = [above(weak)] * 4
+    assert share_error([Claim.of("all", all_hold(parts))])[0].holds is None
+    assert share_error([Claim.of("each", all_agree(parts, "seeds"))])[0].holds is True
+    assert share_error([Claim.of("test", significant(0.1, 0.02)), Claim.of("all", all_agree(parts, "seeds"))])[0].holds
+    late = share_error([Claim.of("test", significant(0.1, 0.03)), Claim.of("all", all_agree(parts, "seeds"))])
+    assert [claim.holds for claim in late] == [None, None]
+
+
+@given(intervals, st.integers(2, 20))
+def test_sharing_the_error_never_turns_a_verdict_around(estimate, claims):
+    before = [Claim.of("above", above(estimate)), Claim.of("below", below(estimate)), Claim.of("no number", OPEN)]
+    for claim, shared in zip(before * claims, share_error(before * claims), strict=True):
+        assert shared.holds in (None, claim.holds)

@@ -1,14 +1,17 @@
 """Models trained on the same batches: what they differ in, and when a claim holds; a whole measurement in miniature."""
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
+from contextwise.base.intervals import ratios
 from contextwise.data import prepare_corpus
 from contextwise.experiments.cost import cost_of
 from contextwise.reproductions.claims import Claim
 from contextwise.reproductions.item import Item, Scale, measure_at
-from contextwise.reproductions.models import TrainedModels
+from contextwise.reproductions.models import TrainedModels, difference_of_leads
 from shipped import ALL_ITEMS
 from small import write_documents
 
@@ -33,10 +36,15 @@ def settings(**changes):
         },
         "models": {"plain": [], "deeper": ["model.extra_layers=1"], "slow": ["training.learning_rate=1.0e-7"]},
         "reference": "plain",
-        "seeds": [0, 1],
+        "seeds": [0, 1, 2],
         "claims": [
             {"text": "learning helps", "better": "plain", "than": "slow"},
             {"text": "learning harms", "better": "slow", "than": "plain"},
+        ],
+        "growing": [{"text": "the lead grows", "pairs": [["plain", "deeper"], ["plain", "slow"]]}],
+        "marginal": [
+            {"text": "little is gained", "better": "deeper", "than": "plain", "most": 1.0},
+            {"text": "little is gained by learning", "better": "plain", "than": "slow", "most": 0.001},
         ],
         "curves": True,
     }
@@ -49,7 +57,15 @@ def test_a_contextlm_is_trained_in_both_forms_and_claims_are_decided_for_both():
         {"text": "it helps", "better": "context", "than": "plain"},
         {"text": "it is the same", "better": "context", "than": "added"},
     ]
-    measure = validate(TrainedModels, settings(models=models, claims=claims), "the settings")
+    marginal = [{"text": "it adds little", "better": "context", "than": "plain", "most": 0.02}]
+    pairs = [("context", "plain"), ("context", "added")]
+    growing = [{"text": "it grows", "pairs": pairs}, {"text": "so does this", "pairs": [("added", "plain"), *pairs]}]
+    measure = validate(
+        TrainedModels, settings(models=models, claims=claims, growing=growing, marginal=marginal), "the settings"
+    )
+    assert [(each.better, each.than) for each in measure.marginal] == [("context", "plain"), ("context, gate", "plain")]
+    assert [each.text for each in measure.growing] == ["it grows", "so does this", "it grows (gate)"]
+    assert measure.growing[-1].pairs == [("context, gate", "plain"), ("context, gate", "added")]
     assert list(measure.models) == ["plain", "context", "context, gate", "added"]
     forms = {name: own[-1].rpartition("=")[2] for name, own in measure.models.items() if own}
     assert forms == {"context": "add", "context, gate": "gate", "added": "add"}
@@ -61,7 +77,29 @@ def test_a_contextlm_is_trained_in_both_forms_and_claims_are_decided_for_both():
     ]
     # As its JSON is read again, nothing more is added.
     again = validate(TrainedModels, measure.model_dump(mode="json"), "the settings")
-    assert (again.models, again.claims) == (measure.models, measure.claims)
+    assert (again.models, again.claims, again.growing) == (measure.models, measure.claims, measure.growing)
+
+
+class Scored:
+    def __init__(self, nats, tokens):
+        self.documents = pa.table({"nats": nats, "tokens": tokens})
+
+
+def test_a_lead_that_grows_is_decided_by_its_paired_difference():
+    """Leads of 0.05 and 0.07 that scatter by 0.1 together over documents: their intervals overlap, the difference is sure."""
+    draw = np.random.default_rng(0)
+    tokens = draw.integers(100, 900, 40)
+    hard, luck = draw.normal(4, 1, 40), draw.normal(0, 0.1, 40)
+    leads = {"a": hard - 0.05 + luck, "b": hard, "c": hard - 0.07 + luck, "d": hard}
+    results = {
+        name: [Scored(tokens * (loss + draw.normal(0, 1e-3, 40)), tokens) for _ in range(3)]
+        for name, loss in leads.items()
+    }
+    change = difference_of_leads(results, ("a", "b"), ("c", "d"))
+    assert change.value == pytest.approx(-0.02, abs=1e-3) and change.high < 0
+    assert (change.seeds, change.documents) == (3, 40)
+    lead = (leads["c"] - leads["d"]) * tokens
+    assert ratios(lead, {"loss": tokens})["loss"].low < -0.05, "the leads' own intervals overlap"
 
 
 OF_CONTEXTLM = {
@@ -97,12 +135,13 @@ def test_a_measurement_in_miniature(tmp_path):
     losses, differences, curves = outcome.tables
     assert [row.cells[0][0] for row in losses.lines] == ["plain", "deeper", "slow"]
     assert [row.cells[0] for row in differences.lines][:2] == ["deeper − plain", "slow − plain"]
-    assert [claim.holds for claim in outcome.claims] == [True, False]
+    assert [claim.holds for claim in outcome.claims] == [True, False, True, False, True]
+    assert "; the last minus the first: -" in outcome.claims[4].evidence
     # 4 and 8 steps of 64 tokens.
     assert [row[0] for row in curves.rows] == ["256", "512"]
-    assert len(outcome.runs) == 6 and all(run.is_dir() for run in outcome.runs)
+    assert len(outcome.runs) == 9 and all(run.is_dir() for run in outcome.runs)
     by_name = {group["name"]: group for group in outcome.figures["comparison"]["groups"]}
-    assert by_name["plain"]["seeds"] == [0, 1]
+    assert by_name["plain"]["seeds"] == [0, 1, 2]
     assert by_name["plain"]["loss"]["value"] < by_name["slow"]["loss"]["value"]
 
 
@@ -118,11 +157,12 @@ def test_the_documents_hours_imply_a_credible_use_of_its_gpus(tmp_path):
         assert 0.3 < cost.flops / (item.gpu_hours[name] * 3600 * 312e12) < 0.6
 
 
-def test_one_seed_decides_nothing_about_trained_models():
+def test_fewer_than_three_seeds_decide_nothing_about_trained_models():
     for holds in (True, False):
         claim = Claim("a is better", holds, "by 1")
-        assert claim.over_seeds(2) == claim
-        one = "by 1; one seed decides nothing about trained models"
-        assert claim.over_seeds(1) == Claim("a is better", None, one)
+        assert claim.over_seeds(3) == claim
+        for seeds, few in ((1, "one seed decides"), (2, "2 seeds decide")):
+            reason = f"by 1; {few} nothing about trained models, which takes 3 or more"
+            assert claim.over_seeds(seeds) == Claim("a is better", None, reason)
     open_ = Claim("a is better", None, "the interval contains 0")
     assert open_.over_seeds(1) == open_

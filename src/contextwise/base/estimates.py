@@ -47,6 +47,7 @@ class Estimate:
     seeds: int | None = dataclasses.field(default=None, compare=False)
     n: int | None = dataclasses.field(default=None, compare=False)  # of other observations
     confidence: float = dataclasses.field(default=CONFIDENCE, compare=False)
+    freedom: float | None = dataclasses.field(default=None, compare=False)  # of the interval; None: by the counts
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Estimate":
@@ -64,6 +65,22 @@ class Estimate:
         """The limits as numbers, NaN if unknown."""
         low, high = (math.nan if limit is None else limit for limit in (self.low, self.high))
         return low, high
+
+    @property
+    def degrees_of_freedom(self) -> float:
+        """Those of the interval; where they are not given, one fewer than the fewest observations, infinite without a count."""
+        counts = [count for count in (self.seeds, self.documents, self.n) if count is not None]
+        return self.freedom if self.freedom is not None else max(1, min(counts) - 1) if counts else math.inf
+
+    def at(self, confidence: float) -> "Estimate":
+        """The estimate with its interval at another confidence: each side longer as Student's t says."""
+        if not self.has_interval or confidence == self.confidence:
+            return self
+        from scipy.special import stdtrit  # takes a tenth of a second, which most commands do not need
+
+        before, after = (stdtrit(self.degrees_of_freedom, (1 + each) / 2) for each in (self.confidence, confidence))
+        low, high = (self.value + (limit - self.value) * float(after / before) for limit in self.limits)
+        return dataclasses.replace(self, low=low, high=high, confidence=confidence)
 
     @property
     def too_few(self) -> str:

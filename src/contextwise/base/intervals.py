@@ -94,7 +94,8 @@ def jackknife_estimate(value: float, left_out_N: np.ndarray, sizes_N: np.ndarray
     part = over_documents(value, left_out_N, sizes_N)
     if part is None:
         return Estimate(float(value))
-    return plus_minus(value, part.half_width, method="t", documents=int((sizes_N > 0).sum()))
+    documents = int((sizes_N > 0).sum())
+    return plus_minus(value, part.half_width, method="t", documents=documents, freedom=part.freedom)
 
 
 def ratios(sums: np.ndarray, sizes: dict[str, np.ndarray]) -> dict[str, Estimate]:
@@ -146,6 +147,11 @@ def over_seeds(blocks: list[np.ndarray], weights_N: np.ndarray) -> Part | None:
     ]
     if not parts:
         return None
+    return welch(parts)
+
+
+def welch(parts: Sequence[Part]) -> Part:
+    """The variance of a sum of independent parts, with the degrees of freedom of Welch and Satterthwaite."""
     variance = sum(part.variance for part in parts)
     spread = sum(part.variance**2 / part.freedom for part in parts)
     return Part(variance, variance**2 / spread if spread > 0 else min(part.freedom for part in parts))
@@ -174,8 +180,8 @@ def estimate(blocks: list[np.ndarray], weights_N: np.ndarray) -> Estimate:
         return Estimate(value)
     parts = [part for part in (documents, over_seeds(blocks, weights_N)) if part is not None]
     seeds = min(len(block) for block in blocks) if len(parts) > 1 else None
-    half = math.hypot(*(part.half_width for part in parts))
-    return plus_minus(value, half, method="t", documents=len(weights), seeds=seeds)
+    half, freedom = math.hypot(*(part.half_width for part in parts)), welch(parts).freedom
+    return plus_minus(value, half, method="t", documents=len(weights), seeds=seeds, freedom=freedom)
 
 
 def seed_interval(blocks: list[np.ndarray], weights_N: np.ndarray) -> Interval | None:
@@ -208,10 +214,13 @@ def with_seeds(over_documents: Estimate, values_S: np.ndarray) -> Estimate:
     low, high = over_documents.limits
     if len(values_S) < 2 or not over_documents.has_interval:
         return over_documents
-    half = Part(float(np.var(values_S, ddof=1)) / len(values_S), len(values_S) - 1).half_width
-    value = over_documents.value
+    seeds = Part(float(np.var(values_S, ddof=1)) / len(values_S), len(values_S) - 1)
+    known = over_documents.degrees_of_freedom
+    documents = Part(((high - low) / 2 / student_t(known)) ** 2, known)
+    value, half = over_documents.value, seeds.half_width
     limits = value - math.hypot(value - low, half), value + math.hypot(high - value, half)
-    return replace(over_documents, low=limits[0], high=limits[1], seeds=len(values_S))
+    freedom = welch([documents, seeds]).freedom
+    return replace(over_documents, low=limits[0], high=limits[1], seeds=len(values_S), freedom=freedom)
 
 
 def _value(blocks: list[np.ndarray], weights_N: np.ndarray) -> float:

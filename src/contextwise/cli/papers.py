@@ -66,7 +66,7 @@ def reproduce(
     if dry_run:
         _show_plan(read, scale, measure, folder, as_json)
         return
-    outcome = measure.measure(read, folder)
+    outcome = measure.reproduce(read, folder)
     file = folder / f"{name.split('/')[1]}.json"
     write_json(file, as_json_values(outcome.to_dict(read, scale)), "the outcome")
     values = read_json(file, "the outcome")
@@ -102,7 +102,8 @@ def _show_list(folder: Path, only: str | None, as_json: bool) -> None:
             lines.append(f"{item.source}; recipe: {folder / f'{name}.yaml'}")
             for label, scale in item.scales.items():
                 supports = scale.supports or "all of its claims"
-                lines.append(f"{scales[label]}, {scale.machine}; it can support: {supports}")
+                why = f" ({scale.over_ten_minutes})" if scale.over_ten_minutes else ""
+                lines.append(f"{scales[label]}{why}, {scale.machine}; it can support: {supports}")
             lines.append(f"last run: {', '.join(runs) or 'none'}")
         show(Text(name, style="bold"), *(Padding(Text(line), (0, 0, 0, 4), expand=False) for line in lines))
 

@@ -6,7 +6,7 @@ from typing import Any
 import plotly.graph_objects as go
 import yaml
 
-from contextwise.base.estimates import Estimate, count
+from contextwise.base.estimates import Estimate, count, duration
 from contextwise.base.files import without_folders
 from contextwise.base.tables import Column, Table
 from contextwise.reports import page
@@ -35,7 +35,8 @@ def write_reproduction_page(outcome: dict[str, Any], path: Path, command: str) -
         Section("What the document prints", _printed(outcome["printed"], outcome["inferred"])),
         Section("How it was made", _making(outcome, command)),
     ]
-    subtitle = f"{outcome['source']}; scale {outcome['scale']}, {outcome['date']}"
+    took = f", in {duration(outcome['seconds'])}" if outcome.get("seconds") else ""
+    subtitle = f"{outcome['source']}; scale {outcome['scale']}, {outcome['date']}{took}"
     Page(outcome["title"], sections, subtitle, result, "reproduction").write(path)
 
 

@@ -1,25 +1,31 @@
 """Claims of the source documents, and the rule by which they are decided: holds, does not hold, or undecided.
 
-A claim holds where the whole 95% interval of an estimate is on the claim's side of a bound. It does not hold where the whole
-interval is on the other side. It is undecided where the interval contains the bound, and without a decisive number: no interval
-(one seed or one document), fewer than six documents, a value that is not a number, too few observations. Exact numbers, such as
-counts, need no interval.
+A claim holds where the whole interval of an estimate is on the claim's side of a bound. It does not hold where the whole
+interval is on the other side. It is undecided where the interval contains the bound, and without a decisive number: no
+interval, fewer than six documents, fewer than three seeds where seeds are compared, a value that is not a number, too few
+observations. Exact numbers, such as counts, need no interval.
+
+All claims of an item together are wrong with a probability of 5% at most: they share the error as the comparisons of a trial
+do (:func:`~contextwise.comparison.sequential.simultaneous`). So a verdict is taken first by the 95% interval that is printed,
+and :func:`share_error` keeps it only if the wider interval of the shared error decides too. The number of seeds is set before
+the runs, so intervals are Student's t and need no sequence.
 """
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypedDict
 
 from pydantic import Field
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import Estimate
+from contextwise.base.estimates import CONFIDENCE, Estimate
+from contextwise.comparison.sequential import simultaneous
 
 VERDICTS = {True: "holds", False: "does not hold", None: "undecided"}
-LEVEL = 0.05
-"""Level of a significance test."""
-LEAST_SEEDS = 2
+LEAST_SEEDS = 3
+"""Fewer decide nothing about trained models. A trial asks for four, since it may stop after any of them."""
 
 
 class Better(Settings):
@@ -36,6 +42,12 @@ class Better(Settings):
     def decided(self, verdict: "Verdict", difference: str, where: str = "") -> "Claim":
         """The claim with its verdict and a difference, the better one minus the other; ``where`` ends its text."""
         return Claim.of(self.text + where, verdict, f"{self.better} minus {self.than}{difference}")
+
+
+class Marginal(Better):
+    """A claim: one model is better than another by a margin at most, and may be worse."""
+
+    most: float = Field(gt=0, description="difference in loss, nats per token, that is still marginal")
 
 
 class Growing(Settings):
@@ -65,10 +77,29 @@ class Kept(Settings):
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a claim holds; None where that is undecided, with the reason."""
+    """Whether a claim holds; None where that is undecided, with the reason.
+
+    Attributes:
+        rule: gives the verdict at another confidence; None where no interval or test is behind it.
+        comparisons: intervals or tests of which a single wrong one makes the verdict wrong; they take part in the error.
+    """
 
     holds: bool | None
     reason: str = ""
+    rule: "Callable[[float], Verdict] | None" = field(default=None, compare=False, repr=False)
+    comparisons: int = field(default=0, compare=False, repr=False)
+
+    def at(self, confidence: float) -> "Verdict":
+        """The verdict by intervals of another confidence."""
+        return self if self.rule is None else self.rule(confidence)
+
+
+class ClaimJson(TypedDict):
+    """A claim as JSON."""
+
+    text: str
+    holds: bool | None
+    evidence: str
 
 
 @dataclass(frozen=True)
@@ -78,23 +109,48 @@ class Claim:
     text: str
     holds: bool | None
     evidence: str
+    verdict: Verdict | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, text: str, verdict: Verdict, evidence: str = "") -> "Claim":
         """A claim with its verdict; the reason of an undecided one follows the evidence."""
-        return cls(text, verdict.holds, "; ".join(part for part in (evidence, verdict.reason) if part))
+        return cls(text, verdict.holds, "; ".join(part for part in (evidence, verdict.reason) if part), verdict)
 
     def over_seeds(self, seeds: int) -> "Claim":
-        """The claim about models that were trained with so many seeds; undecided with one, whose interval covers no other."""
+        """The claim about models that were trained with so many seeds; undecided with fewer than three."""
         if seeds >= LEAST_SEEDS or self.holds is None:
             return self
-        return Claim.of(self.text, undecided("one seed decides nothing about trained models"), self.evidence)
+        few = "one seed decides" if seeds == 1 else f"{seeds} seeds decide"
+        reason = f"{few} nothing about trained models, which takes {LEAST_SEEDS} or more"
+        return Claim.of(self.text, undecided(reason), self.evidence)
 
     def without_refutation(self, reason: str) -> "Claim":
         """The claim, undecided where it would not hold."""
         if self.holds is not False:
             return self
-        return replace(self, holds=None, evidence=f"{reason}: {self.evidence}")
+        return replace(self, holds=None, evidence=f"{reason}: {self.evidence}", verdict=None)
+
+    def to_dict(self) -> ClaimJson:
+        """Text, verdict and evidence as JSON values."""
+        return {"text": self.text, "holds": self.holds, "evidence": self.evidence}
+
+
+def share_error(claims: Sequence[Claim]) -> list[Claim]:
+    """An item's claims, decided so that with a probability of 95% none of the verdicts is wrong (Bonferroni).
+
+    Those that the wider interval of the shared error leaves undecided say so.
+    """
+    comparisons = sum(claim.verdict.comparisons for claim in claims if claim.verdict is not None)
+    if comparisons < 2:
+        return list(claims)
+    confidence = simultaneous(CONFIDENCE, comparisons)
+    note = f"the interval at {confidence:.1%} decides, as {comparisons} comparisons share the error"
+    decided = []
+    for claim in claims:
+        holds = claim.holds if claim.verdict is None else claim.verdict.at(confidence).holds
+        evidence = claim.evidence if holds is claim.holds else f"{claim.evidence}; {note}"
+        decided.append(replace(claim, holds=holds, evidence=evidence))
+    return decided
 
 
 def undecided(reason: str) -> Verdict:
@@ -107,16 +163,17 @@ def above(estimate: Estimate, bound: float = 0.0) -> Verdict:
     problem = _problem(estimate)
     if problem or math.isnan(bound):
         return undecided(problem or "the bound is not a number")
-    low, high = estimate.limits
-    if low > bound:
-        return Verdict(True)
-    return Verdict(False) if high < bound else undecided(f"the interval contains {bound:g}")
+
+    def side(confidence: float) -> bool | None:
+        low, high = estimate.at(confidence).limits
+        return low > bound if low > bound or high < bound else None
+
+    return _inferred(side, f"the interval contains {bound:g}")
 
 
 def below(estimate: Estimate, bound: float = 0.0) -> Verdict:
     """Whether an estimate is below a bound."""
-    verdict = above(estimate, bound)
-    return verdict if verdict.holds is None else Verdict(not verdict.holds)
+    return _opposite(above(estimate, bound))
 
 
 def contains(estimate: Estimate, value: float) -> Verdict:
@@ -124,8 +181,12 @@ def contains(estimate: Estimate, value: float) -> Verdict:
     problem = _problem(estimate)
     if problem or math.isnan(value):
         return undecided(problem or "the value to compare to is not a number")
-    low, high = estimate.limits
-    return Verdict(low <= value <= high)
+
+    def within(confidence: float) -> bool:
+        low, high = estimate.at(confidence).limits
+        return low <= value <= high
+
+    return _inferred(within)
 
 
 def higher(estimate: Estimate, other: Estimate) -> Verdict:
@@ -133,10 +194,12 @@ def higher(estimate: Estimate, other: Estimate) -> Verdict:
     problem = _problem(estimate) or _problem(other)
     if problem:
         return undecided(problem)
-    (low, high), (other_low, other_high) = estimate.limits, other.limits
-    if low > other_high:
-        return Verdict(True)
-    return Verdict(False) if high < other_low else undecided("the intervals overlap")
+
+    def apart(confidence: float) -> bool | None:
+        (low, high), (other_low, other_high) = estimate.at(confidence).limits, other.at(confidence).limits
+        return low > other_high if low > other_high or high < other_low else None
+
+    return _inferred(apart, "the intervals overlap")
 
 
 def _problem(estimate: Estimate) -> str:
@@ -144,6 +207,22 @@ def _problem(estimate: Estimate) -> str:
     if math.isnan(estimate.value):
         return "the value is not a number"
     return "there is no interval" if any(map(math.isnan, estimate.limits)) else estimate.too_few
+
+
+def _inferred(rule: Callable[[float], bool | None], otherwise: str = "") -> Verdict:
+    """The verdict of one interval or test: the rule's at a confidence of 95%, and at any other."""
+
+    def at(confidence: float) -> Verdict:
+        holds = rule(confidence)
+        return Verdict(holds, otherwise if holds is None else "", at, 1)
+
+    return at(CONFIDENCE)
+
+
+def _opposite(verdict: Verdict) -> Verdict:
+    holds = None if verdict.holds is None else not verdict.holds
+    rule = verdict.rule
+    return replace(verdict, holds=holds, rule=None if rule is None else lambda level: _opposite(rule(level)))
 
 
 def exact(holds: bool, *numbers: float) -> Verdict:
@@ -159,28 +238,44 @@ def significant(effect: float, p: float) -> Verdict:
         return undecided("the test has no result")
     if effect <= 0:
         return Verdict(False)
-    return Verdict(True) if p < LEVEL else undecided(f"p is not below {LEVEL:g}")
+    return _inferred(lambda confidence: True if p < 1 - confidence else None, f"p is not below {1 - CONFIDENCE:.2g}")
 
 
 def all_hold(verdicts: Iterable[Verdict]) -> Verdict:
     """Of a claim that has several parts: holds where all hold, does not hold where one does not."""
+
+    def combined(every: list[Verdict]) -> Verdict:
+        if any(verdict.holds is False for verdict in every):
+            return Verdict(False)
+        reasons = [verdict.reason for verdict in every if verdict.holds is None]
+        if not every:
+            return undecided("there is nothing to decide it by")
+        return undecided(reasons[0]) if reasons else Verdict(True)
+
     every = list(verdicts)
-    if any(verdict.holds is False for verdict in every):
-        return Verdict(False)
-    reasons = [verdict.reason for verdict in every if verdict.holds is None]
-    if not every:
-        return undecided("there is nothing to decide it by")
-    return undecided(reasons[0]) if reasons else Verdict(True)
+    return _of_parts(combined, every, sum(verdict.comparisons for verdict in every))
 
 
 def all_agree(verdicts: Iterable[Verdict], what: str, least: int = 1) -> Verdict:
     """Of a claim that is repeated: decided where ``least`` or more repetitions (``what``: seeds, partitions) agree."""
+
+    def combined(every: list[Verdict]) -> Verdict:
+        if len(every) < least:
+            return undecided(f"it takes {least} {what} or more, and there are {len(every)}")
+        if len({verdict.holds for verdict in every}) > 1:
+            return undecided(f"the {what} do not agree")
+        return Verdict(every[0].holds, every[0].reason)
+
     every = list(verdicts)
-    if len(every) < least:
-        return undecided(f"it takes {least} {what} or more, and there are {len(every)}")
-    if len({verdict.holds for verdict in every}) > 1:
-        return undecided(f"the {what} do not agree")
-    return every[0]
+    # It is wrong only where all are: one comparison.
+    return _of_parts(combined, every, max((verdict.comparisons for verdict in every), default=0))
+
+
+def _of_parts(combined: Callable[[list[Verdict]], Verdict], every: list[Verdict], comparisons: int) -> Verdict:
+    def at(confidence: float) -> Verdict:
+        return replace(combined([verdict.at(confidence) for verdict in every]), rule=at, comparisons=comparisons)
+
+    return replace(combined(every), rule=at, comparisons=comparisons)
 
 
 def check_names(named: Mapping[str, Iterable[str]], known: Iterable[str], what: str = "") -> None:

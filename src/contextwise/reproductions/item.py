@@ -11,6 +11,7 @@
 import importlib
 import pkgutil
 import re
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from pydantic import Field
 
 from contextwise.base.config import Settings, read_yaml, validate, with_overrides
 from contextwise.base.errors import ConfigError, did_you_mean
-from contextwise.base.estimates import as_json
+from contextwise.base.estimates import as_json, duration
 from contextwise.base.files import read_json
 from contextwise.base.machine import describe_environment
 from contextwise.base.recipes import RECIPES
@@ -31,7 +32,7 @@ from contextwise.base.tables import Table
 from contextwise.data.corpus import MANIFEST
 from contextwise.evaluation.kernel import Measure
 from contextwise.experiments.run_set import RunSet
-from contextwise.reproductions.claims import Claim
+from contextwise.reproductions.claims import Claim, ClaimJson, share_error
 from contextwise.reproductions.tables import Plot
 from contextwise.training.recipe import Recipe
 
@@ -44,6 +45,7 @@ class Scale(Settings):
 
     machine: str = Field(description="machine that the scale is meant for")
     minutes: float | None = Field(default=None, gt=0, description="approximate run time on that machine")
+    over_ten_minutes: str = Field(default="", description="why it takes that long")
     supports: str = Field(default="", description="the claims that a run of this size can support")
     settings: dict[str, Any] = Field(description="of the item's measure")
 
@@ -107,6 +109,19 @@ class ItemMeasure(Settings, ABC):
     @abstractmethod
     def measure(self, item: Item, folder: Path) -> "Outcome":
         """Train the missing runs, and measure."""
+
+    def reproduce(self, item: Item, folder: Path) -> "Outcome":
+        """Measure, with the error shared over the item's claims, and with the time that it took.
+
+        Training of earlier calls counts with the seconds that its runs have noted; measurements that are found again do not.
+        """
+        began, started = time.time(), time.monotonic()
+        outcome = self.measure(item, folder)
+        runs = [run for run in map(RunFolder, self.run_set(folder).paths) if run.finished]
+        earlier = sum(run.summary()["seconds"] for run in runs if run.summary_file.stat().st_mtime < began)
+        outcome.seconds = time.monotonic() - started + earlier
+        outcome.claims = share_error(outcome.claims)
+        return outcome
 
 
 class CorpusMeasure(ItemMeasure):
@@ -185,10 +200,11 @@ class OutcomeJson(TypedDict):
     date: str
     environment: dict[str, Any]
     tables: list[dict[str, Any]]
-    claims: list[Claim]
+    claims: list[ClaimJson]
     plots: list[Plot]
     runs: list[dict[str, Any]]
     figures: dict[str, Any]
+    seconds: float | None
 
 
 class ItemJson(TypedDict):
@@ -208,6 +224,7 @@ class Outcome:
     Attributes:
         figures: the numbers of the tables, and further ones, for computing; estimates and arrays become JSON values.
         runs: folders of the training runs behind them.
+        seconds: of wall-clock time, training included; None until the measurement has ended.
     """
 
     tables: list[Table]
@@ -215,6 +232,7 @@ class Outcome:
     figures: dict[str, Any] = field(default_factory=dict)
     runs: list[Path] = field(default_factory=list)
     plots: list[Plot] = field(default_factory=list)
+    seconds: float | None = None
 
     def __post_init__(self) -> None:
         self.figures = as_json(self.figures)
@@ -233,10 +251,11 @@ class Outcome:
             "date": datetime.now(UTC).date().isoformat(),
             "environment": describe_environment(),
             "tables": [table.to_dict() for table in self.tables],
-            "claims": self.claims,
+            "claims": [claim.to_dict() for claim in self.claims],
             "plots": self.plots,
             "runs": [{name: summary[name] for name in facts} for summary in summaries],
             "figures": self.figures,
+            "seconds": self.seconds,
         }
 
 
@@ -280,7 +299,7 @@ def find_item(name: str, recipes: Path) -> tuple[str, Item]:
 
 
 def last_run(runs: Path, name: str, scale: str) -> str | None:
-    """Scale, verdicts and date of an item's last run in the folder of all reproductions; None if it has not been run."""
+    """Scale, verdicts, date and time of an item's last run in the folder of all reproductions; None if it has not been run."""
     document, _, item = name.partition("/")
     file = runs / document / scale / f"{item}.json"
     if not file.exists():
@@ -289,7 +308,8 @@ def last_run(runs: Path, name: str, scale: str) -> str | None:
     verdicts = [claim["holds"] for claim in outcome["claims"]]
     words = {True: "hold", False: "do not hold", None: "undecided"}
     counts = [f"{verdicts.count(holds)} {word}" for holds, word in words.items() if holds in verdicts]
-    return f"{scale}: {', '.join(counts) or 'no claims'} ({outcome.get('date', 'no date')})"
+    about = [outcome.get("date", "no date"), *([duration(outcome["seconds"])] if outcome.get("seconds") else [])]
+    return f"{scale}: {', '.join(counts) or 'no claims'} ({', '.join(about)})"
 
 
 def measure_at(item: Item, scale: str, overrides: list[str] | None = None) -> ItemMeasure:

@@ -1,15 +1,17 @@
 """The models that items measure: a given one, or ones that are trained first on the item's corpus."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from contextwise.base.config import Name
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate, count
+from contextwise.base.intervals import estimate
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
 from contextwise.comparison.compared_runs import evaluate_all
@@ -17,17 +19,19 @@ from contextwise.comparison.comparison import Comparison, compare
 from contextwise.comparison.tables import difference_table, model_table
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import Measure, measure
+from contextwise.evaluation.measures.loss import Evaluation
 from contextwise.experiments.cost import RunCost, cost_of
 from contextwise.experiments.run_set import RunSet, RunSetSettings
 from contextwise.models.loading import model_folder
-from contextwise.reproductions.claims import Better, Claim, Growing, below, check_names, higher
+from contextwise.reproductions.claims import Better, Claim, Growing, Marginal, above, below, check_names
 from contextwise.reproductions.item import CorpusMeasure, Item, Outcome, registered
 from contextwise.reproductions.tables import seeds_behind, table_of
 
 PREDICTOR = "model.context_predictor."
 INJECTION = f"{PREDICTOR}injection"
 GATE = ", gate"
-COMPARED = {"claims": ("better", "than"), "accuracy_claims": ("better", "than"), "pairs": ("model", "baseline")}
+_PAIR = ("better", "than")
+COMPARED = {"claims": _PAIR, "marginal": _PAIR, "accuracy_claims": _PAIR, "pairs": ("model", "baseline")}
 """Settings that are lists of comparisons, and what names the models in each."""
 
 
@@ -108,7 +112,8 @@ class TrainedModels(CorpusMeasure):
     seeds: list[int] = Field(default=[0], min_length=1)
     reference: str = Field(description="the model that the others are compared to")
     claims: list[Better] = Field(default=[])
-    growing: Growing | None = None
+    marginal: list[Marginal] = Field(default=[])
+    growing: list[Growing] = Field(default=[])
     curves: bool = Field(default=False, description="also show the validation losses along training")
     limit_documents: int | None = Field(default=None, ge=2, description="maximum number of held-out documents to score")
 
@@ -122,7 +127,8 @@ class TrainedModels(CorpusMeasure):
         named = {
             "reference": [self.reference],
             "claims": [name for claim in self.claims for name in claim.names],
-            "growing": self.growing.names if self.growing else [],
+            "marginal": [name for claim in self.marginal for name in claim.names],
+            "growing": [name for growing in self.growing for name in growing.names],
         }
         check_names(named, self.models)
         return self
@@ -169,12 +175,19 @@ class TrainedModels(CorpusMeasure):
         for better in self.claims:
             difference = difference_between(comparison, better.better, better.than)
             claims.append(better.decided(below(difference), f": {difference:+.3f} nats per token"))
-        if self.growing is not None:
-            gains = [difference_between(comparison, *pair) for pair in self.growing.pairs]
-            named = zip(self.growing.pairs, gains, strict=True)
-            evidence = "; ".join(f"{name} minus {than}: {gain:+.3f}" for (name, than), gain in named)
-            # The last pair's gain is larger than the first pair's: decided where their intervals do not overlap.
-            claims.append(Claim.of(self.growing.text, higher(gains[0], gains[-1]), evidence))
+        for marginal in self.marginal:
+            difference = difference_between(comparison, marginal.better, marginal.than)
+            evidence = f": {difference:+.3f} nats per token"
+            claims.append(marginal.decided(above(difference, -marginal.most), evidence))
+        by_model = {name: results[i * len(self.seeds) : (i + 1) * len(self.seeds)] for i, name in enumerate(runs)}
+        for growing in self.growing:
+            leads = [
+                f"{name} minus {than}: {difference_between(comparison, name, than):+.3f}"
+                for name, than in growing.pairs
+            ]
+            change = difference_of_leads(by_model, growing.pairs[0], growing.pairs[-1])
+            evidence = f"{'; '.join(leads)}; the last minus the first: {change:+.3f} nats per token"
+            claims.append(Claim.of(growing.text, below(change), evidence))
         claims = [claim.over_seeds(len(self.seeds)) for claim in claims]
         return Outcome(tables, claims, {"comparison": figures}, paths)
 
@@ -193,6 +206,10 @@ def in_both_forms(settings: dict[str, Any]) -> dict[str, Any]:
     expanded = {**settings, "models": models}
     for key, names in COMPARED.items():
         expanded |= {key: list(_of_both_forms(settings[key], names, gated))} if settings.get(key) else {}
+    for growing in settings.get("growing") or []:
+        pairs = [(gated.get(better), than) for better, than in growing["pairs"]]
+        if all(better for better, _ in pairs):
+            expanded["growing"] = [*expanded["growing"], {"text": f"{growing['text']} (gate)", "pairs": pairs}]
     return expanded
 
 
@@ -223,6 +240,20 @@ def difference_between(comparison: Comparison, name: str, than: str) -> Estimate
         if (each.group, each.reference) == (than, name):
             return -each.difference
     raise KeyError((name, than))
+
+
+def difference_of_leads(
+    results: Mapping[str, Sequence[Evaluation]], first: tuple[str, str], last: tuple[str, str]
+) -> Estimate:
+    """How much more the last pair's losses differ than the first pair's, nats per token; paired by document and seed.
+
+    Args:
+        results: model -> its evaluations on the same documents, seed by seed.
+        first: better and than.
+    """
+    nats = {name: np.stack([each.documents["nats"].to_numpy() for each in results[name]]) for name in {*first, *last}}
+    block_SN = (nats[last[0]] - nats[last[1]]) - (nats[first[0]] - nats[first[1]])
+    return estimate([block_SN], results[first[0]][0].documents["tokens"].to_numpy().astype(float))
 
 
 def curves_table(runs: dict[str, list[RunFolder]]) -> Table:

@@ -12,7 +12,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
 from contextwise.base.runs import RunFolder
 from contextwise.data import prepare_corpus
-from contextwise.reproductions.contextlm.figure_1_savings import Family, Savings
+from contextwise.reproductions.contextlm.figure_1_savings import Family, Savings, saved_share, saved_text
 from contextwise.reproductions.item import Item, Scale
 from small import write_documents
 
@@ -71,7 +71,7 @@ def small(corpus="corpus", **training):
         },
         "tokens": [320, 640, 1280],
         "models": models,
-        "seeds": [0, 1],
+        "seeds": [0, 1, 2],
         "reference": "a large",
         "pairs": [{"model": f"b {size}", "baseline": f"a {size}"} for size in sizes],
         "printed_savings": {"tokens": 0.23},
@@ -110,7 +110,7 @@ def test_a_loss_that_no_law_reaches_takes_endlessly_many():
 def test_every_point_is_a_finished_run_that_decays_to_its_end(tmp_path):
     measure = validate(Savings, small(), "the settings")
     runs = measure.run_set(tmp_path)
-    assert len(runs.runs) == 6 * 2 * 3
+    assert len(runs.runs) == 6 * 3 * 3
     recipes = {(run.arm, run.seed): run.planned_recipe() for run in runs.runs}
     for seed in (0, 1):
         whole = recipes["a large", seed]
@@ -125,7 +125,7 @@ def test_a_measurement_in_miniature(tmp_path):
     corpus = prepare_corpus(source, "bytes", tmp_path / "corpus", validation=0.3).path
     measure = validate(Savings, small(corpus), "the settings")
     outcome = measure.measure(item_of("savings"), tmp_path / "out")
-    assert len(outcome.runs) == 36 and all(RunFolder(path).finished for path in outcome.runs)
+    assert len(outcome.runs) == 54 and all(RunFolder(path).finished for path in outcome.runs)
     # A rate ten times as high learns faster here.
     tokens, flops = (outcome.figures["savings"]["b large"][name]["value"] for name in ("tokens", "FLOPs"))
     assert 0 < tokens < 1
@@ -139,6 +139,13 @@ def test_a_measurement_in_miniature(tmp_path):
     assert all(
         math.isfinite(point["y"]) for plot in outcome.plots for points in plot.series.values() for point in points
     )
+
+
+def test_a_saving_at_its_bound_is_said_in_words():
+    assert saved_text(saved_share(np.full(50, np.inf), 6, 3)) == "needs more than 4×"
+    assert saved_text(saved_share(np.full(50, 0.01), 6, 3)) == "needs less than 1/4"
+    assert saved_text(Estimate(-3.0, -3.0, -0.5)) == "-300% [-300%, -50%]"
+    assert saved_text(Estimate(0.23)) == "23%"
 
 
 def saved(*values):

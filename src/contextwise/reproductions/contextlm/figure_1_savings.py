@@ -113,9 +113,9 @@ class Savings(TrainedModels):
             of_form = {pair.model: self._saved(model, base, size) for size, pair in enumerate(pairs)}
             outcome.claims += [self._claim(name, form, of_form) for name in DIMENSIONS]
             savings |= of_form
-        rows = [[model, *saved.values()] for model, saved in savings.items()]
+        rows = [[model, *map(saved_text, saved.values())] for model, saved in savings.items()]
         title = f"Saved at the loss of the baseline's law at {count(self.tokens[-1])} tokens, 95% intervals"
-        outcome.tables += [table_of(title, ["", *((name, ".0%") for name in DIMENSIONS)], rows), _laws(families)]
+        outcome.tables += [table_of(title, ["", *DIMENSIONS], rows), _laws(families)]
         outcome.figures["savings"] = as_json(savings)
         outcome.figures["laws"] = as_json({name: family.parameters() for name, family in families.items()})
         outcome.plots = self._plots(families)
@@ -151,7 +151,7 @@ class Savings(TrainedModels):
         known = {model: saved[name] for model, saved in savings.items()}
         text = f"at equal loss ContextLM, {form}, needs fewer {name} than its baseline"
         printed = [f"the document has {self.printed_savings[name]:.0%}"] if name in self.printed_savings else []
-        evidence = "; ".join([*(f"{model}: {saved:.0%}" for model, saved in known.items()), *printed])
+        evidence = "; ".join([*(f"{model}: {saved_text(saved)}" for model, saved in known.items()), *printed])
         verdict = all_agree((above(saved) for saved in known.values()), "models")
         return Claim.of(text, verdict, evidence).over_seeds(len(self.seeds))
 
@@ -189,8 +189,20 @@ def saved_share(ratio: Array, freedom: int, seeds: int) -> Estimate:
     """
     value, *draws = np.log(np.clip(ratio, 1 / BEYOND, BEYOND))
     half = student_t(freedom) * float(np.std(draws, ddof=1)) if freedom else math.nan
-    need = plus_minus(value, half, method="t, wild bootstrap", seeds=seeds)
+    need = plus_minus(value, half, method="t, wild bootstrap", seeds=seeds, freedom=freedom)
     return -need.map(lambda x: math.exp(x) - 1)
+
+
+def saved_text(saved: Estimate) -> str:
+    """A saving as a percentage with its interval; in words where even its interval is at the bound of :func:`saved_share`."""
+    limits = saved.limits if saved.has_interval else (saved.value, saved.value)
+    for bound, words in (
+        (1 - BEYOND, f"needs more than {BEYOND:g}×"),
+        (1 - 1 / BEYOND, f"needs less than 1/{BEYOND:g}"),
+    ):
+        if all(math.isclose(each, bound, abs_tol=1e-9) for each in (saved.value, *limits)):
+            return words
+    return f"{saved:.0%}"
 
 
 class Family:

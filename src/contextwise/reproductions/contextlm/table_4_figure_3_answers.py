@@ -58,6 +58,7 @@ class InstructionAnswers(TrainedModels):
     endpoint: str | None = Field(default=None, description="the judge's base URL, such as http://localhost:8000/v1")
     judge_model: str | None = Field(default=None, description="the judge's name there")
     key_file: Path | None = Field(default=None, description="with the endpoint's key; not given: OPENAI_API_KEY")
+    judge_tokens: int = Field(default=2048, ge=1, description="of an answer of the judge at most")
     concurrency: int = Field(default=4, ge=1, description="requests to the judge at once")
 
     @model_validator(mode="after")
@@ -149,7 +150,8 @@ class InstructionAnswers(TrainedModels):
         return self.settings_of(Answers, "questions", "max_new_tokens", "temperature", "limit", model_id=name)
 
     def _endpoint(self) -> Endpoint:
-        return Endpoint(self.endpoint or "", self.judge_model or "", read_key(self.key_file))
+        parameters = {"temperature": 0, "max_tokens": self.judge_tokens}
+        return Endpoint(self.endpoint or "", self.judge_model or "", read_key(self.key_file), parameters=parameters)
 
     def _tuned(self, folder: Path) -> dict[str, list[RunFolder]]:
         """The tuned models, seed by seed; pretrained and tuned where that has not been done."""
