@@ -15,11 +15,12 @@ Legend of shapes: N points, D channels, M leading directions.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from contextwise.analysis.fits import fit_line
+from contextwise.analysis.fits import LineFit, fit_line
 from contextwise.analysis.spectra import SMALLEST
 from contextwise.base.errors import ConfigError, DataError
 
@@ -133,6 +134,39 @@ def further_dimensions(features_ND: Any, most: int = 2000) -> dict[str, float]:
     Raises:
         DataError: fewer than 100 different points.
     """
+    distances_NN = _distances(features_ND, most)
+    near_NK = distances_NN.topk(_NEIGHBOURS, dim=1, largest=False).values
+    kept = int(0.9 * len(distances_NN))
+    ratios = (near_NK[:, 1] / near_NK[:, 0]).log().sort().values[:kept]
+    levels = -torch.log1p(-torch.arange(1, kept + 1) / len(distances_NN))
+    inverse_N = (near_NK[:, -1:] / near_NK[:, :-1]).log().mean(1)
+    radii = near_NK[:, [_NEIGHBOURS // 2 - 1, _NEIGHBOURS - 1]].median(0).values
+    pairs = torch.stack([(distances_NN < radius).sum() for radius in radii])
+    return {
+        "TwoNN": float(ratios @ levels.to(ratios) / (ratios @ ratios)),
+        "MLE": float(1 / inverse_N.mean()),
+        "CorrInt": float((pairs[1] / pairs[0]).log() / (radii[1] / radii[0]).log()),
+        "NN": -1 / distance_line(_by_count(distances_NN)).slope.value,
+    }
+
+
+def nearest_distances(features_ND: Any, most: int = 2000) -> dict[int, float]:
+    """Mean distance of D points to the nearest other one, by D: all points, and halves, quarters, … of them.
+
+    The distance of intrinsic entropy, Theorem 1 (Appendix D.2), whose cap no finite sample reaches. Arguments and errors as of
+    :func:`further_dimensions`.
+    """
+    return _by_count(_distances(features_ND, most))
+
+
+def distance_line(distances: Mapping[int, float]) -> LineFit:
+    """ln of the mean nearest distance over ln D; its slope is -1/d where the density is bounded from below (Eq. 17)."""
+    logs = {count: math.log(distance) for count, distance in distances.items()}
+    return fit_line({count: math.log(count) for count in distances}, logs)
+
+
+def _distances(features_ND: Any, most: int) -> torch.Tensor:
+    """Distances between all pairs of different points in a random order, (N, N), infinite on the diagonal."""
     x_ND = torch.unique(_points(features_ND)[:most], dim=0)
     resolution = torch.finfo(torch.float32).eps * x_ND.norm(dim=1).max()  # features are measured in float32
     x_ND = x_ND - x_ND.mean(0)  # cdist loses distances that are short beside the norms
@@ -144,29 +178,14 @@ def further_dimensions(features_ND: Any, most: int = 2000) -> dict[str, float]:
             f"dimensions by distances need {_LEAST_POINTS} different points, and there are {len(different)}"
         )
     order = different[torch.randperm(len(different), generator=torch.Generator().manual_seed(0))]
-    distances_NN = distances_NN[order][:, order].fill_diagonal_(math.inf)
-    near_NK = distances_NN.topk(_NEIGHBOURS, dim=1, largest=False).values
-    kept = int(0.9 * len(order))
-    ratios = (near_NK[:, 1] / near_NK[:, 0]).log().sort().values[:kept]
-    levels = -torch.log1p(-torch.arange(1, kept + 1) / len(order))
-    inverse_N = (near_NK[:, -1:] / near_NK[:, :-1]).log().mean(1)
-    radii = near_NK[:, [_NEIGHBOURS // 2 - 1, _NEIGHBOURS - 1]].median(0).values
-    pairs = torch.stack([(distances_NN < radius).sum() for radius in radii])
-    return {
-        "TwoNN": float(ratios @ levels.to(ratios) / (ratios @ ratios)),
-        "MLE": float(1 / inverse_N.mean()),
-        "CorrInt": float((pairs[1] / pairs[0]).log() / (radii[1] / radii[0]).log()),
-        "NN": -1 / fit_line(*_log_distances(distances_NN)).slope.value,
-    }
+    return distances_NN[order][:, order].fill_diagonal_(math.inf)
 
 
-def _log_distances(distances_NN: torch.Tensor) -> tuple[dict[int, float], dict[int, float]]:
-    """Logarithms of D and of the mean distance to the nearest of D points, by the number of halvings."""
-    points, mean = {}, {}
+def _by_count(distances_NN: torch.Tensor) -> dict[int, float]:
+    mean: dict[int, float] = {}
     for halvings in range(5):
         count = len(distances_NN) >> halvings
         # All disjoint parts of the points, so that every D has as many distances.
         parts = [slice(i * count, (i + 1) * count) for i in range(1 << halvings)]
-        nearest = torch.cat([distances_NN[part, part].amin(1) for part in parts])
-        points[halvings], mean[halvings] = math.log(count), float(nearest.mean().log())
-    return points, mean
+        mean[count] = float(torch.cat([distances_NN[part, part].amin(1) for part in parts]).mean())
+    return mean

@@ -130,6 +130,13 @@ def mean_estimate(values_N: np.ndarray) -> Estimate:
     return plus_minus(mean, half, method="t", n=count)
 
 
+def mean_correlation(values_S: Sequence[float]) -> Estimate:
+    """Mean of correlations, such as one a seed, by Fisher's transformation with its t-interval; none for a single one."""
+    edge = 1 - 1e-15
+    transformed = np.arctanh(np.clip(values_S, -edge, edge))
+    return mean_estimate(transformed).map(lambda value: float(np.tanh(value)))
+
+
 # Means over seeds and documents, and paired differences
 
 

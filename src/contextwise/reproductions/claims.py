@@ -176,6 +176,11 @@ def below(estimate: Estimate, bound: float = 0.0) -> Verdict:
     return _opposite(above(estimate, bound))
 
 
+def within(estimate: Estimate, low: float, high: float) -> Verdict:
+    """Whether an estimate lies between two bounds: its whole interval does."""
+    return all_hold([above(estimate, low), below(estimate, high)])
+
+
 def contains(estimate: Estimate, value: float) -> Verdict:
     """Whether an estimate agrees with a value: its interval contains it."""
     problem = _problem(estimate)

@@ -45,6 +45,9 @@ class GivenModel(CorpusMeasure):
     model: str = Field(default="", description="a run, a model's folder or Hub name; if empty, `recipe` is trained")
     parameters: int | None = Field(default=None, gt=0, description="of a given model, for the plan")
     recipe: dict[str, Any] | None = Field(default=None, description="of the model that is trained if none is given")
+    seeds: list[int] | None = Field(
+        default=None, min_length=1, description="of the models that are trained; by default the recipe's seed"
+    )
 
     @model_validator(mode="after")
     def _some_model(self) -> "GivenModel":
@@ -56,8 +59,14 @@ class GivenModel(CorpusMeasure):
         if self.model:
             return RunSet(folder, [])
         recipe = self.recipe or {}
-        settings = RunSetSettings(recipe=recipe, arms={self.name: []}, seeds=[recipe.get("seed", 0)])
+        seeds = self.seeds or [recipe.get("seed", 0)]
+        settings = RunSetSettings(recipe=recipe, arms={self.name: []}, seeds=seeds)
         return RunSet.of(settings, folder, corpus=self.corpus_folder(folder))
+
+    @property
+    def models(self) -> int:
+        """The number of models that are measured."""
+        return 1 if self.model else len(self.seeds or [0])
 
     @property
     def corpus_tokenizer(self) -> str:
@@ -65,15 +74,18 @@ class GivenModel(CorpusMeasure):
             return model_folder(self.model)
         return self.tokenizer
 
-    def subject(self, folder: Path) -> str:
-        """The model to measure, as a path or a Hub name; a model that is not given is trained first."""
-        return self.model or self.train(folder).runs[0].source
+    def subject(self, folder: Path, index: int = 0) -> str:
+        """The model to measure, as a path or a Hub name; models that are not given are trained first."""
+        return self.model or self.train(folder).runs[index].source
 
-    def measured(self, settings: Measure, folder: Path, kind: str, overwrite: bool = False) -> Any:
-        """The result of a measure of the model, in a folder named by its kind, where other items find it again."""
-        subject = self.subject(folder)
+    def measured(self, settings: Measure, folder: Path, kind: str, overwrite: bool = False, index: int = 0) -> Any:
+        """The result of a measure of the model, in a folder named by its kind, where other items find it again.
+
+        ``index`` is the number of the model among those of several seeds.
+        """
+        subject = self.subject(folder, index)
         corpus = Corpus.open(self.prepared(folder), split="validation") if settings.on_corpus else None
-        name = Path(self.model).name if self.model else self.run_set(folder).runs[0].id
+        name = Path(self.model).name if self.model else self.run_set(folder).runs[index].id
         label = re.sub(r"[^\w.=-]+", "-", f"{name}-{self.corpus_folder(folder).name}-{kind}")
         return measure(subject, settings, corpus, out=folder / "measured" / label, overwrite=overwrite)
 
@@ -88,7 +100,8 @@ class GivenModel(CorpusMeasure):
         """
         tokens, parameters = self.tokens_read(), self.parameters
         if not self.model:
-            (recipe,) = self.recipes(folder)
+            recipe = self.recipes(folder)[0]
+            tokens = tokens and tokens * self.models
             parameters = cost_of(recipe, self.vocab_size).parameters
         if tokens is None or parameters is None:
             return []

@@ -67,22 +67,43 @@ def test_a_model_that_follows_the_document_is_told_so():
     assert "γ 0.800" in context_view(entropy, Limits())[1][0].evidence
 
 
+def decaying(rates, slope=0.002, grows=True):
+    """Eigenvalues γ(l) exp(-i α_l) of 800 channels; a loss that falls by ``slope`` with the entropy of the regime.
+
+    Directions 98 to 781 are in the regime: m = 684.
+    """
+    index, growth = np.arange(800), {c: 1.25 - 2 / c if grows else 1.0 for c in CONTEXTS}
+    spectra = {c: np.append(30.0, (10 * g * np.exp(-index * rates[c]))[1:]) for c, g in growth.items()}
+    losses = {c: Estimate(3 - slope * 684 * float(np.log(g))) for c, g in growth.items()}
+    return SimpleNamespace(spectra=spectra, losses=losses, contexts=CONTEXTS)
+
+
+def seeds(spread=1e-3, **kwargs):
+    draw = np.random.default_rng(0)
+    alphas = [0.01 * (1 + spread * draw.normal()) for _ in range(3)]
+    return [decaying({c: alpha * (1 + spread * draw.normal()) for c in CONTEXTS}, **kwargs) for alpha in alphas]
+
+
 def test_the_slope_over_the_dimension_is_the_one_that_follows_from_the_spectra():
-    """Eigenvalues γ(l) exp(-i / 100) of 800 channels; a loss that falls by 0.002 with the entropy of the regime."""
-    index, growth = np.arange(800), {c: 1.25 - 2 / c for c in CONTEXTS}
-    spectra = {c: np.append(30.0, (10 * g * np.exp(-index / 100))[1:]) for c, g in growth.items()}
-    # Directions 98 to 781 are in the regime: m = 684.
-    losses = {c: Estimate(3 - 0.002 * 684 * float(np.log(g))) for c, g in growth.items()}
-    tables, claims, _ = regimes_view(SimpleNamespace(spectra=spectra, losses=losses), Limits())
-    assert [claim.holds for claim in claims] == [True, True], claims
+    one = decaying(dict.fromkeys(CONTEXTS, 0.01))
+    tables, claims, _ = regimes_view([one], Limits())
+    # One model has no interval of γ(l).
+    assert [claim.holds for claim in claims] == [True, None, True], claims
     assert "α = 0.01000" in claims[0].evidence and "s = m α = 6.840" in tables[1].title
-    # Decays that differ by context: neither.
-    other = {c: np.append(30.0, (10 * np.exp(-index / (60 + 15 * k)))[1:]) for k, c in enumerate(CONTEXTS)}
-    steep = {c: Estimate(3 - 0.1 * k) for k, c in enumerate(CONTEXTS)}
-    claims = regimes_view(SimpleNamespace(spectra=other, losses=steep), Limits())[1]
-    assert [claim.holds for claim in claims] == [False, False], claims
-    alike = dict.fromkeys(CONTEXTS, spectra[8])
-    assert regimes_view(SimpleNamespace(spectra=alike, losses=losses), Limits())[1][1].holds is None
+    # Decays that differ by context.
+    other = decaying({c: 1 / (60 + 15 * k) for k, c in enumerate(CONTEXTS)})
+    assert regimes_view([other], Limits())[1][0].holds is False
+    alike = decaying(dict.fromkeys(CONTEXTS, 0.01), grows=False)
+    assert [claim.holds for claim in regimes_view([alike], Limits())[1][1:]] != [True, True]
+
+
+def test_the_regimes_of_several_seeds_are_decided_by_the_spread_between_them():
+    tables, claims, _ = regimes_view(seeds(1e-4), Limits())
+    assert [claim.holds for claim in claims] == [True, True, True], claims
+    assert "[" in tables[0].rows[0][3] and "mean of 3 seeds" in tables[0].title
+    # One seed whose decay is another: no verdict for a mean that it moves.
+    mixed = [*seeds(1e-4)[:2], decaying({c: 0.01 * (1 + 0.3 * (c == 64)) for c in CONTEXTS})]
+    assert regimes_view(mixed, Limits())[1][0].holds is None
 
 
 def test_a_loss_that_scatters_about_the_line_leaves_it_open_or_denies_it():
@@ -142,6 +163,10 @@ def test_all_figures_are_of_one_measurement_in_miniature(tmp_path):
         write_documents(tmp_path / "text.jsonl", 60), "bytes", tmp_path / "corpus", validation=0.3
     ).path
     made = set()
+    regimes = validate(RealEntropy, settings(show="regimes", seeds=[0, 1], corpus=str(corpus)), "the settings")
+    assert len(regimes.measure(ITEM, tmp_path / "several").runs) == 2
+    (planned, *_) = regimes.passes(tmp_path / "several")
+    assert planned.flops == 2 * 2 * planned.parameters * 60 * 30
     for show in ("entropy", "context", "spectra", "density", "dimension"):
         measure = validate(RealEntropy, settings(show=show, corpus=str(corpus)), "the settings")
         outcome = measure.measure(ITEM, tmp_path / "out")
@@ -175,6 +200,7 @@ def test_a_model_that_is_given_needs_no_training(tmp_path):
         ({"recipe": None}, "neither model nor recipe is given"),
         ({"contexts": [4, 4, 8, 16]}, "give different lengths"),
         ({"show": "figure1"}, "show is 'figure1'"),
+        ({"seeds": [0, 1]}, "seeds are several, but show: entropy is of one model"),
         ({"limits": {"corelation": 0.9}}, "did you mean"),
     ],
 )

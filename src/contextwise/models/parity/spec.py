@@ -204,6 +204,13 @@ class ParityMLP(ParityModel):
         signs = (bits.eq(1).to(self.dtype)) - bits.eq(0).to(self.dtype)
         return self.feature(self.context(signs))
 
+    def answers(self, input_ids: Tensor, tasks: int) -> Tensor:
+        """The likelier answers (B, tasks) to the first so many tasks, all decoded from the one context feature."""
+        feature_BF = self.context_feature(input_ids)
+        task_KK = torch.eye(self.config.tasks, dtype=self.dtype, device=self.device)[:tasks]
+        given = [torch.cat([feature_BF, task_K.expand(len(feature_BF), -1)], dim=-1) for task_K in task_KK]
+        return torch.stack([self.answer(self.output(one)).argmax(-1) for one in given], dim=1)
+
     def hidden_states(self, input_ids: Tensor, **_: Any) -> Tensor:
         task = nn.functional.one_hot(input_ids[:, -1] - 3, self.config.tasks).to(self.dtype)
         feature = self.context_feature(input_ids)

@@ -5,25 +5,27 @@ reports the view of its figure: tables, claims and plots. Whether a line holds i
 over contexts (Fisher's transformation), which is wide over few contexts.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from contextwise.analysis.fits import LineFit, fit_line
 from contextwise.analysis.intrinsic import SHARE_OF_SUBSPACES, IntrinsicEntropy
-from contextwise.analysis.spectra import exponential_regime, increments, relative_eigenvalues
+from contextwise.analysis.spectra import ExponentialRegime, exponential_regime, increments, relative_eigenvalues
 from contextwise.base.config import Settings, validate
 from contextwise.base.errors import ConfigError
-from contextwise.base.intervals import correlation_estimate
+from contextwise.base.estimates import Estimate
+from contextwise.base.intervals import correlation_estimate, mean_estimate
 from contextwise.base.tables import Table
 from contextwise.evaluation.measures.entropy import Entropy
-from contextwise.reproductions.claims import Claim, Verdict, above, all_hold, contains, exact, undecided
+from contextwise.reproductions.claims import Claim, Verdict, above, all_hold, below, exact, undecided, within
 from contextwise.reproductions.item import Item, Outcome, registered
 from contextwise.reproductions.models import GivenModel
-from contextwise.reproductions.tables import Plot, points, table_of
+from contextwise.reproductions.tables import Plot, points, seeds_behind, table_of
 
 View = tuple[list[Table], list[Claim], list[Plot]]
 LOSS = "cross entropy, nats per token"
@@ -37,6 +39,10 @@ class Limits(Settings):
     correlation: float = Field(default=0.97, gt=0, lt=1, description="of a line; the document's Figure 1 says > 0.97")
     fit: float = Field(default=0.99, gt=0, lt=1, description="R² of the power law")
     spread: float = Field(default=0.5, gt=0, description="relative, about the median: half of even increments")
+    decay: float = Field(default=0.1, gt=0, description="relative difference of α_l to α that counts as none")
+    slope: float = Field(
+        default=0.2, gt=0, description="relative difference to the slope of Eq. 37 that counts as none"
+    )
 
 
 @registered("real_entropy")
@@ -53,6 +59,14 @@ class RealEntropy(GivenModel):
     well_trained: bool = Field(default=True, description="whether the law applies; if not, no claim fails")
     limits: Limits = Limits()
 
+    @model_validator(mode="after")
+    def _several_seeds(self) -> "RealEntropy":
+        if self.models > 1 and self.show != "regimes":
+            raise ConfigError(
+                f"seeds are several, but show: {self.show} is of one model; give one seed, or show: regimes"
+            )
+        return self
+
     @field_validator("contexts")
     @classmethod
     def _contexts(cls, contexts: list[int]) -> list[int]:
@@ -63,9 +77,17 @@ class RealEntropy(GivenModel):
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         settings = self.settings_of(Entropy, "contexts", "samples", density_samples=self.kept)
-        entropy = IntrinsicEntropy(self.measured(settings, folder, "entropy", overwrite=True))
+        entropies = [
+            IntrinsicEntropy(self.measured(settings, folder, "entropy", overwrite=True, index=index))
+            for index in range(self.models)
+        ]
+        entropy = entropies[0]
         summary = entropy.measurement.summary
-        tables, claims, plots = VIEWS[self.show](entropy, self.limits)
+        if self.show == "regimes":
+            tables, claims, plots = regimes_view(entropies, self.limits)
+            claims = claims if self.model else [claim.over_seeds(self.models) for claim in claims]
+        else:
+            tables, claims, plots = VIEWS[self.show](entropy, self.limits)
         if not (self.well_trained or self.model):
             # The claims are on models near the Bayes model (Appendix G); for another one a failure is no evidence.
             reason = "fails for this small model, to which the document's claim does not apply"
@@ -241,41 +263,88 @@ def dimension_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
     return [table], [claim], [_eigenvalues(entropy), by_threshold]
 
 
-def regimes_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
-    """Sections J.2 and J.4: the decay of eigenvalues at each context, and the slope s = m α that follows (Eq. 36, 37)."""
-    regime = exponential_regime(entropy.spectra)
-    losses = {context: loss.value for context, loss in entropy.losses.items()}
-    rows = [
-        [context, -regime.zipf[context].slope.value, regime.zipf[context].r_squared, -line.slope.value, line.r_squared,
-         regime.growth[context]]
-        for context, line in regime.decay.items()
-    ]  # fmt: skip
-    first, last = regime.directions[0], regime.directions[-1]
-    columns = [("context", ","), ("Zipf exponent", ".3f"), ("R²", ".3f"), ("α_l", ".5f"), ("R² of it", ".3f")]
-    tables = [table_of(f"Eigenvalues; exponential from i = {first} to {last}", [*columns, ("ln γ(l)", "+.4f")], rows)]
-    alphas = [row[3] for row in rows]
-    spread = (max(alphas) - min(alphas)) / regime.alpha
-    text = "the exponential decay is about the same at every context (α_l ≈ α)"
-    evidence = f"α = {regime.alpha:.5f}, from {min(alphas):.5f} to {max(alphas):.5f}"
-    claims = [Claim.of(text, exact(abs(spread) <= limits.spread, spread), evidence)]
-    text = "the loss falls with the dimension s = m α times as fast as with the regime's entropy (Eq. 37)"
-    try:
-        by_entropy = fit_line(regime.entropies(), losses)
-        dimensions = regime.dimensions(entropy.spectra)
-        lines = {t: fit_line(row, losses) for t, row in dimensions.items() if len(set(row.values())) > 1}
-    except ConfigError as error:
-        return tables, [*claims, Claim.of(text, undecided(str(error)))], []
-    expected = by_entropy.slope.value * regime.scale
-    tables.append(
-        table_of(
-            f"Slope of the loss over the dimension; by Eq. 37 it is {expected:.5f}, from s = m α = {regime.scale:.3f}",
-            [("threshold", ".4f"), ("slope", ".5f"), ("R²", ".3f")],
-            [[t, line.slope, line.r_squared] for t, line in lines.items()],
-        )
+def regimes_view(entropies: Sequence[IntrinsicEntropy], limits: Limits) -> View:
+    """Sections J.2 and J.4: the decay of eigenvalues at each context, and the slope s = m α that follows (Eq. 36, 37).
+
+    Of one model, or of several that differ in their seed: then the intervals are over seeds. A single model's are those of the
+    lines through its eigenvalues and contexts.
+
+    The document's γ(l) is relative to an infinite context, ours to the longest one, at which ln γ is 0.
+    """
+    regimes = [exponential_regime(entropy.spectra) for entropy in entropies]
+    contexts, directions = entropies[0].contexts, regimes[0].directions
+    decay = {c: _mean([-regime.decay[c].slope for regime in regimes]) for c in contexts}
+    relative = {c: _mean([-regime.decay[c].slope.scaled(1 / regime.alpha) for regime in regimes]) for c in contexts}
+    zipf = {c: _mean([-regime.zipf[c].slope for regime in regimes]) for c in contexts}
+    growth = {c: _mean([Estimate(regime.growth[c]) for regime in regimes]) for c in contexts}
+    fits = {
+        c: (fmean(r.zipf[c].r_squared for r in regimes), fmean(r.decay[c].r_squared for r in regimes)) for c in contexts
+    }
+    rows = [[c, zipf[c], fits[c][0], decay[c], relative[c], fits[c][1], growth[c]] for c in contexts]
+    columns = [("context", ","), ("Zipf exponent", ".3f"), ("R²", ".3f"), ("α_l", ".5f"), ("α_l / α", ".3f"),
+               ("R² of it", ".3f"), ("ln γ(l)", "+.4f")]  # fmt: skip
+    title = f"Eigenvalues; exponential from i = {directions[0]} to {directions[-1]} ({seeds_behind(len(regimes))})"
+    alpha = fmean(regime.alpha for regime in regimes)
+    ends = min(relative.values(), key=lambda e: e.value), max(relative.values(), key=lambda e: e.value)
+    claims = [
+        Claim.of(
+            f"the exponential decay is the same at every context: α_l is within {limits.decay:.0%} of α",
+            all_hold(within(each, 1 - limits.decay, 1 + limits.decay) for each in relative.values()),
+            f"α = {alpha:.5f}; α_l / α from {ends[0]:.3f} to {ends[1]:.3f}",
+        ),
+        Claim.of(
+            "relative eigenvalues of the regime grow with the context: ln γ(l) is below 0 before the longest",
+            all_hold(below(growth[c]) for c in contexts[:-1]),
+            f"ln γ({contexts[0]:,}) = {growth[contexts[0]]:+.4f}",
+        ),
+    ]
+    tables, claim = _slopes_by_dimension(entropies, regimes, limits)
+    return [table_of(title, columns, rows), *tables], [*claims, claim], [_eigenvalues(entropies[0])]
+
+
+def _slopes_by_dimension(
+    entropies: Sequence[IntrinsicEntropy], regimes: Sequence[ExponentialRegime], limits: Limits
+) -> tuple[list[Table], Claim]:
+    """Slopes of the loss over the dimension beside those of Eq. 37, at the thresholds that all models have in the regime."""
+    text = (
+        f"the loss falls with the dimension s = m α times as fast as with the regime's entropy, within {limits.slope:.0%} "
+        "(Eq. 37)"
     )
-    verdict = all_hold(contains(line.slope, expected) for line in lines.values())
-    claims.append(Claim.of(text, verdict, f"{len(lines)} thresholds in the regime"))
-    return tables, claims, [_eigenvalues(entropy)]
+    lines: list[dict[float, LineFit]] = []
+    expected: list[float] = []
+    try:
+        for entropy, regime in zip(entropies, regimes, strict=True):
+            losses = {context: loss.value for context, loss in entropy.losses.items()}
+            expected.append(fit_line(regime.entropies(), losses).slope.value * regime.scale)
+            dimensions = regime.dimensions(entropy.spectra)
+            lines.append({t: fit_line(row, losses) for t, row in dimensions.items() if len(set(row.values())) > 1})
+    except ConfigError as error:
+        return [], Claim.of(text, undecided(str(error)))
+    shared = [t for t in lines[0] if all(t in of_model for of_model in lines)]
+    ratios = {
+        t: _mean([_over(own[t].slope, by_law) for own, by_law in zip(lines, expected, strict=True)]) for t in shared
+    }
+    rows = [
+        [t, _mean([own[t].slope for own in lines]), fmean(own[t].r_squared for own in lines), ratio]
+        for t, ratio in ratios.items()
+    ]
+    scale = fmean(regime.scale for regime in regimes)
+    table = table_of(
+        f"Slope of the loss over the dimension; by Eq. 37 it is {fmean(expected):.5f}, from s = m α = {scale:.3f}",
+        [("threshold", ".4f"), ("slope", ".5f"), ("R²", ".3f"), ("over that of Eq. 37", ".3f")],
+        rows,
+    )
+    verdict = all_hold(within(ratio, 1 - limits.slope, 1 + limits.slope) for ratio in ratios.values())
+    return [table], Claim.of(text, verdict, f"{len(shared)} thresholds in the regime")
+
+
+def _mean(estimates: Sequence[Estimate]) -> Estimate:
+    """The mean over models with its interval over them; a single one's own estimate."""
+    return estimates[0] if len(estimates) == 1 else mean_estimate(np.array([each.value for each in estimates]))
+
+
+def _over(estimate: Estimate, divisor: float) -> Estimate:
+    return estimate.scaled(1 / divisor) if divisor > 0 else (-estimate).scaled(-1 / divisor)
 
 
 VIEWS: dict[str, Callable[[IntrinsicEntropy, Limits], View]] = {
@@ -284,7 +353,6 @@ VIEWS: dict[str, Callable[[IntrinsicEntropy, Limits], View]] = {
     "spectra": spectra_view,
     "density": density_view,
     "dimension": dimension_view,
-    "regimes": regimes_view,
 }
 
 

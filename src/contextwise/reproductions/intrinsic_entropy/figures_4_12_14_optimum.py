@@ -25,7 +25,8 @@ from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
 from contextwise.experiments.run_set import RunSet, RunSetSettings
 from contextwise.reproductions.claims import LEAST_SEEDS, Claim, Verdict, all_agree, exact
-from contextwise.reproductions.intrinsic_entropy.table_1_figures_7_17_parity import data_of, parity_runs
+from contextwise.reproductions.intrinsic_entropy.appendix_d_2_distances import add_data_scaling
+from contextwise.reproductions.intrinsic_entropy.table_1_figures_6_7_parity import data_of, parity_runs
 from contextwise.reproductions.item import CorpusMeasure, Item, ItemMeasure, Outcome, registered
 from contextwise.reproductions.tables import Plot, points, seeds_behind, table_of
 
@@ -210,7 +211,10 @@ def best_context_of(law: Law, tokens: float, contexts: tuple[float, float]) -> f
 
 @registered("parity_optimum")
 class ParityOptimum(BestContext):
-    """MLPs trained on samples of the parity task; each one's best validation (Appendix F, Figure 12)."""
+    """MLPs trained on samples of the parity task; each one's best validation (Appendix F, Figure 12).
+
+    From three sizes on, also how the approximation loss and the distances of features scale with samples (Appendix D.2).
+    """
 
     def run_set(self, folder: Path) -> RunSet:
         recipe = copy.deepcopy(self.recipe)
@@ -228,4 +232,11 @@ class ParityOptimum(BestContext):
         figures = {"losses": optima.by_size(optima.losses), "optima": optima.best}
         title = "Best validation cross entropy"
         plots = [optima.plot(title, "samples", "context, bits", "nats")]
-        return Outcome([optima.table(f"{title}, nats", "samples", least)], claims, figures, plots=plots)
+        outcome = Outcome([optima.table(f"{title}, nats", "samples", least)], claims, figures, plots=plots)
+        if len(self.sizes) > 2:
+            largest = {
+                c: runs.of_arm(self.name, {"data.synthetic.samples": self.sizes[-1], "data.synthetic.context": c})
+                for c in self.contexts
+            }
+            add_data_scaling(outcome, optima.losses, largest)
+        return outcome
