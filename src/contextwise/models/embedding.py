@@ -179,8 +179,9 @@ class Embedder:
         batch_size: chunks per forward pass; the vectors do not depend on it.
         max_tokens: length to which longer texts are truncated or split, special tokens included; by default the limit of
             tokenizer and model.
-        overlap: tokens that two neighbouring chunks of a long text share; None to truncate long texts instead. The vector
-            of such a text is the mean of its chunks' vectors, weighted by their tokens.
+        split: split longer texts into chunks instead of truncating them. The vector of such a text is the mean of its chunks'
+            vectors, weighted by their tokens.
+        overlap: tokens that two neighbouring chunks share; by default a quarter of a chunk.
         whitening: applied to each vector, before it is normalized.
 
     Attributes:
@@ -200,6 +201,7 @@ class Embedder:
         normalize: bool = False,
         batch_size: int = 32,
         max_tokens: int | None = None,
+        split: bool = False,
         overlap: int | None = None,
         whitening: Whitening | None = None,
     ) -> None:
@@ -221,7 +223,7 @@ class Embedder:
             raise ConfigError(f"the batch size is {batch_size}, but must be at least 1")
         self.batch_size = batch_size
         self.max_tokens = self._limit(max_tokens)
-        self.overlap = self._checked_overlap(overlap)
+        self.overlap = self._checked_overlap(overlap) if split and self.max_tokens is not None else None
         self.whitening = whitening
         self.was_cut: list[bool] = []
 
@@ -249,18 +251,18 @@ class Embedder:
             )
         return max_tokens
 
-    def _checked_overlap(self, overlap: int | None) -> int | None:
-        """``overlap``, if chunks of the texts can overlap so far."""
-        if overlap is None or self.max_tokens is None:
-            return overlap
+    def _checked_overlap(self, overlap: int | None) -> int:
+        """The tokens that neighbouring chunks share, if they can overlap so far."""
+        assert self.max_tokens is not None
         room = self.max_tokens - len(self.frame) - self.tokenizer.num_special_tokens_to_add()
+        overlap = room // 4 if overlap is None else overlap
         if not 0 <= overlap < room:
             raise ConfigError(
                 f"overlap is {overlap}, but chunks have {room} tokens of text; choose between 0 and {room - 1}"
             )
         if not self.tokenizer.is_fast:
             raise ConfigError(
-                f"overlap is {overlap}, but {type(self.tokenizer).__name__} cannot split texts; truncate them instead"
+                f"a tokenizer of the class {type(self.tokenizer).__name__} cannot split long texts; truncate them instead"
             )
         return overlap
 
