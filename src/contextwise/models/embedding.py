@@ -35,7 +35,7 @@ from transformers import (
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.models.loading import Device, kind_of, load_config, load_model, load_without_heads
 from contextwise.models.losses import final_hidden_states
-from contextwise.models.whitening import Whitening
+from contextwise.models.whitening import Whitening, normalized
 from contextwise.objectives.kind import Kind
 
 _NO_LIMIT = 10**9  # tokenizers without a limit report a length far above this
@@ -362,11 +362,6 @@ class Embedder:
             positions_B = torch.tensor(at)
             vectors_BD = states_BTD[torch.arange(len(tokens), device=device), positions_B.to(device)]
         return vectors_BD.cpu().numpy()
-
-
-def normalized(vectors_ND: np.ndarray) -> np.ndarray:
-    """Vectors scaled to length 1, in their precision; a vector of zeros stays one."""
-    return vectors_ND / np.maximum(np.linalg.norm(vectors_ND, axis=-1, keepdims=True), 1e-12)
 
 
 def embed_texts(model: Any, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], **options: Any) -> np.ndarray:

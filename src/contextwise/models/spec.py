@@ -107,9 +107,7 @@ def labelled_losses(
     return Losses(("tokens",), total[None], labels.ne(IGNORED).sum()[None])
 
 
-def contrastive_losses(
-    states_BTD: Tensor, mask_BT: Tensor, document_B: Tensor, temperature_B: Tensor
-) -> Losses:
+def contrastive_losses(states_BTD: Tensor, mask_BT: Tensor, document_B: Tensor, temperature_B: Tensor) -> Losses:
     """InfoNCE of pairs of rows (2 i, 2 i + 1) in a batch, in both directions; see :mod:`contextwise.objectives.contrastive`.
 
     A row is the mean of its states where the mask is 1, scaled to length 1. Rows of a pair's own document are no negatives. A

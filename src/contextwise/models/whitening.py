@@ -1,13 +1,14 @@
 """Whitening of embeddings: a linear map after which the vectors of given texts have mean 0 and the identity as covariance.
 
-Objectives, Section 6.2.2, names it as what makes pooled states of a pretrained model comparable by their cosines without further
-training ("mean pooling combined with whitening / normalization"). Method: Su et al. 2021, "Whitening Sentence
+Objectives, Section 6.2.2, names it as what makes pooled states of a pretrained model comparable by their cosines without
+further training ("mean pooling combined with whitening / normalization"). Method: Su et al. 2021, "Whitening Sentence
 Representations for Better Semantics and Faster Retrieval". Fewer components keep those of largest variance, as PCA does.
 
 Shapes: N texts, D channels of a vector, K components.
 """
 
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.files import atomic_write
+from contextwise.base.files import atomic_write, write_vectors
 
 _ROWS = 65_536  # read at once from a file of vectors
 _LEAST = 1e-9
@@ -106,3 +107,33 @@ class Whitening:
             raise DataError(
                 f"{path} cannot be read as a whitening ({str(error)[:100]}); `contextwise embed --whiten` writes one"
             ) from None
+
+
+def write_whitened(
+    out: Path,
+    whitening_file: Path,
+    blocks: Iterable[np.ndarray],
+    rows: int,
+    components: int | None = None,
+    about: Mapping[str, str] | None = None,
+    normalize: bool = False,
+) -> tuple[int, int]:
+    """Write vectors whitened by a whitening that is fitted to them, and then the whitening; rows and width of the vectors.
+
+    The vectors wait in a temporary file beside ``out``, not in memory. Raises what :meth:`Whitening.fit` does.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
+        raw = Path(folder) / out.name
+        write_vectors(raw, blocks, rows)
+        vectors = np.load(raw, mmap_mode="r")
+        whitening = Whitening.fit(vectors, components, about)
+        whitened = (whitening(vectors[start : start + _ROWS]) for start in range(0, rows, _ROWS))
+        size = write_vectors(out, (normalized(block) if normalize else block for block in whitened), rows)
+        whitening.save(whitening_file)
+    return size
+
+
+def normalized(vectors_ND: np.ndarray) -> np.ndarray:
+    """Vectors scaled to length 1, in their precision; a vector of zeros stays one."""
+    return vectors_ND / np.maximum(np.linalg.norm(vectors_ND, axis=-1, keepdims=True), 1e-12)

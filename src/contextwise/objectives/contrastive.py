@@ -9,8 +9,8 @@ inverse cloze task of 2019). The steps:
 2. In each epoch a chunk is cut at a position drawn uniformly. A is what comes before, B what comes after, both cut to the room
    in a window at their far ends, so that they stay neighbours.
 3. A segment is one example, between [CLS] and [SEP] for an encoder; A and B of a pair follow each other in every step.
-4. A segment's vector is the mean over its tokens, of length 1. The loss of a pair is the mean of -log softmax(cos(A, B) / t) over
-   all B of the step, and the same with A and B exchanged (InfoNCE, van den Oord et al. 2018). Segments of a pair's own
+4. A segment's vector is the mean over its tokens, of length 1. The loss of a pair is -log softmax(cos(A, B) / t) over all B
+   of the step, averaged with the same for A and B exchanged (InfoNCE, van den Oord et al. 2018). Segments of a pair's own
    document, other than its partner, are left out: they are no negatives.
 
 All pairs of a step are negatives of each other, so a step cannot be split into micro-batches, or among processes: it would be
@@ -19,6 +19,7 @@ another loss. Such a run is refused. ``cross_documents`` and ``separate_document
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -86,7 +87,7 @@ class SegmentExamples(Examples):
             if tokens >= 2 * settings.least:
                 count = -(-tokens // (2 * room))
                 borders = [number * tokens // count for number in range(count + 1)]
-                chunks += [(document, *pair) for pair in zip(borders, borders[1:], strict=False)]
+                chunks += [(document, *pair) for pair in itertools.pairwise(borders)]
         self.chunks = np.array(chunks, dtype=np.int64).reshape(-1, 3)
         if len(np.unique(self.chunks[:, 0])) < 2:
             raise DataError(

@@ -190,14 +190,18 @@ class Recipe(Settings):
         if name is None:
             return
         if len(singles) > 1 or getattr(self.data, "replay", None) is not None:
-            why = f"the objective {name!r} compares all examples of a step, and cannot share steps with another objective or corpus"
+            why = (
+                f"the objective {name!r} compares all examples of a step, which cannot hold another objective or corpus"
+            )
             yield Problem(why, fix="train them one after the other, with model.pretrained")
         first = (self.training.rampup_batch_size or self.tokens_per_step) // self.data.context
         if first % 2 or first < 4:
             unit, why = self.data.context, "has pairs of examples, and needs two pairs or more in each step"
             field = "tokens_per_step" if self.training.rampup_batch_size is None else "rampup_batch_size"
             why = f"but the objective {name!r} {why}"
-            yield Problem(why, f"training.{field}", first * unit, f"make it a multiple of {2 * unit}, at least {4 * unit}")
+            yield Problem(
+                why, f"training.{field}", first * unit, f"make it a multiple of {2 * unit}, at least {4 * unit}"
+            )
 
     def _problems_of_model(self) -> Iterator[Problem]:
         model, context = self.model, self.data.context

@@ -24,7 +24,7 @@ from pydantic import Field
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import bootstrap_estimate, draw_counts, mean_estimate, wilson
 from contextwise.base.progress import interruption, progress_bar, say
@@ -43,22 +43,24 @@ _TRIES = 1000  # draws of a document without a common topic
 class Retrieval(Measure):
     """Measure how well a model's embeddings find the document of a query.
 
-    Prints recall@1 and @10 and the mean reciprocal rank with 95% intervals over queries, and the rank correlation of cosines with
-    the order same document, same topic, other document; with vectors as they are, and whitened.
+    Prints recall@1 and @10 and the mean reciprocal rank with 95% intervals over queries, and the rank correlation of cosines
+    with the order same document, same topic, other document; with vectors as they are, and whitened.
     """
 
     name = "retrieval"
     model_types = ("encoder", "decoder", "encoder-decoder")
 
     query: str | None = Field(
-        None, description="Metadata column with the text of a document's query, such as title; default: its first sentence."
+        None,
+        description="Metadata column with the text of a document's query, such as title; default: its first sentence.",
     )
     topic: str | None = Field(
         None, description="Metadata column with the topic, or a list of topics, of a document, for the ordering."
     )
     pooling: Literal["cls", "mean", "last"] | None = Field(
         None,
-        description="The state at [CLS], the mean over all tokens, or the last token's; default: last for a decoder, else mean.",
+        description="The state at [CLS], the mean over all tokens, or the last token's; default: last for a decoder, "
+        "else mean.",
     )
     layer: int | None = Field(None, ge=0, description="Whose output is pooled; 0: the embeddings; default: the last.")
     components: int | None = Field(None, ge=1, description="Numbers of a whitened vector; default: all.")
@@ -99,7 +101,7 @@ class Retrieval(Measure):
         options |= {"max_tokens": self.max_tokens, "overlap": self.overlap}
         embedder = Embedder(subject.model, subject.tokenizer, **options)
         documents_ND = _embed(embedder, texts.documents, "documents")
-        queries_QD = _embed(embedder, [texts.queries[i] for i in texts.asked], "queries")
+        queries_QD = _embed(embedder, [texts.queries[i] or "" for i in texts.asked], "queries")
         pairs_AL = texts.pairs(self)
         halves = np.unique(pairs_AL)
         halves_D = dict(zip(halves.tolist(), _embed(embedder, [texts.half(i) for i in halves], "halves"), strict=True))
@@ -141,13 +143,13 @@ class Retrieval(Measure):
             f"{summary['model']} on {summary['label']}: {query}, {summary['queries']:,} queries among "
             f"{summary['documents']:,} documents (by chance recall@1 is {1 / summary['documents']:.4f}). "
             f"Ordering: Spearman's correlation with same document{' > same topic' if settings['topic'] else ''} > other "
-            f"document, over {summary['pairs']:,} pairs."
+            f"document, over {summary['pairs']:,} pairs. Vectors of {summary['width']} numbers"
+            + (f", {summary['components']} when whitened." if summary["components"] else ".")
         )
-        columns = ["vectors", *(Column(title, "estimate", interval="below") for title in ("recall@1", "recall@10"))]
-        columns += [Column(title, "estimate", interval="below") for title in ("MRR", "ordering")]
-        titles = {"plain": f"as they are ({summary['width']})", "whitened": f"whitened ({summary['components']})"}
+        titles = ("recall@1", "recall@10", "MRR", "ordering")
+        columns = [Column("vectors", width=8), *(Column(title, "estimate", interval="below") for title in titles)]
         rows = [
-            [titles[form], *(Estimate.from_dict(values[key]) for key in ("recall_1", "recall_10", "mrr", "ordering"))]
+            [form, *(Estimate.from_dict(values[key]) for key in ("recall_1", "recall_10", "mrr", "ordering"))]
             for form, values in summary["forms"].items()
         ]
         notes = []
@@ -245,7 +247,8 @@ class _Texts:
             which = f", with and without a common value in {settings.topic!r}" if settings.topic else " of two tokens"
             raise DataError(
                 f"the ordering needs several documents{which}, but the split {self._corpus.split!r} of "
-                f"{self._corpus.path} has too few; choose a larger split" + (" or another topic" if settings.topic else "")
+                f"{self._corpus.path} has too few; choose a larger split"
+                + (" or another topic" if settings.topic else "")
             )
         return np.array(rows)
 
@@ -272,7 +275,7 @@ def ranks(queries_QD: np.ndarray, documents_ND: np.ndarray, target_Q: np.ndarray
 
     Cosines are compared to six digits, the precision of their computation.
     """
-    from contextwise.models.embedding import normalized
+    from contextwise.models.whitening import normalized
 
     documents_ND = normalized(documents_ND)
     rank_Q = np.empty(len(queries_QD))
@@ -293,7 +296,7 @@ def ordering(vectors: dict[int, np.ndarray], pairs_AL: np.ndarray) -> Estimate:
     """
     from scipy import stats
 
-    from contextwise.models.embedding import normalized
+    from contextwise.models.whitening import normalized
 
     unit = {number: normalized(vector) for number, vector in vectors.items()}
     cosines_AL = np.array([[unit[row[0]] @ unit[other] for other in row[1:]] for row in pairs_AL.tolist()]).round(6)
