@@ -5,6 +5,14 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import normalizers
+from transformers import AutoModel, BertModel, T5EncoderModel, T5Model, ViTConfig, ViTModel
+
+from contextwise.base.errors import CheckpointError, ConfigError, DataError
+from contextwise.models.embedding import Embedder, embed_texts, load_text_model, position_limit, text_kind
+from contextwise.models.losses import final_hidden_states
 from embedding_models import (
     CLS,
     ENCODERS,
@@ -21,14 +29,6 @@ from embedding_models import (
     t5,
     tokenizer,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-from tokenizers import normalizers
-from transformers import AutoModel, BertModel, T5EncoderModel, T5Model, ViTConfig, ViTModel
-
-from contextwise.base.errors import CheckpointError, ConfigError, DataError
-from contextwise.models.embedding import Embedder, embed_texts, load_text_model, position_limit, text_kind
-from contextwise.models.losses import final_hidden_states
 from examples import FEW
 
 TEXTS = ["one", "a longer text than that", "b", "of the middle", "zwölf", "the end of it all"]

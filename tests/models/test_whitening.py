@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from embedding_models import made
 from sklearn.decomposition import PCA
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.models.embedding import embed_texts
 from contextwise.models.whitening import Whitening, write_whitened
+from embedding_models import made
 
 DRAW = np.random.default_rng(0)
 VECTORS = (DRAW.normal(size=(200, 6)) @ DRAW.normal(size=(6, 6)) + 3).astype(np.float32)

@@ -4,12 +4,12 @@ import json
 
 import numpy as np
 import pytest
-from embedding_models import bert, gpt2, tokenizer
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.retrieval import Retrieval, ordering, ranks
+from embedding_models import bert, gpt2, tokenizer
 from small import save_model
 
 
