@@ -95,7 +95,7 @@ def test_each_line_becomes_a_row(contextwise, models, workplace, kind):
 
 
 def test_options_reach_the_vectors(contextwise, models, workplace):
-    options = "--pooling cls --layer 1 --normalize --max-tokens 20 --dtype bfloat16"
+    options = "--pooling cls --layer 1 --normalize --max-tokens 20 --truncate --dtype bfloat16"
     status, _, errors = contextwise(f"embed bert texts.txt --out v.npy {options}")
     assert status == 0 and "note: 2 of 4 texts were longer than 20 tokens, and cut there" in errors
     assert "([CLS], layer 1 of 2)" in errors
@@ -108,12 +108,32 @@ def test_options_reach_the_vectors(contextwise, models, workplace):
         "layer": 1,
         "layers": 2,
         "cut": 2,
+        "split": 0,
         "max_tokens": 20,
+        "overlap": None,
+        "whitening": None,
     }
     vectors = np.load(workplace / "v.npy")
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     expected = direct(models["bert"], pooling="cls", layer=1, normalize=True, max_tokens=20)
     assert 1e-6 < np.abs(vectors - expected).max() < 0.05  # the precision of bfloat16, and no other vectors
+
+
+def test_queries_get_the_whitening_of_the_documents(contextwise, workplace):
+    lines = [f"document {i} {'y' * (i % 5)}" for i in range(30)]
+    (workplace / "docs.txt").write_text("\n".join(lines))
+    (workplace / "queries.txt").write_text("\n".join(lines[3:6]))
+    status, _, errors = contextwise(
+        "embed bert docs.txt --out d.npy --whiten --components 3 --max-tokens 10 --overlap 2"
+    )
+    assert status == 0 and "split into chunks that share 2" in errors and "layer 2 of 2, whitened" in errors
+    options = "--whitening d.npy.whitening --max-tokens 10 --overlap 2"
+    assert contextwise(f"embed bert queries.txt --out q.npy {options}")[0] == 0
+    vectors = np.load(workplace / "d.npy")
+    np.testing.assert_allclose(np.cov(vectors.T), np.eye(3), atol=1e-3)
+    np.testing.assert_allclose(np.load(workplace / "q.npy"), vectors[3:6], atol=1e-3)
+    contextwise.refused("embed gpt2 queries.txt --out q.npy --whitening d.npy.whitening", "vectors of another model")
+    contextwise.refused("embed bert queries.txt --out q.npy --whiten", "3 texts are too few to whiten 16 numbers")
 
 
 @pytest.mark.parametrize("way", ["jsonl", "gz", "field", "input", "input-json", "crlf", "unfinished"])

@@ -7,13 +7,13 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from embedding_models import bert, tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.models.cue import encoding
 from contextwise.models.cue.encoding import PACKAGED, EncodedTexts, TextEncoder, check_encoder, text_key
+from embedding_models import bert, tokenizer
 from examples import FEW
 
 TEXTS = ["Wednesday 29 May 1985", "cocoa, sugar", "Rain fell.", "NEW YORK", "é", "Ann Lee"]

@@ -5,6 +5,14 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import normalizers
+from transformers import AutoModel, BertModel, T5EncoderModel, T5Model, ViTConfig, ViTModel
+
+from contextwise.base.errors import CheckpointError, ConfigError, DataError
+from contextwise.models.embedding import Embedder, embed_texts, load_text_model, position_limit, text_kind
+from contextwise.models.losses import final_hidden_states
 from embedding_models import (
     CLS,
     ENCODERS,
@@ -21,14 +29,6 @@ from embedding_models import (
     t5,
     tokenizer,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-from tokenizers import normalizers
-from transformers import AutoModel, BertModel, T5EncoderModel, T5Model, ViTConfig, ViTModel
-
-from contextwise.base.errors import CheckpointError, ConfigError, DataError
-from contextwise.models.embedding import Embedder, embed_texts, load_text_model, position_limit, text_kind
-from contextwise.models.losses import final_hidden_states
 from examples import FEW
 
 TEXTS = ["one", "a longer text than that", "b", "of the middle", "zwölf", "the end of it all"]
@@ -315,3 +315,40 @@ def test_kinds_of_text_models():
     assert text_kind(roberta().config) == "encoder"
     assert text_kind(context_lm().config) == "decoder"
     assert text_kind(T5EncoderModel(t5().config).config) == "encoder-decoder"
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "t5"])
+def test_a_long_text_is_the_mean_of_chunks_that_overlap(name):
+    """Chunks of 8 tokens with special tokens that share 2: of 14 letters, by hand; a text that fits is as before."""
+    model, text = shared(name)
+    long, room = "abcdefghijklmn", 8 - (len(framed(name, "x")) - 1)
+    pieces = [long[start : start + room] for start in range(0, len(long) - 2, room - 2)]
+    assert pieces[0][-2:] == pieces[1][:2] and pieces[-1][-1] == "n"
+    lengths = [len(framed(name, piece)) for piece in pieces]
+    expected = np.average([pooled(name, piece, "mean") for piece in pieces], axis=0, weights=lengths)
+    embedder = Embedder(model, text, pooling="mean", max_tokens=8, split=True, overlap=2, batch_size=2)
+    vectors = np.concatenate(list(embedder.blocks(["short", long, "b"])))
+    np.testing.assert_allclose(vectors[1], expected, atol=1e-5)
+    before = embed_texts(model, text, ["short", "b"], pooling="mean")
+    np.testing.assert_allclose(vectors[[0, 2]], before, atol=2e-6)  # but for rounding in another batch
+    alone = list(Embedder(model, text, pooling="mean", max_tokens=8, split=True).blocks(["short", "b"]))
+    np.testing.assert_array_equal(alone[0], before)
+    assert embedder.was_cut == [False, True, False]
+
+
+def test_a_tokenizer_that_adds_special_tokens_adds_them_to_each_chunk():
+    model, text = shared("roberta")
+    ids = text("abcdefghij").input_ids
+    assert Embedder(model, text, max_tokens=6, split=True)._chunks(["abcdefghij"])[1] == [
+        Embedder(model, text).frame.around(chunk)
+        for chunk in text(
+            "abcdefghij", truncation=True, max_length=4, stride=1, return_overflowing_tokens=True
+        ).input_ids
+    ]
+    assert len(ids) == 10
+
+
+def test_an_overlap_of_a_whole_chunk_is_refused():
+    model, text = shared("bert")
+    with pytest.raises(ConfigError, match="overlap is 6, but chunks have 6 tokens of text; choose between 0 and 5"):
+        Embedder(model, text, max_tokens=8, split=True, overlap=6)

@@ -28,9 +28,11 @@ class GenerateJson(TypedDict):
 
 
 class EmbedJson(TypedDict):
-    """The vectors of ``embed``: float32, (vectors, width); ``cut``: texts that were longer than ``max_tokens`` tokens.
+    """The vectors of ``embed``: float32, (vectors, width).
 
-    ``pooling`` is ``e_cue`` for contexts, which have no layer.
+    ``cut`` and ``split``: texts that were longer than ``max_tokens`` tokens, and were truncated, or split into chunks that
+    share ``overlap`` tokens. ``whitening``: the file of the whitening that was written or applied. ``pooling`` is ``e_cue``
+    for contexts, which have no layer.
     """
 
     path: Path
@@ -40,7 +42,10 @@ class EmbedJson(TypedDict):
     layer: int | None
     layers: int | None
     cut: int
+    split: int
     max_tokens: int | None
+    overlap: int | None
+    whitening: Path | None
 
 
 class ExportJson(TypedDict):
@@ -235,7 +240,23 @@ def embed(
     normalize: Annotated[bool, Option("--normalize", help="Scale each vector to length 1.")] = False,
     batch_size: Annotated[int | None, Option(min=1, help="Texts of one forward pass.", show_default="32")] = None,
     max_tokens: Annotated[
-        int | None, Option(help="Longer texts are cut, and counted in a note.", show_default="what the model allows")
+        int | None,
+        Option(help="Longer texts are split into chunks of so many tokens.", show_default="what the model allows"),
+    ] = None,
+    overlap: Annotated[
+        int | None,
+        Option(help="Tokens that two neighbouring chunks of a text share.", show_default="a quarter of a chunk"),
+    ] = None,
+    truncate: Annotated[bool, Option("--truncate", help="Cut longer texts instead of splitting them.")] = False,
+    whiten: Annotated[
+        bool, Option("--whiten", help="Whiten the vectors, and write the whitening beside them, to OUT.whitening.")
+    ] = False,
+    components: Annotated[
+        int | None, Option(help="With --whiten, numbers of a whitened vector.", show_default="all")
+    ] = None,
+    whitening: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Apply the whitening of an earlier --whiten, as for queries of its documents."),
     ] = None,
     dtype: Dtype = "auto",
     device: Device = "auto",
@@ -248,9 +269,10 @@ def embed(
     if out.suffix != ".npy":
         raise ConfigError(f"--out is {out}, but a NumPy file is written; give a name that ends in .npy")
     options: dict[str, Any] = {"pooling": pooling, "layer": layer, "normalize": normalize or None}
-    options |= {"batch_size": batch_size, "max_tokens": max_tokens}
+    options |= {"batch_size": batch_size, "max_tokens": max_tokens, "overlap": overlap}
+    further = {"truncate": truncate or None, "whiten": whiten or None, "components": components, "whitening": whitening}
     if contexts is not None:
-        for name, value in {"FILE": file, "text_field": text_field, **options}.items():
+        for name, value in {"FILE": file, "text_field": text_field, **options, **further}.items():
             if value is not None:
                 option = name if name == "FILE" else f"--{name.replace('_', '-')}"
                 raise ConfigError(f"{option} is given together with --contexts; leave one of the two out")
@@ -259,11 +281,17 @@ def embed(
         rows, width = write_cue_vectors(model, contexts, out, dtype=dtype, device=device)
         _say_written(rows, width, "e_cue of contexts", out)
         if as_json:
-            sizes: Any = {"path": out, "vectors": rows, "width": width, "cut": 0}
-            show_json(sizes | {"pooling": "e_cue", "layer": None, "layers": None, "max_tokens": None})
+            sizes: Any = {"path": out, "vectors": rows, "width": width, "cut": 0, "split": 0, "pooling": "e_cue"}
+            show_json(sizes | dict.fromkeys(("layer", "layers", "max_tokens", "overlap", "whitening")))
         return
     if file is None:
         raise ConfigError("there is nothing to embed; give a file of texts, or contexts with --contexts FILE")
+    for first, second in ((truncate and overlap is not None, "--overlap"), (whiten and whitening, "--whitening")):
+        if first:
+            other = "--truncate" if second == "--overlap" else "--whiten"
+            raise ConfigError(f"{second} is given together with {other}; leave one of the two out")
+    if components is not None and not whiten:
+        raise ConfigError("--components is given without --whiten; add --whiten, or leave it out")
     from contextwise.data.input_files import open_lines
 
     with open_lines(file, text_field) as lines:
@@ -271,11 +299,17 @@ def embed(
         from contextwise.base.files import write_vectors
         from contextwise.evaluation.kernel import Subject
         from contextwise.models.embedding import Embedder, load_text_model
+        from contextwise.models.whitening import Whitening, write_whitened
 
         subject = Subject(model, dtype=dtype, device=device)
         tokenizer = subject.tokenizer  # before the weights: a folder without one is refused at once
         given = {name: value for name, value in options.items() if value is not None}
+        applied = None if whitening is None else Whitening.load(whitening)
+        given |= {"split": not truncate, "whitening": applied, "normalize": normalize and not whiten}
         embedder = Embedder(load_text_model(model, subject.dtype, subject.device), tokenizer, **given)
+        about = {"model": subject.digest, "pooling": embedder.pooling, "layer": str(embedder.layer.number)}
+        if applied is not None:
+            applied.check(about)
 
         def blocks() -> Iterator["np.ndarray"]:
             with progress_bar("embed", count, "texts") as advance:
@@ -283,12 +317,20 @@ def embed(
                     yield block
                     advance(len(block))
 
-        rows, width = write_vectors(out, blocks(), count)
+        if whiten:
+            whitening = out.with_name(f"{out.name}.whitening")
+            rows, width = write_whitened(out, whitening, blocks(), count, components, about, normalize)
+        else:
+            rows, width = write_vectors(out, blocks(), count)
     if embedder.cut:
         were = "was" if embedder.cut == 1 else "were"
-        say(f"note: {embedder.cut:,} of {rows:,} texts {were} longer than {embedder.max_tokens} tokens, and cut there")
+        what = "cut there"
+        if embedder.overlap is not None:
+            what = f"split into chunks that share {embedder.overlap}"
+        say(f"note: {embedder.cut:,} of {rows:,} texts {were} longer than {embedder.max_tokens} tokens, and {what}")
     pooled = {"cls": "[CLS]", "mean": "mean", "last": "last token"}[embedder.pooling]
-    _say_written(rows, width, f"{pooled}, layer {embedder.layer.number} of {embedder.layer.last}", out)
+    whitened = "" if whitening is None else ", whitened"
+    _say_written(rows, width, f"{pooled}, layer {embedder.layer.number} of {embedder.layer.last}{whitened}", out)
     if as_json:
         values = EmbedJson(
             path=out,
@@ -297,8 +339,11 @@ def embed(
             pooling=embedder.pooling,
             layer=embedder.layer.number,
             layers=embedder.layer.last,
-            cut=embedder.cut,
+            cut=embedder.cut if truncate else 0,
+            split=0 if truncate else embedder.cut,
             max_tokens=embedder.max_tokens,
+            overlap=embedder.overlap,
+            whitening=whitening,
         )
         show_json(values)
 

@@ -7,7 +7,10 @@ depends on the whole text (Section 6.2.1). Without further training none of thes
 
 :class:`Layer` computes hidden states of encoders, decoders (also ContextLM) and the encoder of encoder-decoders.
 
-Shapes: N texts, B texts of a batch, T positions, D channels.
+A text that is longer than the model's positions is truncated, or split into chunks that overlap (Section 6.2.2, note on the
+fixed window), whose vectors are averaged with their tokens as weights.
+
+Shapes: N texts, B chunks of a batch, T positions, D channels.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +21,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     AutoModel,
@@ -32,6 +35,7 @@ from transformers import (
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.models.loading import Device, kind_of, load_config, load_model, load_without_heads
 from contextwise.models.losses import final_hidden_states
+from contextwise.models.whitening import Whitening, normalized
 from contextwise.objectives.kind import Kind
 
 _NO_LIMIT = 10**9  # tokenizers without a limit report a length far above this
@@ -172,9 +176,13 @@ class Embedder:
         pooling: ``cls``, ``mean`` or ``last``; by default according to the kind of model (:data:`DEFAULT_POOLING`).
         layer: the layer whose output is pooled (:class:`~contextwise.models.embedding.Layer`); by default the last.
         normalize: scale each vector to length 1.
-        batch_size: texts per forward pass; the vectors do not depend on it.
-        max_tokens: length to which longer texts are truncated, special tokens included; by default the limit of
+        batch_size: chunks per forward pass; the vectors do not depend on it.
+        max_tokens: length to which longer texts are truncated or split, special tokens included; by default the limit of
             tokenizer and model.
+        split: split longer texts into chunks instead of truncating them. The vector of such a text is the mean of its chunks'
+            vectors, weighted by their tokens.
+        overlap: tokens that two neighbouring chunks share; by default a quarter of a chunk.
+        whitening: applied to each vector, before it is normalized.
 
     Attributes:
         was_cut: of each text so far, whether it was longer than ``max_tokens``.
@@ -193,6 +201,9 @@ class Embedder:
         normalize: bool = False,
         batch_size: int = 32,
         max_tokens: int | None = None,
+        split: bool = False,
+        overlap: int | None = None,
+        whitening: Whitening | None = None,
     ) -> None:
         self.layer = Layer(model, layer)
         self.model, self.tokenizer, self.normalize = model, tokenizer, normalize
@@ -212,6 +223,8 @@ class Embedder:
             raise ConfigError(f"the batch size is {batch_size}, but must be at least 1")
         self.batch_size = batch_size
         self.max_tokens = self._limit(max_tokens)
+        self.overlap = self._checked_overlap(overlap) if split and self.max_tokens is not None else None
+        self.whitening = whitening
         self.was_cut: list[bool] = []
 
     @property
@@ -238,6 +251,21 @@ class Embedder:
             )
         return max_tokens
 
+    def _checked_overlap(self, overlap: int | None) -> int:
+        """The tokens that neighbouring chunks share, if they can overlap so far."""
+        assert self.max_tokens is not None
+        room = self.max_tokens - len(self.frame) - self.tokenizer.num_special_tokens_to_add()
+        overlap = room // 4 if overlap is None else overlap
+        if not 0 <= overlap < room:
+            raise ConfigError(
+                f"overlap is {overlap}, but chunks have {room} tokens of text; choose between 0 and {room - 1}"
+            )
+        if not self.tokenizer.is_fast:
+            raise ConfigError(
+                f"a tokenizer of the class {type(self.tokenizer).__name__} cannot split long texts; truncate them instead"
+            )
+        return overlap
+
     @torch.no_grad()
     def blocks(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
         """Embed texts in order, and yield the vectors of one group of texts at a time: float32, (group, D).
@@ -247,12 +275,12 @@ class Embedder:
             ConfigError: tokenizer and model do not match, or a vector is not finite in the model's precision.
         """
         for group in self._groups(texts):
-            tokens = self._tokens(group)
-            order = np.argsort([-len(ids) for ids in tokens], kind="stable")
-            rows: list[np.ndarray | None] = [None] * len(group)
+            of_text, chunks = self._chunks(group)
+            order = np.argsort([-len(ids) for ids in chunks], kind="stable")
+            rows: list[Any] = [None] * len(chunks)
             for start in range(0, len(order), self.batch_size):
                 indices = order[start : start + self.batch_size].tolist()
-                vectors = self._vectors([tokens[i] for i in indices])
+                vectors = self._vectors([chunks[i] for i in indices])
                 if not np.isfinite(vectors).all():
                     raise ConfigError(
                         f"a vector is not finite: {str(self.model.dtype).removeprefix('torch.')} is not precise enough for "
@@ -260,7 +288,19 @@ class Embedder:
                     )
                 for i, vector in zip(indices, vectors, strict=True):
                     rows[i] = vector
-            yield np.stack(rows)  # type: ignore[arg-type]
+            yield self._finished(np.stack(rows), of_text, chunks)
+
+    def _finished(self, vectors_CD: np.ndarray, of_text: list[int], chunks: list[list[int]]) -> np.ndarray:
+        """The vectors of texts from those of their chunks."""
+        if len(vectors_CD) > of_text[-1] + 1:
+            first = np.flatnonzero(np.diff(of_text, prepend=-1))
+            weights = np.array([len(ids) for ids in chunks], dtype=np.float32)[:, None]
+            means = np.add.reduceat(vectors_CD * weights, first) / np.add.reduceat(weights, first)
+            whole = np.diff(first, append=len(chunks))[:, None] == 1
+            vectors_CD = np.where(whole, vectors_CD[first], means)  # a text of one chunk has that chunk's very vector
+        if self.whitening is not None:
+            vectors_CD = self.whitening(vectors_CD)
+        return normalized(vectors_CD) if self.normalize else vectors_CD
 
     def _groups(self, texts: Iterable[str]) -> Iterator[list[str]]:
         group: list[str] = []
@@ -274,30 +314,39 @@ class Embedder:
         if group:
             yield group
 
-    def _tokens(self, texts: list[str]) -> list[list[int]]:
-        """Token ids of each text, truncated, with special tokens."""
+    def _chunks(self, texts: list[str]) -> tuple[list[int], list[list[int]]]:
+        """The number of the text of each chunk, and its token ids with special tokens; a truncated text has one chunk."""
         seen = len(self.was_cut)
         for i, text in enumerate(texts, start=seen + 1):
             if not text or text.isspace():
                 raise DataError(f"text {i:,} is empty; remove it")
         limit = None if self.max_tokens is None else self.max_tokens - len(self.frame)
-        token_ids = self.tokenizer(texts, verbose=False).input_ids
-        for i, ids in enumerate(token_ids):
+        of_text: list[int] = []
+        chunks: list[list[int]] = []
+        for i, ids in enumerate(self.tokenizer(texts, verbose=False).input_ids):
             if not ids:
                 raise DataError(f"text {seen + i + 1:,} has no tokens; remove it")
             self.was_cut.append(limit is not None and len(ids) > limit)
-            if self.was_cut[-1]:
-                token_ids[i] = self.tokenizer(texts[i], truncation=True, max_length=limit).input_ids
-        highest, vocabulary = max(chain(*token_ids)), self.model.get_input_embeddings().num_embeddings
+            pieces = self._pieces(texts[i], limit) if self.was_cut[-1] else [ids]
+            of_text += [i] * len(pieces)
+            chunks += pieces
+        highest, vocabulary = max(chain(*chunks)), self.model.get_input_embeddings().num_embeddings
         if highest >= vocabulary:
             raise ConfigError(
                 f"the tokenizer produces the token {highest}, but the model has only {vocabulary} tokens; "
                 "use the tokenizer that belongs to the model"
             )
-        return [self.frame.around(ids) for ids in token_ids]
+        return of_text, [self.frame.around(ids) for ids in chunks]
+
+    def _pieces(self, text: str, limit: int | None) -> list[list[int]]:
+        """Token ids of the chunks of a long text, each of at most ``limit`` tokens, or of its first chunk alone."""
+        options: dict[str, Any] = {"truncation": True, "max_length": limit}
+        if self.overlap is None:
+            return [self.tokenizer(text, **options).input_ids]
+        return self.tokenizer(text, **options, stride=self.overlap, return_overflowing_tokens=True).input_ids
 
     def _vectors(self, tokens: list[list[int]]) -> np.ndarray:
-        """Embed one batch: (B, D), float32."""
+        """Pool one batch of chunks: (B, D), float32."""
         device = self.model.device
         # Any token can pad on the right: nothing attends to it, and earlier positions do not change.
         ids_BT = pad_sequence([torch.tensor(ids) for ids in tokens], batch_first=True)
@@ -312,8 +361,6 @@ class Embedder:
             at = [len(ids) - 1 if self.pooling == "last" else ids.index(first) for ids in tokens]
             positions_B = torch.tensor(at)
             vectors_BD = states_BTD[torch.arange(len(tokens), device=device), positions_B.to(device)]
-        if self.normalize:
-            vectors_BD = nn.functional.normalize(vectors_BD, dim=-1)
         return vectors_BD.cpu().numpy()
 
 

@@ -55,7 +55,7 @@ class Losses:
 
     names: tuple[str, ...]
     """``("tokens",)``; with a pair head ``("tokens", "pair")``; with n heads ``("tokens", "head_2", ..., "head_n")``;
-    ``("sentences",)`` for a model that reconstructs whole sentences."""
+    ``("sentences",)`` for a model that reconstructs whole sentences; ``("pairs",)`` for contrastive pairs."""
     sums: Tensor
     """Nats, (P,), differentiable."""
     counts: Tensor
@@ -105,6 +105,25 @@ def labelled_losses(
         logits = head(hidden).flatten(0, -2).float()
         total = nn.functional.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED, reduction="sum")
     return Losses(("tokens",), total[None], labels.ne(IGNORED).sum()[None])
+
+
+def contrastive_losses(states_BTD: Tensor, mask_BT: Tensor, document_B: Tensor, temperature_B: Tensor) -> Losses:
+    """InfoNCE of pairs of rows (2 i, 2 i + 1) in a batch, in both directions; see :mod:`contextwise.objectives.contrastive`.
+
+    A row is the mean of its states where the mask is 1, scaled to length 1. Rows of a pair's own document are no negatives. A
+    last row without a partner is ignored.
+    """
+    mask = mask_BT.to(torch.float32)[..., None]
+    vectors_BD = nn.functional.normalize((states_BTD.float() * mask).sum(1) / mask.sum(1).clamp(min=1), dim=-1)
+    pairs = len(vectors_BD) // 2
+    a_PD, b_PD = vectors_BD[: 2 * pairs : 2], vectors_BD[1 : 2 * pairs : 2]
+    logits_PP = a_PD @ b_PD.T / temperature_B[: 2 * pairs : 2, None]
+    document_P, own_P = document_B[: 2 * pairs : 2], torch.arange(pairs, device=logits_PP.device)
+    same_PP = (document_P[:, None] == document_P) & (own_P[:, None] != own_P)
+    logits_PP = logits_PP.masked_fill(same_PP, float("-inf"))
+    forward = nn.functional.cross_entropy(logits_PP, own_P, reduction="sum")
+    backward = nn.functional.cross_entropy(logits_PP.T, own_P, reduction="sum")
+    return Losses(("pairs",), ((forward + backward) / 2)[None], document_P.new_tensor([pairs]))
 
 
 def padding_mask(mask_BS: Tensor | None, queries: int, model: Any) -> Any:
@@ -321,7 +340,15 @@ def meta_model(config: PreTrainedConfig) -> Any:
 
 def pretraining_losses(model: Any, batch: Batch) -> Losses:
     """Compute the losses of a batch (``input_ids``, ``labels``, ...) of an objective; see :meth:`ModelSpec.losses`."""
-    return spec_of(model.config).losses(model, batch)
+    if "temperature" not in batch:
+        return spec_of(model.config).losses(model, batch)
+    ids, real = batch["input_ids"], batch["attention_mask"]
+    if kind_of(model.config) == "encoder":
+        mask = padding_mask(real, ids.shape[1], model)
+        states = model.base_model(input_ids=ids, attention_mask=mask).last_hidden_state
+    else:  # causal: padding on the right changes nothing before it
+        states = final_hidden_states(model, input_ids=ids)
+    return contrastive_losses(states, real, batch["document"], batch["temperature"])
 
 
 def training_flops_per_example(config: PreTrainedConfig, inputs: int, outputs: int = 0, trained: Parts = None) -> float:

@@ -164,6 +164,7 @@ class Recipe(Settings):
             if curve:
                 yield Problem("needs a corpus, but the data are synthetic", curve, fix="set it to 0")
             return
+        yield from self._problems_of_whole_steps()
         if data.contexts is not None and not isinstance(model, CueModel):
             yield Problem("is used by model.cue only", "data.contexts", fix="remove it")
         if data.metadata is not None:
@@ -187,6 +188,26 @@ class Recipe(Settings):
         elif isinstance(model, CueModel | AutoencoderModel):
             what = "model.cue" if isinstance(model, CueModel) else f"model.family {model.family}"
             yield Problem(f"{what} is trained on single sentences", fix="set objective: sentence")
+
+    def _problems_of_whole_steps(self) -> Iterator[Problem]:
+        """Contradictions of an objective that compares all examples of a step."""
+        singles = [single for each in self.objectives for single in each.singles]
+        name = next((single.name for single in singles if single.whole_steps), None)
+        if name is None:
+            return
+        if len(singles) > 1 or getattr(self.data, "replay", None) is not None:
+            why = (
+                f"the objective {name!r} compares all examples of a step, which cannot hold another objective or corpus"
+            )
+            yield Problem(why, fix="train them one after the other, with model.pretrained")
+        first = (self.training.rampup_batch_size or self.tokens_per_step) // self.data.context
+        if first % 2 or first < 4:
+            unit, why = self.data.context, "has pairs of examples, and needs two pairs or more in each step"
+            field = "tokens_per_step" if self.training.rampup_batch_size is None else "rampup_batch_size"
+            why = f"but the objective {name!r} {why}"
+            yield Problem(
+                why, f"training.{field}", first * unit, f"make it a multiple of {2 * unit}, at least {4 * unit}"
+            )
 
     def _problems_of_model(self) -> Iterator[Problem]:
         model, context = self.model, self.data.context
