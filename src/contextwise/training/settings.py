@@ -485,10 +485,19 @@ class TrainingSettings(Settings):
         default=None,
         ge=0,
         le=1,
-        description="at the end of the schedule, as a share of the maximum; by default 0.1 for cosine, 0 for linear and wsd",
+        description="at the end of the schedule, as a share of the maximum; by default 0.1 for cosine, 0 for linear and wsd, "
+        "and 1e-4 of the first rate for one_cycle",
     )
-    schedule: Literal["linear", "wsd", "cosine", "constant"] = Field(
-        default="cosine", description="wsd: warm-up, then constant, then linear decay over the last decay_steps"
+    schedule: Literal["linear", "wsd", "cosine", "constant", "one_cycle"] = Field(
+        default="cosine",
+        description="wsd: warm-up, then constant, then linear decay over the last decay_steps; one_cycle: that of "
+        "torch.optim.lr_scheduler.OneCycleLR, whose warm-up is a cosine too, by default of 0.3 of the run",
+    )
+    initial_learning_rate: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="of the schedule one_cycle: the first rate, as a share of the maximum; by default 0.04",
     )
     warmup_steps: int | float = Field(default=0, ge=0, description="optimizer steps; below 1, a share of the run")
     decay_steps: int | float = Field(
@@ -575,6 +584,16 @@ class TrainingSettings(Settings):
         return patience
 
     @model_validator(mode="after")
+    def _one_cycle(self) -> "TrainingSettings":
+        if self.schedule != "one_cycle":
+            if self.initial_learning_rate is not None:
+                why, fix = f"but the schedule is {self.schedule}", "set schedule: one_cycle, or remove it"
+                raise ConfigError(Problem(why, "initial_learning_rate", self.initial_learning_rate, fix))
+        elif "warmup_steps" not in self.model_fields_set:
+            self.__dict__["warmup_steps"] = 0.3  # the default of torch's OneCycleLR
+        return self
+
+    @model_validator(mode="after")
     def _branching(self) -> "TrainingSettings":
         problems = []
         if self.trunk is not None and self.schedule != "wsd":
@@ -600,7 +619,14 @@ class TrainingSettings(Settings):
         """The learning rate at the end of the schedule, as a share of the maximum."""
         if self.minimum_learning_rate is not None:
             return self.minimum_learning_rate
+        if self.schedule == "one_cycle":
+            return self.first_learning_rate / 1e4
         return 0.1 if self.schedule == "cosine" else 0.0
+
+    @property
+    def first_learning_rate(self) -> float:
+        """The first learning rate of the schedule one_cycle, as a share of the maximum; by default that of torch, 1 / 25."""
+        return 0.04 if self.initial_learning_rate is None else self.initial_learning_rate
 
     def rampup(self, steps: int, tokens_per_step: int) -> int:
         """Length of the batch-size ramp-up of a run of ``steps`` full steps, in full steps."""
