@@ -82,8 +82,8 @@ class CueDecoderConfig(CuePartConfig):
         max_positions: the longest sentence in tokens; the Transformer learns one embedding per position.
         form: ``transformer``, or ``concatenate``: no Transformer; the vocabulary head reads each state concatenated with
             e_cue (Table 4, "no decoder transformer").
-        sentence_inputs: if False, the same learned vector replaces each state, so that predictions depend only on the
-            contexts and, in the Transformer, on the position (Table 4, "no sentence inputs").
+        sentence_inputs: if False, one learned vector replaces all states and their positions, so that predictions depend only
+            on the contexts, and are the same at each step (Table 4, "no sentence inputs").
 
     Raises:
         ConfigError: a value is out of range, or the width is not divisible by the heads.

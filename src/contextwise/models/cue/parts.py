@@ -192,8 +192,14 @@ class CueDecoder(PreTrainedModel):
             position_ids: (B, T).
         """
         states, cue = states.to(self.dtype), cue.to(self.dtype)
-        if not self.config.sentence_inputs:
-            states = self.constant.to(states.dtype).expand_as(states)
+        if not self.config.sentence_inputs:  # "a constant vector at each step" (Section 6.2): one step is computed for all
+            one = self._decoded(self.constant.to(states.dtype).expand(len(states), 1, -1), cue)
+            return one.expand(-1, states.shape[1], -1)
+        return self._decoded(states, cue, attention_mask, position_ids)
+
+    def _decoded(
+        self, states: Tensor, cue: Tensor, attention_mask: Tensor | None = None, position_ids: Tensor | None = None
+    ) -> Tensor:
         if self.config.form == "concatenate":
             return torch.cat([states, cue[:, None].expand(-1, states.shape[1], -1)], dim=-1)
         inputs = self.project_states(states)

@@ -46,8 +46,9 @@ class CueSpec(ModelSpec):
             # Keys and values of e_cue are computed once per sentence.
             cross_weights = sum(matrix_weights(block.crossattention.c_attn) for block in blocks.h)
             per_token = 2 * (matrix_weights(blocks) - cross_weights)
-            attention = 4 * config.decoder.layers * config.decoder.width * (inputs + 1)
-            operations = inputs * (per_token + attention) + 2 * cross_weights
+            steps = inputs if config.decoder.sentence_inputs else 1
+            attention = 4 * config.decoder.layers * config.decoder.width * (steps + 1)
+            operations = steps * (per_token + attention) + 2 * cross_weights
             total += (3 if "decoder" in trained else 2) * operations
         return total
 
