@@ -247,7 +247,7 @@ class Embedder:
             ConfigError: tokenizer and model do not match, or a vector is not finite in the model's precision.
         """
         for group in self._groups(texts):
-            tokens = self._tokens(group)
+            tokens = self.tokens(group)
             order = np.argsort([-len(ids) for ids in tokens], kind="stable")
             rows: list[np.ndarray | None] = [None] * len(group)
             for start in range(0, len(order), self.batch_size):
@@ -274,7 +274,7 @@ class Embedder:
         if group:
             yield group
 
-    def _tokens(self, texts: list[str]) -> list[list[int]]:
+    def tokens(self, texts: list[str]) -> list[list[int]]:
         """Token ids of each text, truncated, with special tokens."""
         seen = len(self.was_cut)
         for i, text in enumerate(texts, start=seen + 1):

@@ -284,12 +284,13 @@ class PretrainedModel(ModelSettings):
 
 # The section ``model.cue``: one class for each stage (CUE, Sections 3 and 4), without values that a stage takes from its start.
 TRAINED: dict[str, tuple[str, ...]] = {
-    "joint": ("decoder", "context_encoder"),
+    "joint": ("decoder", "context_encoder", "text_encoder"),
     "adapt": ("context_encoder",),
     "proxy": ("decoder", "proxy"),
     "swap": ("decoder",),
 }
-"""The parts that a stage trains (CUE, Table 1 and Section 4); in the proxy only its projection. Other parts are frozen."""
+"""The parts that a stage trains (CUE, Table 1 and Section 4); in the proxy only its projection, and a text encoder only if it
+is a part of the model. Other parts are frozen."""
 
 
 def trained_parts(model: Any) -> tuple[str, ...] | None:
@@ -326,10 +327,16 @@ class SentenceSettings(Settings):
 class TextSettings(Settings):
     """The frozen text encoder of the contexts; by default that of the starting run."""
 
-    text_encoder: str | None = Field(default=None, description="a folder or Hub name; default distilbert-base-cased")
+    text_encoder: str | None = Field(
+        default=None,
+        description="a folder or Hub name; default distilbert-base-cased. random:NAME has random weights that stay; "
+        "trained:NAME or trained:NAME:LAYERSxWIDTH is trained from random weights, in the stage joint",
+    )
     pooling: Literal["cls", "mean"] | None = Field(default=None, description="of the text encoder; by default cls")
     text_tokens: int | None = Field(
-        default=None, ge=3, description="maximum tokens of a context; by default the encoder's limit"
+        default=None,
+        ge=3,
+        description="maximum tokens of a context; by default the encoder's limit, of one that is trained data.context",
     )
 
 
@@ -402,7 +409,10 @@ class CueModel(ModelSettings):
     @property
     def starts(self) -> dict[str, str]:
         named = {name: getattr(self.cue, name, None) for name in CUE_STARTS}
-        return {f"model.cue.{name}": value for name, value in named.items() if value is not None}
+        weightless = ("random:", "trained:")  # of a text encoder
+        return {
+            f"model.cue.{name}": value for name, value in named.items() if value and not value.startswith(weightless)
+        }
 
 
 class AutoencoderModel(ModelSettings):

@@ -32,7 +32,8 @@ class CueContextConfig(CuePartConfig):
             transformer"). The paper does not give the number; 2 match its 6.6M parameters approximately (Table 1).
         heads: heads of each block; the paper does not give the number, 4 is that of its other modules.
         feed_forward: inner width of a block's feed-forward network; by default 4 W.
-        text_encoder: the encoder of the context vectors (``name``, ``digest``, ``pooling``, ``max_tokens``).
+        text_encoder: the encoder of the context vectors (``name``, ``digest``, ``pooling``, ``max_tokens``); one trained
+            as a part of this model has its configuration as ``model``.
         contexts: the contexts of its training (``columns``, ``previous_sentence``).
         context_dropout: probability of leaving out each context in training.
 
