@@ -115,7 +115,8 @@ def test_a_run_is_scored_with_and_without(path, tmp_path):
     assert one == pytest.approx(other, abs=1e-5)
 
 
-def test_other_metadata_of_the_same_text_is_another_question(path, tmp_path):
+def test_other_metadata_of_the_same_text_is_another_question(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # results of a model that is no run are written into the current folder
     mine = shutil.copytree(path, tmp_path / "corpus")
     run = train(recipe(mine, tmp_path / "run", steps=2))
     before = Corpus.open(mine, split="validation")

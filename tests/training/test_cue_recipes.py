@@ -26,8 +26,9 @@ def test_the_papers_recipes_build_and_say_what_is_printed(path):
     recipe = load_recipe(path)
     settings = recipe.training
     assert (settings.learning_rate, settings.clip) == (4e-3, 0.95)
-    assert settings.learning_rate * settings.minimum_learning_rate == pytest.approx(1e-4)
-    assert settings.warmup_steps == round(0.3 * recipe.total_steps)
+    assert settings.schedule == "one_cycle"
+    assert settings.learning_rate * settings.first_learning_rate == pytest.approx(1e-4)
+    assert settings.warmup_steps == 0.3
     sentences = {"sentence": 8.5e6, "joint": 1.8e6, "unigrams": 1.8e6, "proxy": 1.8e6, "swap": 1.8e6, "adapt": 2e6}
     wanted = 10 * sentences[path.stem.split("-")[0]]  # ten epochs of what Table 2 counts
     assert wanted <= recipe.examples < wanted + 1024

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from safetensors.torch import load_file
@@ -13,11 +13,13 @@ from test_run import half_done, same, write_recipe
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from contextwise.base.config import validate
 from contextwise.base.runs import RunFolder
 from contextwise.models import ModelSize, backbone_config, build_model
 from contextwise.training import Recipe, train
 from contextwise.training.model import TrainedModel
 from contextwise.training.optimizer import BatchedMuon, JoinedOptimizer, create_optimizer, learning_rate_share
+from contextwise.training.recipe import load_recipe
 from contextwise.training.settings import TrainingSettings
 from contextwise.training.trainer import PretrainingTrainer
 from processes import finish_training
@@ -52,6 +54,44 @@ def test_a_schedule_rises_stays_and_falls_to_its_end(name, steps, warmup, decay,
     if name == "wsd":
         stable = steps - settings.decay(steps)
         assert values[start : stable + 1] == pytest.approx([1.0] * (stable + 1 - start))
+
+
+@given(
+    st.integers(4, 200), st.none() | st.floats(0.01, 0.9) | st.integers(2, 4), st.none() | st.floats(0, 1),
+    st.none() | st.floats(0, 1),
+)  # fmt: skip
+@example(steps=1000, rise=None, first=0.025, last=None)
+def test_one_cycle_is_torchs_schedule(steps, rise, first, last):
+    given = {"warmup_steps": rise, "initial_learning_rate": first, "minimum_learning_rate": last}
+    given = {name: value for name, value in given.items() if value is not None}
+    settings = TrainingSettings(steps=steps, schedule="one_cycle", **given)
+    first, last = settings.first_learning_rate, settings.final_learning_rate
+    share = settings.warmup_steps if settings.warmup_steps < 1 else settings.warmup_steps / steps
+    assume(first > 0 and abs(share * steps - 1) > 1e-6 and share <= 1)
+    options = {"div_factor": 1 / first, "final_div_factor": first / last if last else math.inf}
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    theirs = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, 1.0, steps, pct_start=float(share), cycle_momentum=False, **options
+    )
+    expected = []
+    for _ in range(steps):
+        expected.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        if len(expected) < steps:
+            theirs.step()
+    assert rates(settings, steps)[:-1] == pytest.approx(expected, rel=1e-9, abs=1e-15)
+
+
+def test_the_papers_one_cycle_and_what_it_refuses():
+    paper = load_recipe("cue/joint-paper").training
+    values = learning_rate_share(paper, 17579)
+    assert values(0) * paper.learning_rate == pytest.approx(1e-4)
+    assert max(map(values, range(17579))) * paper.learning_rate == pytest.approx(4e-3, rel=1e-6)
+    assert values(17578) * paper.learning_rate == pytest.approx(1e-8)
+    with pytest.raises(
+        ValueError, match=r"initial_learning_rate is 0.1, but the schedule is cosine; set schedule: one_"
+    ):
+        validate(TrainingSettings, {"steps": 3, "initial_learning_rate": 0.1}, "the recipe")
 
 
 def test_a_linear_schedule_by_hand():

@@ -16,6 +16,7 @@ from contextwise.models.cue import (
     UnigramAutoencoder,
     UnigramConfig,
 )
+from contextwise.models.cue.encoding import TextSource
 from contextwise.models.loading import load_as, load_config, load_model, model_class
 from contextwise.models.spec import build_model
 from contextwise.training.recipe import Recipe
@@ -40,12 +41,14 @@ EncodedText = tuple[int, dict[str, Any]]
 """A frozen text encoder: the width of its vectors (C), and the description that a context encoder stores."""
 
 
-def text_choice(stage: Stage, configs: Configs = load_config) -> dict[str, Any]:
+def text_choice(recipe: Recipe, configs: Configs = load_config) -> dict[str, Any]:
     """Name, pooling and token limit of the text encoder: the recipe's, or those of the starting run's context encoder.
 
     Raises:
         CheckpointError, ConfigError: the starting run does not exist, or has no context encoder to keep.
     """
+    assert isinstance(recipe.model, CueModel)
+    stage = recipe.model.cue
     assert isinstance(stage, TextSettings)
     kept: dict[str, Any] = {}
     if keeps_context_encoder(stage):
@@ -55,10 +58,13 @@ def text_choice(stage: Stage, configs: Configs = load_config) -> dict[str, Any]:
                 f"model.cue.start is {stage.start}, which has no context encoder to keep; adapt it to contexts first"
             )
         kept = encoder.text_encoder if encoder is not None else {}
+    name = stage.text_encoder or kept.get("name") or TEXT_ENCODER
+    # Tokens of a text encoder that is trained are costly, as those of sentences are.
+    longest = recipe.data.context if TextSource.parse(name).trained else None
     return {
-        "name": stage.text_encoder or kept.get("name") or TEXT_ENCODER,
+        "name": name,
         "pooling": stage.pooling or kept.get("pooling") or POOLING,
-        "max_tokens": stage.text_tokens or kept.get("max_tokens"),
+        "max_tokens": stage.text_tokens or kept.get("max_tokens") or longest,
     }
 
 
@@ -247,5 +253,7 @@ def freeze(model: Any, stage: str) -> None:
         part = getattr(model, name)
         if part is not None:
             part.requires_grad_(True)
+    if model.text_encoder is not None:
+        model.text_encoder.requires_grad_("text_encoder" in TRAINED[stage])
     if model.proxy is not None:
         model.proxy.autoencoder.requires_grad_(False)

@@ -203,7 +203,7 @@ def model_card(run: RunFolder, standalone: bool) -> str:
     if cue is not None and config.context_encoder is not None and config.context_encoder.contexts:
         lines += [
             "",
-            *_encoded(config.context_encoder),
+            *_encoded(config.context_encoder, "model.text_encoder"),
             'tokens = tokenizer(tokenizer.eos_token + " A sentence.", return_tensors="pt").input_ids',
             "mask = torch.ones(contexts.shape[:2], dtype=torch.bool)  # False for missing contexts",
             "logits = model(tokens, contexts=contexts, context_mask=mask).logits",
@@ -232,7 +232,7 @@ def context_encoder_card(source: str | Path) -> str | None:
         "import contextwise  # registers the model",
         f"model = AutoModel.from_pretrained({json.dumps(name, ensure_ascii=False)})",
         "",
-        *_encoded(config),
+        *_encoded(config, "model.text_model"),
         "e_cue = model(contexts)  # or: contextwise embed MODEL --contexts contexts.jsonl --out cue.npy",
     ]
     data = ModelCardData(library_name="transformers", tags=["contextwise", "cue"])
@@ -243,14 +243,18 @@ TEXT_FACTS = ("name", "pooling", "max_tokens")
 """The arguments to open a text encoder with."""
 
 
-def _encoded(config: CueContextConfig) -> list[str]:
-    """Lines of code that encode the texts of one sentence's contexts as ``contexts`` (1, K, C)."""
+def _encoded(config: CueContextConfig, trained: str) -> list[str]:
+    """Lines of code that encode the texts of one sentence's contexts as ``contexts`` (1, K, C).
+
+    ``trained`` is the expression for a text encoder that is a part of the model.
+    """
     name, pooling, tokens = (without_folders(config.text_encoder[key]) for key in TEXT_FACTS)
+    options = f"max_tokens={tokens}" + f", model={trained}" * ("model" in config.text_encoder)
     types = ContextSettings(**config.contexts).types
     return [
         "import torch",
         "from contextwise.models.cue.encoding import TextEncoder",
-        f"text_encoder = TextEncoder.open({json.dumps(name)}, {json.dumps(pooling)}, max_tokens={tokens})",
+        f"text_encoder = TextEncoder.open({json.dumps(name)}, {json.dumps(pooling)}, {options})",
         f"# the contexts of one sentence, in any order ({', '.join(types)}); dates in this format",
         'texts = ["A title", "Wednesday 29 May 1985"]',
         "contexts = torch.from_numpy(text_encoder.encode(texts))[None]",

@@ -1,5 +1,6 @@
 """The optimizer and the learning-rate schedule of a run."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -173,6 +174,8 @@ class JoinedOptimizer(torch.optim.Optimizer):
 
 def learning_rate_share(settings: TrainingSettings, steps: int) -> Callable[[float], float]:
     """The schedule of a run of ``steps`` full steps: a function from full steps so far to a share of the maximum rate."""
+    if settings.schedule == "one_cycle":
+        return one_cycle(settings, steps)
     warmup, end = settings.warmup(steps), settings.final_learning_rate
     kind, options = "constant_with_warmup", dict[str, Any]()
     if settings.schedule == "cosine":
@@ -184,3 +187,25 @@ def learning_rate_share(settings: TrainingSettings, steps: int) -> Callable[[flo
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
     schedule: Any = get_scheduler(kind, optimizer, warmup, steps, options)
     return schedule.lr_lambdas[0]
+
+
+def one_cycle(settings: TrainingSettings, steps: int) -> Callable[[float], float]:
+    """The arithmetic of torch's OneCycleLR with two phases, as a share of the maximum: a cosine up, and a cosine down.
+
+    In torch the maximum is at step ``pct_start * steps - 1``, which need not be whole, and the minimum at the last step. Torch
+    changes beta1 in the opposite direction by default; here beta1 is constant.
+    """
+    rise, last = settings.warmup_steps, steps - 1
+    top = float(rise * steps if rise < 1 else rise) - 1
+    first, final = settings.first_learning_rate, settings.final_learning_rate
+
+    def between(start: float, end: float, share: float) -> float:
+        return end + (start - end) / 2.0 * (math.cos(math.pi * share) + 1)
+
+    def share(step: float) -> float:
+        step = min(step, last)
+        if step <= top and top > 0:
+            return between(first, 1.0, step / top)
+        return between(1.0, final, (step - top) / (last - top) if last > top else 0.0)
+
+    return share

@@ -17,7 +17,7 @@ from contextwise.base.recipes import recipe_path, shipped_recipe
 from contextwise.base.runs import RunFolder
 from contextwise.data.corpus import Corpus
 from contextwise.models.cue import CueConfig
-from contextwise.models.cue.encoding import encoder_config
+from contextwise.models.cue.encoding import TextSource
 from contextwise.models.loading import load_config
 from contextwise.models.spec import build_model
 from contextwise.training.cue_model import cue_config, freeze, text_choice
@@ -50,8 +50,11 @@ class Upstream:
             return model_config(recipe, self._vocabulary(recipe), None)
         text = None
         if isinstance(recipe.data, CorpusData) and recipe.data.contexts is not None:
-            about = text_choice(recipe.model.cue, self)
-            text = text_config(about["name"]).get_text_config().hidden_size, about
+            about = text_choice(recipe, self)
+            encoder = text_config(about["name"])
+            if TextSource.parse(about["name"]).trained:
+                about["model"] = encoder.to_diff_dict()
+            text = encoder.get_text_config().hidden_size, about
         return cue_config(recipe, text, self)
 
     def _vocabulary(self, recipe: Recipe) -> int | None:
@@ -65,7 +68,8 @@ class Upstream:
 
 def text_config(name: str) -> Any:
     """The configuration of a text encoder, without its weights."""
-    return _KNOWN.get(name.removeprefix("random:")) or encoder_config(name)
+    source = TextSource.parse(name)
+    return source.config(_KNOWN.get(source.name))
 
 
 @dataclass(frozen=True)
@@ -118,8 +122,11 @@ def _modules(config: PreTrainedConfig, recipe: Recipe | None) -> list[Module]:
         return _counted(dict(model.named_children()), model)
     if isinstance(settings, CueModel):
         freeze(model, settings.cue.stage)
-    modules = _counted(model.parts, model)
-    if config.context_encoder is not None:
+    parts = model.parts
+    if model.text_encoder is not None:
+        parts = {"sentence_encoder": parts.pop("sentence_encoder"), "text_encoder": model.text_encoder, **parts}
+    modules = _counted(parts, model)
+    if config.context_encoder is not None and model.text_encoder is None:
         name = config.context_encoder.text_encoder["name"]
         with torch.device("meta"):
             encoder = AutoModel.from_config(text_config(name))

@@ -385,6 +385,10 @@ def _problems_of_cue(stage: Stage, contexts: ContextSettings | None) -> Iterator
     if isinstance(stage, AdaptStage | SwapStage) and contexts is None:
         why = f"is missing: stage {stage.stage} needs columns, or previous_sentence: true"
         yield Problem(why, "data.contexts")
+    encoder = getattr(stage, "text_encoder", None)
+    if encoder is not None and encoder.startswith("trained:") and not isinstance(stage, JointStage):
+        why = f"but the stage {stage.stage} trains no text encoder"
+        yield Problem(why, "model.cue.text_encoder", encoder, "remove it, or name a pretrained one")
     if isinstance(stage, JointStage) and contexts is None:
         for name in ("text_encoder", "pooling", "text_tokens", "context_dropout"):
             if getattr(stage, name):

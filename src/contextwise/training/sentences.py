@@ -20,8 +20,8 @@ from torch.utils.data import Dataset
 from contextwise.data.contexts import ContextSettings
 from contextwise.data.corpus import Corpus
 from contextwise.models.cue import CueConfig
-from contextwise.models.cue.encoding import EncodedTexts, TextEncoder, check_encoder
-from contextwise.models.loading import load_config
+from contextwise.models.cue.encoding import EncodedTexts, TextEncoder, TextSource, TokenTexts, check_encoder
+from contextwise.models.loading import load_config, load_model
 from contextwise.models.tokenizers import check_tokenizer
 from contextwise.objectives import NO_LOSS, ExampleStream
 from contextwise.objectives.objective import generator
@@ -35,7 +35,7 @@ _AT_ONCE = 8192
 
 
 class EncodedContexts:
-    """Encoded contexts of the sentences of a split.
+    """Encoded contexts of the sentences of a split, or their tokens for a text encoder that the run trains.
 
     Args:
         numbers: indices of the sentences to read; the contexts of others are not encoded.
@@ -45,16 +45,10 @@ class EncodedContexts:
         self, examples: SentenceExamples, settings: ContextSettings, encoder: TextEncoder, numbers: np.ndarray
     ) -> None:
         texts = ContextTexts(examples, settings)
-        folder = Path(examples.sentences.corpus.path) / "encoded"
         all_texts = (text for number in numbers.tolist() for text in texts.of(number))
         distinct = list(dict.fromkeys(text for text in all_texts if text is not None))
-        processes = PartialState(cpu=not torch.cuda.is_available())
-        if processes.num_processes > 1:  # each encodes its share of the texts that are not yet in the cache
-            share = distinct[processes.process_index :: processes.num_processes]
-            EncodedTexts(encoder, folder).rows(share)
-            processes.wait_for_everyone()
-        encoded = EncodedTexts(encoder, folder)
-        encoded.rows(distinct)
+        folder = Path(examples.sentences.corpus.path) / "encoded"
+        encoded = TokenTexts(encoder, distinct) if encoder.tokens_only else _encoded(encoder, folder, distinct)
         # (N, K), the row in the table of each context's vector; -1 for a missing context
         self.rows = np.full((len(texts), len(texts.types)), -1, dtype=np.int32)
         for start in range(0, len(numbers), _AT_ONCE):
@@ -64,18 +58,33 @@ class EncodedContexts:
             rows_BK = np.full(present.shape, -1)
             rows_BK[present] = encoded.rows([text for row in texts_BK for text in row if text is not None])
             self.rows[block] = rows_BK
-        self.table = encoded.table  # the cache's vectors by row, without its index of texts
+        self.table = encoded.table  # vectors or tokens by row, without the index of texts
         used = np.unique(self.rows)
         self.truncated = encoded.truncated(used[used >= 0])  # distinct texts that were longer than the encoder's limit
         self.missing = texts.missing()  # the share of sentences that lack each context, by its name
 
     def of(self, _: int, number: int) -> dict[str, torch.Tensor]:
-        """``contexts`` (K, C) of a sentence, zeros for missing ones, and ``context_mask`` (K,), False for missing ones."""
+        """``contexts`` (K, C) of a sentence, zeros for missing ones, and ``context_mask`` (K,), False for missing ones.
+
+        For an encoder that the run trains ``contexts`` are tokens, (K, L), padded with -100.
+        """
         rows = self.rows[number]
         present = rows >= 0
-        vectors = np.zeros((len(rows), self.table.width), dtype=np.float32)
-        vectors[present] = self.table[rows[present]]
-        return {"contexts": torch.from_numpy(vectors), "context_mask": torch.from_numpy(present)}
+        known = self.table[rows[present]]
+        contexts = np.zeros((len(rows), known.shape[1]), dtype=known.dtype)
+        contexts[present] = known
+        return {"contexts": torch.from_numpy(contexts), "context_mask": torch.from_numpy(present)}
+
+
+def _encoded(encoder: TextEncoder, folder: Path, texts: list[str]) -> EncodedTexts:
+    """The cache with the vectors of all texts."""
+    processes = PartialState(cpu=not torch.cuda.is_available())
+    if processes.num_processes > 1:  # each encodes its share of the texts that are not yet in the cache
+        EncodedTexts(encoder, folder).rows(texts[processes.process_index :: processes.num_processes])
+        processes.wait_for_everyone()
+    encoded = EncodedTexts(encoder, folder)
+    encoded.rows(texts)
+    return encoded
 
 
 Addition = Callable[[int, int], dict[str, torch.Tensor]]
@@ -149,7 +158,11 @@ class SentenceInputs:
                 check_tokenizer(source, load_config(source).get_text_config().vocab_size, corpus)
         if recipe.data.contexts is None:
             return cls(recipe, cue_config(recipe, None))
-        encoder = TextEncoder.open(**text_choice(stage))
+        choice, text_model = text_choice(recipe), None
+        if keeps_context_encoder(stage) and TextSource.parse(choice["name"]).trained:
+            kept: Any = load_model(stage.start, torch.float32, "cpu")
+            text_model = kept.text_encoder
+        encoder = TextEncoder.open(**choice, model=text_model)
         config = cue_config(recipe, (encoder.width, encoder.about()))
         if keeps_context_encoder(stage):
             start: Any = load_config(stage.start)

@@ -284,12 +284,13 @@ class PretrainedModel(ModelSettings):
 
 # The section ``model.cue``: one class for each stage (CUE, Sections 3 and 4), without values that a stage takes from its start.
 TRAINED: dict[str, tuple[str, ...]] = {
-    "joint": ("decoder", "context_encoder"),
+    "joint": ("decoder", "context_encoder", "text_encoder"),
     "adapt": ("context_encoder",),
     "proxy": ("decoder", "proxy"),
     "swap": ("decoder",),
 }
-"""The parts that a stage trains (CUE, Table 1 and Section 4); in the proxy only its projection. Other parts are frozen."""
+"""The parts that a stage trains (CUE, Table 1 and Section 4); in the proxy only its projection, and a text encoder only if it
+is a part of the model. Other parts are frozen."""
 
 
 def trained_parts(model: Any) -> tuple[str, ...] | None:
@@ -326,10 +327,16 @@ class SentenceSettings(Settings):
 class TextSettings(Settings):
     """The frozen text encoder of the contexts; by default that of the starting run."""
 
-    text_encoder: str | None = Field(default=None, description="a folder or Hub name; default distilbert-base-cased")
+    text_encoder: str | None = Field(
+        default=None,
+        description="a folder or Hub name; default distilbert-base-cased. random:NAME has random weights that stay; "
+        "trained:NAME or trained:NAME:LAYERSxWIDTH is trained from random weights, in the stage joint",
+    )
     pooling: Literal["cls", "mean"] | None = Field(default=None, description="of the text encoder; by default cls")
     text_tokens: int | None = Field(
-        default=None, ge=3, description="maximum tokens of a context; by default the encoder's limit"
+        default=None,
+        ge=3,
+        description="maximum tokens of a context; by default the encoder's limit, of one that is trained data.context",
     )
 
 
@@ -402,7 +409,10 @@ class CueModel(ModelSettings):
     @property
     def starts(self) -> dict[str, str]:
         named = {name: getattr(self.cue, name, None) for name in CUE_STARTS}
-        return {f"model.cue.{name}": value for name, value in named.items() if value is not None}
+        weightless = ("random:", "trained:")  # of a text encoder
+        return {
+            f"model.cue.{name}": value for name, value in named.items() if value and not value.startswith(weightless)
+        }
 
 
 class AutoencoderModel(ModelSettings):
@@ -485,10 +495,19 @@ class TrainingSettings(Settings):
         default=None,
         ge=0,
         le=1,
-        description="at the end of the schedule, as a share of the maximum; by default 0.1 for cosine, 0 for linear and wsd",
+        description="at the end of the schedule, as a share of the maximum; by default 0.1 for cosine, 0 for linear and wsd, "
+        "and 1e-4 of the first rate for one_cycle",
     )
-    schedule: Literal["linear", "wsd", "cosine", "constant"] = Field(
-        default="cosine", description="wsd: warm-up, then constant, then linear decay over the last decay_steps"
+    schedule: Literal["linear", "wsd", "cosine", "constant", "one_cycle"] = Field(
+        default="cosine",
+        description="wsd: warm-up, then constant, then linear decay over the last decay_steps; one_cycle: that of "
+        "torch.optim.lr_scheduler.OneCycleLR, whose warm-up is a cosine too, by default of 0.3 of the run",
+    )
+    initial_learning_rate: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="of the schedule one_cycle: the first rate, as a share of the maximum; by default 0.04",
     )
     warmup_steps: int | float = Field(default=0, ge=0, description="optimizer steps; below 1, a share of the run")
     decay_steps: int | float = Field(
@@ -575,6 +594,16 @@ class TrainingSettings(Settings):
         return patience
 
     @model_validator(mode="after")
+    def _one_cycle(self) -> "TrainingSettings":
+        if self.schedule != "one_cycle":
+            if self.initial_learning_rate is not None:
+                why, fix = f"but the schedule is {self.schedule}", "set schedule: one_cycle, or remove it"
+                raise ConfigError(Problem(why, "initial_learning_rate", self.initial_learning_rate, fix))
+        elif "warmup_steps" not in self.model_fields_set:
+            self.__dict__["warmup_steps"] = 0.3  # the default of torch's OneCycleLR
+        return self
+
+    @model_validator(mode="after")
     def _branching(self) -> "TrainingSettings":
         problems = []
         if self.trunk is not None and self.schedule != "wsd":
@@ -600,7 +629,14 @@ class TrainingSettings(Settings):
         """The learning rate at the end of the schedule, as a share of the maximum."""
         if self.minimum_learning_rate is not None:
             return self.minimum_learning_rate
+        if self.schedule == "one_cycle":
+            return self.first_learning_rate / 1e4
         return 0.1 if self.schedule == "cosine" else 0.0
+
+    @property
+    def first_learning_rate(self) -> float:
+        """The first learning rate of the schedule one_cycle, as a share of the maximum; by default that of torch, 1 / 25."""
+        return 0.04 if self.initial_learning_rate is None else self.initial_learning_rate
 
     def rampup(self, steps: int, tokens_per_step: int) -> int:
         """Length of the batch-size ramp-up of a run of ``steps`` full steps, in full steps."""

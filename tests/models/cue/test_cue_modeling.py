@@ -86,6 +86,8 @@ def test_what_the_prediction_depends_on(options):
     assert torch.equal(other_words, logits) != options.get("sentence_inputs", True)
     assert not torch.allclose(other_contexts[1], logits[1], atol=1e-4)
     assert torch.equal(other_contexts[0], logits[0])  # the first row has no contexts
+    # Without the sentence no position is told from another (Section 6.2: "a constant vector at each step").
+    assert torch.equal(logits, logits[:, :1].expand_as(logits)) != options.get("sentence_inputs", True)
 
 
 def test_contexts_may_come_as_e_cue_in_any_order_and_not_at_all():

@@ -31,7 +31,7 @@ from contextwise.data.contexts import PREVIOUS, ContextSettings
 from contextwise.data.corpus import Corpus
 from contextwise.evaluation.kernel.subject import DEFAULT_BATCH_TOKENS, Subject, positions
 from contextwise.evaluation.scoring.windows import Scores, score_documents
-from contextwise.models.cue import CueContextConfig
+from contextwise.models.cue import CueContextConfig, CueContextEncoder
 from contextwise.models.cue.encoding import TextEncoder, check_encoder
 from contextwise.models.losses import IGNORED
 from contextwise.objectives.objective import generator
@@ -182,7 +182,7 @@ def dropped(sets: Sequence[Texts], probability: float, seed: int = 0) -> list[Te
 
 
 def open_text_encoder(model: PreTrainedModel, source: str) -> TextEncoder:
-    """The frozen encoder whose vectors a CUE model's context encoder was trained on, on the model's device.
+    """The encoder whose vectors a CUE model's context encoder was trained on, or which is a part of it, on the model's device.
 
     Raises:
         CheckpointError: the model has no context encoder, or the text encoder of that name has changed.
@@ -192,7 +192,8 @@ def open_text_encoder(model: PreTrainedModel, source: str) -> TextEncoder:
     if config is None:
         raise CheckpointError(f"{source} has no context encoder, so it takes no contexts")
     name, pooling, tokens = (config.text_encoder[key] for key in ("name", "pooling", "max_tokens"))
-    encoder = TextEncoder.open(name, pooling, max_tokens=tokens, device=model.device)
+    part: Any = model if isinstance(model, CueContextEncoder) else model.context_encoder
+    encoder = TextEncoder.open(name, pooling, max_tokens=tokens, device=model.device, model=part.text_model)
     check_encoder(encoder, config.text_encoder)
     return encoder
 

@@ -32,7 +32,8 @@ class CueContextConfig(CuePartConfig):
             transformer"). The paper does not give the number; 2 match its 6.6M parameters approximately (Table 1).
         heads: heads of each block; the paper does not give the number, 4 is that of its other modules.
         feed_forward: inner width of a block's feed-forward network; by default 4 W.
-        text_encoder: the encoder of the context vectors (``name``, ``digest``, ``pooling``, ``max_tokens``).
+        text_encoder: the encoder of the context vectors (``name``, ``digest``, ``pooling``, ``max_tokens``); one trained
+            as a part of this model has its configuration as ``model``.
         contexts: the contexts of its training (``columns``, ``previous_sentence``).
         context_dropout: probability of leaving out each context in training.
 
@@ -82,8 +83,8 @@ class CueDecoderConfig(CuePartConfig):
         max_positions: the longest sentence in tokens; the Transformer learns one embedding per position.
         form: ``transformer``, or ``concatenate``: no Transformer; the vocabulary head reads each state concatenated with
             e_cue (Table 4, "no decoder transformer").
-        sentence_inputs: if False, the same learned vector replaces each state, so that predictions depend only on the
-            contexts and, in the Transformer, on the position (Table 4, "no sentence inputs").
+        sentence_inputs: if False, one learned vector replaces all states and their positions, so that predictions depend only
+            on the contexts, and are the same at each step (Table 4, "no sentence inputs").
 
     Raises:
         ConfigError: a value is out of range, or the width is not divisible by the heads.

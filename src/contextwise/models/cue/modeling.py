@@ -83,6 +83,11 @@ class CueForCausalLM(CausalLanguageModel):
             self.proxy.autoencoder.requires_grad_(False)
 
     @property
+    def text_encoder(self) -> nn.Module | None:
+        """The text encoder that is trained as a part of the context encoder; None without one."""
+        return None if self.context_encoder is None else self.context_encoder.text_model
+
+    @property
     def parts(self) -> dict[str, PreTrainedModel]:
         """The parts that the model has, by name."""
         return {name: getattr(self, name) for name in PARTS if getattr(self, name) is not None}

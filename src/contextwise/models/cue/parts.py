@@ -14,7 +14,9 @@ from transformers import initialization as init
 from transformers.modeling_outputs import ModelOutput
 
 from contextwise.base.errors import ConfigError
+from contextwise.models.composition import as_config
 from contextwise.models.cue.config import CueContextConfig, CueDecoderConfig, ProxyConfig, UnigramConfig
+from contextwise.models.cue.encoding import trained_text_model
 from contextwise.models.families import family_of
 from contextwise.models.losses import IGNORED
 from contextwise.models.masks import causal_mask
@@ -29,7 +31,9 @@ class CueContextEncoder(PreTrainedModel):
         e_1 .. e_K = blocks(g_1 .. g_K)    # Eq. 3
         e_cue = mean(e_1 .. e_K)       # Eq. 4
 
-    The result does not depend on the order of the contexts. A sentence without contexts gets the learned vector ``empty``.
+    c_k are the vectors of a text encoder: of a frozen one, or of ``text_model``, a part of this model that is trained with it
+    (Table 4, "No DistilBERT"). The result does not depend on the order of the contexts. A sentence without contexts gets the
+    learned vector ``empty``.
     """
 
     config: CueContextConfig
@@ -45,6 +49,8 @@ class CueContextEncoder(PreTrainedModel):
             nn.TransformerEncoderLayer(*sizes, dropout=0.0, batch_first=True) for _ in range(config.layers)
         )
         self.empty = nn.Parameter(torch.zeros(config.width))
+        text_model = config.text_encoder.get("model")
+        self.text_model = None if text_model is None else trained_text_model(as_config(text_model))
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -57,7 +63,8 @@ class CueContextEncoder(PreTrainedModel):
         """e_cue of each sentence, (B, W).
 
         Args:
-            contexts: (B, K, C) vectors of the frozen text encoder; the values of missing contexts are ignored.
+            contexts: (B, K, C) vectors of the text encoder; the values of missing contexts are ignored. For a ``text_model``
+                also (B, K, L) whole numbers: their tokens, padded on the right with -100.
             context_mask: (B, K) booleans, True for contexts and False for missing ones; by default all True.
 
         Raises:
@@ -97,7 +104,8 @@ class CueContextEncoder(PreTrainedModel):
         return received_BK / received_BK.sum(1, keepdim=True).clamp(min=torch.finfo(received_BK.dtype).tiny)
 
     def _mask(self, contexts: Tensor, context_mask: Tensor | None) -> Tensor:
-        if contexts.dim() != 3 or contexts.shape[-1] != self.config.text_width:
+        tokens = self.text_model is not None and not contexts.is_floating_point()
+        if contexts.dim() != 3 or (contexts.shape[-1] != self.config.text_width and not tokens):
             raise ConfigError(
                 f"contexts have the shape {tuple(contexts.shape)}, but this context encoder expects (sentences, contexts, "
                 f"{self.config.text_width}): vectors of {self.config.text_encoder.get('name', 'its text encoder')}"
@@ -112,10 +120,31 @@ class CueContextEncoder(PreTrainedModel):
 
     def _projected(self, contexts: Tensor, mask_BK: Tensor) -> tuple[Tensor, Tensor]:
         """g_1 .. g_K, and a mask of those attended to; in an empty set the first, so that no softmax is empty."""
-        known = contexts.to(self.project.weight.dtype).masked_fill(~mask_BK[..., None], 0.0)
+        vectors = contexts
+        if self.text_model is not None and not contexts.is_floating_point():
+            vectors = self._encoded(contexts, mask_BK)
+        known = vectors.to(self.project.weight.dtype).masked_fill(~mask_BK[..., None], 0.0)
         attended_BK = mask_BK.clone()
         attended_BK[:, 0] |= ~mask_BK.any(1)
         return self.project(known), attended_BK
+
+    def _encoded(self, tokens_BKL: Tensor, mask_BK: Tensor) -> Tensor:
+        """The vectors (B, K, C) of contexts, as :class:`~contextwise.models.embedding.Embedder` computes them; others are 0."""
+        chosen_BK = mask_BK.clone()
+        chosen_BK[0, 0] = True  # with no text at all the weights need a gradient as well, under DDP
+        tokens_NL = tokens_BKL[chosen_BK]
+        real_NL = tokens_NL.ge(0)
+        real_NL[:, 0] = True
+        longest = int(real_NL.sum(1).max())
+        tokens_NL, real_NL = tokens_NL[:, :longest].long().clamp(min=0), real_NL[:, :longest]
+        assert self.text_model is not None
+        states_NLC = self.text_model(input_ids=tokens_NL, attention_mask=real_NL.long()).last_hidden_state
+        if self.config.text_encoder["pooling"] == "cls":
+            vectors_NC = states_NLC[:, 0]
+        else:
+            vectors_NC = (states_NLC * real_NL[..., None]).sum(1) / real_NL.sum(1, keepdim=True)
+        vectors_BKC = vectors_NC.new_zeros(*mask_BK.shape, vectors_NC.shape[-1])
+        return vectors_BKC.masked_scatter(chosen_BK[..., None], vectors_NC)
 
 
 class CueDecoder(PreTrainedModel):
@@ -192,8 +221,16 @@ class CueDecoder(PreTrainedModel):
             position_ids: (B, T).
         """
         states, cue = states.to(self.dtype), cue.to(self.dtype)
-        if not self.config.sentence_inputs:
-            states = self.constant.to(states.dtype).expand_as(states)
+        if (
+            not self.config.sentence_inputs
+        ):  # "a constant vector at each step" (Section 6.2): one step is computed for all
+            one = self._decoded(self.constant.to(states.dtype).expand(len(states), 1, -1), cue)
+            return one.expand(-1, states.shape[1], -1)
+        return self._decoded(states, cue, attention_mask, position_ids)
+
+    def _decoded(
+        self, states: Tensor, cue: Tensor, attention_mask: Tensor | None = None, position_ids: Tensor | None = None
+    ) -> Tensor:
         if self.config.form == "concatenate":
             return torch.cat([states, cue[:, None].expand(-1, states.shape[1], -1)], dim=-1)
         inputs = self.project_states(states)

@@ -24,7 +24,10 @@ TRAINED = ("context_encoder", "proxy", "decoder")
 
 
 class CueSpec(ModelSpec):
-    """A CUE model, without the frozen text encoder, whose vectors are computed only once."""
+    """A CUE model, without a frozen text encoder, whose vectors are computed only once.
+
+    Where the text encoder is trained, each context counts as long as the longest that it reads, as each sentence does.
+    """
 
     def flops_per_example(self, model: Any, inputs: int, outputs: int = 0, trained: Parts = None) -> float:
         config: CueConfig = model.config
@@ -36,8 +39,14 @@ class CueSpec(ModelSpec):
             sources = encoder.contexts
             contexts = len(sources.get("columns", [])) + bool(sources.get("previous_sentence"))
             attention = 4 * encoder.layers * encoder.width * contexts
-            per_context = 2 * matrix_weights(model.context_encoder) + attention
+            text_model = model.context_encoder.text_model
+            text_weights = 0 if text_model is None else matrix_weights(text_model)
+            per_context = 2 * (matrix_weights(model.context_encoder) - text_weights) + attention
             total += (3 if "context_encoder" in trained else 1) * contexts * per_context
+            if text_model is not None and "text_encoder" in trained:
+                text, longest = text_model.config, encoder.text_encoder["max_tokens"]
+                per_token = 2 * text_weights + 4 * text.num_hidden_layers * text.hidden_size * longest
+                total += 3 * contexts * longest * per_token
         if config.proxy is not None:
             encoder_weights = matrix_weights(model.proxy.autoencoder.down)
             total += 2 * encoder_weights + 3 * 2 * matrix_weights(model.proxy.project)
@@ -46,8 +55,9 @@ class CueSpec(ModelSpec):
             # Keys and values of e_cue are computed once per sentence.
             cross_weights = sum(matrix_weights(block.crossattention.c_attn) for block in blocks.h)
             per_token = 2 * (matrix_weights(blocks) - cross_weights)
-            attention = 4 * config.decoder.layers * config.decoder.width * (inputs + 1)
-            operations = inputs * (per_token + attention) + 2 * cross_weights
+            steps = inputs if config.decoder.sentence_inputs else 1
+            attention = 4 * config.decoder.layers * config.decoder.width * (steps + 1)
+            operations = steps * (per_token + attention) + 2 * cross_weights
             total += (3 if "decoder" in trained else 2) * operations
         return total
 
