@@ -275,15 +275,9 @@ class Embedder:
             ConfigError: tokenizer and model do not match, or a vector is not finite in the model's precision.
         """
         for group in self._groups(texts):
-<<<<<<< HEAD
             of_text, chunks = self._chunks(group)
             order = np.argsort([-len(ids) for ids in chunks], kind="stable")
             rows: list[Any] = [None] * len(chunks)
-=======
-            tokens = self.tokens(group)
-            order = np.argsort([-len(ids) for ids in tokens], kind="stable")
-            rows: list[np.ndarray | None] = [None] * len(group)
->>>>>>> helper-b
             for start in range(0, len(order), self.batch_size):
                 indices = order[start : start + self.batch_size].tolist()
                 vectors = self._vectors([chunks[i] for i in indices])
@@ -320,13 +314,13 @@ class Embedder:
         if group:
             yield group
 
-<<<<<<< HEAD
-    def _chunks(self, texts: list[str]) -> tuple[list[int], list[list[int]]]:
-        """The number of the text of each chunk, and its token ids with special tokens; a truncated text has one chunk."""
-=======
     def tokens(self, texts: list[str]) -> list[list[int]]:
         """Token ids of each text, truncated, with special tokens."""
->>>>>>> helper-b
+        assert self.overlap is None
+        return self._chunks(texts)[1]
+
+    def _chunks(self, texts: list[str]) -> tuple[list[int], list[list[int]]]:
+        """The number of the text of each chunk, and its token ids with special tokens; a truncated text has one chunk."""
         seen = len(self.was_cut)
         for i, text in enumerate(texts, start=seen + 1):
             if not text or text.isspace():
