@@ -112,6 +112,24 @@ def test_the_slider_draws_the_table(opened: Opened, tables: dict[str, Any], plac
 
 
 @needs_browser()
+def test_contexts_have_the_colours_of_a_scale_and_sizes_their_dashes(opened: Opened) -> None:
+    opened.do("document.querySelectorAll('.switches input:not(:checked)').forEach((input) => input.click())")
+    drawn = opened.do(
+        "return document.getElementById('curves').data.map((t) => [t.meta.series, t.meta.scale, t.line.color, t.line.dash])"
+    )
+    ours = [(series, scale, colour, dash) for series, scale, colour, dash in drawn if scale is not None]
+    colours = {scale: colour for _, scale, colour, _ in ours}
+    assert len(colours) > 2 and min(colours) == 0 and max(colours) == 1
+    assert all(colour == colours[scale] for _, scale, colour, _ in ours)
+    hues = [int(colours[scale].removeprefix("hsl(").split(",")[0]) for scale in sorted(colours)]
+    assert sorted((hue - 210) % 360 for hue in hues) == [(hue - 210) % 360 for hue in hues] and len(set(hues)) == len(
+        hues
+    )
+    ends = {series: {dash for each, _, _, dash in ours if each == series} - {"dot"} for series, *_ in ours}
+    assert len(ends) > 1 and all(len(dashes) <= 1 for dashes in ends.values())
+
+
+@needs_browser()
 def test_the_lines_over_the_budget_are_those_of_the_table(opened: Opened, tables: dict[str, Any]) -> None:
     for place, unit in ((3, "tokens"), (0, "flops")):
         opened.click("#units button", place)
