@@ -171,8 +171,8 @@ def _curves(data: SweepData) -> list[Part]:
     caption = page.markup(
         "Mean loss, {unit}, by the number of tokens that a prediction sees; each line ends at its training context, which "
         "is its colour, from blue for the shortest to orange; sizes differ in dashes. Only the last tenth of each line is "
-        "measured on the same targets for all runs. Dotted: measured afterwards by <code>contextwise curve</code>, on its own windows, "
-        "with 95% intervals. A double click shows all, "
+        "measured on the same targets for all runs. Dotted: measured afterwards by <code>contextwise curve</code>, on its own "
+        "windows, with 95% intervals. A double click shows all, "
         "the steep start included.",
         unit=data.loss_unit,
     )
