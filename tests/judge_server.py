@@ -1,6 +1,7 @@
 """A judge for tests, and what it judges: an HTTP server of the chat-completions protocol that misbehaves as it is told to."""
 
 import json
+import math
 import re
 import threading
 import time
@@ -38,6 +39,8 @@ def rate(messages: list[dict[str, str]]) -> str:
 
 
 def compare(messages: list[dict[str, str]]) -> str:
+    if not qualities(messages, "Assistant A"):
+        return "m"  # asked for one token
     a, b = (qualities(messages, f"Assistant {name}")[-1] for name in "AB")
     return "[[A]]" if a > b else "[[B]]" if b > a else "[[C]]"
 
@@ -45,12 +48,14 @@ def compare(messages: list[dict[str, str]]) -> str:
 class JudgeServer:
     """Answers each request with ``judge(messages)``; what is in ``next`` goes before: a status, or seconds to be late.
 
+    A judge that answers with a text and the probabilities of first tokens gives their logarithms to requests with ``logprobs``.
+
     Attributes:
         requests: the bodies that came, in order, and ``times`` when.
         keys: what came as authorization.
     """
 
-    def __init__(self, judge: Callable[[list[dict[str, str]]], str]) -> None:
+    def __init__(self, judge: Callable[[list[dict[str, str]]], str | tuple[str, dict[str, float]]]) -> None:
         self.judge = judge
         self.requests: list[dict[str, Any]] = []
         self.times: list[float] = []
@@ -95,8 +100,12 @@ class JudgeServer:
             status, headers = fault if isinstance(fault, tuple) else (fault, {})
             content = json.dumps({"error": {"message": f"fault {status}"}}).encode()
         if content is None:
-            message = {"role": "assistant", "content": self.judge(body["messages"])}
-            choice = {"index": 0, "message": message, "finish_reason": "stop"}
+            judged = self.judge(body["messages"])
+            text, likeliest = judged if isinstance(judged, tuple) else (judged, {})
+            choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+            if likeliest and body.get("logprobs"):
+                top = [{"token": token, "logprob": math.log(p), "bytes": None} for token, p in likeliest.items()]
+                choice["logprobs"] = {"content": [{**top[0], "top_logprobs": top[: body["top_logprobs"]]}]}
             usage = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
             reply = {"id": "1", "object": "chat.completion", "created": 0, "model": body["model"]}
             content = json.dumps(reply | {"choices": [choice], "usage": usage}).encode()

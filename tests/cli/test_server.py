@@ -18,6 +18,9 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM
+from contextwise.models.masks import as_attention_mask, prefix_attention
+from contextwise.models.prefix import set_prompt_form
+from contextwise.objectives.kind import PromptForm
 from small import save_model, small_gpt2
 
 openai = pytest.importorskip("openai", reason="the serve extra is not installed")
@@ -261,6 +264,37 @@ def test_the_event_loop_renders_no_chat_template(address: str, monkeypatch: pyte
     with urllib.request.urlopen(f"{address}/v1/chat/completions", json.dumps(asked).encode()) as answer:
         usage = json.load(answer)["usage"]
     assert [usage["prompt_tokens"]] == [each.input_ids.shape[-1] for each in rendered]
+
+
+@pytest.mark.parametrize("form", [PromptForm(), PromptForm(before=(200, 201), after=(202,), opening=(203,))])
+def test_a_prefix_model_reads_the_prompt_in_both_directions(form: PromptForm, tmp_path: Path) -> None:
+    """The tokens of an answer and their log-probabilities are those of whole passes with the mask of training."""
+    from starlette.testclient import TestClient
+
+    from contextwise.cli.server import OneModel, build_app
+
+    model = small_gpt2(n_layer=2)
+    for parameter in model.parameters():  # far from the uniform distribution
+        parameter.data.mul_(6 if parameter.dim() > 1 else 1)
+    set_prompt_form(model.config, form)
+    client = TestClient(build_app(OneModel(str(save_model(tmp_path / "model", model)), "cpu"), 20))
+    asked = {"prompt": "the model", "max_tokens": 8, "temperature": 0, "logprobs": 1}
+    found = client.post("/v1/completions", json=asked).json()["choices"][0]["logprobs"]
+    ids = [*form.before, *b"the model", *form.after, *form.opening]
+    prefix = len(ids) - len(form.opening)
+
+    def after(prefix: int) -> torch.Tensor:
+        seen = torch.arange(len(ids)) < prefix
+        mask = as_attention_mask(prefix_attention(seen[None]), model)
+        with torch.no_grad():
+            return model(input_ids=torch.tensor([ids]), attention_mask=mask).logits[0, -1].log_softmax(-1)
+
+    assert (after(prefix) - after(1)).abs().max() > 1e-2  # from what a causal model would see
+    for token, logprob in zip(found["tokens"], found["token_logprobs"], strict=True):
+        expected = after(prefix)
+        ids.append(int(expected.argmax()))
+        assert (int(token[8:], 16) if token.startswith("bytes:") else ord(token)) == ids[-1]
+        assert logprob == pytest.approx(float(expected.max()), abs=1e-4)
 
 
 @pytest.mark.parametrize("make", [small_gpt2, small_context_lm])

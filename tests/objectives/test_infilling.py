@@ -125,20 +125,43 @@ def test_cuts_between_characters_are_uniform(corpus, known):
     assert inside > len(places) / 2  # most pairs of cuts fall inside a token
 
 
-def test_cuts_between_tokens_are_uniform(letters):
+def test_cuts_between_tokens_are_those_of_the_exercise(letters):
+    """A start uniform over four positions, then an end uniform over those behind it."""
     objective = build_objective("infilling", rate=1.0, split="token")
     corpus = Memory([[65, 66, 67, 68]] * 5000, end_of_text=256)
     documents, _ = rewritten(objective, corpus, vocabulary(objective, letters))
     cuts = [cut[:2] for cut in documents.cuts.values()]
     seen, counts = np.unique(cuts, axis=0, return_counts=True)
-    share = np.where(seen[:, 0] == seen[:, 1], 1, 2) / 25
-    assert len(seen) == 15
+    share = 1 / 4 / (4 - seen[:, 0])
+    assert len(seen) == 10
     assert chisquare(counts, share * 5000).pvalue > CHANCE
+
+
+@settings(max_examples=60)
+@given(
+    texts=st.lists(st.text(max_size=12), min_size=1, max_size=9),
+    least=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+    split=st.sampled_from(["token", "character"]),
+    seed=st.integers(0, 1000),
+)
+def test_no_middle_is_empty(fillable, texts, least, split, seed):
+    tokenizer, words = fillable["letters"]  # bytes: of a letter's two or three, some may be the least prefix
+    objective = build_objective(
+        "infilling", rate=1.0, split=split, spm_share=0.0, least_prefix=least[0], least_suffix=least[1]
+    )
+    corpus = of_texts([*texts, "filling up to a window of eight tokens"], tokenizer)
+    documents, arrangement = rewritten(objective, corpus, words, seed=seed)
+    for index, ids in enumerate(corpus.documents):
+        written = documents.document(index).tolist()
+        if arrangement.middle in written:
+            assert written[-2] != arrangement.middle and len(ids) > sum(least)  # before the end
+        else:
+            assert written == ids.tolist() and (len(ids) <= sum(least) or split == "character")
 
 
 @pytest.mark.parametrize("split", ["token", "character"])
 def test_prefix_and_suffix_keep_their_least_lengths(letters, split):
-    """Bytes: a token is a character. Cuts at 3 to 6 of ten; a document of seven tokens has none to move."""
+    """Bytes: a token is a character. Cuts at 3 to 6 of ten; a document of seven tokens has no room for a middle."""
     objective = build_objective("infilling", rate=1.0, split=split, least_prefix=3, least_suffix=4, spm_share=0.0)
     words, corpus = vocabulary(objective, letters), of_texts(["abcdefghij", "abcdefg", "abcdefgh"], letters)
     examples, cuts = objective.examples(corpus, Cut(8), 0, words), []
@@ -153,8 +176,9 @@ def test_prefix_and_suffix_keep_their_least_lengths(letters, split):
         assert documents.document(1).tolist() == corpus.document(1).tolist()
         assert len(documents.document(2)) == 12
     drawn, counts = np.unique(cuts, axis=0, return_counts=True)
-    assert drawn.tolist() == [[a, b] for a in range(3, 7) for b in range(a, 7)]
-    assert chisquare(counts, [400 * (1 if a == b else 2) / 16 for a, b in drawn.tolist()]).pvalue > CHANCE
+    assert drawn.tolist() == [[a, b] for a in range(3, 7) for b in range(a + 1, 7)]
+    shares = [1 / 3 / (6 - a) if split == "token" else 1 / 6 for a, _ in drawn.tolist()]
+    assert chisquare(counts, 400 * np.array(shares)).pvalue > CHANCE
 
 
 def test_windows_are_cut_from_the_rewritten_documents(corpus, known):

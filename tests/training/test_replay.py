@@ -16,6 +16,7 @@ from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, TrainingError
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus, prepare_corpus
+from contextwise.data.sources.alpaca import CHAT_TEMPLATE
 from contextwise.data.windows import Windows, stack
 from contextwise.models import load_model
 from contextwise.models.spec import pretraining_losses
@@ -104,6 +105,24 @@ class TestStream:
         given["data"]["replay"]["objective"] = "masked"
         with pytest.raises(ConfigError, match="the objective 'masked' needs another kind of model"):
             validate(Recipe, given, "the recipe")
+
+    def test_an_old_corpus_of_instructions_is_trained_on_their_responses(self, corpora, tmp_path):
+        records = [{"instruction": f"Say {i}.", "input": "", "output": f"{i}!"} for i in range(20)]
+        (tmp_path / "alpaca.json").write_text(json.dumps(records))
+        old = prepare_corpus(f"alpaca:{tmp_path / 'alpaca.json'}", "bytes", tmp_path / "instructions", validation=0.0)
+        given = values(corpora, tmp_path / "run", share=0.5, steps=4, tokens_per_step=1024)
+        given["data"] |= {"context": 256}
+        given["data"]["replay"] = {"corpus": str(old.path), "share": 0.5, "objective": "instruction"}
+        given["model"] |= {"max_context": 256}
+        inputs = TrainingInputs.open(validate(Recipe, given, "the recipe"))
+        responses = {(*f"{i}!".encode(), inputs.corpus.end_of_text) for i in range(20)}
+        seen = {0: 0, 1: 0}
+        for example in (inputs.stream[index] for index in range(len(inputs.stream))):
+            seen[int(example["corpus"])] += 1
+            learned = example["labels"][example["labels"] != NO_LOSS].tolist()
+            # Causal: each token of the window.
+            assert tuple(learned) in responses if example["corpus"] == 1 else len(learned) == 256
+        assert min(seen.values()) > 0 and inputs.tokenizer.chat_template == CHAT_TEMPLATE
 
     @pytest.mark.parametrize("old", [True, False])
     def test_one_of_the_corpora_may_have_a_mixture_of_objectives(self, old, corpora, tmp_path):

@@ -171,7 +171,8 @@ def judge(
     """Let a judge behind an OpenAI-compatible endpoint grade or compare answers.
 
     MT-Bench answers are rated from 1 to 10 by category; with --against they
-    are compared. AlpacaEval outputs are compared with --against a reference.
+    are compared. AlpacaEval outputs are compared with --against a reference,
+    weighted by token probabilities where the endpoint gives them.
 
     A stopped judging resumes.
     """

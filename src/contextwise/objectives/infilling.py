@@ -36,14 +36,14 @@ _PROBES = ("a b", " b", "  b\n", "\n\n c", "É ée\u0301", "\r\n\t", "日本", "
 class Infilling(SingleObjective):
     """Fill-in-the-middle on a share of the documents; the others are unchanged.
 
-    With ``split="character"``, as published, both cuts are uniform over the positions between a document's characters, and the
-    three pieces are tokenized separately, so that models meet cuts inside words. This tokenizes the rewritten documents
+    With ``split="character"``, as published, the cuts are two positions between a document's characters, uniform over all pairs,
+    and the three pieces are tokenized separately, so that models meet cuts inside words. This tokenizes the rewritten documents
     again in every epoch, in every process that reads it, and keeps them in memory: 2 or 4 bytes per token of the rewritten
-    share. To resume in epoch e, the epochs before it are rewritten to count their windows. With ``split="token"`` the cuts
-    are uniform over the positions between tokens; nothing is kept or tokenized.
+    share. To resume in epoch e, the epochs before it are rewritten to count their windows. With ``split="token"`` they
+    are drawn between tokens as in Exercise 6.2.3 (:func:`token_cuts`); nothing is kept or tokenized. No middle is empty.
 
-    With ``least_prefix`` and ``least_suffix`` both cuts are uniform over the positions between the first and the last tokens of
-    a document that stay context; a document without a token more than these stays as it is.
+    With ``least_prefix`` and ``least_suffix`` both cuts are among the positions between the first and the last tokens of a
+    document that stay context; a document without a token more than these stays as it is.
 
     ``end_token`` follows the middle, to stop generation. With null, end-of-text after the document stops it, as in the paper.
     """
@@ -120,6 +120,19 @@ class Arrangement:
         return np.concatenate([pieces[0], pieces[2], pieces[1]])
 
 
+def token_cuts(draw: np.random.Generator, length: int, least_prefix: int, least_suffix: int) -> tuple[int, int]:
+    """Where the middle begins and ends (objectives, Exercise 6.2.3): the start uniform, then the end uniform behind it.
+
+    Args:
+        length: tokens of the document, at least one more than ``least_prefix`` and ``least_suffix`` together.
+
+    Returns:
+        ``start`` and ``end``: the middle is ``ids[start:end]``, at least one token.
+    """
+    start = int(draw.integers(least_prefix, length - least_suffix))
+    return start, int(draw.integers(start + 1, length - least_suffix + 1))
+
+
 class InfillingExamples(Examples):
     """Windows over the documents of an epoch, of which a share is rewritten."""
 
@@ -182,9 +195,7 @@ class InfilledDocuments:
                 self.lengths[i] = len(ids)
             return
         for i, (draw, spm) in draws.items():
-            low, high = settings.least_prefix, int(self.lengths[i]) - settings.least_suffix
-            first, last = np.sort(draw.integers(low, high + 1, size=2)).tolist()
-            self.cuts[i] = first, last, spm
+            self.cuts[i] = *token_cuts(draw, int(self.lengths[i]), settings.least_prefix, settings.least_suffix), spm
             self.lengths[i] += 3 + len(arrangement.end)
 
     def __len__(self) -> int:
@@ -238,6 +249,8 @@ class Characters:
     ) -> dict[int, np.ndarray]:
         """The chosen documents, rewritten; a few megabytes of texts are in memory at a time.
 
+        A document with no whole character between its least prefix and suffix is left out.
+
         Args:
             least: tokens of a document at its front and at its end that stay prefix and suffix.
         """
@@ -247,9 +260,10 @@ class Characters:
         for i, (draw, spm) in draws.items():
             text, starts = self.text.read(corpus.document(i))
             low, high = int(starts[least[0]]), int(starts[len(starts) - 1 - least[1]])
-            first, last = np.sort(draw.integers(low, high + 1, size=2)).tolist()
-            pieces += [text[:first], text[first:last], text[last:]]
-            waiting.append((i, spm))
+            if low < high:
+                first, last = np.sort(low + draw.choice(high - low + 1, size=2, replace=False)).tolist()
+                pieces += [text[:first], text[first:last], text[last:]]
+                waiting.append((i, spm))
             if sum(map(len, pieces)) > self.group_characters or i == next(reversed(draws)):
                 ids = self.tokenizer.encode(pieces)
                 for number, (document, kind) in enumerate(waiting):

@@ -1,18 +1,22 @@
 """Judging against a real server that speaks the protocol: verdicts, orders, errors, slowness, interruption."""
 
+import contextlib
 import json
+import math
 import os
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
-from transformers import GPT2Config
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import interruption
@@ -24,6 +28,7 @@ from contextwise.evaluation.measures.judging.requests import (
     Match,
     cost_sentence,
     judge_prompt,
+    read_preference,
     read_rating,
     read_verdict,
 )
@@ -132,6 +137,93 @@ def test_a_worked_example_of_win_rates():
     summary = summarize(questions, [ModelAnswers("us", {})], ModelAnswers("them", {}), rows)
     assert (summary["wins"], summary["ties"], summary["losses"]) == (1, 3, 1)
     assert summary["all"]["value"] == pytest.approx(2.5 / 5) and summary["without_verdict"] == 1
+
+
+def test_a_worked_example_of_weighted_verdicts():
+    # p(m) = 0.6 and p(M) = 0.2 of all tokens: 0.6 / 0.8. A name that is not among the likeliest has probability 0.
+    assert read_preference({"m": math.log(0.6), "M": math.log(0.2), "the": -2.0}) == pytest.approx(0.75)
+    assert read_preference({"m": -9.0, "the": -0.1}) == 1 and read_preference({"M": -9.0}) == 0
+    assert read_preference({"the": -0.1}) is read_preference(None) is None
+
+    def row(question, first, verdict):
+        models = ["us", "them"] if first else ["them", "us"]
+        return {"question_id": question, "turn": 1, "models": models, "verdict": verdict, "judgment": "?"}
+
+    rows = [
+        *(row(1, True, 0.75), row(1, False, 0.2)),  # 0.75 and 1 - 0.2
+        *(row(2, True, 0.9), row(2, False, 0.8)),  # the first position twice: 0.9 and 1 - 0.8
+        *(row(3, True, 0.1), row(3, False, None)),  # an order without a verdict: left out
+    ]
+    values, followed = comparisons(rows, "us")
+    assert values == pytest.approx({(1, 1): 0.775, (2, 1): 0.55}) and followed == 1
+
+
+def outputs_of(model: str, *texts: str) -> ModelAnswers:
+    """Outputs of AlpacaEval."""
+    questions = tuple(Question(f"Do {i}.", "all", (f"Do {i}.",)) for i in range(len(texts)))
+    return ModelAnswers(model, {q.id: (text,) for q, text in zip(questions, texts, strict=True)}, questions)
+
+
+OURS, THEIRS = outputs_of("us", "the best", "good"), outputs_of("them", "bad", "better")
+OUTPUTS = Match(OURS.questions, (OURS,), THEIRS, {})
+
+
+def weigh(messages: list[dict[str, str]]) -> tuple[str, dict[str, float]]:
+    """Names the better output with probabilities that depend on the order; in words it has no verdict."""
+    shown = messages[1]["content"]
+    if "Do 0." in shown:
+        return "m", ({"m": 0.6, "M": 0.2} if shown.index("the best") < shown.index("bad") else {"M": 0.4, "m": 0.1})
+    return "M", {"M": 0.5, "the": 0.1}
+
+
+def test_outputs_are_weighted_by_token_probabilities(tmp_path):
+    with JudgeServer(weigh) as server:
+        summary = judged(OUTPUTS, server, tmp_path / "out")
+        assert judged(OUTPUTS, server, tmp_path / "out") == summary and len(server.requests) == 4  # kept
+    for request in server.requests:
+        assert (request["max_tokens"], request["logprobs"], request["top_logprobs"]) == (1, True, 5)
+    # Question 0: 0.6 / 0.8 first, 1 - 0.1 / 0.5 second. Question 1: M in both orders, 0 and 1.
+    assert summary["verdicts"] == "token probabilities" and summary["parameters"]["max_tokens"] == 1
+    assert list(summary["prompts"]) == ["token probabilities"]
+    assert summary["all"]["value"] == pytest.approx((0.775 + 0.5) / 2)
+    assert (summary["wins"], summary["ties"], summary["losses"]) == (1, 1, 0)
+    assert summary["verdicts_that_follow_the_order"] == 1
+    printed = Console(width=300)
+    with printed.capture() as shown:
+        printed.print(judging_tables(summary))
+    assert "weighted by the probabilities" in shown.get() and "count as ties" not in shown.get()
+    rows = [json.loads(line) for line in (tmp_path / "out" / "judgments.jsonl").read_text().splitlines()]
+    assert sorted(row["verdict"] for row in rows) == pytest.approx([0, 0, 0.2, 0.75])
+    assert rows[0]["top_logprobs"].keys() <= {"m", "M", "the"}
+
+
+@pytest.mark.parametrize("fault", [None, 400])
+def test_outputs_are_judged_in_words_without_token_probabilities(tmp_path, capsys, fault):
+    with JudgeServer(lambda messages: "[[A]]") as server:
+        server.next.append(fault)  # a judge that refuses the parameter, or one that leaves it out
+        summary = judged(OUTPUTS, server, tmp_path / "out")
+        assert judged(OUTPUTS, server, tmp_path / "out") == summary and len(server.requests) == 1 + 4
+    assert (summary["verdicts"], summary["ties"], summary["missing"]) == ("words", 2, 0)
+    assert "logprobs" not in server.requests[-1] and summary["parameters"]["max_tokens"] == 2048
+    assert summary["prompts"] == {"comparison": "Zheng et al. 2023, Section 3.1; Appendix A, Figure 5"}
+    why = "status 400: fault 400" if fault else "its answer has none"
+    assert f"the endpoint gives no token probabilities ({why})" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_first_request_that_fails_decides_nothing(tmp_path):
+    with JudgeServer(weigh) as server:
+        server.always = 503
+        with pytest.raises(ConfigError, match="nothing was judged: the first request failed .status 503"):
+            judged(OUTPUTS, server, tmp_path / "out", retries=0)
+        server.always = None
+        assert judged(OUTPUTS, server, tmp_path / "out")["verdicts"] == "token probabilities"
+
+
+def test_the_summary_names_where_the_prompts_are_published(tmp_path):
+    with JudgeServer(rate) as server:
+        prompts = judged(RATING, server, tmp_path / "out")["prompts"]
+    assert set(prompts) == {"rating", "rating with reference", "later turn"}
+    assert all("Zheng et al. 2023, Section 3." in source for source in prompts.values())
 
 
 def test_intervals_are_over_questions():
@@ -321,10 +413,12 @@ def test_a_key_that_the_endpoint_repeats_is_masked(tmp_path):
         Endpoint(url="http://me:secret@127.0.0.1/v1", model="a")
 
 
-def served(folder: Path, port: int) -> subprocess.Popen[str]:
-    """A tiny ContextLM of random weights behind ``contextwise serve``."""
-    backbone = GPT2Config(n_positions=4096, n_embd=16, n_layer=1, n_head=2, vocab_size=257)
-    ContextLMForCausalLM(ContextLMConfig(backbone_config=backbone)).save_pretrained(folder)
+TINY = GPT2Config(n_positions=4096, n_embd=16, n_layer=1, n_head=2, vocab_size=257)
+
+
+def served(model: PreTrainedModel, folder: Path, port: int) -> subprocess.Popen[str]:
+    """A model of bytes behind ``contextwise serve``."""
+    model.save_pretrained(folder)
     tokenizer = byte_tokenizer().tokenizer
     tokenizer.chat_template = CHAT_TEMPLATE
     tokenizer.save_pretrained(folder)
@@ -337,13 +431,14 @@ def served(folder: Path, port: int) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.slow
-def test_answers_of_an_untrained_judge_are_shown_as_answers_without_a_verdict(tmp_path):
+@contextlib.contextmanager
+def serving(model: PreTrainedModel, folder: Path) -> Iterator[str]:
+    """The base URL of :func:`served`, once it listens."""
     pytest.importorskip("fastapi", reason="the serve extra is not installed")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    server = served(tmp_path / "model", port)
+    server = served(model, folder, port)
     try:
         for _ in range(120):
             with socket.socket() as probe:
@@ -351,12 +446,42 @@ def test_answers_of_an_untrained_judge_are_shown_as_answers_without_a_verdict(tm
                     break
             assert server.poll() is None, server.stdout.read()
             time.sleep(1)
-        judge = Endpoint(
-            f"http://127.0.0.1:{port}/v1", str(tmp_path / "model"), parameters={"temperature": 0, "max_tokens": 12}
-        )
-        summary = judge_answers(Match(QUESTIONS[:2], (GOOD,), None, REFERENCES), judge, tmp_path / "out")
+        yield f"http://127.0.0.1:{port}/v1"
     finally:
         server.kill()
         server.wait()
+
+
+@pytest.mark.slow
+def test_served_models_give_token_probabilities(tmp_path):
+    """A model of bytes, of which m and M are likely, is weighted by its own logits."""
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(TINY).eval()
+    with torch.no_grad():
+        weights, m = model.lm_head.weight, ord("m")
+        weights[m] *= 3
+        weights[ord("M")] = 0.95 * weights[m]
+        model.transformer.ln_f.bias += 300 * weights[m]
+    with serving(model, tmp_path / "model") as url:
+        judge = Endpoint(url, str(tmp_path / "model"))
+        summary = judge_answers(OUTPUTS, judge, tmp_path / "out")
+    assert summary["verdicts"] == "token probabilities" and summary["missing"] == 0
+    rows = [json.loads(line) for line in (tmp_path / "out" / "judgments.jsonl").read_text().splitlines()]
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    verdicts = {row["user_prompt"]: row["verdict"] for row in rows}
+    for request in OUTPUTS.requests(weighted=True):
+        text = tokenizer.apply_chat_template(request.messages, tokenize=False, add_generation_prompt=True)
+        ids = tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids
+        logits = model(ids).logits[0, -1].detach()
+        expected = logits[[ord("m"), ord("M")]].softmax(0)[0].item()
+        assert verdicts[request.messages[-1]["content"]] == pytest.approx(expected, abs=1e-4)
+        assert 0.1 < expected < 0.9
+
+
+@pytest.mark.slow
+def test_answers_of_an_untrained_judge_are_shown_as_answers_without_a_verdict(tmp_path):
+    with serving(ContextLMForCausalLM(ContextLMConfig(backbone_config=TINY)), tmp_path / "model") as url:
+        judge = Endpoint(url, str(tmp_path / "model"), parameters={"temperature": 0, "max_tokens": 12})
+        summary = judge_answers(Match(QUESTIONS[:2], (GOOD,), None, REFERENCES), judge, tmp_path / "out")
     assert summary["judgments"] == 4 and summary["missing"] == 0 and summary["without_verdict"] == 4
     assert summary["models"]["good"]["all"] is None and len(summary["examples_without_verdict"]) == 3

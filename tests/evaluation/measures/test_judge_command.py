@@ -19,8 +19,8 @@ def test_the_command_compares_alpaca_eval_outputs(contextwise, tmp_path):
     with JudgeServer(compare) as server:
         words = contextwise.words(f"{command} --endpoint {server.url}")
     assert "2 won, 1 tied, 2 lost." in words and "50.0%" in words
-    # Equal texts are one request in both orders.
-    assert len(server.requests) == 9 and server.requests[0]["max_tokens"] == 9
+    # The first request finds no token probabilities; equal texts are one request in both orders.
+    assert len(server.requests) == 1 + 9 and [each["max_tokens"] for each in server.requests] == [1] + [9] * 9
     assert json.loads((tmp_path / "judged-by-j" / "summary.json").read_text())["all"]["value"] == 0.5
 
 

@@ -62,9 +62,10 @@ def judge(monkeypatch):
     def use(answer):
         asked = []
 
-        def ask(endpoint, client, messages):
+        def ask(endpoint, client, request):
             asked.append(endpoint.model)
-            return {"text": answer(messages), "finish_reason": "stop"}
+            without = {"top_logprobs": None} if request.weighted else {}
+            return {"text": answer(request.messages), "finish_reason": "stop", **without}
 
         monkeypatch.setattr(Endpoint, "client", lambda endpoint: contextlib.nullcontext())
         monkeypatch.setattr(Endpoint, "ask", ask)

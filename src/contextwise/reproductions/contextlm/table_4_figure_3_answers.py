@@ -265,7 +265,8 @@ def _by_category(summaries: list[dict[str, Any]], name: str) -> dict[str, Estima
 
 def _compared(claim: Better, summaries: list[dict[str, Any]]) -> tuple[Table, Claim]:
     judged = _judged_words(summaries)
-    title = f"Against {claim.than}, both orders, judged by {summaries[0]['judge']}; {judged}"
+    judge, verdicts = summaries[0]["judge"], summaries[0]["verdicts"]
+    title = f"Against {claim.than}, both orders, judged by {judge}, verdicts from {verdicts}; {judged}"
     counts = ["wins", "ties", "losses", "verdicts_that_follow_the_order"]
     rate = mean_over_seeds([win_rate(summary["all"]) for summary in summaries])
     percent = None if rate is None else rate.scaled(100)

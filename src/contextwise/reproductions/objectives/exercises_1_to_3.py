@@ -31,7 +31,7 @@ from contextwise.objectives import (
     Vocabulary,
     add_special_tokens,
 )
-from contextwise.objectives.infilling import Arrangement, Characters, InfilledDocuments
+from contextwise.objectives.infilling import Arrangement, Characters, InfilledDocuments, token_cuts
 from contextwise.objectives.kind import Kind
 from contextwise.objectives.spans import SpanExamples, kept_and_sentinels
 from contextwise.objectives.text import TokenText
@@ -257,9 +257,7 @@ class FimFormats(TextOnly):
             if len(ids) < self.prefix_len + self.suffix_len + 1:
                 continue
             fitting += 1
-            # Python's randint includes its upper end.
-            start = int(draw.integers(self.prefix_len, len(ids) - self.suffix_len))
-            end = int(draw.integers(start + 1, len(ids) - self.suffix_len + 1))
+            start, end = token_cuts(draw, len(ids), self.prefix_len, self.suffix_len)
             prefix, middle, suffix = ids[:start], ids[start:end], ids[end:]
             written = arrangement.write(prefix, middle, suffix, False)[: -len(arrangement.end) or None]
             parts = zip(names, (prefix, suffix, middle), strict=True)

@@ -3,6 +3,8 @@
 Each answer of the judge is a line of ``judgments.jsonl``, kept at once and found again by the content of its request, so a
 stopped judging resumes, and one more model costs its own requests only. Answers without a verdict are kept as well, counted
 and shown. ``summary.json`` has the ratings or win rates.
+
+AlpacaEval's outputs are compared by token probabilities where the endpoint gives them, which a first request finds out.
 """
 
 import os
@@ -18,13 +20,23 @@ from contextwise.base.errors import ConfigError, DataError, one_line
 from contextwise.base.files import write_json
 from contextwise.base.progress import interruption, progress_bar, say
 from contextwise.evaluation.kernel import Journal
-from contextwise.evaluation.measures.judging.requests import Match, Request, cost_sentence, read_rating, read_verdict
+from contextwise.evaluation.measures.judging.requests import (
+    ROLES,
+    Match,
+    Request,
+    cost_sentence,
+    read_preference,
+    read_rating,
+    read_verdict,
+)
 from contextwise.evaluation.measures.judging.results import check_package, length_controlled_win_rate, summarize
 
 if TYPE_CHECKING:
     from openai import OpenAI
 
 JUDGMENTS, SUMMARY = "judgments.jsonl", "summary.json"
+Keyed = list[tuple[str, Request]]
+"""Requests with their keys in the journal."""
 MOST_FAILURES = 5
 """Failures in a row that stop a judging: the endpoint is at fault, not the requests."""
 SHORTEST_SECRET = 8
@@ -35,6 +47,8 @@ class JudgingJson(TypedDict):
     """The keys of the summary of every judging; ratings or win rates are beside them."""
 
     kind: Literal["rating", "win rate"]
+    verdicts: Literal["words", "token probabilities"]
+    prompts: dict[str, str]
     questions: int
     judgments: int
     without_verdict: int
@@ -48,7 +62,15 @@ class JudgingJson(TypedDict):
 
 
 class RequestFailed(Exception):
-    """One request failed after all retries. Others may succeed."""
+    """One request failed after all retries. Others may succeed.
+
+    Attributes:
+        refused: the endpoint does not take its parameters or its messages.
+    """
+
+    def __init__(self, reason: str, refused: bool = False) -> None:
+        super().__init__(reason)
+        self.refused = refused
 
 
 class EndpointDown(Exception):
@@ -107,12 +129,13 @@ class Endpoint:
             raise ConfigError("the openai package is not installed; pip install 'contextwise[serve]'") from None
         return OpenAI(base_url=self.url, api_key=self.key, timeout=self.timeout, max_retries=self.retries)
 
-    def ask(self, client: "OpenAI", messages: list[dict[str, str]]) -> dict[str, Any]:
+    def ask(self, client: "OpenAI", request: Request) -> dict[str, Any]:
         """The judge's answer.
 
         Returns:
             ``text`` (empty if there is none), ``finish_reason``, ``prompt_tokens`` and ``completion_tokens`` (None if the
-            endpoint does not report them).
+            endpoint does not report them); of a weighted request also ``top_logprobs``, those of the first token: token ->
+            nats (None without them).
 
         Raises:
             ConfigError: the endpoint refuses the key, or knows neither the judge nor the path.
@@ -122,8 +145,8 @@ class Endpoint:
         import openai
 
         try:
-            request: dict[str, Any] = {"messages": messages, "extra_body": self.parameters}
-            answer = client.chat.completions.create(model=self.model, **request)
+            body: dict[str, Any] = {"messages": request.messages, "extra_body": request.parameters(self.parameters)}
+            answer = client.chat.completions.create(model=self.model, **body)
             # A server may answer 200 with a body of another protocol, which the client does not check.
             choice, usage = answer.choices[0], answer.usage
             if not isinstance(choice.message.content, str | None):
@@ -133,6 +156,7 @@ class Endpoint:
                 "finish_reason": choice.finish_reason and self.masked(str(choice.finish_reason)),
                 "prompt_tokens": None if usage is None else usage.prompt_tokens,
                 "completion_tokens": None if usage is None else usage.completion_tokens,
+                **({"top_logprobs": self._likeliest(choice)} if request.weighted else {}),
             }
         except openai.APITimeoutError:
             raise RequestFailed(
@@ -151,9 +175,17 @@ class Endpoint:
                 f"(status 404: {self._reason(error)})"
             ) from None
         except openai.APIStatusError as error:
-            raise RequestFailed(f"status {error.status_code}: {self._reason(error)}") from None
+            refused = error.status_code in (400, 422)
+            raise RequestFailed(f"status {error.status_code}: {self._reason(error)}", refused) from None
         except (openai.OpenAIError, AttributeError, TypeError, IndexError, ValueError) as error:
             raise RequestFailed(f"the answer is not of the protocol ({self._reason(error)})") from None
+
+    def _likeliest(self, choice: Any) -> dict[str, float] | None:
+        """Log-probabilities of the likeliest first tokens of an answer; None without them."""
+        if choice.logprobs is None or not choice.logprobs.content:
+            return None
+        likeliest = choice.logprobs.content[0].top_logprobs
+        return {self.masked(str(each.token)): float(each.logprob) for each in likeliest} or None
 
 
 def read_key(file: Path | None) -> str:
@@ -203,27 +235,41 @@ def judge_answers(
         raise ConfigError(f"concurrency is {concurrency}; give at least 1")
     if length_controlled:
         check_package(match.against)
-    requests = [(request.key(endpoint.model, endpoint.parameters), request) for request in match.requests()]
-    if not requests:
+    forms = {False: match.requests()} | ({True: match.requests(weighted=True)} if match.weighable else {})
+    keyed = {
+        form: [(request.key(endpoint.model, endpoint.parameters), request) for request in requests]
+        for form, requests in forms.items()
+    }
+    if not keyed[False]:
         raise DataError("the two models have answered no question in common; there is nothing to compare")
     with Journal.opened(out / JUDGMENTS) as journal:
-        # Equal requests (two models that answered alike) are made once.
-        missing = {key: request for key, request in requests if key not in journal.rows}
-        longest = endpoint.parameters.get("max_completion_tokens", endpoint.parameters.get("max_tokens"))
-        kept = sum(key in journal.rows for key, _ in requests)
-        say(cost_sentence(list(missing.values()), len(requests), kept, longest, price_in, price_out))
+        weighted = next((form for form in (True, False) if _missing(keyed.get(form, []), journal)[1]), None)
+        requests = keyed[bool(weighted)]
+        missing, kept = _missing(requests, journal)
+        sent = requests[0][1].parameters(endpoint.parameters)
+        longest = sent.get("max_completion_tokens", sent.get("max_tokens"))
+        cost = cost_sentence(list(missing.values()), len(requests), kept, longest, price_in, price_out)
+        undecided = match.weighable and weighted is None
+        say(cost + ("; one answer token each if the endpoint gives token probabilities" if undecided else ""))
         if dry_run:
             return None
         with interruption.listening():
+            if undecided and _weigh_first(endpoint, journal, keyed[True]):
+                requests = keyed[True]
+                missing, _ = _missing(requests, journal)
             why = _ask_all(endpoint, journal, missing, concurrency)
         rows = [{**journal.rows[key], **request.row()} for key, request in requests if key in journal.rows]
         if not rows:
             raise ConfigError(f"nothing was judged: {why}; check the endpoint and the judge's name")
         summary = {
             **summarize(match.questions, match.models, match.against, rows),
+            "verdicts": "token probabilities" if requests[0][1].weighted else "words",
+            "prompts": {
+                role: ROLES[role] for role in sorted({role for _, request in requests for role in request.roles})
+            },
             "judge": endpoint.model,
             "endpoint": endpoint.url,
-            "parameters": endpoint.parameters,
+            "parameters": requests[0][1].parameters(endpoint.parameters),
             "missing": len(requests) - len(rows),
             "why_missing": why if len(rows) < len(requests) else None,
             "length_controlled": None,
@@ -233,6 +279,38 @@ def judge_answers(
             summary["length_controlled"] = length_controlled_win_rate(match.models[0], match.against, rows)
             write_json(out / SUMMARY, summary, "the summary")
         return summary
+
+
+def _missing(requests: Keyed, journal: Journal) -> tuple[dict[str, Request], int]:
+    """The requests whose judgments do not exist (equal ones, of two models that answered alike, once), and how many do."""
+    missing = {key: request for key, request in requests if key not in journal.rows}
+    return missing, sum(key in journal.rows for key, _ in requests)
+
+
+def _weigh_first(endpoint: Endpoint, journal: Journal, requests: Keyed) -> bool:
+    """Make the shortest weighted request, and keep its answer if it has token probabilities; returns whether it has.
+
+    Raises:
+        ConfigError: the request failed, but was not refused, which says nothing about the endpoint's probabilities.
+    """
+    key, request = min(requests, key=lambda each: len(each[1].messages[-1]["content"]))
+    try:
+        with endpoint.client() as client:
+            judgment = _judgment(endpoint, request, endpoint.ask(client, request))
+        if judgment["top_logprobs"] is not None:
+            journal.add({"key": key, **judgment})
+            return True
+        why = "its answer has none"
+    except EndpointDown as error:
+        raise ConfigError(
+            f"nothing was judged: nothing answers at {endpoint.url} ({error}); check the endpoint"
+        ) from None
+    except RequestFailed as error:
+        if not error.refused:
+            raise ConfigError(f"nothing was judged: the first request failed ({error}); check the endpoint") from None
+        why = str(error)
+    say(f"note: the endpoint gives no token probabilities ({why}); verdicts are read from the judge's words")
+    return False
 
 
 def _ask_all(endpoint: Endpoint, journal: Journal, missing: dict[str, Request], concurrency: int) -> str:
@@ -252,7 +330,7 @@ def _ask_all(endpoint: Endpoint, journal: Journal, missing: dict[str, Request], 
             if interruption.requested:
                 stopped = stopped or "stopped by a signal"
             for key, request in islice(waiting, 0 if stopped else concurrency - len(running)):
-                running[pool.submit(endpoint.ask, client, request.messages)] = key, request
+                running[pool.submit(endpoint.ask, client, request)] = key, request
             if not running:
                 break
             for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -278,10 +356,14 @@ def _ask_all(endpoint: Endpoint, journal: Journal, missing: dict[str, Request], 
 def _judgment(endpoint: Endpoint, request: Request, answer: dict[str, Any]) -> dict[str, Any]:
     """The line of ``judgments.jsonl`` of an answer, without its key."""
     text = answer.pop("text")
+    if request.weighted:
+        verdict: Any = read_preference(answer["top_logprobs"])
+    else:
+        verdict = read_rating(text) if len(request.models) == 1 else read_verdict(text)
     judgment = {
         "judge": endpoint.model,
         "user_prompt": request.messages[-1]["content"],
         "judgment": text,
-        "verdict": read_rating(text) if len(request.models) == 1 else read_verdict(text),
+        "verdict": verdict,
     }
     return {**request.row(), **judgment, **answer, "tstamp": time.time()}

@@ -1,15 +1,18 @@
 """The requests of a judging: prompts, order, verdicts in the judge's answers, and what they cost at most.
 
-The roles of the prompts are the published ones (Zheng et al. 2023, Sections 3.1 and 3.4): question, answers, for math, coding
-and reasoning a reference; of a later turn the whole conversation; a verdict in double brackets after an explanation. The
-words are ours.
+The roles of the prompts are the published ones, which :data:`ROLES` names: question, answers, for math, coding and reasoning a
+reference; of a later turn the whole conversation; a verdict in double brackets after an explanation, or AlpacaEval 2.0's in one
+token. The words are ours.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from scipy.special import softmax
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import say
@@ -24,6 +27,21 @@ from contextwise.evaluation.measures.judging.files import (
 )
 
 CHARACTERS_PER_TOKEN = 4
+ROLES = {
+    "rating": "Zheng et al. 2023, Section 3.1; Appendix A, Figure 6",
+    "rating with reference": "Zheng et al. 2023, Section 3.4; Appendix A, Figure 10",
+    "comparison": "Zheng et al. 2023, Section 3.1; Appendix A, Figure 5",
+    "comparison with reference": "Zheng et al. 2023, Section 3.4; Appendix A, Figure 8",
+    "later turn": "Zheng et al. 2023, Section 3.5; Appendix A, Figures 9 and 10",
+    "token probabilities": "AlpacaEval 2.0 (Dubois et al. 2024), the package's evaluator weighted_alpaca_eval_gpt4_turbo",
+}
+"""Role of a prompt -> where it is published."""
+WEIGHTED: tuple[str, ...] = ("token probabilities",)
+"""The roles of a prompt whose verdict is the probability of its first token, not words."""
+NAMES = ("m", "M")
+"""AlpacaEval's names of the first and the second output; each is one token."""
+LIKELIEST = 5
+"""Tokens whose log-probabilities AlpacaEval's evaluator asks for."""
 
 _GRADE = (
     "You are an impartial judge. A user talked to an assistant; rate the assistant's answer{which}. Consider whether it "
@@ -38,6 +56,11 @@ _COMPARE = (
     "not count. First explain your judgment in a few sentences. Then give your verdict on a line of its own, in exactly this "
     "form: [[A]] if A is better, [[B]] if B is better, [[C]] if neither is."
 )
+_CHOOSE = (
+    "You are an impartial judge. A user gave two models, m and M, the same instruction; choose the output that people would "
+    "prefer. The order in which the outputs stand and the names of the models must not count. Answer with the name of the "
+    "model with the better output and nothing else: m or M."
+)
 _REFERENCE = "A correct reference answer is given: find the mistakes by comparing with it. "
 _RATING = re.compile(r"\[\[(\d+(?:\.\d+)?)\]\]")
 _LOOSE_RATING = re.compile(r"\[(\d+(?:\.\d+)?)\]")
@@ -51,16 +74,30 @@ class Request:
     Attributes:
         turn: the turn whose answer is judged, from 1.
         models: whose answers are shown, in that order; one to be rated, or two to be compared.
+        roles: those of its prompt, from :data:`ROLES`.
     """
 
     question: Question
     turn: int
     models: tuple[str, ...]
     messages: list[dict[str, str]]
+    roles: tuple[str, ...]
+
+    @property
+    def weighted(self) -> bool:
+        """Whether the verdict is the probability of the first token, not words."""
+        return self.roles == WEIGHTED
+
+    def parameters(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The judge's parameters for this request: a weighted verdict is one token with its log-probabilities."""
+        if not self.weighted:
+            return dict(given)
+        limits = {"max_tokens", "max_completion_tokens"} & given.keys() or {"max_tokens"}
+        return {**given, **dict.fromkeys(sorted(limits), 1), "logprobs": True, "top_logprobs": LIKELIEST}
 
     def key(self, judge: str, parameters: Mapping[str, Any]) -> str:
         """Identifies the judge's answer: the same request to the same judge is made once."""
-        return content_key(judge=judge, parameters=dict(parameters), messages=self.messages)
+        return content_key(judge=judge, parameters=self.parameters(parameters), messages=self.messages)
 
     def row(self) -> dict[str, Any]:
         """Its columns of ``judgments.jsonl``."""
@@ -148,8 +185,17 @@ class Match:
                 "without; give references"
             )
 
-    def requests(self) -> list[Request]:
-        """All requests, question by question: to rate every turn of every answer, or to compare it in both orders."""
+    @property
+    def weighable(self) -> bool:
+        """Whether AlpacaEval's outputs are compared, whose verdicts may be weighted."""
+        return self.against is not None and bool(self.against.questions)
+
+    def requests(self, weighted: bool = False) -> list[Request]:
+        """All requests, question by question: to rate every turn of every answer, or to compare it in both orders.
+
+        Args:
+            weighted: ask for AlpacaEval 2.0's weighted verdict.
+        """
         pairs: list[tuple[ModelAnswers, ...]] = [(model,) for model in self.models]
         if self.against is not None:
             pairs = [(self.models[0], self.against), (self.against, self.models[0])]
@@ -165,8 +211,14 @@ class Match:
                     reference = references if len(references) >= turn else None
                     for pair in group:
                         texts = [model.texts[question.id] for model in pair]
-                        messages = judge_prompt(question, texts, turn, reference)
-                        requests.append(Request(question, turn, tuple(m.model for m in pair), messages))
+                        if weighted:
+                            messages, roles = weighted_prompt(question, texts), WEIGHTED
+                        else:
+                            messages, roles = (
+                                judge_prompt(question, texts, turn, reference),
+                                _roles(pair, turn, reference),
+                            )
+                        requests.append(Request(question, turn, tuple(m.model for m in pair), messages, roles))
         return requests
 
 
@@ -189,6 +241,35 @@ def judge_prompt(
     which = "" if turn == 1 else f" to question {turn}, the last one"
     system = (_GRADE if len(answers) == 1 else _COMPARE).format(which=which, reference=_REFERENCE if reference else "")
     return [{"role": "system", "content": system}, {"role": "user", "content": "\n\n".join(parts)}]
+
+
+def _roles(answers: Sequence[Any], turn: int, reference: Any) -> tuple[str, ...]:
+    """The roles of a prompt whose verdict is in words."""
+    role = "rating" if len(answers) == 1 else "comparison"
+    return (f"{role} with reference" if reference else role, *(["later turn"] if turn > 1 else []))
+
+
+def weighted_prompt(question: Question, answers: Sequence[Sequence[str]]) -> list[dict[str, str]]:
+    """The messages that ask for the better of two outputs by its name, one token; the first is shown first."""
+    shown = [("Instruction", question.turns[0])]
+    shown += [(f"Output of {name}", texts[0]) for name, texts in zip(NAMES, answers, strict=True)]
+    parts = [part for title, text in shown for part in (f"<|{title} begins|>", text, f"<|{title} ends|>")]
+    parts.append("Which model has the better output, m or M?")
+    return [{"role": "system", "content": _CHOOSE}, {"role": "user", "content": "\n\n".join(parts)}]
+
+
+def read_preference(likeliest: Mapping[str, float] | None) -> float | None:
+    """AlpacaEval 2.0's weighted verdict for the first output, from 0 to 1: p(m) / (p(m) + p(M)).
+
+    Args:
+        likeliest: log-probabilities, in nats, of the likeliest first tokens; a name that is not among them has probability 0,
+            as in the package's ``logprob_parser``.
+
+    Returns:
+        The verdict; None if neither name is among them.
+    """
+    named = [(likeliest or {}).get(name, -math.inf) for name in NAMES]
+    return float(softmax(named)[0]) if max(named) > -math.inf else None
 
 
 def read_rating(text: str) -> float | None:

@@ -2,8 +2,11 @@
 
 - Rating (Zheng et al. 2023): the mean over questions and turns, from 1 to 10.
 - Win rate: a win counts 1, a tie 1/2. A model wins a comparison only if it does so in both orders, else it is a tie
-  (Section 3.4 there): a judge that prefers the first answer gives ties, not wins. Comparisons with an order that has no verdict
-  are left out and counted.
+  (Section 3.4 there): a judge that prefers the first answer gives ties, not wins.
+- Weighted win rate (AlpacaEval 2.0, Dubois et al. 2024): a comparison counts the probability that the judge names the model, of
+  the two names' (:func:`~contextwise.evaluation.measures.judging.requests.read_preference`), mean over both orders.
+
+Comparisons with an order that has no verdict are left out and counted.
 
 Intervals are 95% t-intervals over questions, whose turns stay together.
 """
@@ -52,30 +55,33 @@ def summarize(
         **shared,
         "model": models[0].model,
         "against": against.model,
-        "wins": sum(value == 1 for value in outcomes.values()),
+        "wins": sum(value > 0.5 for value in outcomes.values()),
         "ties": sum(value == 0.5 for value in outcomes.values()),
-        "losses": sum(value == 0 for value in outcomes.values()),
+        "losses": sum(value < 0.5 for value in outcomes.values()),
         "verdicts_that_follow_the_order": inconsistent,
         **_by_part(outcomes, categories),
     }
 
 
 def comparisons(rows: Iterable[Row], model: str) -> tuple[Values, int]:
-    """The outcome of each comparison for ``model``: 1 won, 0 lost, 0.5 a tie or undecided.
+    """The outcome of each comparison for ``model``: 1 won, 0 lost, 0.5 a tie or undecided; weighted, anything from 0 to 1.
+
+    A verdict is ``A``, ``B`` or ``C``, or weighted: the share of the win, from 0 to 1, of the answer that is shown first.
 
     Returns:
         The outcomes of comparisons with a verdict in both orders; and in how many of them both verdicts name the same position,
         first or second, instead of the same model.
     """
-    verdicts: dict[tuple[int | str, int], list[tuple[str, float]]] = defaultdict(list)
+    shares: dict[tuple[int | str, int], list[tuple[float, float]]] = defaultdict(list)
+    weighted = False
     for row in rows:
         if row["verdict"] is not None:
-            first = row["models"][0] == model
-            share = 0.5 if row["verdict"] == "C" else float((row["verdict"] == "A") == first)
-            verdicts[row["question_id"], row["turn"]].append((row["verdict"], share))
-    both = {key: pair for key, pair in verdicts.items() if len(pair) == 2}
-    values = {key: a if a == b else 0.5 for key, ((_, a), (_, b)) in both.items()}
-    return values, sum(a == b != "C" for (a, _), (b, _) in both.values())
+            weighted |= isinstance(row["verdict"], float)
+            first = row["verdict"] if weighted else {"A": 1.0, "B": 0.0, "C": 0.5}[row["verdict"]]
+            shares[row["question_id"], row["turn"]].append((first, first if row["models"][0] == model else 1 - first))
+    both = {key: pair for key, pair in shares.items() if len(pair) == 2}
+    values = {key: (a + b) / 2 if weighted or a == b else 0.5 for key, ((_, a), (_, b)) in both.items()}
+    return values, sum((first - 0.5) * (second - 0.5) > 0 for (first, _), (second, _) in both.values())
 
 
 def _ratings(rows: Sequence[Row], models: Sequence[str], categories: Mapping[Any, str]) -> dict[str, Any]:
@@ -176,13 +182,15 @@ def judging_tables(summary: dict[str, Any]) -> RenderableType:
         lines += [f"{name}: {_difference(value)}" for name, value in summary.get("differences", {}).items()]
     else:
         heading = f"{summary['model']} against {summary['against']}: {heading}, each pair in both orders"
+        weighted = summary["verdicts"] == "token probabilities"
+        heading += ", weighted by the probabilities of its verdict's token" if weighted else ""
         tables.append(_table(summary, "percent"))
         wins, ties, losses = summary["wins"], summary["ties"], summary["losses"]
         line = f"{wins:,} won, {ties:,} tied, {losses:,} lost."
         if followed := summary["verdicts_that_follow_the_order"]:
             line += (
                 f" In {followed:,} of {wins + ties + losses:,} pairs the judge named the same position in both orders, not the "
-                "same model; they count as ties."
+                f"same model{'' if weighted else '; they count as ties'}."
             )
         lines.append(line)
     if summary["length_controlled"] is not None:
