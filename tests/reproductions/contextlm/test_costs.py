@@ -66,7 +66,8 @@ def test_models_are_compared_within_each_round():
     better = Better(text="less", better="ours", than="theirs")
     claim = decided_by_time(better, times)
     assert (
-        claim.holds is True and "ours over theirs: 0.500 [0.492, 0.508] of ms for a generated token" in claim.evidence
+        claim.holds is True
+        and "ours minus theirs: -50.0% [-50.8%, -49.2%] time for a generated token" in claim.evidence
     )
     assert decided_by_throughput(better, times).holds is False  # as tokens a second they would be half of theirs
     assert decided_by_throughput(better, {name: 1 / values for name, values in times.items()}).holds is True
@@ -104,7 +105,7 @@ def test_costs_in_miniature(tmp_path):
     for name in ("ms_per_token", "tokens_per_second"):
         assert all(len(rounds) == 2 and min(rounds) > 0 for rounds in outcome.figures[name].values())
     assert outcome.figures["flops_per_token"]["deep"] > outcome.figures["flops_per_token"]["plain"]
-    about = ["ms for a generated token"] * 2 + ["train tok/s"] * 2
+    about = ["time for a generated token"] * 2 + ["training throughput"] * 2
     assert all(words in claim.evidence for words, claim in zip(about, outcome.claims, strict=True))
 
 

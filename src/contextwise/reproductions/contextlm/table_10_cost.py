@@ -105,20 +105,19 @@ def decided_by_time(claim: Better, times: Rounds) -> Claim:
     """A claim that one model takes less time for a generated token than another."""
     ratio = log_ratio(times[claim.better], times[claim.than])
     difference = mean_estimate(times[claim.better] - times[claim.than])
-    return _decided(claim, below(ratio), ratio, f"ms for a generated token, {difference:+.3f} ms")
+    return _decided(claim, below(ratio), ratio, f"time for a generated token, {difference:+.3f} ms")
 
 
 def decided_by_throughput(claim: Better, rates: Rounds) -> Claim:
     """A claim that one model trains more tokens a second than another."""
     ratio = log_ratio(rates[claim.better], rates[claim.than])
     difference = mean_estimate(rates[claim.better] - rates[claim.than])
-    return _decided(claim, above(ratio), ratio, f"train tok/s, {difference:+,.0f} tok/s")
+    return _decided(claim, above(ratio), ratio, f"training throughput, {difference:+,.0f} tok/s")
 
 
 def _decided(claim: Better, verdict: Verdict, ratio: Estimate, what: str) -> Claim:
     rounds = "1 round" if ratio.n is None else f"{ratio.n} rounds"
-    evidence = f"{claim.better} over {claim.than}: {ratio.map(math.exp):.3f} of {what}; {rounds}"
-    return Claim.of(claim.text, verdict, evidence)
+    return claim.decided(verdict, f": {ratio.map(math.expm1):change} {what}, over {rounds}")
 
 
 def attention_cost(recipe: Recipe) -> tuple[float, float]:
