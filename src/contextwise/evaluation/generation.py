@@ -163,7 +163,7 @@ def sample_text(
 def measure_generation(
     models: dict[str, PreTrainedModel], prompt_tokens: int = 32, new_tokens: int = 128, repeats: int = 3
 ) -> dict[str, dict[str, Any]]:
-    """Time the cached, greedy generation of one text with each model, in alternation.
+    """Time the cached, greedy generation of one text with each model, in alternation and in turning order.
 
     The time does not depend on the content: the prompt is random ids, and end-of-text does not stop generation.
     Models with few positions get a shorter prompt and text.
@@ -174,7 +174,8 @@ def measure_generation(
         repeats: measurements of each model, after a short warm-up that is not counted.
 
     Returns:
-        name -> ``ms_per_token`` (median of the repeats), ``repeats``, ``prompt_tokens``, ``new_tokens``, ``batch``.
+        name -> ``ms_per_token`` (median of the repeats), ``repeats`` (of each round), ``prompt_tokens``, ``new_tokens``,
+        ``batch``.
     """
     limits = [limit for model in models.values() if (limit := positions(model.config)) is not None]
     room = min([prompt_tokens + new_tokens, *limits])
@@ -184,9 +185,11 @@ def measure_generation(
     with progress_bar("time generation", repeats * len(models)) as advance:
         for model in models.values():
             _generation_seconds(model, prompt, min(new, WARM_UP_TOKENS))
-        for _ in range(repeats):
-            for name, model in models.items():
-                times[name].append(1000 * _generation_seconds(model, prompt, new) / new)
+        names = list(models)
+        for number in range(repeats):
+            turn = number % len(names)
+            for name in names[turn:] + names[:turn]:
+                times[name].append(1000 * _generation_seconds(models[name], prompt, new) / new)
                 advance(note=name)
     sizes = {"prompt_tokens": prompt, "new_tokens": new, "batch": 1}
     return {

@@ -92,10 +92,24 @@ def cost_of(recipe: Recipe, vocab_size: int | None = None, upstream: Upstream | 
 def seconds_per_step(
     recipes: dict[str, Recipe], rounds: int, executor: ExecutorSettings | None = None
 ) -> dict[str, float]:
-    """Seconds of a training step of each recipe.
+    """Seconds of a training step of each recipe; arguments and errors as for :func:`step_rounds`.
 
-    Each round makes a dry run of every recipe, in turning order. The time of a recipe is the median over rounds of its ratio to
-    the first recipe, times the first's median, so that a slow round counts for all recipes alike.
+    The time of a recipe is the median over rounds of its ratio to the first recipe, times the first's median, so that a slow
+    round counts for all recipes alike.
+    """
+    measured = step_rounds(recipes, rounds, executor)
+    first = next(iter(measured.values()))
+    base = statistics.median(first)
+    return {
+        name: base * statistics.median(a / b for a, b in zip(times, first, strict=True))
+        for name, times in measured.items()
+    }
+
+
+def step_rounds(
+    recipes: dict[str, Recipe], rounds: int, executor: ExecutorSettings | None = None
+) -> dict[str, list[float]]:
+    """Seconds of a training step of each recipe in each round, which makes a dry run of every recipe, in turning order.
 
     Args:
         executor: of the runs that are planned, whose number of threads the steps get; None: they are trained in this process.
@@ -116,12 +130,7 @@ def seconds_per_step(
     finally:
         console.quiet = quiet
         torch.set_num_threads(threads)
-    first = measured[names[0]]
-    base = statistics.median(first)
-    return {
-        name: base * statistics.median(a / b for a, b in zip(times, first, strict=True))
-        for name, times in measured.items()
-    }
+    return measured
 
 
 def _step(name: str, recipe: Recipe) -> float:

@@ -31,7 +31,8 @@ PREDICTOR = "model.context_predictor."
 INJECTION = f"{PREDICTOR}injection"
 GATE = ", gate"
 _PAIR = ("better", "than")
-COMPARED = {"claims": _PAIR, "marginal": _PAIR, "accuracy_claims": _PAIR, "pairs": ("model", "baseline")}
+COMPARED = dict.fromkeys(("claims", "marginal", "accuracy_claims", "throughput_claims"), _PAIR)
+COMPARED |= {"pairs": ("model", "baseline")}
 """Settings that are lists of comparisons, and what names the models in each."""
 
 

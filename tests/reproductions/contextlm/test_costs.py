@@ -1,11 +1,24 @@
 """Tables 7, 8 and 10: printed settings, attention by hand, and times in miniature."""
 
+import numpy as np
 import pytest
 
 from contextwise.base.config import validate
+from contextwise.base.errors import ConfigError
+from contextwise.base.intervals import mean_estimate
 from contextwise.base.recipes import RECIPES
 from contextwise.data import prepare_corpus
-from contextwise.reproductions.contextlm.table_10_cost import Costs, attention_cost
+from contextwise.reproductions.claims import Better
+from contextwise.reproductions.contextlm.table_10_cost import (
+    COMPONENTS,
+    PLAIN,
+    WITH_PREDICTOR,
+    Costs,
+    attention_cost,
+    decided_by_throughput,
+    decided_by_time,
+    log_ratio,
+)
 from contextwise.reproductions.item import Item, Scale, find_item, measure_at
 from contextwise.training.recipe import Recipe
 from small import write_documents
@@ -39,23 +52,75 @@ def test_attention_of_a_predictor_by_hand():
     assert attention_cost(recipe(context_predictor=predictor)) == (1 + 0.5 / 16, 1 + 0.5 / 4)
 
 
-@pytest.mark.slow
+def test_models_are_compared_within_each_round():
+    # Every round is twice as slow as the one before; the ratio stays near a half.
+    slow, noise = 2.0 ** np.arange(6), np.array([1.01, 0.99, 1.02, 0.98, 1.01, 0.99])
+    times = {"ours": 5 * slow * noise, "theirs": 10 * slow}
+    assert mean_estimate(times["ours"] - times["theirs"]).above(0) is None  # the rounds hide the difference
+    ratio = log_ratio(times["ours"], times["theirs"])
+    logarithms = np.log(0.5 * noise)
+    half = 2.570581836 * logarithms.std(ddof=1) / 6**0.5  # Student's t with five degrees of freedom
+    assert (ratio.value, ratio.low, ratio.high) == pytest.approx(
+        (logarithms.mean(), logarithms.mean() - half, logarithms.mean() + half)
+    )
+    better = Better(text="less", better="ours", than="theirs")
+    claim = decided_by_time(better, times)
+    assert (
+        claim.holds is True
+        and "ours minus theirs: -50.0% [-50.8%, -49.2%] time for a generated token" in claim.evidence
+    )
+    assert decided_by_throughput(better, times).holds is False  # as tokens a second they would be half of theirs
+    assert decided_by_throughput(better, {name: 1 / values for name, values in times.items()}).holds is True
+    one = {name: values[:1] for name, values in times.items()}
+    assert (
+        decided_by_time(better, one).holds is None
+        and "1 round; there is no interval" in decided_by_time(better, one).evidence
+    )
+
+
 def test_costs_in_miniature(tmp_path):
     corpus = prepare_corpus(
         write_documents(tmp_path / "text.jsonl", 60), "bytes", tmp_path / "corpus", validation=0.3
     ).path
     training = {"steps": 2, "tokens_per_step": 64, "learning_rate": 1e-3, "evaluation_tokens": 64}
-    model = {"layers": 1, "width": 16, "heads": 2}
+    claim, model = {"better": "ctx", "than": "deep"}, {"layers": 1, "width": 16, "heads": 2}
     values = {
         "recipe": {"name": "small", "data": {"context": 16}, "model": model, "training": training},
-        "models": {"plain": [], "deep": ["model.extra_layers=7"]},
-        "reference": "deep", "seeds": [0, 1], "rounds": 2, "new_tokens": 16, "corpus": str(corpus),
-        "claims": [{"text": "less time", "better": "plain", "than": "deep"}],
+        "models": {"plain": [], "deep": ["model.extra_layers=7"],
+                   "ctx": ["model.context_predictor.chunk_size=4", "model.context_predictor.predictor_layers=1"]},
+        "reference": "deep", "seeds": [0, 1], "rounds": 2, "new_tokens": 8, "corpus": str(corpus),
+        "claims": [{"text": "less time", **claim}], "throughput_claims": [{"text": "more tokens", **claim}],
     }  # fmt: skip
     measure = validate(Costs, values, "the settings")
     item = Item(title="t", source="s", measure="m", printed={}, scales={"tiny": Scale(machine="any", settings={})})
     outcome = measure.measure(item, tmp_path / "out")
-    assert [row[0] for row in outcome.tables[0].rows] == ["plain", "deep"]
-    assert all(len(times) == 2 and min(times) > 0 for times in outcome.figures["ms_per_token"].values())
+    measured, ratios, counted = (table.rows for table in outcome.tables)
+    models = ["plain", "deep", "ctx", "ctx, gate"]
+    assert [row[0] for row in measured] == ["token decoder", "context predictor", *models]
+    assert measured[1] == ["context predictor", "O((T/w)²d)", "O((T/w)d)", "", ""]
+    assert measured[3][1:3] == ["O(T²d)", "O(Td)"] and "[" in measured[3][3] and "[" in measured[3][4]
+    assert measured[5][1:3] == ["≈ O((1 + 1/w²) T²d)", "≈ O((1 + 1/w) Td)"]
+    assert [row[:2] for row in ratios] == [[name, than] for name in models[2:] for than in models[:2]]
+    assert [row[2:] for row in counted] == [["1.000"] * 2, ["8.000"] * 2, ["1.062", "1.250"], ["1.062", "1.250"]]
+    for name in ("ms_per_token", "tokens_per_second"):
+        assert all(len(rounds) == 2 and min(rounds) > 0 for rounds in outcome.figures[name].values())
     assert outcome.figures["flops_per_token"]["deep"] > outcome.figures["flops_per_token"]["plain"]
-    assert "ms for a generated token" in outcome.claims[0].evidence
+    about = ["time for a generated token"] * 2 + ["training throughput"] * 2
+    assert all(words in claim.evidence for words, claim in zip(about, outcome.claims, strict=True))
+
+
+def test_a_throughput_claim_about_an_unknown_model_is_refused():
+    values = {"recipe": {}, "models": {"plain": []}, "reference": "plain",
+              "throughput_claims": [{"text": "more", "better": "plain", "than": "other"}]}  # fmt: skip
+    with pytest.raises(ConfigError, match="throughput_claims names 'other', which is none of plain"):
+        validate(Costs, values, "the settings")
+
+
+@pytest.mark.parametrize("scale", ["tiny", "gpu", "paper"])
+def test_table_10_has_the_printed_complexities_and_both_claims(scale):
+    _, item = find_item("contextlm/table10", RECIPES)
+    rows = list(item.printed["rows"].values())
+    assert [tuple(row[:2]) for row in rows] == [*COMPONENTS.values(), PLAIN, WITH_PREDICTOR]
+    measure = measure_at(item, scale)
+    assert measure.rounds >= 20
+    assert [claim.names for claim in measure.claims] == [claim.names for claim in measure.throughput_claims]

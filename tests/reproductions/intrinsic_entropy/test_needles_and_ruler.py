@@ -1,13 +1,21 @@
 """Two needles and RULER curves: costs and optima worked by hand, and both measures in miniature."""
 
+import numpy as np
 import pytest
+import torch
 
+from contextwise.analysis.density import kde_entropy, leading_directions
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.data import prepare_corpus
+from contextwise.evaluation.answering.prompts import Encoder
+from contextwise.evaluation.measures.ruler.features import RulerFeatures
+from contextwise.models import load_model
+from contextwise.models.loading import load_tokenizer
 from contextwise.reproductions.intrinsic_entropy.figures_5_9_long_texts import (
     NeedleCurves,
     RulerCurves,
+    entropy_claims,
     inner_optimum,
     needle_claims,
     needle_costs,
@@ -119,9 +127,68 @@ def test_ruler_in_miniature(corpus, tmp_path):
     assert len(list((tmp_path / "out/measured").iterdir())) == 2
 
 
+def accuracies(*values, low=0.3):
+    return [{"visible": 2**i, "accuracy": {"value": v, "low": low, "high": 1.0}} for i, v in enumerate(values)]
+
+
+def test_entropy_is_held_against_accuracy_where_the_model_answers():
+    rising = dict(zip((1, 2, 4, 8, 16, 32), (1.0, 2.1, 2.9, 4.0, 5.1, 6.0), strict=True))
+    near, far = accuracies(0.3, 0.4, 0.5, 0.6, 0.7, 0.8), accuracies(0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
+    grows, follows = entropy_claims("vt", 32, rising, {0.0: near, 2.0: near})
+    assert (grows.holds, follows.holds) == (True, True)
+    correlation = np.corrcoef(list(rising.values()), [0.3, 0.4, 0.5, 0.6, 0.7, 0.8])[0, 1]
+    low, high = np.tanh(np.arctanh(correlation) + np.array([-1.959964, 1.959964]) / 3**0.5)  # Fisher's, six contexts
+    assert f"γ = 2: {correlation:.3f} [{low:.3f}, {high:.3f}]" in follows.evidence
+    assert [claim.holds for claim in entropy_claims("vt", 32, rising, {0.0: near, 2.0: far})] == [True, False]
+    falling = dict(zip(rising, reversed(rising.values()), strict=True))
+    assert [claim.holds for claim in entropy_claims("vt", 32, falling, {0.0: near})] == [False, False]
+
+
+def test_a_model_that_answers_nothing_tells_nothing_of_entropy():
+    rising = dict(zip((1, 2, 4, 8), (1.0, 2.0, 3.0, 4.0), strict=True))
+    dull = accuracies(0.0, 0.01, 0.02, 0.03, low=0.001)
+    claims = entropy_claims("vt", 8, rising, {0.0: dull})
+    assert [claim.holds for claim in claims] == [None, None]
+    assert all("accuracy is at chance" in claim.evidence for claim in claims)
+    same = entropy_claims("vt", 8, rising, {0.0: accuracies(0.5, 0.5, 0.5, 0.5)})[1]
+    assert same.holds is None and "nan" in same.evidence
+
+
+def test_entropy_of_ruler_texts_in_miniature(corpus, tmp_path):
+    values = {"corpus": str(corpus), "recipe": RECIPE, "tasks": ["vt"], "lengths": [560], "samples": 2,
+              "example": False, "entropy_samples": 50}  # fmt: skip
+    measure = validate(RulerCurves, values, "the settings")
+    outcome = measure.measure(ITEM, tmp_path / "out")
+    accuracy, entropy = outcome.tables
+    assert [row[0] for row in entropy.rows] == [row[1] for row in accuracy.rows] and "over 5 leading" in entropy.title
+    assert [claim.holds for claim in outcome.claims] == [None, None, None]
+    assert measure.tokens_read() == (2 + 50) * (35 + 70 + 140 + 280 + 420 + 560)
+    # The same entropy by hand, from features of the whole model at the last token of each prompt.
+    run = measure.subject(tmp_path / "out")
+    settings = RulerFeatures(tasks=["vt"], samples=50, length=560, example=False).resolved(None, None)
+    model, encoder = load_model(run), Encoder(load_tokenizer(run))
+    tasks, _ = settings.make_tasks(encoder)
+    rows = []
+    for prompt in settings.encode(tasks, encoder)["vt"]:
+        with torch.no_grad():
+            states = model(torch.tensor([prompt.prompt(35)]), output_hidden_states=True).hidden_states
+        rows.append(states[-1][0, -1])
+    by_hand = kde_entropy(leading_directions(torch.stack(rows), 5))
+    assert outcome.figures["entropy-vt-560"][35] == pytest.approx(by_hand, rel=1e-3)
+    again = measure.measure(ITEM, tmp_path / "out")
+    assert again.figures == outcome.figures
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [({"tasks": ["qa_2"]}, "tasks.0 is 'qa_2'"), ({"tasks": ["qa_1"]}, "needs questions; give a file in SQuAD's form")],
+    [
+        ({"tasks": ["qa_2"]}, "tasks.0 is 'qa_2'"),
+        ({"tasks": ["qa_1"]}, "needs questions; give a file in SQuAD's form"),
+        (
+            {"tasks": ["vt"], "entropy_samples": 10},
+            "entropy_samples is 10, but a kernel density takes 50 texts or more",
+        ),
+    ],
 )
 def test_a_wrong_task_gets_one_sentence(changes, words):
     with pytest.raises(ConfigError, match=words):

@@ -139,6 +139,22 @@ def truncated_passes(
                 yield batch
 
 
+def last_features(model: PreTrainedModel, tokens_BT: torch.Tensor) -> torch.Tensor:
+    """The input of the vocabulary head at the last of the tokens, (B, D), in evaluation mode.
+
+    Raises:
+        CheckpointError: a feature is not finite, or the model returns no hidden states.
+    """
+    tokens_BT = tokens_BT.to(next(model.parameters()).device)
+    with evaluating(model):
+        # The target behind the last token, whose loss is not used, is that token again.
+        _, features_BD = _predict(model, torch.cat([tokens_BT, tokens_BT[:, -1:]], dim=1), "last")
+    assert features_BD is not None
+    if not bool(torch.isfinite(features_BD).all()):
+        raise not_finite("the model's feature is not finite at the last token of a prompt")
+    return features_BD
+
+
 @torch.inference_mode()
 def _predict(
     model: PreTrainedModel, tokens_BT: torch.Tensor, layer: Features

@@ -1,20 +1,26 @@
 """Models on long synthetic texts, of which more and more is hidden: intrinsic entropy, Figures 5, 9, A.3-1 and A.3-2.
 
 Figure 5 is the perplexity of an answer that depends on two needles; the others are RULER's accuracy at each visible context.
+Figure 9's right half (A.2) is the entropy, by a Gaussian kernel density, of the features at the last token of the same prompts.
 """
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pydantic import Field, model_validator
 
+from contextwise.analysis.density import density_directions, kde_entropy, leading_directions
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
-from contextwise.base.intervals import mean_estimate
+from contextwise.base.intervals import correlation_estimate, mean_estimate
+from contextwise.base.tables import Table
+from contextwise.evaluation.measures.entropy import LEAST_SAMPLES
 from contextwise.evaluation.measures.needles import STEPS, Needles, needles_table
 from contextwise.evaluation.measures.ruler import FRACTIONS, Ruler, TaskName
+from contextwise.evaluation.measures.ruler.features import RulerFeatures
 from contextwise.reproductions.claims import Claim, Verdict, above, all_hold, exact, undecided
 from contextwise.reproductions.item import Item, Outcome, registered
 from contextwise.reproductions.models import GivenModel
@@ -24,6 +30,8 @@ ANSWERS = 7
 """A needle's number is 1 to 4, and so is what the other one adds: 2 to 8."""
 SURE = 0.95
 """Share of the resamples in which a visible context has to be the best to count as the optimum."""
+CHANCE = 0.05
+"""Accuracy that counts as answering nothing; RULER's answers are looked for in free text, and are hardly found by guessing."""
 
 
 @registered("needle_curves")
@@ -105,6 +113,9 @@ class RulerCurves(GivenModel):
     gammas: list[float] = Field(default=[0.0], min_length=1, description="γ of P(x) ~ (1 - x/L)^γ")
     lengths: list[int] = Field(min_length=1, description="tokens of a text, at most")
     samples: int = Field(default=100, ge=2, description="questions of each task")
+    entropy_samples: int = Field(
+        default=0, ge=0, description="texts of each task whose features' entropy is measured; 0: it is not measured"
+    )
     qa: Path | None = Field(default=None, description="questions in SQuAD's form")
     chat: bool = Field(default=False, description="ask through the model's chat template")
     example: bool = Field(default=True, description="a worked example before questions of vt and cwe")
@@ -114,11 +125,16 @@ class RulerCurves(GivenModel):
     def _questions(self) -> "RulerCurves":
         if "qa_1" in self.tasks and self.qa is None:
             raise ConfigError("the task qa_1 needs questions; give a file in SQuAD's form with --set qa=FILE")
+        if 0 < self.entropy_samples < LEAST_SAMPLES:
+            raise ConfigError(
+                f"entropy_samples is {self.entropy_samples}, but a kernel density takes {LEAST_SAMPLES} texts or more; give as "
+                "many, or 0 to leave the entropy out"
+            )
         return self
 
     def tokens_read(self) -> int:
         visible = sum(int(length * part) for length in self.lengths for part in FRACTIONS)
-        return len(self.tasks) * len(self.gammas) * self.samples * visible
+        return len(self.tasks) * (len(self.gammas) * self.samples + self.entropy_samples) * visible
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         shared = ("tasks", "samples", "seed", "chat", "example", "qa")
@@ -145,8 +161,80 @@ class RulerCurves(GivenModel):
             tables.append(table_of(title, columns, rows))
             plots.append(Plot(task, "visible tokens", "accuracy", series, logarithmic="x"))
             claims += optimum_claims(task, results, task in self.at_longest)
-        figures = {f"{length}-{gamma:g}": result for (length, gamma), result in results.items()}
+        figures: dict[str, Any] = {f"{length}-{gamma:g}": result for (length, gamma), result in results.items()}
+        if self.entropy_samples:
+            for task, length in itertools.product(self.tasks, self.lengths):
+                entropies, directions = self.text_entropies(task, length, folder)
+                by_gamma = {gamma: results[length, gamma][task]["accuracies"] for gamma in self.gammas}
+                tables.append(entropy_table(task, length, entropies, directions, by_gamma))
+                series = {"entropy": points(entropies)}
+                title = f"{task}, {length:,} tokens: entropy by kernel density"
+                plots.append(Plot(title, "visible tokens", "nats", series, logarithmic="x"))
+                claims += entropy_claims(task, length, entropies, by_gamma)
+                figures[f"entropy-{task}-{length}"] = entropies
         return Outcome(tables, claims, figures, self.run_set(folder).paths, plots)
+
+    def text_entropies(self, task: TaskName, length: int, folder: Path) -> tuple[dict[int, float], int]:
+        """Visible context -> entropy by kernel density in nats, and the number of leading directions that it is over.
+
+        Of the prompts with the first γ: the document's entropy does not depend on it.
+
+        Raises:
+            DataError: the features span fewer directions.
+        """
+        shared, qa = ("seed", "chat", "example"), self.qa if task == "qa_1" else None
+        own = {"tasks": [task], "samples": self.entropy_samples, "length": length, "gamma": self.gammas[0], "qa": qa}
+        settings = self.settings_of(RulerFeatures, *shared, **own)
+        name = f"{task}-{length}-gamma-{self.gammas[0]:g}-{self.entropy_samples}-{self.seed}{'-chat' * self.chat}"
+        result = self.measured(settings, folder, f"ruler-features-{name}")
+        features = {visible: result.features(visible) for visible in result.summary["settings"]["visible"]}
+        directions = density_directions(*next(iter(features.values())).shape)
+        return {v: kde_entropy(leading_directions(x_ND, directions)) for v, x_ND in features.items()}, directions
+
+
+def entropy_table(
+    task: str, length: int, entropies: dict[int, float], directions: int, by_gamma: dict[float, list[dict[str, Any]]]
+) -> Table:
+    """Entropy and accuracies at each visible context."""
+    accuracies = {gamma: {row["visible"]: row["accuracy"] for row in rows} for gamma, rows in by_gamma.items()}
+    columns = [("visible", ","), ("entropy, nats", ".3f"), *((f"accuracy, γ = {gamma:g}", ".3f") for gamma in by_gamma)]
+    title = f"{task}, {length:,} tokens: entropy by kernel density over {directions} leading directions, and accuracy"
+    rows = [[v, entropy, *(of_gamma[v] for of_gamma in accuracies.values())] for v, entropy in entropies.items()]
+    return table_of(title, columns, rows)
+
+
+def entropy_claims(
+    task: str, length: int, entropies: dict[int, float], by_gamma: dict[float, list[dict[str, Any]]]
+) -> list[Claim]:
+    """Whether the entropy grows with the visible context, and correlates with each γ's accuracy (A.2).
+
+    By correlations over visible contexts with Fisher's interval. Undecided for a model that answers nothing: the document
+    claims it of models that are near the Bayes model.
+    """
+    where, values, best = f"{task}, {length:,} tokens: ", list(entropies.values()), 0.0
+    growth = _correlation(np.log(list(entropies)).tolist(), values)
+    against: dict[float, Estimate] = {}
+    for gamma, rows in by_gamma.items():
+        against[gamma] = _correlation(values, [row["accuracy"]["value"] for row in rows])
+        best = max(best, *(row["accuracy"]["low"] for row in rows))
+    at_chance = undecided(f"accuracy is at chance: at no visible context is it surely above {CHANCE:.0%}")
+    grows, follows = above(growth), all_hold(above(each) for each in against.values())
+    if best <= CHANCE:
+        grows = follows = at_chance
+    listed = "; ".join(f"γ = {gamma:g}: {correlation:.3f}" for gamma, correlation in against.items())
+    return [
+        Claim.of(
+            f"{where}entropy grows with the visible context", grows, f"correlation with its logarithm {growth:.3f}"
+        ),
+        Claim.of(f"{where}entropy and accuracy correlate positively", follows, f"correlation {listed}"),
+    ]
+
+
+def _correlation(x: Sequence[float], y: Sequence[float]) -> Estimate:
+    """Over visible contexts; NaN where one of the two is the same at all of them."""
+    if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return Estimate(float("nan"))
+    return correlation_estimate(float(np.corrcoef(x, y)[0, 1]), len(x))
 
 
 def optimum_claims(
