@@ -87,10 +87,11 @@ def kept_gain(part: Scored, base: Scored, best: Scored) -> Estimate:
 def mean_kept_gain(partitions: Sequence[tuple[Scored, Scored, Scored]]) -> Estimate:
     """The mean of :func:`kept_gain` over partitions (each: part, base, best), to whose interval their part is added."""
     weights = partitions[0][0].targets
-    values, draws, of_seeds = [], [], []
+    values: list[float] = []
+    draws, of_seeds = [], []
     for rows in partitions:
         nats_A3 = np.stack([row.nats.mean(axis=0) for row in rows], axis=1)
-        values.append(_kept(nats_A3.sum(axis=0) / weights.sum()))
+        values.append(float(_kept(nats_A3.sum(axis=0) / weights.sum())))
         draws.append(_kept(resampled_ratios(nats_A3, weights)))
         of_seeds.append(_kept(np.stack([per_seed(row.nats, weights) for row in rows], axis=1)))
     over_articles = bootstrap_estimate(float(np.mean(values)), np.mean(draws, axis=0), len(weights))
@@ -114,7 +115,8 @@ def mean_over_partitions(nats_PSA: np.ndarray, targets_A: np.ndarray) -> Estimat
 
 
 def _with_partitions(over_articles_and_seeds: Estimate, values_P: Sequence[float] | np.ndarray) -> Estimate:
-    return replace(with_seeds(over_articles_and_seeds, np.asarray(values_P)), seeds=over_articles_and_seeds.seeds)
+    known = over_articles_and_seeds
+    return replace(with_seeds(known, np.asarray(values_P)), seeds=known.seeds, deviation=known.deviation)
 
 
 class Row(Settings):
