@@ -2,12 +2,15 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import Estimate
+from contextwise.base.estimates import CONFIDENCE, Estimate
+from contextwise.base.intervals import estimate
+from contextwise.comparison.sequential import seeds_to_decide
 from contextwise.reproductions.claims import (
     Claim,
     Verdict,
@@ -133,6 +136,43 @@ def test_the_claims_of_an_item_share_the_error():
     assert [claim.holds for claim in shared] == [None, None, None, False, True]
     note = "2.2; the interval at 98.8% decides, as 4 comparisons share the error"
     assert [claim.evidence for claim in shared] == [note] * 3 + ["", ""]
+
+
+def seeds_of(*losses, articles=()):
+    """A difference by seed, in nats per target, on six articles that differ by ``articles``."""
+    own = np.array(articles or [0.0] * 6)
+    return estimate([np.array(losses)[:, None] + own], np.ones(6))
+
+
+def test_an_undecided_claim_names_the_seeds_that_would_decide_it():
+    """By hand: seeds at -3, -1 and 1 have a mean of -1 and a standard deviation of 2."""
+    (claim,) = share_error([Claim.of("lower", below(seeds_of(-3.0, -1.0, 1.0)), "-1")])
+    promised = seeds_to_decide(-1.0, 2.0, 0.0, CONFIDENCE, most=200)
+    assert promised is not None and promised > 3 and claim.holds is None
+    wanted = f"-1; the interval contains 0; {promised} seeds would decide it, at this difference and spread"
+    assert claim.evidence == wanted
+    # Two claims share the error, so each of them takes more seeds.
+    more = seeds_to_decide(-1.0, 2.0, 0.0, 0.975, most=200)
+    shared = share_error([Claim.of("lower", below(seeds_of(-3.0, -1.0, 1.0)))] * 2)
+    assert more > promised and all(f"; {more} seeds would decide it" in claim.evidence for claim in shared)
+    # A bound is no different from zero; a claim that is decided needs nothing.
+    assert f"; {promised} seeds" in share_error([Claim.of("more", above(seeds_of(2.0, 4.0, 6.0), 3.0))])[0].evidence
+    assert share_error([Claim.of("lower", below(seeds_of(-3.0, -3.1, -3.2)), "-3")])[0].evidence == "-3"
+
+
+def test_no_number_of_seeds_decides_a_difference_of_zero_or_within_that_of_the_articles():
+    (zero,) = share_error([Claim.of("lower", below(seeds_of(-2.0, 0.0, 2.0)))])
+    assert zero.evidence.endswith("; no number of seeds would decide a difference of zero")
+    # The articles alone: t of 5 degrees of freedom times the standard error of their mean, 2.5706 * sqrt(1.2 * 9 / 6).
+    (within,) = share_error([Claim.of("lower", below(seeds_of(-3.0, -1.0, 1.0, articles=[-3, 3, -3, 3, -3, 3])))])
+    assert within.evidence.endswith("; no number of seeds would decide it: without their part the interval is ± 3.45")
+    # A single seed has no spread, and of two open parts none is named.
+    assert (
+        share_error([Claim.of("one", below(seeds_of(0.0, articles=[-1, 1] * 3)))])[0].evidence
+        == "the interval contains 0"
+    )
+    open_parts = all_hold([below(seeds_of(-3.0, -1.0, 1.0))] * 2)
+    assert share_error([Claim.of("both", open_parts)])[0].evidence == "the interval contains 0"
 
 
 def test_a_claim_of_parts_takes_as_much_of_the_error_as_can_make_it_wrong():

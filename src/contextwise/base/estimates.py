@@ -48,6 +48,9 @@ class Estimate:
     n: int | None = dataclasses.field(default=None, compare=False)  # of other observations
     confidence: float = dataclasses.field(default=CONFIDENCE, compare=False)
     freedom: float | None = dataclasses.field(default=None, compare=False)  # of the interval; None: by the counts
+    deviation: float | None = dataclasses.field(
+        default=None, compare=False
+    )  # of single seeds, where the interval is over them
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Estimate":
@@ -110,7 +113,7 @@ class Estimate:
     def map(self, function: Callable[[float], float]) -> "Estimate":
         """Apply an increasing function to the value and both limits (percentile intervals carry over)."""
         low, high = (None if limit is None else function(limit) for limit in (self.low, self.high))
-        return dataclasses.replace(self, value=function(self.value), low=low, high=high)
+        return dataclasses.replace(self, value=function(self.value), low=low, high=high, deviation=None)
 
     def __neg__(self) -> "Estimate":
         low, high = (None if limit is None else -limit for limit in (self.high, self.low))
@@ -118,7 +121,8 @@ class Estimate:
 
     def scaled(self, factor: float) -> "Estimate":
         """Multiply the estimate by a positive number."""
-        return self.map(lambda number: factor * number)
+        deviation = None if self.deviation is None else factor * self.deviation
+        return dataclasses.replace(self.map(lambda number: factor * number), deviation=deviation)
 
     def interval(self, form: str = "number", missing: str = "") -> str:
         """Format the interval as ``[low, high]``, or return ``missing`` without an interval."""

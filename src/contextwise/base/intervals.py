@@ -185,10 +185,14 @@ def estimate(blocks: list[np.ndarray], weights_N: np.ndarray) -> Estimate:
     documents = over_documents(value, leave_one_out(pooled_N, weights), weights) if len(weights) else None
     if documents is None:
         return Estimate(value)
-    parts = [part for part in (documents, over_seeds(blocks, weights_N)) if part is not None]
-    seeds = min(len(block) for block in blocks) if len(parts) > 1 else None
-    half, freedom = math.hypot(*(part.half_width for part in parts)), welch(parts).freedom
-    return plus_minus(value, half, method="t", documents=len(weights), seeds=seeds, freedom=freedom)
+    of_seeds = over_seeds(blocks, weights_N)
+    about: dict[str, Any] = {"method": "t", "documents": len(weights)}
+    if of_seeds is None:
+        return plus_minus(value, documents.half_width, freedom=documents.freedom, **about)
+    seeds = min(len(block) for block in blocks)
+    about |= {"seeds": seeds, "deviation": math.sqrt(of_seeds.variance * seeds) if len(blocks) == 1 else None}
+    half, freedom = math.hypot(documents.half_width, of_seeds.half_width), welch([documents, of_seeds]).freedom
+    return plus_minus(value, half, freedom=freedom, **about)
 
 
 def seed_interval(blocks: list[np.ndarray], weights_N: np.ndarray) -> Interval | None:
@@ -226,8 +230,9 @@ def with_seeds(over_documents: Estimate, values_S: np.ndarray) -> Estimate:
     documents = Part(((high - low) / 2 / student_t(known)) ** 2, known)
     value, half = over_documents.value, seeds.half_width
     limits = value - math.hypot(value - low, half), value + math.hypot(high - value, half)
-    freedom = welch([documents, seeds]).freedom
-    return replace(over_documents, low=limits[0], high=limits[1], seeds=len(values_S), freedom=freedom)
+    freedom, deviation = welch([documents, seeds]).freedom, math.sqrt(seeds.variance * len(values_S))
+    about: dict[str, Any] = {"seeds": len(values_S), "freedom": freedom, "deviation": deviation}
+    return replace(over_documents, low=limits[0], high=limits[1], **about)
 
 
 def _value(blocks: list[np.ndarray], weights_N: np.ndarray) -> float:
@@ -280,9 +285,9 @@ def bootstrap_estimate(value: float, draws_R: np.ndarray, documents: int, method
 # Intervals in closed form
 
 
-def student_t(freedom: float) -> float:
-    """Half the width of a 95% t-interval in standard errors."""
-    return float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2))
+def student_t(freedom: float, confidence: float = CONFIDENCE) -> float:
+    """Half the width of a t-interval in standard errors."""
+    return float(special.stdtrit(freedom, (1 + confidence) / 2))
 
 
 def plus_minus(value: float, half: float, **about: Any) -> Estimate:

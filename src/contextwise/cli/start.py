@@ -137,7 +137,8 @@ def prepare(
         Argument(
             metavar="SOURCE...",
             help="JSON Lines (.jsonl, .jsonl.gz), Parquet or text files, folders or patterns of them, "
-            "a Hugging Face dataset (folder, or Hub name, name:config or name:config:split), or stdlib. "
+            "a Hugging Face dataset (folder, or Hub name, name:config or name:config:split), stdlib, or "
+            "stdlib-definitions (in splits of its own). "
             "train=SOURCE test=SOURCE names the split of each, in place of shares. "
             "alpaca:SOURCE holds instructions, to be formatted.",
         ),

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.data.sources import BadRecord, Document, Record, Source
+from contextwise.data.sources import BadRecord, Document, Record, Source, with_parts
 
 BATCH_BYTES = 4_000_000
 BATCH_DOCUMENTS = 4096
@@ -246,11 +246,13 @@ def map_ahead(function: Callable[[T], R], items: Iterable[T], threads: int = 2) 
 def read_splits(given: Sequence[str]) -> tuple[list[str], list[str] | None]:
     """Parse the sources to open, and the split of each; None if no source names a split.
 
-    A source whose complete text is the name of a file or folder (``year=2020/part.parquet``) names no split.
+    A source whose complete text is the name of a file or folder (``year=2020/part.parquet``) names no split. The single source
+    ``stdlib-definitions`` names the splits of its parts.
 
     Raises:
         ConfigError: some sources name a split and others do not, or a name or a source is missing, invalid or reserved.
     """
+    given = with_parts(given)
     # os.path.exists is false for what cannot be a path; Path.exists may raise an error.
     is_path = [os.path.exists(os.path.expanduser(source)) for source in given]  # noqa: PTH110, PTH111
     matches = [None if known else _NAMED.fullmatch(source) for source, known in zip(given, is_path, strict=True)]

@@ -117,7 +117,7 @@ def prepare_corpus(
 
     Args:
         sources: as for :func:`contextwise.data.sources.open_source`: ``stdlib``, files, folders, patterns, Hub names. Each may
-            name its split, as in ``train=a.jsonl``; then all must.
+            name its split, as in ``train=a.jsonl``; then all must. ``stdlib-definitions`` alone has splits of its own.
         tokenizer: a folder, a name on the Hub, ``train:N`` (a byte-level BPE of N tokens, learned on the
             training split), or ``bytes``.
         out: folder to write.

@@ -11,6 +11,7 @@ and :func:`share_error` keeps it only if the wider interval of the shared error 
 the runs, so intervals are Student's t and need no sequence.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,9 +22,12 @@ from pydantic import Field
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import CONFIDENCE, Estimate
-from contextwise.comparison.sequential import simultaneous
+from contextwise.base.intervals import student_t
+from contextwise.comparison.sequential import seeds_to_decide, simultaneous
 
 VERDICTS = {True: "holds", False: "does not hold", None: "undecided"}
+MOST_SEEDS = 200
+"""More are not counted where it is said how many would decide a claim."""
 LEAST_SEEDS = 3
 """Fewer decide nothing about trained models. A trial asks for four, since it may stop after any of them."""
 
@@ -82,12 +86,14 @@ class Verdict:
     Attributes:
         rule: gives the verdict at another confidence; None where no interval or test is behind it.
         comparisons: intervals or tests of which a single wrong one makes the verdict wrong; they take part in the error.
+        needs: what it would take to decide an undecided interval at a confidence, in words; empty where that is not known.
     """
 
     holds: bool | None
     reason: str = ""
     rule: "Callable[[float], Verdict] | None" = field(default=None, compare=False, repr=False)
     comparisons: int = field(default=0, compare=False, repr=False)
+    needs: "Callable[[float], str]" = field(default=lambda confidence: "", compare=False, repr=False)
 
     def at(self, confidence: float) -> "Verdict":
         """The verdict by intervals of another confidence."""
@@ -138,18 +144,17 @@ class Claim:
 def share_error(claims: Sequence[Claim]) -> list[Claim]:
     """An item's claims, decided so that with a probability of 95% none of the verdicts is wrong (Bonferroni).
 
-    Those that the wider interval of the shared error leaves undecided say so.
+    Those that the wider interval of the shared error leaves undecided say so, and undecided ones what would decide them.
     """
     comparisons = sum(claim.verdict.comparisons for claim in claims if claim.verdict is not None)
-    if comparisons < 2:
-        return list(claims)
-    confidence = simultaneous(CONFIDENCE, comparisons)
+    confidence = simultaneous(CONFIDENCE, max(1, comparisons))
     note = f"the interval at {confidence:.1%} decides, as {comparisons} comparisons share the error"
     decided = []
     for claim in claims:
-        holds = claim.holds if claim.verdict is None else claim.verdict.at(confidence).holds
-        evidence = claim.evidence if holds is claim.holds else f"{claim.evidence}; {note}"
-        decided.append(replace(claim, holds=holds, evidence=evidence))
+        verdict = Verdict(claim.holds) if claim.verdict is None else claim.verdict.at(confidence)
+        needs = verdict.needs(confidence) if verdict.holds is None else ""
+        notes = [claim.evidence, "" if verdict.holds is claim.holds else note, needs]
+        decided.append(replace(claim, holds=verdict.holds, evidence="; ".join(filter(None, notes))))
     return decided
 
 
@@ -168,7 +173,29 @@ def above(estimate: Estimate, bound: float = 0.0) -> Verdict:
         low, high = estimate.at(confidence).limits
         return low > bound if low > bound or high < bound else None
 
-    return _inferred(side, f"the interval contains {bound:g}")
+    needs = functools.partial(_seeds_needed, estimate, bound)
+    return _inferred(side, f"the interval contains {bound:g}", needs)
+
+
+def _seeds_needed(estimate: Estimate, bound: float, confidence: float) -> str:
+    """The seeds that would decide a difference as large and seeds as different as those observed, as a clause.
+
+    As for a trial (:func:`~contextwise.comparison.sequential.seeds_to_decide`), since who adds seeds until a claim is decided
+    looks after each. The rest of the interval (documents, partitions) stays as it is. Empty where the spread is not known.
+    """
+    if estimate.deviation is None or estimate.seeds is None:
+        return ""
+    difference, (low, high) = estimate.value - bound, estimate.limits
+    of_seeds = student_t(estimate.seeds - 1) * estimate.deviation / math.sqrt(estimate.seeds)
+    rest = math.sqrt(max(0.0, ((high - low) / 2) ** 2 - of_seeds**2))
+    freedom = estimate.documents - 1 if estimate.documents else math.inf
+    rest *= student_t(freedom, confidence) / student_t(freedom)
+    if difference == 0:
+        return "no number of seeds would decide a difference of zero"
+    if abs(difference) <= rest:
+        return f"no number of seeds would decide it: without their part the interval is ± {rest:.3g}"
+    seeds = seeds_to_decide(-abs(difference), estimate.deviation, 0.0, confidence, rest, most=MOST_SEEDS, on_these=True)
+    return f"{seeds or f'more than {MOST_SEEDS}'} seeds would decide it, at this difference and spread"
 
 
 def below(estimate: Estimate, bound: float = 0.0) -> Verdict:
@@ -214,12 +241,14 @@ def _problem(estimate: Estimate) -> str:
     return "there is no interval" if any(map(math.isnan, estimate.limits)) else estimate.too_few
 
 
-def _inferred(rule: Callable[[float], bool | None], otherwise: str = "") -> Verdict:
+def _inferred(
+    rule: Callable[[float], bool | None], otherwise: str = "", needs: Callable[[float], str] = lambda confidence: ""
+) -> Verdict:
     """The verdict of one interval or test: the rule's at a confidence of 95%, and at any other."""
 
     def at(confidence: float) -> Verdict:
         holds = rule(confidence)
-        return Verdict(holds, otherwise if holds is None else "", at, 1)
+        return Verdict(holds, otherwise if holds is None else "", at, 1, needs)
 
     return at(CONFIDENCE)
 
@@ -252,10 +281,12 @@ def all_hold(verdicts: Iterable[Verdict]) -> Verdict:
     def combined(every: list[Verdict]) -> Verdict:
         if any(verdict.holds is False for verdict in every):
             return Verdict(False)
-        reasons = [verdict.reason for verdict in every if verdict.holds is None]
         if not every:
             return undecided("there is nothing to decide it by")
-        return undecided(reasons[0]) if reasons else Verdict(True)
+        missing = [verdict for verdict in every if verdict.holds is None]
+        if len(missing) == 1:
+            return Verdict(None, missing[0].reason, needs=missing[0].needs)
+        return undecided(missing[0].reason) if missing else Verdict(True)
 
     every = list(verdicts)
     return _of_parts(combined, every, sum(verdict.comparisons for verdict in every))

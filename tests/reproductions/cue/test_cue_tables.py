@@ -10,7 +10,14 @@ from contextwise.base.errors import ConfigError
 from contextwise.data import prepare_corpus
 from contextwise.reproductions.claims import Verdict
 from contextwise.reproductions.cue import tables_3_to_6_perplexity
-from contextwise.reproductions.cue.tables_3_to_6_perplexity import CuePartitions, CuePerplexity, Scored, kept_gain
+from contextwise.reproductions.cue.tables_3_to_6_perplexity import (
+    CuePartitions,
+    CuePerplexity,
+    Scored,
+    kept_gain,
+    mean_kept_gain,
+    mean_over_partitions,
+)
 from contextwise.reproductions.item import Item, Scale
 from cue_runs import save_text_encoder, write_articles
 
@@ -66,6 +73,35 @@ def test_how_much_of_a_gain_is_kept():
     shares = [(np.exp(2) - np.exp(loss)) / (np.exp(2) - np.exp(1)) for loss in (1.35, 1.65)]
     assert both.value == pytest.approx(exact)
     assert both.high - both.value == pytest.approx(12.7062 * abs(shares[0] - shares[1]) / 2, rel=1e-4)
+
+
+def test_a_mean_over_partitions_has_an_interval_over_partitions_seeds_and_articles():
+    """By hand: partitions of 1, 2 and 3 nats, seeds 0.1 below and above them, all articles alike."""
+    targets = np.full(6, 10.0)
+    losses_PS = np.array([[0.9, 1.1], [1.9, 2.1], [2.9, 3.1]])
+    nats_PSA = losses_PS[:, :, None] * targets
+    mean = mean_over_partitions(nats_PSA, targets)
+    seeds, partitions = 12.7062 * 0.2 / np.sqrt(2) / np.sqrt(2), 4.3027 * 1 / np.sqrt(3)
+    assert mean.value == pytest.approx(2)
+    assert mean.high - 2 == 2 - mean.low == pytest.approx(np.hypot(seeds, partitions), rel=1e-4)
+    assert (mean.seeds, mean.documents) == (2, 6), "six runs are no six seeds"
+    # Articles that differ add their own part; a row that is the same in all partitions has no part of theirs.
+    nats_PSA = nats_PSA[[1, 1, 1]] + np.array([-1, 1, -1, 1, -1, 1]) * 10.0
+    articles = 2.5706 * np.sqrt(1.2 / 6)
+    shared = mean_over_partitions(nats_PSA, targets)
+    assert shared.high - shared.value == pytest.approx(np.hypot(seeds, articles), rel=1e-4)
+    assert shared == mean_over_partitions(nats_PSA[:1], targets)
+
+
+def test_the_mean_share_of_a_gain_has_the_spread_of_the_partitions():
+    def scored(loss):
+        return Scored(np.full((1, 6), 10 * loss), np.full(6, 10.0))
+
+    base, best = scored(2.0), scored(1.0)
+    gains = [(np.exp(2) - np.exp(loss)) / (np.exp(2) - np.exp(1)) for loss in (1.2, 1.4)]
+    mean = mean_kept_gain([(scored(1.2), base, best), (scored(1.4), base, best)])
+    assert mean.value == pytest.approx(np.mean(gains))
+    assert mean.high - mean.value == pytest.approx(12.7062 * abs(gains[0] - gains[1]) / 2, rel=1e-4)
 
 
 def test_relative_perplexity_is_that_of_the_mean_loss():
@@ -179,6 +215,22 @@ def test_a_table_in_miniature_is_that_of_the_evaluations(news, tmp_path, monkeyp
     assert [claim.holds for claim in again.claims] == [None, None]
     assert all("one seed decides nothing" in claim.evidence for claim in again.claims)
     assert before == {path: path.stat().st_mtime_ns for path in evaluation.rglob("*")}
+
+
+def test_partitions_in_miniature_have_one_interval_for_all(news, tmp_path):
+    values = settings(*news) | {"types": ["title", "tags", "previous_sentence"], "trained_on": {"both": "A"}}
+    values |= {"partitions": 2, "tested_on": {"adapted": "both"}, "partition_seed": 1}
+    del values["figure"]
+    outcome = validate(CuePartitions, values, "the settings").measure(item(), tmp_path)
+    rows = {row[0]: row[1:] for row in outcome.tables[0].rows}
+    assert outcome.figures["partitions"][0] != outcome.figures["partitions"][1]
+    alone, both = ([each["value"] for each in outcome.figures["perplexities"][name]] for name in ("alone", "both"))
+    assert alone[0] == alone[1] and both[0] != both[1]
+    mean = outcome.figures["losses"]["both"]
+    assert mean["value"] == pytest.approx(np.log(both).mean())
+    assert mean["high"] - mean["value"] > 12.7062 * abs(np.log(both[0] / both[1])) / 2
+    assert rows["both"][1] == f"{np.std(both, ddof=1):.2f}"
+    assert "partitions; one seed decides nothing about trained models" in outcome.claims[0].evidence
 
 
 def test_rows_that_are_not_there_are_named(news):

@@ -8,12 +8,13 @@ from pathlib import Path
 from contextwise.base.errors import DataError
 from contextwise.data.input_files import readable
 from contextwise.data.sources.alpaca import Instructions
+from contextwise.data.sources.definitions import PARTS, StandardDefinitions
 from contextwise.data.sources.files import FileSource, JsonLines, TextFiles
 from contextwise.data.sources.source import BadRecord, Document, Record, Source
 from contextwise.data.sources.stdlib import StandardLibrary
 from contextwise.data.sources.tables import HUB_NAME, Parquet, open_hub, open_saved
 
-__all__ = ["BadRecord", "Document", "Record", "Source", "open_source"]
+__all__ = ["BadRecord", "Document", "Record", "Source", "open_source", "with_parts"]
 # Names with these suffixes are not looked up on the Hub.
 _FILE_SUFFIXES = {".txt", ".md", ".rst", ".csv", ".tsv", ".gz", ".zst", ".zip", ".bin", ".arrow"}
 
@@ -21,7 +22,8 @@ _FILE_SUFFIXES = {".txt", ".md", ".rst", ".csv", ".tsv", ".gz", ".zst", ".zip", 
 def open_source(name: str | Path, limit: int | None = None) -> Source:
     """Open ``stdlib``, a file, a folder, a pattern (``data/*.jsonl.gz``) or a dataset's name on the Hub.
 
-    With the prefix ``alpaca:`` the records are instructions (:mod:`contextwise.data.sources.alpaca`).
+    With the prefix ``alpaca:`` the records are instructions (:mod:`contextwise.data.sources.alpaca`). A part of the
+    library's classes and functions is ``stdlib-definitions:train`` (:mod:`contextwise.data.sources.definitions`).
 
     Args:
         limit: maximum number of documents that will be read; if given, a dataset on the Hub is streamed.
@@ -35,6 +37,8 @@ def open_source(name: str | Path, limit: int | None = None) -> Source:
         return Instructions(open_source(inner, limit))
     if given == StandardLibrary.kind:
         return StandardLibrary()
+    if prefix == StandardDefinitions.kind:
+        return StandardDefinitions(inner)
     path = Path(given).expanduser()
     if path.is_dir():
         return open_saved(path) or _open_folder(path)
@@ -50,6 +54,12 @@ def open_source(name: str | Path, limit: int | None = None) -> Source:
     if is_file_name or not HUB_NAME.fullmatch(given):
         raise DataError(f"there is no file or folder {given}")
     return open_hub(given, limit)
+
+
+def with_parts(given: Sequence[str]) -> list[str]:
+    """The sources, and ``stdlib-definitions`` where it is the only one as its parts, each in the split of its name."""
+    kind = StandardDefinitions.kind
+    return [f"{part}={kind}:{part}" for part in PARTS] if list(given) == [kind] else list(given)
 
 
 def _kind_of(path: Path) -> type[FileSource]:
