@@ -36,7 +36,7 @@ _PROBES = ("a b", " b", "  b\n", "\n\n c", "É ée\u0301", "\r\n\t", "日本", "
 class Infilling(SingleObjective):
     """Fill-in-the-middle on a share of the documents; the others are unchanged.
 
-    With ``split="character"``, as published, the cuts are two positions between a document's characters, uniform over all pairs,
+    With ``split="character"``, as published, the cuts are two positions between a document's characters, all pairs alike,
     and the three pieces are tokenized separately, so that models meet cuts inside words. This tokenizes the rewritten documents
     again in every epoch, in every process that reads it, and keeps them in memory: 2 or 4 bytes per token of the rewritten
     share. To resume in epoch e, the epochs before it are rewritten to count their windows. With ``split="token"`` they

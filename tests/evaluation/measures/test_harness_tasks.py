@@ -106,6 +106,22 @@ def test_race_by_questions_is_gathered_by_articles(folder, tmp_path):
     assert asked[0][0].startswith("Article: Article 0.\n\nQuestion: ")
 
 
+def test_race_may_be_asked_of_the_sat_s_lines(folder, tmp_path):
+    rows, other = race_lines(), tmp_path / "sat"
+    write_lines(folder / "race_test.jsonl", rows)
+    other.mkdir()
+    lines = []
+    for row in rows:
+        options = "".join(f"{letter}.) {text}\n" for letter, text in zip("ABCD", row["options"], strict=True))
+        query = f"Passage: {row['article']}\nQ: {row['question']}\nChoices:\n{options}Answer:"
+        lines.append({"query": query, "choices": list("ABCD"), "gold": "ABCD".index(row["answer"])})
+    write_lines(other / "race_test.jsonl", lines)
+    assert prompts(other, "race") == prompts(folder, "race")
+    write_lines(other / "race_test.jsonl", [lines[0] | {"query": "Passage: none"}])
+    with pytest.raises(DataError, match="document 1: 'query' must read 'Passage: '"):
+        prompts(other, "race")
+
+
 def test_wikitext_is_cut_at_its_headings(folder):
     text = " \n = Alpha = \n \n One two . \n \n = = Part = = \n \n Three . \n \n = Beta = \n \n Four . \n "
     (folder / "wikitext_test.txt").write_text(text)

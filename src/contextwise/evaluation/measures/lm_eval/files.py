@@ -338,6 +338,15 @@ def _race_question(line: Line) -> Line:
     return {name: line[name] for name in ("article", "question", "options", "answer")}
 
 
+def _sat_question(line: Line) -> Line:
+    """A question of RACE from one of AGIEval's SAT reading comprehension, in llm-foundry's fields."""
+    parts = _SAT.fullmatch(line["query"])
+    _need(parts is not None, "'query' must read 'Passage: ', 'Q: ', 'Choices:' A.) to D.) and 'Answer:', line by line")
+    article, question, *options = parts.groups() if parts else ()
+    answer = LETTERS[_index(line["gold"], 4, "gold")]
+    return {"article": article, "question": question, "options": options, "answer": answer}
+
+
 def _race_articles(lines: list[Line]) -> list[Line]:
     """Group questions into a document per article, in order; the harness asks the last question of an article."""
     grouped: dict[str, list[Line]] = {}
@@ -346,6 +355,10 @@ def _race_articles(lines: list[Line]) -> list[Line]:
         grouped.setdefault(line["article"], []).append(problem)
     return [{"article": article, "problems": repr(problems)} for article, problems in grouped.items()]
 
+
+_SAT = re.compile(
+    r"Passage: (.*)\nQ: (.*)\nChoices:\nA\.\) (.*)\nB\.\) (.*)\nC\.\) (.*)\nD\.\) (.*)\nAnswer:", re.DOTALL
+)
 
 FORMS: dict[str, tuple[Form, ...]] = {
     "arc_easy": _labelled("question"),
@@ -359,6 +372,7 @@ FORMS: dict[str, tuple[Form, ...]] = {
     "race": (
         _kept("article", "problems", check=_text("article")),
         Form(("article", "question", "options", "answer"), _race_question, gather=_race_articles),
+        Form(("query", "choices", "gold"), _sat_question, gather=_race_articles),
     ),
     "hellaswag": _hellaswag(),
     "wikitext": (_kept("page", check=_text("page")), Form(("text",), lambda line: {"page": line["text"]})),
