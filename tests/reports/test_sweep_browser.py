@@ -113,10 +113,13 @@ def test_the_slider_draws_the_table(opened: Opened, tables: dict[str, Any], plac
 
 @needs_browser()
 def test_contexts_have_the_colours_of_a_scale_and_sizes_their_dashes(opened: Opened) -> None:
-    opened.do("document.querySelectorAll('.switches input:not(:checked)').forEach((input) => input.click())")
+    opened.do(
+        "window.off = [...document.querySelectorAll('#switches input:not(:checked)')]; off.forEach((each) => each.click())"
+    )
     drawn = opened.do(
         "return document.getElementById('curves').data.map((t) => [t.meta.series, t.meta.scale, t.line.color, t.line.dash])"
     )
+    opened.do("off.forEach((each) => each.click())")
     ours = [(series, scale, colour, dash) for series, scale, colour, dash in drawn if scale is not None]
     colours = {scale: colour for _, scale, colour, _ in ours}
     assert len(colours) > 2 and min(colours) == 0 and max(colours) == 1

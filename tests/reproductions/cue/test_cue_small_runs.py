@@ -190,7 +190,7 @@ def test_clusters_in_miniature(news, folder):
     assert len(points) == 35
     assert {point["text"] for point in points} == {"grain grain news", "bank bank news"}
     # Only two sets of contexts are left, and the texts go with them.
-    assert outcome.claims[0].holds is True
+    assert "p 0.005 of 199 permutations; 2 seeds decide nothing about trained models" in outcome.claims[0].evidence
     assert [row[0] for row in outcome.tables[1].rows] == [
         "e_cue, seed 0",
         "e_cue, seed 1",

@@ -44,12 +44,13 @@ def test_the_law_is_found_again_and_its_optimum_is_that_of_eq_6():
     ("by_seed", "inner", "grows"),
     [
         ([(16, 32)], None, None),
-        ([(16, 32), (16, 32)], True, True),
-        ([(32, 32), (32, 32)], True, False),
-        ([(16, 64), (8, 64)], False, True),
-        ([(16, 32), (32, 16)], True, None),
-        ([(16, 32), (16, 64)], None, True),
-        ([(16, 32), (16, math.nan)], None, None),
+        ([(16, 32), (16, 32)], None, None),
+        ([(16, 32), (16, 32), (16, 32)], True, True),
+        ([(32, 32), (32, 32), (32, 32)], True, False),
+        ([(16, 64), (8, 64), (8, 64)], False, True),
+        ([(16, 32), (16, 32), (32, 16)], True, None),
+        ([(16, 32), (16, 32), (16, 64)], None, True),
+        ([(16, 32), (16, 32), (16, math.nan)], None, None),
     ],
 )
 def test_a_moving_optimum_is_decided_where_the_seeds_agree(by_seed, inner, grows):

@@ -26,7 +26,6 @@ from rich.text import Text
 
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate
-from contextwise.base.intervals import bootstrap_estimate, draw_counts, mean_estimate, wilson
 from contextwise.base.progress import interruption, progress_bar, say
 from contextwise.base.tables import Column, Table
 from contextwise.evaluation.kernel import Measure, Outcome, Subject, Work
@@ -93,6 +92,7 @@ class Retrieval(Measure):
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
         import pyarrow as pa
 
+        from contextwise.base.intervals import mean_estimate, wilson
         from contextwise.models.embedding import Embedder
 
         assert corpus is not None
@@ -295,6 +295,8 @@ def ordering(vectors: dict[int, np.ndarray], pairs_AL: np.ndarray) -> Estimate:
         pairs_AL: column 0 is compared with each further column, the nearest first.
     """
     from scipy import stats
+
+    from contextwise.base.intervals import bootstrap_estimate, draw_counts
 
     from contextwise.models.whitening import normalized
 
