@@ -92,7 +92,8 @@ def test_a_table_is_printed_beside_the_papers_and_written(contextwise, workplace
     assert result["seconds"] > 0
     page = (workplace / "runs/reproduce/paper/tiny/table.html").read_text()
     assert f"{result['date']}, in {duration(result['seconds'])}" in page
-    for context, row in result["figures"]["contexts"].items():
+    (of_seed,) = result["figures"]["contexts"]
+    for context, row in of_seed.items():
         assert row["minimum"] == pytest.approx(parity.minimum_cross_entropy(int(context)))
         assert 0 < row["loss"] < 2
     words = contextwise.words("reproduce paper/table --list --recipes recipes")
@@ -107,8 +108,10 @@ def test_a_table_is_printed_beside_the_papers_and_written(contextwise, workplace
     assert contextwise("reproduce paper/entropy --recipes recipes --json")[0] == 0
     assert outcome(workplace, "entropy")["seconds"] > 1000, "the training of an earlier call counts too"
     entropy = outcome(workplace, "entropy")["figures"]
-    assert len(entropy["last state"]["eigenvalues"]["8"]) == 12
-    assert set(entropy["losses"]) == {"4", "5", "6", "8"}
+    (eigenvalues,) = entropy["context feature"]["eigenvalues"]
+    assert len(eigenvalues["8"]) == 12
+    (losses,) = entropy["losses"]
+    assert set(losses) == {"4", "5", "6", "8"}
 
 
 def test_a_claim_that_does_not_hold_is_reported(contextwise, workplace):
@@ -123,8 +126,11 @@ def test_the_dimension_has_a_model_for_each_context(contextwise, workplace):
     assert status == 0, errors
     assert "-0.06931" in output  # -log 2 / 10 tasks
     figures = outcome(workplace, "dimension")["figures"]
-    assert figures["dimensions"] == {"4": 2, "5": 4, "6": 6, "8": 10}
-    assert all(values[0] == 1 for values in figures["spectra"].values())
+    for measured in (figures["features"]["best"], figures["features"]["last"]):
+        for context, visible in {"4": 2, "5": 4, "6": 6, "8": 10}.items():
+            (features,) = measured[context]
+            assert features["relative"][0] == 1
+            assert 0 < features["answers"] <= visible * math.log(2) + 1e-6  # bits at most, one for each visible task
 
 
 @pytest.mark.slow

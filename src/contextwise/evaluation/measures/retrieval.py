@@ -297,7 +297,6 @@ def ordering(vectors: dict[int, np.ndarray], pairs_AL: np.ndarray) -> Estimate:
     from scipy import stats
 
     from contextwise.base.intervals import bootstrap_estimate, draw_counts
-
     from contextwise.models.whitening import normalized
 
     unit = {number: normalized(vector) for number, vector in vectors.items()}
