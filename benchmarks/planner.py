@@ -20,6 +20,7 @@ import numpy as np
 
 from benchmarks.harness import RESULTS, publish
 from contextwise.analysis.scaling.analysis import Analysis
+from contextwise.analysis.scaling.hindcast import predicted_loss
 from contextwise.analysis.scaling.observations import Observations, measured, read_table
 from contextwise.analysis.scaling.optimum import best_context, measured_cost
 from contextwise.analysis.scaling.trend import Powers, Trend, fit_trend
@@ -118,6 +119,21 @@ def compare(observed: Observations, median_document: float | None, powers: Power
     return rows
 
 
+def losses(observed: Observations) -> list[dict[str, Any]]:
+    """The loss of each run beyond the budgets shown, three of them and four: predicted, with its 90% interval, and measured."""
+    budgets, rows = budgets_of(observed), list[dict[str, Any]]()
+    for shown in budgets[SHOWN - 1 : -1]:
+        analysis = Analysis(observed.where(observed.flops <= shown * EQUAL))
+        for i in np.flatnonzero(observed.flops > shown * EQUAL):
+            at, flops = (observed.context[i], observed.parameters[i], observed.tokens[i]), float(observed.flops[i])
+            loss, found = predicted_loss(analysis, at, flops), float(observed.loss[i])
+            low, high = loss.limits
+            row = {"size": observed.sizes[observed.size[i]], "context": float(at[0]), "flops": flops, "shown": shown}
+            row |= {"predicted": loss.value, "interval": [low, high], "measured": found}
+            rows.append(row | {"inside": bool(low <= found <= high)})
+    return rows
+
+
 def summary(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     """Of each way the median error and the regret; of those with intervals the share that holds the measured optimum."""
     ways = {}
@@ -148,12 +164,13 @@ def main() -> None:
     folder = parser.parse_args().sweeps
     tables = {path.stem: read_table(path) for path in sorted(folder.glob("*.json"))}
     trends = {name: fit_trend(observed, "flops", VAGUE) for name, observed in tables.items()}
-    rows, refused = [], {}
+    rows, predicted, refused = [], list[dict[str, Any]](), {}
     for name, observed in tables.items():
         document = json.loads((folder / f"{name}.json").read_text())["median_document"]
         others = prior([trend for other, trend in trends.items() if other != name])
         try:
             rows += [{"sweep": name, **row} for row in compare(observed, document, others)]
+            predicted += [{"sweep": name, **row} for row in losses(observed)]
         except DataError as error:
             refused[name] = str(error)
     for row in rows:
@@ -167,12 +184,20 @@ def main() -> None:
         print(
             f"{way:>16} minus planner, over sweeps: ln of the error {by['errors']:+.3f}, regret {by['regrets']:+.4f} nats"
         )
+    reaches = sorted({round(row["flops"] / row["shown"], 1) for row in predicted})
+    for reach in reaches:
+        of_reach = [row for row in predicted if round(row["flops"] / row["shown"], 1) == reach]
+        errors = [np.log(row["predicted"] / row["measured"]) for row in of_reach]
+        print(
+            f"losses at {reach} times the largest budget shown: {sum(row['inside'] for row in of_reach)} of {len(of_reach)} in "
+            f"90% intervals; error of ln L {np.mean(errors):+.4f}, root mean square {np.sqrt(np.mean(np.square(errors))):.4f}"
+        )
     powers = {name: trend.mean[1:].tolist() for name, trend in trends.items()}
     together = prior(list(trends.values()))
     print(f"{len(rows)} cases; refused: {', '.join(refused) or 'none'}; powers of all sweeps: {together}")
     if folder == SWEEPS:
         found = {"powers": powers, "prior": together._asdict(), "ways": ways, "ahead": as_json(lead), "cases": rows}
-        found["refused"] = refused
+        found |= {"losses": predicted, "refused": refused}
         publish("planner", {"shown_budgets": SHOWN, **found})
 
 

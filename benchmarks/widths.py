@@ -29,6 +29,14 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
         "learning_rate": 0.02,
         "beta1": 0.8,
     },
+    "muon, match_rms_adamw": {
+        "optimizer": "muon",
+        "muon_adjustment": "match_rms_adamw",
+        "muon_learning_rate": 0.01,
+        "muon_momentum": 0.9,
+        "learning_rate": 0.02,
+        "beta1": 0.8,
+    },
     "adamw": {"optimizer": "adamw", "learning_rate": 4e-3},
     "adamw, decay 1": {"optimizer": "adamw", "learning_rate": 4e-3, "weight_decay": 1.0},
     "adamw, decay 1 by the rate": {

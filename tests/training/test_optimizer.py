@@ -108,6 +108,14 @@ def test_a_warm_up_longer_than_the_run_names_its_fix(tmp_path):
         Recipe.model_validate(values)
 
 
+def test_a_run_too_short_for_a_decay_is_refused(tmp_path):
+    values = recipe_values(tmp_path / "corpus", tmp_path / "run", steps=1, schedule="wsd", warmup_steps=0)
+    with pytest.raises(ValidationError, match=r"is 0\.2, but the run has too few steps \(1\) for any before the decay"):
+        Recipe.model_validate(values)
+    values["training"]["steps"] = 2
+    Recipe.model_validate(values)
+
+
 def small_model(**config) -> TrainedModel:
     torch.manual_seed(0)
     return TrainedModel(build_model(backbone_config("gpt2", ModelSize(2, 32, 2, 1e-3), 64, 16, **config)))

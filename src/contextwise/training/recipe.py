@@ -76,6 +76,10 @@ class Recipe(Settings):
             why = f"and training.warmup_steps {settings.warmup_steps:g} are more than the {steps} steps of the run"
             fix = "give shares of the run, such as 0.2 and 0.05"
             yield Problem(why, "training.decay_steps", settings.decay_steps, fix)
+        elif settings.schedule == "wsd" and settings.decay_steps < 1 and settings.decay(steps) >= steps:
+            why = f"but the run has too few steps ({steps}) for any before the decay"
+            fix = "lengthen the run, or set schedule: linear"
+            yield Problem(why, "training.decay_steps", settings.decay_steps, fix)
         else:
             yield from self._problems_of_branches()
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from contextwise.analysis.scaling.analysis import Analysis, compare_forms, data_of, not_significantly_worse
+from contextwise.analysis.scaling.analysis import LAW_ERROR, Analysis, compare_forms, data_of, not_significantly_worse
 from contextwise.analysis.scaling.fitting import Data, ensemble, search, widened_residuals
 from contextwise.analysis.scaling.forms import ONE_SIZE, SEVERAL_SIZES, Law
 from contextwise.analysis.scaling.observations import observations
@@ -122,11 +122,32 @@ def test_the_intervals_hold_the_truth_about_nine_times_in_ten():
     rows = np.array([covered(replicate, resamples=40) for replicate in range(60)], dtype=float)
     context, loss = rows[:, :2].sum(0)
     assert context >= 47 and loss >= 47
-    # Not by being endless: the budget is beyond the sweep, and still the intervals say something.
-    assert np.median(rows[:, 2]) < 6 and np.median(rows[:, 3]) < 0.15
+    # Not by being endless: the budget is beyond the sweep, and still the intervals say something. That of the loss holds the
+    # law's own error, 0.13 of ln L from end to end at this reach.
+    assert np.median(rows[:, 2]) < 6 and np.median(rows[:, 3]) < 0.15 + 0.13 * 4
 
 
 def test_the_interval_of_one_run_is_wider():
     analysis = Analysis(observations(drawn_points(run_noise=0.006)), resamples=200)
     losses = np.log(analysis.ensemble.loss(256, np.array([900e3]), 20e6))
     assert analysis.one_run(losses).std() > 1.3 * losses.std()
+
+
+def test_a_law_is_less_certain_beyond_its_sweep():
+    """Within the sweep nothing is added; beyond it, the variances add up, by ln of the reach, and the middle stays."""
+    analysis = Analysis(observations(drawn_points(run_noise=0.006)), resamples=200)
+    zero = np.zeros(200)
+    assert (analysis.beyond(zero, 0.5) == 0).all() and (analysis.beyond(zero, 1.0) == 0).all()
+    near, far = analysis.beyond(zero, np.e), analysis.beyond(zero, np.e**2)
+    np.testing.assert_allclose(far, 2 * near)
+    assert abs(near.mean()) < 1e-12 and near.std() == pytest.approx(LAW_ERROR, rel=0.02)
+    assert analysis.beyond(np.zeros((200, 3)), np.e).shape == (200, 3)
+
+
+def test_the_loss_of_a_plan_is_less_certain_the_farther_it_is():
+    """The interval of the loss is at least about as wide as that of the law's own error: 1.64 deviations of ln L each way."""
+    analysis = Analysis(observations(drawn_points()), resamples=100)
+    for reach in (2, 8):
+        best = Plan(analysis, Budget("flops", reach * analysis.observed.flops.max(), ""), far=True).best
+        low, high = best.loss.limits
+        assert np.log(high / low) > 0.9 * 2 * 1.64 * LAW_ERROR * np.log(reach)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TypedDict
 
 import numpy as np
+from scipy.stats import norm
 
 from contextwise.analysis.scaling.fitting import RESAMPLES, Data, ensemble, refit, search, widened_residuals
 from contextwise.analysis.scaling.forms import EVERY, ONE_SIZE, SEVERAL_SIZES, Array, Form, Law, features_of, widened
@@ -31,6 +32,10 @@ APART = 2.0
 """Standard errors of a difference from which on two forms differ significantly."""
 SAME = 1e-6
 """Errors of ln L below this are equal."""
+LAW_ERROR = 0.012
+"""Standard deviation of ln L that a law is off at e times the largest FLOPs of its sweep, beside what its ensemble varies by.
+
+On the six sweeps of ``benchmarks/results/sweeps``, of which the smaller budgets were fitted, the most likely value is 0.011."""
 
 
 class Score:
@@ -300,6 +305,17 @@ class Analysis:
                 ]
             ),
         }
+
+    def beyond(self, log_losses: Array, reach: float) -> Array:
+        """(R, ...) ln losses of the ensemble with the error of a law at ``reach`` times the sweep's largest budget.
+
+        The ensemble varies as laws do that are fitted to other runs. That no form is the true one shows beyond the points:
+        :data:`LAW_ERROR` times ln of the reach, and nothing within the sweep.
+        """
+        count = len(log_losses)
+        normal = norm.ppf((np.random.default_rng(self.seed + 2).permutation(count) + 0.5) / count)
+        error = LAW_ERROR * np.log(max(reach, 1.0)) * normal
+        return np.asarray(log_losses + error.reshape(-1, *[1] * (log_losses.ndim - 1)))
 
     def one_run(self, log_losses: Array) -> Array:
         """(R, ...) ln losses of the ensemble with a random effect of one new run each, to compare with a measurement."""

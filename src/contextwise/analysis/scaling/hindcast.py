@@ -147,16 +147,17 @@ def _hidden_runs(observed: Observations, analysis: Analysis, above: float) -> tu
             continue
         at = observed.context[last], observed.parameters[last], observed.tokens[last]
         context, flops, loss = round(float(at[0])), float(observed.flops[last]), float(observed.loss[last])
-        rows.append(HiddenRun(name, context, flops, _predicted(analysis, at), loss))
+        rows.append(HiddenRun(name, context, flops, predicted_loss(analysis, at, flops), loss))
         if len(shown):
             still.append(float(np.log(observed.loss[shown[-1]] / observed.loss[last])))
     return rows, still
 
 
-def _predicted(analysis: Analysis, at: tuple[float, float, float]) -> Estimate:
-    """The predicted loss of one run at a context, parameters and tokens, with the variation between runs."""
-    samples = np.exp(analysis.one_run(np.log(analysis.ensemble.loss(*(np.array([x]) for x in at)))))
-    return ensemble_estimate(analysis.law.loss(*at)[0], samples, analysis.confidence)
+def predicted_loss(analysis: Analysis, at: tuple[float, float, float], flops: float) -> Estimate:
+    """The predicted loss of one run, in nats a token, with the variation between runs; ``at``: context, parameters, tokens."""
+    log_losses = np.log(analysis.ensemble.loss(*(np.array([x]) for x in at)))
+    samples = analysis.one_run(analysis.beyond(log_losses, flops / float(analysis.observed.flops.max())))
+    return ensemble_estimate(analysis.law.loss(*at)[0], np.exp(samples), analysis.confidence)
 
 
 def _hidden_optima(observed: Observations, analysis: Analysis, above: float) -> list[HiddenOptimum]:
@@ -193,7 +194,7 @@ def _hidden_optima(observed: Observations, analysis: Analysis, above: float) -> 
                 as_good=(float(near_best.min()), float(near_best.max())),
                 at_end=best in bounds,
                 before=float(early[before.argmin()]),
-                predicted_loss=_predicted(analysis, at),
+                predicted_loss=predicted_loss(analysis, at, budget),
                 measured_loss=float(losses.min()),
                 inside=bool(predicted.limits[0] <= best * step and best / step <= predicted.limits[1]),
             )

@@ -185,7 +185,8 @@ class Plan:
         _check_inside(float(centre.context[0]), analysis)
         nearest = int(np.abs(own - centre.parameters[0]).argmin())
         trended = trend is not None
-        best = _recommendation(analysis, optima, None if free else observed.sizes[nearest], trended)
+        reach = budget.amount / float(getattr(observed, budget.unit).max())
+        best = _recommendation(analysis, optima, None if free else observed.sizes[nearest], trended, reach)
         notes += _width_notes(analysis, best.context, samples, free)
         context, tokens, parameters = best.context.value, best.tokens.value, float(centre.parameters[0])
         rounded = 2 ** round(float(np.log2(context)))
@@ -200,7 +201,7 @@ class Plan:
         each_size = []
         for size, name in zip(own.tolist(), observed.sizes, strict=True):
             of_size = [best_context(law, cost, budget.amount, size, context_bounds(analysis)) for law in laws]
-            each_size.append(_recommendation(analysis, followed(of_size), name, trended))
+            each_size.append(_recommendation(analysis, followed(of_size), name, trended, reach))
         self.budget, self.best, self.flops = budget, best, spent
         self.trend = trend.sentence(budget.unit, analysis.confidence) if trend else ""
         self.growth = trend.growth(analysis.confidence) if trend else None
@@ -243,9 +244,12 @@ def _optimum(analysis: Analysis, law: Law, cost: Cost, amount: float, free: bool
     return best_of_sizes(law, cost, amount, analysis.observed.size_parameters, contexts)
 
 
-def _recommendation(analysis: Analysis, optima: list[Optimum], size: str | None, trended: bool) -> Recommendation:
-    """From the optima of the law and of its ensemble; ``trended``: at the trend's contexts."""
+def _recommendation(
+    analysis: Analysis, optima: list[Optimum], size: str | None, trended: bool, reach: float
+) -> Recommendation:
+    """From the optima of the law and of its ensemble; ``trended``: at the trend's contexts; ``reach``: of the budget."""
     centre, samples = map(vars, optima)
+    samples = samples | {"loss": np.exp(analysis.beyond(np.log(samples["loss"]), reach))}
     methods = {"context": {"method": METHOD}} if trended else {}
     parameters, *others = (
         ensemble_estimate(centre[name][0], samples[name], analysis.confidence, **methods.get(name, {}))
