@@ -9,14 +9,18 @@ from scipy import stats
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import (
     bootstrap_estimate,
+    correlation_estimate,
     estimate,
     estimate_over_seeds,
     leave_one_out,
+    mean_correlation,
     mean_estimate,
+    plus_minus,
     ratio_difference,
     ratios,
     resampled_ratios,
     seed_interval,
+    student_t,
     wilson,
     with_seeds,
     within_groups,
@@ -211,6 +215,26 @@ def test_an_interval_at_another_confidence_is_students():
     # Without a count: the normal distribution's, by hand 2.5758 / 1.95996.
     assert (-Estimate(1.0, 0.0, 2.0)).at(0.99).limits == pytest.approx((-1 - 1.3142, -1 + 1.3142), abs=1e-4)
     assert Estimate(1.0).at(0.99) == Estimate(1.0)
+
+
+def test_more_confidence_stays_inside_the_range_of_a_correlation():
+    """The interval is widened on Fisher's scale, by hand tanh(arctanh r ± z / √(n - 3)), and mirrored with the sign."""
+    middle, half = np.arctanh(0.9985), 2.5758293 / 2
+    wide = correlation_estimate(0.9985, 7).at(0.99)
+    assert wide.limits == pytest.approx((np.tanh(middle - half), np.tanh(middle + half)), abs=1e-9)
+    assert (-wide).limits == (-correlation_estimate(0.9985, 7)).at(0.99).limits
+    seeds = mean_correlation([0.9996, 0.9990, 0.9980])
+    assert -1 <= seeds.at(0.9999).low < seeds.low and seeds.high < seeds.at(0.9999).high <= 1
+    share = mean_estimate(np.array([1.0, 2.0, 4.0]))
+    assert share.scaled(100).at(0.99).limits == pytest.approx(tuple(100 * limit for limit in share.at(0.99).limits))
+
+
+def test_more_confidence_widens_each_part_by_its_own_freedom():
+    """Two seeds and 61 documents of equal variance: the squares of both half-widths at 99% are added."""
+    over_documents = plus_minus(0.0, student_t(60), documents=61, freedom=60.0)
+    both = with_seeds(over_documents, np.array([-1.0, 1.0]))  # their mean has the variance 1
+    expected = np.hypot(stats.t.ppf(0.995, 60), stats.t.ppf(0.995, 1))
+    assert both.at(0.99).high == pytest.approx(expected) and both.at(0.99).at(0.95).high == pytest.approx(both.high)
 
 
 def test_more_confidence_over_seeds_and_documents_costs_what_welch_says():

@@ -228,3 +228,15 @@ def test_mup_keeps_the_sizes_of_activations(corpus_folder, tmp_path):
         found = {each.name: each.slope.value for each in transfer.coordinates(load_transfer(given))}
         for part in ("backbone", "predictor", "gate"):
             assert abs(found[part]) < most if most else found[part] > 0.4, (name, part, found[part])
+
+
+@pytest.mark.parametrize(("head", "parts"), [("layer", ["backbone", "head"]), ("linear", ["backbone"])])
+def test_the_heads_of_several_tokens_are_checked(corpus_folder, tmp_path, head, parts):
+    """The last of three heads: its block, and the logits of all further heads; under µP neither grows with the width."""
+    given = values(corpus_folder, tmp_path, widths=[32, 128])
+    given["recipe"]["training"] |= {"parametrization": "mup", "mup_base_width": 32, "learning_rate": 1e-2}
+    given["recipe"]["model"].pop("context_predictor")
+    given["recipe"]["model"]["multi_token"] = {"future_tokens": 3, "head": head}
+    found = {each.name: each for each in transfer.coordinates(load_transfer(given))}
+    assert [name for name in found if f"change of {name}" in found] == [*parts, "logits", "further logits"]
+    assert all(abs(found[part].slope.value) < 0.15 for part in parts) and found["further logits"].excess < 0.05

@@ -26,6 +26,7 @@ from contextwise.reproductions.claims import (
     share_error,
     significant,
     undecided,
+    within,
 )
 
 YES, NO, OPEN = Verdict(True), Verdict(False), undecided("no reason")
@@ -85,14 +86,18 @@ def test_intervals_that_overlap_rank_nothing():
     assert [higher(high, low).holds, higher(low, high).holds, higher(high, middle).holds] == [True, False, None]
 
 
+def test_an_interval_between_two_bounds_is_one_comparison():
+    inside, across, beyond = Estimate(0.0, -0.01, 0.01), Estimate(0.0, -0.03, 0.01), Estimate(0.1, 0.05, 0.15)
+    verdicts = [within(each, -0.02, 0.02) for each in (inside, across, beyond, -beyond)]
+    assert [verdict.holds for verdict in verdicts] == [True, None, False, False]
+    assert {verdict.comparisons for verdict in verdicts} == {1}
+
+
 def test_exact_numbers_and_tests_decide_unless_they_are_not_numbers():
     assert exact(True, 1.0) == YES and exact(False) == NO
     assert exact(True, 1.0, math.nan).holds is None
-    assert [significant(0.1, 0.01).holds, significant(0.1, 0.2).holds, significant(-0.1, 0.9).holds] == [
-        True,
-        None,
-        False,
-    ]
+    tests = [significant(0.1, 0.01), significant(0.1, 0.2), significant(-0.1, 0.9), significant(-0.1, 0.99)]
+    assert [verdict.holds for verdict in tests] == [True, None, None, False]
     assert significant(math.nan, 0.01).holds is None and significant(0.1, math.nan).holds is None
 
 

@@ -461,6 +461,13 @@ class Landscape:
         best = [(o.cell.size, o.cell.context) if o and o.decided else None for o in self.overall]
         self.pairs = mode_smoothed(best, self.reach)
 
+    def lead(self, step: int, pair: tuple[str, int], other: tuple[str, int]) -> Estimate | None:
+        """The loss of another (size, context) minus that of ``pair`` at a budget, paired; None where one was not measured."""
+        at = {(cell.size, cell.context): cell for cell in self.cells[step]}
+        if pair not in at or other not in at:
+            return None
+        return _differences(at[pair], [at[other]])[other[1]]
+
     def findings(self) -> list[str]:
         """For each size a sentence on its best context, at the largest budget at which that can be read off."""
         sentences = []

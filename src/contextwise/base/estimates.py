@@ -1,6 +1,7 @@
 """A measured value with its interval, and number formats shared by the terminal, pages and messages."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -51,6 +52,10 @@ class Estimate:
     deviation: float | None = dataclasses.field(
         default=None, compare=False
     )  # of single seeds, where the interval is over them
+    parts: tuple[tuple[float, float], ...] = dataclasses.field(default=(), compare=False)  # (variance, freedom), added
+    mapped: "tuple[Estimate, Callable[[float], float]] | None" = dataclasses.field(
+        default=None, compare=False, repr=False
+    )  # the estimate that an increasing function was applied to
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Estimate":
@@ -76,13 +81,24 @@ class Estimate:
         return self.freedom if self.freedom is not None else max(1, min(counts) - 1) if counts else math.inf
 
     def at(self, confidence: float) -> "Estimate":
-        """The estimate with its interval at another confidence: each side longer as Student's t says."""
+        """The estimate with its interval at another confidence: each side longer as Student's t says.
+
+        Each part (documents, seeds) by its own degrees of freedom, and where a function was applied, before it was.
+        """
         if not self.has_interval or confidence == self.confidence:
             return self
+        if self.mapped is not None:
+            inner, function = self.mapped
+            return dataclasses.replace(inner.at(confidence).map(function), unit=self.unit)
         from scipy.special import stdtrit  # takes a tenth of a second, which most commands do not need
 
-        before, after = (stdtrit(self.degrees_of_freedom, (1 + each) / 2) for each in (self.confidence, confidence))
-        low, high = (self.value + (limit - self.value) * float(after / before) for limit in self.limits)
+        parts = self.parts or ((1.0, self.degrees_of_freedom),)
+        before, after = (
+            math.sqrt(sum(variance * stdtrit(freedom, (1 + each) / 2) ** 2 for variance, freedom in parts))
+            for each in (self.confidence, confidence)
+        )
+        longer = after / before if before else 1.0
+        low, high = (self.value + (limit - self.value) * longer for limit in self.limits)
         return dataclasses.replace(self, low=low, high=high, confidence=confidence)
 
     @property
@@ -113,11 +129,13 @@ class Estimate:
     def map(self, function: Callable[[float], float]) -> "Estimate":
         """Apply an increasing function to the value and both limits (percentile intervals carry over)."""
         low, high = (None if limit is None else function(limit) for limit in (self.low, self.high))
-        return dataclasses.replace(self, value=function(self.value), low=low, high=high, deviation=None)
+        mapped = (self, function)
+        return dataclasses.replace(self, value=function(self.value), low=low, high=high, deviation=None, mapped=mapped)
 
     def __neg__(self) -> "Estimate":
         low, high = (None if limit is None else -limit for limit in (self.high, self.low))
-        return dataclasses.replace(self, value=-self.value, low=low, high=high)
+        mapped = self.mapped and (-self.mapped[0], functools.partial(_mirrored, self.mapped[1]))
+        return dataclasses.replace(self, value=-self.value, low=low, high=high, mapped=mapped)
 
     def scaled(self, factor: float) -> "Estimate":
         """Multiply the estimate by a positive number."""
@@ -142,6 +160,11 @@ class Estimate:
         about = {name: getattr(self, name) for name in _ABOUT if self.has_interval}
         finite = {name: x if x is not None and math.isfinite(x) else None for name, x in numbers.items()}
         return cast(EstimateJson, finite | {name: value for name, value in about.items() if value})
+
+
+def _mirrored(function: Callable[[float], float], number: float) -> float:
+    """The increasing function whose values at -x are those of ``function`` at x, negated."""
+    return -function(-number)
 
 
 def exponential(value: float) -> float:

@@ -134,7 +134,7 @@ def mean_correlation(values_S: Sequence[float]) -> Estimate:
     """Mean of correlations, such as one a seed, by Fisher's transformation with its t-interval; none for a single one."""
     edge = 1 - 1e-15
     transformed = np.arctanh(np.clip(values_S, -edge, edge))
-    return mean_estimate(transformed).map(lambda value: float(np.tanh(value)))
+    return mean_estimate(transformed).map(math.tanh)
 
 
 # Means over seeds and documents, and paired differences
@@ -192,7 +192,7 @@ def estimate(blocks: list[np.ndarray], weights_N: np.ndarray) -> Estimate:
     seeds = min(len(block) for block in blocks)
     about |= {"seeds": seeds, "deviation": math.sqrt(of_seeds.variance * seeds) if len(blocks) == 1 else None}
     half, freedom = math.hypot(documents.half_width, of_seeds.half_width), welch([documents, of_seeds]).freedom
-    return plus_minus(value, half, freedom=freedom, **about)
+    return plus_minus(value, half, freedom=freedom, parts=(documents, of_seeds), **about)
 
 
 def seed_interval(blocks: list[np.ndarray], weights_N: np.ndarray) -> Interval | None:
@@ -231,7 +231,8 @@ def with_seeds(over_documents: Estimate, values_S: np.ndarray) -> Estimate:
     value, half = over_documents.value, seeds.half_width
     limits = value - math.hypot(value - low, half), value + math.hypot(high - value, half)
     freedom, deviation = welch([documents, seeds]).freedom, math.sqrt(seeds.variance * len(values_S))
-    about: dict[str, Any] = {"seeds": len(values_S), "freedom": freedom, "deviation": deviation}
+    about: dict[str, Any] = {"seeds": len(values_S), "freedom": freedom, "deviation": deviation, "mapped": None}
+    about["parts"] = (*(over_documents.parts or (documents,)), seeds)
     return replace(over_documents, low=limits[0], high=limits[1], **about)
 
 
@@ -313,5 +314,5 @@ def correlation_estimate(correlation: float, n: int) -> Estimate:
         return Estimate(correlation)
     edge = 1 - 1e-15
     middle, half = np.arctanh(np.clip(correlation, -edge, edge)), NORMAL / np.sqrt(n - 3)
-    low, high = float(np.tanh(middle - half)), float(np.tanh(middle + half))
-    return Estimate(correlation, low, high, n=n, method="Fisher")
+    on_the_line = plus_minus(float(middle), float(half), n=n, method="Fisher", freedom=math.inf)
+    return replace(on_the_line.map(math.tanh), value=correlation)

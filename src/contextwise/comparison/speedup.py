@@ -97,7 +97,7 @@ def effective_speedup(
             return None
         found.append(solution)
     lows, highs = zip(*(each.limits for each in found), strict=True)
-    return replace(found[0], low=min(lows), high=max(highs)).scaled(1 / compute)
+    return replace(found[0], low=min(lows), high=max(highs), mapped=None).scaled(1 / compute)
 
 
 def _around(doublings: np.ndarray) -> np.ndarray:

@@ -33,6 +33,7 @@ from contextwise.experiments.grid import learning_rates, rate_settings
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.models.contextlm.pathway import context_pathway
 from contextwise.models.families import adapter
+from contextwise.models.multitoken import MultiTokenForCausalLM
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import TrainedModel, parameter_scales, starting_model
 from contextwise.training.optimizer import create_optimizer
@@ -336,8 +337,9 @@ def _first_text(stream: Any) -> dict[str, torch.Tensor]:
 
 @torch.no_grad()
 def _activations(model: Any, input_ids: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Outputs of the last block, of the predictor and of what its gate adds, and the logits."""
+    """Outputs of the last block, of the predictor, of what its gate adds and of the last head's block, and the logits."""
     outputs: dict[str, torch.Tensor] = {}
+    several = {"heads": model.config.future_tokens} if isinstance(model, MultiTokenForCausalLM) else {}
     with contextlib.ExitStack() as stack:
         for name, module in _watched(model):
 
@@ -345,7 +347,10 @@ def _activations(model: Any, input_ids: torch.Tensor) -> dict[str, torch.Tensor]
                 outputs[name] = output[0] if isinstance(output, tuple) else output
 
             stack.callback(module.register_forward_hook(keep).remove)
-        outputs["logits"] = model(input_ids=input_ids, use_cache=False).logits
+        output = model(input_ids=input_ids, use_cache=False, **several)
+    outputs["logits"] = output.logits
+    if several:
+        outputs["further logits"] = output.future_logits
     return outputs
 
 
@@ -356,6 +361,8 @@ def _watched(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     if pathway is not None:
         yield "predictor", pathway.layers[-1]
         yield "gate", pathway.gate
+    if isinstance(model, MultiTokenForCausalLM) and model.config.head == "layer":
+        yield "head", model.heads[-1]
 
 
 # ---- the search ----

@@ -49,9 +49,10 @@ class Better(Settings):
 
 
 class Marginal(Better):
-    """A claim: one model is better than another by a margin at most, and may be worse."""
+    """A claim: one model is better than another by a margin at most, and may be worse; or they differ by it at most."""
 
     most: float = Field(gt=0, description="difference in loss, nats per token, that is still marginal")
+    both_sides: bool = Field(default=False, description="it may not be worse by more either")
 
 
 class Growing(Settings):
@@ -200,12 +201,20 @@ def _seeds_needed(estimate: Estimate, bound: float, confidence: float) -> str:
 
 def below(estimate: Estimate, bound: float = 0.0) -> Verdict:
     """Whether an estimate is below a bound."""
-    return _opposite(above(estimate, bound))
+    return opposite(above(estimate, bound))
 
 
 def within(estimate: Estimate, low: float, high: float) -> Verdict:
-    """Whether an estimate lies between two bounds: its whole interval does."""
-    return all_hold([above(estimate, low), below(estimate, high)])
+    """Whether an estimate lies between two bounds: all of its interval does. It does not where all of it is beyond one."""
+    problem = _problem(estimate)
+    if problem:
+        return undecided(problem)
+
+    def inside(confidence: float) -> bool | None:
+        lowest, highest = estimate.at(confidence).limits
+        return False if lowest > high or highest < low else True if low < lowest and highest < high else None
+
+    return _inferred(inside, f"the interval contains {low:g} or {high:g}")
 
 
 def contains(estimate: Estimate, value: float) -> Verdict:
@@ -253,10 +262,19 @@ def _inferred(
     return at(CONFIDENCE)
 
 
-def _opposite(verdict: Verdict) -> Verdict:
+def opposite(verdict: Verdict) -> Verdict:
+    """The verdict of a claim that holds where the other does not."""
     holds = None if verdict.holds is None else not verdict.holds
     rule = verdict.rule
-    return replace(verdict, holds=holds, rule=None if rule is None else lambda level: _opposite(rule(level)))
+    return replace(verdict, holds=holds, rule=None if rule is None else lambda level: opposite(rule(level)))
+
+
+def shown(verdict: Verdict) -> Verdict:
+    """A verdict where it holds; undecided where it does not, since that shows nothing else."""
+    rule = verdict.rule
+    again = None if rule is None else lambda level: shown(rule(level))
+    reason = verdict.reason or ("" if verdict.holds else "a difference is on the other side")
+    return replace(verdict, holds=verdict.holds or None, reason=reason, rule=again)
 
 
 def exact(holds: bool, *numbers: float) -> Verdict:
@@ -267,12 +285,14 @@ def exact(holds: bool, *numbers: float) -> Verdict:
 
 
 def significant(effect: float, p: float) -> Verdict:
-    """Whether an effect is above zero, by the p value of a one-sided test."""
+    """Whether an effect is above zero, by the p value of a one-sided test; below it, where the test of that side decides."""
     if math.isnan(effect) or math.isnan(p):
         return undecided("the test has no result")
-    if effect <= 0:
-        return Verdict(False)
-    return _inferred(lambda confidence: True if p < 1 - confidence else None, f"p is not below {1 - CONFIDENCE:.2g}")
+
+    def side(confidence: float) -> bool | None:
+        return bool(effect > 0) if min(p, 1 - p) < 1 - confidence else None
+
+    return _inferred(side, f"p is not below {1 - CONFIDENCE:.2g}")
 
 
 def all_hold(verdicts: Iterable[Verdict]) -> Verdict:

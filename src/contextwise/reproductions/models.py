@@ -23,7 +23,7 @@ from contextwise.evaluation.measures.loss import Evaluation
 from contextwise.experiments.cost import RunCost, cost_of
 from contextwise.experiments.run_set import RunSet, RunSetSettings
 from contextwise.models.loading import model_folder
-from contextwise.reproductions.claims import Better, Claim, Growing, Marginal, above, below, check_names
+from contextwise.reproductions.claims import Better, Claim, Growing, Marginal, above, below, check_names, within
 from contextwise.reproductions.item import CorpusMeasure, Item, Outcome, registered
 from contextwise.reproductions.tables import seeds_behind, table_of
 
@@ -192,7 +192,9 @@ class TrainedModels(CorpusMeasure):
         for marginal in self.marginal:
             difference = difference_between(comparison, marginal.better, marginal.than)
             evidence = f": {difference:+.3f} nats per token"
-            claims.append(marginal.decided(above(difference, -marginal.most), evidence))
+            most = marginal.most
+            verdict = within(difference, -most, most) if marginal.both_sides else above(difference, -most)
+            claims.append(marginal.decided(verdict, evidence))
         by_model = {name: results[i * len(self.seeds) : (i + 1) * len(self.seeds)] for i, name in enumerate(runs)}
         for growing in self.growing:
             leads = [

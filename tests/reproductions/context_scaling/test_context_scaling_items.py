@@ -7,10 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from contextwise.analysis.optimum import Cell, Optimum
+from contextwise.analysis.optimum import Cell, Landscape, Optimum
+from contextwise.analysis.sweep_points import SweepPoint
 from contextwise.base.config import validate
 from contextwise.base.estimates import Estimate
 from contextwise.data import Corpus, prepare_corpus
+from contextwise.reproductions.claims import share_error
 from contextwise.reproductions.context_scaling.section_3_optimum import OptimalContext, context_claims, optimum_plots
 from contextwise.reproductions.context_scaling.sections_1_2_curves import (
     ContextCurve,
@@ -89,10 +91,10 @@ def test_lengths_are_counted_over_all_splits(corpus, tmp_path):
     assert silent.claims == []
 
 
-def scene(contexts, edge="", decided=True, noise=0.1):
+def scene(contexts, edge="", decided=True, noise=0.1, runs=3):
     """A sweep of two sizes with these smoothed optima by budget; all other contexts of 16, 64, 256 are 1 ± noise behind."""
     sizes = list(contexts)
-    cells = [Cell(size, i + 1, 64, 4.0 - i, 0.01, 1) for i, size in enumerate(sizes)]
+    cells = [Cell(size, i + 1, 64, 4.0 - i, 0.01, runs) for i, size in enumerate(sizes)]
     behind = Estimate(1.0, 1.0 - noise, 1.0 + noise, documents=30, seeds=2)
 
     def optimum(cell, best):
@@ -104,6 +106,7 @@ def scene(contexts, edge="", decided=True, noise=0.1):
     pairs = [None if context is None else (sizes[min(i, 1)], context) for i, context in enumerate(contexts[sizes[0]])]
     budgets = np.geomspace(1e9, 1e12, steps)
     values = {"cells": [cells] * steps, "optima": optima, "overall": [None] * steps, "pairs": pairs}
+    values["lead"] = lambda step, pair, other: behind
     return SimpleNamespace(budgets=budgets, contexts=contexts, last_decided=steps - 1, **values)
 
 
@@ -122,7 +125,42 @@ def test_growth_is_read_off_the_decided_optima():
 
 def test_what_is_within_the_noise_decides_nothing():
     assert verdicts({"pico": [16, 64, 64], "nano": [None, 16, 64]}, noise=1.5)[:3] == [None, None, None]
-    assert verdicts({"pico": [64, 64, 64], "nano": [16, 64, 64]}, noise=1.5)[:3] == [None, None, None]
+    assert verdicts({"pico": [64, 64, 64], "nano": [16, 64, 64]}, noise=1.5) == [None] * 4
+    assert verdicts({"pico": [16, 64, 64], "nano": [None, 16, 64]}, runs=2) == [None] * 4
+
+
+def test_best_pairs_that_differ_by_noise_decide_nothing():
+    """Two sizes and two contexts with equal losses but for noise, three seeds: nothing is shown, whatever pairs are best."""
+    draw = np.random.default_rng(0)
+    for _ in range(20):
+        points = [
+            SweepPoint(
+                f"{size}-{context}-{seed}", size, n, context, seed, step, 8 * step, n * step, 1.0 * step, loss=4 - step / 9,
+                standard_error=None, document_targets=(64,) * 8,
+                document_nats=tuple(64 * (4 - step / 9) + draw.normal(0, 0.5, 8)),
+            )
+            for n, size in ((100, "pico"), (200, "nano")) for context in (16, 64) for seed in range(3) for step in (2, 4, 8)
+        ]  # fmt: skip
+        points = [replace(point, loss=sum(point.document_nats) / 512) for point in points]
+        planned = {"pico": [16, 64], "nano": [16, 64]}
+        result = Landscape(points, "tokens", planned)
+        assert [claim.holds for claim in share_error(context_claims(result, planned))] == [None] * 4
+
+
+def test_the_lead_of_one_pair_over_another_is_paired_by_document():
+    """Documents differ by far more than the pairs; the difference is 0.1 in each, so its interval has no width."""
+    nats = 64 * np.array([2.0, 3.0, 4.0, 5.0, 6.0, 7.0])
+    points = [
+        SweepPoint(
+            size, size, n, context, 0, 4, 64, 64.0, 1.0, loss=float(own.sum() / 384), standard_error=None,
+            document_targets=(64,) * 6, document_nats=tuple(own),
+        )
+        for n, size, context, own in ((1, "pico", 16, nats), (2, "nano", 64, nats + 6.4))
+    ]  # fmt: skip
+    result = Landscape(points, "tokens", {"pico": [16], "nano": [64]})
+    lead = result.lead(0, ("pico", 16), ("nano", 64))
+    assert lead.value == pytest.approx(0.1) and lead.limits == pytest.approx((0.1, 0.1))
+    assert result.lead(0, ("pico", 16), ("nano", 16)) is None
 
 
 @pytest.mark.slow

@@ -109,7 +109,7 @@ def test_a_judge_that_likes_the_first_answer_tells_nothing(answering, judge):
     assert outcome.claims[0].holds is None
 
 
-@pytest.mark.parametrize(("questions", "holds"), [(3, None), (20, True)])
+@pytest.mark.parametrize(("questions", "holds"), [(3, None), (5, None), (20, True)])
 def test_wins_in_all_questions_are_certain_only_where_there_are_many(questions, holds):
     result = win_rate({"value": 1.0, "low": 1.0, "high": 1.0, "questions": questions})
     assert result.low < 1 and above(result, 0.5).holds is holds

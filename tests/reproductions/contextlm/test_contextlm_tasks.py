@@ -9,6 +9,7 @@ import pytest
 
 from contextwise.base.config import validate
 from contextwise.data import prepare_corpus
+from contextwise.reproductions.claims import above
 from contextwise.reproductions.contextlm.table_5_long_tasks import OVERALL, LongTaskScores, levels_of, with_each_seed
 from contextwise.reproductions.contextlm.tables_1_2_3_12_harness import (
     NORMAL,
@@ -80,6 +81,14 @@ def test_the_error_of_an_average_adds_up_those_of_its_tasks():
     difference = average.minus(other)
     assert difference.value == pytest.approx(0.1)
     assert difference.low == pytest.approx(0.1 - NORMAL * 0.025)
+
+
+def test_five_questions_decide_nothing():
+    right, wrong = np.ones((1, 5)), np.zeros((1, 5))
+    better, worse = (Average(answers.mean(axis=1), 0.0, [answers]) for answers in (right, wrong))
+    assert not better.surely_above(0.25) and above(better.minus(worse)).holds is None
+    better, worse = (Average(answers.mean(axis=1), 0.0, [answers]) for answers in (np.ones((1, 6)), np.zeros((1, 6))))
+    assert better.surely_above(0.25) and above(better.minus(worse)).holds is True
 
 
 def test_seeds_widen_an_interval():

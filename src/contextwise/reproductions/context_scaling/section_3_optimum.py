@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -10,12 +10,12 @@ from pydantic import Field
 from contextwise.analysis.optimum import Landscape, Optimum
 from contextwise.analysis.sweep_points import sweep_points
 from contextwise.base.config import validate
-from contextwise.base.estimates import count
+from contextwise.base.estimates import Estimate, count
 from contextwise.base.intervals import plus_minus
 from contextwise.base.tables import Table, spread
 from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.sweep import LearningRateRule, SweepRecipe, grid_runs, run_sweep
-from contextwise.reproductions.claims import Claim, Verdict, above, all_hold, exact, undecided
+from contextwise.reproductions.claims import Claim, Verdict, above, all_hold, opposite, shown, undecided
 from contextwise.reproductions.item import CorpusMeasure, Item, Outcome, registered
 from contextwise.reproductions.tables import Plot, point, points, table_of
 
@@ -113,11 +113,11 @@ def context_claims(result: Landscape, planned: dict[str, list[int]]) -> list[Cla
         for size, optimum in result.optima[step].items()
     }
     growth = {size: _growth(result, size, planned[size]) for size in planned}
-    grows = [exact(each > 0) if each is not None else _NO_GROWTH for each in growth.values()]
+    grows = [_NO_GROWTH if each is None else each.verdict(each.doublings > 0) for each in growth.values()]
     pairs = [pair for pair in result.pairs if pair is not None]
     best = [f"{size}: best at {result.optima[step][size].cell.context:,}" for size in shapes]
     contexts = [f"{size}: {_listed(result.contexts[size])}" for size in planned]
-    words = {size: "undecided" if each is None else f"{each:+.1f} doublings" for size, each in growth.items()}
+    words = {size: "undecided" if each is None else f"{each.doublings:+.1f} doublings" for size, each in growth.items()}
     doublings = [f"{size}: {word}" for size, word in words.items()]
     first_to_last = "" if not pairs else "from {}, {:,} to {}, {:,}".format(*pairs[0], *pairs[-1])
     claims = {
@@ -126,9 +126,10 @@ def context_claims(result: Landscape, planned: dict[str, list[int]]) -> list[Cla
         "the best training context grows with the budget, at every model size": (all_hold(grows), "; ".join(contexts)),
         "more slowly for larger models": (_slower(list(growth.values())), "; ".join(doublings)),
         "over all sizes, both the model and its context grow with the budget":
-            (_both_grow(pairs, list(planned)), first_to_last),
+            (_both_grow(result, list(planned)), first_to_last),
     }  # fmt: skip
-    return [Claim.of(text, *decided) for text, decided in claims.items()]
+    seeds = min((cell.runs for cell in result.cells[step]), default=0)
+    return [Claim.of(text, *decided).over_seeds(seeds) for text, decided in claims.items()]
 
 
 def _ends_are_worse(best: Optimum) -> Verdict:
@@ -136,12 +137,29 @@ def _ends_are_worse(best: Optimum) -> Verdict:
     return all_hold(above(best.differences[end]) for end in best.ends if end in best.differences)
 
 
-def _growth(result: Landscape, size: str, tried: list[int]) -> float | None:
-    """Doublings from the first to the last budget at which the best context is known.
+class _Growth(NamedTuple):
+    """A change of the best context: doublings from the first to the last budget, and the differences that show it."""
 
-    None if it is known at one budget or none, or always the shortest or the longest that was tried: it may move beyond; or if
-    the difference decides it at neither budget: a best context that moved must be significantly worse at the other budget,
-    and of one that stayed all longer ones at the last budget.
+    doublings: float
+    shown_by: list[Estimate]
+
+    def verdict(self, holds: bool) -> Verdict:
+        """A claim about the change that is right or wrong if there is this change; undecided unless all differences show it."""
+        return _if_shown(self.shown_by, holds)
+
+
+def _if_shown(differences: list[Estimate], holds: bool) -> Verdict:
+    """The verdict ``holds`` where all differences are above zero, by their intervals; else undecided."""
+    parts = [above(difference) for difference in differences]
+    return shown(all_hold(parts)) if holds else opposite(shown(all_hold(parts)))
+
+
+def _growth(result: Landscape, size: str, tried: list[int]) -> _Growth | None:
+    """The change from the first to the last budget at which the best context is known.
+
+    None if it is known at one budget or none, or always the shortest or the longest that was tried: it may move beyond. A best
+    context that moved must be better than the other one at its own budget, at both; one that stayed must be better than all
+    longer ones at the last.
     """
     known = [(step, context) for step, context in enumerate(result.contexts[size]) if context is not None]
     contexts = [context for _, context in known]
@@ -149,10 +167,10 @@ def _growth(result: Landscape, size: str, tried: list[int]) -> float | None:
         return None
     (first, before), (last, after) = known[0], known[-1]
     at_first, at_last = (result.optima[step][size].differences for step in (first, last))
-    worse = [difference.above(0.0) for context, difference in at_last.items() if context > after]
-    moved = [ends[other].above(0.0) for ends, other in ((at_first, after), (at_last, before)) if other in ends]
-    decided = all(worse) and bool(worse) if before == after else any(moved)
-    return float(np.log2(after / before)) if decided else None
+    if before == after:
+        return _Growth(0.0, [difference for context, difference in at_last.items() if context > after])
+    moved = [ends[other] for ends, other in ((at_first, after), (at_last, before)) if other in ends]
+    return _Growth(float(np.log2(after / before)), moved)
 
 
 def _listed(contexts: list[int | None]) -> str:
@@ -161,22 +179,28 @@ def _listed(contexts: list[int | None]) -> str:
     return ", ".join(f"{c:,}" for c in changes) or "not known"
 
 
-def _slower(growth: list[float | None]) -> Verdict:
+def _slower(growth: list[_Growth | None]) -> Verdict:
     """Whether the growth becomes less from size to size."""
     known = [each for each in growth if each is not None]
     if len(known) < len(growth) or len(known) < 2:
         return _NO_GROWTH if len(growth) > 1 else undecided("there is one size")
-    steps = np.diff(known)
+    steps = np.diff([each.doublings for each in known])
     if (steps == 0).any() and not (steps > 0).any():
         return undecided("it grows by as much at two sizes")
-    return exact(bool((steps < 0).all()))
+    return _if_shown([difference for each in known for difference in each.shown_by], bool((steps < 0).all()))
 
 
-def _both_grow(pairs: list[tuple[str, int]], sizes: list[str]) -> Verdict:
-    if len(set(pairs)) < 2:
+def _both_grow(result: Landscape, sizes: list[str]) -> Verdict:
+    """Whether best size and best context are larger at the last budget than at the first, each pair better at its own."""
+    known = [(step, pair) for step, pair in enumerate(result.pairs) if pair is not None]
+    if len({pair for _, pair in known}) < 2:
         return undecided("fewer than two best pairs are known")
-    (first, short), (last, long) = pairs[0], pairs[-1]
-    return exact(sizes.index(last) > sizes.index(first) and long > short)
+    (first, before), (last, after) = known[0], known[-1]
+    leads = [result.lead(first, before, after), result.lead(last, after, before)]
+    if before == after or None in leads:
+        return undecided("the best pairs of the first and the last budget cannot be compared")
+    grows = sizes.index(after[0]) > sizes.index(before[0]) and after[1] > before[1]
+    return _if_shown([lead for lead in leads if lead is not None], grows)
 
 
 def optimum_plots(result: Landscape, planned: dict[str, list[int]], unit: str) -> list[Plot]:

@@ -284,9 +284,12 @@ def _compared(claim: Better, summaries: list[dict[str, Any]]) -> tuple[Table, Cl
 
 def win_rate(measured: dict[str, Any] | None) -> Estimate | None:
     """A summary's win rate; with Wilson's interval where the questions agree, which have no spread."""
-    if measured is not None and measured["low"] == measured["high"]:
-        return wilson(measured["value"], measured["questions"])
-    return None if measured is None else Estimate.from_dict(measured)
+    if measured is None:
+        return None
+    questions = measured["questions"]
+    agree = measured["low"] == measured["high"]
+    rate = wilson(measured["value"], questions) if agree else Estimate.from_dict(measured)
+    return replace(rate, documents=questions)
 
 
 def _judged_words(summaries: list[dict[str, Any]]) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import Field
 
 from contextwise.base.errors import DataError
-from contextwise.base.estimates import Estimate
+from contextwise.base.estimates import FEWEST_DOCUMENTS, Estimate
 from contextwise.base.intervals import NORMAL, plus_minus, with_seeds
 from contextwise.base.machine import hub_problem
 from contextwise.base.progress import say
@@ -135,15 +135,23 @@ class Average:
         value = float(differences_S.mean())
         if self.error is None or other.error is None:
             return Estimate(value)
-        error = math.hypot(self.error, other.error)
+        error, questions = math.hypot(self.error, other.error), None
         if self.right and other.right:
+            questions = self.questions
             of_tasks = [(ours - theirs).mean(axis=0) for ours, theirs in zip(self.right, other.right, strict=True)]
             error = math.sqrt(sum(of_task_Q.var(ddof=1) / len(of_task_Q) for of_task_Q in of_tasks)) / len(of_tasks)
-        return with_seeds(plus_minus(value, NORMAL * error), differences_S)
+        over_questions = plus_minus(value, NORMAL * error, documents=questions, freedom=math.inf)
+        return with_seeds(over_questions, differences_S)
+
+    @property
+    def questions(self) -> int | None:
+        """The fewest of a task; None if they are not known."""
+        return min((right.shape[1] for right in self.right), default=None)
 
     def surely_above(self, level: float) -> bool:
-        """Whether the mean is above a level by more than the half-width of its interval over questions."""
-        return self.error is not None and self.value - NORMAL * self.error > level
+        """Whether the mean is above a level by more than the half-width of its interval over questions, six or more."""
+        enough = self.questions is None or self.questions >= FEWEST_DOCUMENTS
+        return enough and self.error is not None and self.value - NORMAL * self.error > level
 
     def percent(self) -> str:
         return f"{100 * self.value:.1f}" + ("" if self.error is None else f" ± {100 * self.error:.1f}")

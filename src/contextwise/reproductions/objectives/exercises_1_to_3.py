@@ -7,6 +7,7 @@ import functools
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -279,5 +280,5 @@ def _form(ids: np.ndarray, arrangement: Arrangement) -> str:
 
 def _near(text: str, count: int, total: int, expected: float) -> Claim:
     """Whether the interval of a share contains the expected one."""
-    share = wilson(count / total, total) if total else Estimate(math.nan)
+    share = replace(wilson(count / total, total), documents=total) if total else Estimate(math.nan)
     return Claim.of(text, contains(share, expected), f"{share:.3f}; {expected:g} is expected")
