@@ -88,3 +88,10 @@ def test_what_has_no_part_or_a_share_beside_its_own_splits_is_refused(tmp_path):
         ConfigError, match="validation 0.1 is a share of the documents, but the sources name their splits"
     ):
         prepare_corpus("stdlib-definitions", "bytes", tmp_path / "out", validation=0.1)
+
+
+def test_a_docstring_behind_the_end_of_a_long_header_is_left_out_with_its_definition():
+    """Cutting its line would cut the end of the header off."""
+    header = "def long(\n" + "".join(f"    argument_number_{n}=None,\n" for n in range(20))
+    header += '    last=None): """Said here."""\n'
+    assert definitions.definitions(header) == []

@@ -139,3 +139,36 @@ def test_a_run_lowers_the_loss(corpus_folder, tmp_path, model):
 def test_what_would_change_the_negatives_is_refused(corpus_folder, tmp_path, change, message):
     with pytest.raises(ConfigError, match=message):
         train(load_recipe(run_values(corpus_folder, tmp_path / "run"), change))
+
+
+def test_cosines_are_exact_in_low_precision():
+    """Vectors with a large part in common have cosines near 1, which bfloat16 rounds to 1."""
+    torch.manual_seed(0)
+    states, ones = 30 + torch.randn(16, 1, 8), torch.ones(16, 1)
+    about = torch.arange(16) // 2, torch.full((16,), 0.05)
+    exact = contrastive_losses(states, ones, *about).minimised()
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(contrastive_losses(states, ones, *about).minimised(), exact)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"model.multi_token.future_tokens": 2},
+            "model.multi_token has heads that the objective 'contrastive' does not",
+        ),
+        ({"training.evaluation_tokens": 96}, "evaluation_tokens is 96, which is less than two pairs .*at least 128"),
+    ],
+)
+def test_what_would_not_be_trained_or_measured_is_refused(corpus_folder, tmp_path, change, message):
+    with pytest.raises(ConfigError, match=message):
+        load_recipe(run_values(corpus_folder, tmp_path / "run", "decoder"), change)
+
+
+def test_an_id_beyond_the_vocabulary_is_one_sentence(letters):
+    examples = made(letters, model="decoder", context=6).examples
+    examples.vocab_size = 20
+    with pytest.raises(DataError, match="holds the token id 2., but the model's vocabulary has 20 tokens"):
+        for index in range(examples.count(0)):
+            examples.arrays(0, index)

@@ -102,6 +102,8 @@ def test_what_does_not_fit_is_refused(letters, corpus, known):
         examples(64, mean_span=300)
     with pytest.raises(ConfigError, match="needs 29 sentinels for a window of 567 tokens, but the tokenizer has 20"):
         examples(512, sentinels=20, mean_span=2.9)
+    with pytest.raises(ConfigError, match="rate of 0.75, which leaves .* choose spans of 3 tokens or more"):
+        examples(64, rate=0.75, mean_span=2)
     with pytest.raises(ConfigError, match="data.context is 2, too short for a window of the objective 'spans'"):
         examples(2)
     objective = build_objective("spans")

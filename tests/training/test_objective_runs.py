@@ -15,7 +15,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.windows import stack
 from contextwise.models import load_model
-from contextwise.models.spec import pretraining_losses
+from contextwise.models.spec import build_model, pretraining_losses
 from contextwise.training import Recipe, train
 from contextwise.training.export import model_card
 from contextwise.training.inputs import TrainingInputs
@@ -258,3 +258,45 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(change, words, tmp
     with pytest.raises(ConfigError, match=words):
         validate(Recipe, result | change, "the recipe")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("then", ["contrastive", "next_sentence"])
+def test_a_pretrained_models_special_tokens_keep_their_ids(then, sentences_folder, tmp_path):
+    """The row of [CLS] that masked language modeling trained is the row that the next objective reads as [CLS]."""
+    first = train(recipe(sentences_folder, tmp_path / "first", "masked", steps=2))
+    second = values(str(sentences_folder), str(tmp_path / "second"), "masked", steps=2)
+    second |= {"objective": then, "model": {"pretrained": str(first.path)}}
+    inputs = TrainingInputs.open(validate(Recipe, second, "the recipe"))
+    before, now = AutoTokenizer.from_pretrained(first.model), inputs.tokenizer
+    ids = {token: now.convert_tokens_to_ids(token) for token in before.get_vocab()}
+    assert ids == before.get_vocab() and now.mask_token_id == before.mask_token_id
+    assert (now.cls_token_id, now.sep_token_id) == (before.cls_token_id, before.sep_token_id)
+    example = inputs.stream[0]["input_ids"].tolist()
+    assert example[0] == before.cls_token_id and before.sep_token_id in example
+    assert inputs.config.vocab_size == len(now)
+
+
+def test_going_on_without_an_objectives_tokens_keeps_them_in_the_tokenizer(sentences_folder, tmp_path):
+    first = train(recipe(sentences_folder, tmp_path / "first", "infilling", steps=2))
+    then = values(str(sentences_folder), str(tmp_path / "second"), "causal", steps=2)
+    then["model"] = {"pretrained": str(first.path)}
+    second = train(validate(Recipe, then, "the recipe"))
+    known, kept = (AutoTokenizer.from_pretrained(run.model).get_added_vocab() for run in (first, second))
+    assert known and kept == known
+
+
+def test_padding_is_not_read_in_a_mixture_with_separate_documents(sentences_folder, tmp_path):
+    """Rows of pairs in a mixture have positions as windows do, and padding: other tokens in its place change nothing."""
+    mixed = values(str(sentences_folder), str(tmp_path / "run"), "masked")
+    mixed["data"]["separate_documents"] = True
+    parts = [{"weight": 0.5, "objective": name} for name in ("masked", "next_sentence")]
+    mixed["objective"] = {"name": "mixture", "parts": parts}
+    task = TrainingInputs.open(validate(Recipe, mixed, "the recipe"))
+    batch = without_names(stack([task.stream[i] for i in range(8)]))
+    padding = batch["attention_mask"] == 0
+    assert padding.any() and "position_ids" in batch
+    torch.manual_seed(0)
+    model = build_model(task.config).eval()
+    losses = pretraining_losses(model, batch).sums
+    batch["input_ids"] = torch.where(padding, 7, batch["input_ids"])
+    torch.testing.assert_close(pretraining_losses(model, batch).sums, losses)

@@ -15,6 +15,7 @@ Padding is counted, since it is computed.
 Shapes: B rows, T positions, D channels.
 """
 
+import contextlib
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -117,7 +118,12 @@ def contrastive_losses(states_BTD: Tensor, mask_BT: Tensor, document_B: Tensor, 
     vectors_BD = nn.functional.normalize((states_BTD.float() * mask).sum(1) / mask.sum(1).clamp(min=1), dim=-1)
     pairs = len(vectors_BD) // 2
     a_PD, b_PD = vectors_BD[: 2 * pairs : 2], vectors_BD[1 : 2 * pairs : 2]
-    logits_PP = a_PD @ b_PD.T / temperature_B[: 2 * pairs : 2, None]
+    device = states_BTD.device.type
+    exact = (
+        torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else contextlib.nullcontext()
+    )
+    with exact:  # bfloat16 does not tell cosines near 1 apart
+        logits_PP = a_PD @ b_PD.T / temperature_B[: 2 * pairs : 2, None]
     document_P, own_P = document_B[: 2 * pairs : 2], torch.arange(pairs, device=logits_PP.device)
     same_PP = (document_P[:, None] == document_P) & (own_P[:, None] != own_P)
     logits_PP = logits_PP.masked_fill(same_PP, float("-inf"))
@@ -224,7 +230,10 @@ class EncoderSpec(ModelSpec):
     def losses(self, model: Any, batch: Batch) -> Losses:
         inputs = {name: batch[name] for name in ("token_type_ids", "position_ids") if name in batch}
         if "position_ids" in batch:
-            mask = as_attention_mask(same_document(batch["position_ids"])[:, None], model)
+            allowed = same_document(batch["position_ids"])
+            if "attention_mask" in batch:  # of a mixture: rows of pairs have padding
+                allowed = allowed & batch["attention_mask"].bool()[:, None]
+            mask = as_attention_mask(allowed[:, None], model)
         else:
             mask = padding_mask(batch.get("attention_mask"), batch["input_ids"].shape[1], model)
         out = model.base_model(input_ids=batch["input_ids"], attention_mask=mask, **inputs)

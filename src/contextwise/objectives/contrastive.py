@@ -26,6 +26,7 @@ import numpy as np
 from pydantic import Field
 
 from contextwise.base.errors import ConfigError, DataError
+from contextwise.data.documents import check_ids
 from contextwise.objectives.kind import Kind
 from contextwise.objectives.masked import CLS, PAD, SEP
 from contextwise.objectives.objective import NO_LOSS, Cut, Examples, ExampleStream, SingleObjective, generator
@@ -60,7 +61,7 @@ class Contrastive(SingleObjective):
                 f"data.context is {cut.context}, but the objective 'contrastive' needs at least "
                 f"{2 * self.least + len(special[:2])}: twice its setting least, and special tokens"
             )
-        return SegmentExamples(self, corpus, room, special, seed)
+        return SegmentExamples(self, corpus, room, special, seed, vocabulary.size)
 
     def stream(
         self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary, length: int, salt: tuple[int, ...] = ()
@@ -78,8 +79,16 @@ class SegmentExamples(Examples):
         DataError: fewer than two documents are long enough for a pair.
     """
 
-    def __init__(self, settings: Contrastive, corpus: Corpus, room: int, special: list[int], seed: int) -> None:
-        self.settings, self.corpus, self.room, self.seed = settings, corpus, room, seed
+    def __init__(
+        self,
+        settings: Contrastive,
+        corpus: Corpus,
+        room: int,
+        special: list[int],
+        seed: int,
+        vocab_size: int | None = None,
+    ) -> None:
+        self.settings, self.corpus, self.room, self.seed, self.vocab_size = settings, corpus, room, seed, vocab_size
         self.before, self.after = special[:1], special[1:2]
         self.padding = special[2] if special else 0  # in a decoder no token sees the padding behind it
         chunks = []
@@ -105,6 +114,7 @@ class SegmentExamples(Examples):
         cut = first + int(draw.integers(self.settings.least, last - first - self.settings.least + 1))
         first, last = (cut, min(last, cut + self.room)) if side else (max(first, cut - self.room), cut)
         tokens = self.corpus.document(document)[first:last].astype(np.int64)
+        check_ids(tokens, self.vocab_size, self.corpus.path)
         ids = np.concatenate([self.before, tokens, self.after]).astype(np.int64)
         context = self.room + len(self.before) + len(self.after)
         inputs = np.full(context, self.padding, dtype=np.int64)

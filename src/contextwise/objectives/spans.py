@@ -13,6 +13,7 @@ the examples of the released model (``[S2S] ... <extra_id_0>``). A mode token be
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -55,7 +56,7 @@ class SpanCorruption(SingleObjective):
         corruption, end = self.corruption(vocabulary), vocabulary.end(self.name)
         length = longest(lambda n: kept_and_sentinels(n, self.rate, self.mean_span) + 1, cut.context)
         spans = span_numbers(length, self.rate, self.mean_span)[1]
-        check_spans(self.name, length, self.mean_span, spans, cut.context, self.sentinels)
+        check_spans(self.name, length, self.rate, self.mean_span, spans, cut.context, self.sentinels)
         windows = cut.windows(corpus, length, vocabulary)
         return SpanExamples(self, windows, corruption, end, seed)
 
@@ -138,14 +139,21 @@ def longest(size: Callable[[int], int], room: int) -> int:
     return length if length > 1 else 0
 
 
-def check_spans(name: str, length: int, mean_span: float, spans: int, context: int, sentinels: int) -> None:
-    """Raise ConfigError if spans do not fit the window, or there are more of them than sentinels."""
+def check_spans(
+    name: str, length: int, rate: float, mean_span: float, spans: int, context: int, sentinels: int
+) -> None:
+    """Raise ConfigError if spans do not fit the window, are too short for their rate, or are more than there are sentinels."""
     if length == 0:
         raise ConfigError(f"data.context is {context}, too short for a window of the objective {name!r}; lengthen it")
     if mean_span >= length:
         raise ConfigError(
             f"the objective {name!r} has spans of {mean_span:g} tokens on average, but windows of {length} tokens; "
             "choose shorter spans or a longer data.context"
+        )
+    if mean_span and mean_span * (1 - rate) < rate:
+        raise ConfigError(
+            f"the objective {name!r} has a rate of {rate:g}, which leaves fewer kept tokens than spans of {mean_span:g} "
+            f"tokens; choose spans of {math.ceil(rate / (1 - rate))} tokens or more, or a lower rate"
         )
     if spans > sentinels:
         raise ConfigError(
@@ -275,7 +283,7 @@ class UL2(SingleObjective):
 
         length = longest(size, context)
         spans = denoiser.numbers(length)[1] if length else 0
-        check_spans(self.name, length, denoiser.mean_span or 0, spans, context, self.sentinels)
+        check_spans(self.name, length, denoiser.rate, denoiser.mean_span or 0, spans, context, self.sentinels)
         return length
 
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> Examples:

@@ -46,6 +46,19 @@ def add_special_tokens(tokenizer: PreTrainedTokenizerFast, tokens: Iterable[Spec
     return [token.text for token in missing]
 
 
+def add_tokens_of(known: PreTrainedTokenizerFast, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Add the tokens that a model's tokenizer has after those of its corpus, such as an earlier objective's.
+
+    They have the same ids and roles as there, so that what the model has learnt of them stays with them.
+    """
+    later = [token.content for i, token in sorted(known.added_tokens_decoder.items()) if i >= len(tokenizer)]
+    tokenizer.add_special_tokens({"additional_special_tokens": later}, replace_extra_special_tokens=False)
+    for role in ("mask", "cls", "sep", "pad"):
+        name = f"{role}_token"
+        if getattr(tokenizer, name) is None and getattr(known, name) in later:
+            tokenizer.add_special_tokens({name: getattr(known, name)})
+
+
 def special_ids(tokenizer: PreTrainedTokenizerFast) -> set[int]:
     """Ids of all special tokens of a tokenizer."""
     added = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}

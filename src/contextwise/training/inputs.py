@@ -20,12 +20,13 @@ from contextwise.data.corpus import Corpus
 from contextwise.data.sources.alpaca import CHAT_TEMPLATE
 from contextwise.data.synthetic.samples import ParityStream, Samples, open_samples
 from contextwise.data.windows import LastTenthWindows
-from contextwise.models.loading import model_folder
+from contextwise.models.loading import load_tokenizer, model_folder
 from contextwise.models.parity import ParityMLPConfig
 from contextwise.models.prefix import set_prompt_form
-from contextwise.models.tokenizers import check_tokenizer, corpus_tokenizer_hash
+from contextwise.models.tokenizers import check_tokenizer, corpus_tokenizer_hash, model_tokenizer_hash
 from contextwise.objectives import ExampleStream, MixtureStream, Vocabulary, add_special_tokens
 from contextwise.objectives.metadata import LARGEST_SHARE, MetadataSettings, MetadataStream, MetadataTexts
+from contextwise.objectives.vocabulary import add_tokens_of
 from contextwise.training.model import model_config
 from contextwise.training.recipe import Recipe
 from contextwise.training.sentences import SentenceInputs, SentenceStream
@@ -68,15 +69,18 @@ class TrainingInputs:
         corpus = corpus if data.tokens is None else corpus.first(data.tokens)
         sentences = SentenceInputs.open(recipe, corpus)
         special = [token for each in recipe.objectives for token in each.special_tokens]
-        tokenizer = corpus.tokenizer() if special or sentences else None
+        pretrained = recipe.model.pretrained if isinstance(recipe.model, PretrainedModel) else None
+        tokenizer = corpus.tokenizer() if special or sentences or pretrained else None
+        if tokenizer is not None and pretrained is not None and model_tokenizer_hash(pretrained) is not None:
+            add_tokens_of(load_tokenizer(pretrained), tokenizer)
         added = [] if tokenizer is None else add_special_tokens(tokenizer, dict.fromkeys(special))
         size = corpus.vocab_size
         if tokenizer is not None and size is not None:
             size = max(size, max(tokenizer.get_vocab().values()) + 1)
         composed = None if sentences is None else sentences.config
         config: Any = composed or model_config(recipe, size, corpus.end_of_text)
-        if isinstance(recipe.model, PretrainedModel):
-            check_tokenizer(recipe.model.pretrained, config.get_text_config().vocab_size, corpus)
+        if pretrained is not None:
+            check_tokenizer(pretrained, config.get_text_config().vocab_size, corpus)
             if added and size is not None and size > config.vocab_size:
                 config.vocab_size = size
         vocabulary = Vocabulary(tokenizer, corpus.end_of_text, config.vocab_size)

@@ -204,6 +204,12 @@ class Recipe(Settings):
                 f"the objective {name!r} compares all examples of a step, which cannot hold another objective or corpus"
             )
             yield Problem(why, fix="train them one after the other, with model.pretrained")
+        if getattr(self.model, "multi_token", None) is not None:
+            yield Problem(f"has heads that the objective {name!r} does not train", "model.multi_token", fix="remove it")
+        least, given = 4 * self.data.context, self.training.evaluation_tokens
+        if given < least:
+            why = f"which is less than two pairs of the objective {name!r}"
+            yield Problem(why, "training.evaluation_tokens", given, f"make it at least {least}")
         first = (self.training.rampup_batch_size or self.tokens_per_step) // self.data.context
         if first % 2 or first < 4:
             unit, why = self.data.context, "has pairs of examples, and needs two pairs or more in each step"

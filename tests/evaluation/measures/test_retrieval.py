@@ -8,7 +8,7 @@ import pytest
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.evaluation.kernel import measure
-from contextwise.evaluation.measures.retrieval import Retrieval, ordering, ranks
+from contextwise.evaluation.measures.retrieval import Retrieval, _Texts, ordering, ranks
 from embedding_models import bert, gpt2, tokenizer
 from small import save_model
 
@@ -108,3 +108,21 @@ def test_too_few_documents_are_refused(tmp_path):
     prepare_corpus([f"validation={tmp_path / 't.jsonl'}"], "bytes", tmp_path / "c")
     with pytest.raises(DataError, match="needs two documents with a second sentence or more, but .* has [01];"):
         measure(made(tmp_path / "m"), Retrieval(), Corpus.open(tmp_path / "c", split="validation"), out=tmp_path / "o")
+
+
+def test_a_character_of_several_tokens_is_not_cut(tmp_path):
+    """The middle of the bytes is inside a character; both halves hold whole ones, and together the text."""
+    rows = [{"text": f"{'短い文' * n}。次の{'文' * n}。", "meta": {"title": f"題 {n}"}} for n in range(2, 9)]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    prepare_corpus([f"validation={tmp_path / 't.jsonl'}"], "bytes", tmp_path / "c")
+    texts = _Texts(Corpus.open(tmp_path / "c", split="validation"), Retrieval(query="meta.title"))
+    assert [first + second for first, second in texts._halves] == texts.documents == [row["text"] for row in rows]
+    assert all(first and second for first, second in texts._halves)
+    # A column inside an object is named with a dot, as in data.contexts.
+    result = measure(
+        made(tmp_path / "m"),
+        Retrieval(query="meta.title"),
+        Corpus.open(tmp_path / "c", split="validation"),
+        out=tmp_path / "o",
+    )
+    assert result.summary["queries"] == len(rows)

@@ -52,7 +52,8 @@ def definitions(source: str) -> list[Definition]:
         cut: range = range(0)
         if docstring is not None:
             said = node.body[0]
-            if said.lineno == node.lineno or (len(node.body) > 1 and node.body[1].lineno == said.end_lineno):
+            begins_line = not lines[said.lineno - 1][: said.col_offset].strip()  # white space is one byte a character
+            if not begins_line or (len(node.body) > 1 and node.body[1].lineno == said.end_lineno):
                 continue
             cut = range(said.lineno - 1, said.end_lineno or said.lineno)
         text = "\n".join(lines[number] for number in written if number not in cut)

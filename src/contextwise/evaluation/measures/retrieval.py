@@ -75,12 +75,13 @@ class Retrieval(Measure):
     seed: int = Field(0, ge=0, description="Of the pairs of the ordering.")
 
     def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
+        from contextwise.data.contexts import column_texts
         from contextwise.models.embedding import load_text_model
         from contextwise.models.loading import kind_of
 
         assert corpus is not None
         for column in self.metadata_columns:
-            corpus.column(column)  # a wrong name is an error before the model is opened
+            column_texts(corpus, column)  # a wrong name is an error before the model is opened
         if not subject.loaded and kind_of(subject.config) == "encoder":
             subject.model = load_text_model(subject.source, subject.dtype, subject.device)
         return self
@@ -193,12 +194,13 @@ class _Texts:
             if sentences is not None:
                 end = int(sentences.of(i)[min(1, len(sentences.of(i)) - 1)])
                 query, ids = text.read(ids[:end])[0], ids[end:]
-            whole, middle = text.read(ids)[0], len(ids) // 2
+            whole, starts = text.read(ids)
+            middle = int(starts[len(ids) // 2])  # a character of two tokens is in the second half
             if whole.strip():
                 self.numbers.append(i)
                 self.documents.append(whole)
                 self.queries.append(query)
-                self._halves.append([text.read(ids[:middle])[0], text.read(ids[middle:])[0]])
+                self._halves.append([whole[:middle], whole[middle:]])
         self.asked = [i for i, query in enumerate(self.queries) if query is not None and query.strip()]
         if len(self.documents) < 2 or len(self.asked) < 2:
             what = "a second sentence" if settings.query is None else f"a value in the column {settings.query!r}"
