@@ -210,3 +210,33 @@ def test_the_sweeps_that_ship_are_grids_of_sizes_and_contexts(path):
 
 def test_the_shipped_sweeps_exist():
     assert {path.stem for path in SHIPPED} >= {"books-tiny", "stdlib-quick"}
+
+
+def test_widths_under_mup_keep_the_width_of_a_head():
+    """An axis of widths alone would keep the number of heads, and change every attention score."""
+    base = with_base("training", parametrization="mup", mup_base_width=64, learning_rate=1e-3, steps=12)
+    base["model"] = {"family": "llama", "size": "pico"}
+    wide = {"base": base, "learning_rate": "fixed"}
+    with pytest.raises(
+        ConfigError, match="heads of 32 and 64 channels, but with .* give both, such as 'model.width, model.heads'"
+    ):
+        sweep(grid={"model.width": [64, 128], "data.context": [16]}, **wide)
+    both = sweep(grid={"model.width, model.heads": [[64, 2], [128, 4]], "data.context": [16]}, **wide)
+    assert len(both.recipes()) == 2
+
+
+def test_lengths_of_the_same_steps_are_one_run():
+    with pytest.raises(ConfigError, match="two lengths of .* are 12 steps, so they are one run"):
+        sweep(
+            grid={"data.context": [16], "training.tokens": [1536, 1530]},
+            base=with_base("training", schedule="wsd", warmup_steps=1),
+        )
+
+
+def test_many_like_problems_are_counted():
+    with pytest.raises(ConfigError, match="too few for one decay.*; and 3 more like these") as error:
+        sweep(
+            grid={"data.context": [4, 8, 16, 32, 64, 128], "training.steps": [1]},
+            base=with_base("training", schedule="wsd", warmup_steps=0),
+        )
+    assert str(error.value).count("too few for one decay") == 3

@@ -1,6 +1,7 @@
 """Transfer of learning rates: the fit by hand, the rate of a larger width, refusals, and the verb on a small recipe."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -170,7 +171,8 @@ def test_slopes_over_the_widths_by_hand():
 @pytest.mark.parametrize(
     ("name", "slope", "verdict"),
     [
-        ("gate", Estimate(-0.04, -0.2, 0.12), "Activations do not depend"),
+        ("gate", Estimate(-0.04, -0.09, 0.01), "Activations do not depend"),
+        ("gate", Estimate(-0.04, -0.2, 0.12), "Whether activations depend on the width is open: .* -0.040"),
         ("gate", Estimate(-0.3, -0.4, -0.2), "Activations depend"),
         ("gate", Estimate(-0.3, -0.7, 0.1), "Whether activations depend on the width is open"),
         ("change of logits", Estimate(-0.5, -0.6, -0.4), "Activations do not depend"),  # random logits fall under µP
@@ -182,7 +184,14 @@ def test_the_verdict_on_activations(corpus_folder, tmp_path, name, slope, verdic
     flat = Coordinate("backbone", {16: 1.0, 32: 1.0}, [0.0], Estimate(0.0, 0.0, 0.0))
     sloped = Coordinate(name, {16: 1.0, 32: 1.0}, [slope.value], slope)
     result = transfer.fitted(given, [flat, sloped], np.ones((2, 5, 2)))
-    assert result.sentences[0].startswith(verdict)
+    assert re.match(verdict, result.sentences[0])
+
+
+def test_a_decided_slope_counts_more_than_a_larger_one_that_is_open(corpus_folder, tmp_path):
+    decided, wide = Estimate(0.4, 0.35, 0.45), Estimate(0.5, -0.1, 1.1)
+    found = [Coordinate(name, {16: 1.0, 32: 1.0}, [0.0], slope) for name, slope in (("a", decided), ("b", wide))]
+    result = transfer.fitted(load_transfer(values(corpus_folder, tmp_path)), found, np.ones((2, 5, 2)))
+    assert re.match(r"Activations depend on the width.*\(a\)\.", result.sentences[0])
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForC
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM, load_model
+from contextwise.models.multitoken import MultiTokenConfig
 from contextwise.models.rope import extend_config, extend_positions, rotary_modules
 from contextwise.training import Recipe, train
 from contextwise.training.inputs import TrainingInputs
@@ -134,3 +135,20 @@ def test_what_cannot_grow_is_refused(sources, corpus_folder, tmp_path):
     assert "rope: base and rope_base go together" in refused("llama", rope="base")
     assert "rope: base and rope_base go together" in refused("llama", rope_base=1e6)
     assert "model.rope_factor is 2.0" in refused("llama", rope="none", rope_factor=2)
+
+
+def test_further_heads_over_a_contextlm_grow_with_its_backbone():
+    config = MultiTokenConfig(ContextLMConfig(backbone_config=LlamaConfig(**SHAPE), chunk_size=4), 2, "linear")
+    extend_config(config, LONG, "linear", None, None, SHORT, "m")
+    backbone = config.backbone_config.backbone_config
+    assert backbone.rope_parameters["factor"] == LONG / SHORT and config.max_position_embeddings == LONG
+
+
+def test_stages_shorter_than_a_pretrained_models_chunks_are_refused(sources, corpus_folder, tmp_path):
+    values = recipe_values(corpus_folder, tmp_path, learning_rate=1e-3, steps=8, tokens_per_step=96, warmup_steps=0)
+    values["data"] |= {"context": SHORT, "context_stages": {2: 0.5}}
+    short = validate(Recipe, values | {"model": {"pretrained": str(sources / "contextlm")}}, "the recipe")
+    with pytest.raises(
+        ConfigError, match="data.context_stages is .* but .* has chunks of 4 tokens, more than the first"
+    ):
+        TrainingInputs.open(short)

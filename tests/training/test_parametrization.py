@@ -7,6 +7,7 @@ import torch
 from pydantic import ValidationError
 from test_run import half_done, same
 
+from contextwise.base.errors import ConfigError
 from contextwise.models import ModelSize, backbone_config, build_model
 from contextwise.models.contextlm import ContextLMConfig
 from contextwise.models.multitoken import MultiTokenConfig
@@ -215,3 +216,42 @@ def test_the_recipe_gives_the_factors_of_its_model(corpus_folder, tmp_path):
     torch.manual_seed(0)
     norm = starting_model(recipe, config).transformer.ln_f.weight
     assert torch.equal(norm, torch.full_like(norm, 0.25))
+
+
+def test_a_pooling_matrix_in_the_shape_of_the_head_is_no_head():
+    """The last layer of the mlp pooling is square; with a vocabulary as large as the width it looks like the head."""
+    wide, base = (
+        meta_model(
+            ContextLMConfig(
+                backbone_config("gpt2", ModelSize(2, width, width // 8, 1e-3), 64, 16), chunk_size=4, pooling="mlp"
+            )
+        )
+        for width in (64, 16)
+    )
+    name = "context.pooling.out.weight"
+    assert wide.get_parameter(name).shape == wide.lm_head.weight.shape
+    assert mup_scales(wide, base)[name] == Scale(0.5, 0.25, epsilon=0.25)
+    muon = create_optimizer(wide, TrainingSettings(steps=1, optimizer="muon"), 1e-3).parts[1]
+    assert id(wide.get_parameter(name)) in {id(each) for group in muon.param_groups for each in group["params"]}
+
+
+class Layers(torch.nn.Module):
+    """A stock model with further layers of several classes."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.model = meta_model(config_of("gpt2", width))
+        with torch.device("meta"):
+            self.convolution = torch.nn.Conv1d(width, width, 3)
+            self.reading = torch.nn.modules.linear.NonDynamicallyQuantizableLinear(width, 7)
+
+
+def test_the_factors_of_convolutions_and_of_subclasses_of_layers():
+    found = mup_scales(Layers(64), Layers(16))
+    assert found["convolution.weight"] == found["reading.weight"] == Scale(0.5, 0.25, epsilon=0.25)
+    assert found["convolution.bias"] == Scale(epsilon=0.25)
+
+
+def test_a_model_without_a_stock_backbone_is_refused():
+    with pytest.raises(ConfigError, match="parametrization is 'mup', but this model has no stock backbone"):
+        mup_scales(torch.nn.Linear(64, 64), torch.nn.Linear(16, 16))

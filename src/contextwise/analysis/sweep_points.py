@@ -113,7 +113,19 @@ def sweep_points(path: str | Path) -> list[SweepPoint]:
 
     Raises:
         CheckpointError: the folder holds no sweep.
+        DataError: a run was trained on another corpus.
     """
-    sweep = Sweep.open(path)
-    folders = [sweep.run_folder(run.id) for run in sweep.plan]
-    return [point for run in folders if run.recipe_file.exists() for point in run_points(run.path, ends=True)]
+    return [point for run in sweep_folders(Sweep.open(path)) for point in run_points(run.path, ends=True)]
+
+
+def sweep_folders(sweep: Sweep) -> list[RunFolder]:
+    """The runs of a sweep that have begun, in the order of its grid; a DataError if one was trained on another corpus."""
+    begun = [run for each in sweep.plan if (run := sweep.run_folder(each.id)).recipe_file.exists()]
+    for run in begun:
+        known = run.summary().get("corpus", {}).get("fingerprint", sweep.corpus) if run.finished else sweep.corpus
+        if known != sweep.corpus:
+            raise DataError(
+                f"the run {run.path} was trained on another corpus than the sweep {sweep.path} (their content hashes differ), "
+                "and a sweep is of one; remove the run and run the sweep again"
+            )
+    return begun

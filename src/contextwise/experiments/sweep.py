@@ -27,7 +27,7 @@ from pydantic import Field, field_validator, model_validator
 
 from contextwise.base.config import LARGEST_INTEGER, Name, Settings, read_yaml, settings_of, validate, with_overrides
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, did_you_mean
-from contextwise.base.estimates import count
+from contextwise.base.estimates import count, listed
 from contextwise.base.files import atomic_write, exclusive, read_json, write_json
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_path
@@ -54,6 +54,7 @@ AXES = ("model.size", "model.layers", "model.width", "model.heads", CONTEXT, *LE
 UNEQUAL = 0.02
 """Runs whose FLOPs differ by a larger share from their budget, since they are whole steps, have a note."""
 TIMED_ROUNDS = 3
+SHOWN_PROBLEMS = 3
 LONG = 10**12
 """Tokens of a run whose length is not known yet."""
 CURVES = 16
@@ -203,7 +204,9 @@ class SweepRecipe(Settings):
             except ConfigError as error:
                 problems[str(error).removeprefix("the run has a problem: ")] = None
         if problems:
-            raise ConfigError("; ".join(problems))
+            more = f"; and {len(problems) - SHOWN_PROBLEMS} more like these" if len(problems) > SHOWN_PROBLEMS else ""
+            raise ConfigError("; ".join([*problems][:SHOWN_PROBLEMS]) + more)
+        _check_heads(recipes.values())
         return self._with_trunks(recipes)
 
     def _with_trunks(self, recipes: dict[str, Recipe]) -> dict[str, Recipe]:
@@ -216,6 +219,12 @@ class SweepRecipe(Settings):
             if len(names) == 1:
                 continue
             _check_lengths(recipes[names[0]])
+            steps = [recipes[name].full_steps for name in names]
+            if len(set(steps)) < len(steps):
+                twice = next(each for each in steps if steps.count(each) > 1)
+                raise ConfigError(
+                    f"two lengths of {cell_name(recipes[names[0]])} are {twice:,} steps, so they are one run; keep one of them"
+                )
             trunk = max(names, key=lambda name: recipes[name].full_steps)
             path = (self.folder / "runs" / trunk).absolute()
             branches = []
@@ -327,6 +336,22 @@ def _with_training(recipe: Recipe, **changes: Any) -> Recipe:
     """A recipe with other values of ``training``, checked again."""
     training = recipe.training.model_copy(update=changes)
     return validate(Recipe, recipe.model_copy(update={"training": training}).model_dump(), "the run")
+
+
+def _check_heads(recipes: Iterable[Recipe]) -> None:
+    """Refuse models under µP whose heads differ in width, which µP keeps."""
+    shapes = [
+        run.model.shape
+        for run in recipes
+        if isinstance(run.model, SizedModel) and run.training.parametrization == "mup"
+    ]
+    heads = sorted({shape.width // shape.heads for shape in shapes})
+    if len(heads) > 1:
+        raise ConfigError(
+            f"the models of grid have heads of {listed([str(head) for head in heads])} channels, but with "
+            "base.training.parametrization: mup all have one width of a head; give both, such as "
+            f"'model.width, model.heads': [[{4 * heads[0]}, 4], [{8 * heads[0]}, 8]]"
+        )
 
 
 def _check_lengths(recipe: Recipe) -> None:

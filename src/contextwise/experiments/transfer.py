@@ -127,6 +127,21 @@ class Coordinate:
         value = 0.0 if self.slope is None else self.slope.value
         return max(value, 0.0) if self.name.endswith("logits") else abs(value)
 
+    @property
+    def depends(self) -> bool:
+        """Whether the interval of the slope shows one beyond :data:`FLAT`."""
+        slope = self.slope
+        shown = slope is not None and slope.above(math.copysign(FLAT, slope.value)) is (slope.value > 0)
+        return shown and self.excess >= FLAT
+
+    @property
+    def flat(self) -> bool:
+        """Whether the slope is within :data:`FLAT`, and its interval within twice that."""
+        if self.slope is None or self.excess >= FLAT:
+            return False
+        low, high = self.slope.limits
+        return high <= 2 * FLAT and (low >= -2 * FLAT or self.name.endswith("logits"))
+
 
 @dataclass(frozen=True)
 class WidthRow:
@@ -183,13 +198,15 @@ class Transfer:
 
     @property
     def _activations(self) -> str:
-        largest = max((each for each in self.coordinates if each.name != LOSS), key=lambda each: each.excess)
+        activations = [each for each in self.coordinates if each.name != LOSS]
+        largest = max(activations, key=lambda each: (each.depends, each.excess))
         assert largest.slope is not None
-        if largest.excess < FLAT:
-            verdict = "Activations do not depend on the width"
-        elif largest.slope.above(math.copysign(FLAT, largest.slope.value)) is (largest.slope.value > 0):
+        if largest.depends:
             verdict = "Activations depend on the width"
+        elif all(each.flat for each in activations):
+            verdict = "Activations do not depend on the width"
         else:
+            largest = max(activations, key=lambda each: (not each.flat, each.excess))
             verdict = "Whether activations depend on the width is open"
         return (
             f"{verdict}: the largest slope in log-log, mean of {len(largest.slopes)} steps, is {largest.slope:+.3f} "

@@ -129,6 +129,13 @@ def extend_positions(
     return factor
 
 
+def stock_config(config: Any) -> Any:
+    """The configuration of the stock backbone inside those of ContextLM and of multi-token heads."""
+    while hasattr(config, "backbone_config"):
+        config = config.backbone_config
+    return config
+
+
 def extend_config(
     config: Any, context: int, rope: str, factor: float | None, base: float | None, trained: int, source: str
 ) -> None:
@@ -148,7 +155,7 @@ def extend_config(
     Raises:
         ConfigError: its positions are not rotary, or were extended with another method.
     """
-    backbone = getattr(config, "backbone_config", config)
+    backbone = stock_config(config)
     every = getattr(backbone, "rope_parameters", None)
     if not every:
         learned = getattr(backbone, "max_position_embeddings", None)

@@ -200,6 +200,8 @@ def _other_curves(path: Path) -> list[CurveLine]:
     """The measured curves of a run outside of the sweep, or the one in a folder."""
     if not path.is_dir():
         raise ConfigError(f"there is no folder {path}; give a run, or the folder of a measured context curve")
+    if (path / "sweep.yaml").is_file():
+        raise ConfigError(f"{path} is a sweep, and a page is of one; make a page for each")
     single = is_result(path)
     results = [Result.open(path, Curve.name)] if single else results_of(path / "evaluation", Curve.name)
     curves = []

@@ -18,7 +18,7 @@ from contextwise.models.loading import kind_of, load_as, load_config, load_model
 from contextwise.models.losses import has_plain_head, token_losses
 from contextwise.models.multitoken import MultiTokenConfig
 from contextwise.models.parity import ParityMLPConfig, ParityTransformerConfig
-from contextwise.models.rope import extend_config
+from contextwise.models.rope import extend_config, stock_config
 from contextwise.models.spec import (
     Losses,
     build_model,
@@ -111,11 +111,15 @@ def _pretrained_config(recipe: Recipe, model: PretrainedModel) -> PreTrainedConf
         _grow(config, model, context)
     elif positions is not None and positions < context:
         why = f"but {model.pretrained} has only {positions} positions"
-        rotary = getattr(getattr(config, "backbone_config", config), "rope_parameters", None)
+        rotary = getattr(stock_config(config), "rope_parameters", None)
         fix = (
             "set model.rope to linear, dynamic, yarn, base or none, to train on with a longer context" if rotary else ""
         )
         problems.append(Problem(why, "data.context", context, fix))
+    chunk, stages = getattr(config, "chunk_size", 0), getattr(recipe.data, "context_stages", {})
+    if stages and chunk > min(stages):
+        why = f"but {model.pretrained} has chunks of {chunk} tokens, more than the first stage"
+        problems.append(Problem(why, "data.context_stages", stages))
     if model.context_predictor is not None and kind != "decoder":
         why = f"needs a decoder, but {model.pretrained} is not one"
         problems.append(Problem(why, "model.context_predictor", fix="remove it"))

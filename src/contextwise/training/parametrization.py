@@ -36,14 +36,16 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.pytorch_utils import Conv1D
 
+from contextwise.base.errors import ConfigError, Problem
+from contextwise.models.contextlm.pathway import ContextPathway
 from contextwise.models.families import Family, adapter
 
 BRANCH_ENDS = ("c_proj", "o_proj", "down_proj", "dense", "dense_4h_to_h")
 """Names of the layers of a block whose output is added to the hidden state."""
 SCALED_BY_DEPTH = ("gpt2",)
 """Model types whose initialization divides the matrices of ``BRANCH_ENDS`` by the root of the number of branches."""
-INPUT_DIMENSION: dict[type[nn.Module], int] = {Conv1D: 0, nn.Linear: 1}
-"""The dimension of a layer's weight over which inputs are summed."""
+INPUT_DIMENSION: dict[type[nn.Module], int] = {Conv1D: 0, nn.Linear: 1, nn.Conv1d: 1, nn.Conv2d: 1}
+"""The dimension of a layer's weight over which inputs are summed, by class, subclasses included."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,16 @@ def mup_scales(
         model, base: the model, and the same model at the base width; both may be on the meta device.
         base_layers: the base number of layers of the backbone, for CompleteP; None: depth changes nothing.
         muon_adjustment: how Muon's rate depends on a matrix's shape, as ``torch.optim.Muon`` names it.
+
+    Raises:
+        ConfigError: the model has no stock backbone with a norm, into which the output multiplier could be folded.
     """
     shapes = {name: parameter.shape for name, parameter in base.named_parameters()}
-    inputs = {f"{name}.weight": INPUT_DIMENSION.get(type(layer)) for name, layer in model.named_modules()}
+    inputs = {f"{name}.weight": _input_dimension(layer) for name, layer in model.named_modules()}
     heads, norms = vocabulary_heads(model), dict(_norms_before_heads(model))
+    if not norms:
+        why = "but this model has no stock backbone, whose last norm would take the factor of the logits"
+        raise ConfigError(Problem(why, "training.parametrization", "mup", "set it to standard"))
     width = max(parameter.shape[0] / shapes[name][0] for name, parameter in norms.items())
     scales = {}
     for name, parameter in model.named_parameters():
@@ -78,7 +86,7 @@ def mup_scales(
             fan_in = parameter.dim() - 1  # a matrix, or a stack of them, that is no layer
         if name in norms:
             scales[name] = Scale(initial=1 / width, adamw=1 / width)
-        elif fan_in is None or id(parameter) in heads:
+        elif fan_in is None or (id(parameter) in heads and growth[0] == 1):  # a vocabulary does not grow with the width
             scales[name] = Scale(epsilon=1 / width)
         else:
             wide = growth[fan_in]
@@ -110,10 +118,14 @@ def vocabulary_heads(model: nn.Module) -> set[int]:
     """
     parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
     shapes = {head.weight.shape for part in parts if (head := part.get_output_embeddings()) is not None}
-    blocks = [part for part in model.modules() if isinstance(part, GradientCheckpointingLayer)]
+    blocks = [part for part in model.modules() if isinstance(part, GradientCheckpointingLayer | ContextPathway)]
     inside = {id(parameter) for block in blocks for parameter in block.parameters()}
     layers = [part for part in model.modules() if isinstance(part, nn.Linear | nn.Embedding)]
     return {id(layer.weight) for layer in layers if layer.weight.shape in shapes} - inside
+
+
+def _input_dimension(layer: nn.Module) -> int | None:
+    return next((dimension for kind, dimension in INPUT_DIMENSION.items() if isinstance(layer, kind)), None)
 
 
 def backbones(model: nn.Module) -> Iterator[tuple[str, PreTrainedModel, Family]]:

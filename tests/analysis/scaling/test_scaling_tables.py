@@ -6,8 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from contextwise.analysis.optimum import Landscape
 from contextwise.analysis.scaling.observations import read_observations, read_table, write_table
+from contextwise.analysis.sweep_points import sweep_points
 from contextwise.base.errors import DataError
+from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus
 from laws import drawn_points, write_sweep
 
@@ -26,7 +29,7 @@ def test_a_table_says_what_the_folder_says(tmp_path):
         assert getattr(table, name) == getattr(observed, name)
     for name in ("run", "size", "context", "parameters", "tokens", "flops", "seconds", "loss"):
         assert getattr(table, name).tolist() == getattr(observed, name).tolist()
-    assert table.findings() == observed.findings() and "one seed" in table.findings()[0]
+    assert table.findings() == replace(observed, shown=()).findings() and "one seed" in table.findings()[0]
 
 
 def test_a_table_names_what_it_was_made_from(corpus_folder, tmp_path, monkeypatch):
@@ -55,3 +58,23 @@ def test_another_file_is_refused(tmp_path, text):
     (tmp_path / "table.json").write_text(text)
     with pytest.raises(DataError, match="no table of a sweep"):
         read_table(tmp_path / "table.json")
+
+
+def test_a_plan_says_what_the_page_says_where_early_points_are_left_out(tmp_path):
+    """The page draws all points of a sweep at a constant rate, the law is fitted to the later ones."""
+    folder = write_sweep(tmp_path / "sweep", drawn_points(run_noise=0.003, count=8))
+    observed = read_observations(folder, early=0.2)
+    assert observed.left_out > 0
+    page = Landscape(sweep_points(folder), "flops", observed.planned)
+    assert observed.findings() == page.findings()
+
+
+@pytest.mark.parametrize("read", [read_observations, sweep_points])
+def test_a_run_of_another_corpus_is_refused(read, tmp_path):
+    folder = write_sweep(tmp_path / "sweep", drawn_points(count=4))
+    run = RunFolder(sorted((folder / "runs").iterdir())[3])
+    run.write_summary({"corpus": {"fingerprint": "1" * 64}})
+    with pytest.raises(DataError, match=f"the run .*{run.path.name} was trained on another corpus than the sweep"):
+        read(folder)
+    run.write_summary({"corpus": {"fingerprint": "0" * 64}})
+    read(folder)

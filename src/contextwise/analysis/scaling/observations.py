@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from contextwise.analysis.optimum import Landscape, cells, tracks
 from contextwise.analysis.scaling.forms import Array
-from contextwise.analysis.sweep_points import COLUMNS, SweepPoint, run_points
+from contextwise.analysis.sweep_points import COLUMNS, SweepPoint, run_points, sweep_folders
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.files import atomic_write, read_json
 from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, differing_keys
@@ -63,7 +63,8 @@ class Observations:
         model: ``model`` of a recipe for each size, by name.
         left_out: how many early points were left out.
         constant_rate: whether the points are readings at a constant learning rate.
-        points: the n points themselves; planned: all training contexts of each size, also those that were not measured.
+        points: the n points themselves; shown: with those that were left out, as the sweep's page shows them, if there are any.
+        planned: all training contexts of each size, also those that were not measured.
     """
 
     run: NDArray[np.int64]
@@ -80,6 +81,7 @@ class Observations:
     left_out: int = 0
     constant_rate: bool = False
     points: tuple[SweepPoint, ...] = ()
+    shown: tuple[SweepPoint, ...] = ()
     planned: dict[str, list[int]] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -92,11 +94,11 @@ class Observations:
         sizes, columns["size"] = np.unique(self.size[kept], return_inverse=True)
         points = tuple(point for point, keep in zip(self.points, kept, strict=True) if keep)
         columns |= {"runs": [self.runs[i] for i in runs], "sizes": [self.sizes[i] for i in sizes]}
-        return replace(self, points=points, **columns)
+        return replace(self, points=points, shown=(), **columns)
 
     def findings(self, unit: str = "flops") -> list[str]:
         """What the points alone say of the best context of each size, as the page of the sweep says it."""
-        return Landscape(self.points, unit, {size: self.planned[size] for size in self.sizes}).findings()
+        return Landscape(self.shown or self.points, unit, {size: self.planned[size] for size in self.sizes}).findings()
 
     @property
     def size_parameters(self) -> Array:
@@ -133,15 +135,15 @@ def read_observations(path: Path, early: float = EARLY, partial: bool = False) -
             f"{'is' if len(missing) == 1 else 'are'} missing ({', '.join(missing[:_SHOWN])}{more}); run the sweep again, or "
             "plan from the finished part with --partial"
         )
-    folders = [folder for run in sweep.plan if (folder := sweep.run_folder(run.id)).recipe_file.exists()]
+    folders = sweep_folders(sweep)
     recipes = {folder.path.name: folder.recipe() for folder in folders}
-    kept: list[SweepPoint] = []
-    models, read, constant = {}, 0, False
+    kept, every = list[SweepPoint](), list[SweepPoint]()
+    models, constant = {}, False
     for folder in folders:
         points, recipe = run_points(folder.path, ends=True), recipes[folder.path.name]
         schedule = recipe.get("training", {}).get("schedule")
         constant |= schedule == "constant"
-        read += len(points)
+        every += points
         bad = next((point for point in points if not 0 < point.loss < math.inf), None)
         if bad is not None:
             raise DataError(
@@ -153,15 +155,16 @@ def read_observations(path: Path, early: float = EARLY, partial: bool = False) -
         first = max(WARM_UPS * warmup, early * last) if schedule in ("constant", None) else 0
         kept += [point for point in points if point.step >= first]
         models.update({point.size: recipe["model"] for point in points})
-    if not kept and read:
+    if not kept and every:
         raise DataError(
-            f"all {read} measurements of {path} are before {WARM_UPS} times the warm-up, where the loss does not depend on "
-            "scale; train on more tokens, or with a shorter base.training.warmup_steps"
+            f"all {len(every)} measurements of {path} are before {WARM_UPS} times the warm-up, where the loss does not depend "
+            "on scale; train on more tokens, or with a shorter base.training.warmup_steps"
         )
     if not kept:
         raise DataError(f"the runs of {path} have measured no context curves yet; run the sweep first")
     _refuse_other_differences(path, recipes)
-    about = {"left_out": read - len(kept), "constant_rate": constant, "planned": sweep.contexts}
+    about = {"left_out": len(every) - len(kept), "constant_rate": constant, "planned": sweep.contexts}
+    about |= {"shown": tuple(every)} if len(every) > len(kept) else {}
     return observations(kept, models, **about)
 
 
