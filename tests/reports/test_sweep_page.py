@@ -238,6 +238,8 @@ def test_other_runs_beside_the_sweep(sweep: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="empty has no context curve to show beside the sweep"):
         SweepData(sweep, [tmp_path / "empty"])
+    with pytest.raises(ConfigError, match="is a sweep, and a page is of one; make a page for each"):
+        SweepData(sweep, [sweep])
     with pytest.raises(ConfigError, match="there is no folder .*nowhere; give a run"):
         SweepData(sweep, [tmp_path / "nowhere"])
 
