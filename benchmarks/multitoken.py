@@ -215,7 +215,10 @@ def main(arguments: list[str] | None = None) -> None:
         run.name: speculation(run, options.corpus, options.prompts, options.new_tokens, options.rounds)
         for run in options.models
     }
-    publish("multitoken" if options.only is None else f"multitoken-{options.only}", result)
+    name, records = "multitoken", None
+    if options.only is not None:
+        name, records = f"{name}-{options.only}", "speculation" if options.only == "speculation" else None
+    publish(name, result, records)  # of models that are measured one by one, the others are kept
 
 
 if __name__ == "__main__":
