@@ -17,7 +17,8 @@ from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.windows import LastTenthWindows, last_tenth_length, log_bins
 from contextwise.models import load_model
 from contextwise.training import Recipe, train
-from processes import finish_training, start_training
+from contextwise.training.trainer import PretrainingTrainer
+from processes import finish_training
 from small import recipe_values
 
 
@@ -86,16 +87,23 @@ def test_measuring_does_not_change_the_run(run, books, tmp_path):
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_a_resumed_run_has_each_row_once(run, books, tmp_path):
-    again = tmp_path / "again"
-    file = tmp_path / "recipe.yaml"
-    file.write_text(yaml.safe_dump(values(str(books), str(again))))
-    begun = start_training(file, 0.4)
-    while not any(row["step"] == 4 for row in RunFolder(again).metrics("train")):
-        assert begun.poll() is None
-    begun.kill()
-    begun.wait()
-    train(recipe(books, again))
+def test_a_resumed_run_has_each_row_once(run, books, tmp_path, monkeypatch):
+    """Stopped after the curve of step 4 and resumed from the checkpoint of step 3: the row is written once."""
+    again, sound = tmp_path / "again", PretrainingTrainer.end_step
+
+    class Stopped(Exception):
+        pass
+
+    def stopping(self):
+        sound(self)
+        if self.state.global_step == 5:
+            raise Stopped
+
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(PretrainingTrainer, "end_step", stopping)
+        train(recipe(books, again, save_every=3))
+    assert [row["step"] for row in RunFolder(again).metrics("curve")] == [4]
+    train(recipe(books, again, save_every=3))
     kept = [
         {name: value for name, value in row.items() if name not in ("seconds",)}
         for row in RunFolder(again).metrics("curve")

@@ -132,7 +132,7 @@ def test_what_is_within_the_noise_decides_nothing():
 def test_best_pairs_that_differ_by_noise_decide_nothing():
     """Two sizes and two contexts with equal losses but for noise, three seeds: nothing is shown, whatever pairs are best."""
     draw = np.random.default_rng(0)
-    for _ in range(20):
+    for _ in range(5):
         points = [
             SweepPoint(
                 f"{size}-{context}-{seed}", size, n, context, seed, step, 8 * step, n * step, 1.0 * step, loss=4 - step / 9,
