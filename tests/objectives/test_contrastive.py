@@ -11,6 +11,7 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.models.spec import contrastive_losses
 from contextwise.objectives import Cut, build_objective
 from contextwise.training import load_recipe, train
+from contextwise.training.export import validation_loss
 from small import recipe_values
 
 DOCUMENTS = [list(range(10, 30)), list(range(40, 43)), list(range(50, 60))]
@@ -172,3 +173,8 @@ def test_an_id_beyond_the_vocabulary_is_one_sentence(letters):
     with pytest.raises(DataError, match="holds the token id 2., but the model's vocabulary has 20 tokens"):
         for index in range(examples.count(0)):
             examples.arrays(0, index)
+
+
+def test_the_loss_of_a_run_is_one_of_pairs(corpus_folder, tmp_path):
+    recipe = load_recipe(run_values(corpus_folder, tmp_path / "run"))
+    assert validation_loss(recipe, {"validation_loss": 0.5}) == "0.5000 nats per pair"

@@ -55,6 +55,7 @@ UNEQUAL = 0.02
 """Runs whose FLOPs differ by a larger share from their budget, since they are whole steps, have a note."""
 TIMED_ROUNDS = 3
 SHOWN_PROBLEMS = 3
+"""More problems of a grid's runs are counted, since they are mostly one problem of many cells."""
 LONG = 10**12
 """Tokens of a run whose length is not known yet."""
 CURVES = 16

@@ -122,13 +122,8 @@ def write_summary(trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingI
 def validation_loss(recipe: Recipe, summary: Mapping[str, Any]) -> str | None:
     """The validation loss of a finished run with its unit; None if nothing was held out."""
     loss = summary["validation_loss"]
-    unit = (
-        "sentence"
-        if isinstance(recipe.model, AutoencoderModel)
-        else "pair"
-        if recipe.objective.whole_steps
-        else "token"
-    )
+    unit = "pair" if recipe.objective.whole_steps else "token"
+    unit = "sentence" if isinstance(recipe.model, AutoencoderModel) else unit
     return None if loss is None else f"{loss:.4f} nats per {unit}"
 
 

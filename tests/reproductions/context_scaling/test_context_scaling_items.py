@@ -129,6 +129,13 @@ def test_what_is_within_the_noise_decides_nothing():
     assert verdicts({"pico": [16, 64, 64], "nano": [None, 16, 64]}, runs=2) == [None] * 4
 
 
+def test_best_contexts_that_were_not_both_measured_decide_no_growth():
+    result = scene({"pico": [16, 64, 64], "nano": [None, 16, 64]})
+    result.lead = lambda step, pair, other: None if step == 0 else Estimate(1.0, 0.9, 1.1, documents=30, seeds=3)
+    claims = context_claims(result, {"pico": [16, 64, 256], "nano": [16, 64, 256]})
+    assert [claim.holds for claim in claims] == [True, None, None, None]
+
+
 def test_best_pairs_that_differ_by_noise_decide_nothing():
     """Two sizes and two contexts with equal losses but for noise, three seeds: nothing is shown, whatever pairs are best."""
     draw = np.random.default_rng(0)

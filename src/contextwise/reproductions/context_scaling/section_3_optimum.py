@@ -166,11 +166,18 @@ def _growth(result: Landscape, size: str, tried: list[int]) -> _Growth | None:
     if len(known) < 2 or set(contexts) in ({min(tried)}, {max(tried)}):
         return None
     (first, before), (last, after) = known[0], known[-1]
-    at_first, at_last = (result.optima[step][size].differences for step in (first, last))
     if before == after:
-        return _Growth(0.0, [difference for context, difference in at_last.items() if context > after])
-    moved = [ends[other] for ends, other in ((at_first, after), (at_last, before)) if other in ends]
-    return _Growth(float(np.log2(after / before)), moved)
+        longer = result.optima[last][size].differences.items()
+        return _Growth(0.0, [difference for context, difference in longer if context > after])
+    leads = _leads(result, (first, (size, before)), (last, (size, after)))
+    return _Growth(float(np.log2(after / before)), leads) if leads else None
+
+
+def _leads(result: Landscape, first: tuple[int, tuple[str, int]], last: tuple[int, tuple[str, int]]) -> list[Estimate]:
+    """How far two best pairs (step, (size, context)) lead each other, each at its own step; empty if one was not measured."""
+    both = [result.lead(*first, last[1]), result.lead(*last, first[1])]
+    known = [lead for lead in both if lead is not None]
+    return known if len(known) == len(both) else []
 
 
 def _listed(contexts: list[int | None]) -> str:
@@ -196,11 +203,11 @@ def _both_grow(result: Landscape, sizes: list[str]) -> Verdict:
     if len({pair for _, pair in known}) < 2:
         return undecided("fewer than two best pairs are known")
     (first, before), (last, after) = known[0], known[-1]
-    leads = [result.lead(first, before, after), result.lead(last, after, before)]
-    if before == after or None in leads:
+    leads = _leads(result, (first, before), (last, after))
+    if before == after or not leads:
         return undecided("the best pairs of the first and the last budget cannot be compared")
     grows = sizes.index(after[0]) > sizes.index(before[0]) and after[1] > before[1]
-    return _if_shown([lead for lead in leads if lead is not None], grows)
+    return _if_shown(leads, grows)
 
 
 def optimum_plots(result: Landscape, planned: dict[str, list[int]], unit: str) -> list[Plot]:
