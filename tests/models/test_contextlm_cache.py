@@ -69,9 +69,11 @@ def test_packed_documents_equal_each_alone(family, options):
     documents = [draw(1, n, seed=i) for i, n in enumerate(lengths)]
     positions = torch.cat([torch.arange(n) for n in lengths])[None]
     with torch.no_grad():
-        packed = model(torch.cat(documents, 1), position_ids=positions, use_cache=False).logits[0]
+        row = torch.cat(documents, 1)
+        packed, cached = (model(row, position_ids=positions, use_cache=use).logits[0] for use in (False, None))
         alone = torch.cat([model(d, use_cache=False).logits[0] for d in documents])
     torch.testing.assert_close(packed, alone, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(cached, alone, atol=1e-5, rtol=1e-4)
 
 
 @FAMILIES
@@ -115,6 +117,21 @@ def test_a_cropped_cache_continues_as_if_the_tokens_were_never_added(family, dat
         result = model(others, attention_mask=whole_mask, past_key_values=cache, use_cache=True).logits
         whole = torch.cat([tokens[:, :kept], others], 1)
         expected = model(whole, attention_mask=whole_mask, use_cache=False).logits[:, kept:]
+    torch.testing.assert_close(result, expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("change", ["repeat", "select"])
+def test_rows_are_repeated_and_selected_after_a_crop_to_before_the_first_chunk(change):
+    model = contextlm("gpt2", chunk_size=4)
+    tokens, others = draw(3, 6), draw(6, 7, seed=1)
+    rows = torch.tensor([0, 0, 1, 1, 2, 2] if change == "repeat" else [2, 0])
+    with torch.no_grad():
+        cache = model(tokens, use_cache=True).past_key_values
+        cache.crop(-3)
+        cache.batch_repeat_interleave(2) if change == "repeat" else cache.batch_select_indices(rows)
+        result = model(others[: len(rows)], past_key_values=cache, use_cache=True).logits
+        whole = torch.cat([tokens[rows, :3], others[: len(rows)]], 1)
+        expected = model(whole, use_cache=False).logits[:, 3:]
     torch.testing.assert_close(result, expected, atol=1e-5, rtol=1e-4)
 
 

@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, Tag, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    Tag,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import CoreSchema
 
 from contextwise.base.errors import ConfigError, Problem, did_you_mean, one_line, refuse_pipe
@@ -22,6 +31,20 @@ LARGEST_INTEGER, LARGEST_NUMBER = 2**48, 1e30
 
 Name = Annotated[str, Field(pattern=r"^[^/\\\x00-\x1f\x7f]+$", max_length=200)]
 """The name of a run or of runs, which is part of a folder's name."""
+
+
+def distinct(values: list[Any]) -> list[Any]:
+    """Return a list without repetitions as it is; ConfigError if a value is in it twice."""
+    for i, value in enumerate(values):
+        if value in values[:i]:
+            raise ConfigError(f"{value!r} is given twice; give it once")
+    return values
+
+
+Seeds = Annotated[list[Annotated[int, Field(ge=0)]], AfterValidator(distinct)]
+"""Seeds of runs: one that is given twice would count as two runs in an interval."""
+Lengths = Annotated[list[Annotated[int, Field(ge=1)]], AfterValidator(distinct), AfterValidator(sorted)]
+"""Different numbers of tokens, bits or samples, ascending."""
 
 
 class Settings(BaseModel):

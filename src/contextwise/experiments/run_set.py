@@ -29,12 +29,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import yaml
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from contextwise.base.config import Settings, validate, with_overrides
+from contextwise.base.config import Seeds, Settings, validate, with_overrides
 from contextwise.base.errors import ConfigError, DivergedError, Problem, TrainingError
 from contextwise.base.estimates import count
 from contextwise.base.files import atomic_write, exclusive, is_held
@@ -65,6 +65,23 @@ FAST_TRAINING: dict[str, Any] = {
 """How the demo and trials train by default: Muon for the blocks, AdamW with a high rate for the rest."""
 
 
+def with_sections(recipe: dict[str, Any]) -> dict[str, Any]:
+    """The values of a recipe, with the section ``data``, and without sections that are given empty.
+
+    Raises:
+        ConfigError: a section is no mapping.
+    """
+    names = ("data", "model", "training")
+    wrong = [name for name in names if not isinstance(recipe.get(name) or {}, dict)]
+    if wrong:
+        raise ConfigError(*(Problem("but must be a mapping", name, recipe[name]) for name in wrong))
+    return {"data": {}} | {name: value for name, value in recipe.items() if name not in names or value}
+
+
+RecipeValues = Annotated[dict[str, Any], AfterValidator(with_sections)]
+"""A recipe as plain values, whose sections are mappings."""
+
+
 class Arm(Settings):
     """One way to train: the shared recipe with settings of its own; or a model that exists already."""
 
@@ -74,10 +91,10 @@ class Arm(Settings):
         default_factory=list,
         description="before the shared recipe's, as in --set: model.extra_layers=2; @NAME is the run folder of another arm",
     )
-    recipe: dict[str, Any] | None = Field(
+    recipe: RecipeValues | None = Field(
         default=None, description="in place of the shared recipe; of a model that exists, its size for plans"
     )
-    seeds: list[int] | None = Field(default=None, min_length=1, description="in place of the set's")
+    seeds: Seeds | None = Field(default=None, min_length=1, description="in place of the set's")
     model: str = Field(
         default="", description="a run, a folder of a model, or NAME or NAME@REVISION on the Hub, used as it is"
     )
@@ -87,18 +104,13 @@ class Arm(Settings):
     def _settings_alone(cls, data: Any) -> Any:
         return {"settings": data} if isinstance(data, list) else data
 
-    @field_validator("recipe")
-    @classmethod
-    def _sections(cls, recipe: dict[str, Any] | None) -> dict[str, Any] | None:
-        return None if recipe is None else with_sections(recipe)
-
 
 class RunSetSettings(Settings):
     """Arms, seeds and a grid."""
 
     recipe: dict[str, Any] = Field(default_factory=dict, description="what the arms share")
     arms: dict[str, Arm] = Field(min_length=1, description="name -> settings of its own")
-    seeds: list[int] = Field(default=[0], min_length=1, description="every arm is trained with each")
+    seeds: Seeds = Field(default=[0], min_length=1, description="every arm is trained with each")
     grid: dict[str, list[Any]] = Field(default_factory=dict, description=GRID)
 
     @field_validator("grid", mode="after")
@@ -426,19 +438,6 @@ def _with_settings(values: dict[str, Any], settings: list[str]) -> dict[str, Any
         for key, equals, text in parts
     ]
     return with_overrides(values, quoted)
-
-
-def with_sections(recipe: dict[str, Any]) -> dict[str, Any]:
-    """The values of a recipe, with the section ``data``, and without sections that are given empty.
-
-    Raises:
-        ConfigError: a section is no mapping.
-    """
-    names = ("data", "model", "training")
-    wrong = [name for name in names if not isinstance(recipe.get(name) or {}, dict)]
-    if wrong:
-        raise ConfigError(*(Problem("but must be a mapping", name, recipe[name]) for name in wrong))
-    return {"data": {}} | {name: value for name, value in recipe.items() if name not in names or value}
 
 
 def with_identified_code(recipe: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import torch
 from pydantic import Field, field_validator
 from torch import nn
 
-from contextwise.base.config import Settings, validate, with_overrides
+from contextwise.base.config import Seeds, Settings, validate, with_overrides
 from contextwise.base.errors import ConfigError, DataError, TrainingError
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import mean_estimate
@@ -68,7 +68,7 @@ class TransferSettings(Settings):
     factors: list[float] = Field(
         default=[0.25, 0.5, 1.0, 2.0, 4.0], min_length=3, description="of the recipe's rates, ascending"
     )
-    seeds: list[int] = Field(default=[0, 1], min_length=2, description="intervals are over seeds")
+    seeds: Seeds = Field(default=[0, 1], min_length=2, description="intervals are over seeds")
     to: int | None = Field(
         default=None, ge=1, description="the width whose rate is asked for; by default twice the largest"
     )

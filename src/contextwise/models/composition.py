@@ -289,8 +289,9 @@ class ComposedForCausalLM(CausalLanguageModel):
         embeds = self._token_vectors(input_ids, inputs_embeds)
         if positions_BT is None:
             positions_BT = self._positions(embeds, attention_mask, position_ids, cache)
-        mask = causal_mask(backbone.config, embeds, attention_mask, position_ids, cache)
-        if attention_mask is None and cache is None:
+        starts = cache is None or not (cache.is_compileable or cache.get_seq_length())
+        mask = causal_mask(backbone.config, embeds, attention_mask, position_ids, None if starts else cache)
+        if attention_mask is None and starts:
             kwargs = kwargs | lengths_of_documents(position_ids, backbone.config)
         layers = self.config.backbone_config.num_hidden_layers  # fewer in an early exit
         inputs = (embeds, positions_BT, mask, cache, before_block, layers)

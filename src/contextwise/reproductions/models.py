@@ -1,5 +1,6 @@
 """The models that items measure: a given one, or ones that are trained first on the item's corpus."""
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field, model_validator
 
-from contextwise.base.config import Name
+from contextwise.base.config import Name, Seeds
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate, count
 from contextwise.base.intervals import estimate
@@ -21,7 +22,7 @@ from contextwise.data import Corpus
 from contextwise.evaluation.kernel import Measure, measure
 from contextwise.evaluation.measures.loss import Evaluation
 from contextwise.experiments.cost import RunCost, cost_of
-from contextwise.experiments.run_set import RunSet, RunSetSettings
+from contextwise.experiments.run_set import RecipeValues, RunSet, RunSetSettings
 from contextwise.models.loading import model_folder
 from contextwise.reproductions.claims import Better, Claim, Growing, Marginal, above, below, check_names, within
 from contextwise.reproductions.item import CorpusMeasure, Item, Outcome, registered
@@ -45,8 +46,8 @@ class GivenModel(CorpusMeasure):
     name: Name = Field(default="model", description="name of the run, if a model is trained")
     model: str = Field(default="", description="a run, a model's folder or Hub name; if empty, `recipe` is trained")
     parameters: int | None = Field(default=None, gt=0, description="of a given model, for the plan")
-    recipe: dict[str, Any] | None = Field(default=None, description="of the model that is trained if none is given")
-    seeds: list[int] | None = Field(
+    recipe: RecipeValues | None = Field(default=None, description="of the model that is trained if none is given")
+    seeds: Seeds | None = Field(
         default=None, min_length=1, description="of the models that are trained; by default the recipe's seed"
     )
 
@@ -121,9 +122,9 @@ class TrainedModels(CorpusMeasure):
     and with the gate, the package's default, as "NAME, gate". Claims about it are decided for both.
     """
 
-    recipe: dict[str, Any]
+    recipe: RecipeValues
     models: dict[str, list[str]] = Field(min_length=1)
-    seeds: list[int] = Field(default=[0], min_length=1)
+    seeds: Seeds = Field(default=[0], min_length=1)
     reference: str = Field(description="the model that the others are compared to")
     claims: list[Better] = Field(default=[])
     marginal: list[Marginal] = Field(default=[])
@@ -221,21 +222,30 @@ def in_both_forms(settings: dict[str, Any]) -> dict[str, Any]:
         models |= {name: [*own, f"{INJECTION}=add"], gated[name]: [*own, f"{INJECTION}=gate"]}
     expanded = {**settings, "models": models}
     for key, names in COMPARED.items():
-        expanded |= {key: list(_of_both_forms(settings[key], names, gated))} if settings.get(key) else {}
-    for growing in settings.get("growing") or []:
-        pairs = [(gated.get(better), than) for better, than in growing["pairs"]]
-        if all(better for better, _ in pairs):
-            expanded["growing"] = [*expanded["growing"], {"text": f"{growing['text']} (gate)", "pairs": pairs}]
+        if isinstance(settings.get(key), list):
+            expanded[key] = [form for each in settings[key] for form in _of_both_forms(each, names, gated)]
+    if isinstance(settings.get("growing"), list):
+        expanded["growing"] = [*settings["growing"], *_growing_with_gate(settings["growing"], gated)]
     return expanded
 
 
-def _of_both_forms(compared: list[Any], names: tuple[str, ...], gated: dict[str, str]) -> Iterator[Any]:
-    for each in compared:
-        yield each
-        changed = {name: gated[each[name]] for name in names if each.get(name) in gated}
-        text = {"text": f"{each['text']} (gate)"} if "text" in each else {}
-        if changed:
-            yield {**each, **text, **changed}
+def _of_both_forms(each: Any, names: tuple[str, ...], gated: dict[str, str]) -> Iterator[Any]:
+    """A comparison, and the same one of the models with the gate; what is no comparison is left for the check to refuse."""
+    yield each
+    changed = {name: gated[each[name]] for name in names if each.get(name) in gated} if isinstance(each, dict) else {}
+    if changed:
+        yield {**each, **_with_gate(each), **changed}
+
+
+def _growing_with_gate(growing: list[Any], gated: dict[str, str]) -> Iterator[Any]:
+    for each in growing:
+        # Without a pair of models in both forms, or no pairs at all, nothing is added.
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            yield {**_with_gate(each), "pairs": [(gated[better], than) for better, than in each["pairs"]]}
+
+
+def _with_gate(each: dict[str, Any]) -> dict[str, str]:
+    return {"text": f"{each['text']} (gate)"} if "text" in each else {}
 
 
 def paths_of(runs: dict[str, list[RunFolder]]) -> list[Path]:

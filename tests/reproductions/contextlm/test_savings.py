@@ -145,6 +145,19 @@ def test_a_saving_at_its_bound_is_said_in_words():
     assert saved_text(saved_share(np.full(50, np.inf), 6, 3)) == "needs more than 4×"
     assert saved_text(saved_share(np.full(50, 0.01), 6, 3)) == "needs less than 1/4"
     assert saved_text(Estimate(-3.0, -3.0, -0.5)) == "-300% [-300%, -50%]"
+    some = np.where(np.arange(51) % 10 == 3, np.inf, 0.8)
+    assert saved_share(some, 6, 3).decided is False, "a tenth of the laws never reach the loss"
+
+
+@pytest.mark.parametrize("error", [0.5, 1.0, 1.5])
+def test_the_interval_of_a_saving_that_is_not_there_excludes_zero_no_more_often_than_it_says(error):
+    """Log ratios around zero, and an ensemble as wide around each."""
+    rng = np.random.default_rng(0)
+    fits = error * rng.standard_normal(400)
+    wrong = sum(
+        saved_share(np.exp(np.append(fit, fit + error * rng.standard_normal(100))), 6, 3).decided for fit in fits
+    )
+    assert wrong <= 0.07 * len(fits)
     assert saved_text(Estimate(0.23)) == "23%"
 
 

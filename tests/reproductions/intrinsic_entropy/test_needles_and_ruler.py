@@ -1,5 +1,7 @@
 """Two needles and RULER curves: costs and optima worked by hand, and both measures in miniature."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -10,8 +12,10 @@ from contextwise.base.errors import ConfigError
 from contextwise.data import prepare_corpus
 from contextwise.evaluation.answering.prompts import Encoder
 from contextwise.evaluation.measures.ruler.features import RulerFeatures
+from contextwise.evaluation.measures.ruler.results import task_results
 from contextwise.models import load_model
 from contextwise.models.loading import load_tokenizer
+from contextwise.reproductions.claims import share_error
 from contextwise.reproductions.intrinsic_entropy.figures_5_9_long_texts import (
     NeedleCurves,
     RulerCurves,
@@ -69,31 +73,44 @@ def test_a_model_that_does_not_answer_tells_nothing_of_needles():
     assert [claim.holds for claim in needle_claims(bright)] == [True, True]
 
 
-def curve(*shares):
-    best = max(range(len(shares)), key=lambda i: shares[i])
-    rows = [{"visible": 2**i, "best_share": share, "accuracy": {}} for i, share in enumerate(shares)]
-    return {"accuracies": rows, "optimum": {"visible": 2**best, "share": shares[best]}}
+def curve(*accuracies, questions=200, seed=0):
+    """A task's results where each question is answered with these probabilities at 1, 2, 4, ... visible tokens."""
+    scores_QV = np.random.default_rng(seed).random((questions, len(accuracies))) < accuracies
+    question = SimpleNamespace(answers=["7"], ending="")
+    asked = [SimpleNamespace(question=question, body=[0], needles=[], in_view=lambda context: 1.0)]
+    visible = [2**i for i in range(len(accuracies))]
+    answers = {("vt", c, q): "7" if scores_QV[q, i] else "" for i, c in enumerate(visible) for q in range(questions)}
+    task = SimpleNamespace(name="vt", title="", match="all", new_tokens=1)
+    return task_results(task, asked * questions, visible, answers)[0]
 
 
-def test_an_optimum_inside_is_decided_by_the_resamples():
-    assert inner_optimum(curve(0.0, 0.98, 0.02)).holds is True
-    assert inner_optimum(curve(0.0, 0.02, 0.98)).holds is False
-    assert inner_optimum(curve(0.0, 0.5, 0.5)).holds is None
+def test_an_optimum_inside_is_decided_by_differences_paired_by_question():
+    assert inner_optimum(curve(0.1, 0.9, 0.3)).holds is True
+    assert inner_optimum(curve(0.1, 0.3, 0.9)).holds is False
+    assert inner_optimum(curve(0.1, 0.6, 0.6)).holds is None
     assert inner_optimum({"accuracies": [{}, {}], "optimum": None}).holds is None
+
+
+def test_a_plateau_is_no_optimum_inside():
+    wrong = 0
+    for seed in range(60):
+        plateau = {(64, 0.0): {"vt": curve(0.2, 0.4, 0.6, 0.6, 0.6, 0.6, questions=100, seed=seed)}}
+        wrong += share_error(optimum_claims("vt", plateau))[0].holds is True
+    assert wrong <= 7  # more than 7 of 60 at a rate of 5%: once in 170 times
 
 
 def test_the_best_context_shrinks_as_gamma_grows_where_it_is_sure():
     def claims(*curves):
         return optimum_claims("vt", {(64, float(g)): {"vt": of_gamma} for g, of_gamma in enumerate(curves)})
 
-    near, far, unsure = curve(0.99, 0.01, 0.0), curve(0.0, 0.99, 0.01), curve(0.5, 0.5, 0.0)
+    near, far, unsure = curve(0.9, 0.4, 0.3), curve(0.1, 0.9, 0.4), curve(0.6, 0.6, 0.1)
     assert [claim.holds for claim in claims(far, near)] == [True, True]
     assert [claim.holds for claim in claims(near, far)] == [True, False]
     assert [claim.holds for claim in claims(far, unsure)] == [True, None]
 
 
 def test_what_the_document_says_of_the_longest_context_decides():
-    results = {(64, 0.0): {"vt": curve(0.99, 0.01, 0.0)}, (128, 0.0): {"vt": curve(0.0, 0.0, 1.0)}}
+    results = {(64, 0.0): {"vt": curve(0.9, 0.1, 0.0)}, (128, 0.0): {"vt": curve(0.0, 0.1, 0.9)}}
     assert optimum_claims("vt", results)[0].holds is False
     assert optimum_claims("vt", results, at_longest=True)[0].holds is True
 

@@ -216,6 +216,7 @@ def test_both_the_best_and_the_last_weights_are_measured(tmp_path):
         for best, last in zip(features["best"][context], features["last"][context], strict=True):
             assert best["loss"] < last["loss"]
     assert [claim.text.split(" ")[0] for claim in outcome.claims] == ["best"] * 4 + ["last"] * 4
+    assert len(outcome.to_dict(item(), "tiny")["runs"]) == 8
     run = measure.run_set(tmp_path).runs[0]
     validation = outcome.figures["validation"][10][0]
     assert validation[best_step(run)] == min(validation.values())
@@ -230,6 +231,8 @@ def test_both_the_best_and_the_last_weights_are_measured(tmp_path):
         ({"patience": 3}, [10, 13, 15, 20], "training.patience stops before"),
         ({"evaluate_every": 0}, [10, 13, 15, 20], "training.evaluate_every is not set"),
         ({}, [5, 13, 15, 20], "contexts has 5, at which no task is visible"),
+        ({}, [10, 10, 15, 20], "contexts: 10 is given twice"),
+        ({}, [0, 13, 15, 20], "contexts.0 is 0, but input should be greater than or equal to 1"),
     ],
 )
 def test_a_wrong_setting_of_the_dimension_gets_one_sentence(changes, contexts, words, tmp_path):

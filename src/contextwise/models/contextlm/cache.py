@@ -86,12 +86,16 @@ class ChunkLayer(DynamicLayer):
 
     def keep(self, chunks: int) -> None:
         """Forget all but the first ``chunks`` entries."""
-        if self.is_initialized:
+        if not chunks:
+            self.reset()  # transformers selects and repeats no rows of a layer without entries, which keeps its batch size
+        elif self.is_initialized:
             self.keys, self.values = self.keys[:, :, :chunks], self.values[:, :, :chunks]
 
     def take(self, order_BP: Tensor) -> None:
         """Keep the entries at these indices, per row."""
-        if self.is_initialized:
+        if not order_BP.shape[1]:
+            self.reset()
+        elif self.is_initialized:
             index = order_BP[:, None, :, None].to(self.keys.device)
             self.keys, self.values = self.keys.take_along_dim(index, 2), self.values.take_along_dim(index, 2)
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
+from contextwise.base.config import Lengths, Seeds
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import ratio_difference, wilson
 from contextwise.base.tables import Table
@@ -13,7 +14,7 @@ from contextwise.comparison.curves import compare_curves, curves_table
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.curve import Curve, CurveResult, measures_table
-from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
+from contextwise.experiments.run_set import Arm, RecipeValues, RunSet, RunSetSettings
 from contextwise.reproductions.claims import Claim, above, all_hold, below
 from contextwise.reproductions.item import CorpusMeasure, Item, Outcome, registered
 from contextwise.reproductions.models import GivenModel
@@ -105,14 +106,14 @@ def _deteriorates(curve: CurveResult, trained: int) -> Claim:
 class TrainingLossMisleads(CorpusMeasure):
     """One model trained with a short and with a long context on as many tokens: average loss against best-context loss."""
 
-    recipe: dict[str, Any]
-    contexts: list[int] = Field(min_length=2, max_length=2, description="the short one and the long one")
-    seeds: list[int] = Field(default=[0], min_length=1)
+    recipe: RecipeValues
+    contexts: Lengths = Field(min_length=2, max_length=2, description="the short one and the long one")
+    seeds: Seeds = Field(default=[0], min_length=1)
     limit_documents: int | None = Field(default=None, ge=2)
 
     def run_set(self, folder: Path) -> RunSet:
         arms = {str(self.recipe.get("name", "misleads")): Arm()}
-        grid: dict[str, list[Any]] = {"data.context": sorted(self.contexts)}
+        grid: dict[str, list[Any]] = {"data.context": self.contexts}
         settings = RunSetSettings(recipe=self.recipe, arms=arms, seeds=self.seeds, grid=grid)
         return RunSet.of(settings, folder, corpus=self.corpus_folder(folder))
 

@@ -12,9 +12,11 @@
    - FLOPs: those tokens times the model's operations for a token, against the baseline's. The document's two figures are of one
      size: 1 - 0.20 is 1.04 times 1 - 0.23, and a token takes ContextLM-Base 1.04 times GPT-2's operations.
 
-Of the logarithm of the ratio of what the model and the baseline need, the ensemble gives the standard error. The interval is
-Student's t with the freedom of the seeds within sizes; percentiles of the ensemble are too narrow with few runs (83% instead of
-95% in simulations). It covers the variation between seeds and the misfit of the law, for the same held-out tokens.
+Of the logarithm of the ratio of what the model and the baseline need, the ensemble gives the standard error: the farther of its
+2.5% and 97.5% quantiles from the fit, in units of the normal distribution's; laws that never reach the loss count as a need
+without bound. The interval is Student's t with the freedom of the seeds within sizes; percentiles of the ensemble are too narrow
+with few runs (83% instead of 95% in simulations). It covers the variation between seeds and the misfit of the law, for the same
+held-out tokens.
 
 Legend: R laws, the fit first, then its resamples.
 """
@@ -35,7 +37,7 @@ from contextwise.analysis.sweep_points import SweepPoint
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import CONFIDENCE, Estimate, as_json, count
-from contextwise.base.intervals import plus_minus, student_t
+from contextwise.base.intervals import NORMAL, plus_minus, student_t
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.speedup import BEYOND
 from contextwise.experiments.run_set import RunSet
@@ -47,6 +49,8 @@ from contextwise.reproductions.tables import Plot, point, table_of
 DIMENSIONS = ("parameters", "tokens", "FLOPs")
 FEWEST = 3
 """Sizes, and budgets: fewer do not determine the law."""
+UNBOUNDED = 700.0
+"""Logarithm that stands for a need without bound, and for none."""
 
 
 class Pair(Settings):
@@ -185,12 +189,16 @@ class Savings(TrainedModels):
 def saved_share(ratio: Array, freedom: int, seeds: int) -> Estimate:
     """The share that is saved at a ratio of two needs (R,), the fit's first; no interval without several seeds.
 
-    A ratio beyond :data:`~contextwise.comparison.speedup.BEYOND` counts as that: so far the laws do not reach.
+    Value and limits beyond :data:`~contextwise.comparison.speedup.BEYOND` are shown as that: so far the laws do not reach.
     """
-    value, *draws = np.log(np.clip(ratio, 1 / BEYOND, BEYOND))
-    half = student_t(freedom) * float(np.std(draws, ddof=1)) if freedom else math.nan
+    most = math.log(BEYOND)
+    with np.errstate(divide="ignore"):
+        value, *draws = np.clip(np.log(ratio), -UNBOUNDED, UNBOUNDED).tolist()
+    low, high = np.quantile(draws, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    error = float(max(high - value, value - low)) / NORMAL
+    half = student_t(freedom) * error if freedom else math.nan
     need = plus_minus(value, half, method="t, wild bootstrap", seeds=seeds, freedom=freedom)
-    return -need.map(lambda x: math.exp(x) - 1)
+    return -need.map(lambda x: math.exp(min(max(x, -most), most)) - 1)
 
 
 def saved_text(saved: Estimate) -> str:
@@ -235,7 +243,7 @@ class Family:
         left = loss - np.exp(floor) - np.exp(given[0] + given[1] * (np.log(at) - centre[middle]))
         positive = np.where(left > 0, left, 1.0)
         log_x = centre[3 - middle] + (np.log(positive) - wanted[0]) / wanted[1]
-        return np.asarray(np.where(left > 0, np.exp(np.minimum(log_x, 700.0)), np.inf))
+        return np.asarray(np.where(left > 0, np.exp(np.minimum(log_x, UNBOUNDED)), np.inf))
 
     def flops_per_token(self, size: int) -> float:
         """Operations of training for each token."""

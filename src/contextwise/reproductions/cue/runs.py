@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field, model_validator
 
+from contextwise.base.config import Seeds
 from contextwise.base.errors import ConfigError
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import Subject
@@ -44,7 +45,7 @@ class CueRuns(ItemMeasure):
     split: str = "test"
     templates: dict[str, dict[str, Any]]
     runs: dict[str, list[str]]
-    seeds: list[int] = Field(default=[0], min_length=1, description="seeds of the runs")
+    seeds: Seeds = Field(default=[0], min_length=1, description="seeds of the runs")
 
     @property
     @abstractmethod

@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 
 from contextwise.analysis.fits import fit_line, fit_power
 from contextwise.analysis.spectra import relative_eigenvalues
+from contextwise.base.config import Lengths, Seeds
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import mean_correlation, mean_estimate
@@ -26,7 +27,7 @@ from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
 from contextwise.data.synthetic import Parity
 from contextwise.data.synthetic.samples import Samples
-from contextwise.experiments.run_set import Run, RunSet
+from contextwise.experiments.run_set import RecipeValues, Run, RunSet
 from contextwise.models.parity import ParityMLP
 from contextwise.reproductions.claims import LEAST_SEEDS, Claim, above, all_agree, all_hold, exact, within
 from contextwise.reproductions.intrinsic_entropy.table_1_figures_6_7_parity import (
@@ -69,11 +70,9 @@ class ParityDimension(ItemMeasure):
     """An MLP for each context; the spectrum of its context feature beside the number of visible tasks (Appendix J.3)."""
 
     name: str
-    recipe: dict[str, Any]
-    contexts: list[int] = Field(min_length=4)
-    seeds: list[int] = Field(
-        default=[0], min_length=1, description="each an MLP for every context; one decides no claim"
-    )
+    recipe: RecipeValues
+    contexts: Lengths = Field(min_length=4)
+    seeds: Seeds = Field(default=[0], min_length=1, description="each an MLP for every context; one decides no claim")
     samples: int = Field(default=65_536, ge=1000, description="held-out samples that are measured")
     slope: float = Field(default=0.1, gt=0, description="relative difference to -log 2 / tasks that counts as none")
     correlation: float = Field(default=0.99, gt=0, lt=1, description="of a line")
@@ -119,7 +118,7 @@ class ParityDimension(ItemMeasure):
             claims += self._claims(kind, parity, features)
         figures = {"features": measured, "validation": {c: [_curve(run) for run in of] for c, of in runs.items()}}
         spectra = {c: features[0].relative for c, features in measured["best"].items()}
-        return Outcome(tables, claims, figures, plots=[spectra_plot(spectra), *_curves(runs)])
+        return Outcome(tables, claims, figures, trained.paths, [spectra_plot(spectra), *_curves(runs)])
 
     def _claims(self, kind: str, parity: Parity, measured: dict[int, list[Features]]) -> list[Claim]:
         """The claims about one kind of weights, decided over seeds."""

@@ -8,7 +8,6 @@ tenth of the training context, on the same held-out tokens for every context. Th
 which is easier for models of longer contexts (context scaling, Section 2); that mean is reported too.
 """
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -21,9 +20,10 @@ from pydantic import Field
 from contextwise.analysis.scaling.fitting import Data, search
 from contextwise.analysis.scaling.forms import ONE_SIZE, Law, features_of
 from contextwise.analysis.sweep_points import SweepPoint, run_points
+from contextwise.base.config import Lengths, Seeds, with_overrides
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
-from contextwise.experiments.run_set import RunSet, RunSetSettings
+from contextwise.experiments.run_set import RecipeValues, RunSet, RunSetSettings
 from contextwise.reproductions.claims import LEAST_SEEDS, Claim, Verdict, all_agree, exact
 from contextwise.reproductions.intrinsic_entropy.appendix_d_2_distances import add_data_scaling
 from contextwise.reproductions.intrinsic_entropy.table_1_figures_6_7_parity import data_of, parity_runs
@@ -117,10 +117,10 @@ class BestContext(ItemMeasure):
     """Models trained to overfitting on sets of several sizes, at several contexts."""
 
     name: str
-    recipe: dict[str, Any]
-    sizes: list[int] = Field(min_length=2, description="training tokens or samples, the smallest set first")
-    contexts: list[int] = Field(min_length=3, description="the shortest first")
-    seeds: list[int] = Field(min_length=1, description="each with training sets and weights of its own")
+    recipe: RecipeValues
+    sizes: Lengths = Field(min_length=2, description="training tokens or samples, the smallest set first")
+    contexts: Lengths = Field(min_length=3, description="the shortest first")
+    seeds: Seeds = Field(min_length=1, description="each with training sets and weights of its own")
 
     def optima(self, runs: RunSet, section: str, size: str, lowest: Callable[[RunFolder], float]) -> Optima:
         """The lowest losses of the runs; the settings ``size`` and ``context`` are in ``section``."""
@@ -146,8 +146,8 @@ class CorpusOptimum(CorpusMeasure, BestContext):
     """Models trained on the first tokens of a corpus, all with as many tokens in a step (Figures 4 and 14)."""
 
     def run_set(self, folder: Path) -> RunSet:
-        training = self.recipe["training"]
-        curves = {"curve_every": training["evaluate_every"], "curve_longest": max(self.contexts)}
+        training = self.recipe.get("training", {})
+        curves = {"curve_every": training.get("evaluate_every"), "curve_longest": max(self.contexts)}
         recipe = {**self.recipe, "training": {**training, **curves}}
         grid = {"data.tokens": self.sizes, "data.context": self.contexts}
         settings = RunSetSettings(recipe=recipe, arms={self.name: []}, seeds=self.seeds, grid=grid)
@@ -191,7 +191,7 @@ class CorpusOptimum(CorpusMeasure, BestContext):
             best.plot("Loss minus the lowest of its training set (Figure 4)", *words, gap=True),
             mean.plot("The same by the mean over all positions, as the source has it", *words),
         ]
-        return Outcome(tables, claims, figures, plots=plots)
+        return Outcome(tables, claims, figures, runs.paths, plots)
 
 
 def fit_law(losses: dict[tuple[int, int], float]) -> Law:
@@ -217,8 +217,7 @@ class ParityOptimum(BestContext):
     """
 
     def run_set(self, folder: Path) -> RunSet:
-        recipe = copy.deepcopy(self.recipe)
-        recipe["data"]["synthetic"]["masked"] = 0.0
+        recipe = with_overrides(self.recipe, {"data.synthetic.masked": 0.0})
         return parity_runs(recipe, folder, self.name, self.seeds, samples=self.sizes, context=self.contexts)
 
     def measure(self, item: Item, folder: Path) -> Outcome:
@@ -232,7 +231,7 @@ class ParityOptimum(BestContext):
         figures = {"losses": optima.by_size(optima.losses), "optima": optima.best}
         title = "Best validation cross entropy"
         plots = [optima.plot(title, "samples", "context, bits", "nats")]
-        outcome = Outcome([optima.table(f"{title}, nats", "samples", least)], claims, figures, plots=plots)
+        outcome = Outcome([optima.table(f"{title}, nats", "samples", least)], claims, figures, runs.paths, plots)
         if len(self.sizes) > 2:
             largest = {
                 c: runs.of_arm(self.name, {"data.synthetic.samples": self.sizes[-1], "data.synthetic.context": c})

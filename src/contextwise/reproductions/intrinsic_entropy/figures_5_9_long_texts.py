@@ -6,6 +6,7 @@ Figure 9's right half (A.2) is the entropy, by a Gaussian kernel density, of the
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,13 @@ from contextwise.evaluation.measures.entropy import LEAST_SAMPLES
 from contextwise.evaluation.measures.needles import STEPS, Needles, needles_table
 from contextwise.evaluation.measures.ruler import FRACTIONS, Ruler, TaskName
 from contextwise.evaluation.measures.ruler.features import RulerFeatures
-from contextwise.reproductions.claims import Claim, Verdict, above, all_hold, exact, undecided
+from contextwise.reproductions.claims import Claim, Verdict, above, all_hold, below, opposite, undecided
 from contextwise.reproductions.item import Item, Outcome, registered
 from contextwise.reproductions.models import GivenModel
 from contextwise.reproductions.tables import Plot, point, points, table_of
 
 ANSWERS = 7
 """A needle's number is 1 to 4, and so is what the other one adds: 2 to 8."""
-SURE = 0.95
-"""Share of the resamples in which a visible context has to be the best to count as the optimum."""
 CHANCE = 0.05
 """Accuracy that counts as answering nothing; RULER's answers are looked for in free text, and are hardly found by guessing."""
 
@@ -254,40 +253,49 @@ def optimum_claims(
         f"{length:,} tokens, γ = {gamma:g}: {words[verdict.holds]}" for (length, gamma), verdict in inner.items()
     )
     verdicts = [
-        verdict if verdict.holds is None else exact(verdict.holds is not at_longest)
+        opposite(verdict) if at_longest else verdict
         for (length, _), verdict in inner.items()
         if length == longest_texts
     ]
     text = f"{task}: accuracy is best {'at' if at_longest else 'at one below'} the longest visible context"
     claims = [Claim.of(text, all_hold(verdicts), listed)]
     for length in dict.fromkeys(length for length, _ in results_of_task):
-        by_gamma = {gamma: r["optimum"] for (n, gamma), r in sorted(results_of_task.items()) if n == length}
+        by_gamma = {gamma: result for (n, gamma), result in sorted(results_of_task.items()) if n == length}
         if len(by_gamma) > 1:
             claims.append(_moves(task, length, by_gamma))
     return claims
 
 
 def inner_optimum(result: dict[str, Any]) -> Verdict:
-    """Whether the best visible context is below the longest one, in nearly all resamples of the questions."""
+    """Whether a visible context below the longest one is better than it, by differences that are paired by question."""
     if result["optimum"] is None or len(result["accuracies"]) < 2:
         return undecided("all accuracies are equal, or there is one")
-    longest = result["accuracies"][-1]["best_share"]
-    if 1 - SURE < longest < SURE:
-        return undecided(f"the longest is the best in {longest:.0%} of the resamples")
-    return exact(longest <= 1 - SURE, longest)
+    *_, longest = result["accuracies"]
+    if result["optimum"]["visible"] == longest["visible"]:
+        return opposite(_surely_best(result))
+    verdict = below(Estimate.from_dict(longest["minus_best"]))
+    # The best was chosen among all of the shorter contexts: as many comparisons.
+    return replace(verdict, comparisons=len(result["accuracies"]) - 1)
 
 
-def _moves(task: str, length: int, optima: dict[float, dict[str, Any] | None]) -> Claim:
+def _surely_best(result: dict[str, Any]) -> Verdict:
+    """Whether every other visible context is worse than the best one."""
+    best = result["optimum"]["visible"]
+    others = [row for row in result["accuracies"] if row["visible"] != best]
+    return all_hold(below(Estimate.from_dict(row["minus_best"])) for row in others)
+
+
+def _moves(task: str, length: int, by_gamma: dict[float, dict[str, Any]]) -> Claim:
     """Whether a larger γ has a shorter best context; decided where each optimum is sure."""
     text = f"{task}, {length:,} tokens: the best visible context shrinks as γ grows"
-    known = {gamma: best for gamma, best in optima.items() if best is not None}
+    known = {gamma: result for gamma, result in by_gamma.items() if result["optimum"] is not None}
+    optima = {gamma: result["optimum"] for gamma, result in known.items()}
     evidence = "; ".join(
-        f"γ = {gamma:g}: {best['visible']:,} ({best['share']:.0%} of resamples)" for gamma, best in known.items()
+        f"γ = {gamma:g}: {best['visible']:,} ({best['share']:.0%} of resamples)" for gamma, best in optima.items()
     )
-    if len(known) < len(optima):
+    if len(known) < len(by_gamma):
         return Claim.of(text, undecided("all accuracies are equal"), evidence)
-    if min(best["share"] for best in known.values()) < SURE:
-        return Claim.of(text, undecided("an optimum is not sure"), evidence)
-    contexts = np.array([best["visible"] for best in known.values()])
+    contexts = np.array([best["visible"] for best in optima.values()])
     shrinks = bool((np.diff(contexts) <= 0).all() and contexts[-1] < contexts[0])
-    return Claim.of(text, exact(shrinks), evidence)
+    sure = all_hold(map(_surely_best, known.values()))
+    return Claim.of(text, sure if shrinks else opposite(sure), evidence)

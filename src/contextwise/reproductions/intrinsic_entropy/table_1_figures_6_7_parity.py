@@ -16,12 +16,13 @@ from pydantic import Field
 
 from contextwise.analysis.fits import LineFit, fit_line
 from contextwise.analysis.spectra import intrinsic_entropies, relative_eigenvalues, shared_rank
+from contextwise.base.config import Lengths, Seeds
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate, as_json
 from contextwise.base.intervals import NORMAL, mean_correlation, mean_estimate, plus_minus, with_seeds
 from contextwise.data.synthetic import ParityData
 from contextwise.data.synthetic.samples import Samples
-from contextwise.experiments.run_set import Run, RunSet, RunSetSettings
+from contextwise.experiments.run_set import RecipeValues, Run, RunSet, RunSetSettings
 from contextwise.models.loading import load_as, load_config
 from contextwise.models.parity import ParityMLP, ParityTransformer
 from contextwise.reproductions.claims import LEAST_SEEDS, Claim, above, all_agree, all_hold, exact
@@ -134,9 +135,9 @@ class OneModel(ItemMeasure):
     """A measure of one trained model at several contexts; with several seeds, of as many models."""
 
     name: str
-    recipe: dict[str, Any]
-    contexts: list[int] = Field(min_length=1)
-    seeds: list[int] = Field(default=[0], min_length=1, description="each a model; one decides no claim")
+    recipe: RecipeValues
+    contexts: Lengths = Field(min_length=1)
+    seeds: Seeds = Field(default=[0], min_length=1, description="each a model; one decides no claim")
     samples: int = Field(default=65_536, ge=1000, description="held-out samples that are measured")
 
     def run_set(self, folder: Path) -> RunSet:
@@ -156,7 +157,8 @@ class ParityTable(OneModel):
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         by_seed = []
-        for run in self.train(folder).runs:
+        runs = self.train(folder)
+        for run in runs.runs:
             model, samples = opened(run)
             by_seed.append(measure_contexts(model, samples, self.contexts, self.samples))
         lowest = {context: loss.minimum for context, loss in by_seed[0].items()}
@@ -186,7 +188,7 @@ class ParityTable(OneModel):
         plot = Plot(
             "Cross entropy of the answer", "visible bits", "nats", {"model": points(losses), "lowest": points(lowest)}
         )
-        return Outcome(tables, [claim], {"contexts": by_seed}, plots=[plot])
+        return Outcome(tables, [claim], {"contexts": by_seed}, runs.paths, [plot])
 
 
 def _values(by_seed: list[dict[int, ContextLoss]], context: int, name: str) -> np.ndarray:
@@ -214,14 +216,15 @@ class ParityEntropy(OneModel):
     def measure(self, item: Item, folder: Path) -> Outcome:
         losses: list[dict[int, float]] = []
         layers: dict[str, list[dict[int, np.ndarray]]] = {}
-        for run in self.train(folder).runs:
+        runs = self.train(folder)
+        for run in runs.runs:
             model, samples = opened(run)
             measured = measure_contexts(model, samples, self.contexts, self.samples)
             losses.append({context: loss.loss for context, loss in measured.items()})
             for name, layer in context_features(model).items():
                 spectra = {c: feature_eigenvalues(model, samples, c, self.samples, **layer) for c in self.contexts}
                 layers.setdefault(name, []).append(spectra)
-        outcome = Outcome([], [], {"losses": losses})
+        outcome = Outcome([], [], {"losses": losses}, runs.paths)
         for name, of_seeds in layers.items():
             self._add(outcome, name, of_seeds, losses)
         return outcome

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field, model_validator
 
-from contextwise.base.config import with_overrides
+from contextwise.base.config import Seeds, with_overrides
 from contextwise.base.errors import ConfigError
 from contextwise.base.files import atomic_write
 from contextwise.base.tables import Table
@@ -40,7 +40,7 @@ class ContinualPretraining(CorpusMeasure):
     model: str = Field(default="", description="the model before, where it is given: `base` is not trained then")
     recipe: dict[str, Any] = Field(description="of the continued training; its model is the one before")
     ways: dict[str, list[str]] = Field(min_length=1, description="name -> settings; the first has none")
-    seeds: list[int] = Field(default=[0], min_length=1, description="of the continued training")
+    seeds: Seeds = Field(default=[0], min_length=1, description="of the continued training")
 
     @model_validator(mode="after")
     def _plain_first(self) -> "ContinualPretraining":

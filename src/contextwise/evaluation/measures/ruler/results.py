@@ -3,7 +3,8 @@
     all   score = share of the answers that occur in the text that the model wrote
     part  score = 1 if one of the answers does, else 0
 
-Upper and lower case are equal. The interval of an accuracy is Wilson's score interval.
+Upper and lower case are equal. The interval of an accuracy is Wilson's score interval, that of
+its difference from the best context's, paired by question, Student's t.
 
 A bootstrap over questions gives the share of resamples in which a visible context is the best: all visible contexts have the
 same questions, so each resample draws questions with all their scores, and its best context has the greatest mean score.
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from contextwise.base.intervals import RESAMPLES, draw_counts, wilson
+from contextwise.base.intervals import RESAMPLES, draw_counts, mean_estimate, wilson
 from contextwise.evaluation.answering.prompts import Encoded, Key, body_lengths
 from contextwise.evaluation.measures.ruler.questions import Task
 
@@ -67,9 +68,8 @@ def task_results(
         np.array([[given[name] for given in row["answered"]] for row in rows]) for name in ("score", "in_view")
     )
     means, shares = scores_QV.mean(axis=0), best_shares(scores_QV)
-    optimum = None
+    optimum, best = None, int(np.flatnonzero(means >= means.max() - EQUAL)[0])
     if np.ptp(means) >= EQUAL:
-        best = int(np.flatnonzero(means >= means.max() - EQUAL)[0])
         optimum = {"visible": visible[best], "share": float(shares[best]), "accuracy": float(means[best])}
     summary = {
         "title": task.title,
@@ -83,6 +83,7 @@ def task_results(
                 "accuracy": wilson(float(np.mean(scores_QV[:, i])), len(questions)).to_dict(),
                 "in_view": float(np.mean(in_view_QV[:, i])),
                 "best_share": float(shares[i]),
+                "minus_best": mean_estimate(scores_QV[:, i] - scores_QV[:, best]).to_dict(),
             }
             for i, context in enumerate(visible)
         ],
