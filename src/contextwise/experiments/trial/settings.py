@@ -92,7 +92,9 @@ class TrialSettings(Settings):
         default=None, ge=1, description="that share the error; more than arms - 1 leaves room for arms added later"
     )
     seeds: int = Field(default=20, ge=2, description="the most seeds")
-    first_seed: int = Field(default=0, ge=0)
+    first_seed: int = Field(
+        default=0, ge=0, description="the first of the seeds, which count up from it; others than before confirm a result"
+    )
     budget: float | None = Field(
         default=None,
         gt=0,

@@ -41,7 +41,7 @@ from contextwise.experiments.trial.settings import RESOLVED, TrialSettings
 
 PLAN, RESULT, SECONDS = "plan.json", "result.json", "seconds.json"
 TIMED_ROUNDS = {"time": 5, "flops": 2, "tokens": 2}
-UNEQUAL_TIME = 0.1
+UNEQUAL_TIME = 0.05
 """Runs at equal time whose measured times differ by a larger share have a note."""
 SEARCH_SEED = 1_000_000
 """First seed of the search; those of the decision are smaller."""
