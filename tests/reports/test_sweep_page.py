@@ -144,8 +144,10 @@ def test_one_context_and_one_size(tmp_path: Path) -> None:
     text = text_of(other.path, tmp_path)
     assert "one model size (nano), so larger ones were not compared" in text
     assert "The context of nano with the lowest loss goes from 64 tokens" in text
+    assert 'id="moment"' in (tmp_path / "page.html").read_text()
     single = write_sweep(tmp_path / "single", sizes=("nano",), contexts=(128,), measurements=1)
     assert "so there is no optimum to look for" in text_of(single.path, tmp_path)
+    assert 'id="moment"' not in (tmp_path / "page.html").read_text()  # each curve is that of a run's end
 
 
 def test_page_and_plan_say_the_same_of_what_was_measured(tmp_path: Path) -> None:
