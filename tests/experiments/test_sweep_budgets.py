@@ -1,6 +1,7 @@
 """Budgets of a sweep: finished runs that branch off one trunk, and lengths of equal compute."""
 
 import copy
+import shutil
 
 import pytest
 from safetensors.torch import load_file
@@ -10,6 +11,7 @@ from contextwise.analysis.scaling.observations import read_observations
 from contextwise.analysis.sweep_points import sweep_points
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DivergedError, TrainingError
+from contextwise.base.runs import RunFolder
 from contextwise.experiments.scheduling import LiveTable, schedule
 from contextwise.experiments.sweep import Sweep, SweepRecipe, run_sweep
 from contextwise.training import load_recipe, train
@@ -75,6 +77,18 @@ def test_every_budget_is_a_finished_run_that_shares_its_beginning(decaying, tmp_
     # A budget that comes later is trained whole: the trunk has no checkpoint where it begins to decay.
     grown = Sweep.planned(decaying({**STEPS, "training.steps": [6, 9, 12]}))
     assert [run.trunk_tokens // 128 for run in grown.plan] == [3, 0, 0, 3, 0, 0]
+    # The trunk of before was trained whole, though the longer budget would be a trunk of it; so would its branch, without it.
+    grown = Sweep.planned(decaying({**STEPS, "training.steps": [6, 12, 24]}))
+    assert grown.tokens == 128 * 2 * (12 + 3 + 24) and [run.trunk_tokens // 128 for run in grown.plan[:3]] == [3, 0, 0]
+    for run in sweep.runs:
+        shutil.rmtree(RunFolder(run.folder).checkpoints)
+    assert Sweep.planned(decaying()).plan == sweep.plan
+    # One that has begun shares what its folder says.
+    begun = sweep.run_folder(sweep.plan[2].id)
+    summary = begun.summary()
+    begun.summary_file.unlink()
+    assert Sweep.planned(decaying()).plan == sweep.plan
+    begun.write_summary(summary)
     # A branch that has not finished is no point.
     sweep.run_folder(sweep.plan[0].id).summary_file.unlink()
     assert [(point.context, point.step) for point in sweep_points(sweep.path)] == [(16, 12), (32, 6), (32, 12)]

@@ -495,8 +495,8 @@ class Sweep(RunSet):
                 name: cost.flops / cost.tokens * cells[name].tokens_per_step for name, cost in costs.items()
             }
         runs = grid_runs(settings, step_costs)
-        recipes = {run.id: run.recipe() for run in runs}
-        plan = [planned_run(name, recipe, costs[cell_name(recipe)]) for name, recipe in recipes.items()]
+        recipes = [(run, run.recipe()) for run in runs]
+        plan = [planned_run(run, recipe, costs[cell_name(recipe)]) for run, recipe in recipes]
         runs.sort(key=lambda run: len(run.parents))
         sweep = cls(settings.folder, plan, fingerprint, runs, settings, step_seconds)
         sweep.refuse_other(settings)
