@@ -269,14 +269,13 @@ class SweepRecipe(Settings):
         )
         cost = costs[axis]
         if cost is None:
-            steps = 10 * max(10, settings.warmup(100), settings.decay(100))  # some length that allows both
-        elif amount / cost * recipe.tokens_per_step > LARGEST_INTEGER:
+            return recipe
+        if amount / cost * recipe.tokens_per_step > LARGEST_INTEGER:
             raise ConfigError(
                 f"grid.{axis} has {amount:g}, with which {name} trains {amount / cost:.3g} steps, more than "
                 f"{LARGEST_INTEGER:.4g} tokens; give it less"
             )
-        else:
-            steps = max(1, round(amount / cost)) if axis in COMPUTE else math.ceil(amount / cost)
+        steps = max(1, round(amount / cost)) if axis in COMPUTE else math.ceil(amount / cost)
         if settings.schedule == "wsd":
             warmup, decay = settings.warmup(steps), settings.decay(steps)
             if steps - decay < max(1, warmup):
