@@ -1,9 +1,14 @@
 """Budgets of a sweep: finished runs that branch off one trunk, and lengths of equal compute."""
 
 import copy
+import re
 import shutil
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import yaml
 from safetensors.torch import load_file
 from torch import equal
 
@@ -12,6 +17,7 @@ from contextwise.analysis.sweep_points import sweep_points
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DivergedError, TrainingError
 from contextwise.base.runs import RunFolder
+from contextwise.experiments.executors import train_run
 from contextwise.experiments.scheduling import LiveTable, schedule
 from contextwise.experiments.sweep import Sweep, SweepRecipe, run_sweep
 from contextwise.training import load_recipe, train
@@ -160,6 +166,28 @@ def test_a_branch_is_trained_beside_its_trunk(decaying, tmp_path, monkeypatch):
     assert all(equal(a[name], b[name]) for name in a)
     for kind in ("curve", "validation"):
         assert timeless(alone.metrics(kind)) == timeless(folder.metrics(kind))
+
+
+def test_the_guides_example_for_slurm_starts_trunks_before_their_branches(decaying, tmp_path, monkeypatch):
+    started = []
+
+    class AutoExecutor:
+        def __init__(self, folder):
+            self.update_parameters = dict
+
+        def map_array(self, function, folders, runs):
+            assert function is train_run and folders == [str(tmp_path / "sweep")] * len(runs)
+            started.append(list(runs))
+            return []
+
+    monkeypatch.setitem(sys.modules, "submitit", SimpleNamespace(AutoExecutor=AutoExecutor))
+    settings = decaying()
+    (tmp_path / "SWEEP.yaml").write_text(yaml.safe_dump(settings.resolved()))
+    guide = (Path(__file__).parents[2] / "docs" / "sweep.md").read_text()
+    (code,) = (block for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "submitit" in block)
+    exec(code.replace("SWEEP.yaml", str(tmp_path / "SWEEP.yaml")).replace("/shared/sweep", str(tmp_path / "sweep")), {})
+    (short, long, other_short, other_long) = settings.recipes()
+    assert started == [[long, other_long], [short, other_short]]
 
 
 def test_all_cells_have_the_same_flops_to_half_a_step(decaying):
