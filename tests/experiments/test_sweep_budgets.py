@@ -126,6 +126,17 @@ def test_a_trunk_that_diverges_keeps_only_later_branches_from_starting(decaying,
     assert [state.state for state in states] == [short_state, "failed"]
 
 
+def test_a_sweep_that_waited_for_another_plans_from_what_that_one_left(decaying, monkeypatch):
+    """It adds a budget; the trunk passed the step where that begins, after it was planned as a branch."""
+    later = Sweep.planned(decaying({**SHORT_AND_LONG, "training.steps": [6, 9, 12]}))
+    assert [run.trunk_tokens // 128 for run in later.plan] == [3, 4, 0]
+    finished(decaying(SHORT_AND_LONG), monkeypatch)
+    with later.claimed():
+        assert [run.trunk_tokens // 128 for run in later.plan] == [3, 0, 0]
+        whole = load_recipe(later.recipe_file(later.plan[1].id))
+        assert whole.total_steps == 9 and whole.training.trunk is None and not later.beginnings[later.plan[1].id]
+
+
 def test_a_branch_is_trained_beside_its_trunk(decaying, tmp_path, monkeypatch):
     """The trunk is being trained at step 9 until the branch, which begins at step 3, has finished."""
 

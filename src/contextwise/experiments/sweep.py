@@ -531,6 +531,10 @@ class Sweep(RunSet):
         for note in self.notes:
             say(f"note: {note}")
         with super().claimed():
+            assert self.settings is not None
+            # While this one waited, a process that held the folder may have trained a trunk beyond where a branch begins.
+            self.__dict__ = vars(Sweep.planned(self.settings))
+            self.write()
             yield
 
     def write(self) -> None:
