@@ -212,8 +212,8 @@ def _hidden_optima(observed: Observations, analysis: Analysis, above: float) -> 
         predicted = ensemble_estimate(optima[0].context[0], optima[1].context, analysis.confidence, **method)
         at = best, parameters, budget / float(cost.per_token(parameters, best))
         lower, upper = np.pad(np.sqrt(contexts[1:] / contexts[:-1]) * 1.001, 1, "edge")[losses.argmin() :][:2]
-        before, early = None, common_budgets(shown, shown.sizes.index(name)) if name in shown.sizes else ()
-        if len(early):
+        before = None
+        if name in shown.sizes and len(early := common_budgets(shown, shown.sizes.index(name))):
             tried, then = measured(shown, shown.sizes.index(name), float(early[-1]))
             before = float(tried[then.argmin()])
         rows.append(
