@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.harness import RESULTS, publish
 from contextwise.analysis.scaling.analysis import Analysis
 from contextwise.analysis.scaling.hindcast import predicted_loss
-from contextwise.analysis.scaling.observations import Observations, measured, read_table
+from contextwise.analysis.scaling.observations import EQUAL, Observations, budgets_of, measured, read_table
 from contextwise.analysis.scaling.optimum import best_context, measured_cost
 from contextwise.analysis.scaling.trend import Powers, Trend, fit_trend
 from contextwise.base.errors import DataError
@@ -31,19 +31,11 @@ from contextwise.base.intervals import mean_estimate
 SWEEPS = RESULTS / "sweeps"
 SHOWN = 3
 """Budgets of the cheap half."""
-EQUAL = 1.05
-"""Runs are whole steps: their FLOPs are the budget's up to this factor."""
 VAGUE = Powers(budget=(0.5, 10.0), size=(-0.6, 10.0))
 """A prior that lets a sweep speak for itself."""
 LEAST = 0.1
 """Least standard deviation of a prior: a few sweeps that agree by chance do not exclude another power."""
 SAMPLES = 200
-
-
-def budgets_of(observed: Observations) -> list[float]:
-    """The budgets of a sweep, ascending."""
-    flops = np.sort(observed.flops)
-    return flops[np.append(True, flops[1:] > flops[:-1] * EQUAL)].tolist()
 
 
 def parabola(contexts: np.ndarray, losses: np.ndarray) -> float:

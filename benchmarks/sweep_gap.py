@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import publish
-from benchmarks.planner import SWEEPS, budgets_of
+from benchmarks.planner import SWEEPS
 from contextwise.analysis.optimum import Cell, cells, tracks
-from contextwise.analysis.scaling.observations import Observations, read_table
+from contextwise.analysis.scaling.observations import Observations, budgets_of, read_table
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import ratio_difference
 

@@ -1,8 +1,14 @@
 """Budgets of a sweep: finished runs that branch off one trunk, and lengths of equal compute."""
 
 import copy
+import re
+import shutil
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import yaml
 from safetensors.torch import load_file
 from torch import equal
 
@@ -10,6 +16,8 @@ from contextwise.analysis.scaling.observations import read_observations
 from contextwise.analysis.sweep_points import sweep_points
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DivergedError, TrainingError
+from contextwise.base.runs import RunFolder
+from contextwise.experiments.executors import train_run
 from contextwise.experiments.scheduling import LiveTable, schedule
 from contextwise.experiments.sweep import Sweep, SweepRecipe, run_sweep
 from contextwise.training import load_recipe, train
@@ -75,6 +83,18 @@ def test_every_budget_is_a_finished_run_that_shares_its_beginning(decaying, tmp_
     # A budget that comes later is trained whole: the trunk has no checkpoint where it begins to decay.
     grown = Sweep.planned(decaying({**STEPS, "training.steps": [6, 9, 12]}))
     assert [run.trunk_tokens // 128 for run in grown.plan] == [3, 0, 0, 3, 0, 0]
+    # The trunk of before was trained whole, though the longer budget would be a trunk of it; so would its branch, without it.
+    grown = Sweep.planned(decaying({**STEPS, "training.steps": [6, 12, 24]}))
+    assert grown.tokens == 128 * 2 * (12 + 3 + 24) and [run.trunk_tokens // 128 for run in grown.plan[:3]] == [3, 0, 0]
+    for run in sweep.runs:
+        shutil.rmtree(RunFolder(run.folder).checkpoints)
+    assert Sweep.planned(decaying()).plan == sweep.plan
+    # One that has begun shares what its folder says.
+    begun = sweep.run_folder(sweep.plan[2].id)
+    summary = begun.summary()
+    begun.summary_file.unlink()
+    assert Sweep.planned(decaying()).plan == sweep.plan
+    begun.write_summary(summary)
     # A branch that has not finished is no point.
     sweep.run_folder(sweep.plan[0].id).summary_file.unlink()
     assert [(point.context, point.step) for point in sweep_points(sweep.path)] == [(16, 12), (32, 6), (32, 12)]
@@ -104,6 +124,17 @@ def test_a_trunk_that_diverges_keeps_only_later_branches_from_starting(decaying,
     assert "again to retry" not in str(error.value)  # it would diverge again
     states = Sweep.planned(decaying(SHORT_AND_LONG, keep_checkpoints=1)).states()
     assert [state.state for state in states] == [short_state, "failed"]
+
+
+def test_a_sweep_that_waited_for_another_plans_from_what_that_one_left(decaying, monkeypatch):
+    """It adds a budget; the trunk passed the step where that begins, after it was planned as a branch."""
+    later = Sweep.planned(decaying({**SHORT_AND_LONG, "training.steps": [6, 9, 12]}))
+    assert [run.trunk_tokens // 128 for run in later.plan] == [3, 4, 0]
+    finished(decaying(SHORT_AND_LONG), monkeypatch)
+    with later.claimed():
+        assert [run.trunk_tokens // 128 for run in later.plan] == [3, 0, 0]
+        whole = load_recipe(later.recipe_file(later.plan[1].id))
+        assert whole.total_steps == 9 and whole.training.trunk is None and not later.beginnings[later.plan[1].id]
 
 
 def test_a_branch_is_trained_beside_its_trunk(decaying, tmp_path, monkeypatch):
@@ -148,6 +179,28 @@ def test_a_branch_is_trained_beside_its_trunk(decaying, tmp_path, monkeypatch):
         assert timeless(alone.metrics(kind)) == timeless(folder.metrics(kind))
 
 
+def test_the_guides_example_for_slurm_starts_trunks_before_their_branches(decaying, tmp_path, monkeypatch):
+    started = []
+
+    class AutoExecutor:
+        def __init__(self, folder):
+            self.update_parameters = dict
+
+        def map_array(self, function, folders, runs):
+            assert function is train_run and folders == [str(tmp_path / "sweep")] * len(runs)
+            started.append(list(runs))
+            return []
+
+    monkeypatch.setitem(sys.modules, "submitit", SimpleNamespace(AutoExecutor=AutoExecutor))
+    settings = decaying()
+    (tmp_path / "SWEEP.yaml").write_text(yaml.safe_dump(settings.resolved()))
+    guide = (Path(__file__).parents[2] / "docs" / "sweep.md").read_text()
+    (code,) = (block for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "submitit" in block)
+    exec(code.replace("SWEEP.yaml", str(tmp_path / "SWEEP.yaml")).replace("/shared/sweep", str(tmp_path / "sweep")), {})
+    (short, long, other_short, other_long) = settings.recipes()
+    assert started == [[long, other_long], [short, other_short]]
+
+
 def test_all_cells_have_the_same_flops_to_half_a_step(decaying):
     budgets = [1e8, 2e8]
     grid = {"model.width": [16, 32], "data.context": [16, 64], "training.flops": budgets}
@@ -159,6 +212,13 @@ def test_all_cells_have_the_same_flops_to_half_a_step(decaying):
         run.steps for run in sweep.plan if run.size.endswith("width16-heads2")
     }
     assert any("differ from their budget by up to" in note for note in sweep.notes)
+
+
+def test_a_length_that_is_not_known_yet_refuses_no_ramp_up(decaying):
+    """One that is longer than 500 steps, of a run of thousands."""
+    grid = {"data.context": [16], "training.flops": [1e10]}
+    (run,) = Sweep.planned(decaying(grid, rampup_batch_size=64, rampup_tokens=100_000)).plan
+    assert run.flops == pytest.approx(1e10, rel=1e-3) and run.tokens > 200_000
 
 
 def test_seconds_are_divided_by_those_of_a_step_which_are_kept(decaying, monkeypatch):

@@ -5,19 +5,22 @@ import math
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.harness import RESULTS
 from scipy import stats
 from sweep_pages import rows, write_curve
 from test_page import HOSTILE, Page
 
-from contextwise.analysis.scaling.observations import read_observations
+from contextwise.analysis.optimum import Landscape
+from contextwise.analysis.scaling.observations import read_observations, read_table
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.reports.sweep import runs_table, write_sweep_page
 from contextwise.reports.sweep_data import CurveLine, SweepData, per_byte_where_needed
-from contextwise.reports.sweep_figures import budget_words
+from contextwise.reports.sweep_figures import budget_words, sweep_verdict
 from small import write_rows
 from synthetic_sweep import write_sweep
 
@@ -141,8 +144,10 @@ def test_one_context_and_one_size(tmp_path: Path) -> None:
     text = text_of(other.path, tmp_path)
     assert "one model size (nano), so larger ones were not compared" in text
     assert "The context of nano with the lowest loss goes from 64 tokens" in text
+    assert 'id="moment"' in (tmp_path / "page.html").read_text()
     single = write_sweep(tmp_path / "single", sizes=("nano",), contexts=(128,), measurements=1)
     assert "so there is no optimum to look for" in text_of(single.path, tmp_path)
+    assert 'id="moment"' not in (tmp_path / "page.html").read_text()  # each curve is that of a run's end
 
 
 def test_page_and_plan_say_the_same_of_what_was_measured(tmp_path: Path) -> None:
@@ -152,6 +157,18 @@ def test_page_and_plan_say_the_same_of_what_was_measured(tmp_path: Path) -> None
     assert any("within its noise" in finding for finding in findings)
     text = text_of(sweep.path, tmp_path)
     assert all(finding in text for finding in findings)
+
+
+def test_how_the_best_context_moves_is_said_of_the_same_optima() -> None:
+    observed = read_table(RESULTS / "sweeps" / "gpt2-books.json")
+    landscape = Landscape(observed.points, "flops", observed.planned)
+    contexts = sorted({context for some in observed.planned.values() for context in some})
+    data = SimpleNamespace(landscapes=[landscape], sizes=observed.planned, contexts=contexts)
+    said = " ".join(sweep_verdict(data))  # type: ignore[arg-type]
+    low, high = "3.0 × 10¹¹ FLOPs", "2.0 × 10¹² FLOPs"
+    assert f"pico with the lowest loss goes from 16 tokens at {low} to 128 tokens at {high}." in said
+    assert f"At {high}, pico: 128 tokens is best" in said and f"At {high}, nano: 64 tokens is best, 8, 16" in said
+    assert f"8 tokens at {low} (64 is within its noise) to 64 tokens at {high} (8 is within its noise)." in said
 
 
 def test_a_size_that_lacks_its_neighbour_is_no_overall_optimum(tmp_path: Path) -> None:

@@ -60,6 +60,15 @@ def test_a_branch_ends_as_an_uninterrupted_run(case, corpus_folder, tmp_path):
     assert 0 < shared["seconds"] < branch.summary()["seconds"]
 
 
+def test_a_finished_trunk_says_which_branches_cannot_start(trunk, corpus_folder, capsys):
+    both, own, _, _ = CASES["adamw"]
+    for branches, warned in ([8, 12], False), ([8, 12, 14], True):
+        again = trained(corpus_folder, trunk.path, **both | own | {"branches": branches}, keep_checkpoints=1)
+        said = " ".join(capsys.readouterr().err.split())
+        assert again.finished and "is finished already: nothing to do" in said
+        assert ("warning: it kept no checkpoint of step 7, where runs of training.branches begin" in said) == warned
+
+
 @pytest.mark.parametrize("stop", ["before its first checkpoint", "after it"])
 def test_a_stopped_branch_resumes_exactly(trunk, corpus_folder, tmp_path, stop):
     options = WSD | {"steps": 12, "save_every": 100 if "before" in stop else 4}

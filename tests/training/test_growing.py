@@ -121,6 +121,18 @@ def test_frequencies_of_another_kind_are_kept_or_get_another_base():
     assert config.rope_parameters == {"rope_type": "yarn", "factor": 12.0, "rope_theta": 1e4, **original}
 
 
+@pytest.mark.parametrize("rope", ["none", "base", "linear", "dynamic", "yarn"])
+def test_frequencies_that_follow_the_length_are_refused(rope):
+    """Dynamic NTK counts from the positions, which growing would raise."""
+    dynamic = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    config = LlamaConfig(**SHAPE, rope_parameters=dynamic)
+    with pytest.raises(
+        ConfigError, match="of m follow the length of the input beyond 16 tokens .* choose a data.context"
+    ):
+        extend_config(config, LONG, rope, None, 1e6, SHORT, "m")
+    assert config.rope_parameters == dynamic and config.max_position_embeddings == SHORT
+
+
 def test_what_cannot_grow_is_refused(sources, corpus_folder, tmp_path):
     def refused(kind, **model):
         with pytest.raises(ConfigError) as error:
@@ -130,7 +142,9 @@ def test_what_cannot_grow_is_refused(sources, corpus_folder, tmp_path):
     assert "(gpt2) are not rotary, so its context cannot grow; choose a data.context of at most 16" in refused(
         "gpt2", rope="yarn"
     )
-    assert "has only 16 positions" in refused("gpt2") and "model.rope" not in refused("gpt2")
+    assert refused("gpt2").endswith(
+        "has only 16 positions, which are not rotary; choose at most 16, or a model with rotary positions"
+    )
     assert "has only 16 positions; set model.rope to linear, dynamic, yarn, base or none" in refused("llama")
     assert "rope: base and rope_base go together" in refused("llama", rope="base")
     assert "rope: base and rope_base go together" in refused("llama", rope_base=1e6)

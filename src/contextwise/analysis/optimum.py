@@ -192,7 +192,8 @@ class Optimum:
         known = [
             difference for difference in self.differences.values() if difference.has_interval and not difference.too_few
         ]
-        ends = [context for context in self.ends if context != self.cell.context]
+        measured = sorted((self.cell.context, *self.differences))
+        ends = [context for context in (measured[0], measured[-1]) if context != self.cell.context]
         doubt = ""
         if not known:
             too_few = next((difference.too_few for difference in self.differences.values()), "")

@@ -206,7 +206,7 @@ class RunSet(RunSetFolder):
 
         recipes = [run.planned_recipe() for run in self.trained]
         costs = costs_of(recipes, self.vocab_size)
-        return [planned_run(r.id, recipe, cost) for r, recipe, cost in zip(self.trained, recipes, costs, strict=True)]
+        return [planned_run(run, recipe, cost) for run, recipe, cost in zip(self.trained, recipes, costs, strict=True)]
 
     @cached_property
     def beginnings(self) -> dict[str, dict[str, Path | None]]:  # type: ignore[override]
@@ -308,17 +308,19 @@ def train_or_wait(recipe: Recipe) -> RunFolder:
         return train(recipe)
 
 
-def planned_run(name: str, recipe: Recipe, cost: "RunCost") -> PlannedRun:
-    """A run with its cost.
+def planned_run(run: Run, recipe: Recipe, cost: "RunCost") -> PlannedRun:
+    """A run with its cost; what one that has finished or begun shares with a trunk is what it did share.
 
     Args:
         cost: of this run, or of one that differs in length and seed alone.
     """
-    shared = 0
-    if recipe.training.trunk is not None:
+    shared, folder, trunk = 0, RunFolder(run.folder), recipe.training.trunk
+    if folder.finished:
+        shared = folder.summary().get("trunk", {"tokens": 0})["tokens"]
+    elif (folder.recipe()["training"].get("trunk") if folder.exists else trunk) is not None:
         shared = recipe.batch_sizes.before(recipe.decay_start()) * recipe.data.context
     return PlannedRun(
-        id=name,
+        id=run.id,
         size=size_name(recipe.model.model_dump()),
         parameters=cost.parameters,
         context=recipe.data.context,

@@ -269,14 +269,13 @@ class SweepRecipe(Settings):
         )
         cost = costs[axis]
         if cost is None:
-            steps = 10 * max(10, settings.warmup(100), settings.decay(100))  # some length that allows both
-        elif amount / cost * recipe.tokens_per_step > LARGEST_INTEGER:
+            return recipe
+        if amount / cost * recipe.tokens_per_step > LARGEST_INTEGER:
             raise ConfigError(
                 f"grid.{axis} has {amount:g}, with which {name} trains {amount / cost:.3g} steps, more than "
                 f"{LARGEST_INTEGER:.4g} tokens; give it less"
             )
-        else:
-            steps = max(1, round(amount / cost)) if axis in COMPUTE else math.ceil(amount / cost)
+        steps = max(1, round(amount / cost)) if axis in COMPUTE else math.ceil(amount / cost)
         if settings.schedule == "wsd":
             warmup, decay = settings.warmup(steps), settings.decay(steps)
             if steps - decay < max(1, warmup):
@@ -495,8 +494,8 @@ class Sweep(RunSet):
                 name: cost.flops / cost.tokens * cells[name].tokens_per_step for name, cost in costs.items()
             }
         runs = grid_runs(settings, step_costs)
-        recipes = {run.id: run.recipe() for run in runs}
-        plan = [planned_run(name, recipe, costs[cell_name(recipe)]) for name, recipe in recipes.items()]
+        recipes = [(run, run.recipe()) for run in runs]
+        plan = [planned_run(run, recipe, costs[cell_name(recipe)]) for run, recipe in recipes]
         runs.sort(key=lambda run: len(run.parents))
         sweep = cls(settings.folder, plan, fingerprint, runs, settings, step_seconds)
         sweep.refuse_other(settings)
@@ -532,6 +531,11 @@ class Sweep(RunSet):
         for note in self.notes:
             say(f"note: {note}")
         with super().claimed():
+            if (self.path / PLAN).exists():
+                # While this one waited, a process that held the folder may have trained a trunk beyond where a branch begins.
+                assert self.settings is not None
+                self.__dict__ = vars(Sweep.planned(self.settings))
+            self.write()
             yield
 
     def write(self) -> None:

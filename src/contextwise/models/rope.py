@@ -153,7 +153,7 @@ def extend_config(
         source: its name in errors.
 
     Raises:
-        ConfigError: its positions are not rotary, or were extended with another method.
+        ConfigError: its positions are not rotary, follow the length of the input, or were extended with another method.
     """
     backbone = stock_config(config)
     every = getattr(backbone, "rope_parameters", None)
@@ -166,6 +166,12 @@ def extend_config(
         )
     parameters = every.get("full_attention", every)  # as for inference
     kind = parameters.get("rope_type", "default")
+    if kind == "dynamic":  # raised positions would change its frequencies, whatever the method
+        raise ConfigError(
+            f"the frequencies of {source} follow the length of the input beyond {backbone.max_position_embeddings} tokens "
+            "(rope_type 'dynamic' in its configuration), so its context cannot grow; choose a data.context of at most "
+            f"{backbone.max_position_embeddings}, or start from the model before it"
+        )
     if kind not in ("default", rope) and rope not in ("none", "base"):
         same = f"{kind}, " if kind in ("linear", "yarn") else ""
         raise ConfigError(

@@ -22,7 +22,8 @@ def plan_tables(plan: Plan, analysis: Analysis) -> RenderableType:
     context, lost = plan.rounded
     parts: list[Any] = [_answer(plan, analysis)]
     parts += [plan.trend] if plan.trend else []
-    parts.append(f"The nearest power of two, {context}, costs {max(lost, 0):.4f} nats more.")
+    costs = f"costs {lost:.4f} nats more" if lost > 0 else f"is by the law no worse ({-lost:.4f} nats less)"
+    parts.append(f"The nearest power of two, {context}, {costs}.")
     if plan.shapes:
         named = ", or ".join(f"{shape.name} ({count(shape.parameters)})" for shape in plan.shapes)
         parts.append(f"Nearest model that can be built: {named}.")

@@ -83,8 +83,8 @@
   const rowOf = (curve) => {
     const spent = curve.spent[landscape.unit];
     if (!atBudget || spent === undefined) return curve.losses.length - 1;
-    const last = spent.findLastIndex((value) => value <= landscape.budgets[step()]);
-    return spent.at(-1) < landscape.budgets[step()] ? -1 : last;
+    const budget = landscape.budgets[step()];
+    return spent.at(-1) < budget / sweep.nearly ? -1 : spent.findLastIndex((value) => value <= budget * sweep.nearly);
   };
   const curveTraces = () => [...shown].sort((a, b) => a - b).flatMap((index) => {
     const curve = sweep.curves[index];
@@ -194,7 +194,7 @@
   choice(element("units"), sweep.landscapes.map((one) => one.label), 0, (index) => { chooseUnit(index); drawUnit(); });
   if (figures.curves) {
     addSwitches();
-    choice(element("moment"), ["at the end of each run", "at the budget above"], 0, (index) => { atBudget = index === 1; drawCurves(); });
+    if (element("moment")) choice(element("moment"), ["at the end of each run", "at the budget above"], 0, (index) => { atBudget = index === 1; drawCurves(); });
   }
   element("budget").addEventListener("input", () => {
     steps[sweep.landscapes.indexOf(landscape)] = Number(element("budget").value);

@@ -7,7 +7,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from contextwise.analysis.optimum import CELL_COLUMNS, Landscape
+from contextwise.analysis.optimum import CELL_COLUMNS, NEARLY, Landscape
 from contextwise.analysis.sweep_points import COLUMNS
 from contextwise.base.estimates import count
 from contextwise.base.tables import Cell, Column, Row, Table, csv_text, spread
@@ -84,6 +84,7 @@ def write_sweep_page(
         "landscapes": [landscape_json(landscape, data.planned, series) for landscape in data.landscapes],
         "curves": curves_json(data.curves),
         "curvesUnit": data.loss_unit,
+        "nearly": NEARLY,
         "tables": {name: text for name, text in texts.items() if name not in DYNAMIC},
         "heads": {"best-context-loss": LOSS_HEAD, "curves": CURVE_HEAD},
     }
@@ -164,9 +165,10 @@ def _filled(id: str, label: str, caption: str, absent: str, table: str) -> list[
 def _curves(data: SweepData) -> list[Part]:
     if not data.curves:
         return [page.missing("No run has a context curve.")]
+    several = any(len(curve.losses) > 1 for curve in data.curves)
     controls = page.markup(
         '<div class="controls" hidden>\n{moments}</div>\n<div id="switches" class="switches"></div>\n',
-        moments=page.choices("Moment of training", "moment"),
+        moments=page.choices("Moment of training", "moment") if several else "",
     )
     caption = page.markup(
         "Mean loss, {unit}, by the number of tokens that a prediction sees; each line ends at its training context, which "

@@ -242,16 +242,19 @@ def sweep_verdict(data: SweepData) -> list[str]:
 
 def _moves(landscape: Landscape, size: str) -> str:
     """How the context with the lowest loss of a size changes with the budget."""
-    contexts = landscape.contexts[size]
-    decided = [(context, landscape.budgets[i]) for i, context in enumerate(contexts) if context is not None]
-    if len(decided) < 2:
+    steps = [i for i, some in enumerate(landscape.optima) if size in some and some[size].decided]
+    if len(steps) < 2:
         return ""
-    (first, low), (last, high) = (
-        (in_tokens(context), budget_words(landscape.unit, budget)) for context, budget in (decided[0], decided[-1])
-    )
-    if first == last:
-        return f"The context of {size} with the lowest loss is {first} both at {low} and at {high}."
-    return f"The context of {size} with the lowest loss goes from {first} at {low} to {last} at {high}."
+    first, last = (landscape.optima[i][size] for i in (steps[0], steps[-1]))
+    low, high = (budget_words(landscape.unit, landscape.budgets[i]) for i in (steps[0], steps[-1]))
+    if first.cell.context == last.cell.context:
+        return f"The context of {size} with the lowest loss is {in_tokens(first.cell.context)} both at {low} and at {high}."
+    ends = [
+        f"{in_tokens(one.cell.context)} at {budget}"
+        + f" ({token_count(other.cell.context)} is within its noise)" * (other.cell.context in one.within_noise)
+        for one, other, budget in ((first, last, low), (last, first, high))
+    ]
+    return f"The context of {size} with the lowest loss goes from {' to '.join(ends)}."
 
 
 def window_words(landscape: Landscape) -> str:

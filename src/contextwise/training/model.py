@@ -111,10 +111,9 @@ def _pretrained_config(recipe: Recipe, model: PretrainedModel) -> PreTrainedConf
         _grow(config, model, context)
     elif positions is not None and positions < context:
         why = f"but {model.pretrained} has only {positions} positions"
-        rotary = getattr(stock_config(config), "rope_parameters", None)
-        fix = (
-            "set model.rope to linear, dynamic, yarn, base or none, to train on with a longer context" if rotary else ""
-        )
+        fix = "set model.rope to linear, dynamic, yarn, base or none, to train on with a longer context"
+        if not getattr(stock_config(config), "rope_parameters", None):
+            why, fix = f"{why}, which are not rotary", f"choose at most {positions}, or a model with rotary positions"
         problems.append(Problem(why, "data.context", context, fix))
     chunk, stages = getattr(config, "chunk_size", 0), getattr(recipe.data, "context_stages", {})
     if stages and chunk > min(stages):

@@ -69,7 +69,7 @@ def train(recipe: Recipe) -> RunFolder:
     _ = inputs.fingerprints  # of the starting models as they are now, not when the first checkpoint is written
     processes = PartialState(cpu=not torch.cuda.is_available())  # gloo on CPU, NCCL on GPU
     with interruption.listening(), _run_lock(run, recipe, processes), fast_steps(processes.device.type):
-        if run.finished and _in_first_process(processes, lambda: _is_sound(run, inputs)):
+        if run.finished and _in_first_process(processes, lambda: _is_sound(run, recipe, inputs)):
             return run
         checkpoint = _find_checkpoint(run, recipe, inputs, processes, trunk)
         _check_memory(recipe, inputs, processes)
@@ -111,7 +111,7 @@ def _tensorboard_in(run: RunFolder) -> Iterator[None]:
         del os.environ["TENSORBOARD_LOGGING_DIR"]
 
 
-def _is_sound(run: RunFolder, inputs: TrainingInputs) -> bool:
+def _is_sound(run: RunFolder, recipe: Recipe, inputs: TrainingInputs) -> bool:
     """Whether nothing is left to do for a finished run; if its model is damaged, it is exported again from a checkpoint."""
     if (changed := inputs.changed_since(run.summary().get("fingerprints", {}))) is not None:
         raise DataError(
@@ -123,6 +123,12 @@ def _is_sound(run: RunFolder, inputs: TrainingInputs) -> bool:
         problem = "it has no config.json"
     if problem is None:
         say(f"{run.path} is finished already: nothing to do")
+        kept = map(checkpoints.step_of, checkpoints.list_checkpoints(run.checkpoints))
+        if lost := sorted(recipe.branch_steps - set(kept)):
+            say(
+                f"warning: it kept no checkpoint of {'steps' if len(lost) > 1 else 'step'} {', '.join(map(str, lost))}, where "
+                "runs of training.branches begin to decay; train these whole, without training.trunk"
+            )
     elif not checkpoints.list_checkpoints(run.checkpoints):
         why = f"the model {run.model} is damaged: {problem}, and there is no checkpoint to export it from"
         raise CheckpointError(f"{why}; remove the run folder, and train anew")

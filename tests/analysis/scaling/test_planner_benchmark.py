@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from benchmarks.harness import RESULTS
-from benchmarks.planner import LEAST, VAGUE, ahead, budgets_of, compare, parabola, prior, regret, summary, vertex
+from benchmarks.planner import LEAST, VAGUE, ahead, compare, parabola, prior, regret, summary, vertex
 
-from contextwise.analysis.scaling.observations import observations
+from contextwise.analysis.scaling.observations import budgets_of, observations
 from contextwise.analysis.scaling.trend import MEASURED, fit_trend
 from contextwise.analysis.sweep_points import SweepPoint
 from laws import flops_per_token, one_size_loss

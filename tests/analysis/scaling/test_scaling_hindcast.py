@@ -4,11 +4,12 @@ import dataclasses
 
 import numpy as np
 import pytest
+from benchmarks.harness import RESULTS
 
-from contextwise.analysis.optimum import cells, tracks
+from contextwise.analysis.optimum import NEARLY, cells, tracks
 from contextwise.analysis.scaling.analysis import Analysis
 from contextwise.analysis.scaling.hindcast import Hindcast
-from contextwise.analysis.scaling.observations import common_budgets, measured, observations
+from contextwise.analysis.scaling.observations import budgets_of, common_budgets, measured, observations, read_table
 from contextwise.analysis.scaling.trend import METHOD, fit_trend
 from contextwise.base.errors import DataError
 from laws import CONTEXTS, drawn_points, flops_per_token, true_loss
@@ -22,12 +23,54 @@ def observed():
 def test_the_law_sees_nothing_of_what_is_hidden(observed):
     """Hidden losses may be anything: the fit and its predictions stay the same to the last bit."""
     above = 2e14
-    changed = dataclasses.replace(observed, loss=np.where(observed.flops > above, 7.0, observed.loss))
+    seen = observed.flops <= above * NEARLY
+    points = [p if kept else dataclasses.replace(p, loss=7.0) for p, kept in zip(observed.points, seen, strict=True)]
+    changed = observations(points)
     one, other = Hindcast(observed, above, resamples=30), Hindcast(changed, above, resamples=30)
     assert one.analysis.law.theta.tolist() == other.analysis.law.theta.tolist()
     assert [run.predicted for run in one.runs] == [run.predicted for run in other.runs]
+    assert [row.before for row in one.optima] == [row.before for row in other.optima]
     assert other.error > 0.5 > one.error
-    assert one.shown == (observed.flops <= above).sum() and one.hidden == (observed.flops > above).sum()
+    assert one.shown == seen.sum() and one.hidden == (~seen).sum()
+
+
+@pytest.fixture(scope="module")
+def books():
+    """Finished runs of nano with one seed and seven contexts, at five budgets that are equal to half a step."""
+    every = read_table(RESULTS / "sweeps" / "gpt2-books.json")
+    return every.where(np.array([point.size == "nano" and point.seed == 0 for point in every.points]))
+
+
+def test_the_best_context_before_is_read_from_what_was_shown(books):
+    """Above 8e11 FLOPs losses of 256 tokens are the lowest by far; below, the best is 8 tokens. Budgets are not split."""
+    assert books.flops[books.flops < 1e12].max() > 8e11 > books.flops[books.flops > 6e11].min()
+    low = (books.flops > 8.5e11) & (books.context == 256)
+    points = [dataclasses.replace(p, loss=p.loss / 5) if x else p for p, x in zip(books.points, low, strict=True)]
+    check = Hindcast(observations(points), 8e11, resamples=2)
+    assert (check.shown, check.hidden) == (21, 14)
+    assert [(row.before, row.measured) for row in check.optima] == [(8, 256)]
+
+
+def test_a_check_leaves_enough_for_a_law(books):
+    check = Hindcast(books, resamples=2)
+    assert (check.shown, check.hidden) == (21, 14)
+    for count, error in (
+        (3, "needs 4 budgets at least, 3 to show .* has 3; give"),
+        (2, "have 2 measured budgets each"),
+    ):
+        few = books.where(books.flops < budgets_of(books)[count])
+        with pytest.raises(DataError, match=error):
+            Hindcast(few)
+
+
+def test_half_a_step_is_that_of_the_contexts_measured():
+    """Contexts of a factor 4, of which half a step is 2: an interval from 1.9 times the best one reaches it."""
+    points = drawn_points(sizes={"nano": 900e3}, contexts=(24, 96, 384, 1536), count=6)
+    above = float(common_budgets(observations(points), 0)[-1] / 2)
+    best = [point.flops > above and point.context == 96 for point in points]
+    points = [dataclasses.replace(p, loss=p.loss / 2) if x else p for p, x in zip(points, best, strict=True)]
+    (row,) = Hindcast(observations(points), above, resamples=2).optima
+    assert row.measured == 96 and np.sqrt(2) < row.predicted.limits[0] / 96 < 2 and row.inside
 
 
 def test_what_was_hidden_is_predicted(observed):

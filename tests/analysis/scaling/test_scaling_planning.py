@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from contextwise.analysis.scaling.analysis import Analysis, compare_forms, not_significantly_worse
 from contextwise.analysis.scaling.next_runs import remaining_widths
@@ -13,6 +14,7 @@ from contextwise.analysis.scaling.trend import METHOD, fit_trend
 from contextwise.base.errors import CheckpointError, DataError
 from contextwise.models.building import backbone_config, parameter_count
 from contextwise.models.sizes import named_size
+from contextwise.reports.scaling import plan_tables
 from laws import CONTEXTS, SIZES, drawn_points, flops_per_token, one_size_loss, true_loss, write_sweep
 
 
@@ -92,6 +94,18 @@ def test_the_power_of_two_costs_what_it_says(exact):
     size = plan.best.parameters.value
     loss = true_loss(context, size, budget / flops_per_token(size, context))
     assert lost == pytest.approx(loss - plan.best.loss.value, abs=1e-6) and lost >= 0
+
+
+@pytest.mark.parametrize(
+    ("lost", "words"),
+    [(0.0008, "two, 512, costs 0.0008 nats more."), (-0.0005, "two, 512, is by the law no worse (0.0005 nats less).")],
+)
+def test_a_power_of_two_that_the_law_calls_better_is_said_to_be(lost, words, exact):
+    plan = Plan(exact, flops(exact.observed.flops.max()))
+    plan.rounded, console = (512, lost), Console(width=200)
+    with console.capture() as printed:
+        console.print(plan_tables(plan, exact))
+    assert words in printed.get()
 
 
 def test_one_size_gives_a_context_and_no_size():

@@ -9,10 +9,19 @@ from dataclasses import dataclass
 from typing import ClassVar, TypedDict
 
 import numpy as np
+from numpy.typing import NDArray
 
+from contextwise.analysis.optimum import NEARLY
 from contextwise.analysis.scaling.analysis import CONFIDENCE, Analysis, ensemble_estimate
 from contextwise.analysis.scaling.fitting import RESAMPLES
-from contextwise.analysis.scaling.observations import Observations, common_budgets, measured
+from contextwise.analysis.scaling.observations import (
+    FEWEST_BUDGETS,
+    Observations,
+    budgets_of,
+    check_enough,
+    common_budgets,
+    measured,
+)
 from contextwise.analysis.scaling.optimum import best_context, measured_cost
 from contextwise.analysis.scaling.trend import METHOD, fit_trend
 from contextwise.base.errors import DataError
@@ -28,7 +37,8 @@ class HiddenOptimum:
         predicted: the best context among them and between them; ``measured``: the one with the lowest loss.
         as_good: the shortest and the longest context whose measured loss is within the variation between runs of the lowest.
         at_end: whether it is the shortest or the longest that was measured, so that the optimum may be beyond.
-        before: the best measured context at the largest budget that was shown.
+        before: the best measured context at the largest budget that all contexts of the size reached in what was shown; None
+            where there is none.
         predicted_loss, measured_loss: at the context that was measured best; predicted with the variation of one run.
         inside: whether the interval of the context reaches into the half-steps around the measured one.
     """
@@ -40,7 +50,7 @@ class HiddenOptimum:
     measured: float
     as_good: tuple[float, float]
     at_end: bool
-    before: float
+    before: float | None
     predicted_loss: Estimate
     measured_loss: float
     inside: bool
@@ -83,18 +93,19 @@ class Hindcast:
     """Predicted against measured: the points below a budget are fitted, and those above it predicted.
 
     Args:
-        above: FLOPs; by default the middle, in the logarithm, of the budgets that all contexts of a size passed through, of the
-            size that went furthest.
+        above: FLOPs; by default those of a budget about the middle, in the logarithm, of those that all contexts of a size
+            passed through, of the size that went furthest; a larger one where a law needs more to be shown.
 
     Attributes:
-        above: FLOPs above which points were hidden; ``beyond``: the largest hidden FLOPs over them.
+        above: FLOPs above which, by more than :data:`NEARLY`, points were hidden; ``beyond``: the largest hidden FLOPs over
+            them.
         shown, hidden: how many points.
         analysis: the law of the points that were shown.
         error: root mean square of ln L over the hidden runs' last points.
         unchanged: the same error if each run's last shown loss is the prediction.
 
     Raises:
-        DataError: there are no points above, no such size, or a law cannot be fitted to the points below.
+        DataError: there are no points above, no such size, too few budgets, or a law cannot be fitted to the points below.
     """
 
     def __init__(
@@ -113,8 +124,8 @@ class Hindcast:
                     "no model size of the sweep was trained at three contexts with budgets (FLOPs) in common, so that there is "
                     "no optimum to check; train the contexts of a size for about the same FLOPs"
                 )
-            above = float(np.sqrt(furthest[0] * furthest[-1]))
-        hidden = observed.flops > above
+            above = _cut(observed, float(np.sqrt(furthest[0] * furthest[-1])))
+        hidden = observed.flops > above * NEARLY
         if not hidden.any():
             raise DataError(
                 f"no point of the sweep is above {above:.2g} FLOPs (the largest is {observed.flops.max():.2g}); hide less"
@@ -122,11 +133,11 @@ class Hindcast:
         if hidden.all():
             raise DataError(f"all points of the sweep are above {above:.2g} FLOPs; hide less")
         analysis = Analysis(observed.where(~hidden), resamples, confidence, seed)
-        runs, still = _hidden_runs(observed, analysis, above)
+        runs, still = _hidden_runs(observed, analysis, hidden)
         errors = np.log([run.predicted.value / run.measured for run in runs])
         self.above, self.shown, self.hidden = above, len(analysis.observed), int(hidden.sum())
         self.beyond, self.analysis = float(observed.flops.max() / above), analysis
-        self.optima, self.runs = _hidden_optima(observed, analysis, above), runs
+        self.optima, self.runs = _hidden_optima(observed, analysis, above * NEARLY), runs
         self.error = float(np.sqrt((errors**2).mean()))
         self.unchanged = float(np.sqrt((np.array(still) ** 2).mean())) if still else None
 
@@ -136,14 +147,32 @@ class Hindcast:
         return as_json({name: value for name, value in values.items() if name != "analysis"})
 
 
-def _hidden_runs(observed: Observations, analysis: Analysis, above: float) -> tuple[list[HiddenRun], list[float]]:
+def _cut(observed: Observations, middle: float) -> float:
+    """The largest FLOPs shown: of the last budget up to the middle, or of the first one that leaves enough for a law."""
+    check_enough(observed)
+    budgets = budgets_of(observed)
+    for following in budgets[1:]:
+        above = float(observed.flops[observed.flops < following].max())
+        with contextlib.suppress(DataError):  # too few are shown
+            if following > middle:
+                check_enough(observed.where(observed.flops <= above))
+                return above
+    raise DataError(
+        f"a check needs {FEWEST_BUDGETS + 1} budgets at least, {FEWEST_BUDGETS} to show and one to hide, and the sweep has "
+        f"{len(budgets)}; give every size and context more budgets"
+    )
+
+
+def _hidden_runs(
+    observed: Observations, analysis: Analysis, hidden: NDArray[np.bool_]
+) -> tuple[list[HiddenRun], list[float]]:
     """The last points, and ln of each run's last shown loss over its last one."""
     rows, still = [], []
     for run, name in enumerate(observed.runs):
         mine = np.flatnonzero(observed.run == run)
         mine = mine[observed.tokens[mine].argsort()]
-        last, shown = mine[-1], mine[observed.flops[mine] <= above]
-        if observed.flops[last] <= above:
+        last, shown = mine[-1], mine[~hidden[mine]]
+        if not hidden[last]:
             continue
         at = observed.context[last], observed.parameters[last], observed.tokens[last]
         context, flops, loss = round(float(at[0])), float(observed.flops[last]), float(observed.loss[last])
@@ -161,10 +190,10 @@ def predicted_loss(analysis: Analysis, at: tuple[float, float, float], flops: fl
 
 
 def _hidden_optima(observed: Observations, analysis: Analysis, above: float) -> list[HiddenOptimum]:
-    rows = []
+    rows, shown = [], analysis.observed
     cost, trend = measured_cost(observed, "flops"), None
     with contextlib.suppress(DataError):  # none was measured
-        trend = fit_trend(analysis.observed)
+        trend = fit_trend(shown)
     effects = float(np.sqrt((analysis.run_effects**2).mean()))
     for size, name in enumerate(observed.sizes):
         budgets = common_budgets(observed, size)
@@ -182,8 +211,11 @@ def _hidden_optima(observed: Observations, analysis: Analysis, above: float) -> 
             optima = [trend.followed(law, one, cost, budget, bounds) for law, one in zip(laws, optima, strict=True)]
         predicted = ensemble_estimate(optima[0].context[0], optima[1].context, analysis.confidence, **method)
         at = best, parameters, budget / float(cost.per_token(parameters, best))
-        early, before = measured(observed, size, max(above, float(budgets[0])))
-        step = np.sqrt(2) * 1.001
+        lower, upper = np.pad(np.sqrt(contexts[1:] / contexts[:-1]) * 1.001, 1, "edge")[losses.argmin() :][:2]
+        before = None
+        if name in shown.sizes and len(early := common_budgets(shown, shown.sizes.index(name))):
+            tried, then = measured(shown, shown.sizes.index(name), float(early[-1]))
+            before = float(tried[then.argmin()])
         rows.append(
             HiddenOptimum(
                 size=name,
@@ -193,10 +225,10 @@ def _hidden_optima(observed: Observations, analysis: Analysis, above: float) -> 
                 measured=best,
                 as_good=(float(near_best.min()), float(near_best.max())),
                 at_end=best in bounds,
-                before=float(early[before.argmin()]),
+                before=before,
                 predicted_loss=predicted_loss(analysis, at, budget),
                 measured_loss=float(losses.min()),
-                inside=bool(predicted.limits[0] <= best * step and best / step <= predicted.limits[1]),
+                inside=bool(predicted.limits[0] <= best * upper and best / lower <= predicted.limits[1]),
             )
         )
     return rows

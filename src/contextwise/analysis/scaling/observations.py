@@ -38,6 +38,8 @@ WARM_UPS = 2
 """Points before this multiple of the warm-up are left out."""
 FEWEST_CONTEXTS = 4
 FEWEST_BUDGETS = 3
+EQUAL = 1.05
+"""Runs are whole steps: their FLOPs are the budget's up to this factor."""
 _SHOWN = 5
 RATE = "training.learning_rate"
 """May differ between model sizes, not within one."""
@@ -233,6 +235,15 @@ def check_bracketed(observed: Observations, unit: str = "flops") -> None:
         f"sweep does not bracket the optimal context; add {'shorter' if short else 'longer'} ones or larger budgets, or "
         f"set --far to get a guess{f' ({said})' if said else ''}"
     )
+
+
+def budgets_of(observed: Observations) -> list[float]:
+    """The budgets of a sweep in FLOPs, ascending: each the smallest of the points within :data:`EQUAL` of it."""
+    budgets = list[float]()
+    for flops in np.unique(observed.flops).tolist():
+        if not budgets or flops > budgets[-1] * EQUAL:
+            budgets.append(flops)
+    return budgets
 
 
 def common_budgets(observed: Observations, size: int, unit: str = "flops", count: int = 8) -> Array:
