@@ -93,7 +93,9 @@ class TrialSettings(Settings):
     )
     seeds: int = Field(default=20, ge=2, description="the most seeds")
     first_seed: int = Field(
-        default=0, ge=0, description="the first of the seeds, which count up from it; others than before confirm a result"
+        default=0,
+        ge=0,
+        description="the first of the seeds, which count up from it; others than before confirm a result",
     )
     budget: float | None = Field(
         default=None,

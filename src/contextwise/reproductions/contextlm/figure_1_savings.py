@@ -14,9 +14,9 @@
 
 Of the logarithm of the ratio of what the model and the baseline need, the ensemble gives the standard error: the farther of its
 2.5% and 97.5% quantiles from the fit, in units of the normal distribution's; laws that never reach the loss count as a need
-without bound. The interval is Student's t with the freedom of the seeds within sizes; percentiles of the ensemble are too narrow
-with few runs (83% instead of 95% in simulations). It covers the variation between seeds and the misfit of the law, for the same
-held-out tokens.
+without bound. The interval is Student's t with the freedom of the seeds within sizes; percentiles of the ensemble are too
+narrow with few runs (83% instead of 95% in simulations). It covers the variation between seeds and the misfit of the law, for
+the same held-out tokens.
 
 Legend: R laws, the fit first, then its resamples.
 """
