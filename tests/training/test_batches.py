@@ -1,6 +1,7 @@
 """The batch-size ramp-up: which step reads which examples, and runs with steps of several sizes."""
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.runs import RunFolder
 from contextwise.training import Recipe, train
 from contextwise.training.batches import BatchSizes, StepIndices
+from contextwise.training.run import examples_per_pass
 from processes import finish_training
 from small import recipe_values
 
@@ -118,7 +120,7 @@ def test_two_processes_ramp_as_one(corpus_folder, tmp_path):
 
 
 def test_a_first_step_that_processes_cannot_share_is_refused(corpus_folder, tmp_path):
-    values = recipe_values(corpus_folder, tmp_path / "two", **RAMP)
-    code, output = finish_training(write_recipe(tmp_path, values), processes=2)
-    assert code == 2
-    assert "training.rampup_batch_size is 32: its windows cannot be divided evenly" in " ".join(output.split())
+    recipe = Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "two", **RAMP))
+    two = SimpleNamespace(num_processes=2, device=torch.device("cpu"))
+    with pytest.raises(ConfigError, match="training.rampup_batch_size is 32: its windows cannot be divided evenly"):
+        examples_per_pass(recipe, two)
