@@ -114,6 +114,32 @@ class WindowExamples(Examples):
         return self.window(index)
 
 
+class RewrittenExamples(Examples):
+    """Windows over documents that are rewritten for each epoch, whose number may differ from epoch to epoch."""
+
+    def __init__(self, cut: Cut, vocabulary: Vocabulary) -> None:
+        self.cut, self.vocabulary = cut, vocabulary
+        self._epoch = -1
+        self._counts: dict[int, int] = {}
+
+    @abstractmethod
+    def documents(self, epoch: int) -> Documents:
+        """The documents of an epoch."""
+
+    def windows(self, epoch: int) -> Windows:
+        """The windows of an epoch; those of the last epoch that was asked for are kept."""
+        if epoch != self._epoch:
+            self._windows = self.cut.windows(self.documents(epoch), self.cut.context, self.vocabulary)
+            self._epoch, self._counts[epoch] = epoch, len(self._windows)
+        return self._windows
+
+    def count(self, epoch: int) -> int:
+        return self._counts[epoch] if epoch in self._counts else len(self.windows(epoch))
+
+    def arrays(self, epoch: int, index: int) -> dict[str, Any]:
+        return {name: tensor.numpy() for name, tensor in self.windows(epoch)[index].items()}
+
+
 class Stream(Protocol):
     """A map-style dataset: the examples of a run, in order."""
 

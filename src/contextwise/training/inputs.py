@@ -25,7 +25,14 @@ from contextwise.models.parity import ParityMLPConfig
 from contextwise.models.prefix import set_prompt_form
 from contextwise.models.tokenizers import check_tokenizer, corpus_tokenizer_hash, model_tokenizer_hash
 from contextwise.objectives import ExampleStream, MixtureStream, Vocabulary, add_special_tokens
-from contextwise.objectives.metadata import LARGEST_SHARE, MetadataSettings, MetadataStream, MetadataTexts
+from contextwise.objectives.metadata import (
+    LARGEST_SHARE,
+    ConditionedTargets,
+    MetadataExamples,
+    MetadataSettings,
+    MetadataStream,
+    MetadataTexts,
+)
 from contextwise.objectives.vocabulary import add_tokens_of
 from contextwise.training.model import model_config
 from contextwise.training.recipe import Recipe
@@ -43,7 +50,7 @@ class TrainingInputs:
     """The training examples of a run, with corpus, tokenizer and model configuration.
 
     The validation examples have the names of their losses in ``metrics.jsonl``: ``loss`` and, with an old corpus that is
-    replayed or watched, ``replay_loss``; with metadata before the text, ``metadata_loss`` with it.
+    replayed or watched, ``replay_loss``; with metadata before the text, ``metadata_loss``, of the same targets.
     """
 
     corpus: Corpus | Samples  # the training split, or synthetic samples
@@ -90,7 +97,8 @@ class TrainingInputs:
         stream: Any = objective.stream(corpus, recipe.cut, recipe.seed, vocabulary, recipe.examples)
         if data.metadata is not None:
             own = recipe.examples * (1 - (data.replay.share if data.replay else 0))
-            stream = _with_metadata(recipe, data.metadata, corpus, stream, round(own * (1 - data.metadata.cooldown)))
+            given = _with_metadata(recipe, data.metadata, corpus, vocabulary)
+            stream = MetadataStream(stream, given, round(own * (1 - data.metadata.cooldown)))
         if replayed is not None and data.replay is not None:
             # Both corpora are read independently, the new one in the same order as without replay.
             seed = recipe.seed + _OLD
@@ -164,11 +172,11 @@ class TrainingInputs:
 
 
 def _with_metadata(
-    recipe: Recipe, settings: MetadataSettings, corpus: Corpus, stream: ExampleStream, cooldown: int
-) -> MetadataStream:
-    """The examples of a corpus with metadata, up to the item ``cooldown``."""
+    recipe: Recipe, settings: MetadataSettings, corpus: Corpus, vocabulary: Vocabulary
+) -> MetadataExamples:
+    """The examples of a corpus with metadata."""
     texts = MetadataTexts(corpus, settings.columns, settings.form, recipe.data.context // LARGEST_SHARE)
-    return MetadataStream(stream, texts, settings.share, recipe.seed, cooldown)
+    return MetadataExamples(corpus, recipe.cut, vocabulary, texts, settings.share, recipe.seed)
 
 
 def _old_corpora(data: CorpusData, corpus: Corpus, vocabulary: Vocabulary) -> tuple[Corpus | None, ...]:
@@ -243,8 +251,8 @@ def _validation_sets(
             sets[name], corpora[name] = stream, held_out
             if name == "loss" and data.metadata is not None and data.metadata.form == "prepend":
                 given = data.metadata.model_copy(update={"share": 1.0})
-                with_metadata: Any = _with_metadata(recipe, given, held_out, stream, len(stream))
-                sets["metadata_loss"], corpora["metadata_loss"] = with_metadata, held_out
+                conditioned = ConditionedTargets(stream, _with_metadata(recipe, given, held_out, vocabulary))
+                sets["metadata_loss"], corpora["metadata_loss"] = conditioned, held_out
         except ContextwiseError as error:
             say(f"note: no validation on {source.path} during training: {error}")
             if name == "loss":

@@ -74,8 +74,8 @@ class Loss(Measure):
     limit: int | None = Field(default=None, ge=1, description="Score only the first N documents.")
     metadata: list[str] = Field(
         default=[],
-        description="Metadata columns that stand before the text in each window, as with data.metadata; they are not scored, "
-        "and take up to a quarter of the context.",
+        description="Metadata columns that stand before the text in each window; they are not scored, and take up to a "
+        "quarter of the context.",
     )
 
     @field_validator("metadata")
@@ -117,8 +117,8 @@ class Loss(Measure):
             options |= {"batch_tokens": subject.batch_tokens, "on_progress": advance}
             text, stride = self.context, self.stride
             if self.metadata:
-                texts = MetadataTexts(corpus, self.metadata, "prepend", self.context // LARGEST_SHARE)
-                text = self.context - texts.longest(min(self.limit or len(corpus), len(corpus)))
+                texts = MetadataTexts(corpus, self.metadata, "prepend", self.context // LARGEST_SHARE, self.limit)
+                text = self.context - int(texts.lengths.max())
                 stride = max(1, stride * text // self.context)
                 options["layout"] = partial(with_metadata, texts, corpus.end_of_text)
             scores = score_documents(subject.model, corpus, text, stride, **options)
