@@ -93,6 +93,17 @@ def test_metadata_behind_a_document_is_predicted(path, context):
     assert targets == whole[1 : len(targets) + 1] and len(whole) - 1 - len(targets) < context
 
 
+@pytest.mark.parametrize("form", ["prepend", "append"])
+def test_long_metadata_loses_lines_and_no_empty_line(path, capsys, form):
+    texts = with_metadata(path, Cut(20), form=form, most=16)[0].texts
+    cut, whole = ("".join(map(chr, texts.of(document))) for document in (0, 2))
+    both = (BLOCKS[0][:14] + "\n\n", BLOCKS[2])
+    assert (cut, whole) == (both if form == "prepend" else tuple("\n\n" + block[:-2] for block in both))
+    assert texts.cut == 1 and texts.lengths.tolist() == [16, 0, 10]
+    note = f"note: the metadata of 1 of 3 documents of {path} (train) is cut to 16 tokens, a quarter of the context"
+    assert note in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("cut", [Cut(20), Cut(4, cross_documents=False), Cut(20, separate_documents=True)])
 def test_without_metadata_the_batches_are_those_of_a_plain_run(path, cut):
     examples, plain = with_metadata(path, cut, share=0.0)
@@ -140,9 +151,12 @@ def test_a_share_of_the_documents_in_each_epoch(path):
 def test_a_run_is_scored_with_and_without(path, tmp_path):
     run = train(recipe(path, tmp_path / "run", steps=2, cooldown=0.5))
     losses = run.metrics("validation")[-1]
-    assert losses["loss"] != losses["metadata_loss"]
+    assert losses["loss"] != losses["metadata_loss"] and run.summary()["metadata_cut"] == 1
     corpus = Corpus.open(path, split="validation")
     without, given = (measure(run.path, Loss(metadata=columns), corpus) for columns in ([], ["who"]))
+    both = measure(run.path, Loss(metadata=["who", "day"]), corpus).summary  # 12 tokens: who: Ann\nda
+    assert (given.summary["metadata_cut"], both["metadata_cut"]) == (0, 1) and both["loss"] != given.summary["loss"]
+    assert "metadata (who, day), cut in 1 of them." in Loss.table(both).renderables[0].plain
     model = load_model(run.path, device="cpu")
     # Document 2 with its metadata, written out: one window.
     block, text = list(b"who: Bob\n\n"), list((ROWS[2]["text"] + "!").encode())
@@ -183,6 +197,8 @@ def test_what_cannot_be_is_refused(path):
     for columns, why in ((["who", "who"], "named twice"), (["document_hash"], "the document's own text")):
         with pytest.raises(ConfigError, match=why):
             validate(Loss, {"metadata": columns}, "contextwise evaluate")
+    with pytest.raises(ConfigError, match="is 1 tokens and no room for metadata and an empty line; .* at least 12"):
+        TrainingInputs.open(recipe(path, context=4))
     with pytest.raises(DataError, match="no metadata column 'whom'; did you mean 'who'"):
         TrainingInputs.open(recipe(path, columns=["whom"]))
     with pytest.raises(ConfigError, match="'document_hash' is computed from the document's own text"):

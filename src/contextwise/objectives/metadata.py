@@ -19,6 +19,7 @@ from pydantic import Field, field_validator
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
+from contextwise.base.progress import say
 from contextwise.data.contexts import check_columns, column_texts
 from contextwise.objectives.objective import (
     NO_LOSS,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from contextwise.data.corpus import Corpus
 
 LARGEST_SHARE = 4
-"""The metadata of a document has at most one in so many positions of a window; longer one is cut at its end."""
+"""The metadata of a document has at most one in so many positions of a window; longer metadata is cut."""
 
 _GROUP = 1000
 """Documents whose metadata is tokenized in one call."""
@@ -65,16 +66,19 @@ class MetadataSettings(Settings):
 
 
 class MetadataTexts:
-    """The metadata of the documents of a corpus as token ids, cut to ``most`` of them.
+    """The metadata of the documents of a corpus as token ids.
+
+    Longer metadata than ``most`` tokens loses the end of its lines, not the empty line; a note names the number of documents.
 
     Args:
         limit: only the first so many documents.
 
     Attributes:
         lengths: int64, (documents,), tokens of each document's metadata; 0 without any.
+        cut: number of documents whose metadata is cut.
 
     Raises:
-        ConfigError: the corpus has no tokenizer.
+        ConfigError: the corpus has no tokenizer, or ``most`` has no room for a token beside the empty line.
         DataError: a column does not exist, or holds objects.
     """
 
@@ -91,7 +95,7 @@ class MetadataTexts:
             raise ConfigError(
                 f"metadata is text, but the corpus {corpus.path} comes without a tokenizer; prepare it with one"
             )
-        self.form = form
+        self.form, self.most, self.cut = form, most, 0
         values = {name: column_texts(corpus, name)[:limit] for name in columns}
         blocks = [
             "\n".join(f"{name}: {value}" for name, value in zip(values, row, strict=True) if value is not None)
@@ -101,14 +105,35 @@ class MetadataTexts:
         for first in range(0, len(blocks), _GROUP):
             texts = [self._with_empty_line(block) for block in blocks[first : first + _GROUP]]
             encoded = tokenizer(texts, add_special_tokens=False, split_special_tokens=True)
-            ids += [np.array(each[:most], dtype=np.int32) for each in encoded.input_ids]
+            ids += map(self._shortened, blocks[first : first + _GROUP], encoded.encodings)
         self.lengths = np.array([len(each) for each in ids], dtype=np.int64)
         self._ids, self._ends = np.concatenate(ids), np.cumsum(self.lengths)
+        if self.cut:
+            say(
+                f"note: the metadata of {self.cut:,} of {len(ids):,} documents of {corpus.path} ({corpus.split}) is cut to "
+                f"{most} tokens, a quarter of the context"
+            )
 
     def _with_empty_line(self, block: str) -> str:
         if not block:
             return ""
         return f"{block}\n\n" if self.form == "prepend" else f"\n\n{block}"
+
+    def _shortened(self, block: str, encoding: Any) -> np.ndarray:
+        """The token ids of a block with its empty line, without the last ones of the block if they are too many."""
+        ids = np.array(encoding.ids, dtype=np.int32)
+        if len(ids) <= self.most:
+            return ids
+        begins, ends = np.array(encoding.offsets).T  # in characters
+        empty = ends > len(block) if self.form == "prepend" else begins < len("\n\n")
+        room = self.most - int(empty.sum())
+        if room < 1:
+            raise ConfigError(
+                f"the metadata of a document has at most a quarter of the context, which is {self.most} tokens and no room for "
+                f"metadata and an empty line; give a context of at least {LARGEST_SHARE * (self.most - room + 1)}"
+            )
+        self.cut += 1
+        return ids[empty | (np.cumsum(~empty) <= room)]
 
     def of(self, document: int) -> np.ndarray:
         """Token ids of a document's metadata, (tokens,) int32."""

@@ -65,6 +65,7 @@ class TrainingInputs:
     curve: LastTenthWindows | None = None  # windows of the context curve
     sentences: SentenceInputs | None = None  # sentences and CUE model of the objective `sentence`
     recipe: Recipe | None = None  # of the run; None for a synthetic task
+    metadata_cut: int | None = None  # documents whose metadata is cut; None without metadata
 
     @classmethod
     def open(cls, recipe: Recipe) -> "TrainingInputs":
@@ -95,6 +96,7 @@ class TrainingInputs:
         set_prompt_form(config, None if None in forms else forms[0])
         replayed, watched = _old_corpora(data, corpus, vocabulary)
         stream: Any = objective.stream(corpus, recipe.cut, recipe.seed, vocabulary, recipe.examples)
+        given = None
         if data.metadata is not None:
             own = recipe.examples * (1 - (data.replay.share if data.replay else 0))
             given = _with_metadata(recipe, data.metadata, corpus, vocabulary)
@@ -113,7 +115,8 @@ class TrainingInputs:
             exported.chat_template = CHAT_TEMPLATE  # the training format, for serve and apply_chat_template
         corpora = {"train": corpus, **({} if replayed is None else {"replay": replayed}), **held_out}
         curve = _curve_windows(recipe, data)
-        return cls(corpus, config, exported, stream, validation, corpora, added, curve, sentences, recipe)
+        cut = None if given is None else given.texts.cut
+        return cls(corpus, config, exported, stream, validation, corpora, added, curve, sentences, recipe, cut)
 
     @classmethod
     def _synthetic(cls, recipe: Recipe, data: SyntheticData) -> "TrainingInputs":
