@@ -22,7 +22,7 @@ from contextwise.data.synthetic.samples import ParityStream, Samples, open_sampl
 from contextwise.data.windows import LastTenthWindows
 from contextwise.models.loading import load_tokenizer, model_folder
 from contextwise.models.parity import ParityMLPConfig
-from contextwise.models.prefix import set_prompt_form
+from contextwise.models.prefix import prompt_form, set_prompt_form
 from contextwise.models.tokenizers import check_tokenizer, corpus_tokenizer_hash, model_tokenizer_hash
 from contextwise.objectives import ExampleStream, MixtureStream, Vocabulary, add_special_tokens
 from contextwise.objectives.metadata import (
@@ -114,7 +114,7 @@ class TrainingInputs:
         if exported is not None and any(each.name == "instruction" for each in recipe.objectives):
             exported.chat_template = CHAT_TEMPLATE  # the training format, for serve and apply_chat_template
         corpora = {"train": corpus, **({} if replayed is None else {"replay": replayed}), **held_out}
-        curve = _curve_windows(recipe, data)
+        curve = _curve_windows(recipe, data, config)
         cut = None if given is None else given.texts.cut
         return cls(corpus, config, exported, stream, validation, corpora, added, curve, sentences, recipe, cut)
 
@@ -263,7 +263,7 @@ def _validation_sets(
     return sets, corpora
 
 
-def _curve_windows(recipe: Recipe, data: CorpusData) -> LastTenthWindows | None:
+def _curve_windows(recipe: Recipe, data: CorpusData, config: PreTrainedConfig) -> LastTenthWindows | None:
     """Open the windows for a run's context curve; None if the recipe measures no curve."""
     settings, kind, split = recipe.training, recipe.objective.kind, data.validation_split
     if not settings.curve_every:
@@ -272,6 +272,11 @@ def _curve_windows(recipe: Recipe, data: CorpusData) -> LastTenthWindows | None:
         raise ConfigError(
             f"training.curve_every measures the loss at each context, which does not apply to a model of this kind "
             f"({kind}); set it to 0"
+        )
+    if (form := prompt_form(config)) is not None and form.tokens:
+        raise ConfigError(
+            "training.curve_every measures the loss of plain windows, but the objective puts tokens of its own around a "
+            "prompt; set it to 0, and measure the finished run with contextwise curve"
         )
     held_out = Corpus.open(data.corpus, split=split)
     if held_out.split != split:
