@@ -205,6 +205,11 @@ class Objective(Settings, ABC):
         """Whether the loss compares all examples of a step, which then is one forward pass of one process."""
         return False
 
+    @property
+    def pooling(self) -> str | None:
+        """How the loss pools the states of a text to its vector; None if it has no vectors of texts."""
+        return None
+
     def prompt_form(self, vocabulary: Vocabulary) -> PromptForm | None:
         """How a decoder that was trained on the examples is asked to continue a text; None for causal examples."""
         return None

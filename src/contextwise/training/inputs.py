@@ -20,6 +20,7 @@ from contextwise.data.corpus import Corpus
 from contextwise.data.sources.alpaca import CHAT_TEMPLATE
 from contextwise.data.synthetic.samples import ParityStream, Samples, open_samples
 from contextwise.data.windows import LastTenthWindows
+from contextwise.models.embedding import TRAINED_POOLING
 from contextwise.models.loading import load_tokenizer, model_folder
 from contextwise.models.parity import ParityMLPConfig
 from contextwise.models.prefix import prompt_form, set_prompt_form
@@ -94,6 +95,10 @@ class TrainingInputs:
         vocabulary = Vocabulary(tokenizer, corpus.end_of_text, config.vocab_size)
         forms = [each.prompt_form(vocabulary) for each in recipe.objectives]
         set_prompt_form(config, None if None in forms else forms[0])
+        if recipe.objective.pooling is not None:
+            setattr(config, TRAINED_POOLING, recipe.objective.pooling)
+        elif hasattr(config, TRAINED_POOLING):  # of the model that the run starts from
+            delattr(config, TRAINED_POOLING)
         replayed, watched = _old_corpora(data, corpus, vocabulary)
         stream: Any = objective.stream(corpus, recipe.cut, recipe.seed, vocabulary, recipe.examples)
         given = None

@@ -58,8 +58,8 @@ class Retrieval(Measure):
     )
     pooling: Literal["cls", "mean", "last"] | None = Field(
         None,
-        description="The state at [CLS], the mean over all tokens, or the last token's; default: last for a decoder, "
-        "else mean.",
+        description="The state at [CLS], the mean over all tokens, or the last token's; default: that of contrastive "
+        "training, else last for a decoder and mean for others.",
     )
     layer: int | None = Field(None, ge=0, description="Whose output is pooled; 0: the embeddings; default: the last.")
     components: int | None = Field(None, ge=1, description="Numbers of a whitened vector; default: all.")
