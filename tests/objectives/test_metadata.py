@@ -222,6 +222,11 @@ def test_windows_of_one_document_and_separate_ones(path):
     assert starts == [i for i, sign in enumerate(text) if sign == "|"]
 
 
+def test_a_cooldown_is_the_default_of_prepended_metadata_only(path):
+    forms = ({}, {"form": "prepend"}, {"form": "append"}, {"form": "append", "cooldown": 0.2})
+    assert [recipe(path, **own).data.metadata.cooldown for own in forms] == [0.1, 0.1, 0, 0.2]
+
+
 def test_a_cooldown_is_no_part_of_runs_that_share_a_trunk(path):
     values = recipe(path, cooldown=0.5, steps=20).model_dump()
     values["training"] |= {"schedule": "wsd", "branches": [10]}

@@ -4,7 +4,8 @@
    others: no text is lost, and an epoch has more windows than one without metadata.
 2. ``prepend`` (MeCo; Gao et al. 2025, arXiv 2501.01956): the metadata stands before the text and has no loss. The last share of
    the run (``cooldown``) is without metadata, so that the model does not need it.
-3. ``append`` (arXiv 2511.21613): the metadata stands behind the text, and is predicted like it.
+3. ``append`` (arXiv 2511.21613): the metadata stands behind the text, and is predicted like it. By default there is
+   no cooldown, because no text depends on the metadata.
 
 The metadata is text in lines ``name: value``, with an empty line between it and the document; dates and lists are written as
 CUE's contexts are (:func:`~contextwise.data.contexts.as_english`). A document without any of the columns has none.
@@ -15,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
@@ -56,7 +57,15 @@ class MetadataSettings(Settings):
     share: float = Field(
         default=1.0, gt=0, le=1, description="share of the documents with metadata, drawn in each epoch"
     )
-    cooldown: float = Field(default=0.1, ge=0, lt=1, description="share of the run, its end, without metadata")
+    cooldown: float = Field(
+        default=0.1, ge=0, lt=1, description="share of the run, its end, without metadata; 0 by default with append"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _appended_needs_no_cooldown(cls, values: Any) -> Any:
+        appended = isinstance(values, dict) and values.get("form") == "append"
+        return {"cooldown": 0.0} | values if appended else values
 
     @field_validator("columns")
     @classmethod
