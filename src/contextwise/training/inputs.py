@@ -259,7 +259,7 @@ def _validation_sets(
             sets[name], corpora[name] = stream, held_out
             if name == "loss" and data.metadata is not None and data.metadata.form == "prepend":
                 given = data.metadata.model_copy(update={"share": 1.0})
-                conditioned = ConditionedTargets(stream, _with_metadata(recipe, given, held_out, vocabulary))
+                conditioned: Any = ConditionedTargets(stream, _with_metadata(recipe, given, held_out, vocabulary))
                 sets["metadata_loss"], corpora["metadata_loss"] = conditioned, held_out
         except ContextwiseError as error:
             say(f"note: no validation on {source.path} during training: {error}")
