@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+from transformers import GenerationConfig, GPTNeoXConfig, GPTNeoXForCausalLM
 
 from contextwise.base.errors import ConfigError
 from contextwise.data.tokenizers import byte_tokenizer
@@ -153,12 +153,28 @@ def test_answers_of_the_harness_follow_a_prefix_of_the_question(form):
         assert found[number][0] == pytest.approx(float(own[range(len(answer)), answer].sum()), abs=1e-4)
 
 
-def test_a_length_counts_the_given_prompt_and_embeddings_are_refused():
-    model = model_of("gpt2", UL2)
-    out = model.generate(torch.tensor([[1, 2, 3, 4]]), max_length=9, do_sample=False, pad_token_id=0)
-    assert out.shape == (1, 9) and out[0, :4].tolist() == [1, 2, 3, 4]
+@pytest.mark.parametrize("way", ["option", "configuration", "model", "both"])
+@pytest.mark.parametrize("lengths", [{"max_length": 19}, {"max_length": 10, "min_length": 10}])
+def test_a_length_counts_the_given_prompt_wherever_it_is_given(way, lengths):
+    model, prompt = model_of("gpt2", UL2), torch.tensor([[1, 2, 3, 4, 5, 6, 7]])
+    given, options = GenerationConfig(pad_token_id=0, do_sample=False), {}
+    if way == "model":
+        model.generation_config = GenerationConfig(**lengths)
+    elif way == "option":
+        given, options = None, lengths
+    else:
+        given.update(**lengths if way == "configuration" else dict.fromkeys(lengths, 63))
+        options = {} if way == "configuration" else lengths
+    for _ in range(2):  # the given configuration stays as it is
+        out = model.generate(prompt, generation_config=given, **options)
+        assert out.shape == (1, lengths["max_length"]) and out[0, :7].tolist() == prompt[0].tolist()
+    model.generation_config = GenerationConfig(max_length=30, min_length=7 + 9, eos_token_id=out[0, 7].item())
+    assert len(model.generate(prompt, do_sample=False, pad_token_id=0)[0]) >= 16
+
+
+def test_embeddings_are_refused():
     with pytest.raises(ConfigError, match="give input_ids"):
-        model.generate(inputs_embeds=torch.zeros(1, 3, 16), max_new_tokens=2)
+        model_of("gpt2", UL2).generate(inputs_embeds=torch.zeros(1, 3, 16), max_new_tokens=2)
 
 
 def test_tokens_of_a_form_stand_behind_the_padding():

@@ -8,10 +8,13 @@ import torch
 from objective_corpora import Memory, vocabulary
 
 from contextwise.base.errors import ConfigError, DataError
+from contextwise.models.embedding import TRAINED_POOLING, Embedder, load_text_model
+from contextwise.models.loading import load_tokenizer
 from contextwise.models.spec import contrastive_losses
 from contextwise.objectives import Cut, build_objective
 from contextwise.training import load_recipe, train
 from contextwise.training.export import validation_loss
+from contextwise.training.inputs import TrainingInputs
 from small import recipe_values
 
 DOCUMENTS = [list(range(10, 30)), list(range(40, 43)), list(range(50, 60))]
@@ -119,6 +122,11 @@ def test_a_run_lowers_the_loss(corpus_folder, tmp_path, model):
     first, *_, last = (row["loss"] for row in rows if row["kind"] == "train")
     assert last < first - 0.05
     assert rows[-1]["target_tokens"] == 60 * 8  # pairs
+    trained = load_text_model(run.path)
+    assert Embedder(trained, load_tokenizer(run.path)).pooling == "mean"  # as in training
+    later = recipe_values(corpus_folder, tmp_path / "later")  # not contrastive
+    later["model"], later["objective"] = {"pretrained": str(run.path)}, "causal" if model == "decoder" else "masked"
+    assert not hasattr(TrainingInputs.open(load_recipe(later)).config, TRAINED_POOLING)
 
 
 @pytest.mark.parametrize(

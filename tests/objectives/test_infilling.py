@@ -21,9 +21,7 @@ P, S, M, E = 1, 2, 3, 4
 def rewritten(objective, corpus, words, epoch=0, seed=0):
     """The documents of an epoch."""
     examples = objective.examples(corpus, Cut(8), seed, words)
-    examples.count(epoch)
-    examples._open(epoch)
-    return examples.documents, examples.arrangement
+    return examples.windows(epoch).corpus, examples.arrangement
 
 
 def test_worked_example():
@@ -167,8 +165,7 @@ def test_prefix_and_suffix_keep_their_least_lengths(letters, split):
     examples, cuts = objective.examples(corpus, Cut(8), 0, words), []
     arrangement = examples.arrangement
     for epoch in range(400):
-        examples._open(epoch)
-        documents = examples.documents
+        documents = examples.windows(epoch).corpus
         ids = documents.document(0).tolist()
         first = ids.index(arrangement.suffix) - 1
         last = 10 - (ids.index(arrangement.middle) - ids.index(arrangement.suffix) - 1)
@@ -187,7 +184,7 @@ def test_windows_are_cut_from_the_rewritten_documents(corpus, known):
     counts = [examples.count(epoch) for epoch in range(3)]
     lengths = set()
     for epoch in (2, 0):
-        documents = (examples._open(epoch), examples.documents)[1]
+        documents = examples.windows(epoch).corpus
         stream = [corpus.end_of_text]
         for index in range(len(corpus)):
             stream += [*documents.document(index).tolist(), corpus.end_of_text]
@@ -208,8 +205,7 @@ def test_special_tokens_written_in_a_document_stay_text(bpe):
     # Elsewhere the same tokenizer reads them as tokens; the documents of later epochs do not mind.
     assert len(words.tokenizer.encode("<|fim_prefix|>")) == 1
     for epoch in range(3):
-        examples.example(epoch, 0)
-        ids = examples.documents.document(0)
+        ids = examples.windows(epoch).corpus.document(0)
         assert np.isin(ids, words.special).sum() == 4
         assert words.tokenizer.decode(examples.arrangement.restore(ids)) == text
 

@@ -1,4 +1,4 @@
-"""Metadata in windows: the text is that of plain windows, conditions have no loss, appended metadata has."""
+"""Metadata of documents: all text is a target once an epoch, conditions have no loss, appended metadata has."""
 
 import json
 import shutil
@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from objective_corpora import same
 from pydantic import ValidationError
 
 from contextwise.base.config import validate
@@ -15,7 +16,9 @@ from contextwise.data import Corpus, prepare_corpus
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.loss import Loss
 from contextwise.models import load_model, token_losses
-from contextwise.objectives import NO_LOSS
+from contextwise.objectives import NO_LOSS, Cut, ExampleStream, Vocabulary
+from contextwise.objectives.metadata import ConditionedTargets, MetadataExamples, MetadataStream, MetadataTexts
+from contextwise.objectives.objective import WindowExamples
 from contextwise.training import Recipe, train
 from contextwise.training.inputs import TrainingInputs
 from small import recipe_values
@@ -26,6 +29,7 @@ ROWS = [
     {"text": "pqrstuvwxyz" * 2, "who": "Bob", "day": None},
 ]
 BLOCKS = ["who: Ann\nday: Wednesday 29 May 1985\n\n", "", "who: Bob\n\n"]
+PLAIN = "|" + "|".join(row["text"] for row in ROWS) + "|"
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +54,15 @@ def recipe(path, output="unused", context=48, steps=12, **metadata):
     return validate(Recipe, values, "the recipe")
 
 
+def with_metadata(path, cut, share=1.0, form="prepend", split="train", most=99, columns=("who", "day")):
+    """The examples of the corpus with metadata, and the stream of those without."""
+    corpus = Corpus.open(path, split=split)
+    words = Vocabulary(None, corpus.end_of_text, corpus.vocab_size)
+    texts = MetadataTexts(corpus, list(columns), form, most)
+    plain = ExampleStream(WindowExamples(cut.windows(corpus, cut.context, words)), 3, 24)
+    return MetadataExamples(corpus, cut, words, texts, share, 3), plain
+
+
 def shown(example):
     """The inputs and the targets as text; what has no loss is a dot, end-of-text a bar."""
     text = ["".join("." if i == NO_LOSS else "|" if i == 256 else chr(i) for i in example[key].tolist())
@@ -57,41 +70,80 @@ def shown(example):
     return text[0], text[1]
 
 
-def test_a_condition_stands_before_its_text_and_has_no_loss(path):
-    plain = "|" + "|".join(row["text"] for row in ROWS) + "|"
-    stream = TrainingInputs.open(recipe(path, context=20, cooldown=0.0)).stream
-    examples = stream.examples
-    examples.texts.most = 99
-    assert examples.count(0) == (len(plain) - 1) // 20
-    inputs, labels = shown(examples.example(0, 2))  # the window of plain[40:61]
-    assert plain[40:].startswith("rstu")
-    assert inputs == ("who: Bob\n\n" + plain[40:])[:20]
-    assert labels == "." * 9 + plain[40:51]
-    inputs, labels = shown(examples.example(0, 0))
-    assert inputs == ("|" + BLOCKS[0])[:20] and labels == "." * 20
+@pytest.mark.parametrize("context", [1, 7, 20])
+def test_all_text_is_a_target_once_an_epoch_and_conditions_never(path, context):
+    examples, _ = with_metadata(path, Cut(context))
+    whole = "".join("|" + block + row["text"] for block, row in zip(BLOCKS, ROWS, strict=True)) + "|"
+    for epoch in range(3):
+        windows = [shown(examples.example(epoch, i)) for i in range(examples.count(epoch))]
+        inputs, targets = ("".join(parts) for parts in zip(*windows, strict=True))
+        assert whole.startswith(inputs) and len(whole) - 1 - len(inputs) < context
+        if context == 1:  # no rest
+            assert targets.replace(".", "") == PLAIN[1:]
+        else:
+            assert PLAIN[1:].startswith(targets.replace(".", ""))
+        assert targets.count(".") == sum(map(len, BLOCKS))
 
 
-def test_metadata_behind_a_document_is_predicted(path):
-    stream = TrainingInputs.open(recipe(path, context=58, columns=["who"], form="append", cooldown=0.0)).stream
-    stream.examples.texts.most = 99
-    inputs, labels = shown(stream.examples.example(0, 0))
-    whole = "|" + ROWS[0]["text"] + "\n\nwho: Ann|" + ROWS[1]["text"] + "|" + ROWS[2]["text"]
-    assert inputs == whole[:58] and labels == whole[1:59]
+@pytest.mark.parametrize("context", [1, 20])
+def test_metadata_behind_a_document_is_predicted(path, context):
+    examples, _ = with_metadata(path, Cut(context), form="append", columns=["who"])
+    whole = "|" + ROWS[0]["text"] + "\n\nwho: Ann|" + ROWS[1]["text"] + "|" + ROWS[2]["text"] + "\n\nwho: Bob|"
+    targets = "".join(shown(examples.example(0, i))[1] for i in range(examples.count(0)))
+    assert targets == whole[1 : len(targets) + 1] and len(whole) - 1 - len(targets) < context
 
 
-def test_it_reads_the_same_windows_in_the_same_order_and_cools_down(path):
-    given, none = recipe(path, cooldown=0.25), recipe(path)
+@pytest.mark.parametrize("form", ["prepend", "append"])
+def test_long_metadata_loses_lines_and_no_empty_line(path, capsys, form):
+    texts = with_metadata(path, Cut(20), form=form, most=16)[0].texts
+    cut, whole = ("".join(map(chr, texts.of(document))) for document in (0, 2))
+    both = (BLOCKS[0][:14] + "\n\n", BLOCKS[2])
+    assert (cut, whole) == (both if form == "prepend" else tuple("\n\n" + block[:-2] for block in both))
+    assert texts.cut == 1 and texts.lengths.tolist() == [16, 0, 10]
+    note = f"note: the metadata of 1 of 3 documents of {path} (train) is cut to 16 tokens, a quarter of the context"
+    assert note in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("cut", [Cut(20), Cut(4, cross_documents=False), Cut(20, separate_documents=True)])
+def test_without_metadata_the_batches_are_those_of_a_plain_run(path, cut):
+    examples, plain = with_metadata(path, cut, share=0.0)
+    stream = MetadataStream(plain, examples, 24)
+    assert len(stream) == len(plain) and all(same(stream[i], plain[i]) for i in range(24))
+
+
+def test_it_cools_down_and_a_resumed_run_reads_the_same(path):
+    given, none = (recipe(path, context=16, **own) for own in ({"cooldown": 0.25, "share": 0.3}, {}))
     none.data.metadata = None
-    stream, plain = TrainingInputs.open(given).stream, TrainingInputs.open(none).stream
-    assert len(stream) == len(plain) == 24
+    plain = TrainingInputs.open(none).stream
+    streams = [TrainingInputs.open(given).stream for _ in range(2)]
+    assert len(streams[0]) == len(plain) == 24 and len({streams[0].conditioned.examples.count(i) for i in range(9)}) > 1
+    read = [streams[0][i] for i in range(24)]
     for i in range(24):
-        same = stream[i]["input_ids"].tolist() == plain[i]["input_ids"].tolist()
-        assert stream[i]["window"] == plain[i]["window"] and same == (i >= 18)
+        assert same(read[-1 - i], streams[1][23 - i])  # from the end: nothing depends on what was read before
+        assert i < 18 or same(read[i], plain[i])
+    assert not all(same(read[i], plain[i]) for i in range(18))
+
+
+@pytest.mark.parametrize("windows", [1, 2, 99])
+@pytest.mark.parametrize("cut", [Cut(6), Cut(6, cross_documents=False), Cut(9, separate_documents=True)])
+def test_validation_with_metadata_has_the_targets_of_the_loss_without(tmp_path, cut, windows):
+    signs = bytes(range(ord("#"), 127)).decode()  # each once, so that targets can be told apart
+    texts = [signs[:31], signs[31:34], signs[34:40], signs[40:]]
+    rows = [{"text": text, "who": "Ann Lee"[: 1 + i]} for i, text in enumerate(texts)]
+    path = prepared(tmp_path, rows)
+    examples, plain = with_metadata(path, cut, split="validation", columns=["who"])
+    plain.length = min(windows, plain.examples.count(0))
+    conditioned = ConditionedTargets(plain, examples)
+    targets = [
+        "".join(shown(items[i])[1] for i in range(len(items))).replace(".", "") for items in (plain, conditioned)
+    ]
+    assert "Ann\n\n" in "".join(shown(conditioned[i])[0] for i in range(len(conditioned))) or windows < 99
+    assert sorted(targets[0]) == sorted(targets[1])
 
 
 def test_a_share_of_the_documents_in_each_epoch(path):
-    examples = TrainingInputs.open(recipe(path, share=0.3)).stream.examples
-    drawn = [[len(examples.metadata(epoch, document)) > 0 for document in (0, 2)] for epoch in range(2000)]
+    examples, _ = with_metadata(path, Cut(20), share=0.3)
+    drawn = [examples.documents(epoch).metadata[[0, 2]] > 0 for epoch in range(2000)]
     assert np.abs(np.mean(drawn, 0) - 0.3).max() < 0.05  # five standard errors
     assert abs(np.corrcoef(np.array(drawn).T)[0, 1]) < 0.12
 
@@ -99,9 +151,12 @@ def test_a_share_of_the_documents_in_each_epoch(path):
 def test_a_run_is_scored_with_and_without(path, tmp_path):
     run = train(recipe(path, tmp_path / "run", steps=2, cooldown=0.5))
     losses = run.metrics("validation")[-1]
-    assert losses["loss"] != losses["metadata_loss"]
+    assert losses["loss"] != losses["metadata_loss"] and run.summary()["metadata_cut"] == 1
     corpus = Corpus.open(path, split="validation")
     without, given = (measure(run.path, Loss(metadata=columns), corpus) for columns in ([], ["who"]))
+    both = measure(run.path, Loss(metadata=["who", "day"]), corpus).summary  # 12 tokens: who: Ann\nda
+    assert (given.summary["metadata_cut"], both["metadata_cut"]) == (0, 1) and both["loss"] != given.summary["loss"]
+    assert "metadata (who, day), cut in 1 of them." in Loss.table(both).renderables[0].plain
     model = load_model(run.path, device="cpu")
     # Document 2 with its metadata, written out: one window.
     block, text = list(b"who: Bob\n\n"), list((ROWS[2]["text"] + "!").encode())
@@ -142,6 +197,8 @@ def test_what_cannot_be_is_refused(path):
     for columns, why in ((["who", "who"], "named twice"), (["document_hash"], "the document's own text")):
         with pytest.raises(ConfigError, match=why):
             validate(Loss, {"metadata": columns}, "contextwise evaluate")
+    with pytest.raises(ConfigError, match="is 1 tokens and no room for metadata and an empty line; .* at least 12"):
+        TrainingInputs.open(recipe(path, context=4))
     with pytest.raises(DataError, match="no metadata column 'whom'; did you mean 'who'"):
         TrainingInputs.open(recipe(path, columns=["whom"]))
     with pytest.raises(ConfigError, match="'document_hash' is computed from the document's own text"):
@@ -156,16 +213,18 @@ def test_what_cannot_be_is_refused(path):
 
 
 def test_windows_of_one_document_and_separate_ones(path):
-    values = recipe(path, context=20, cooldown=0.0).model_dump()
-    values["data"] |= {"cross_documents": False}
-    single = TrainingInputs.open(validate(Recipe, values, "the recipe")).stream.examples
-    assert "|" not in shown(single.example(0, 1))[0][1:]
-    values["data"] |= {"cross_documents": True, "separate_documents": True, "context": 60}
-    values["training"]["tokens_per_step"] = 120
-    item = TrainingInputs.open(validate(Recipe, values, "the recipe")).stream.examples.example(0, 0)
+    single, _ = with_metadata(path, Cut(20, cross_documents=False))
+    assert all("|" not in shown(single.example(0, i))[0][1:] for i in range(single.count(0)))
+    separate, _ = with_metadata(path, Cut(60, separate_documents=True))
+    item = separate.example(0, 0)
     text, positions = shown(item)[0], item["position_ids"].tolist()
     starts = [i for i, position in enumerate(positions) if position == 0]
     assert starts == [i for i, sign in enumerate(text) if sign == "|"]
+
+
+def test_a_cooldown_is_the_default_of_prepended_metadata_only(path):
+    forms = ({}, {"form": "prepend"}, {"form": "append"}, {"form": "append", "cooldown": 0.2})
+    assert [recipe(path, **own).data.metadata.cooldown for own in forms] == [0.1, 0.1, 0, 0.2]
 
 
 def test_a_cooldown_is_no_part_of_runs_that_share_a_trunk(path):

@@ -168,17 +168,43 @@ def test_half_the_pairs_are_true(corpus, known, name):
 
 
 def test_other_documents_are_drawn_evenly(letters):
-    texts = [f"{name} one. {name} two. {name} three. {name} four." for name in ("Ada", "Bob", "Cid", "Dan")]
+    names = ["Ada", "Bob", "Cid", "Dan"]
+    texts = [f"{name} one. {name} two. {name} three. {name} four." for name in names]
     examples = examples_of("next_sentence", of_texts(texts, letters), letters_of(letters), context=80)
-    assert examples.count(0) == 4
-    others = []
-    for seed in range(4000):
-        _, b, label = examples.pair(2, np.random.default_rng(seed))
-        if label:
-            others.append(bytes(b.tolist()).decode().split()[0])
-    names, counts = np.unique(others, return_counts=True)
-    assert names.tolist() == ["Ada", "Bob", "Dan"]  # never the document itself
+    others = [examples.others[2] for epoch in range(2000) if examples.count(epoch) == 4]
+    given, counts = np.unique(others, return_counts=True)
+    assert given.tolist() == [0, 1, 3]  # never the document itself
     assert chisquare(counts).pvalue > CHANCE
+    for index, other in enumerate(examples.others):
+        pairs = [examples.pair(index, np.random.default_rng(seed)) for seed in range(20)]
+        begins = {(label, bytes(b[:3].tolist()).decode()) for _, b, label in pairs}
+        assert begins == {(label, names[examples.chunks[i, 0]]) for label, i in enumerate((index, other))}
+
+
+@pytest.mark.parametrize("lengths", [(9, 4, 4, 2), (200, 60, 60, 90, 5), (12, 12), (150, 149)])
+def test_each_segment_is_a_false_one_as_often_as_a_true_one(letters, lengths):
+    """Whatever is seen in B alone, such as the document that it is from, says nothing about the label."""
+    draw = np.random.default_rng(0)
+    texts = [
+        "".join(f"{name} has {'so ' * draw.integers(1, 9)}many.{draw.choice([' ', chr(10)])}" for _ in range(length))
+        for name, length in zip("ABCDE", lengths, strict=False)
+    ]
+    corpus, words = of_texts(texts, letters), letters_of(letters)
+    examples, later = (examples_of("next_sentence", corpus, words, context=40) for _ in range(2))
+    for epoch in range(4):
+        count, documents = examples.count(epoch), examples.chunks[:, 0]
+        assert sorted(examples.others.tolist()) == list(range(count))
+        assert (documents[examples.others] != documents).all()
+    assert later.count(3) == count and later.others.tolist() == examples.others.tolist()  # after a restart
+
+
+def test_pairs_of_a_document_that_has_most_of_them_are_left_out(letters, capsys):
+    texts = ["A has this. " * 60, "B has that. " * 6, "C is here. " * 4]
+    examples = examples_of("next_sentence", of_texts(texts, letters), letters_of(letters), context=32)
+    assert "note: one document of memory (train) has more than half of the sentence pairs; " in capsys.readouterr().err
+    for epoch in range(3):
+        counts = np.bincount(examples.chunks[: examples.count(epoch), 0])
+        assert counts[0] == counts[1] + counts[2] and counts[1] > 0
 
 
 def test_chunks_are_cut_anew_in_each_epoch(corpus, known):

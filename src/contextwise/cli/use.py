@@ -231,7 +231,7 @@ def embed(
         Literal["cls", "mean", "last"] | None,
         Option(
             help="The state at [CLS], the mean over all tokens, or the last token's.",
-            show_default="last for a decoder, else mean",
+            show_default="that of contrastive training, else last for a decoder and mean for others",
         ),
     ] = None,
     layer: Annotated[

@@ -106,11 +106,11 @@ def _date(value: date) -> str:
     return f"{day} {value:%H:%M}" if isinstance(value, datetime) and value.time() != time.min else day
 
 
-def column_texts(corpus: "Corpus", name: str) -> list[str | None]:
-    """The text of a context column for each document; None where it has none. Equal texts are one string in memory.
+def column_values(corpus: "Corpus", name: str) -> list[Any]:
+    """The values of a context column, which may be a field of objects (``meta.title``), one per document.
 
     Raises:
-        DataError: the column does not exist, has values of different types, or holds objects.
+        DataError: the column does not exist, or has values of different types.
     """
     column, dot, field = name.partition(".")
     if not dot or name in corpus.columns:
@@ -130,9 +130,18 @@ def column_texts(corpus: "Corpus", name: str) -> list[str | None]:
                 "name one that it has"
             )
         values = [_field(value, [*parents, last]) for value in values]
+    return values
+
+
+def column_texts(corpus: "Corpus", name: str) -> list[str | None]:
+    """The text of a context column for each document; None where it has none. Equal texts are one string in memory.
+
+    Raises:
+        DataError: the column does not exist, has values of different types, or holds objects.
+    """
     shared: dict[str, str] = {}
     texts: list[str | None] = []
-    for value in values:
+    for value in column_values(corpus, name):
         try:
             text = as_english(value)
         except DataError:

@@ -97,13 +97,13 @@ class Windows(Dataset):
         return int(self.starts[document]) + (index - int(self.first[document])) * self.context
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        tokens, positions = self.read(self.start_of(index), self.context + 1)
+        return self.at(self.start_of(index)) | {"window": torch.tensor(index)}
+
+    def at(self, start: int) -> dict[str, torch.Tensor]:
+        """The item of the window that starts at a position of the stream, without its number."""
+        tokens, positions = self.read(start, self.context + 1)
         check_ids(tokens, self.vocab_size, self.corpus.path)
-        item = {
-            "input_ids": torch.from_numpy(tokens[:-1]),
-            "labels": torch.from_numpy(tokens[1:]),
-            "window": torch.tensor(index),
-        }
+        item = {"input_ids": torch.from_numpy(tokens[:-1]), "labels": torch.from_numpy(tokens[1:])}
         if self.separate_documents:
             item["position_ids"] = torch.from_numpy(positions[:-1])
         return item
@@ -125,8 +125,8 @@ class Windows(Dataset):
             filled += len(body)
             positions[begin:filled] = np.arange(filled - begin)
             document += 1
-        if filled < count:  # the stream ends with one end-of-text token
-            tokens[filled], positions[filled] = self.separator, 0
+        # The stream ends with one end-of-text token; what is read behind it is filled with more of them.
+        tokens[filled:], positions[filled:] = max(0, self.separator), 0
         return tokens, positions
 
 

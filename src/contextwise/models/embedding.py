@@ -132,6 +132,9 @@ DEFAULT_POOLING: dict[Kind, Pooling] = {"encoder": "mean", "encoder-decoder": "m
 BERT dropped (Section 6.2.2). The last token for decoders: the early tokens of a causal model do not depend on the rest of
 the text."""
 
+TRAINED_POOLING = "embedding_pooling"
+"""Attribute of the configuration of a model with trained embeddings: their pooling, which is its default."""
+
 BATCHES_AT_ONCE = 64  # batches of texts that are tokenized and sorted by length together
 CHARACTERS_AT_ONCE = 4_000_000
 
@@ -173,7 +176,8 @@ class Embedder:
     Args:
         model: an encoder, a decoder or an encoder-decoder (its encoder is used), in evaluation mode.
         tokenizer: the model's; its special tokens count as tokens of the text, as in sentence-transformers.
-        pooling: ``cls``, ``mean`` or ``last``; by default according to the kind of model (:data:`DEFAULT_POOLING`).
+        pooling: ``cls``, ``mean`` or ``last``; by default that of the model's training (:data:`TRAINED_POOLING`), else
+            that of its kind (:data:`DEFAULT_POOLING`).
         layer: the layer whose output is pooled (:class:`~contextwise.models.embedding.Layer`); by default the last.
         normalize: scale each vector to length 1.
         batch_size: chunks per forward pass; the vectors do not depend on it.
@@ -207,7 +211,8 @@ class Embedder:
     ) -> None:
         self.layer = Layer(model, layer)
         self.model, self.tokenizer, self.normalize = model, tokenizer, normalize
-        self.pooling: Pooling = pooling or DEFAULT_POOLING[self.layer.kind]
+        trained = getattr(model.config, TRAINED_POOLING, None)
+        self.pooling: Pooling = pooling or trained or DEFAULT_POOLING[self.layer.kind]
         self.frame = Frame.of(tokenizer, self.layer.kind)
         if self.pooling not in get_args(Pooling):
             raise ConfigError(f"the pooling is {self.pooling!r}; choose cls, mean or last")

@@ -8,6 +8,7 @@ without Contextwise it opens as a causal decoder.
 Shapes: B rows, T positions of the prompt, S positions of the cache.
 """
 
+import copy
 from dataclasses import asdict
 from functools import cache
 from typing import Any
@@ -55,20 +56,28 @@ class _WithPrefix:
     """Mixin of a stock decoder: the prompt of ``generate()`` is a prefix."""
 
     config: Any
+    generation_config: Any
 
     @torch.no_grad()
-    def generate(self, inputs: Tensor | None = None, *args: Any, **options: Any) -> Any:
-        """Generate as transformers does; the prompt in the result is the given one, without the tokens of the form."""
+    def generate(self, inputs: Tensor | None = None, generation_config: Any = None, *args: Any, **options: Any) -> Any:
+        """Generate as transformers does; prompt and lengths are the given ones, without the tokens of the form."""
         form = prompt_form(self.config)
         if form is None or not form.tokens:
-            return super().generate(inputs, *args, **options)  # type: ignore[misc]
+            return super().generate(inputs, generation_config, *args, **options)  # type: ignore[misc]
         given = options.pop("input_ids", None) if inputs is None else inputs
         if given is None:
             raise ConfigError("a model with a form of prompts needs token ids; give input_ids, without inputs_embeds")
-        if options.get("max_length") is not None:
-            options["max_length"] += form.tokens
+        generation_config = copy.deepcopy(generation_config)
+        for name in ("max_length", "min_length"):
+            configured = [getattr(each, name, None) for each in (generation_config, self.generation_config)]
+            length = next((value for value in (options.get(name), *configured) if value is not None), None)
+            if length is not None and generation_config is None:
+                options[name] = length + form.tokens
+            elif length is not None:  # beside a configuration, transformers wants no option
+                options.pop(name, None)
+                setattr(generation_config, name, length + form.tokens)
         ids, mask = in_form(given, options.pop("attention_mask", None), form)
-        out = super().generate(ids, *args, attention_mask=mask, **options)  # type: ignore[misc]
+        out = super().generate(ids, generation_config, *args, attention_mask=mask, **options)  # type: ignore[misc]
         sequences = out if isinstance(out, Tensor) else out.sequences
         prompts = given.repeat_interleave(len(sequences) // len(given), 0)
         sequences = torch.cat([prompts, sequences[:, ids.shape[1] :]], 1)

@@ -41,6 +41,7 @@ class Contrastive(SingleObjective):
 
     name: Literal["contrastive"] = "contrastive"
     whole_steps: ClassVar[bool] = True
+    pooling: ClassVar[str] = "mean"
     model: Literal["encoder", "decoder"] = "encoder"
     temperature: float = Field(default=0.05, gt=0, description="divides the cosines; SimCSE's")
     least: int = Field(default=8, ge=1, description="tokens of a segment at least")

@@ -21,13 +21,12 @@ from pydantic import Field
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.objectives.kind import Kind
-from contextwise.objectives.objective import Cut, Examples, SingleObjective, generator
+from contextwise.objectives.objective import Cut, RewrittenExamples, SingleObjective, generator
 from contextwise.objectives.text import TokenText
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
 
 if TYPE_CHECKING:
     from contextwise.data.corpus import Corpus
-    from contextwise.data.windows import Windows
 
 # Pieces of these texts must come back from the tokenizer as they were.
 _PROBES = ("a b", " b", "  b\n", "\n\n c", "É ée\u0301", "\r\n\t", "日本", "A", " <|x|> ", " n't.")
@@ -133,31 +132,18 @@ def token_cuts(draw: np.random.Generator, length: int, least_prefix: int, least_
     return start, int(draw.integers(start + 1, length - least_suffix + 1))
 
 
-class InfillingExamples(Examples):
+class InfillingExamples(RewrittenExamples):
     """Windows over the documents of an epoch, of which a share is rewritten."""
 
     def __init__(self, settings: Infilling, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> None:
-        self.settings, self.corpus, self.cut, self.seed, self.vocabulary = settings, corpus, cut, seed, vocabulary
+        super().__init__(cut, vocabulary)
+        self.settings, self.corpus, self.seed = settings, corpus, seed
         self.arrangement = settings.arrangement(vocabulary)
         self.pieces = Characters(vocabulary, corpus) if settings.split == "character" else None
-        self._epoch = -1
-        self._counts: dict[int, int] = {}
-        self._open(0)
+        self.windows(0)
 
-    def _open(self, epoch: int) -> Windows:
-        if epoch != self._epoch:
-            self.documents = InfilledDocuments(
-                self.settings, self.corpus, self.seed, epoch, self.arrangement, self.pieces
-            )
-            self._windows = self.cut.windows(self.documents, self.cut.context, self.vocabulary)
-            self._epoch, self._counts[epoch] = epoch, len(self._windows)
-        return self._windows
-
-    def count(self, epoch: int) -> int:
-        return self._counts[epoch] if epoch in self._counts else len(self._open(epoch))
-
-    def arrays(self, epoch: int, index: int) -> dict[str, Any]:
-        return {name: tensor.numpy() for name, tensor in self._open(epoch)[index].items()}
+    def documents(self, epoch: int) -> InfilledDocuments:
+        return InfilledDocuments(self.settings, self.corpus, self.seed, epoch, self.arrangement, self.pieces)
 
 
 class InfilledDocuments:

@@ -18,8 +18,10 @@ interchangeable, both labels would have the same distribution. The steps:
    left out if with its segments swapped it would make a chunk and thus be cut otherwise.
 5. Next sentence: A is the end of the first segment; B is the front of the second, or of the second segment of a chunk of
    another document. That chunk is also whole or a rest, has the same white space where its segments meet and as many sentences
-   in the second, and is one of those nearest in length. Where no other document has such a chunk, the white space alone is
-   the same, or the nearest chunk is taken.
+   in the second, and is one of those nearest in length. Where too few chunks of other documents are like that, the white space
+   alone is the same, or the nearest chunk is taken. Each second segment is the false B of one chunk of the epoch, so that B by
+   itself has the same distribution for both labels. So no document may have more than half of the chunks; surplus ones are
+   left out of the epoch.
 6. ``[CLS] A [SEP] B [SEP]``, padded, then masked like all masked objectives.
 
 For pairs ``cross_documents`` and ``separate_documents`` have no effect: a segment is always from one document.
@@ -34,6 +36,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.progress import say
 from contextwise.objectives.kind import Kind
 from contextwise.objectives.objective import NO_LOSS, Cut, Examples, SingleObjective, WindowExamples, generator
 from contextwise.objectives.text import SentenceIndex, TokenText
@@ -49,7 +52,7 @@ SHORTEST_PAIR = 8  # [CLS], two [SEP], and something to see on both sides
 SHORT_CHUNKS = 0.1
 """Share of the chunks with shorter segments: ``short_seq_prob`` of BERT's published code."""
 NEAREST = 64
-"""B of another document is drawn from so many next shorter and so many next longer segments."""
+"""Half the number of segments, next to each other in length, whose false Bs are drawn from one another."""
 
 
 class MaskSettings(SingleObjective):
@@ -197,6 +200,7 @@ class PairExamples(Examples):
     Attributes:
         chunks: int64, (chunks, 5), of the epoch that was read last: the document, the first token of each of two segments, the
             token after them, and the tokens that are wanted of each segment.
+        others: int64, (chunks,), for next sentences the index of the chunk with the false B of each.
     """
 
     def __init__(
@@ -208,6 +212,12 @@ class PairExamples(Examples):
         self._spaces = Spaces(sentences.vocabulary)
         self._epoch = -1
         self._cut_documents(0)
+        if self._surplus:
+            corpus = sentences.corpus
+            say(
+                f"note: one document of {corpus.path} ({corpus.split}) has more than half of the sentence pairs; "
+                f"{self._surplus:,} of them are left out of an epoch, because a pair needs one of another document"
+            )
 
     def count(self, epoch: int) -> int:
         self._cut_documents(epoch)
@@ -223,10 +233,14 @@ class PairExamples(Examples):
         while not chunks:  # a corpus of a few rests may leave all of them out
             for document in range(len(self.sentences.corpus)):
                 chunks += self._cut_document(document, draw)
-        rows = np.array(chunks, dtype=np.int64)
+        rows, self._surplus = np.array(chunks, dtype=np.int64), 0
+        if self.settings.name == "next_sentence":
+            most = np.flatnonzero(rows[:, 0] == np.bincount(rows[:, 0]).argmax())
+            self._surplus = max(0, 2 * len(most) - len(rows))
+            rows = np.delete(rows, draw.choice(most, self._surplus, replace=False), axis=0)
         self.chunks = rows[:, :5]
         if self.settings.name == "next_sentence":
-            self._others = OtherDocuments(rows[:, 0], self._seams(), rows[:, 5:], draw)
+            self.others = of_other_documents(rows[:, 0], self._seams(), rows[:, 5:], draw)
         self._epoch = epoch
 
     def _cut_document(self, document: int, draw: np.random.Generator) -> list[tuple[int, ...]]:
@@ -263,18 +277,14 @@ class PairExamples(Examples):
         read = self.sentences.corpus.document
         return [self._spaces.seam(read(document), middle) for document, _, middle, *_ in self.chunks.tolist()]
 
-    def _other(self, index: int, draw: np.random.Generator) -> np.ndarray:
-        """The second segment of a chunk of another document that is cut like this one."""
-        document, _, first, last, _ = self.chunks[self._others.draw(index, draw)].tolist()
-        return self.sentences.corpus.document(document)[first:last]
-
     def pair(self, index: int, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
         """Tokens of A and B, and the label, of a chunk of the epoch that was read last."""
         document, first, middle, last, wanted = self.chunks[index].tolist()
         tokens = self.sentences.corpus.document(document)
         segments = [tokens[first:middle], tokens[middle:last]]
         if self.settings.name == "next_sentence":
-            segments.append(self._other(index, draw))
+            document, _, first, last, _ = self.chunks[self.others[index]].tolist()
+            segments.append(self.sentences.corpus.document(document)[first:last])
         shortest = min(map(self._spaces.visible_length, segments))
         if shortest < wanted:
             wanted = int(draw.integers(-(-shortest // 2), max(shortest, 2)))
@@ -351,39 +361,42 @@ class Spaces:
         return f"{before}|{after[: len(after) - len(after.lstrip())]}"
 
 
-class OtherDocuments:
-    """Draws for each chunk one of another document that is cut like it.
+def of_other_documents(
+    documents: np.ndarray, seams: list[str], cuts: np.ndarray, draw: np.random.Generator
+) -> np.ndarray:
+    """The index of a chunk of another document for each chunk, one that is cut like it: a permutation, int64, (chunks,).
 
     Args:
-        documents: (chunks,), the document of each.
+        documents: (chunks,), the document of each; none has more than half of the chunks.
         seams: white space where its segments meet.
         cuts: int64, (chunks, 3): whether it is a rest, the sentences of its second segment, and a length.
-        draw: puts chunks of equal length in a random order.
     """
+    seam, (rest, sentences, size), count = np.unique(seams, return_inverse=True)[1], cuts.T, len(documents)
+    order = np.lexsort((draw.random(count), size, sentences, rest, seam))
+    keys, documents = np.stack([seam, rest, sentences], axis=1)[order], documents[order]
+    ranges = []  # of ranks with equal keys: all, two, one and none of them
+    for level in (3, 2, 1, 0):
+        new = np.append(True, (np.diff(keys[:, :level], axis=0) != 0).any(axis=1))
+        starts, group = np.flatnonzero(new), np.cumsum(new) - 1
+        ranges.append((starts[group], np.append(starts[1:], count)[group]))
+    low = ranges[0][0]
+    others = np.lexsort((draw.random(count), low + (np.arange(count) - low) // (2 * NEAREST) * 2 * NEAREST))
 
-    def __init__(self, documents: np.ndarray, seams: list[str], cuts: np.ndarray, draw: np.random.Generator) -> None:
-        seam = np.unique(seams, return_inverse=True)[1]
-        rest, sentences, size = cuts.T
-        self._order = np.lexsort((draw.random(len(seam)), size, sentences, rest, seam))
-        self._rank = np.argsort(self._order)
-        self._documents = documents
-        keys, documents = np.stack([seam, rest, sentences], axis=1)[self._order], documents[self._order]
-        # The range in that order from which each rank draws: chunks with equal keys, of two documents or more.
-        self._low, self._high = np.zeros(len(seam), dtype=np.int64), np.full(len(seam), len(seam))
-        for level in (1, 2, 3):
-            new = np.append(True, (np.diff(keys[:, :level], axis=0) != 0).any(axis=1))
-            starts, group = np.flatnonzero(new), np.cumsum(new) - 1
-            several = (np.minimum.reduceat(documents, starts) < np.maximum.reduceat(documents, starts))[group]
-            self._low = np.where(several, starts[group], self._low)
-            self._high = np.where(several, np.append(starts[1:], len(seam))[group], self._high)
+    def exchange(rank: int) -> int:
+        """A rank near to ``rank`` that can exchange its chunk with it, so that neither has one of its own document."""
+        own, reach, level = documents[rank], NEAREST, 0
+        while True:  # there is such a rank where no document has more than half of the chunks
+            low, high = (int(side[rank]) for side in ranges[level])
+            first, last = max(low, rank - reach), min(high, rank + reach + 1)
+            able = np.flatnonzero((documents[first:last] != own) & (documents[others[first:last]] != own))
+            if len(able):
+                return first + int(draw.choice(able))
+            level, reach = (level + 1, reach) if (first, last) == (low, high) else (level, 2 * reach)
 
-    def draw(self, index: int, draw: np.random.Generator) -> int:
-        """The index of another document's chunk, one of the nearest in length."""
-        rank, reach = int(self._rank[index]), NEAREST
-        while True:
-            first, last = max(self._low[rank], rank - reach), min(self._high[rank], rank + reach + 1)
-            near = self._order[first:last]
-            near = near[self._documents[near] != self._documents[index]]
-            if len(near):
-                return int(draw.choice(near))
-            reach *= 2
+    for rank in np.flatnonzero(documents[others] == documents).tolist():
+        if documents[others[rank]] == documents[rank]:  # no earlier exchange has changed it
+            both = [rank, exchange(rank)]
+            others[both] = others[both[::-1]]
+    result = np.empty(count, dtype=np.int64)
+    result[order] = order[others]
+    return result

@@ -1,11 +1,11 @@
-"""Metadata of whole documents in training windows: before the text as a condition, or after it as something to predict.
+"""Metadata of whole documents in training: before the text as a condition, or after it as something to predict.
 
-1. The windows are those of a run without metadata, in the same order: each begins where it begins there.
-2. ``prepend`` (MeCo; Gao et al. 2025, arXiv 2501.01956): the metadata of a document stands before its text, and at the start of
-   a window also before a text that goes on from the window before. It has no loss. The last share of the run (``cooldown``) is
-   without metadata, so that the model does not need it.
-3. ``append`` (arXiv 2511.21613): the metadata stands behind the end of its document, and is predicted like text.
-4. The window keeps its length: what metadata pushes out at its end is not read in that epoch.
+1. In each epoch a share of the documents becomes text with metadata, and windows are cut over these documents as over any
+   others: no text is lost, and an epoch has more windows than one without metadata.
+2. ``prepend`` (MeCo; Gao et al. 2025, arXiv 2501.01956): the metadata stands before the text and has no loss. The last share of
+   the run (``cooldown``) is without metadata, so that the model does not need it.
+3. ``append`` (arXiv 2511.21613): the metadata stands behind the text, and is predicted like it. By default there is
+   no cooldown, because no text depends on the metadata.
 
 The metadata is text in lines ``name: value``, with an empty line between it and the document; dates and lists are written as
 CUE's contexts are (:func:`~contextwise.data.contexts.as_english`). A document without any of the columns has none.
@@ -16,13 +16,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
+from contextwise.base.progress import say
 from contextwise.data.contexts import check_columns, column_texts
-from contextwise.data.documents import check_ids
-from contextwise.objectives.objective import NO_LOSS, ExampleStream, WindowExamples, generator
+from contextwise.objectives.objective import (
+    NO_LOSS,
+    Cut,
+    ExampleStream,
+    RewrittenExamples,
+    Stream,
+    WindowExamples,
+    generator,
+)
+from contextwise.objectives.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +39,10 @@ if TYPE_CHECKING:
     from contextwise.data.corpus import Corpus
 
 LARGEST_SHARE = 4
-"""Metadata has at most one in so many positions of a window; longer one is cut at its end."""
+"""The metadata of a document has at most one in so many positions of a window; longer metadata is cut."""
+
+_GROUP = 1000
+"""Documents whose metadata is tokenized in one call."""
 
 
 class MetadataSettings(Settings):
@@ -45,7 +57,15 @@ class MetadataSettings(Settings):
     share: float = Field(
         default=1.0, gt=0, le=1, description="share of the documents with metadata, drawn in each epoch"
     )
-    cooldown: float = Field(default=0.1, ge=0, lt=1, description="share of the run, its end, without metadata")
+    cooldown: float = Field(
+        default=0.1, ge=0, lt=1, description="share of the run, its end, without metadata; 0 by default with append"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _appended_needs_no_cooldown(cls, values: Any) -> Any:
+        appended = isinstance(values, dict) and values.get("form") == "append"
+        return {"cooldown": 0.0} | values if appended else values
 
     @field_validator("columns")
     @classmethod
@@ -55,103 +75,195 @@ class MetadataSettings(Settings):
 
 
 class MetadataTexts:
-    """The metadata of each document of a corpus as token ids, cut to ``most`` of them.
+    """The metadata of the documents of a corpus as token ids.
+
+    Longer metadata than ``most`` tokens loses the end of its lines, not the empty line; a note names the number of documents.
+
+    Args:
+        limit: only the first so many documents.
+
+    Attributes:
+        lengths: int64, (documents,), tokens of each document's metadata; 0 without any.
+        cut: number of documents whose metadata is cut.
 
     Raises:
-        ConfigError: the corpus has no tokenizer.
+        ConfigError: the corpus has no tokenizer, or ``most`` has no room for a token beside the empty line.
         DataError: a column does not exist, or holds objects.
     """
 
-    def __init__(self, corpus: Corpus, columns: list[str], form: Literal["prepend", "append"], most: int) -> None:
+    def __init__(
+        self,
+        corpus: Corpus,
+        columns: list[str],
+        form: Literal["prepend", "append"],
+        most: int,
+        limit: int | None = None,
+    ) -> None:
         tokenizer = corpus.tokenizer()
         if tokenizer is None:
             raise ConfigError(
                 f"metadata is text, but the corpus {corpus.path} comes without a tokenizer; prepare it with one"
             )
-        self._tokenizer, self.form, self.most = tokenizer, form, most
-        self._columns = {name: column_texts(corpus, name) for name in columns}
+        self.form, self.most, self.cut = form, most, 0
+        values = {name: column_texts(corpus, name)[:limit] for name in columns}
+        blocks = [
+            "\n".join(f"{name}: {value}" for name, value in zip(values, row, strict=True) if value is not None)
+            for row in zip(*values.values(), strict=True)
+        ]
+        ids: list[np.ndarray] = []
+        for first in range(0, len(blocks), _GROUP):
+            texts = [self._with_empty_line(block) for block in blocks[first : first + _GROUP]]
+            encoded = tokenizer(texts, add_special_tokens=False, split_special_tokens=True)
+            ids += map(self._shortened, blocks[first : first + _GROUP], encoded.encodings)
+        self.lengths = np.array([len(each) for each in ids], dtype=np.int64)
+        self._ids, self._ends = np.concatenate(ids), np.cumsum(self.lengths)
+        if self.cut:
+            say(
+                f"note: the metadata of {self.cut:,} of {len(ids):,} documents of {corpus.path} ({corpus.split}) is cut to "
+                f"{most} tokens, a quarter of the context"
+            )
 
-    def text(self, document: int) -> str:
-        """The metadata of a document with the empty line; empty without any."""
-        values = {name: texts[document] for name, texts in self._columns.items()}
-        lines = "\n".join(f"{name}: {value}" for name, value in values.items() if value is not None)
-        if not lines:
+    def _with_empty_line(self, block: str) -> str:
+        if not block:
             return ""
-        return f"{lines}\n\n" if self.form == "prepend" else f"\n\n{lines}"
+        return f"{block}\n\n" if self.form == "prepend" else f"\n\n{block}"
 
-    def longest(self, documents: int) -> int:
-        """The most tokens that the metadata of one of the first ``documents`` has."""
-        return max(len(self.of(document)) for document in range(documents))
+    def _shortened(self, block: str, encoding: Any) -> np.ndarray:
+        """The token ids of a block with its empty line, without the last ones of the block if they are too many."""
+        ids = np.array(encoding.ids, dtype=np.int32)
+        if len(ids) <= self.most:
+            return ids
+        begins, ends = np.array(encoding.offsets).T  # in characters
+        empty = ends > len(block) if self.form == "prepend" else begins < len("\n\n")
+        room = self.most - int(empty.sum())
+        if room < 1:
+            raise ConfigError(
+                f"the metadata of a document has at most a quarter of the context, which is {self.most} tokens and no room for "
+                f"metadata and an empty line; give a context of at least {LARGEST_SHARE * (self.most - room + 1)}"
+            )
+        self.cut += 1
+        return ids[empty | (np.cumsum(~empty) <= room)]
 
     def of(self, document: int) -> np.ndarray:
-        """Token ids of a document's metadata, (tokens,) int64."""
-        text = self.text(document)
-        ids = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids if text else []
-        return np.array(ids[: self.most], dtype=np.int64)
+        """Token ids of a document's metadata, (tokens,) int32."""
+        end = int(self._ends[document])
+        return self._ids[end - int(self.lengths[document]) : end]
 
 
-class MetadataExamples(WindowExamples):
-    """The windows of a corpus with metadata, the same number as without.
+class DocumentsWithMetadata:
+    """The documents of a corpus with the metadata of some, as :class:`~contextwise.data.windows.Windows` reads a corpus.
 
     Args:
-        plain: the examples without metadata.
-        share: of the documents with metadata, in each epoch.
+        chosen: bool, (documents,), those with metadata.
+
+    Attributes:
+        metadata: int64, (documents + 1,), tokens of each document's metadata; 0 for the end of the stream.
+        lengths: int64, (documents,), tokens of each document with its metadata.
     """
 
-    def __init__(self, plain: WindowExamples, texts: MetadataTexts, share: float, seed: int) -> None:
-        super().__init__(plain.windows, seed)
-        self.texts, self.share = texts, share
+    def __init__(self, corpus: Corpus, texts: MetadataTexts, chosen: np.ndarray) -> None:
+        self.corpus, self.texts = corpus, texts
+        self.path, self.split, self.end_of_text = corpus.path, corpus.split, corpus.end_of_text
+        self.metadata = np.append(texts.lengths * chosen, 0)
+        self.lengths = corpus.lengths + self.metadata[:-1]
 
-    def metadata(self, epoch: int, document: int) -> np.ndarray:
-        """The metadata of a document in an epoch, (tokens,); empty where it has none."""
-        if self.share < 1 and generator(self.seed, epoch, document, "metadata").random() >= self.share:
-            return np.empty(0, dtype=np.int64)
-        return self.texts.of(document)
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def document(self, index: int) -> np.ndarray:
+        """Token ids of a document with its metadata."""
+        text = self.corpus.document(index)
+        if not self.metadata[index]:
+            return text
+        parts = [self.texts.of(index), text]
+        return np.concatenate(parts if self.texts.form == "prepend" else parts[::-1])
+
+
+class MetadataExamples(RewrittenExamples):
+    """Windows over the documents of an epoch, a share of them with metadata.
+
+    Args:
+        share: of the documents with metadata, drawn in each epoch; 0 gives the windows without metadata.
+    """
+
+    def __init__(
+        self, corpus: Corpus, cut: Cut, vocabulary: Vocabulary, texts: MetadataTexts, share: float, seed: int
+    ) -> None:
+        super().__init__(cut, vocabulary)
+        self.corpus, self.texts, self.share, self.seed = corpus, texts, share, seed
+        self.windows(0)
+
+    def documents(self, epoch: int) -> DocumentsWithMetadata:
+        draws = generator(self.seed, epoch, 0, "metadata").random(len(self.corpus))
+        return DocumentsWithMetadata(self.corpus, self.texts, draws < self.share)
 
     def arrays(self, epoch: int, index: int) -> dict[str, Any]:
-        windows, prepend = self.windows, self.texts.form == "prepend"
-        length, end = windows.context + 1, windows.separators
-        start = windows.start_of(index)
-        document = int(np.searchsorted(windows.starts, start, side="right")) - 1
-        offset, filled = start - int(windows.starts[document]), 0
-        tokens, positions = np.empty(length, np.int64), np.empty(length, np.int64)
-        predicted = np.ones(length, dtype=bool)
-        while filled < length and document < len(windows.corpus):
-            metadata = self.metadata(epoch, document)
-            separator = np.full(int(end and offset == 0), windows.separator)
-            text = windows.corpus.document(document)[max(0, offset - end) :][: length - filled]
-            parts = [separator, metadata, text] if prepend else [separator, text, metadata]
-            piece = np.concatenate(parts)[: length - filled]
-            stop = filled + len(piece)
-            tokens[filled:stop], positions[filled:stop] = piece, np.arange(len(piece))
-            if prepend:
-                first = filled + len(separator)
-                predicted[first : first + len(metadata)] = False
-            filled, document, offset = stop, document + 1, 0
-        tokens[filled:], positions[filled:] = (windows.separator, 0)  # the stream ends with one end-of-text token
-        predicted[filled + 1 :] = False
-        check_ids(tokens, windows.vocab_size, windows.corpus.path)
-        item = {"input_ids": tokens[:-1], "labels": np.where(predicted[1:], tokens[1:], NO_LOSS), "window": index}
-        return item | ({"position_ids": positions[:-1]} if windows.separate_documents else {})
+        item, windows = super().arrays(epoch, index), self.windows(epoch)
+        if self.texts.form == "prepend":
+            targets = windows.start_of(index) + 1 + np.arange(windows.context)
+            document = np.searchsorted(windows.starts, targets, side="right") - 1
+            inside = targets - windows.starts[document] - windows.separators
+            metadata: Any = windows.corpus
+            given = (inside >= 0) & (inside < metadata.metadata[document])
+            item["labels"] = np.where(given, NO_LOSS, item["labels"])
+        return item
 
 
 class MetadataStream:
-    """The examples of a run with metadata: those of a run without, with metadata up to the cooldown.
+    """The examples of a run with metadata: windows with metadata up to the cooldown, then those of a run without.
+
+    Both are read independently: item k of the cooldown is item k of a run without metadata.
 
     Args:
-        plain: the run without metadata, whose order and length it has.
+        plain: the run without metadata, whose length it has.
         cooldown: the first item without metadata.
     """
 
-    def __init__(self, plain: ExampleStream, texts: MetadataTexts, share: float, seed: int, cooldown: int) -> None:
-        assert isinstance(plain.examples, WindowExamples)
+    def __init__(self, plain: Stream, examples: MetadataExamples, cooldown: int) -> None:
         self.plain, self.cooldown = plain, cooldown
-        self.examples = MetadataExamples(plain.examples, texts, share, seed)
+        self.conditioned = ExampleStream(examples, examples.seed, cooldown)
 
     def __len__(self) -> int:
         return len(self.plain)
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        if index >= self.cooldown:
-            return self.plain[index]
-        return self.examples.example(*self.plain.place(index))
+        return (self.conditioned if index < self.cooldown else self.plain)[index]
+
+
+class ConditionedTargets:
+    """The targets of windows without metadata, each predicted once with the metadata before its text.
+
+    The items are the windows over all documents with their metadata that have any of these targets; other labels are -100. A
+    window at the end of what is cut, too short for training, is filled up.
+
+    Args:
+        plain: the windows without metadata, of the first epoch.
+        examples: of metadata before the text, with a share of 1.
+    """
+
+    def __init__(self, plain: ExampleStream, examples: MetadataExamples) -> None:
+        assert isinstance(plain.examples, WindowExamples)
+        without, self.windows = plain.examples.windows, examples.windows(0)
+        starts = np.sort([without.start_of(plain.place(i)[1]) for i in range(len(plain))])
+        targets = (starts[:, None] + 1 + np.arange(without.context)).ravel()
+        # From positions in the stream of text to those in the stream of metadata and text.
+        document = np.searchsorted(without.starts, targets, side="right") - 1
+        inside = targets - without.starts[document]
+        metadata: Any = self.windows.corpus
+        behind = np.where(inside >= without.separators, metadata.metadata[document], 0)
+        self.targets = self.windows.starts[document] + inside + behind
+        begins = self.windows.starts[np.searchsorted(self.windows.starts, self.targets - 1, side="right") - 1]
+        begins *= not self.windows.cross_documents  # where the cuts are counted from
+        number = (self.targets - 1 - begins) // self.windows.context
+        self.starts, first = np.unique(begins + number * self.windows.context, return_index=True)
+        self._first = np.append(first, len(self.targets))  # target of each item
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        item = self.windows.at(int(self.starts[index]))
+        targets = self.targets[self._first[index] : self._first[index + 1]] - self.starts[index] - 1
+        labels = item["labels"].new_full((self.windows.context,), NO_LOSS)
+        labels[targets] = item["labels"][targets]
+        return item | {"labels": labels}

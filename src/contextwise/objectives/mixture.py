@@ -53,6 +53,11 @@ class Mixture(Objective):
             raise ConfigError(
                 f"the mixture has objectives for different kinds of model, {listed}; choose those of one kind"
             )
+        if any(part.objective.name == "sentence" for part in self.parts):
+            raise ConfigError(
+                "the mixture has the objective 'sentence', whose single sentences are not trained with other examples; choose "
+                "another objective"
+            )
         return self
 
     @property

@@ -114,6 +114,32 @@ class WindowExamples(Examples):
         return self.window(index)
 
 
+class RewrittenExamples(Examples):
+    """Windows over documents that are rewritten for each epoch, whose number may differ from epoch to epoch."""
+
+    def __init__(self, cut: Cut, vocabulary: Vocabulary) -> None:
+        self.cut, self.vocabulary = cut, vocabulary
+        self._epoch = -1
+        self._counts: dict[int, int] = {}
+
+    @abstractmethod
+    def documents(self, epoch: int) -> Documents:
+        """The documents of an epoch."""
+
+    def windows(self, epoch: int) -> Windows:
+        """The windows of an epoch; those of the last epoch that was asked for are kept."""
+        if epoch != self._epoch:
+            self._windows = self.cut.windows(self.documents(epoch), self.cut.context, self.vocabulary)
+            self._epoch, self._counts[epoch] = epoch, len(self._windows)
+        return self._windows
+
+    def count(self, epoch: int) -> int:
+        return self._counts[epoch] if epoch in self._counts else len(self.windows(epoch))
+
+    def arrays(self, epoch: int, index: int) -> dict[str, Any]:
+        return {name: tensor.numpy() for name, tensor in self.windows(epoch)[index].items()}
+
+
 class Stream(Protocol):
     """A map-style dataset: the examples of a run, in order."""
 
@@ -178,6 +204,11 @@ class Objective(Settings, ABC):
     def whole_steps(self) -> bool:
         """Whether the loss compares all examples of a step, which then is one forward pass of one process."""
         return False
+
+    @property
+    def pooling(self) -> str | None:
+        """How the loss pools the states of a text to its vector; None if it has no vectors of texts."""
+        return None
 
     def prompt_form(self, vocabulary: Vocabulary) -> PromptForm | None:
         """How a decoder that was trained on the examples is asked to continue a text; None for causal examples."""

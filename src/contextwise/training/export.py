@@ -52,6 +52,7 @@ class RunJson(TypedDict):
     fingerprints: dict[str, str]
     trunk: NotRequired[dict[str, Any]]
     sentences: NotRequired[dict[str, Any]]
+    metadata_cut: NotRequired[int]
 
 
 def export_model(run: RunFolder, inputs: TrainingInputs, weights: dict[str, torch.Tensor]) -> None:
@@ -116,6 +117,8 @@ def write_summary(trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingI
         summary["trunk"] = metrics.trunk
     if inputs.sentences is not None:
         summary["sentences"] = inputs.sentences.facts
+    if inputs.metadata_cut is not None:
+        summary["metadata_cut"] = inputs.metadata_cut
     run.write_summary(summary)
 
 

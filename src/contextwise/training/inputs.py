@@ -20,12 +20,20 @@ from contextwise.data.corpus import Corpus
 from contextwise.data.sources.alpaca import CHAT_TEMPLATE
 from contextwise.data.synthetic.samples import ParityStream, Samples, open_samples
 from contextwise.data.windows import LastTenthWindows
+from contextwise.models.embedding import TRAINED_POOLING
 from contextwise.models.loading import load_tokenizer, model_folder
 from contextwise.models.parity import ParityMLPConfig
-from contextwise.models.prefix import set_prompt_form
+from contextwise.models.prefix import prompt_form, set_prompt_form
 from contextwise.models.tokenizers import check_tokenizer, corpus_tokenizer_hash, model_tokenizer_hash
 from contextwise.objectives import ExampleStream, MixtureStream, Vocabulary, add_special_tokens
-from contextwise.objectives.metadata import LARGEST_SHARE, MetadataSettings, MetadataStream, MetadataTexts
+from contextwise.objectives.metadata import (
+    LARGEST_SHARE,
+    ConditionedTargets,
+    MetadataExamples,
+    MetadataSettings,
+    MetadataStream,
+    MetadataTexts,
+)
 from contextwise.objectives.vocabulary import add_tokens_of
 from contextwise.training.model import model_config
 from contextwise.training.recipe import Recipe
@@ -43,7 +51,7 @@ class TrainingInputs:
     """The training examples of a run, with corpus, tokenizer and model configuration.
 
     The validation examples have the names of their losses in ``metrics.jsonl``: ``loss`` and, with an old corpus that is
-    replayed or watched, ``replay_loss``; with metadata before the text, ``metadata_loss`` with it.
+    replayed or watched, ``replay_loss``; with metadata before the text, ``metadata_loss``, of the same targets.
     """
 
     corpus: Corpus | Samples  # the training split, or synthetic samples
@@ -58,6 +66,7 @@ class TrainingInputs:
     curve: LastTenthWindows | None = None  # windows of the context curve
     sentences: SentenceInputs | None = None  # sentences and CUE model of the objective `sentence`
     recipe: Recipe | None = None  # of the run; None for a synthetic task
+    metadata_cut: int | None = None  # documents whose metadata is cut; None without metadata
 
     @classmethod
     def open(cls, recipe: Recipe) -> "TrainingInputs":
@@ -86,11 +95,17 @@ class TrainingInputs:
         vocabulary = Vocabulary(tokenizer, corpus.end_of_text, config.vocab_size)
         forms = [each.prompt_form(vocabulary) for each in recipe.objectives]
         set_prompt_form(config, None if None in forms else forms[0])
+        if recipe.objective.pooling is not None:
+            setattr(config, TRAINED_POOLING, recipe.objective.pooling)
+        elif hasattr(config, TRAINED_POOLING):  # of the model that the run starts from
+            delattr(config, TRAINED_POOLING)
         replayed, watched = _old_corpora(data, corpus, vocabulary)
         stream: Any = objective.stream(corpus, recipe.cut, recipe.seed, vocabulary, recipe.examples)
+        given = None
         if data.metadata is not None:
             own = recipe.examples * (1 - (data.replay.share if data.replay else 0))
-            stream = _with_metadata(recipe, data.metadata, corpus, stream, round(own * (1 - data.metadata.cooldown)))
+            given = _with_metadata(recipe, data.metadata, corpus, vocabulary)
+            stream = MetadataStream(stream, given, round(own * (1 - data.metadata.cooldown)))
         if replayed is not None and data.replay is not None:
             # Both corpora are read independently, the new one in the same order as without replay.
             seed = recipe.seed + _OLD
@@ -104,8 +119,9 @@ class TrainingInputs:
         if exported is not None and any(each.name == "instruction" for each in recipe.objectives):
             exported.chat_template = CHAT_TEMPLATE  # the training format, for serve and apply_chat_template
         corpora = {"train": corpus, **({} if replayed is None else {"replay": replayed}), **held_out}
-        curve = _curve_windows(recipe, data)
-        return cls(corpus, config, exported, stream, validation, corpora, added, curve, sentences, recipe)
+        curve = _curve_windows(recipe, data, config)
+        cut = None if given is None else given.texts.cut
+        return cls(corpus, config, exported, stream, validation, corpora, added, curve, sentences, recipe, cut)
 
     @classmethod
     def _synthetic(cls, recipe: Recipe, data: SyntheticData) -> "TrainingInputs":
@@ -164,11 +180,11 @@ class TrainingInputs:
 
 
 def _with_metadata(
-    recipe: Recipe, settings: MetadataSettings, corpus: Corpus, stream: ExampleStream, cooldown: int
-) -> MetadataStream:
-    """The examples of a corpus with metadata, up to the item ``cooldown``."""
+    recipe: Recipe, settings: MetadataSettings, corpus: Corpus, vocabulary: Vocabulary
+) -> MetadataExamples:
+    """The examples of a corpus with metadata."""
     texts = MetadataTexts(corpus, settings.columns, settings.form, recipe.data.context // LARGEST_SHARE)
-    return MetadataStream(stream, texts, settings.share, recipe.seed, cooldown)
+    return MetadataExamples(corpus, recipe.cut, vocabulary, texts, settings.share, recipe.seed)
 
 
 def _old_corpora(data: CorpusData, corpus: Corpus, vocabulary: Vocabulary) -> tuple[Corpus | None, ...]:
@@ -243,8 +259,8 @@ def _validation_sets(
             sets[name], corpora[name] = stream, held_out
             if name == "loss" and data.metadata is not None and data.metadata.form == "prepend":
                 given = data.metadata.model_copy(update={"share": 1.0})
-                with_metadata: Any = _with_metadata(recipe, given, held_out, stream, len(stream))
-                sets["metadata_loss"], corpora["metadata_loss"] = with_metadata, held_out
+                conditioned: Any = ConditionedTargets(stream, _with_metadata(recipe, given, held_out, vocabulary))
+                sets["metadata_loss"], corpora["metadata_loss"] = conditioned, held_out
         except ContextwiseError as error:
             say(f"note: no validation on {source.path} during training: {error}")
             if name == "loss":
@@ -252,7 +268,7 @@ def _validation_sets(
     return sets, corpora
 
 
-def _curve_windows(recipe: Recipe, data: CorpusData) -> LastTenthWindows | None:
+def _curve_windows(recipe: Recipe, data: CorpusData, config: PreTrainedConfig) -> LastTenthWindows | None:
     """Open the windows for a run's context curve; None if the recipe measures no curve."""
     settings, kind, split = recipe.training, recipe.objective.kind, data.validation_split
     if not settings.curve_every:
@@ -261,6 +277,11 @@ def _curve_windows(recipe: Recipe, data: CorpusData) -> LastTenthWindows | None:
         raise ConfigError(
             f"training.curve_every measures the loss at each context, which does not apply to a model of this kind "
             f"({kind}); set it to 0"
+        )
+    if (form := prompt_form(config)) is not None and form.tokens:
+        raise ConfigError(
+            "training.curve_every measures the loss of plain windows, but the objective puts tokens of its own around a "
+            "prompt; set it to 0, and measure the finished run with contextwise curve"
         )
     held_out = Corpus.open(data.corpus, split=split)
     if held_out.split != split:

@@ -101,6 +101,18 @@ def test_what_cannot_be_measured_is_refused(corpus, tmp_path, settings, error, m
         )
 
 
+def test_topics_inside_an_object_order_like_those_of_a_column(tmp_path, monkeypatch):
+    rows = [{"text": f"One {i}. Two {i}.", "tags": [f"t{i % 2}", f"u{i % 3}"]} for i in range(12)]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row | {"meta": row}) + "\n" for row in rows))
+    prepare_corpus([f"validation={tmp_path / 't.jsonl'}"], "bytes", tmp_path / "c")
+    corpus = Corpus.open(tmp_path / "c", split="validation")
+    pairs = [_Texts(corpus, each).pairs(each) for each in (Retrieval(topic="tags"), Retrieval(topic="meta.tags"))]
+    assert pairs[0].tolist() == pairs[1].tolist()
+    monkeypatch.setattr("contextwise.evaluation.measures.retrieval._embed", None)  # refused before anything is embedded
+    with pytest.raises(DataError, match="with and without a common value in 'meta.text'"):
+        measure(made(tmp_path / "m"), Retrieval(topic="meta.text"), corpus, out=tmp_path / "o")
+
+
 def test_too_few_documents_are_refused(tmp_path):
     (tmp_path / "t.jsonl").write_text(
         json.dumps({"text": "One sentence alone."}) + "\n" + json.dumps({"text": "A b. C d."})

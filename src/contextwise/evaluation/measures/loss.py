@@ -52,7 +52,7 @@ class Loss(Measure):
 
     name = "evaluate"
     numbers = "evaluation.scoring.windows:TotalsJson"
-    version = 2
+    version = 3
     result = Evaluation
 
     context: int | None = Field(
@@ -74,8 +74,8 @@ class Loss(Measure):
     limit: int | None = Field(default=None, ge=1, description="Score only the first N documents.")
     metadata: list[str] = Field(
         default=[],
-        description="Metadata columns that stand before the text in each window, as with data.metadata; they are not scored, "
-        "and take up to a quarter of the context.",
+        description="Metadata columns that stand before the text in each window; they are not scored, and take up to a "
+        "quarter of the context.",
     )
 
     @field_validator("metadata")
@@ -115,16 +115,16 @@ class Loss(Measure):
         with progress_bar(f"evaluate {subject.name}", tokens, "tokens") as advance:
             options: dict[str, Any] = {"full_windows": self.full_windows, "limit": self.limit}
             options |= {"batch_tokens": subject.batch_tokens, "on_progress": advance}
-            text, stride = self.context, self.stride
+            text, stride, cut = self.context, self.stride, 0
             if self.metadata:
-                texts = MetadataTexts(corpus, self.metadata, "prepend", self.context // LARGEST_SHARE)
-                text = self.context - texts.longest(min(self.limit or len(corpus), len(corpus)))
+                texts = MetadataTexts(corpus, self.metadata, "prepend", self.context // LARGEST_SHARE, self.limit)
+                text, cut = self.context - int(texts.lengths.max()), texts.cut
                 stride = max(1, stride * text // self.context)
                 options["layout"] = partial(with_metadata, texts, corpus.end_of_text)
             scores = score_documents(subject.model, corpus, text, stride, **options)
         documents = documents_table(corpus, scores)
-        windows = {"text": text, "stride": stride}
-        summary = {"first_token_scored": scores.first_position == 0, "windows": windows, **totals(documents)}
+        summary = {"first_token_scored": scores.first_position == 0, "windows": {"text": text, "stride": stride}}
+        summary |= {"metadata_cut": cut, **totals(documents)}
         return Outcome(summary, {"documents": documents, "tokens": scores.table()})
 
     @classmethod
@@ -138,7 +138,8 @@ class Loss(Measure):
         if not summary["first_token_scored"]:
             heading += " The corpus has no end-of-text token, so the first token of each document is not scored."
         if columns := summary["settings"]["metadata"]:
-            heading += f" Before them stands each document's metadata ({', '.join(columns)})."
+            heading += f" Before them stands each document's metadata ({', '.join(columns)})"
+            heading += f", cut in {summary['metadata_cut']:,} of them." if summary["metadata_cut"] else "."
         if summary["documents"] == 1:
             heading += " One document allows no interval."
         return Group(Text(heading), evaluation_table(summary))

@@ -58,8 +58,8 @@ class Retrieval(Measure):
     )
     pooling: Literal["cls", "mean", "last"] | None = Field(
         None,
-        description="The state at [CLS], the mean over all tokens, or the last token's; default: last for a decoder, "
-        "else mean.",
+        description="The state at [CLS], the mean over all tokens, or the last token's; default: that of contrastive "
+        "training, else last for a decoder and mean for others.",
     )
     layer: int | None = Field(None, ge=0, description="Whose output is pooled; 0: the embeddings; default: the last.")
     components: int | None = Field(None, ge=1, description="Numbers of a whitened vector; default: all.")
@@ -98,12 +98,12 @@ class Retrieval(Measure):
 
         assert corpus is not None
         texts = _Texts(corpus, self)
+        pairs_AL = texts.pairs(self)
         options: dict[str, Any] = {"pooling": self.pooling, "layer": self.layer, "split": True}
         options |= {"max_tokens": self.max_tokens, "overlap": self.overlap}
         embedder = Embedder(subject.model, subject.tokenizer, **options)
         documents_ND = _embed(embedder, texts.documents, "documents")
         queries_QD = _embed(embedder, [texts.queries[i] or "" for i in texts.asked], "queries")
-        pairs_AL = texts.pairs(self)
         halves = np.unique(pairs_AL)
         halves_D = dict(zip(halves.tolist(), _embed(embedder, [texts.half(i) for i in halves], "halves"), strict=True))
         rows = {"document": np.array(texts.numbers)[texts.asked]}
@@ -220,10 +220,12 @@ class _Texts:
         Column 0 is the first half of the document itself; the others are second halves, from the nearest to the farthest:
         its own, that of a document with a common topic, that of one without.
         """
+        from contextwise.data.contexts import column_values
+
         usable = [i for i, (first, second) in enumerate(self._halves) if first.strip() and second.strip()]
         topics: list[set[str]] = [set() for _ in self.numbers]
         if settings.topic is not None:
-            values = self._corpus.column(settings.topic)
+            values = column_values(self._corpus, settings.topic)
             topics = [_topics(values[number]) for number in self.numbers]
             usable = [i for i in usable if topics[i]]
         members: dict[str, list[int]] = defaultdict(list)
