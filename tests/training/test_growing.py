@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
@@ -119,6 +120,16 @@ def test_frequencies_of_another_kind_are_kept_or_get_another_base():
     config = LlamaConfig(**SHAPE, rope_parameters=yarn)
     extend_config(config, 3 * SHORT, "yarn", None, None, SHORT, "m")
     assert config.rope_parameters == {"rope_type": "yarn", "factor": 12.0, "rope_theta": 1e4, **original}
+
+
+def test_a_longrope_model_keeps_its_scale_of_attention():
+    factors = [1.0] * (SHAPE["hidden_size"] // SHAPE["num_attention_heads"] // 2)
+    long = {"rope_type": "longrope", "short_factor": factors, "long_factor": factors, "rope_theta": 1e4}
+    config = LlamaConfig(**SHAPE, rope_parameters=long | {"original_max_position_embeddings": SHORT // 2})
+    before = LlamaRotaryEmbedding(config).attention_scaling
+    extend_config(config, 4 * SHORT, "none", None, None, SHORT, "m")
+    assert config.max_position_embeddings == 4 * SHORT
+    assert LlamaRotaryEmbedding(config).attention_scaling == before > 1
 
 
 @pytest.mark.parametrize("rope", ["none", "base", "linear", "dynamic", "yarn"])

@@ -178,6 +178,11 @@ def extend_config(
             f"the positions of {source} are extended already (rope_type {kind!r} in its configuration); set model.rope to "
             f"{same}base or none, or start from the model before it"
         )
+    if (
+        kind == "longrope"
+    ):  # without a factor its scale of the attention would follow the positions, which are raised here
+        original = parameters["original_max_position_embeddings"]
+        parameters.setdefault("factor", backbone.max_position_embeddings / original)
     stretch = parameters.get("factor", 1.0) * context / trained if factor is None else factor
     if rope in ("linear", "yarn"):
         parameters |= {"rope_type": rope, "factor": stretch}
