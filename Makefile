@@ -1,8 +1,8 @@
 # Everything a newcomer, a developer and CI need. `make demo` and `make test` install on their own.
 PYTHON ?= python3
 VENV := .venv
-# Processes that run the tests.
-WORKERS ?= 2
+# Processes that run the tests: one more than two cores have, because many tests wait for processes that they start.
+WORKERS ?= 3
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 TEST_INSTALLED := $(VENV)/.installed-for-tests
