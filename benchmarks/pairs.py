@@ -37,7 +37,10 @@ def drawn(
     assert tokenizer is not None
     add_special_tokens(tokenizer, objective.special_tokens)
     examples: Any = objective.examples(corpus, Cut(context), 0, Vocabulary(tokenizer, corpus.end_of_text))
-    first, second, labels, documents = [], [], [], []
+    first: list[Any] = []
+    second: list[Any] = []
+    labels: list[int] = []
+    documents: list[Any] = []
     epoch = 0
     while len(labels) < count:
         chosen = np.random.default_rng(epoch).permutation(examples.count(epoch))[: count - len(labels)]
@@ -124,7 +127,7 @@ def main(arguments: list[str] | None = None) -> None:
             for feature, values in features_of(first, second, tokenizer).items():
                 area, error = auc(values, labels, part)
                 column[feature] = plus_minus(area, NORMAL * error, method="normal")
-    rows = [
+    rows: list[list[Any]] = [
         [feature, *(column[feature].value for column in measured.values())] for feature in next(iter(measured.values()))
     ]
     widest = max(area.limits[1] - area.value for column in measured.values() for area in column.values())
