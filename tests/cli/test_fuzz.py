@@ -19,7 +19,7 @@ from faults import tree
 from fuzzing import VALUES, damage, hostile_yaml, mutated_bytes, mutated_values, report, run
 from small import recipe_values, save_model, small_gpt2, write_documents
 
-ROUNDS = [pytest.param(2, id="slice"), pytest.param(1500, id="all", marks=pytest.mark.slow)]
+ROUNDS = [pytest.param(4, id="slice"), pytest.param(1500, id="all", marks=pytest.mark.slow)]
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ MUTATED = [("train", 1500), ("sweep", 300), ("trial", 300)]
 
 
 @pytest.mark.parametrize(
-    ("verb", "rounds"), [("train", 3), *(pytest.param(*case, marks=pytest.mark.slow) for case in MUTATED)]
+    ("verb", "rounds"), [("train", 4), *(pytest.param(*case, marks=pytest.mark.slow) for case in MUTATED)]
 )
 def test_mutated_recipes(folder: Path, tmp_path: Path, verb: str, rounds: int) -> None:
     draw, problems = random.Random(verb), []

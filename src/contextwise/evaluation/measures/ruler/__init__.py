@@ -44,7 +44,7 @@ class Ruler(Measure):
     """
 
     name = "ruler"
-    version = 2
+    version = 3
     on_corpus = False
 
     tasks: list[TaskName] | None = Field(
