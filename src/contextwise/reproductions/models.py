@@ -232,8 +232,8 @@ def in_both_forms(settings: dict[str, Any]) -> dict[str, Any]:
 def _of_both_forms(each: Any, names: tuple[str, ...], gated: dict[str, str]) -> Iterator[Any]:
     """A comparison, and the same one of the models with the gate; what is no comparison is left for the check to refuse."""
     yield each
-    changed = {name: gated[each[name]] for name in names if each.get(name) in gated} if isinstance(each, dict) else {}
-    if changed:
+    given = {name: str(each.get(name)) for name in names} if isinstance(each, dict) else {}
+    if changed := {name: gated[value] for name, value in given.items() if value in gated}:
         yield {**each, **_with_gate(each), **changed}
 
 

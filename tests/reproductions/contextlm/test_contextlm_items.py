@@ -101,6 +101,7 @@ def test_printed_averages_are_those_of_the_printed_accuracies(name):
         ("figure4d", ["seeds=[-1]"], "seeds.0 is -1, but input should be greater than or equal to 0"),
         ("figure4d", ["growing=[{text: a}]"], "growing.0.pairs is missing"),
         ("table1", ["claims=[abc]"], "claims.0 is 'abc', but input should be a valid dictionary"),
+        ("table1", ["claims=[{text: x, better: [ContextLM], than: GPT-2}]"], "claims.0.better is ['ContextLM']"),
         ("table1", ["claims=abc"], "claims is 'abc', but input should be a valid list"),
         ("figure1", ["recipe.training=null"], "need training.schedule: wsd"),
         ("figure5", ["phrases=[nothing]"], "the phrase 'nothing' is 0 times"),
