@@ -64,7 +64,7 @@ def write_run(sweep: Sweep, run: PlannedRun, measurements: int, noise: float, gp
     folder = sweep.run_folder(run.id)
     folder.path.mkdir(parents=True)
     recipe = {"name": run.id, "seed": run.seed, "model": {"size": run.size}}
-    recipe["data"] = {"corpus": "nowhere", "context": run.context}
+    recipe |= {"data": {"corpus": "nowhere", "context": run.context}, "training": {"tokens_per_step": TOKENS_PER_STEP}}
     folder.recipe_file.write_text(yaml.safe_dump(recipe))
     write_json(folder.environment_file, {"gpus": list(gpus)})
     draw = np.random.default_rng([run.seed, run.context, run.parameters])

@@ -16,7 +16,7 @@ from sweep_pages import rows, write_curve
 from test_page import HOSTILE, Page
 
 from contextwise.analysis.optimum import Landscape
-from contextwise.analysis.scaling.observations import read_observations, read_table
+from contextwise.analysis.scaling.observations import read_observations, read_table, write_table
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.reports.sweep import runs_table, write_sweep_page
 from contextwise.reports.sweep_data import CurveLine, SweepData, per_byte_where_needed
@@ -157,6 +157,19 @@ def test_page_and_plan_say_the_same_of_what_was_measured(tmp_path: Path) -> None
     assert any("within its noise" in finding for finding in findings)
     text = text_of(sweep.path, tmp_path)
     assert all(finding in text for finding in findings)
+
+
+def test_the_table_of_a_sweep_has_the_page_of_its_folder(tmp_path: Path) -> None:
+    sweep = write_sweep(tmp_path / "sweep", sizes=("pico", "nano"), seeds=(0, 1), noise=0.01)
+    write_table(read_observations(sweep.path, early=0), tmp_path / "table.json", sweep.path)
+    sources = {"folder": sweep.path, "table": tmp_path / "table.json"}
+    for name, source in sources.items():
+        write_sweep_page(source, tmp_path / f"{name}.html", tables=tmp_path / name)
+    for name in ("best-context-loss", "optimal-context", "optimal-pair"):
+        folder, table = ((tmp_path / source / f"{name}.csv").read_text() for source in sources)
+        assert folder.count("\n") > 5 and folder == table
+    text = Page(tmp_path / "table.html").text
+    assert "has no context curves" in text and "which has no texts" in text and "The runs" not in text
 
 
 def test_how_the_best_context_moves_is_said_of_the_same_optima() -> None:

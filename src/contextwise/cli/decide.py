@@ -406,8 +406,8 @@ def report(
     runs: Annotated[
         list[Path],
         Argument(
-            help="Run folders, finished or not; or a sweep's folder, and after it runs whose contextwise curves are shown "
-            "beside the sweep's.",
+            help="Run folders, finished or not; or the folder or the table of a sweep, and after it runs whose contextwise "
+            "curves are shown beside the sweep's.",
             metavar="RUN_OR_SWEEP...",
         ),
     ],
@@ -429,21 +429,23 @@ def report(
     It is a single file that opens from disk, without a network. Only files
     are read; nothing is trained or evaluated.
     """
-    page = out or (Path("report.html") if len(runs) > 1 else runs[0] / "report.html")
-    if (runs[0] / "sweep.yaml").is_file():
+    first = runs[0]
+    is_sweep = first.is_file() or (first / "sweep.yaml").is_file()
+    inside = not first.is_file() and (is_sweep or len(runs) == 1)
+    page = out or (first / "report.html" if inside else Path("report.html"))
+    if is_sweep:
         if label is not None:
             raise ConfigError("--label chooses an evaluation of runs, and a sweep has none; leave it out")
         from contextwise.reports.sweep import write_sweep_page
 
-        page = out or runs[0] / "report.html"
-        _show_files([page, *write_sweep_page(runs[0], page, others=runs[1:], tables=csv)], as_json)
+        _show_files([page, *write_sweep_page(first, page, others=runs[1:], tables=csv)], as_json)
         return
-    if len(runs) == 1 and not (runs[0] / "recipe.yaml").is_file():
+    if len(runs) == 1 and not (first / "recipe.yaml").is_file():
         raise ConfigError(
-            f"{runs[0]} is neither a run (it has no recipe.yaml) nor a sweep (it has no sweep.yaml); give the folder of one"
+            f"{first} is neither a run (it has no recipe.yaml) nor a sweep (it has no sweep.yaml); give the folder of one"
         )
     if csv is not None:
-        raise ConfigError(f"--csv writes the tables of a sweep, and {runs[0]} is none; leave it out")
+        raise ConfigError(f"--csv writes the tables of a sweep, and {first} is none; leave it out")
     from contextwise.base.runs import RunFolder
     from contextwise.comparison.comparison import compare
     from contextwise.reports.runs import report_page

@@ -40,13 +40,11 @@ LENGTH_HEAD = ["length_from", "length_to", "documents", "tokens"]
 LENGTH_HEAD += ["share_of_documents_shorter", "share_of_tokens_with_length_from_before"]
 
 
-def write_sweep_page(
-    folder: Path, path: Path, *, others: Sequence[Path] = (), tables: Path | None = None
-) -> list[Path]:
+def write_sweep_page(sweep: Path, path: Path, *, others: Sequence[Path] = (), tables: Path | None = None) -> list[Path]:
     """Write the page of a sweep, and its tables.
 
     Args:
-        folder: the sweep's.
+        sweep: its folder, or its table, of which the page shows the points alone.
         path: the page.
         others: runs or folders of measured curves whose context curves are shown as well.
         tables: a folder for the tables as CSV files, if wanted.
@@ -60,11 +58,11 @@ def write_sweep_page(
         DataError: a file is damaged, or cannot be written.
     """
     page.check_file(path)
-    data = SweepData(folder, others)
+    data = SweepData(sweep, others)
     contexts = data.contexts
     texts = sweep_tables(data)
     interval = " to ".join(token_count(context) for context in sorted({contexts[0], contexts[-1]}))
-    numbers = {"run": len(data.states), "model size": len(data.sizes), "training context": len(contexts)}
+    numbers = {"run": data.runs, "model size": len(data.sizes), "training context": len(contexts)}
     runs, *axes = (f"{number} {what}{'s' * (number != 1)}" for what, number in numbers.items())
     subtitle = f"{runs}: {', '.join(axes)} ({interval} tokens); corpus {data.corpus}."
     sections = [
@@ -74,7 +72,7 @@ def write_sweep_page(
         Section("Optimal size and context against budget", _optimal_pairs(data)),
         Section("Context curves", _curves(data)),
         Section("Document lengths of the corpus", _lengths(data)),
-        Section("The runs", [runs_table(data)]),
+        Section("The runs", [runs_table(data)] if data.states else []),
         Section("How it was made", _making(data, others)),
     ]
     series = {size: number for number, size in enumerate(data.sizes)}
@@ -164,7 +162,9 @@ def _filled(id: str, label: str, caption: str, absent: str, table: str) -> list[
 
 def _curves(data: SweepData) -> list[Part]:
     if not data.curves:
-        return [page.missing("No run has a context curve.")]
+        return [
+            page.missing("No run has a context curve." if data.states else "The sweep's table has no context curves.")
+        ]
     several = any(len(curve.losses) > 1 for curve in data.curves)
     controls = page.markup(
         '<div class="controls" hidden>\n{moments}</div>\n<div id="switches" class="switches"></div>\n',
@@ -203,11 +203,14 @@ def _lengths(data: SweepData) -> list[Part]:
 
 
 def _making(data: SweepData, others: Sequence[Path]) -> list[Part]:
-    resume = ["contextwise", "sweep", str(data.path / "sweep.yaml"), "--out", str(data.path)]
-    report = ["contextwise", "report", str(data.path), *map(str, others)]
+    report = shlex.join(["contextwise", "report", str(data.path), *map(str, others)])
+    if not data.states:
+        recipe = page.details("the settings that its runs share", page.code(data.recipe))
+        return ["To make this page of the sweep's table again:", page.commands([report]), recipe]
+    resume = shlex.join(["contextwise", "sweep", str(data.path / "sweep.yaml"), "--out", str(data.path)])
     return [
         "To resume the sweep, and to make this page again:",
-        page.commands([shlex.join(resume), shlex.join(report)]),
+        page.commands([resume, report]),
         page.details("sweep.yaml", page.code(data.recipe)),
     ]
 

@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from contextwise.analysis.optimum import Landscape
-from contextwise.analysis.sweep_points import sweep_points
+from contextwise.analysis.scaling.observations import TABLE, read_table
+from contextwise.analysis.sweep_points import SweepPoint, sweep_points
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, ContextwiseError, DataError
 from contextwise.base.estimates import count
 from contextwise.base.files import read_json
 from contextwise.data.corpus import Corpus
-from contextwise.data.document_lengths import measure_lengths, token_count
+from contextwise.data.document_lengths import DocumentLengths, measure_lengths, token_count
 from contextwise.data.windows import join_short_end
 from contextwise.evaluation.kernel import Result, is_result, results_of
 from contextwise.evaluation.measures.curve import Curve
@@ -54,17 +56,20 @@ class CurveLine:
 
 
 class SweepData:
-    """A sweep's folder, read, finished or not.
+    """A sweep, read from its folder, finished or not, or from its table.
 
     Args:
+        path: the folder, or the file that ``contextwise plan --table`` wrote, which has the points alone.
         others: runs, or folders of measured curves, whose context curves are shown beside the sweep's.
 
     Attributes:
-        states, points: of the runs; measurements whose loss is a number.
+        states: of the runs; none from a table.
+        points: measurements whose loss is a number.
         sizes: name -> parameters, in that order.
         planned: size -> all its training contexts.
         landscapes: one a kind of budget.
-        corpus: path of the corpus.
+        recipe: the sweep's, as YAML; of a table what the runs share.
+        corpus: path of the corpus, or its name.
         meter: of its training split; None if it cannot be reached, for the reason ``no_corpus``.
         curves, loss_unit: context curves in one unit, and its name.
         dropped: how many measurements had a loss that is no number.
@@ -76,15 +81,28 @@ class SweepData:
     """
 
     def __init__(self, path: Path, others: Sequence[Path] = ()) -> None:
-        sweep, points = Sweep.open(path), sweep_points(path)
-        self.path, self.states = path, sweep.states()
+        self.path = path
+        self.states: list[RunState] = []
+        self.meter: DocumentLengths | None = None
+        points, gpus, curves = self._read_table() if path.is_file() else self._read_folder()
         self.points = [point for point in points if math.isfinite(point.loss)]
         self.dropped = len(points) - len(self.points)
-        if points and not self.points:
+        if not self.points:
             raise DataError(
                 f"none of the {len(points)} losses that the sweep {path} measured is a number: its runs diverged; lower their "
                 "learning rate and sweep again, into another folder"
             )
+        units = [unit for unit in UNITS if unit != "gpu_hours" or gpus]
+        landscapes = (Landscape(self.points, unit, self.planned, gpus) for unit in units)
+        self.landscapes = [result for result in landscapes if len(result.budgets)]
+        curves += [curve for other in others for curve in _other_curves(other)]
+        self.curves, self.loss_unit = per_byte_where_needed(curves)
+
+    def _read_folder(self) -> tuple[list[SweepPoint], dict[str, int], list[CurveLine]]:
+        """Points, GPUs of each run and curves of the folder."""
+        path = self.path
+        sweep, points = Sweep.open(path), sweep_points(path)
+        self.states = sweep.states()
         if not points:
             done = ", ".join(f"{count} {state}" for state, count in sweep.count().items() if count)
             raise ConfigError(
@@ -92,20 +110,31 @@ class SweepData:
                 "make the page again"
             )
         self.sizes, self.planned = sweep.sizes, sweep.contexts
-        gpus = _gpus(sweep, {point.run for point in self.points})
-        units = [unit for unit in UNITS if unit != "gpu_hours" or gpus]
-        landscapes = (Landscape(self.points, unit, self.planned, gpus) for unit in units)
-        self.landscapes = [result for result in landscapes if len(result.budgets)]
         self.recipe, recipe = ((path / "sweep.yaml").read_text(encoding="utf-8"), read_yaml(path / "sweep.yaml"))
         self.name = str(recipe.get("name") or path.resolve().name)
         self.corpus, opened, self.no_corpus = _corpus(sweep, recipe)
         self.meter = measure_lengths(opened) if opened else None
+        gpus = _gpus(sweep, {point.run for point in points if math.isfinite(point.loss)})
         curves = _sweep_curves(sweep, self.states, gpus)
         tokenizer = corpus_tokenizer_hash(opened.path) if opened and opened.manifest else None
         for curve in curves:
             curve.tokenizer, curve.bytes_per_token = tokenizer, _bytes_per_token(opened)
-        curves += [curve for other in others for curve in _other_curves(other)]
-        self.curves, self.loss_unit = per_byte_where_needed(curves)
+        return points, gpus, curves
+
+    def _read_table(self) -> tuple[list[SweepPoint], dict[str, int], list[CurveLine]]:
+        """Points of the table, which knows neither GPUs nor curves."""
+        observed, about = read_table(self.path), read_json(self.path, TABLE)
+        self.sizes = dict(zip(observed.sizes, observed.size_parameters.astype(int).tolist(), strict=True))
+        self.planned = {size: observed.planned[size] for size in observed.sizes}
+        self.recipe, self.name = yaml.safe_dump(about["recipe"], sort_keys=False), about["name"]
+        self.corpus = about["recipe"]["data"]["corpus"]
+        self.no_corpus = "this page is of the sweep's table, which has no texts"
+        return list(observed.points), {}, []
+
+    @property
+    def runs(self) -> int:
+        """How many runs the sweep has."""
+        return len(self.states) or len({point.run for point in self.points})
 
     @property
     def contexts(self) -> list[int]:
