@@ -1,7 +1,7 @@
 """Forms of ContextLM's prediction, as variants of a trial: supervised, several chunks ahead, and from chunks that overlap.
 
-All have the gate before every layer. ``contextwise trial benchmarks/forms.yaml`` sets them beside GPT-2 (docs/quality.md). They
-are made for training and scoring: of the overlapping form, the cache of generation knows nothing.
+All have the gate before every layer. ``contextwise trial benchmarks/forms.yaml`` sets them beside GPT-2 (docs/quality.md). The
+overlapping form is made for training and scoring of whole rows: it refuses packed documents, padding and a cache.
 """
 
 import types
@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from contextwise.base.errors import ConfigError
 from contextwise.models import ContextLMForCausalLM
+from contextwise.models.masks import causal_mask
 
 CHUNK = 4
 CONTEXTLM = {"chunk_size": CHUNK, "predictor_layers": 2, "inject_every_layer": True}
@@ -25,16 +27,21 @@ class Supervised(ContextLMForCausalLM):
 
     def training_losses(self, hidden: Tensor, input_ids: Tensor, labels: Tensor) -> dict[str, Tensor]:
         pathway: Any = self.context
-        predicted, true = pathway.last
-        losses = {"context": self.weight * distance(predicted[:, :-1], true[:, 1:])}
-        for i, head in enumerate(self.ahead, start=2):
-            losses[f"context{i}"] = self.weight * distance(head(predicted[:, :-i]), true[:, i:])
+        predicted, true, first = pathway.last
+        losses = {}
+        for i, head in enumerate([nn.Identity(), *self.ahead], start=1):
+            # Chunks of one document: packed rows have others beside them, and entries that are no chunk.
+            pairs = first[:, i:] - first[:, :-i] == i * CHUNK
+            name = "context" if i == 1 else f"context{i}"
+            losses[name] = self.weight * distance(head(predicted[:, :-i]), true[:, i:], pairs)
         return losses
 
 
-def distance(predicted: Tensor, true: Tensor) -> Tensor:
-    """1 minus the mean cosine."""
-    return 1 - functional.cosine_similarity(predicted.float(), true.detach().float(), dim=-1).mean()
+def distance(predicted: Tensor, true: Tensor, pairs: Tensor) -> Tensor:
+    """1 minus the mean cosine of the pairs; 0 if there are none."""
+    apart = 1 - functional.cosine_similarity(predicted.float(), true.detach().float(), dim=-1)
+    pairs = pairs.expand_as(apart)
+    return (apart * pairs).sum() / pairs.sum().clamp(min=1)
 
 
 def supervised(model: Any, weight: float = 0.1, ahead: int = 1) -> Supervised:
@@ -47,9 +54,9 @@ def supervised(model: Any, weight: float = 0.1, ahead: int = 1) -> Supervised:
     pathway: Any = new.context
     predict = pathway.predict
 
-    def kept(c: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        out = predict(c, *args, **kwargs)
-        pathway.last = out, c
+    def kept(c: Tensor, backbone: Any, first: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        out = predict(c, backbone, first, *args, **kwargs)
+        pathway.last = out, c, first
         return out
 
     pathway.predict = kept
@@ -66,11 +73,18 @@ def overlapping(model: Any, stride: int = 2) -> ContextLMForCausalLM:
             return first.expand(-1, length, -1)
         c = self.pooling(h.unfold(1, w, stride).transpose(-1, -2))
         positions = torch.arange(0, c.shape[1] * stride, stride, device=h.device)[None]
-        predicted = self.predict(c, backbone, positions, None, None, **kwargs)
+        mask = causal_mask(backbone.config, c, None, None, None)
+        predicted = self.predict(c, backbone, positions, mask, None, **kwargs)
         # Position t reads entry t + 1: the context that was predicted last.
         entries = torch.cat([first.expand(-1, w, -1), predicted.repeat_interleave(stride, dim=1)], dim=1)
         return entries[:, 1 : length + 1]
 
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise ConfigError(
+            "overlapping chunks know no packed documents, padding or cache; give whole rows, use_cache=False"
+        )
+
     pathway: Any = new.context
     pathway.contexts = types.MethodType(contexts, pathway)
+    pathway.contexts_of_rows = pathway.contexts_of_step = refuse
     return new

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
+from contextwise.base.errors import ConfigError
 from contextwise.base.recipes import RECIPES
 from contextwise.models import ContextLMForCausalLM, ModelSize, backbone_config, build_model
 
@@ -195,5 +196,39 @@ def test_the_forms_of_the_benchmark_are_contextlm(length):
         losses = models[2].training_losses(None, tokens, tokens)
         assert set(losses) == {"context", "context2", "context3"}
         pathway = models[2].context
-        pathway.last = (pathway.last[1].roll(-1, dims=1), pathway.last[1])  # what is predicted is what comes
+        pathway.last = (pathway.last[1].roll(-1, dims=1), *pathway.last[1:])  # what is predicted is what comes
         assert float(models[2].training_losses(None, tokens, tokens)["context"]) == pytest.approx(0, abs=1e-6)
+
+
+def form(make, **settings):
+    torch.manual_seed(0)
+    model = make(build_model(backbone_config("gpt2", ModelSize(2, 32, 2, 1e-3), 50, 32)).eval(), **settings)
+    torch.nn.init.normal_(model.context.gate.weight)
+    return model
+
+
+def test_overlapping_chunks_are_causal_in_eager_attention_and_refuse_what_they_do_not_know():
+    model, tokens = form(overlapping), torch.randint(0, 50, (2, 20))
+    model.set_attn_implementation("eager")
+    changed = torch.cat([tokens[:, :12], (tokens[:, 12:] + 1) % 50], dim=1)
+    with torch.no_grad():
+        logits, others = (model(ids, use_cache=False).logits for ids in (tokens, changed))
+        assert torch.equal(logits[:, :12], others[:, :12]) and not torch.equal(logits[:, 12:], others[:, 12:])
+        with pytest.raises(ConfigError, match="no packed documents, padding or cache"):
+            model(tokens)
+
+
+def test_a_prediction_is_supervised_within_its_document():
+    model, tokens = form(supervised, ahead=2), torch.randint(0, 50, (1, 22))
+    documents = (tokens[:, :9], tokens[:, 9:])
+    with torch.no_grad():
+        found = []
+        for ids in documents:
+            model(ids, use_cache=False)
+            found.append(model.training_losses(None, ids, ids))
+        model(tokens, position_ids=torch.cat([torch.arange(9), torch.arange(13)])[None], use_cache=False)
+        packed = model.training_losses(None, tokens, tokens)
+    # 2 and 3 chunks: 1 and 2 pairs of neighbours, 0 and 1 of the chunks behind them.
+    assert float(packed["context"]) == pytest.approx(float(found[0]["context"] + 2 * found[1]["context"]) / 3, rel=1e-5)
+    assert float(packed["context2"]) == pytest.approx(float(found[1]["context2"]), rel=1e-5)
+    assert float(found[0]["context2"]) == 0

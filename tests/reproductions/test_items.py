@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from contextwise.experiments.cost import cost_of, costs_of
+from contextwise.reproductions.claims import LEAST_SEEDS
 from contextwise.reproductions.item import measure_at
 from contextwise.reproductions.models import GivenModel
 from contextwise.reproductions.tables import printed_table
@@ -57,6 +58,13 @@ def test_the_minutes_of_an_item_are_those_of_its_outcome(file):
         pytest.skip("the outcome is older than its time")
     document, _, item = file.stem.removesuffix("-tiny-cpu").partition("-")
     assert outcome["seconds"] / 60 <= 1.25 * ALL_ITEMS[f"{document}/{item}"].scales["tiny"].minutes
+
+
+@pytest.mark.parametrize("file", OUTCOMES, ids=lambda file: file.stem)
+def test_what_an_outcome_decides_of_trained_models_has_seeds_enough(file):
+    outcome = json.loads(file.read_text())
+    seeds = {run["seed"] for run in outcome["runs"]}
+    assert not 0 < len(seeds) < LEAST_SEEDS or all(claim["holds"] is None for claim in outcome["claims"])
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -47,6 +47,14 @@ def test_a_stream_has_the_spectrum_of_scikit_learn():
     np.testing.assert_allclose(running.mean().numpy(), pca.mean_, rtol=1e-12)
 
 
+def test_a_state_keeps_what_was_added_until_then():
+    rows = features(48)
+    running = streamed(rows[:20].numpy())
+    state, before = running.state(), streamed(rows[:20].numpy()).eigenvalues()
+    running.add(3 * rows[20:])
+    assert torch.equal(RunningCovariance.from_state(state).eigenvalues(), before)
+
+
 def test_uncentred_is_about_the_origin():
     rows = features(50)
     running = streamed(rows.numpy(), [20])

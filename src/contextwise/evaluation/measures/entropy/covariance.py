@@ -63,9 +63,10 @@ class RunningCovariance:
         return torch.addr(self._scatter_DD / self._folded, self._mean_D, self._mean_D)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Everything that is needed to resume, as tensors on the CPU."""
-        state = {"count": torch.tensor(self._folded), "mean": self._mean_D.cpu(), "scatter": self._scatter_DD.cpu()}
-        return state | ({"waiting": torch.cat(self._waiting).cpu()} if self._waiting else {})
+        """Everything that is needed to resume, as tensors on the CPU that later features do not change."""
+        state = {"count": torch.tensor(self._folded), "mean": self._mean_D, "scatter": self._scatter_DD}
+        state |= {"waiting": torch.cat(self._waiting)} if self._waiting else {}
+        return {name: tensor.to("cpu", copy=True) for name, tensor in state.items()}
 
     @classmethod
     def from_state(cls, state: dict[str, torch.Tensor], device: torch.device | str = "cpu") -> "RunningCovariance":

@@ -44,7 +44,7 @@ class Ruler(Measure):
     """
 
     name = "ruler"
-    version = 3
+    version = 4
     on_corpus = False
 
     tasks: list[TaskName] | None = Field(

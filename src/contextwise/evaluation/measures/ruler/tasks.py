@@ -193,8 +193,8 @@ class CommonWords(FilledTask):
         return text.rstrip(), needles, tuple(common)
 
     def _draw_words(self, draw: np.random.Generator, others: int) -> tuple[list[str], list[str]]:
-        chosen = draw.choice(len(self.words), COMMON + max(0, others), replace=False)
-        words = [self.words[int(i)] for i in chosen]
+        # One order, of which more words are a longer beginning: tokens do not decrease with their number.
+        words = [self.words[int(i)] for i in draw.permutation(len(self.words))[: COMMON + max(0, others)]]
         return words[:COMMON], words[COMMON:]
 
     def _worked_example(self, index: int) -> str:
