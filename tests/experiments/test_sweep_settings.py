@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.base.recipes import RECIPES
-from contextwise.experiments.sweep import SweepRecipe, load_sweep, run_id
-from contextwise.models.sizes import OUR_SIZES
+from contextwise.experiments.sweep import SweepRecipe, grid_runs, load_sweep, run_id
+from contextwise.models.sizes import OUR_SIZES, adamw_rate
 from sweeping import sweep_values
 
 SWEEPS = RECIPES / "context_scaling"
@@ -110,12 +110,16 @@ def test_learning_rate_rules():
     def rates(**changes):
         return [recipe.training.learning_rate for recipe in sweep(grid=sizes, **changes).recipes().values()]
 
-    assert rates() == [OUR_SIZES["nano"].learning_rate] * 3
+    assert rates() == [adamw_rate(16), adamw_rate(32), adamw_rate(64)] and rates()[2] == OUR_SIZES["pico"].learning_rate
     assert rates(base=rate, learning_rate="fixed") == [4e-3] * 3
     assert rates(base=rate, learning_rate="width") == [4e-3, 2e-3, 1e-3]  # base is 16 wide
     scaled = with_base("training", learning_rate=4e-3, parametrization="mup", mup_base_width=32)
     with pytest.raises(ConfigError, match="parametrization: mup does by itself; set learning_rate to fixed"):
         rates(base=scaled, learning_rate="width")
+
+
+def test_the_folder_of_a_run_is_that_of_its_recipe():
+    assert all(run.recipe().folder == run.folder == Path("out/runs") / run.id for run in grid_runs(sweep()))
 
 
 def test_base_may_be_a_recipe_file_whose_length_the_grid_replaces(tmp_path):

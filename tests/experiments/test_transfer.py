@@ -109,6 +109,14 @@ def test_one_width_says_nothing_about_others(corpus_folder, tmp_path):
     assert result.sentences == ["No rate follows: one width has no slope; give another."]
 
 
+def test_a_width_at_which_everything_diverged_is_no_edge(corpus_folder, tmp_path):
+    given = load_transfer(values(corpus_folder, tmp_path, seeds=[0, 1]))
+    losses = np.array([[[(x - 1) ** 2] * 2 for x in range(len(given.factors))], [[np.inf] * 2] * len(given.factors)])
+    flat = Coordinate("gate", dict.fromkeys(given.widths, 1.0), [0.01], Estimate(0.01, 0.0, 0.02))
+    result = transfer.fitted(given, [flat], losses)
+    assert "No rate follows: at width 32 every factor diverged; give lower factors." in result.sentences
+
+
 def test_the_verb_trains_checks_and_answers(corpus_folder, contextwise):
     recipe = recipe_values(corpus_folder, contextwise.folder / "unused", steps=2, evaluate_every=0)
     recipe.pop("output")

@@ -585,8 +585,9 @@ def grid_runs(settings: SweepRecipe, step_costs: Mapping[str, float] | None = No
     for name, recipe in recipes.items():
         assert isinstance(recipe.data, CorpusData)
         data = recipe.data.model_copy(update={"corpus": str(Path(recipe.data.corpus).absolute())})
-        values = recipe.model_copy(update={"data": data}).resolved()
-        runs[name] = Run(name, settings.name, recipe.seed, {}, settings.folder / "runs" / name, values)
+        folder = settings.folder / "runs" / name
+        values = recipe.model_copy(update={"data": data}).resolved() | {"output": str(folder)}
+        runs[name] = Run(name, settings.name, recipe.seed, {}, folder, values)
     for name, recipe in recipes.items():
         if recipe.training.trunk is not None:
             runs[name] = replace(runs[name], parents=(runs[Path(recipe.training.trunk).name],))

@@ -185,10 +185,15 @@ class Transfer:
     def sentences(self) -> list[str]:
         """The result in words."""
         activations = [] if len(self.rows) == 1 else [self._activations]
+        diverged = [str(row.width) for row in self.rows if set(row.losses.values()) == {None}]
         edges = [str(row.width) for row in self.rows if row.best is None]
         if self.slope is None or self.factor is None:
-            why = f"the lowest loss is at an edge of the factors at width {', '.join(edges)}; give more factors"
-            return [*activations, f"No rate follows: {why if edges else 'one width has no slope; give another'}."]
+            why = "one width has no slope; give another"
+            if diverged:
+                why = f"at width {', '.join(diverged)} every factor diverged; give lower factors"
+            elif edges:
+                why = f"the lowest loss is at an edge of the factors at width {', '.join(edges)}; give more factors"
+            return [*activations, f"No rate follows: {why}."]
         rates = " and ".join(f"{name} {rate * self.factor.value:.3g}" for name, rate in self.rates.items())
         return [
             *activations,

@@ -13,6 +13,8 @@ from contextwise.analysis.scaling.planning import RIVALS, Plan
 from contextwise.base.estimates import Estimate, count, duration, written
 from contextwise.base.tables import Cell, Column, Row, Table, terminal
 
+SHOWN_IN_NOISE = 4
+"""Contexts; of more of them the first two and the last are shown."""
 CONTENT_ID = re.compile(r"-[0-9a-f]{8}$")
 """The end of a run's id, without which it has room in a table; within a sweep the rest names the run."""
 
@@ -94,7 +96,7 @@ def hindcast_tables(check: Hindcast) -> RenderableType:
         right, at_end = (sum(getattr(row, name) for row in check.optima) for name in ("inside", "at_end"))
         text = (
             f"{right} of {len(check.optima)} measured best contexts are inside the interval, plus or minus half a step of the "
-            "contexts (* outside). Below each: the contexts whose loss is within the variation between runs of the best. "
+            "contexts (* outside). Below each: the contexts within its noise, as on the sweep's page. "
             "Before: the best at the largest budget that was shown. Losses are at the measured best context."
         )
         if at_end:
@@ -176,8 +178,9 @@ def _next_runs(candidates: list[Candidate]) -> Table:
 def _optima(check: Hindcast) -> Table:
     rows: list[list[Cell]] = []
     for row in check.optima:
-        low, high = row.as_good
-        best = f"{row.measured:.0f}{' ' if row.inside else '*'}", f"({low:.0f} to {high:.0f})"
+        noise = [str(context) for context in row.within_noise]
+        noise = [*noise[:2], "…", noise[-1]] if len(noise) > SHOWN_IN_NOISE else noise
+        best = f"{row.measured:.0f}{' ' if row.inside else '*'}", f"({', '.join(noise)})" if noise else ""
         loss = f"{row.predicted_loss.value:.4f}", row.predicted_loss.interval(".3f")
         about = row.size, f"{row.budget:.1e}"
         rows.append([about, row.predicted, best, row.before, loss, row.measured_loss])

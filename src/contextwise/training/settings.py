@@ -15,7 +15,7 @@ from contextwise.base.errors import ConfigError, Problem
 from contextwise.base.recipes import RECIPES
 from contextwise.data.contexts import ContextSettings
 from contextwise.data.synthetic import ParityData
-from contextwise.models.sizes import KINDS, SIZES, TRANSFORMERS, ModelSize, named_size, shape_problems
+from contextwise.models.sizes import KINDS, SIZES, TRANSFORMERS, ModelSize, adamw_rate, named_size, shape_problems
 from contextwise.models.variant.code import digest, parse_variant, read_code
 from contextwise.objectives import AnyObjective
 from contextwise.objectives.kind import Kind
@@ -185,11 +185,14 @@ class SizedModel(ModelSettings):
 
     @property
     def shape(self) -> ModelSize:
-        """The named size, with explicitly given dimensions replaced."""
+        """The named size, with explicitly given dimensions replaced; at another width the rate is that of the width.
+
+        Published sizes keep their printed rate.
+        """
         size = named_size(self.family, self.size)
-        return ModelSize(
-            self.layers or size.layers, self.width or size.width, self.heads or size.heads, size.learning_rate
-        )
+        width = self.width or size.width
+        rate = size.learning_rate if width == size.width or size.training else adamw_rate(width)
+        return ModelSize(self.layers or size.layers, width, self.heads or size.heads, rate)
 
     def at_width(self, width: int) -> "SizedModel":
         """The model with another width: heads keep theirs, and blocks their proportions; unchecked."""
@@ -539,11 +542,9 @@ class TrainingSettings(Settings):
         default="standard",
         description="mup: initial values and rates under which the rates of the base width suit every width",
     )
-    mup_base_width: int = Field(default=128, ge=1, description="the width at which the rates are given")
-    mup_base_layers: int | None = Field(
-        default=None,
-        ge=1,
-        description="the depth at which they are given (CompleteP); by default depth changes nothing",
+    mup_base_width: Width = Field(default=128, description="the width at which the rates are given")
+    mup_base_layers: Layers | None = Field(
+        default=None, description="the depth at which they are given (CompleteP); by default depth changes nothing"
     )
     independent_weight_decay: bool = Field(
         default=True, description="with mup: a lower rate of a matrix does not lower its decay"

@@ -1,7 +1,7 @@
 """Validation of a law: hide the largest budgets of a sweep, predict them, and compare.
 
-The measured optimum is one of the sweep's contexts, and often several of them are within the variation between runs: both are
-reported.
+The measured optimum is one of the sweep's contexts, and often others are within its noise: both are reported, as on the sweep's
+page.
 """
 
 import contextlib
@@ -11,13 +11,14 @@ from typing import ClassVar, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from contextwise.analysis.optimum import NEARLY
+from contextwise.analysis.optimum import NEARLY, size_optima
 from contextwise.analysis.scaling.analysis import CONFIDENCE, Analysis, ensemble_estimate
 from contextwise.analysis.scaling.fitting import RESAMPLES
 from contextwise.analysis.scaling.observations import (
     FEWEST_BUDGETS,
     Observations,
     budgets_of,
+    cells_at,
     check_enough,
     common_budgets,
     measured,
@@ -35,7 +36,7 @@ class HiddenOptimum:
     Attributes:
         contexts: how many were measured at this budget.
         predicted: the best context among them and between them; ``measured``: the one with the lowest loss.
-        as_good: the shortest and the longest context whose measured loss is within the variation between runs of the lowest.
+        within_noise: the other contexts whose loss is not significantly higher.
         at_end: whether it is the shortest or the longest that was measured, so that the optimum may be beyond.
         before: the best measured context at the largest budget that all contexts of the size reached in what was shown; None
             where there is none.
@@ -48,7 +49,7 @@ class HiddenOptimum:
     contexts: int
     predicted: Estimate
     measured: float
-    as_good: tuple[float, float]
+    within_noise: tuple[int, ...]
     at_end: bool
     before: float | None
     predicted_loss: Estimate
@@ -194,15 +195,15 @@ def _hidden_optima(observed: Observations, analysis: Analysis, above: float) -> 
     cost, trend = measured_cost(observed, "flops"), None
     with contextlib.suppress(DataError):  # none was measured
         trend = fit_trend(shown)
-    effects = float(np.sqrt((analysis.run_effects**2).mean()))
     for size, name in enumerate(observed.sizes):
         budgets = common_budgets(observed, size)
         if not len(budgets) or budgets[-1] <= above:
             continue
         budget, parameters = float(budgets[-1]), float(observed.size_parameters[size])
-        contexts, losses = measured(observed, size, budget)
-        best = float(contexts[losses.argmin()])
-        near_best = contexts[losses <= losses.min() * np.exp(np.sqrt(2) * effects)]
+        at_budget = cells_at(observed, size, budget)
+        optimum = size_optima(at_budget, observed.planned)[name]
+        contexts = np.array([cell.context for cell in at_budget], dtype=np.float64)
+        best, lowest = float(optimum.cell.context), int(np.searchsorted(contexts, optimum.cell.context))
         bounds = float(contexts.min()), float(contexts.max())
         laws = analysis.law, analysis.ensemble
         optima, method = [best_context(law, cost, budget, parameters, bounds) for law in laws], {}
@@ -211,7 +212,7 @@ def _hidden_optima(observed: Observations, analysis: Analysis, above: float) -> 
             optima = [trend.followed(law, one, cost, budget, bounds) for law, one in zip(laws, optima, strict=True)]
         predicted = ensemble_estimate(optima[0].context[0], optima[1].context, analysis.confidence, **method)
         at = best, parameters, budget / float(cost.per_token(parameters, best))
-        lower, upper = np.pad(np.sqrt(contexts[1:] / contexts[:-1]) * 1.001, 1, "edge")[losses.argmin() :][:2]
+        lower, upper = np.pad(np.sqrt(contexts[1:] / contexts[:-1]) * 1.001, 1, "edge")[lowest:][:2]
         before = None
         if name in shown.sizes and len(early := common_budgets(shown, shown.sizes.index(name))):
             tried, then = measured(shown, shown.sizes.index(name), float(early[-1]))
@@ -223,11 +224,11 @@ def _hidden_optima(observed: Observations, analysis: Analysis, above: float) -> 
                 contexts=len(contexts),
                 predicted=predicted,
                 measured=best,
-                as_good=(float(near_best.min()), float(near_best.max())),
+                within_noise=optimum.within_noise,
                 at_end=best in bounds,
                 before=before,
                 predicted_loss=predicted_loss(analysis, at, budget),
-                measured_loss=float(losses.min()),
+                measured_loss=optimum.cell.loss,
                 inside=bool(predicted.limits[0] <= best * upper and best / lower <= predicted.limits[1]),
             )
         )

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from contextwise.analysis.optimum import Landscape, cells, tracks
+from contextwise.analysis.optimum import Cell, Landscape, cells, tracks
 from contextwise.analysis.scaling.forms import Array
 from contextwise.analysis.sweep_points import COLUMNS, SweepPoint, run_points, sweep_folders
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
@@ -257,10 +257,15 @@ def common_budgets(observed: Observations, size: int, unit: str = "flops", count
     return np.geomspace(low, high, count)
 
 
-def measured(observed: Observations, size: int, budget: float, unit: str = "flops") -> tuple[Array, Array]:
-    """The contexts of a size that reached a budget, ascending, and their losses there, in nats, as a sweep's page has them."""
+def cells_at(observed: Observations, size: int, budget: float, unit: str = "flops") -> list[Cell]:
+    """The contexts of a size that reached a budget, ascending, as a sweep's page has them."""
     own = [point for point in observed.points if point.size == observed.sizes[size]]
-    at_budget = sorted(cells(tracks(own, unit), budget), key=lambda cell: cell.context)
+    return sorted(cells(tracks(own, unit), budget), key=lambda cell: cell.context)
+
+
+def measured(observed: Observations, size: int, budget: float, unit: str = "flops") -> tuple[Array, Array]:
+    """The contexts of a size that reached a budget, ascending, and their losses there, in nats."""
+    at_budget = cells_at(observed, size, budget, unit)
     contexts = np.array([cell.context for cell in at_budget], dtype=np.float64)
     return contexts, np.array([cell.loss for cell in at_budget])
 
