@@ -9,6 +9,8 @@ TEST_INSTALLED := $(VENV)/.installed-for-tests
 # constraints.txt pins the versions that are tested. A torch that is installed first stays, such as a build without CUDA.
 PIP_INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Whatever the caller's environment says, bytecode is kept: else every process that the tests start compiles all modules anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: install demo test test-all check bench docs clean
 

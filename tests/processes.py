@@ -13,10 +13,30 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from multiprocessing.reduction import DupFd
 from pathlib import Path
+from unittest import mock
 
-_FORKS = multiprocessing.get_context("forkserver")
+
+class _Process(ForkServerProcess):
+    """A process that is forked from the server, which finds the modules of this folder.
+
+    Python 3.11 passes the server no path, and a module to preload that is not found is skipped without a word.
+    """
+
+    def start(self) -> None:
+        with mock.patch.dict(os.environ):
+            paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+            os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+            super().start()
+
+
+class _Forks(ForkServerContext):
+    Process = _Process
+
+
+_FORKS = _Forks()
 _FORKS.set_forkserver_preload(["preloaded"])
 
 

@@ -10,7 +10,7 @@ from laws import SIZES, drawn_points, flops_per_token, write_sweep
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plans")
-    points = drawn_points(run_noise=0.003, point_noise=0.001, count=10)
+    points = drawn_points(run_noise=0.003, point_noise=0.001, count=7)
     write_sweep(folder / "sweep", points)
     write_sweep(folder / "half", points, unfinished=("nano-context64-seed0",))
     write_sweep(folder / "narrow", drawn_points(contexts=(64, 512)))
@@ -19,7 +19,7 @@ def workplace(tmp_path_factory):
 
 def test_a_plan_and_its_check_fit_a_terminal(contextwise, workplace):
     words = contextwise.words("plan sweep --budget 1e16 --check --residuals --resamples 20")
-    for expected in ("Plan for 1e+16 FLOPs", "training context", "One more run", "180 points of 18 runs"):
+    for expected in ("Plan for 1e+16 FLOPs", "training context", "One more run", "126 points of 18 runs"):
         assert expected in words
     assert all(expected in words for expected in ("harder*", "Residuals", "Check: "))
 
@@ -31,13 +31,14 @@ def test_json_holds_everything(contextwise, workplace):
     best = printed["plan"]["best"]
     for name in ("parameters", "context", "tokens", "loss"):
         assert best[name]["low"] <= best[name]["value"] <= best[name]["high"]
-    assert len(printed["law"]["residuals"]) == 180 == printed["law"]["points"]
+    assert len(printed["law"]["residuals"]) == 126 == printed["law"]["points"]
     assert printed["law"]["form"] in {form["form"] for form in printed["law"]["forms"]}
     assert printed["plan"]["flops"] == pytest.approx(3e15)
-    assert printed["check"]["shown"] + printed["check"]["hidden"] == 180
+    assert printed["check"]["shown"] + printed["check"]["hidden"] == 126
 
 
-def test_a_table_plans_as_its_folder(contextwise, workplace):
+def test_a_table_plans_as_its_folder_to_the_last_digit(contextwise, workplace):
+    """Of intervals, too, which are drawn: a plan is reproducible."""
     for _ in range(2):  # a table may be replaced, another file may not
         assert contextwise("plan sweep --table table.json")[:2] == (0, "written to table.json\n")
     before = (workplace / "sweep" / "plan.json").read_bytes()
@@ -45,15 +46,10 @@ def test_a_table_plans_as_its_folder(contextwise, workplace):
         "plan sweep --table sweep/plan.json", "sweep/plan.json is no table of a sweep, and would be lost"
     )
     assert (workplace / "sweep" / "plan.json").read_bytes() == before
-    command = "--budget 3e15 --check --resamples 20 --json"
+    command = "--budget 3e15 --resamples 20 --json"
     assert contextwise(f"plan table.json {command}") == contextwise(f"plan sweep {command}")
     status, _, errors = contextwise("plan table.json --table again.json")
     assert status == 2 and "is a table already" in errors and not (workplace / "again.json").exists()
-
-
-def test_a_plan_is_reproducible(contextwise, workplace):
-    command = "plan sweep --budget 3e15 --resamples 20 --json"
-    assert contextwise(command)[1] == contextwise(command)[1]
 
 
 def test_hours_at_a_speed_are_flops(contextwise, workplace):

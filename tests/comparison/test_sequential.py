@@ -156,11 +156,11 @@ def test_the_seeds_promised_for_any_documents_allow_for_the_documents_that_were_
     half = float(stats.t.ppf(0.975, documents - 1)) * 0.02 / math.sqrt(documents)
     promised, decided = seeds_to_decide(0.0, 0.01, 0.02, documents=half), 0
     assert promised is not None
-    for _ in range(300):
+    for _ in range(120):
         own = draw.normal(0, 0.02, documents)
         path = looks(own + draw.normal(0, 0.01, (promised, 1)), np.ones(documents))
         decided += any(decide(look.random, 0.02) != "undecided" for look in path)
-    assert decided / 300 >= 0.76
+    assert decided / 120 >= 0.76
     observed = {"difference": 0.02, "deviation": 0.01, "margin": 0.01, "documents": 0.018}
     assert seeds_to_decide(**observed, on_these=True) is not None  # the documents' error is in the difference already
     assert seeds_to_decide(**observed) is None

@@ -122,7 +122,7 @@ def test_the_verb_trains_checks_and_answers(corpus_folder, contextwise):
     recipe.pop("output")
     recipe["training"]["learning_rate"] = 1.0  # so that the best factor is none at an edge
     (contextwise.folder / "small.yaml").write_text(yaml.safe_dump(recipe))
-    line = "transfer small.yaml --widths 16,32 --factors 1e-4,0.01,1,1e30 --seeds 2 --to 128 --out out"
+    line = "transfer small.yaml --widths 16,32 --factors 1e-4,0.01,1e30 --seeds 2 --to 128 --out out"
     status, output, errors = contextwise(line, "--json")
     assert status == 0, errors
     result = json.loads(output)
@@ -137,7 +137,7 @@ def test_the_verb_trains_checks_and_answers(corpus_folder, contextwise):
         loss = run.summary()["validation_loss"] if run.finished else np.inf
         at = recipe["model"]["width"], recipe["training"]["learning_rate"]
         losses.setdefault(at, []).append(loss)
-    assert len(losses) == 8
+    assert len(losses) == 6
     for row in result["rows"]:
         for factor, loss in row["losses"].items():
             both = losses[row["width"], float(factor)]
@@ -247,7 +247,9 @@ def test_mup_keeps_the_sizes_of_activations(corpus_folder, tmp_path):
             assert abs(found[part]) < most if most else found[part] > 0.4, (name, part, found[part])
 
 
-@pytest.mark.parametrize(("head", "parts"), [("layer", ["backbone", "head"]), ("linear", ["backbone"])])
+@pytest.mark.parametrize(
+    ("head", "parts"), [("layer", ["backbone", "head"]), pytest.param("linear", ["backbone"], marks=pytest.mark.slow)]
+)
 def test_the_heads_of_several_tokens_are_checked(corpus_folder, tmp_path, head, parts):
     """The last of three heads: its block, and the logits of all further heads; under µP neither grows with the width."""
     given = values(corpus_folder, tmp_path, widths=[32, 128])

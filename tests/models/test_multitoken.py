@@ -294,7 +294,7 @@ def test_misuse_gets_a_clear_error():
         MultiTokenForCausalLM.from_backbone(AutoModelForCausalLM.from_config(backbone("gpt2", layers=1)))
 
 
-@HEADS
+@pytest.mark.parametrize("head", ["layer", pytest.param("linear", marks=pytest.mark.slow)])
 def test_the_training_step_compiles_into_one_graph(head):
     model = multitoken("llama", head, n=2, layers=1).train()
     tokens = draw(2, 10)

@@ -14,7 +14,7 @@ from contextwise.data.tokenizers import CorpusTokenizer, byte_tokenizer
 def modules():
     """Texts of 160 modules."""
     texts = [document.text for document in StandardLibrary().records("text")]
-    return [text for text in texts if len(text) < 40_000][:160]
+    return [text for text in texts if len(text) < 16_000][:160]
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ import unicodedata
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from objective_corpora import CHANCE, Memory, of_texts, vocabulary
 from scipy.stats import binomtest, chisquare, kstest
@@ -60,7 +60,6 @@ def fillable(bpe, letters):
     return {kind: (each, vocabulary(build_objective("infilling"), each)) for kind, each in tokenizers.items()}
 
 
-@settings(max_examples=60)
 @given(
     texts=st.lists(st.text(max_size=40), min_size=1, max_size=5),
     seed=st.integers(0, 1000),
@@ -135,7 +134,6 @@ def test_cuts_between_tokens_are_those_of_the_exercise(letters):
     assert chisquare(counts, share * 5000).pvalue > CHANCE
 
 
-@settings(max_examples=60)
 @given(
     texts=st.lists(st.text(max_size=12), min_size=1, max_size=9),
     least=st.tuples(st.integers(0, 3), st.integers(0, 3)),

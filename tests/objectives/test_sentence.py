@@ -73,7 +73,7 @@ def test_each_sentence_is_an_example_with_its_end(letters):
 
 def test_the_tokens_of_real_documents_are_targets_once_each(corpus, known):
     objective = build_objective("sentence")
-    examples = objective.examples(corpus, Cut(2**15), 0, known(objective))
+    examples = objective.examples(corpus, Cut(2**13), 0, known(objective))
     index = examples.sentences
     assert len(index) == len(index.lengths) == index.starts[-1] and index.lengths.min() >= 1
     number = 0

@@ -199,13 +199,15 @@ def test_stopped_twice_by_sigterm_ends_with_the_same_weights(whole, corpus_folde
 @pytest.mark.parametrize(("kills", "seed"), [(1, 0), pytest.param(12, 1, marks=pytest.mark.slow)])
 def test_killed_at_random_instants_ends_with_the_same_weights(whole, corpus_folder, tmp_path, kills, seed):
     recipe = write_recipe(tmp_path, recipe_values(corpus_folder, tmp_path / "run", save_every=2))
-    draw = random.Random(seed)
+    draw, ends = random.Random(seed), []
     for _ in range(kills):
-        process = start_training(recipe, 0.1)
+        process = start_training(recipe, 0.25)
         wait_for(lambda: (tmp_path / "run" / "recipe.yaml").exists(), process)
         time.sleep(draw.uniform(0, 3))
         process.kill()
         process.wait()
+        ends.append(process.returncode)
+    assert ends[0] == -signal.SIGKILL  # it had not finished
     code, output = finish_training(recipe)
     assert code == 0, output
     assert same(whole, tmp_path / "run")

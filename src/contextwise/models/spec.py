@@ -17,7 +17,7 @@ Shapes: B rows, T positions, D channels.
 
 import contextlib
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -342,9 +343,30 @@ def meta_model(config: PreTrainedConfig) -> Any:
     if key not in _META_MODELS:
         if len(_META_MODELS) == 64:
             _META_MODELS.clear()
-        with torch.device("meta"):
+        with without_weights():
             _META_MODELS[key] = build_model(config)
     return _META_MODELS[key]
+
+
+@contextlib.contextmanager
+def without_weights() -> Iterator[None]:
+    """While this lasts, models are built on the meta device, without the draws of their weights: they are slow there."""
+    with torch.device("meta"), _NoDraws():
+        yield
+
+
+class _NoDraws(TorchFunctionMode):
+    """Functions that would draw a tensor's values leave it as it is."""
+
+    DRAWS = frozenset(
+        {nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_, torch.Tensor.normal_, torch.Tensor.uniform_}
+    )
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if function in self.DRAWS:
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return function(*args, **kwargs)
 
 
 def pretraining_losses(model: Any, batch: Batch) -> Losses:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 from transformers import AutoModel, DistilBertConfig, PreTrainedConfig
 
@@ -19,7 +18,7 @@ from contextwise.data.corpus import Corpus
 from contextwise.models.cue import CueConfig
 from contextwise.models.cue.encoding import TextSource
 from contextwise.models.loading import load_config
-from contextwise.models.spec import build_model
+from contextwise.models.spec import build_model, without_weights
 from contextwise.training.cue_model import cue_config, freeze, text_choice
 from contextwise.training.model import freeze_backbone, model_config
 from contextwise.training.recipe import Recipe, load_recipe
@@ -113,7 +112,7 @@ def recipe_modules(recipe: Recipe, folder: Path) -> list[Module]:
 
 
 def _modules(config: PreTrainedConfig, recipe: Recipe | None) -> list[Module]:
-    with torch.device("meta"):
+    with without_weights():
         model = build_model(config)
     settings = None if recipe is None else recipe.model
     if not isinstance(config, CueConfig):
@@ -128,7 +127,7 @@ def _modules(config: PreTrainedConfig, recipe: Recipe | None) -> list[Module]:
     modules = _counted(parts, model)
     if config.context_encoder is not None and model.text_encoder is None:
         name = config.context_encoder.text_encoder["name"]
-        with torch.device("meta"):
+        with without_weights():
             encoder = AutoModel.from_config(text_config(name))
         count = sum(parameter.numel() for parameter in encoder.parameters())
         modules.insert(1, Module("text encoder", count, 0))

@@ -211,7 +211,9 @@ def test_a_number_that_the_points_do_not_say_is_marked(exact):
 
 def test_a_law_without_a_floor_warns_of_its_losses():
     """A pure power law in the data has E at its lower bound."""
-    points = drawn_points(lambda context, _, tokens: (2 / context**0.7 + 3e-3 * context**0.4) * (1e7 / tokens) ** 0.2)
+    points = drawn_points(
+        lambda context, _, tokens: (2 / context**0.7 + 3e-3 * context**0.4) * (1e7 / tokens) ** 0.2, count=6
+    )
     analysis = Analysis(observations(points), resamples=20)
     assert "E" in analysis.at_bounds
     (said,) = bound_notes(analysis)

@@ -86,7 +86,7 @@ def test_costs_in_miniature(tmp_path):
     claim, model = {"better": "ctx", "than": "deep"}, {"layers": 1, "width": 16, "heads": 2}
     values = {
         "recipe": {"name": "small", "data": {"context": 16}, "model": model, "training": training},
-        "models": {"plain": [], "deep": ["model.extra_layers=7"],
+        "models": {"plain": [], "deep": ["model.extra_layers=3"],
                    "ctx": ["model.context_predictor.chunk_size=4", "model.context_predictor.predictor_layers=1"]},
         "reference": "deep", "seeds": [0, 1], "rounds": 2, "new_tokens": 8, "corpus": str(corpus),
         "claims": [{"text": "less time", **claim}], "throughput_claims": [{"text": "more tokens", **claim}],
@@ -101,7 +101,7 @@ def test_costs_in_miniature(tmp_path):
     assert measured[3][1:3] == ["O(T²d)", "O(Td)"] and "[" in measured[3][3] and "[" in measured[3][4]
     assert measured[5][1:3] == ["≈ O((1 + 1/w²) T²d)", "≈ O((1 + 1/w) Td)"]
     assert [row[:2] for row in ratios] == [[name, than] for name in models[2:] for than in models[:2]]
-    assert [row[2:] for row in counted] == [["1.000"] * 2, ["8.000"] * 2, ["1.062", "1.250"], ["1.062", "1.250"]]
+    assert [row[2:] for row in counted] == [["1.000"] * 2, ["4.000"] * 2, ["1.062", "1.250"], ["1.062", "1.250"]]
     for name in ("ms_per_token", "tokens_per_second"):
         assert all(len(rounds) == 2 and min(rounds) > 0 for rounds in outcome.figures[name].values())
     assert outcome.figures["flops_per_token"]["deep"] > outcome.figures["flops_per_token"]["plain"]

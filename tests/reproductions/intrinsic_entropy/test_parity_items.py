@@ -206,9 +206,9 @@ def test_both_the_best_and_the_last_weights_are_measured(tmp_path):
         "data": {"synthetic": {"bits": 30, "tasks": 14, "law": {"limit": 15.5, "scale": 160, "exponent": 1.18},
                                "frequency_exponent": 0, "masked": 0.0, "samples": 200, "validation_samples": 500}},
         "model": {"family": "parity_mlp", "width": 64, "feature_size": 20},
-        "training": {**TRAINING, "steps": 40, "evaluate_every": 10},
+        "training": {**TRAINING, "steps": 20, "evaluate_every": 5},
     }  # fmt: skip
-    values = {"name": "small", "recipe": recipe, "contexts": [10, 13, 15, 20], "samples": 2000, "seeds": [0, 1]}
+    values = {"name": "small", "recipe": recipe, "contexts": [10, 13, 15, 20], "samples": 1000, "seeds": [0, 1]}
     measure = validate(ParityDimension, values, "the settings")
     outcome = measure.measure(item(), tmp_path)
     features = outcome.figures["features"]
