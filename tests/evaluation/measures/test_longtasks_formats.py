@@ -6,7 +6,7 @@ import json
 import pytest
 
 from contextwise.base.errors import DataError
-from contextwise.evaluation.measures.long_tasks.items import LONGBENCH, read_items
+from contextwise.evaluation.measures.long_tasks.items import LONGBENCH, chosen_items, read_items
 from longtasks_files import leval_line, longbench_line, write_lines
 
 
@@ -50,6 +50,18 @@ def test_questions_on_one_text_are_of_one_document(tmp_path):
     lines = [longbench_line(0), longbench_line(0, input="And the lock?"), longbench_line(1)]
     items, _ = read_items([write_lines(tmp_path / "x.jsonl", lines)])
     assert items[0].document == items[1].document != items[2].document
+
+
+def test_a_limit_takes_questions_of_as_many_texts_as_possible(tmp_path):
+    lines = [leval_line(i) for i in range(3)]
+    asked = [
+        [item.question for item in chosen_items([write_lines(tmp_path / "leval_quiz.jsonl", lines)], limit=n)[0]]
+        for n in (None, 2, 4)
+    ]
+    every = [line["instructions"] for line in lines]
+    assert asked[0] == [question for questions in every for question in questions]
+    assert asked[1] == [every[0][0], every[1][0]]
+    assert asked[2] == [*every[0][:2], every[1][0], every[2][0]]
 
 
 def test_questions_for_judges_are_left_out_and_counted(tmp_path):

@@ -40,7 +40,9 @@ class LongTaskScores(TrainedModels):
     visible: list[int] = Field(default=[], description="tokens of a prompt that are seen")
     whole: bool = Field(default=False, description="also answer with the complete prompt visible")
     lengths: str | None = Field(default="0-4000", description="words of a text, from-below; null: any")
-    limit: int | None = Field(default=None, ge=1, description="questions of each data set, the first ones")
+    limit: int | None = Field(
+        default=None, ge=1, description="questions of each data set, of as many texts as possible"
+    )
     new_tokens: int | None = Field(default=None, ge=1, description="of an answer at most")
     templates: Path | None = Field(default=None, description="a JSON file of data set -> template")
     rope: Rope | None = Field(default="dynamic", description=f"{', '.join(get_args(Rope))}; null: none")

@@ -46,6 +46,7 @@ class LongBench(Measure):
     """
 
     name = "longbench"
+    version = 2
     changes_model = True
     on_corpus = False
 
@@ -62,7 +63,9 @@ class LongBench(Measure):
     lengths: str | None = Field(
         default=None, description="Words of a text, from-below, such as 0-4000 or 8000-; default: any."
     )
-    limit: int | None = Field(default=None, ge=1, description="Ask only the first N questions of each data set.")
+    limit: int | None = Field(
+        default=None, ge=1, description="Ask N questions of each data set only, of as many texts as possible."
+    )
     prompts: InputFile | None = Field(
         default=None,
         description="Templates with {context} and {input}, such as LongBench's dataset2prompt.json; default: plain ones.",

@@ -222,7 +222,7 @@ def chosen_items(
 
     Args:
         lengths: words of a text, from and below; None below: without a limit.
-        limit: use only the first questions of each data set.
+        limit: use only so many questions of each data set: the first of each text, then the second of each, and so on.
         new_tokens: most tokens of an answer, instead of each data set's own.
 
     Raises:
@@ -242,11 +242,19 @@ def chosen_items(
         notes.append(
             f"{len(items) - len(in_range):,} of {len(items):,} questions were left out for their text's length"
         )
-    counts: Counter[str] = Counter()
-    chosen = []
-    for item in in_range:
-        counts[item.dataset] += 1
-        if limit is None or counts[item.dataset] <= limit:
-            chosen.append(item if new_tokens is None else replace(item, new_tokens=new_tokens))
+    chosen = in_range if limit is None else _of_many_texts(in_range, limit)
+    if new_tokens is not None:
+        chosen = [replace(item, new_tokens=new_tokens) for item in chosen]
     check_installed({item.metric for item in chosen})
     return chosen, notes
+
+
+def _of_many_texts(items: Sequence[Item], limit: int) -> list[Item]:
+    """So many questions of each data set, of as many texts as there are, in their order."""
+    of_text: Counter[tuple[str, str]] = Counter()
+    turns: dict[str, list[tuple[int, int]]] = {}
+    for i, item in enumerate(items):
+        turns.setdefault(item.dataset, []).append((of_text[item.dataset, item.document], i))
+        of_text[item.dataset, item.document] += 1
+    kept = sorted(i for of_set in turns.values() for _, i in sorted(of_set)[:limit])
+    return [items[i] for i in kept]
