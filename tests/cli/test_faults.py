@@ -44,8 +44,8 @@ LONG = ("trial", "sweep", "demo")
 MARKS = dict.fromkeys((*LONG, "reproduce", "curve"), pytest.mark.slow)  # a curve is written as an evaluation is
 MARKS["judge"] = pytest.mark.skipif(find_spec("openai") is None, reason="the serve extra is not installed")
 MANY = [pytest.param(name, marks=MARKS.get(name, ())) for name in COMMANDS]
-POWER = ("prepare", "prepare again", "train", "evaluate again", "report again")
-"""One command for each way to write, whose power fails in each test run; a process of its own takes seconds."""
+POWER = ("prepare", "train", "report again")
+"""Commands whose power fails in each test run: they write a folder, a run and a file. A process of its own takes seconds."""
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -73,7 +73,7 @@ MUTATED = [("train", 1500), ("sweep", 300), ("trial", 300)]
 
 
 @pytest.mark.parametrize(
-    ("verb", "rounds"), [("train", 4), *(pytest.param(*case, marks=pytest.mark.slow) for case in MUTATED)]
+    ("verb", "rounds"), [("train", 2), *(pytest.param(*case, marks=pytest.mark.slow) for case in MUTATED)]
 )
 def test_mutated_recipes(folder: Path, tmp_path: Path, verb: str, rounds: int) -> None:
     draw, problems = random.Random(verb), []

@@ -96,7 +96,9 @@ def workplace(folder: Path) -> Path:
 
 
 # The later ones go on from the first.
-@pytest.mark.parametrize("name", ["your-text", pytest.param("choose", marks=pytest.mark.slow), "measure"])
+@pytest.mark.parametrize(
+    "name", ["your-text", *(pytest.param(name, marks=pytest.mark.slow) for name in ("choose", "measure"))]
+)
 def test_every_block_runs_and_prints_what_the_tutorial_shows(
     name: str, contextwise: Contextwise, monkeypatch: pytest.MonkeyPatch
 ) -> None:

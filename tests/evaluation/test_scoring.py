@@ -11,7 +11,7 @@ from contextwise.evaluation.scoring.windows import batches, plan_windows, score_
 
 CONTEXT = 12
 KINDS = ["gpt2", "gpt_neox", "contextlm"]
-QUICK = settings(max_examples=40)
+QUICK = settings(max_examples=15)
 
 
 def one_by_one(model, corpus, context, stride):

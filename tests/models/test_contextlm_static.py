@@ -52,7 +52,8 @@ def test_eager_attention_gives_the_same():
     assert torch.equal(eager, sdpa)
 
 
-@pytest.mark.parametrize("family", [pytest.param("gpt2", marks=pytest.mark.slow), "llama"])
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_decoding_compiles_into_two_graphs(family):
     """One with the predictor and one without; a second call compiles nothing."""
     model = contextlm(family, chunk_size=3)

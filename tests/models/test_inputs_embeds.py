@@ -60,7 +60,9 @@ def test_gradients_reach_inputs_embeds(family, kind):
 @FAMILIES
 @KINDS
 @pytest.mark.parametrize(
-    "way", [{}, {"num_beams": 3}, {"cache_implementation": "static"}], ids=["greedy", "beams", "static"]
+    "way",
+    [{}, pytest.param({"num_beams": 3}, marks=pytest.mark.slow), {"cache_implementation": "static"}],
+    ids=["greedy", "beams", "static"],
 )
 def test_generation_continues_from_vectors(family, kind, way):
     model = MODELS[kind](family)

@@ -57,7 +57,7 @@ def train(family, head):
         pytest.param(("gpt_neox", "layer"), marks=pytest.mark.slow),
         pytest.param(("llama", "linear"), marks=pytest.mark.slow),
         pytest.param(("contextlm-gpt2", "layer"), marks=pytest.mark.slow),
-        ("contextlm-llama", "linear"),
+        pytest.param(("contextlm-llama", "linear"), marks=pytest.mark.slow),
     ],
     ids="-".join,
 )

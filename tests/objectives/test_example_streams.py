@@ -20,11 +20,11 @@ OBJECTIVES = [
     pytest.param("next_sentence", {}, id="next_sentence", marks=SENTENCES),
     pytest.param("sentence_order", {}, id="sentence_order", marks=SENTENCES),
     pytest.param("spans", {}, id="spans"),
-    pytest.param("ul2", {}, id="ul2"),
+    pytest.param("ul2", {}, id="ul2", marks=pytest.mark.slow),
     pytest.param("ul2", {"model": "decoder"}, id="ul2 decoder"),
     pytest.param("prefix", {}, id="prefix"),
     pytest.param("infilling", {}, id="infilling"),
-    pytest.param("infilling", {"split": "token"}, id="infilling token"),
+    pytest.param("infilling", {"split": "token"}, id="infilling token", marks=pytest.mark.slow),
     pytest.param("mixture", {"parts": PARTS}, id="mixture"),
 ]
 

@@ -82,6 +82,7 @@ class SweepData:
 
     def __init__(self, path: Path, others: Sequence[Path] = ()) -> None:
         self.path = path
+        beside = [curve for other in others for curve in _other_curves(other)]
         self.states: list[RunState] = []
         self.meter: DocumentLengths | None = None
         points, gpus, curves = self._read_table() if path.is_file() else self._read_folder()
@@ -95,8 +96,7 @@ class SweepData:
         units = [unit for unit in UNITS if unit != "gpu_hours" or gpus]
         landscapes = (Landscape(self.points, unit, self.planned, gpus) for unit in units)
         self.landscapes = [result for result in landscapes if len(result.budgets)]
-        curves += [curve for other in others for curve in _other_curves(other)]
-        self.curves, self.loss_unit = per_byte_where_needed(curves)
+        self.curves, self.loss_unit = per_byte_where_needed([*curves, *beside])
 
     def _read_folder(self) -> tuple[list[SweepPoint], dict[str, int], list[CurveLine]]:
         """Points, GPUs of each run and curves of the folder."""

@@ -104,9 +104,7 @@ def test_without_noise_predicted_is_measured():
         assert row.predicted_loss.value == pytest.approx(row.measured_loss, rel=2e-3)
 
 
-@pytest.mark.parametrize("table", ["contextlm-web", "gpt2-books"])
-def test_contexts_within_the_noise_are_those_of_the_page(table):
-    observed = read_table(RESULTS / "sweeps" / f"{table}.json")
+def test_contexts_within_the_noise_are_those_of_the_page(observed):
     landscape = Landscape(observed.points, "flops", observed.planned)
     for row in Hindcast(observed, resamples=10).optima:
         step = int(np.abs(np.log(landscape.budgets / row.budget)).argmin())

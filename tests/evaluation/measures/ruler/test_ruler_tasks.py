@@ -155,8 +155,8 @@ def test_the_worked_examples_are_right() -> None:
 
 def test_more_common_words_are_more_tokens_and_the_same_common_ones(encoders: dict[str, Encoder]) -> None:
     task = CommonWords(Size(2000, 1.0, encoders["bpe"].count, 0))
-    for index in range(3):
-        texts = [task.body(index, count) for count in range(1, 60)]
+    for index in range(2):
+        texts = [task.body(index, count) for count in range(1, 60, 4)]
         counts = [encoders["bpe"].count(text) for text, *_ in texts]
         assert counts == sorted(counts) and len({common for *_, common in texts}) == 1
         alone = CommonWords(Size(2000, 1.0, encoders["bpe"].count, 0))
