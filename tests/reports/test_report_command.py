@@ -40,6 +40,8 @@ def test_runs_without_an_evaluation_are_not_compared(
 def test_bad_input_is_refused(make_run: Callable[..., Any], contextwise: Contextwise) -> None:
     message = ". is neither a run (it has no recipe.yaml) nor a sweep (it has no sweep.yaml); give the folder of one"
     contextwise.refused("report .", message)
+    (contextwise.folder / "notes.json").write_text("{}")
+    contextwise.refused("report notes.json", "notes.json is no table of a sweep (it lacks 'points'); give a file that")
     run = make_run("A").path
     contextwise.refused(f"report {run} {run}", "is given twice")
     contextwise.refused(f"report {run} --out .", ". is a folder; give the name of a file for the page")

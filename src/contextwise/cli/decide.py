@@ -442,7 +442,8 @@ def report(
         return
     if len(runs) == 1 and not (first / "recipe.yaml").is_file():
         raise ConfigError(
-            f"{first} is neither a run (it has no recipe.yaml) nor a sweep (it has no sweep.yaml); give the folder of one"
+            f"{first} is neither a run (it has no recipe.yaml) nor a sweep (it has no sweep.yaml); give the folder of one, or "
+            "a sweep's table"
         )
     if csv is not None:
         raise ConfigError(f"--csv writes the tables of a sweep, and {first} is none; leave it out")

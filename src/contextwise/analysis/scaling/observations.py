@@ -344,7 +344,10 @@ def read_table(path: Path) -> Observations:
         about = {name: values[name] for name in ("planned", "constant_rate", "left_out")}
         return observations(points, values["models"], **about)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"{path} is no table of a sweep: {error!r}") from None
+        why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise DataError(
+            f"{path} is no table of a sweep ({why}); give a file that contextwise plan --table wrote"
+        ) from None
 
 
 def _point(values: dict[str, Any], row: dict[str, Any]) -> SweepPoint:
