@@ -1,17 +1,22 @@
 """Does predicting the context help? The answers of trials of the same arms on several corpora, in one file and one table.
 
-``python -m benchmarks.answers NAME trials/code trials/books`` reads finished trials, such as those of ``contextwise trial
-ways-nano --corpus corpora/code --out trials/code``, keeps their results by corpus and budgets under ``NAME``, and prints the
-difference of each arm from the reference on each corpus, with the interval that the trial ended with.
+``python -m benchmarks.answers NAME trials/code trials/books`` reads the results of finished trials, such as those of
+``contextwise trial ways-nano --corpus corpora/code --out trials/code``, keeps them by corpus and budgets under ``NAME``, with the
+machine that trained, and prints the difference of each arm from the reference on each corpus, with the interval that the trial
+ended with. With ``--against ARM`` also the differences from that arm, with 95% intervals of each by Student's t: for seeds whose
+number was set beforehand.
 """
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.harness import publish
 from contextwise.base.files import without_folders
-from contextwise.experiments.trial import load_trial, run_trial
+from contextwise.base.intervals import mean_estimate
 
 
 def table(results: dict[str, dict[str, Any]]) -> list[str]:
@@ -31,19 +36,38 @@ def table(results: dict[str, dict[str, Any]]) -> list[str]:
     ]
 
 
+def against(arm: str, results: dict[str, dict[str, Any]]) -> list[str]:
+    """The same table with differences from an arm, paired by seed: an interval of Student's t each, which share no error."""
+    names = [name for name in next(iter(results.values()))["losses"] if name != arm]
+    lines = [f"| minus {arm} | " + " | ".join(results) + " |", "|---|" + "---:|" * len(results)]
+    for name in names:
+        cells = []
+        for result in results.values():
+            budget = max(result["losses"][arm], key=int)
+            first, second = (np.array(result["losses"][each][budget]) for each in (name, arm))
+            cells.append(f"{mean_estimate(first - second):+.3f}".replace("-", "−"))
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return lines
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", help="of the result file")
     parser.add_argument("trials", type=Path, nargs="+", help="folders of finished trials")
+    parser.add_argument("--against", metavar="ARM", help="also the differences from this arm")
     options = parser.parse_args(arguments)
     results: dict[str, dict[str, Any]] = {}
     for folder in options.trials:
-        result = run_trial(load_trial(folder / "trial.yaml", {}))
-        if not result.stopped:
+        trained = next(iter(sorted(folder.glob("runs/*/environment.json"))), None)
+        result = json.loads((folder / "result.json").read_text()) if trained else {}
+        if trained is None or not result["stopped"]:
             parser.error(f"the trial {folder} is not finished; run it again")
-        results[folder.name] = without_folders(result.to_dict())
+        environment = json.loads(trained.read_text())
+        results[folder.name] = without_folders(result) | {"environment": environment}
     print("\n".join(table(results)))
-    print(publish(options.name, {"trials": results}, records="trials"))
+    if options.against:
+        print("\n".join(against(options.against, results)))
+    print(publish(options.name, {"trials": results}, records="trials", environment=environment))
 
 
 if __name__ == "__main__":

@@ -93,22 +93,25 @@ def peak_memory(module: str, *arguments: str) -> dict[str, Any]:
     return json.loads(done.stdout.strip().split("\n")[-1])
 
 
-def publish(name: str, result: dict[str, Any], records: str | None = None) -> Path:
+def publish(
+    name: str, result: dict[str, Any], records: str | None = None, environment: dict[str, Any] | None = None
+) -> Path:
     """Keep a result as JSON, with its date and the hardware and versions that it came from.
 
     Args:
         records: a key of ``result`` whose entries are measured apart from each other, as shapes are: each then has a date and
             an environment of its own, and those of an earlier run that this one did not measure are kept.
+        environment: the machine that the figures are of; this one if not given. A record may name its own.
     """
     RESULTS.mkdir(exist_ok=True)
-    environment = describe_environment()
-    kind = environment["gpus"][0].split()[-1].lower() if environment["gpus"] else "cpu"
+    environment = environment or describe_environment()
+    kind = "gpu" if environment["gpus"] else "cpu"
     path = RESULTS / f"{name}-{kind}.json"
     when = datetime.now(UTC).strftime("%Y-%m-%d")
     date, where = {"date": when}, {"environment": environment}
     if records is not None:
         kept = json.loads(path.read_text())[records] if path.exists() else {}
-        measured = {key: {**date, **record, **where} for key, record in result[records].items()}
+        measured = {key: {**date, **where, **record} for key, record in result[records].items()}
         result, date, where = {**result, records: kept | measured}, {}, {}
     path.write_text(json.dumps({"benchmark": name, **date, **result, **where}, indent=2) + "\n")
     return path

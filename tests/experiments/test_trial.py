@@ -369,6 +369,16 @@ def test_the_search_widens_for_all_arms_where_one_is_at_an_edge(corpus_folder, t
     assert trial.rates[4].loss is None and [row.chosen for row in trial.rates[:5]].index(True) == 3
 
 
+def test_the_notes_name_rates_at_an_edge_and_those_that_hardly_lead(corpus_folder, tmp_path, monkeypatch):
+    """Losses at 0.5, 1 and 2: gpt2 is best at the edge; slower is best at 1 and level with 2, as best lies between them."""
+    monkeypatch.setattr(Trial, "_train_rates", losses_around({"gpt2": 2.0, "slower": 2**0.499}))
+    trial = Trial(settings(corpus_folder, tmp_path / "t", rates={"widenings": 0}))
+    trial._search(trial.lengths())
+    edge, tie = trial._doubtful_rates()
+    assert edge.startswith("The best learning rate of gpt2 is at an edge")
+    assert "for slower (0.0020)" in tie and "gpt2" not in tie
+
+
 def test_the_search_is_widened_where_the_budget_leaves_two_seeds(corpus_folder, tmp_path, monkeypatch):
     monkeypatch.setattr(Trial, "_train_rates", losses_around({"gpt2": 4.0, "slower": 1.0}))
     given = settings(corpus_folder, tmp_path / "t", rates="search", budget="30s")

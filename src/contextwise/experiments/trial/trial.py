@@ -25,7 +25,7 @@ import yaml
 
 from contextwise.base.config import read_yaml, validate
 from contextwise.base.errors import ConfigError, ContextwiseError, DataError, TrainingError
-from contextwise.base.estimates import count, duration
+from contextwise.base.estimates import count, duration, listed
 from contextwise.base.files import atomic_write, exclusive, read_json, write_json
 from contextwise.base.intervals import within_groups
 from contextwise.base.progress import interruption
@@ -407,7 +407,7 @@ class Trial:
             held_out=self.arms.documents - self.arms.search_documents,
             tokens=int(tokens),
             unchanged=held_fixed(self.arms),
-            notes=[*self.arms.notes(lengths), *self._edges(), *self._unequal_times(times)],
+            notes=[*self.arms.notes(lengths), *self._doubtful_rates(), *self._unequal_times(times)],
             path=self.path,
         )
 
@@ -434,14 +434,28 @@ class Trial:
                     )
         return notes
 
-    def _edges(self) -> list[str]:
-        """A note for each arm whose best rate is at an edge of the search."""
-        by_arm = [(arm, list(rows)) for arm, rows in itertools.groupby(self.rates, lambda row: row.arm)]
-        return [
-            f"The best learning rate of {arm} is at an edge of the search, so a better one may exist; give other factors."
-            for arm, rows in by_arm
-            if len(rows) > 1 and (rows[0].chosen or rows[-1].chosen)
-        ]
+    def _doubtful_rates(self) -> list[str]:
+        """Notes: which arms' best rates are at an edge of the search, and which lead another rate by less than the margin."""
+        edges, ties = [], []
+        for arm, rows in itertools.groupby(self.rates, lambda row: row.arm):
+            tried = list(rows)
+            losses = sorted(row.loss for row in tried if row.loss is not None)
+            if len(tried) > 1 and (tried[0].chosen or tried[-1].chosen):
+                edges.append(arm)
+            if len(losses) > 1 and losses[1] - losses[0] < self.settings.margin:
+                ties.append(f"{arm} ({losses[1] - losses[0]:.4f})")
+        notes = []
+        if edges:
+            notes.append(
+                f"The best learning rate of {listed(edges)} is at an edge of the search, so a better one may exist; give other "
+                "factors (rates.factors)."
+            )
+        if ties:
+            notes.append(
+                f"In the search the best learning rate leads the next by less than the margin for {listed(ties)}: whole runs "
+                "may order them otherwise, and by much more; rates.share=1 or rates.seeds=3 tells."
+            )
+        return notes
 
     # ---- learning rates ----
 
