@@ -1,10 +1,10 @@
 """Does predicting the context help? The answers of trials of the same arms on several corpora, in one file and one table.
 
 ``python -m benchmarks.answers NAME trials/code trials/books`` reads the results of finished trials, such as those of
-``contextwise trial ways-nano --corpus corpora/code --out trials/code``, keeps them by corpus and budgets under ``NAME``, with the
-machine that trained, and prints the difference of each arm from the reference on each corpus, with the interval that the trial
-ended with. With ``--against ARM`` also the differences from that arm, with 95% intervals of each by Student's t: for seeds whose
-number was set beforehand.
+``contextwise trial ways-nano --corpus corpora/code --out trials/code``, keeps them by corpus and budgets under ``NAME``, with
+the machine that trained, and prints the difference of each arm from the reference on each corpus, with the interval that the
+trial ended with. With ``--against ARM`` also the differences from that arm, with 95% intervals of each by Student's t: for
+seeds whose number was set beforehand.
 """
 
 import argparse
