@@ -23,17 +23,23 @@ class Supervised(ContextLMForCausalLM):
     """Predicted contexts are also trained to have the direction of the chunk vectors that they predict (stopped gradient)."""
 
     weight = 0.1
+    until = 0
+    seen: Tensor
     ahead: nn.ModuleList
 
     def training_losses(self, hidden: Tensor, input_ids: Tensor, labels: Tensor) -> dict[str, Tensor]:
         pathway: Any = self.context
         predicted, true, first = pathway.last
         losses = {}
+        weight: Tensor | float = self.weight
+        if self.until:
+            weight = self.weight * (1 - self.seen / self.until).clamp(min=0)
+            self.seen += input_ids.numel()
         for i, head in enumerate([nn.Identity(), *self.ahead], start=1):
             # Chunks of one document: packed rows have others beside them, and entries that are no chunk.
             pairs = first[:, i:] - first[:, :-i] == i * CHUNK
             name = "context" if i == 1 else f"context{i}"
-            losses[name] = self.weight * distance(head(predicted[:, :-i]), true[:, i:], pairs)
+            losses[name] = weight * distance(head(predicted[:, :-i]), true[:, i:], pairs)
         return losses
 
 
@@ -44,11 +50,17 @@ def distance(predicted: Tensor, true: Tensor, pairs: Tensor) -> Tensor:
     return (apart * pairs).sum() / pairs.sum().clamp(min=1)
 
 
-def supervised(model: Any, weight: float = 0.1, ahead: int = 1) -> Supervised:
-    """The next ``ahead`` chunks are predicted, those beyond the next one by a matrix each, in training only."""
+def supervised(model: Any, weight: float = 0.1, ahead: int = 1, until: int = 0) -> Supervised:
+    """The next ``ahead`` chunks are predicted, those beyond the next one by a matrix each, in training only.
+
+    Args:
+        until: tokens of training over which the weight falls to zero, in a straight line; 0: it stays.
+    """
     new = Supervised.from_backbone(model, **CONTEXTLM)
     assert isinstance(new, Supervised)
-    new.weight = weight
+    new.weight, new.until = weight, until
+    if until:
+        new.register_buffer("seen", torch.zeros((), dtype=torch.int64))
     width = new.config.backbone_config.hidden_size
     new.ahead = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(ahead - 1))
     pathway: Any = new.context

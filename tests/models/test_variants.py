@@ -232,3 +232,19 @@ def test_a_prediction_is_supervised_within_its_document():
     assert float(packed["context"]) == pytest.approx(float(found[0]["context"] + 2 * found[1]["context"]) / 3, rel=1e-5)
     assert float(packed["context2"]) == pytest.approx(float(found[1]["context2"]), rel=1e-5)
     assert float(found[0]["context2"]) == 0
+
+
+def test_the_weight_of_the_supervision_falls_to_zero_and_is_kept_with_the_model():
+    """40 tokens a call of 100: weights of 1, 0.6, 0.2, 0 and 0 times the first."""
+    model, tokens = form(supervised, until=100), torch.randint(0, 50, (2, 20))
+
+    def loss(model):
+        model(tokens, use_cache=False)
+        return float(model.training_losses(None, tokens, tokens)["context"].detach())
+
+    first = loss(model)
+    kept = form(supervised, until=100)
+    kept.load_state_dict(model.state_dict())
+    assert [loss(model) / first for _ in range(4)] == pytest.approx([0.6, 0.2, 0, 0])
+    assert loss(kept) / first == pytest.approx(0.6)
+    assert "seen" not in form(supervised).state_dict()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from objective_corpora import Memory, vocabulary
+from transformers import AutoModel
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.models.embedding import TRAINED_POOLING, Embedder, load_text_model
@@ -13,7 +14,7 @@ from contextwise.models.loading import load_tokenizer
 from contextwise.models.spec import contrastive_losses
 from contextwise.objectives import Cut, build_objective
 from contextwise.training import load_recipe, train
-from contextwise.training.export import validation_loss
+from contextwise.training.export import model_card, validation_loss
 from contextwise.training.inputs import TrainingInputs
 from small import recipe_values
 
@@ -122,6 +123,9 @@ def test_a_run_lowers_the_loss(corpus_folder, tmp_path, model):
     first, *_, last = (row["loss"] for row in rows if row["kind"] == "train")
     assert last < first - 0.05
     assert rows[-1]["target_tokens"] == 60 * 8  # pairs
+    card = model_card(run, standalone=False)
+    assert "pipeline_tag: feature-extraction" in card and "model = AutoModel.from_pretrained" in card
+    assert AutoModel.from_pretrained(run.model).config.hidden_size == 16
     trained = load_text_model(run.path)
     assert Embedder(trained, load_tokenizer(run.path)).pooling == "mean"  # as in training
     later = recipe_values(corpus_folder, tmp_path / "later")  # not contrastive

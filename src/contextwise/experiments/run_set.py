@@ -162,14 +162,21 @@ class RunSet(RunSetFolder):
     Attributes:
         runs: each behind its parents.
         name: of the set, in messages.
-        trained: the runs without the models that exist already; ``paths``: their folders.
         vocab_size: of a corpus that does not exist yet, for the plan.
     """
 
     def __init__(self, path: Path, runs: list[Run], vocab_size: int | None = None) -> None:
         self.path, self.name, self.runs, self.vocab_size = path, path.name, runs, vocab_size
-        self.trained = [run for run in runs if run.values is not None]
-        self.paths = [run.folder for run in self.trained]
+
+    @property
+    def trained(self) -> list[Run]:
+        """The runs that are trained; the others are models."""
+        return [run for run in self.runs if run.values is not None]
+
+    @property
+    def paths(self) -> list[Path]:
+        """Folders of the runs that are trained."""
+        return [run.folder for run in self.trained]
 
     @classmethod
     def of(

@@ -534,7 +534,8 @@ class Sweep(RunSet):
             if (self.path / PLAN).exists():
                 # While this one waited, a process that held the folder may have trained a trunk beyond where a branch begins.
                 assert self.settings is not None
-                self.__dict__ = vars(Sweep.planned(self.settings))
+                again = Sweep.planned(self.settings)
+                self.runs, self.plan, self.step_seconds = again.runs, again.plan, again.step_seconds
             self.write()
             yield
 
