@@ -85,13 +85,14 @@ class RealEntropy(GivenModel):
         summary = entropy.measurement.summary
         if self.show == "regimes":
             tables, claims, plots = regimes_view(entropies, self.limits)
-            claims = claims if self.model else [claim.over_seeds(self.models) for claim in claims]
         else:
             tables, claims, plots = VIEWS[self.show](entropy, self.limits)
-        if not (self.well_trained or self.model):
-            # The claims are on models near the Bayes model (Appendix G); for another one a failure is no evidence.
-            reason = "fails for this small model, to which the document's claim does not apply"
-            claims = [claim.without_refutation(reason) for claim in claims]
+        if not self.model:  # it was trained here
+            if not self.well_trained:
+                # The claims are on models near the Bayes model (Appendix G); for another one a failure is no evidence.
+                reason = "fails for this small model, to which the document's claim does not apply"
+                claims = [claim.without_refutation(reason) for claim in claims]
+            claims = [claim.over_seeds(self.models) for claim in claims]
         about = [
             ["model", Path(summary["model"]).name],
             ["parameters", f"{summary['parameters']:,}"],
