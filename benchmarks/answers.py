@@ -59,10 +59,13 @@ def main(arguments: list[str] | None = None) -> None:
     results: dict[str, dict[str, Any]] = {}
     for folder in options.trials:
         trained = next(iter(sorted(folder.glob("runs/*/environment.json"))), None)
-        result = json.loads((folder / "result.json").read_text()) if trained else {}
+        looked = folder / "result.json"
+        result: dict[str, Any] = json.loads(looked.read_text()) if looked.exists() else {"stopped": None}
         if trained is None or not result["stopped"]:
             parser.error(f"the trial {folder} is not finished; run it again")
         environment = json.loads(trained.read_text())
+        if options.against not in {None, *result["losses"]}:
+            parser.error(f"the trial {folder} has no arm {options.against!r}, but {', '.join(result['losses'])}")
         results[folder.name] = without_folders(result) | {"environment": environment}
     print("\n".join(table(results)))
     if options.against:

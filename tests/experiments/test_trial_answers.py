@@ -41,7 +41,12 @@ def test_the_table_of_trials_and_their_machine(tmp_path, monkeypatch, capsys):
 
 
 def test_a_trial_that_is_not_finished_is_refused(tmp_path, capsys):
-    for folder in (trial(tmp_path / "running", stopped=None), str(tmp_path / "none")):
+    before = trial(tmp_path / "before")
+    (tmp_path / "before/result.json").unlink()
+    for folder in (trial(tmp_path / "running", stopped=None), before, str(tmp_path / "none")):
         with pytest.raises(SystemExit):
             answers.main(["name", folder])
         assert "is not finished" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        answers.main(["name", trial(tmp_path / "text"), "--against", "c"])
+    assert "has no arm 'c', but a, b" in capsys.readouterr().err

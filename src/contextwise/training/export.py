@@ -158,12 +158,9 @@ def model_card(run: RunFolder, standalone: bool) -> str:
     config: Any = load_config(run.path)
     ours = type(config).__module__.startswith("contextwise.")  # a variant for training alone leaves a stock model
     parity, unigrams = isinstance(model, ParityModel), isinstance(model, AutoencoderModel)
-    embeds = (
-        recipe.objective.whole_steps and not ours
-    )  # contrastive: pooled states, not tokens, are what it was trained for
-    loader, task = LOADERS[
-        "parity" if parity else "unigrams" if unigrams else "embeddings" if embeds else kind_of(config)
-    ]
+    embeds = recipe.objective.pooling is not None and not ours
+    special = "parity" if parity else "unigrams" if unigrams else "embeddings" if embeds else ""
+    loader, task = LOADERS[special or kind_of(config)]
     data = ModelCardData(
         library_name="transformers",
         pipeline_tag=task,

@@ -10,7 +10,8 @@ from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
 from contextwise.data import prepare_corpus
-from contextwise.reproductions.claims import Claim
+from contextwise.reproductions.claims import Claim, exact
+from contextwise.reproductions.intrinsic_entropy import figures_1_to_15_real_models as figures
 from contextwise.reproductions.intrinsic_entropy.figures_1_to_15_real_models import (
     Limits,
     RealEntropy,
@@ -181,7 +182,7 @@ def test_all_figures_are_of_one_measurement_in_miniature(tmp_path):
     assert planned.flops == 2 * planned.parameters * 60 * 30
 
 
-def test_a_model_that_is_given_needs_no_training(tmp_path):
+def test_a_model_that_is_given_needs_no_training(tmp_path, monkeypatch):
     corpus = prepare_corpus(
         write_documents(tmp_path / "text.jsonl", 60), "bytes", tmp_path / "corpus", validation=0.3
     ).path
@@ -191,6 +192,10 @@ def test_a_model_that_is_given_needs_no_training(tmp_path):
     assert given.recipes(tmp_path / "two") == []
     outcome = given.measure(ITEM, tmp_path / "two")
     assert outcome.runs == [] and not (tmp_path / "two/runs").exists()
+    # A claim that holds does so for a model that is given, and is open for one that was trained here with one seed.
+    monkeypatch.setitem(figures.VIEWS, "entropy", lambda *_: ([], [Claim.of("it holds", exact(True, 1.0))], []))
+    (held,), (open_,) = (each.measure(ITEM, tmp_path / to).claims for each, to in ((given, "two"), (first, "one")))
+    assert held.holds is True and open_.holds is None and "one seed decides nothing" in open_.evidence
     assert given.passes(tmp_path / "two")[0].flops == 2 * 10 * 60 * 30
 
 
