@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from threading import Event
 from types import FrameType
@@ -35,6 +36,9 @@ class StandardError:
         return getattr(sys.stderr, name)
 
 
+LINE_EVERY_SECONDS = 20.0
+"""Seconds between two lines of progress in a log, or more."""
+
 console = Console(file=cast(IO[str], StandardError()), highlight=False)
 document_printed = Event()
 """Set once the command has printed its JSON document on standard output, which holds one."""
@@ -56,13 +60,14 @@ def first_process() -> bool:
 
 
 def say(text: str) -> None:
-    """Print one message for the user; long paths are not wrapped."""
-    console.print(text, markup=False, soft_wrap=True)
+    """Print one message for the user, once for all the processes of a launch; long paths are not wrapped."""
+    if first_process():
+        console.print(text, markup=False, soft_wrap=True)
 
 
 @contextlib.contextmanager
 def progress_bar(description: str, total: float | None, unit: str = "") -> Iterator[Callable[..., None]]:
-    """Show one bar ("tokenize") of ``total`` units of work (None: unknown).
+    """Show one bar ("tokenize") of ``total`` units of work (None: unknown); in a log, a line every 20 seconds or more.
 
     Yields ``advance(amount=1, *, done=None, note=None)``, which adds an amount or sets the amount that is ``done``.
     """
@@ -80,12 +85,24 @@ def progress_bar(description: str, total: float | None, unit: str = "") -> Itera
         disable=console.quiet or not (console.is_terminal or console.is_jupyter),
     )
     with bar:
-        task = bar.add_task(description, total=total, note="")
+        task, printed = bar.add_task(description, total=total, note=""), time.monotonic()
+
+        def print_line() -> None:
+            from contextwise.base.estimates import duration  # slow
+
+            state = bar.tasks[0]
+            of = "" if total is None else f" of {total:,.0f}"
+            left = "" if state.time_remaining is None else f", about {duration(state.time_remaining)} left"
+            say(f"{description}: {state.completed:,.0f}{of} {unit}".rstrip() + left)
 
         def advance(amount: float = 1, *, done: float | None = None, note: str | None = None) -> None:
             if note is not None:
                 bar.update(task, note=note)
             bar.update(task, advance=amount if done is None else None, completed=done)
+            nonlocal printed
+            if bar.disable and time.monotonic() - printed >= LINE_EVERY_SECONDS:
+                print_line()
+                printed = time.monotonic()
 
         yield advance
 

@@ -15,12 +15,10 @@ from contextwise.base.errors import CheckpointError
 from contextwise.base.estimates import duration
 from contextwise.base.files import atomic_directory
 from contextwise.base.hashes import damage, seal
-from contextwise.base.progress import console, say
+from contextwise.base.progress import LINE_EVERY_SECONDS, console, say
 from contextwise.data.windows import LastTenthWindows, last_tenth_length, log_bins
 from contextwise.training import checkpoints
 from contextwise.training.trainer import PretrainingTrainer
-
-LINE_EVERY_SECONDS = 20.0
 
 
 class ContextCurve(TrainerCallback):

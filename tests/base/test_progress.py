@@ -1,0 +1,61 @@
+"""Tests of what long work prints: a line now and then in a log, and once for all the processes of a launch."""
+
+import pytest
+
+from contextwise.base import progress
+from contextwise.base.progress import progress_bar, quieten, say
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that the bar reads, in its one element."""
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_in_a_log_long_work_prints_a_line_every_twenty_seconds(
+    clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with progress_bar("measure", 12_000, "predictions") as advance:
+        for _ in range(9):
+            clock[0] += 5
+            advance(1000, note="context 8")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(", about")[0] for line in lines] == [
+        "measure: 4,000 of 12,000 predictions",
+        "measure: 8,000 of 12,000 predictions",
+    ]
+    assert all(line.endswith(("left", "predictions")) for line in lines)
+
+
+def test_work_whose_end_is_unknown_counts_only(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bar("tokenize", None) as advance:
+        clock[0] += 20
+        advance(done=1234.0)
+    assert capsys.readouterr().err == "tokenize: 1,234\n"
+
+
+def test_short_or_quiet_work_prints_nothing(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bar("measure", 10) as advance:
+        clock[0] += 19
+        advance(10)
+    with quieten(), progress_bar("measure", 10) as advance:
+        clock[0] += 60
+        advance(10)
+        say("hello")
+    assert capsys.readouterr().err == ""
+
+
+def test_only_the_first_process_of_a_launch_prints(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    say("hello")
+    with progress_bar("measure", 10) as advance:
+        clock[0] += 60
+        advance(5)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("RANK", "0")
+    say("hello")
+    assert capsys.readouterr().err == "hello\n"
