@@ -140,6 +140,26 @@ def test_partitions_are_halves_of_the_types_and_fill_the_runs_that_name_them():
         validate(CuePartitions, values | {"trained_on": {"C": "A"}}, "the settings")
 
 
+def test_no_partition_is_drawn_twice():
+    """A partition that counts twice would pass for two samples and make the interval over partitions too short."""
+    values = {
+        "name": "tag",
+        "templates": TEMPLATES,
+        "runs": {"A": ["a"]},
+        "trained_on": {"A": "A"},
+        "rows": {"A": {"run": "A"}},
+        "reference": "A",
+        "types": ["title", "date", "tags", "author"],
+        "partitions": 6,
+    }
+    measure = validate(CuePartitions, values, "the settings")
+    assert len({tuple(measure.partition(number)["A"]) for number in range(6)}) == 6
+    with pytest.raises(ConfigError, match="partitions is 7, but 4 types have only 6"):
+        validate(CuePartitions, values | {"partitions": 7}, "the settings")
+    with pytest.raises(ConfigError, match="types names a context twice: title, date, title"):
+        validate(CuePartitions, values | {"partitions": 1, "types": ["title", "date", "title"]}, "the settings")
+
+
 @pytest.fixture(scope="module")
 def news(tmp_path_factory):
     folder = tmp_path_factory.mktemp("staged")

@@ -6,6 +6,8 @@ adapt to. Runs in ``trained_on``, and their descendants, are trained again for e
 Shapes: S seeds, A articles, P partitions.
 """
 
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -239,15 +241,23 @@ class CuePartitions(CuePerplexity):
     def _sets_known(self) -> "CuePartitions":
         check_names({"trained_on": self.trained_on}, self.runs)
         check_names({"tested_on": self.tested_on}, self.rows)
+        if len(set(self.types)) < len(self.types):
+            raise ValueError(f"types names a context twice: {', '.join(self.types)}")
+        if self.partitions > (possible := math.comb(len(self.types), len(self.types) // 2)):
+            raise ValueError(f"partitions is {self.partitions}, but {len(self.types)} types have only {possible}")
         return self
 
     def partition(self, number: int) -> dict[Set, list[str]]:
-        """The sets of one partition; A is the larger one where they are not equal."""
-        draw = np.random.default_rng([self.partition_seed, number])
-        order = [self.types[i] for i in draw.permutation(len(self.types))]
-        half = -(-len(order) // 2)
-        a, b = (sorted(part, key=self.types.index) for part in (order[:half], order[half:]))
-        return {"A": a, "B": b, "both": list(self.types)}
+        """The sets of one partition, another for each number; A is the larger one where they are not equal."""
+        drawn: list[list[str]] = []
+        for attempt in itertools.count():
+            order = np.random.default_rng([self.partition_seed, attempt]).permutation(len(self.types))
+            a = [self.types[i] for i in sorted(order[: -(-len(order) // 2)])]
+            if a not in drawn:
+                drawn.append(a)
+            if len(drawn) > number:
+                return {"A": a, "B": [name for name in self.types if name not in a], "both": list(self.types)}
+        raise AssertionError  # the validator allows as many as there are
 
     def of_partition(self, number: int) -> CuePerplexity:
         """The measure of one partition."""
