@@ -73,7 +73,10 @@ def test_items_are_listed_with_their_scales(contextwise):
 
 
 def test_a_dry_run_prints_the_cost_and_trains_nothing(contextwise, workplace):
-    assert "6 runs" in contextwise.words("reproduce paper/optimum --dry-run --recipes recipes")
+    words = contextwise.words("reproduce paper/optimum --dry-run --recipes recipes")
+    assert "6 runs" in words and "×" not in words
+    words = contextwise.words("reproduce paper/table --dry-run --recipes recipes --set seeds=[0,1,2]")
+    assert words.count("one ×") == 1 and "one × 3" in words and "3 runs" in words
     costs = json.loads(contextwise("reproduce paper/optimum --dry-run --recipes recipes --json")[1])
     assert len({cost["name"] for cost in costs}) == 6 and all(cost["flops"] > 0 for cost in costs)
     assert not (workplace / "runs").exists()

@@ -1,6 +1,7 @@
 """The verb ``contextwise reproduce``: a table or figure of a source document, reproduced, beside the printed one."""
 
 import shlex
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -120,22 +121,23 @@ def _show_plan(item: "Item", scale: str, measure: "ItemMeasure", folder: Path, a
     if not costs:
         show("trains nothing, and measuring takes little")
         return
-    rows = []
+    rows: Counter[tuple[str, ...]] = Counter()  # the seeds of a run cost the same: one row
     for cost in costs:
         counts = map(count, (cost.parameters, cost.steps, cost.examples, cost.tokens))
-        rows.append([cost.name, *counts, f"{cost.flops:.2e}"])
+        rows[cost.name, *counts, f"{cost.flops:.2e}"] += 1
+    cells = [[f"{name} × {times}" if times > 1 else name, *rest] for (name, *rest), times in rows.items()]
     flops = sum(cost.flops for cost in costs)
     state, activations = (max(getattr(c, f"{part}_bytes") for c in costs) for part in ("state", "activation"))
     seconds = flops / ASSUMED_FLOPS
     time = duration(seconds) if seconds >= 1 else "under a second"
     small = "" if flops > 1e18 else " (models this small reach less)"
     show(
-        Table("", [Column("run"), "parameters", "steps", "examples", "tokens", "FLOPs"], rows),
+        Table("", [Column("run"), "parameters", "steps", "examples", "tokens", "FLOPs"], cells),
         f"{len(costs)} run{'s' * (len(costs) > 1)}, {flops:.2e} FLOPs: {time} of an H100 at 30% of its peak{small}; weights "
         f"(in training with gradients and optimizer) take {state / 1e9:.2g} GB at most, the activations of a micro-batch about "
         f"{activations / 1e9:.2g} GB",
     )
-    for cost in costs:
+    for cost in {cost.name: cost for cost in costs}.values():
         if hours := item.gpu_hours.get(cost.name):
             share = cost.flops / (hours * 3600 * A100_FLOPS)
             show(
