@@ -182,6 +182,21 @@ def test_all_figures_are_of_one_measurement_in_miniature(tmp_path):
     assert planned.flops == 2 * planned.parameters * 60 * 30
 
 
+def test_features_of_an_inner_layer_are_measured_beside_the_last(tmp_path):
+    corpus = prepare_corpus(
+        write_documents(tmp_path / "text.jsonl", 60), "bytes", tmp_path / "corpus", validation=0.3
+    ).path
+    values = settings(corpus=str(corpus))
+    values["recipe"]["model"]["layers"] = 2
+    last, inner = (
+        validate(RealEntropy, values | changes, "the settings").measure(ITEM, tmp_path / "out").figures
+        for changes in ({}, {"layer": 1})
+    )
+    assert inner["measurement"] == f"{last['measurement']}-layer-1"
+    losses = [[loss["value"] for loss in each["losses"].values()] for each in (inner, last)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6) and inner["entropies"] != last["entropies"]
+
+
 def test_a_model_that_is_given_needs_no_training(tmp_path, monkeypatch):
     corpus = prepare_corpus(
         write_documents(tmp_path / "text.jsonl", 60), "bytes", tmp_path / "corpus", validation=0.3
@@ -207,6 +222,7 @@ def test_a_model_that_is_given_needs_no_training(tmp_path, monkeypatch):
         ({"show": "figure1"}, "show is 'figure1'"),
         ({"seeds": [0, 1]}, "seeds are several, but show: entropy is of one model"),
         ({"limits": {"corelation": 0.9}}, "did you mean"),
+        ({"layer": "first"}, "must be last, or the number of a hidden state"),
     ],
 )
 def test_a_wrong_setting_gets_one_sentence(changes, words):

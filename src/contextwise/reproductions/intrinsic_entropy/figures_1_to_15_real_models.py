@@ -21,7 +21,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import correlation_estimate, mean_estimate
 from contextwise.base.tables import Table
-from contextwise.evaluation.measures.entropy import Entropy
+from contextwise.evaluation.measures.entropy import Entropy, Layer
 from contextwise.reproductions.claims import Claim, Verdict, above, all_hold, below, exact, undecided, within
 from contextwise.reproductions.item import Item, Outcome, registered
 from contextwise.reproductions.models import GivenModel
@@ -56,6 +56,7 @@ class RealEntropy(GivenModel):
     contexts: list[int] = Field(min_length=4, description="visible tokens")
     samples: int = Field(ge=50, description="tokens to predict, the same at each context")
     kept: int = Field(default=2000, ge=2, description="features that the kernel density is of")
+    layer: Layer = Field(default="last", description="whose features: last, as the document says, or of a hidden state")
     well_trained: bool = Field(default=True, description="whether the law applies; if not, no claim fails")
     limits: Limits = Limits()
 
@@ -76,9 +77,10 @@ class RealEntropy(GivenModel):
         return self.samples * sum(self.contexts)
 
     def measure(self, item: Item, folder: Path) -> Outcome:
-        settings = self.settings_of(Entropy, "contexts", "samples", density_samples=self.kept)
+        settings = self.settings_of(Entropy, "contexts", "samples", "layer", density_samples=self.kept)
+        kind = "entropy" if self.layer == "last" else f"entropy-layer-{self.layer}"
         entropies = [
-            IntrinsicEntropy(self.measured(settings, folder, "entropy", overwrite=True, index=index))
+            IntrinsicEntropy(self.measured(settings, folder, kind, overwrite=True, index=index))
             for index in range(self.models)
         ]
         entropy = entropies[0]

@@ -32,6 +32,9 @@ def _layer(value: Any) -> Any:
     return value if value == "last" else int(value)
 
 
+Layer = Annotated[Literal["last"] | int, BeforeValidator(_layer)]
+
+
 class EntropyResult(Result):
     """Losses, spectra and kept features at several contexts.
 
@@ -87,7 +90,7 @@ class Entropy(Measure):
         description="Visible tokens, each a measurement; all targets have the longest of them before them.",
     )
     samples: int = Field(default=10_000, ge=1, description="Targets: tokens whose loss and features are measured.")
-    layer: Annotated[Literal["last"] | int, BeforeValidator(_layer)] = Field(
+    layer: Layer = Field(
         default="last",
         description="Which features: last, what the vocabulary head reads, or the number of a hidden state.",
     )
