@@ -46,7 +46,10 @@ class CorpusData(Settings):
     split: str = "train"
     validation_split: str = "validation"
     tokens: int | None = Field(
-        default=None, ge=1, description="train on the first tokens of the split only, repeated as often as needed"
+        default=None,
+        ge=1,
+        description="train on the first tokens of the split only, repeated as often as needed; of sorted documents they are "
+        "no fair sample",
     )
     context: Length = Field(default=256, description="training context: tokens per window")
     context_stages: dict[int, float] = Field(
