@@ -1,5 +1,6 @@
 """The context that is best for so much text: the law against its closed form, and a whole measurement in miniature."""
 
+import itertools
 import json
 import math
 
@@ -62,6 +63,8 @@ def test_a_moving_optimum_is_decided_where_the_seeds_agree(by_seed, inner, grows
         for c in contexts
     }
     optima = Optima(losses, [100, 200], contexts)
+    if not any(map(math.isnan, itertools.chain(*by_seed))):
+        assert optima.best_of_seeds == dict(zip((100, 200), map(list, zip(*by_seed, strict=True)), strict=True))
     assert optima.inner("text", 2).holds is inner
     assert optima.grows("text").holds is grows
 

@@ -58,6 +58,15 @@ class Optima:
         """Size -> the context of the lowest mean; the shorter one of two."""
         return self._best(self.means)
 
+    @property
+    def best_of_seeds(self) -> dict[int, list[int]]:
+        """Size -> the context of the lowest loss, seed by seed."""
+        every = [self._best(losses) for losses in self._of_seeds()]
+        return {n: [best[n] for best in every] for n in self.sizes}
+
+    def _of_seeds(self) -> list[dict[tuple[int, int], float]]:
+        return [dict(zip(self.losses, values, strict=True)) for values in zip(*self.losses.values(), strict=True)]
+
     def _best(self, losses: Mapping[tuple[int, int], float]) -> dict[int, int]:
         return {n: min(self.contexts, key=lambda context: losses[n, context]) for n in self.sizes}
 
@@ -107,9 +116,7 @@ class Optima:
 
     def _each_seed(self, holds: Callable[[Mapping[int, int]], bool]) -> Verdict:
         """A condition on the best contexts, over seeds."""
-        seeds = zip(*self.losses.values(), strict=True)
-        by_seed = [dict(zip(self.losses, values, strict=True)) for values in seeds]
-        verdicts = (exact(holds(self._best(losses)), *losses.values()) for losses in by_seed)
+        verdicts = (exact(holds(self._best(losses)), *losses.values()) for losses in self._of_seeds())
         return all_agree(verdicts, "seeds", LEAST_SEEDS)
 
 
@@ -178,6 +185,7 @@ class CorpusOptimum(CorpusMeasure, BestContext):
             "best_context_loss": best.by_size(best.means),
             "mean_loss": mean.by_size(mean.means),
             "optima": best.best,
+            "optima_of_seeds": best.best_of_seeds,
             "optima_of_the_mean": mean.best,
             "optima_by_law": predicted,
             "law": {name: float(value) for name, value in law.printed().items()},
@@ -228,7 +236,11 @@ class ParityOptimum(BestContext):
         text = "for most sizes of the training set the best context lies between the shortest and the longest"
         most = len(self.sizes) // 2 + 1
         claims = [optima.inner(text, most), optima.grows("the best context grows with the training set")]
-        figures = {"losses": optima.by_size(optima.losses), "optima": optima.best}
+        figures = {
+            "losses": optima.by_size(optima.losses),
+            "optima": optima.best,
+            "optima_of_seeds": optima.best_of_seeds,
+        }
         title = "Best validation cross entropy"
         plots = [optima.plot(title, "samples", "context, bits", "nats")]
         outcome = Outcome([optima.table(f"{title}, nats", "samples", least)], claims, figures, runs.paths, plots)
