@@ -18,7 +18,7 @@ def test_in_a_log_long_work_prints_a_line_every_twenty_seconds(
     clock: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with progress_bar("measure", 12_000, "predictions") as advance:
-        for _ in range(9):
+        for _ in range(12):
             clock[0] += 5
             advance(1000, note="context 8")
     lines = capsys.readouterr().err.splitlines()

@@ -100,7 +100,7 @@ def progress_bar(description: str, total: float | None, unit: str = "") -> Itera
                 bar.update(task, note=note)
             bar.update(task, advance=amount if done is None else None, completed=done)
             nonlocal printed
-            if bar.disable and time.monotonic() - printed >= LINE_EVERY_SECONDS:
+            if bar.disable and not bar.finished and time.monotonic() - printed >= LINE_EVERY_SECONDS:
                 print_line()
                 printed = time.monotonic()
 
