@@ -1,12 +1,15 @@
 """Runs that are made from each other: their order and folders, shares of a gain, partitions, and a table in miniature."""
 
+import copy
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
+from contextwise.base.recipes import RECIPES
 from contextwise.data import prepare_corpus
 from contextwise.reproductions.claims import Verdict
 from contextwise.reproductions.cue import tables_3_to_6_perplexity
@@ -156,6 +159,8 @@ def test_no_partition_is_drawn_twice():
     assert len({tuple(measure.partition(number)["A"]) for number in range(6)}) == 6
     with pytest.raises(ConfigError, match="partitions is 7, but 4 types have only 6"):
         validate(CuePartitions, values | {"partitions": 7}, "the settings")
+    with pytest.raises(ConfigError, match="partitions is 6, but 2 types have only 2"):
+        validate(CuePartitions, values | {"columns": ["module", "class"]}, "the settings")
     with pytest.raises(ConfigError, match="types names a context twice: title, date, title"):
         validate(CuePartitions, values | {"partitions": 1, "types": ["title", "date", "title"]}, "the settings")
 
@@ -258,3 +263,21 @@ def test_rows_that_are_not_there_are_named(news):
     values["reference"] = "nobody"
     with pytest.raises(ConfigError, match="reference names the row 'nobody', which is none of alone, both"):
         validate(CuePerplexity, values, "the settings")
+
+
+@pytest.mark.parametrize("name", ["table3", "table4", "table5", "table6"])
+def test_columns_of_another_corpus_are_those_of_every_template_with_contexts(name):
+    recipe = yaml.safe_load((RECIPES / "cue" / f"{name}.yaml").read_text())
+    values = recipe["scales"]["tiny"]["settings"]
+    templates = copy.deepcopy(values["templates"])
+    changed = [each["data"]["contexts"] for each in templates.values() if "contexts" in each["data"]]
+    for contexts in changed:
+        contexts["columns"] = ["module", "class", "docstring"]
+    assert 0 < len(changed) < len(templates), "a template without contexts stays without"
+    kind = CuePartitions if name == "table5" else CuePerplexity
+    same = {"types": ["module", "class", "docstring", "previous_sentence"]} if name == "table5" else {}
+    by_hand = validate(kind, values | {"templates": templates} | same, "the settings")
+    given = validate(kind, values | {"columns": ["module", "class", "docstring"]}, "the settings")
+    runs = [[run.id for run in each.run_set(Path("folder")).runs] for each in (by_hand, given)]
+    assert runs[0] == runs[1] and len(runs[0]) == len(set(runs[0]))
+    assert runs[0] != [run.id for run in validate(kind, values, "the settings").run_set(Path("folder")).runs]

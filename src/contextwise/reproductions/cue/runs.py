@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field, model_validator
 
-from contextwise.base.config import Seeds
+from contextwise.base.config import Seeds, with_overrides
 from contextwise.base.errors import ConfigError
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import Subject
@@ -46,6 +46,11 @@ class CueRuns(ItemMeasure):
     templates: dict[str, dict[str, Any]]
     runs: dict[str, list[str]]
     seeds: Seeds = Field(default=[0], min_length=1, description="seeds of the runs")
+    columns: list[str] | None = Field(
+        default=None,
+        min_length=1,
+        description="metadata columns of another corpus, in every template that has contexts",
+    )
 
     @property
     @abstractmethod
@@ -69,11 +74,18 @@ class CueRuns(ItemMeasure):
     def run_set(self, folder: Path) -> RunSet:
         """The measured runs, each after its parents."""
         arms = {
-            run: Arm(recipe=self.templates[template], settings=settings)
+            run: Arm(recipe=self._template(template), settings=settings)
             for run, (template, *settings) in self.runs.items()
         }
         settings, corpus = RunSetSettings(arms=arms, seeds=self.seeds), Path(self.corpus)
         return RunSet.of(settings, folder, corpus=corpus, prefix=self.name, wanted=self.wanted)
+
+    def _template(self, name: str) -> dict[str, Any]:
+        """A template, with the columns of this corpus."""
+        template = self.templates[name]
+        if self.columns is None or not template.get("data", {}).get("contexts"):
+            return template
+        return with_overrides(template, {"data.contexts.columns": self.columns})
 
     def prepared(self, folder: Path) -> Path:
         """The folder of the corpus, which must exist."""

@@ -231,7 +231,9 @@ def drawn(figure: Drawn, scores: dict[str, Scored]) -> Plot:
 class CuePartitions(CuePerplexity):
     """Rows averaged over random partitions of the context types."""
 
-    types: list[str] = Field(min_length=2, description="metadata columns, and previous_sentence")
+    types: list[str] = Field(
+        min_length=2, description="metadata columns, and previous_sentence; if columns is given, these instead"
+    )
     trained_on: dict[str, Set] = Field(description="run -> the set of contexts that it is trained with")
     tested_on: dict[str, Set] = Field(default={}, description="row -> the set of its test, if not of its training")
     partitions: int = Field(default=5, ge=1)
@@ -241,22 +243,30 @@ class CuePartitions(CuePerplexity):
     def _sets_known(self) -> "CuePartitions":
         check_names({"trained_on": self.trained_on}, self.runs)
         check_names({"tested_on": self.tested_on}, self.rows)
-        if len(set(self.types)) < len(self.types):
-            raise ValueError(f"types names a context twice: {', '.join(self.types)}")
-        if self.partitions > (possible := math.comb(len(self.types), len(self.types) // 2)):
-            raise ValueError(f"partitions is {self.partitions}, but {len(self.types)} types have only {possible}")
+        types = self.context_types
+        if len(set(types)) < len(types):
+            raise ValueError(f"types names a context twice: {', '.join(types)}")
+        if self.partitions > (possible := math.comb(len(types), len(types) // 2)):
+            raise ValueError(f"partitions is {self.partitions}, but {len(types)} types have only {possible}")
         return self
+
+    @property
+    def context_types(self) -> list[str]:
+        """The types that are divided: ``types``, with the metadata of this corpus if ``columns`` are given."""
+        if self.columns is None:
+            return self.types
+        return [*self.columns, *(name for name in self.types if name == PREVIOUS)]
 
     def partition(self, number: int) -> dict[Set, list[str]]:
         """The sets of one partition, another for each number; A is the larger one where they are not equal."""
-        drawn: list[list[str]] = []
+        types, drawn = self.context_types, list[list[str]]()
         for attempt in itertools.count():
-            order = np.random.default_rng([self.partition_seed, attempt]).permutation(len(self.types))
-            a = [self.types[i] for i in sorted(order[: -(-len(order) // 2)])]
+            order = np.random.default_rng([self.partition_seed, attempt]).permutation(len(types))
+            a = [types[i] for i in sorted(order[: -(-len(order) // 2)])]
             if a not in drawn:
                 drawn.append(a)
             if len(drawn) > number:
-                return {"A": a, "B": [name for name in self.types if name not in a], "both": list(self.types)}
+                return {"A": a, "B": [name for name in types if name not in a], "both": types}
         raise AssertionError  # the validator allows as many as there are
 
     def of_partition(self, number: int) -> CuePerplexity:
