@@ -62,7 +62,8 @@ fix it |
 | 143 | stopped by SIGTERM |
 
 A command that ends with 1, 130 or 143 resumes where it stopped if it is run again. Results are on standard output, messages,
-progress (in a log a line every 20 seconds or more) and errors (`error: …`) on standard error. With `--json`, an error is also the JSON object
+progress (in a log a line every 20 seconds or more) and errors (`error: …`) on standard error.
+With `--json`, an error is also the JSON object
 `{"error": {"message", "exit_status", "problems"}}` on standard output, each problem with its `field`, `why` and `fix`;
 a command that has printed its result has no second object.
 `contextwise schema VERB --printed` prints the JSON Schema of what VERB prints with `--json`; its `$id` names the version.
