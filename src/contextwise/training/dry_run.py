@@ -5,8 +5,10 @@ a checkpoint and the export, all in a temporary folder beside the run folder. A 
 take as long as the second and hold no more memory.
 """
 
+import contextlib
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -17,6 +19,7 @@ import torch
 from accelerate import PartialState
 from transformers import TrainerCallback
 
+from contextwise.base.files import PARTIAL, exclusive, sync_directory
 from contextwise.base.machine import peak_memory
 from contextwise.base.runs import RunFolder
 from contextwise.models.building import training_memory
@@ -25,7 +28,7 @@ from contextwise.training.branching import trunk_checkpoint
 from contextwise.training.export import export_model
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.recipe import Recipe, with_newer_settings
-from contextwise.training.run import build_trainer, fast_steps, training_arguments
+from contextwise.training.run import DRY_RUN, build_trainer, fast_steps, training_arguments
 from contextwise.training.trainer import PretrainingTrainer
 
 MOST_STEPS = 12
@@ -103,9 +106,7 @@ def dry_run(recipe: Recipe) -> DryRun:
     steps, peak = _Steps(recipe.total_steps, passes), start + needed
     # Several processes must decide alike, and shards are smaller.
     if needed < free or processes.num_processes > 1:
-        above = next(folder for folder in recipe.folder.absolute().parents if folder.is_dir())
-        temporary = tempfile.TemporaryDirectory(prefix=".dry-run-", dir=above)
-        with fast_steps(processes.device.type), temporary as folder:
+        with fast_steps(processes.device.type), _folder_beside(recipe.folder, processes.process_index) as folder:
             short = _shortened(recipe, steps.passes * micro * processes.num_processes)
             trainer = build_trainer(short, RunFolder(folder), inputs, processes)
             steps.limit(trainer, short, TIMED_FLOPS["cpu" if on_cpu else "cuda"])
@@ -131,6 +132,22 @@ def dry_run(recipe: Recipe) -> DryRun:
         start_bytes=start,
         free_bytes=free,
     )
+
+
+@contextlib.contextmanager
+def _folder_beside(run: Path, number: int) -> Iterator[Path]:
+    """A folder on the disk of a run, removed at the end; one that a killed process left, by the next run here."""
+    path = run.absolute().with_name(f"{run.name}{DRY_RUN}{number}")
+    missing = [folder for folder in path.parents if not folder.exists()]
+    try:
+        with exclusive(path, "the dry run", wait=True):
+            with tempfile.TemporaryDirectory(prefix=f"{path.name}{PARTIAL}", dir=path.parent) as folder:
+                yield Path(folder)
+            sync_directory(path.parent)  # else a power failure may bring the folder back
+    finally:
+        for parent in missing:
+            with contextlib.suppress(OSError):  # another process wrote into it
+                parent.rmdir()
 
 
 def _shortened(recipe: Recipe, examples: int) -> Recipe:

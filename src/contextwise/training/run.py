@@ -22,7 +22,7 @@ from contextwise.base.errors import (
     Interrupted,
 )
 from contextwise.base.estimates import count
-from contextwise.base.files import PARTIAL, atomic_write, write_json
+from contextwise.base.files import PARTIAL, atomic_write, is_held, write_json
 from contextwise.base.hashes import damage
 from contextwise.base.machine import describe_environment, has_fast_bf16, keep_freed_memory
 from contextwise.base.progress import interruption, say
@@ -44,6 +44,9 @@ from contextwise.training.settings import SyntheticData, trained_parts
 from contextwise.training.trainer import PretrainingTrainer, StepAbandoned
 
 DEFAULT_MICRO_BATCH_TOKENS = {"cpu": 8192, "cuda": 32768}
+
+DRY_RUN = f"{PARTIAL}dry-run-"
+"""In the name of the folder of a dry run, beside the run's; its process's number follows."""
 
 
 def train(recipe: Recipe) -> RunFolder:
@@ -177,6 +180,10 @@ def _run_lock(run: RunFolder, recipe: Recipe, processes: PartialState) -> Iterat
             run.divergence_file.unlink(missing_ok=True)
             for leftover in run.checkpoints.glob(f"*{PARTIAL}*"):
                 checkpoints.discard(leftover)
+            # Of killed dry runs, also those of other settings: they hold their lock while they live.
+            for leftover in run.path.parent.glob(f"*{DRY_RUN}*{PARTIAL}*"):
+                if not is_held(leftover.with_name(leftover.name.rpartition(PARTIAL)[0])):
+                    checkpoints.discard(leftover)
 
         _in_first_process(processes, lock)
         try:
