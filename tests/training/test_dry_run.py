@@ -10,6 +10,7 @@ import yaml
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
+from contextwise.base.files import exclusive
 from contextwise.training import Recipe, dry_run
 from contextwise.training.run import train
 from small import recipe_values
@@ -41,6 +42,19 @@ def test_steps_are_measured_and_nothing_is_left(corpus_folder, tmp_path):
     train(tiny)
     with pytest.raises(ConfigError, match="contains another run"):
         dry_run.dry_run(recipe(corpus_folder, tiny.folder, steps=13))
+
+
+def test_what_a_killed_dry_run_left_is_removed_by_the_next_run_beside_it(corpus_folder, tmp_path):
+    killed, alive = (tmp_path / f"{name}.partial-dry-run-0" for name in ("killed", "alive"))
+    for path in (killed, alive):
+        (tmp_path / f"{path.name}.partial-abc" / "checkpoints").mkdir(parents=True)
+    (tmp_path / f".{killed.name}.lock").touch()
+    with exclusive(alive, "the dry run"):
+        (tmp_path / f"{alive.name}.partial-abc").mkdir()  # its lock removed what was there
+        train(recipe(corpus_folder, tmp_path / "run"))
+        assert {path.name for path in tmp_path.iterdir()} == {"run", f"{alive.name}.partial-abc", f".{alive.name}.lock"}
+    dry_run.dry_run(recipe(corpus_folder, tmp_path / "alive"))
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_what_does_not_fit_is_estimated_and_not_run(corpus_folder, tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ from contextwise.base.errors import (
     Interrupted,
 )
 from contextwise.base.estimates import count
-from contextwise.base.files import PARTIAL, atomic_write, is_held, write_json
+from contextwise.base.files import PARTIAL, atomic_write, exclusive, write_json
 from contextwise.base.hashes import damage
 from contextwise.base.machine import describe_environment, has_fast_bf16, keep_freed_memory
 from contextwise.base.progress import interruption, say
@@ -180,10 +180,10 @@ def _run_lock(run: RunFolder, recipe: Recipe, processes: PartialState) -> Iterat
             run.divergence_file.unlink(missing_ok=True)
             for leftover in run.checkpoints.glob(f"*{PARTIAL}*"):
                 checkpoints.discard(leftover)
-            # Of killed dry runs, also those of other settings: they hold their lock while they live.
             for leftover in run.path.parent.glob(f"*{DRY_RUN}*{PARTIAL}*"):
-                if not is_held(leftover.with_name(leftover.name.rpartition(PARTIAL)[0])):
-                    checkpoints.discard(leftover)
+                path = leftover.with_name(leftover.name.rpartition(PARTIAL)[0])
+                with contextlib.suppress(ConfigError), exclusive(path, "the dry run"):  # refused while it runs
+                    pass  # a lock removes what was left
 
         _in_first_process(processes, lock)
         try:

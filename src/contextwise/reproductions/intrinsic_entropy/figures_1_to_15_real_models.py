@@ -100,6 +100,7 @@ class RealEntropy(GivenModel):
             ["parameters", f"{summary['parameters']:,}"],
             ["targets, documents", f"{summary['samples']:,}, {summary['documents']:,}"],
             ["channels", f"{summary['width']:,}"],
+            ["features of the state", str(self.layer)],
             *(["note", note] for note in entropy.notes),
         ]
         figures = {
