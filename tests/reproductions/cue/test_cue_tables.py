@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from contextwise.base.config import validate
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.recipes import RECIPES
 from contextwise.data import prepare_corpus
 from contextwise.reproductions.claims import Verdict
@@ -263,6 +263,13 @@ def test_rows_that_are_not_there_are_named(news):
     values["reference"] = "nobody"
     with pytest.raises(ConfigError, match="reference names the row 'nobody', which is none of alone, both"):
         validate(CuePerplexity, values, "the settings")
+
+
+def test_columns_that_a_corpus_lacks_are_refused_before_any_training(news, tmp_path):
+    values = settings(*news) | {"columns": ["title", "nope"]}
+    with pytest.raises(DataError, match="has no metadata column 'nope'; it has document_hash, title"):
+        validate(CuePerplexity, values, "the settings").train(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["table3", "table4", "table5", "table6"])

@@ -88,8 +88,12 @@ class CueRuns(ItemMeasure):
         return with_overrides(template, {"data.contexts.columns": self.columns})
 
     def prepared(self, folder: Path) -> Path:
-        """The folder of the corpus, which must exist."""
-        return self.held_out().path
+        """The folder of the corpus, which must exist and have the columns that are given."""
+        corpus = self.held_out()
+        for name in self.columns or []:
+            if name not in corpus.columns:
+                corpus.column(name)  # says which there are
+        return corpus.path
 
     def held_out(self) -> Corpus:
         """The documents that are scored."""
