@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
 
@@ -182,6 +183,15 @@ def test_a_sealed_model_is_loaded_only_unchanged(saved, name):
     (run / "model" / "manifest.json").unlink()
     if name == "manifest.json":
         load_model(run)
+
+
+def test_a_tokenizer_is_written_alike_online_and_offline(tmp_path, monkeypatch):
+    byte_tokenizer().tokenizer.save_pretrained(tmp_path / "0")
+    for number, offline in enumerate((True, False, True)):
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+        corpus_tokenizer(str(tmp_path / str(number))).tokenizer.save_pretrained(tmp_path / str(number + 1))
+    configs = [(tmp_path / str(number) / "tokenizer_config.json").read_text() for number in (1, 2, 3)]
+    assert configs[0] == configs[1] == configs[2] and "local" not in configs[0]
 
 
 def test_a_sealed_tokenizer_is_loaded_only_unchanged(saved):

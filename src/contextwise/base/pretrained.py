@@ -45,7 +45,10 @@ def from_pretrained(loader: Any, source: str | Path, **options: Any) -> Any:
     name, revision = hub_revision(source)
     if revision is not None:
         options["revision"] = revision
-    return loader.from_pretrained(name, trust_remote_code=trust.remote_code, **options)
+    loaded = loader.from_pretrained(name, trust_remote_code=trust.remote_code, **options)
+    for how in ("is_local", "local_files_only"):  # would be saved with a tokenizer: offline it would be another one
+        getattr(loaded, "init_kwargs", {}).pop(how, None)
+    return loaded
 
 
 def failure_reason(error: Exception) -> str:
