@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from contextwise.base.config import validate
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, Interrupted
 from contextwise.base.files import exclusive
+from contextwise.base.progress import interruption
 from contextwise.training import Recipe, dry_run
 from contextwise.training.run import train
 from small import recipe_values
@@ -55,6 +56,14 @@ def test_what_a_killed_dry_run_left_is_removed_by_the_next_run_beside_it(corpus_
         assert {path.name for path in tmp_path.iterdir()} == {"run", f"{alive.name}.partial-abc", f".{alive.name}.lock"}
     dry_run.dry_run(recipe(corpus_folder, tmp_path / "alive"))
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_a_request_to_stop_is_no_lack_of_memory(passes, corpus_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(type(interruption), "requested", True)
+    with pytest.raises(Interrupted, match="stopped while the first steps were timed; run the same command again"):
+        dry_run.dry_run(recipe(corpus_folder, tmp_path / "run", micro_batch_tokens=32, tokens_per_step=32 * passes))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_does_not_fit_is_estimated_and_not_run(corpus_folder, tmp_path, monkeypatch):

@@ -21,6 +21,7 @@ from transformers import TrainerCallback
 
 from contextwise.base.files import PARTIAL, exclusive, sync_directory
 from contextwise.base.machine import peak_memory
+from contextwise.base.progress import interruption
 from contextwise.base.runs import RunFolder
 from contextwise.models.building import training_memory
 from contextwise.training import checkpoints
@@ -29,7 +30,7 @@ from contextwise.training.export import export_model
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.recipe import Recipe, with_newer_settings
 from contextwise.training.run import DRY_RUN, build_trainer, fast_steps, training_arguments
-from contextwise.training.trainer import PretrainingTrainer
+from contextwise.training.trainer import PretrainingTrainer, StepAbandoned
 
 MOST_STEPS = 12
 """Steps of a dry run; fewer if they are long, at least two. The first is not timed."""
@@ -87,6 +88,7 @@ def dry_run(recipe: Recipe) -> DryRun:
     Raises:
         ConfigError, DataError, CheckpointError: what :func:`contextwise.training.train` would refuse.
         TrainingError: a loss or gradient is not finite.
+        Interrupted: the process was asked to stop.
     """
     run = RunFolder(recipe.folder)
     run.check_free(recipe.resolved(), with_newer_settings)
@@ -110,7 +112,9 @@ def dry_run(recipe: Recipe) -> DryRun:
             short = _shortened(recipe, steps.passes * micro * processes.num_processes)
             trainer = build_trainer(short, RunFolder(folder), inputs, processes)
             steps.limit(trainer, short, TIMED_FLOPS["cpu" if on_cpu else "cuda"])
-            trainer.train()
+            with contextlib.suppress(StepAbandoned):
+                trainer.train()
+            interruption.check("stopped while the first steps were timed; run the same command again")
             trainer.save(checkpoints.random_state())
             weights = trainer.whole_weights()
             if processes.is_main_process:
