@@ -182,14 +182,17 @@ class CuePerplexity(CueRuns):
         scores = self.scores(runs)
         reference = scores[self.reference]
         targets, seeds = f"{int(reference.targets.sum()):,} targets", seeds_behind(len(self.seeds))
-        title = f"{len(reference.targets)} articles of the split {self.split}, {targets}; {seeds}; 95% intervals"
-        columns = ["", ("perplexity", ".2f"), (f"to {self.reference}", "+.1%"), ("nats to it", "+.3f")]
+        title = (
+            f"{len(reference.targets)} articles of the split {self.split}, {targets}; {seeds}; "
+            f"differences from {self.reference}, 95% intervals"
+        )
+        columns = ["", ("perplexity", ".2f"), ("change", "+.1%"), ("in nats", "+.3f")]
         rows = []
         for name, row in scores.items():
             to_it: list[Any] = [None, None]
             if name != self.reference:
                 to_it = [row.relative(reference).value, row.minus(reference)]
-            rows.append([name, row.perplexity, *to_it])
+            rows.append([name, row.perplexity.value, *to_it])
         claims = []
         for better in self.claims:
             difference = scores[better.better].minus(scores[better.than])
@@ -320,16 +323,17 @@ class CuePartitions(CuePerplexity):
             to_it: list[Any] = [None, None]
             if name != self.reference:
                 to_it = [exponential(differences[name].value) - 1, differences[name]]
-            rows.append([name, losses[name].map(exponential), spread, *to_it])
+            rows.append([name, exponential(losses[name].value), spread, *to_it])
         title = (
             f"{self.partitions} random partitions of the contexts, {len(scores[self.reference][0].targets)} articles; "
-            f"{seeds_behind(len(self.seeds))}; 95% intervals over partitions, seeds and articles"
+            f"{seeds_behind(len(self.seeds))}; SD: over partitions; "
+            f"differences from {self.reference}, 95% intervals over partitions, seeds and articles"
         )
-        columns = ["", ("perplexity", ".2f"), ("SD over partitions", ".2f"), (f"to {self.reference}", "+.1%")]
+        columns = ["", ("perplexity", ".2f"), ("SD", ".2f"), ("change", "+.1%")]
         sets = [self.partition(number) for number in range(self.partitions)]
         drawn_sets = [[i, ", ".join(drawn["A"]), ", ".join(drawn["B"])] for i, drawn in enumerate(sets, 1)]
         tables = [
-            table_of(title, [*columns, ("nats to it", "+.3f")], rows),
+            table_of(title, [*columns, ("in nats", "+.3f")], rows),
             table_of("The partitions", ["", "A", "B"], drawn_sets),
         ]
         claims = [_better_on_average(claim, scores) for claim in self.claims]
