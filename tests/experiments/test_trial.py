@@ -150,6 +150,12 @@ def test_more_seeds_continue_the_same_sequence(finished, corpus_folder, tmp_path
     for old, new in zip(before["comparisons"], result.comparisons, strict=True):
         assert as_json(new)["looks"][:4] == old["looks"]
         assert (new.decision, new.decided_after) == (old["decision"], old["decided_after"])
+    answer = (folder / "result.json").read_bytes()
+    with pytest.raises(
+        ConfigError, match="has an answer after 5 seeds, which fewer cannot replace; give --seeds 5 or more"
+    ):
+        run_trial(three(corpus_folder, folder, keep_going=True, seeds=4))
+    assert (folder / "result.json").read_bytes() == answer
 
 
 def test_a_trial_that_was_stopped_anywhere_ends_like_one_that_was_not(finished, corpus_folder, tmp_path, stop_at):
@@ -532,6 +538,8 @@ def test_the_wait_for_another_process_is_not_counted_again(corpus_folder, tmp_pa
         ({"margin": -0.1}, "margin is -0.1, but"),
         ({"budget": "30"}, "budget is '30', but must be a wall time"),
         ({"budget": "1.2.3s"}, "budget is '1.2.3s', but must be a wall time"),
+        ({"budget": True}, "budget is True, but must be a wall time"),
+        ({"tokens": True}, "tokens is True, but"),
         ({"seeds": 1}, "seeds is 1, but"),
         ({"reference": "pm"}, "which is none of the arms"),
         ({"comparisons": 1, "arms": ["gpt2", "pm", "contextlm"]}, "the arms make 2 comparisons"),
@@ -547,6 +555,21 @@ def test_bad_input_is_refused_before_anything_is_trained(changes, message, corpu
     with pytest.raises((ConfigError, DataError), match=message.replace("(", r"\(")):
         Trial(settings(corpus_folder, tmp_path / "t", **changes)).plan()
     assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize("split", ["split=validation", "validation_split=train"])
+def test_documents_that_are_trained_on_decide_nothing(split, corpus_folder, tmp_path):
+    arms = {"gpt2": [f"data.{split}"], "b": [f"data.{split}"]}
+    with pytest.raises(DataError, match="holds out the documents that the arms are trained on .its split"):
+        Trial(settings(corpus_folder, tmp_path / "t", arms=arms))
+
+
+def test_a_file_without_splits_holds_nothing_out(tmp_path):
+    zarr = pytest.importorskip("zarr")
+    zarr.save_array(tmp_path / "rows.zarr", np.random.default_rng(0).integers(0, 64, (40, 300), dtype=np.uint16))
+    recipe = {"data": {"context": 16, "cross_documents": False}, "model": RECIPE["model"] | {"vocab_size": 64}}
+    with pytest.raises(DataError, match="holds out the documents that the arms are trained on"):
+        Trial(settings(tmp_path / "rows.zarr", tmp_path / "t", recipe=recipe))
 
 
 def test_an_empty_section_is_none(corpus_folder, tmp_path):

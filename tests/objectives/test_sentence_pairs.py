@@ -132,7 +132,7 @@ def made_up(count, sentences, draw):
     ("name", "sentences", "context"),
     [
         ("next_sentence", (3, 9), 48),
-        ("sentence_order", (3, 3), 128),
+        ("sentence_order", (4, 4), 128),
         pytest.param("next_sentence", (3, 3), 128, marks=pytest.mark.slow),
         pytest.param("sentence_order", (3, 9), 48, marks=pytest.mark.slow),
     ],
@@ -262,12 +262,18 @@ def test_a_worked_example(letters):
 
 def test_documents_of_one_sentence_are_left_out_or_refused(letters):
     one, two, three = "A single sentence.", "The first. The second.", "The first. The second. The third."
-    examples = examples_of("sentence_order", of_texts([one, three, two, "", three], letters), letters_of(letters))
-    assert examples.count(0) == 2
+    four = f"{three} The fourth."
+    examples = examples_of("sentence_order", of_texts([one, four, two, "", three, four], letters), letters_of(letters))
+    assert examples.chunks[:, 0].tolist() == [1, 5]
+    examples = examples_of("sentence_order", of_texts([four, four + " The fifth."], letters), letters_of(letters))
+    for epoch in range(4):  # neither the first sentence nor the last
+        assert examples.count(epoch) == 2
+        assert examples.chunks[:, 1].tolist() == [11, 11] and examples.chunks[:, 3].max() <= len(four) + 1
+        assert examples.chunks[0, 3] <= len(three) + 1
     examples = examples_of("next_sentence", of_texts([one, three, two, "", three], letters), letters_of(letters))
     assert examples.count(0) == 3
-    with pytest.raises(DataError, match="needs documents of at least three sentences, but all 2 .*choose.*'masked'"):
-        examples_of("sentence_order", of_texts([one, two], letters), letters_of(letters))
+    with pytest.raises(DataError, match="needs documents of at least four sentences, but all 3 .*choose.*'masked'"):
+        examples_of("sentence_order", of_texts([one, two, three], letters), letters_of(letters))
     with pytest.raises(DataError, match="needs documents of at least two sentences, but all 2 .*choose.*'masked'"):
         examples_of("next_sentence", of_texts([one, one], letters), letters_of(letters))
     with pytest.raises(DataError, match="takes sentences of other documents.*choose 'sentence_order'"):

@@ -9,8 +9,9 @@ interchangeable, both labels would have the same distribution. The steps:
    two [SEP]. Two consecutive segments are a chunk; so both begin and end in the same way, and no sentence has its place for
    its length. One chunk in ten is shorter, as in BERT's data. A rest that is too short for two segments is halved by number
    of sentences, a draw giving the odd one to a side. A single sentence left at a document's end, and documents of one
-   sentence, make no pair. For sentence order a document's first sentence is left out: nothing precedes it, so its first token
-   (without the space of all others) would name the segment that comes first.
+   sentence, make no pair. For sentence order a document's first and last sentence are left out: the first token (without the
+   space of all others) would name the segment that comes first, and an end such as "etc.", which is no border within a
+   text, the one that comes second.
 3. A and B get the same length before the label is drawn: half of the room (the odd token goes to either), or where a segment
    is shorter, a random length below it, so that all segments are cut. White space at a segment's end does not count, because
    a document's last sentence has none.
@@ -155,7 +156,7 @@ class SentencePairs(MaskSettings):
 
     special_tokens: ClassVar[list[SpecialToken]] = [MASK, CLS, SEP, PAD]
     has_pairs: ClassVar[bool] = True
-    skipped: ClassVar[int] = 0  # sentences at a document's beginning that are in no pair
+    skipped: ClassVar[int] = 0  # sentences at each end of a document that are in no pair
     language: str = Field(default="en", description="whose rules cut the text into sentences, as an ISO 639 code")
 
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> PairExamples:
@@ -165,11 +166,11 @@ class SentencePairs(MaskSettings):
             )
         special = vocabulary.ids(self.special_tokens, self.name)
         sentences = SentenceIndex(corpus, vocabulary, self.language)
-        least = 2 + self.skipped
+        least = 2 + 2 * self.skipped
         pairs = int((np.diff(sentences.starts) >= least).sum())
         if pairs == 0:
             raise DataError(
-                f"the objective {self.name!r} needs documents of at least {'two' if least == 2 else 'three'} sentences, but "
+                f"the objective {self.name!r} needs documents of at least {'two' if least == 2 else 'four'} sentences, but "
                 f"all {len(corpus)} of the split {corpus.split!r} of {corpus.path} have fewer; choose the objective 'masked'"
             )
         if self.name == "next_sentence" and pairs == 1:
@@ -246,6 +247,7 @@ class PairExamples(Examples):
     def _cut_document(self, document: int, draw: np.random.Generator) -> list[tuple[int, ...]]:
         """A document's chunks: the columns of ``chunks``, whether a rest, sentences of the second segment, and its length."""
         borders = self.sentences.of(document)
+        borders = borders[: len(borders) - self.skipped]
         first, count = self.skipped, len(borders) - 1
         if first + 1 >= count:
             return []

@@ -277,6 +277,18 @@ def shown(verdict: Verdict) -> Verdict:
     return replace(verdict, holds=verdict.holds or None, reason=reason, rule=again)
 
 
+def given(condition: Verdict, verdict: Verdict, otherwise: str) -> Verdict:
+    """A verdict that means something only under a condition; undecided, for the reason ``otherwise``, where it does not hold.
+
+    Either the condition is true or not, so one wrong interval of the two makes the verdict wrong: they count as one comparison.
+    """
+    rule = verdict.rule
+    if not condition.holds:
+        return replace(undecided(otherwise), comparisons=verdict.comparisons, needs=condition.needs)
+    again = None if rule is None else lambda level: given(condition.at(level), rule(level), otherwise)
+    return replace(verdict, rule=again)
+
+
 def exact(holds: bool, *numbers: float) -> Verdict:
     """A condition on exact numbers, which are the same at every repetition."""
     if any(math.isnan(number) for number in numbers):

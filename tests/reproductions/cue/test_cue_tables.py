@@ -1,6 +1,7 @@
 """Runs that are made from each other: their order and folders, shares of a gain, partitions, and a table in miniature."""
 
 import copy
+import json
 from pathlib import Path
 
 import numpy as np
@@ -134,7 +135,9 @@ def test_partitions_are_halves_of_the_types_and_fill_the_runs_that_name_them():
         assert partition.runs["base"] == ["a"], "what is trained on no set is shared by all partitions"
         template, base, columns, previous = partition.runs[f"A {number + 1}"]
         assert (template, base) == ("a", "x=@base")
-        assert columns == f"data.contexts.columns=[{', '.join(n for n in sets['A'] if n != 'previous_sentence')}]"
+        assert columns.removeprefix("data.contexts.columns=") == json.dumps(
+            [name for name in sets["A"] if name != "previous_sentence"]
+        )
         assert previous == f"data.contexts.previous_sentence={str('previous_sentence' in sets['A']).lower()}"
         assert partition.runs[f"then B {number + 1}"][1] == f"start=@A {number + 1}"
         assert partition.runs[f"after {number + 1}"] == ["a", f"start=@then B {number + 1}"]
@@ -161,8 +164,26 @@ def test_no_partition_is_drawn_twice():
         validate(CuePartitions, values | {"partitions": 7}, "the settings")
     with pytest.raises(ConfigError, match="partitions is 6, but 2 types have only 2"):
         validate(CuePartitions, values | {"columns": ["module", "class"]}, "the settings")
+    with pytest.raises(ConfigError, match="date is the only context, which cannot be divided"):
+        validate(CuePartitions, values | {"columns": ["date"], "partitions": 1}, "the settings")
+    quoted = validate(CuePartitions, values | {"columns": ["yes", "a, b"], "partitions": 1}, "the settings")
+    columns = [name for name in quoted.of_partition(0).runs["A 1"] if name.startswith("data.contexts.columns=")]
+    assert yaml.safe_load(columns[0].partition("=")[2]) == quoted.partition(0)["A"]
     with pytest.raises(ConfigError, match="types names a context twice: title, date, title"):
         validate(CuePartitions, values | {"partitions": 1, "types": ["title", "date", "title"]}, "the settings")
+
+
+def test_half_of_no_gain_is_not_most_of_it(monkeypatch):
+    """Where the best row is worse than the base, the share of both losses is above one half."""
+    base, worse, worst = (
+        Scored(np.add.outer([0, 0.01, -0.01], np.full(60, loss)), np.ones(60)) for loss in (4, 4.03, 4.05)
+    )
+    share = kept_gain(worst, base, worse)
+    assert share.low > 0.5
+    verdict = tables_3_to_6_perplexity._most(share, worse.minus(base))
+    assert verdict.holds is None and "that there is a gain to keep is not decided: +0.030" in verdict.reason
+    kept = tables_3_to_6_perplexity._most(kept_gain(base, worst, base), base.minus(worst))
+    assert kept.holds and kept.comparisons == 1 and kept.at(0.999).holds
 
 
 @pytest.fixture(scope="module")
@@ -266,10 +287,22 @@ def test_rows_that_are_not_there_are_named(news):
 
 
 def test_columns_that_a_corpus_lacks_are_refused_before_any_training(news, tmp_path):
-    values = settings(*news) | {"columns": ["title", "nope"]}
-    with pytest.raises(DataError, match="has no metadata column 'nope'; it has document_hash, title"):
-        validate(CuePerplexity, values, "the settings").train(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    values = settings(*news)
+    runs = values["runs"] | {"adapted": values["runs"]["adapted"][:2]}
+    missing = "has no metadata column 'nope'; it has document_hash, title"
+    for given, why in (
+        ({"columns": ["title", "nope"], "runs": runs}, missing),
+        ({"columns": ["title"]}, "columns is given, but the run 'adapted' has its own .*=.date.*; change runs instead"),
+        ({"runs": runs | {"adapted": [*runs["adapted"], "data.contexts.columns=[nope]"]}}, missing),
+        ({"rows": values["rows"] | {"withheld": {"run": "both", "contexts": ["previous_sentence", "nope"]}}}, missing),
+    ):
+        with pytest.raises((ConfigError, DataError), match=why):
+            validate(CuePerplexity, values | given, "the settings").train(tmp_path)
+        assert list(tmp_path.iterdir()) == []
+    partitions = {"types": ["title", "tags"], "trained_on": {"both": "A"}, "partitions": 2, "columns": ["date", "nope"]}
+    del values["figure"]
+    with pytest.raises(DataError, match=missing):
+        validate(CuePartitions, values | partitions | {"runs": runs}, "the settings").of_partition(0).train(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["table3", "table4", "table5", "table6"])

@@ -120,6 +120,12 @@ class Arms:
             )
 
     def _check_documents(self) -> None:
+        # A file without splits opens under every name.
+        if self.text.split == self.held_out.split or len(set(self.fingerprints)) == 1:
+            raise DataError(
+                f"{self.corpus} holds out the documents that the arms are trained on (its split {self.held_out.split!r}); "
+                "name a corpus with a split of its own for each"
+            )
         decided = self.documents - self.search_documents
         if decided < FEWEST_DOCUMENTS:
             search = f", {self.search_documents} of them for the rates" if self.search_documents else ""

@@ -141,7 +141,7 @@ class TrialSettings(Settings):
     @field_validator("tokens", mode="before", json_schema_input_type=int | list[int])
     @classmethod
     def _one_budget(cls, tokens: Any) -> Any:
-        return [tokens] if isinstance(tokens, int) else tokens
+        return [tokens] if isinstance(tokens, int) and not isinstance(tokens, bool) else tokens
 
     @field_validator("tokens")
     @classmethod
@@ -153,9 +153,9 @@ class TrialSettings(Settings):
     @field_validator("budget", mode="before", json_schema_input_type=float | str | None)
     @classmethod
     def _duration(cls, budget: Any) -> Any:
-        if not isinstance(budget, str):
+        if not isinstance(budget, str | bool):
             return budget
-        match = _DURATION.fullmatch(budget)
+        match = _DURATION.fullmatch(str(budget))
         if match is None:
             why = "but must be a wall time, such as 90s, 30m or 2h (--tokens sets the length of a run)"
             raise ConfigError(Problem(why, value=budget))

@@ -94,6 +94,17 @@ class Trial:
                 "with --out: after a look only seeds, budget and arms for which comparisons were reserved may be added"
             )
 
+    def _refuse_fewer_seeds(self) -> None:
+        """Refuse to end before the last look of the trial in the folder: the look would be chosen by what it says."""
+        looked = 0
+        with contextlib.suppress(ContextwiseError, KeyError, TypeError):  # none yet, or damaged: it is written again
+            looked = int(read_json(self.path / RESULT, "a trial's result")["seeds"])
+        if looked > self.settings.seeds:
+            raise ConfigError(
+                f"the trial in {self.path} has an answer after {looked} seeds, which fewer cannot replace; "
+                f"give --seeds {looked} or more"
+            )
+
     def _question(self) -> dict[str, Any]:
         """What a later call may not change: settings, and the documents of the corpus."""
         return {**self.settings.question(), "corpus": self.arms.fingerprints}
@@ -246,6 +257,7 @@ class Trial:
             stack.enter_context(exclusive(self.path, "the trial in", wait=True))
             self._started += time.monotonic() - before  # another process's time is in its seconds
             self._refuse_other()
+            self._refuse_fewer_seeds()
             if self._plan_fits():
                 plan = self.plan()  # that of another process that has begun the trial meanwhile
             if (self.path / SECONDS).exists():

@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 from contextwise.base.config import Seeds, with_overrides
 from contextwise.base.errors import ConfigError
 from contextwise.data import Corpus
+from contextwise.data.contexts import column_texts
 from contextwise.evaluation.kernel import Subject
 from contextwise.evaluation.scoring.sentences import (
     ContextSets,
@@ -32,6 +33,7 @@ from contextwise.objectives.sentence import ContextTexts
 from contextwise.objectives.text import SentenceIndex
 from contextwise.objectives.vocabulary import Vocabulary
 from contextwise.reproductions.item import ItemMeasure
+from contextwise.training.settings import CorpusData
 
 REFERENCE = re.compile(r"@([^@]+)$")
 
@@ -88,12 +90,21 @@ class CueRuns(ItemMeasure):
         return with_overrides(template, {"data.contexts.columns": self.columns})
 
     def prepared(self, folder: Path) -> Path:
-        """The folder of the corpus, which must exist and have the columns that are given."""
+        """The folder of the corpus, which must exist and have the columns that the runs and rows read."""
         corpus = self.held_out()
-        for name in self.columns or []:
-            if name not in corpus.columns:
-                corpus.column(name)  # says which there are
+        for name in self._read_columns(folder):
+            column_texts(corpus, name)  # says which there are
         return corpus.path
+
+    def _read_columns(self, folder: Path) -> list[str]:
+        """The metadata columns that are read, each once."""
+        for name, (_, *settings) in self.runs.items():
+            own = [each for each in settings if each.startswith("data.contexts.columns=[") and not each.endswith("[]")]
+            if self.columns is not None and own:
+                raise ConfigError(f"columns is given, but the run {name!r} has its own ({own[0]}); change runs instead")
+        data = [recipe.data for recipe in self.recipes(folder)]
+        contexts = [each.contexts for each in data if isinstance(each, CorpusData) and each.contexts is not None]
+        return list(dict.fromkeys(name for each in contexts for name in each.columns))
 
     def held_out(self) -> Corpus:
         """The documents that are scored."""

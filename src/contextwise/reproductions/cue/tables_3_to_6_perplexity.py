@@ -7,6 +7,7 @@ Shapes: S seeds, A articles, P partitions.
 """
 
 import itertools
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,8 +26,9 @@ from contextwise.data.contexts import PREVIOUS
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.loss import Evaluation
 from contextwise.evaluation.measures.sentences import SentenceLoss
+from contextwise.evaluation.measures.sentences.running import PROXY
 from contextwise.experiments.run_set import RunSet
-from contextwise.reproductions.claims import Better, Claim, Kept, above, below, check_names
+from contextwise.reproductions.claims import Better, Claim, Kept, Verdict, above, below, check_names, given
 from contextwise.reproductions.cue.runs import REFERENCE, CueRuns
 from contextwise.reproductions.item import Item, Outcome, registered
 from contextwise.reproductions.tables import Plot, point, seeds_behind, table_of
@@ -169,6 +171,10 @@ class CuePerplexity(CueRuns):
     def wanted(self) -> list[str]:
         return [row.run for row in self.rows.values()]
 
+    def _read_columns(self, folder: Path) -> list[str]:
+        of_rows = [name for row in self.rows.values() for name in row.contexts or [] if name not in (PREVIOUS, PROXY)]
+        return list(dict.fromkeys([*super()._read_columns(folder), *of_rows]))
+
     def scores(self, runs: RunSet) -> dict[str, Scored]:
         """Each row's scores over the seeds; what has been evaluated is used again."""
         held_out, limit = self.held_out(), self.limit_documents
@@ -199,8 +205,8 @@ class CuePerplexity(CueRuns):
             claims.append(better.decided(below(difference), f": {difference:+.3f} nats per target"))
         kept = {claim.text: kept_gain(*(scores[name] for name in claim.names)) for claim in self.kept}
         for claim in self.kept:  # more than half of a gain is most of it
-            share = kept[claim.text]
-            claims.append(Claim.of(claim.text, above(share, 0.5), f"{share:.0%}{_printed(claim)}"))
+            share, gain = kept[claim.text], scores[claim.best].minus(scores[claim.base])
+            claims.append(Claim.of(claim.text, _most(share, gain), f"{share:.0%}{_printed(claim)}"))
         claims = [claim.over_seeds(len(self.seeds)) for claim in claims]
         figures = {
             "losses": {name: score.loss for name, score in scores.items()},
@@ -215,6 +221,13 @@ class CuePerplexity(CueRuns):
 def evaluated(run: Path, corpus: Corpus, row: Row, limit: int | None) -> Evaluation:
     """The evaluation of a run with a row's contexts; an existing one is used again."""
     return measure(run, SentenceLoss(contexts=row.contexts, drop_contexts=row.drop, limit=limit), corpus)
+
+
+def _most(share: Estimate, gain: Estimate) -> Verdict:
+    """Whether a row keeps more than half of a gain, a difference in nats below zero; undecided if there is none to keep."""
+    return given(
+        below(gain), above(share, 0.5), f"that there is a gain to keep is not decided: {gain:+.3f} nats per target"
+    )
 
 
 def _printed(claim: Kept) -> str:
@@ -247,6 +260,8 @@ class CuePartitions(CuePerplexity):
         check_names({"trained_on": self.trained_on}, self.runs)
         check_names({"tested_on": self.tested_on}, self.rows)
         types = self.context_types
+        if len(types) < 2:
+            raise ValueError(f"{types[0]} is the only context, which cannot be divided; give columns two names or more")
         if len(set(types)) < len(types):
             raise ValueError(f"types names a context twice: {', '.join(types)}")
         if self.partitions > (possible := math.comb(len(types), len(types) // 2)):
@@ -283,7 +298,8 @@ class CuePartitions(CuePerplexity):
             for name, row in self.rows.items()
         }
         values: dict[str, Any] = {name: getattr(self, name) for name in CuePerplexity.model_fields}
-        return CuePerplexity(**values | {"runs": runs, "rows": rows})
+        templates = {name: self._template(name) for name in self.templates}
+        return CuePerplexity(**values | {"templates": templates, "columns": None, "runs": runs, "rows": rows})
 
     def _depends(self, run: str) -> bool:
         """Whether a run differs between partitions: it or a parent is trained on a set."""
@@ -298,9 +314,9 @@ class CuePartitions(CuePerplexity):
         ]
         if run in self.trained_on:
             contexts = sets[self.trained_on[run]]
-            columns = ", ".join(name for name in contexts if name != PREVIOUS)
+            columns = json.dumps([name for name in contexts if name != PREVIOUS], ensure_ascii=False)
             previous = str(PREVIOUS in contexts).lower()
-            settings += [f"data.contexts.columns=[{columns}]", f"data.contexts.previous_sentence={previous}"]
+            settings += [f"data.contexts.columns={columns}", f"data.contexts.previous_sentence={previous}"]
         return settings
 
     def run_set(self, folder: Path) -> RunSet:
@@ -343,7 +359,8 @@ class CuePartitions(CuePerplexity):
             kept[claim.text] = [kept_gain(*rows).value for rows in partitions]
             mean = mean_kept_gain(partitions)
             evidence = f"mean {mean:.0%} of {', '.join(f'{value:.0%}' for value in kept[claim.text])}"
-            claims.append(Claim.of(claim.text, above(mean, 0.5), evidence + _printed(claim)))
+            gain = _mean_difference(scores[claim.best], scores[claim.base])
+            claims.append(Claim.of(claim.text, _most(mean, gain), evidence + _printed(claim)))
         claims = [claim.over_seeds(len(self.seeds)) for claim in claims]
         perplexities = {name: [score.perplexity for score in of_row] for name, of_row in scores.items()}
         figures = {"partitions": sets, "perplexities": perplexities, "kept": kept}
