@@ -121,6 +121,12 @@ def test_points_that_are_nearly_copies_change_no_dimension():
     assert further_dimensions(copied) == pytest.approx(further_dimensions(x), rel=1e-4)
 
 
+@pytest.mark.parametrize("points", [torch.eye(128), torch.arange(200.0)[:, None]])
+def test_equal_distances_have_no_dimension_where_they_tell_none(points):
+    found = further_dimensions(points)
+    assert "TwoNN" not in found and all(0 < value < 1000 for value in found.values())
+
+
 def test_few_points_have_no_dimension():
     with pytest.raises(DataError, match="need 100 different points, and there are 99"):
         further_dimensions(np.concatenate([gaussian(99, np.eye(2))] * 2))

@@ -18,7 +18,7 @@ from contextwise.analysis.spectra import (
     rank,
     relative_eigenvalues,
 )
-from contextwise.base.errors import DataError
+from contextwise.base.errors import ConfigError, DataError
 
 positive = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=12)
 
@@ -116,6 +116,14 @@ def test_the_exponential_regime_and_its_slope_are_those_of_a_made_up_spectrum():
     assert len(dimensions) >= 4
     for row in dimensions.values():
         assert fit_line(row, losses).slope.value == pytest.approx(-k * regime.scale, rel=0.06)
+
+
+def test_a_spectrum_of_too_low_a_rank_has_no_regime():
+    spectra = {c: np.where(np.arange(128) < 5, 1.0, 0.0) for c in (8, 16)}
+    with pytest.raises(
+        ConfigError, match="the spectra have rank 5, and their regimes, at width 128, begin at the directions 2 and 16"
+    ):
+        exponential_regime(spectra)
 
 
 def test_a_power_law_has_its_exponent():

@@ -131,6 +131,9 @@ def further_dimensions(features_ND: Any, most: int = 2000) -> dict[str, float]:
         features_ND: (N, D) points; copies of a point are left out, and points as near to one as float32 resolves.
         most: number of points that are used, the first ones; all pairs are compared.
 
+    Returns:
+        Estimator -> dimension, without those that have no positive value, as where all distances are equal.
+
     Raises:
         DataError: fewer than 100 different points.
     """
@@ -142,12 +145,14 @@ def further_dimensions(features_ND: Any, most: int = 2000) -> dict[str, float]:
     inverse_N = (near_NK[:, -1:] / near_NK[:, :-1]).log().mean(1)
     radii = near_NK[:, [_NEIGHBOURS // 2 - 1, _NEIGHBOURS - 1]].median(0).values
     pairs = torch.stack([(distances_NN < radius).sum() for radius in radii])
-    return {
+    slope = distance_line(_by_count(distances_NN)).slope.value
+    found = {
         "TwoNN": float(ratios @ levels.to(ratios) / (ratios @ ratios)),
         "MLE": float(1 / inverse_N.mean()),
         "CorrInt": float((pairs[1] / pairs[0]).log() / (radii[1] / radii[0]).log()),
-        "NN": -1 / distance_line(_by_count(distances_NN)).slope.value,
+        "NN": -1 / slope if abs(slope) > 1e-6 else math.nan,  # a smaller one is rounding
     }
+    return {name: value for name, value in found.items() if 0 < value < math.inf}
 
 
 def nearest_distances(features_ND: Any, most: int = 2000) -> dict[int, float]:

@@ -117,7 +117,7 @@ def fit_line(x: Mapping[int, float], y: Mapping[int, float]) -> LineFit:
         raise ConfigError(
             f"a straight line has two parameters and needs three contexts or more to be fitted, and there are {len(contexts)}"
         )
-    if np.ptp(xs) == 0:
+    if np.ptp(xs) <= 1e-12 * np.abs(xs).max():  # rounding at most
         raise ConfigError(f"no line can be fitted: x is {xs[0]:g} at every context")
     design = np.stack([xs - xs.mean(), np.ones_like(xs)], 1)
     slope, middle = np.linalg.lstsq(design, ys, rcond=None)[0]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from contextwise.analysis.fits import LineFit, fit_line
-from contextwise.base.errors import DataError
+from contextwise.base.errors import ConfigError, DataError
 
 THRESHOLDS = tuple(float(threshold) for threshold in np.geomspace(0.002, 0.25, 20))
 """20 thresholds from 0.002 to 0.25 (Section J.2, which does not say how they are spaced): here evenly in their logarithm."""
@@ -144,6 +144,12 @@ def exponential_regime(spectra: Mapping[int, np.ndarray]) -> ExponentialRegime:
     before, within = (
         range(max(2, math.ceil(low * width)), min(shared, int(high * width)) + 1) for low, high in (ZIPF, EXPONENTIAL)
     )
+
+    if min(len(before), len(within)) < 3:
+        raise ConfigError(
+            f"the spectra have rank {shared}, and their regimes, at width {width}, begin at the directions {before.start} and "
+            f"{within.start} and need three each; take more tokens or a wider model"
+        )
 
     def line(values: np.ndarray, directions: range, scale: Callable[[float], float]) -> LineFit:
         return fit_line({i: scale(i) for i in directions}, {i: float(values[i - 1]) for i in directions})

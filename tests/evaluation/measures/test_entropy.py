@@ -12,7 +12,7 @@ from contextwise.data import Corpus, prepare_corpus
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.entropy import Entropy, EntropyResult
 from contextwise.evaluation.measures.entropy import running as module
-from contextwise.evaluation.scoring.truncated import choose_targets
+from contextwise.evaluation.scoring.truncated import TruncatedBatch, choose_targets
 from small import write_documents
 
 CONTEXTS = [4, 8, 16]
@@ -234,6 +234,14 @@ def test_features_that_do_not_vary_are_refused(model_folder, corpus, tmp_path):
     with pytest.raises(CheckpointError, match="do not vary from sample to sample at a context of 4 tokens"):
         measure_entropy(folder, corpus, CONTEXTS, out=tmp_path / "e", **SETTINGS)
     assert not (tmp_path / "e").exists()
+
+
+@pytest.mark.parametrize("centred", [True, False])
+@pytest.mark.parametrize(("features", "vary"), [(torch.ones(60, 3), False), (torch.eye(3).repeat(20, 1), True)])
+def test_equal_features_do_not_vary_whatever_they_are_centred_on(features, vary, centred):
+    state = module.ContextState(8, 60, np.arange(60))
+    state.add(TruncatedBatch(8, 0, 60, np.zeros(60, np.float32), features))
+    assert state.finish(centred) is vary
 
 
 def test_damaged_files_are_named(measured, tmp_path):

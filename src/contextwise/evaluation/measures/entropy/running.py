@@ -70,7 +70,7 @@ class ContextState:
         spread = self.eigenvalues if centred else self.running.eigenvalues(True)
         mean_square = float(self.running.mean().square().sum()) + float(spread.sum())
         self.running = None
-        return bool(self.eigenvalues[0] > 1e-12 * mean_square)
+        return bool(spread[0] > 1e-12 * mean_square)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The finished part, from which :meth:`load` continues."""
