@@ -185,6 +185,14 @@ def test_further_estimates_are_on_the_page_and_in_the_csv(tmp_path, monkeypatch)
     assert [float(row["TwoNN"]) for row in rows_of(csv_files(entropy)["kde"])] == [127.25, 127.25]
 
 
+def test_a_limit_above_all_losses_is_noted(entropy, tmp_path, monkeypatch):
+    assert not any("rise" in note for note in entropy.notes)
+    rising = measurement(tmp_path / "rising", [4, 16, 64, 256, 1024])
+    monkeypatch.setattr(type(rising), "losses", lambda self: {c: 3 - c**-0.5 for c in rising.contexts})
+    notes = IntrinsicEntropy(rising).notes
+    assert sum("The losses rise with the context" in note for note in notes) == 1
+
+
 def test_names_are_escaped(tmp_path):
     entropy = IntrinsicEntropy(measurement(tmp_path, [4, 64], name="<b>x", notes=["<script>alert(1)</script>"]))
     write_entropy_page(entropy, tmp_path / "page.html", ["contextwise", "<i>"])

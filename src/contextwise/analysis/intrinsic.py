@@ -120,6 +120,10 @@ class IntrinsicEntropy:
                 f"The fits go through {len(fits[0].contexts)} contexts: so few points fit many curves, and a high R² is weak "
                 "evidence."
             )
+        if self.power is not None and self.power.scale.value < 0:
+            self.notes.append(
+                "The losses rise with the context, so the power law's limit is above all of them, no loss that can be reached."
+            )
         if self.power is not None and not self.power.exponent.above(0.0):
             self.notes.append("The exponent of the power law is not determined: its interval reaches below zero.")
 
