@@ -31,11 +31,12 @@ BUILT_IN: dict[str, list[str]] = {
     "pm": ["model.extra_layers=2"],
     "contextlm": ["model.context_predictor.chunk_size=4"],
     "contextlm-every": ["model.context_predictor.chunk_size=4", "model.context_predictor.inject_every_layer=true"],
+    "contextlm-behind": ["model.context_predictor.chunk_size=4", "model.context_predictor.injection_layer=1"],
     "contextlm-add": ["model.context_predictor.chunk_size=4", "model.context_predictor.injection=add"],
     "multitoken": ["model.multi_token.future_tokens=4"],
 }
 """Arms that are known by name: the shared recipe as it is; parameter-matched to ContextLM; ContextLM with a gate, with a gate
-before every layer, and with the paper's addition; multi-token heads."""
+before every layer, predicting from and adding to the first layer's output, and with the paper's addition; multi-token heads."""
 VARIANT = "model.variant="
 MAY_CHANGE = {"seeds", "budget", "keep_going", "executor", "output", "name"}
 """Settings that a later call may change: they are not part of the question."""
