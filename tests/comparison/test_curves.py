@@ -29,7 +29,7 @@ def written(folder, name, context, law, documents, fingerprint="f", mode="runnin
         "digest": "",
         "model": f"runs/{name}",
         "corpus": {"fingerprint": fingerprint},
-        "settings": {"mode": mode},
+        "settings": {"mode": mode, "context": context},
         "bins": bins,
         "measures": measures,
     }
@@ -133,6 +133,9 @@ def test_what_cannot_be_compared(tmp_path):
     truncated = written(tmp_path, "truncated", 8, SHORT, DOCUMENTS, mode="truncated")
     with pytest.raises(DataError, match="measured in the truncated mode"):
         open_curves([here, truncated])
+    both = [written(tmp_path, f"to {size}", size, SHORT, DOCUMENTS, mode="truncated") for size in (8, 16)]
+    with pytest.raises(DataError, match="measured with context 16, .*to 8 with 8, and so at other targets"):
+        open_curves(both)
     elsewhere = written(tmp_path, "elsewhere", 8, SHORT, [(7, 0.0)])
     with pytest.raises(DataError, match="no document in common"):
         compare_curves(open_curves([here, elsewhere]))

@@ -113,6 +113,11 @@ def test_learning_rate_rules():
     assert rates() == [adamw_rate(16), adamw_rate(32), adamw_rate(64)] and rates()[2] == OUR_SIZES["pico"].learning_rate
     assert rates(base=rate, learning_rate="fixed") == [4e-3] * 3
     assert rates(base=rate, learning_rate="width") == [4e-3, 2e-3, 1e-3]  # base is 16 wide
+    text = with_base("training", learning_rate="4e-3")  # as YAML reads it
+    assert (
+        rates(base=text, learning_rate="width") == [4e-3, 2e-3, 1e-3]
+        and rates(base=text, learning_rate="fixed") == [4e-3] * 3
+    )
     scaled = with_base("training", learning_rate=4e-3, parametrization="mup", mup_base_width=32)
     with pytest.raises(ConfigError, match="parametrization: mup does by itself; set learning_rate to fixed"):
         rates(base=scaled, learning_rate="width")
@@ -176,7 +181,22 @@ def test_settings_may_be_given_beside_the_file(tmp_path):
         ({"grid": {"training.steps": [5]}}, "which is not a multiple of data.context (256)"),
         ({"grid": {"training.steps": [5], "training.tokens": [640]}}, "they set the same length"),
         ({"grid": {"data.context": [16]}}, "set exactly one of steps, tokens and epochs"),
-        ({"grid": {"training.steps": [5], "data.context": ["long"]}}, "data.context is 'long'"),
+        (
+            {"grid": {"training.steps": [5], "data.context": ["long"]}},
+            "data.context holds 'long', which is no whole number",
+        ),
+        (
+            {"grid": {"training.steps": [5], "data.context": [16, "32"]}},
+            "data.context holds '32', which is no whole number",
+        ),
+        (
+            {"grid": {"training.steps": [5], "data.context": [16.0]}},
+            "data.context holds 16.0, which is no whole number",
+        ),
+        (
+            {"grid": {"training.steps": [5], "data.context": [True]}},
+            "data.context holds True, which is no whole number",
+        ),
         ({"base": with_base("training", schedule="cosine")}, "each point along a run represents a smaller run"),
         ({"base": with_base("training", learning_rate=1e-3)}, "the rule is learning_rate: size"),
         ({"learning_rate": "fixed"}, "learning_rate: fixed needs base.training.learning_rate"),

@@ -176,6 +176,16 @@ def test_prefix_and_suffix_keep_their_least_lengths(letters, split):
     assert chisquare(counts, 400 * np.array(shares)).pvalue > CHANCE
 
 
+def test_least_lengths_that_no_document_has_are_refused(letters):
+    objective = build_objective("infilling", least_prefix=3, least_suffix=4)
+    words = vocabulary(objective, letters)
+    with pytest.raises(
+        DataError, match="no document of the split .* has more than the 7 tokens of least_prefix and least_suffix"
+    ):
+        objective.examples(of_texts(["abcdefg", "abc"], letters), Cut(8), 0, words)
+    objective.examples(of_texts(["abcdefgh", "abc"], letters), Cut(8), 0, words)
+
+
 def test_windows_are_cut_from_the_rewritten_documents(corpus, known):
     objective = build_objective("infilling")
     examples = objective.examples(corpus, Cut(64), 0, known(objective))

@@ -5,13 +5,22 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, PhiConfig
+from transformers import AutoModelForCausalLM, GPT2Config, MistralConfig, PhiConfig, PreTrainedConfig
 
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.runs import RunFolder
 from contextwise.data import prepare_corpus
-from contextwise.models import ContextLMForCausalLM, ModelSize, backbone_config, build_model, load_model
+from contextwise.data.tokenizers import byte_tokenizer
+from contextwise.models import (
+    ContextLMConfig,
+    ContextLMForCausalLM,
+    ModelSize,
+    MultiTokenConfig,
+    backbone_config,
+    build_model,
+    load_model,
+)
 from contextwise.training import Recipe, train
 from contextwise.training.model import TrainedModel, model_config, starting_model
 from small import recipe_values, write_documents
@@ -142,6 +151,28 @@ def test_what_does_not_fit_is_refused_before_the_folder_is_made(backbone, corpus
     with pytest.raises(DataError, match="prepared with another tokenizer than that of"):
         train(Recipe.model_validate(values_from(backbone, tmp_path / "other", output)))
     assert not output.exists()
+
+
+@pytest.mark.parametrize("kind", ["contextlm", "multitoken", "mistral"])
+def test_models_that_a_prefix_mask_does_not_fit_are_refused(kind, corpus_folder, tmp_path):
+    """The pathway and the heads see later tokens of the prefix; a sliding window would be replaced by the mask."""
+    small: dict = {"vocab_size": 257, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config: PreTrainedConfig = GPT2Config(vocab_size=257, n_embd=32, n_layer=1, n_head=2, n_positions=32)
+    if kind == "contextlm":
+        config = ContextLMConfig(backbone_config=config, chunk_size=4)
+    elif kind == "multitoken":
+        config = MultiTokenConfig(backbone_config=config, future_tokens=2)
+    else:
+        config = MistralConfig(**small, num_key_value_heads=2, intermediate_size=32, sliding_window=8)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
+    byte_tokenizer().tokenizer.save_pretrained(tmp_path / "model")
+    values = values_from(tmp_path / "model", corpus_folder, tmp_path / "run")
+    values["model"] = {"pretrained": str(tmp_path / "model")}
+    values |= {"objective": {"name": "prefix"}}
+    why = "has a sliding window of 8 tokens" if kind == "mistral" else f"leak through the {kind} model"
+    with pytest.raises(ConfigError, match=why):
+        train(validate(Recipe, values, "the recipe"))
+    assert not (tmp_path / "run").exists()
 
 
 def test_models_whose_logits_are_not_a_plain_product_are_refused(corpus_folder, tmp_path):

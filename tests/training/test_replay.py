@@ -123,6 +123,10 @@ class TestStream:
             # Causal: each token of the window.
             assert tuple(learned) in responses if example["corpus"] == 1 else len(learned) == 256
         assert min(seen.values()) > 0 and inputs.tokenizer.chat_template == CHAT_TEMPLATE
+        parts = [{"weight": 0.5, "objective": {"name": name}} for name in ("causal", "instruction")]
+        given["data"]["replay"]["objective"] = {"name": "mixture", "parts": parts}
+        mixed = TrainingInputs.open(validate(Recipe, given | {"output": str(tmp_path / "mixed")}, "the recipe"))
+        assert mixed.tokenizer.chat_template == CHAT_TEMPLATE
 
     @pytest.mark.parametrize("old", [True, False])
     def test_one_of_the_corpora_may_have_a_mixture_of_objectives(self, old, corpora, tmp_path):

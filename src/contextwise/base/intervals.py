@@ -269,16 +269,19 @@ def percentile_interval(draws_R: np.ndarray, confidence: float = CONFIDENCE, met
     return float(low), float(high)
 
 
-def bootstrap_estimate(value: float, draws_R: np.ndarray, documents: int, method: str = "linear") -> Estimate:
+def bootstrap_estimate(
+    value: float, draws_R: np.ndarray, documents: int, method: str = "linear", freedom: float | None = None
+) -> Estimate:
     """A value with the percentile interval of its resamples over documents, at the levels of a t-interval.
 
     A resample of N documents varies less than N new documents would, by (N - 1) / N, and its percentiles are a normal
     distribution's. So the quantile at Φ(-t √(N / (N - 1))) takes the place of the one at 2.5%. No interval for fewer than six
-    documents: their resamples hold no such quantile.
+    documents: their resamples hold no such quantile. Of documents of unequal sizes the ``freedom`` is less than their number
+    minus one (:func:`effective_freedom`).
     """
     if documents < FEWEST_DOCUMENTS:
         return Estimate(float(value))
-    reach = student_t(documents - 1) * math.sqrt(documents / (documents - 1))
+    reach = student_t(documents - 1 if freedom is None else freedom) * math.sqrt(documents / (documents - 1))
     limits = percentile_interval(draws_R, 1 - 2 * float(special.ndtr(-reach)), method)
     return Estimate(float(value), *limits, method="bootstrap", documents=documents)
 

@@ -33,7 +33,7 @@ class ComparedCurve:
 
     Attributes:
         context: longest that was measured.
-        average: mean over all visible tokens.
+        average: mean over all visible tokens; None in the truncated mode, whose contexts were chosen.
         best: lowest bin, which holds ``best_from`` to ``best_to`` visible tokens.
         last_tenth: mean over the last tenth of the training context; None in the truncated mode.
         average_difference, best_difference, last_tenth_difference: to the first curve; None for itself.
@@ -44,7 +44,7 @@ class ComparedCurve:
 
     name: str
     context: int
-    average: Estimate
+    average: Estimate | None
     best: Estimate
     best_from: int
     best_to: int
@@ -61,17 +61,16 @@ class ComparedCurve:
         nats, targets = self._sums.sum(axis=1)
         self._lowest = 1 + int((nats[1:] / targets[1:]).argmin())
         self._column = {bin: i for i, bin in enumerate(limits, 1)}
-        self.average, self.best = (
-            ratios(self._sums[0][:, i], {"loss": self._sums[1][:, i]})["loss"] for i in (0, self._lowest)
-        )
+        average, best = (ratios(self._sums[0][:, i], {"loss": self._sums[1][:, i]})["loss"] for i in (0, self._lowest))
+        self.average = average if self._tail is not None else None
         drawn = resampled_ratios(*self._sums[:, :, 1:]).min(axis=1)
-        self.best, self._drawn = lowest_estimate(self.best, drawn, len(documents)), drawn
+        self.best, self._drawn = lowest_estimate(best, drawn, len(documents)), drawn
         self.best_from, self.best_to = limits[self._lowest - 1]
         self.last_tenth = None if self._tail is None else ratios(self._tail[0], {"loss": self._tail[1]})["loss"]
         self.average_difference = self.best_difference = self.last_tenth_difference = self.below = None
         self.bin_differences: dict[tuple[int, int], Estimate] | None = None
         if first is not None:
-            self.average_difference = self._minus(first, 0, 0)
+            self.average_difference = None if self._tail is None else self._minus(first, 0, 0)
             fixed = self._minus(first, self._lowest, first._lowest)
             self.best_difference = lowest_estimate(fixed, drawn - first._drawn, len(documents))
             self.last_tenth_difference = self.tail_minus(first)
@@ -110,11 +109,18 @@ def open_curves(sources: list[str]) -> list[CurveResult]:
             raise DataError(
                 f"{source} was measured on other documents than {sources[0]}; measure both on one corpus and split"
             )
-        if curve.summary["settings"]["mode"] != first["settings"]["mode"]:
+        settings = curve.summary["settings"]
+        if settings["mode"] != first["settings"]["mode"]:
             raise DataError(
-                f"{source} was measured in the {curve.summary['settings']['mode']} mode, {sources[0]} in the other; measure "
-                "both in one mode"
+                f"{source} was measured in the {settings['mode']} mode, {sources[0]} in the other; measure both in one mode"
             )
+        if settings["mode"] == "truncated":
+            for name in ("context", "samples", "seed", "limit"):  # of which the targets depend
+                if settings.get(name) != first["settings"].get(name):
+                    raise DataError(
+                        f"{source} was measured with {name} {settings.get(name)}, {sources[0]} with "
+                        f"{first['settings'].get(name)}, and so at other targets; measure both alike"
+                    )
     return curves
 
 
@@ -177,7 +183,7 @@ def curves_table(curves: list[ComparedCurve], title: str = "") -> Table:
     for curve in curves:
         where = f"to {curve.context:,} tokens, best at {visible(curve.best_from, curve.best_to)}"
         rows.append(Row([(Path(curve.name).name, where), curve.average, curve.last_tenth, curve.best]))
-        if curve.average_difference is not None:
+        if curve.best_difference is not None:
             below = "" if curve.below is None else f"lower in {curve.below[0]} of {curve.below[1]} bins"
             differences = curve.average_difference, curve.last_tenth_difference, curve.best_difference
             rows.append(Row([("minus the first", below), *differences], kind="difference"))

@@ -180,6 +180,11 @@ class SweepRecipe(Settings):
         Raises:
             ConfigError: a run is invalid, or is in the grid twice; all problems in one message.
         """
+        for context in self.values(CONTEXT):
+            if not isinstance(context, int) or isinstance(context, bool):
+                raise ConfigError(
+                    f"grid.{CONTEXT} holds {context!r}, which is no whole number; write it without quotes and point"
+                )
         step = (self.base.get("training") or {}).get("tokens_per_step", 8192)
         if isinstance(step, int) and step > 0:  # otherwise the recipe reports it
             wrong = [c for c in self.values(CONTEXT) if isinstance(c, int) and c > 0 and step % c]
@@ -300,8 +305,10 @@ class SweepRecipe(Settings):
             raise ConfigError(
                 f"the rule learning_rate: {self.learning_rate} needs base.training.learning_rate, which is missing"
             )
-        if self.learning_rate == "fixed" or not isinstance(base_rate, int | float):
-            return base_rate
+        rate = recipe.training.learning_rate  # a number: YAML reads 1e-3 as text
+        assert rate is not None
+        if self.learning_rate == "fixed":
+            return rate
         if recipe.training.parametrization == "mup":
             raise ConfigError(
                 "learning_rate: width divides rates by the width, which base.training.parametrization: mup does by itself; set "
@@ -309,7 +316,7 @@ class SweepRecipe(Settings):
             )
         base = validate(SizedModel, self.base.get("model") or {}, "base.model")
         assert isinstance(recipe.model, SizedModel)
-        return base_rate * base.shape.width / recipe.model.shape.width
+        return rate * base.shape.width / recipe.model.shape.width
 
 
 def _check_axis(setting: str) -> None:

@@ -138,6 +138,11 @@ class InfillingExamples(RewrittenExamples):
     def __init__(self, settings: Infilling, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> None:
         super().__init__(cut, vocabulary)
         self.settings, self.corpus, self.seed = settings, corpus, seed
+        if (kept := settings.least_prefix + settings.least_suffix) and not (corpus.lengths > kept).any():
+            raise DataError(
+                f"no document of the split {corpus.split!r} of {corpus.path} has more than the {kept} tokens of least_prefix "
+                "and least_suffix, so that none would be rearranged; lower them"
+            )
         self.arrangement = settings.arrangement(vocabulary)
         self.pieces = Characters(vocabulary, corpus) if settings.split == "character" else None
         self.windows(0)

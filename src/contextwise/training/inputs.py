@@ -116,7 +116,9 @@ class TrainingInputs:
             stream = sentences.stream(stream, recipe.batch_sizes.first, data.split)
         validation, held_out = _validation_sets(recipe, data, corpus, watched, vocabulary, sentences)
         exported = corpus.tokenizer() if tokenizer is None else tokenizer
-        if exported is not None and any(each.name == "instruction" for each in recipe.objectives):
+        if exported is not None and any(
+            single.name == "instruction" for each in recipe.objectives for single in each.singles
+        ):
             exported.chat_template = CHAT_TEMPLATE  # the training format, for serve and apply_chat_template
         corpora = {"train": corpus, **({} if replayed is None else {"replay": replayed}), **held_out}
         curve = _curve_windows(recipe, data, config)

@@ -31,7 +31,7 @@ from contextwise.models.variant.code import name_code
 from contextwise.models.variant.modeling import VariantConfig
 from contextwise.training import cue_model
 from contextwise.training.parametrization import Scale, mup_scales, scale_initial_values
-from contextwise.training.recipe import Recipe, wrong_kind
+from contextwise.training.recipe import Recipe, prefix_problem, wrong_kind
 from contextwise.training.settings import (
     AutoencoderModel,
     CueModel,
@@ -115,6 +115,15 @@ def _pretrained_config(recipe: Recipe, model: PretrainedModel) -> PreTrainedConf
         if not getattr(stock_config(config), "rope_parameters", None):
             why, fix = f"{why}, which are not rotary", f"choose at most {positions}, or a model with rotary positions"
         problems.append(Problem(why, "data.context", context, fix))
+    if (prefix := next((each for each in recipe.objectives if each.has_prefix), None)) is not None:
+        if isinstance(config, ContextLMConfig | MultiTokenConfig | VariantConfig):
+            problems.append(prefix_problem(prefix, f"the {config.model_type} model {model.pretrained}"))
+        stock: Any = stock_config(config)
+        window, kinds = getattr(stock, "sliding_window", None), getattr(stock, "layer_types", None)
+        if window and window < context and (not kinds or "sliding_attention" in kinds):
+            why = f"has a sliding window of {window} tokens, less than data.context ({context}), and the objective "
+            why += f"{prefix.name!r} has a mask of its own, which would replace it"
+            problems.append(Problem(why, "model.pretrained", model.pretrained, f"set data.context to {window} at most"))
     chunk, stages = getattr(config, "chunk_size", 0), getattr(recipe.data, "context_stages", {})
     if stages and chunk > min(stages):
         why = f"but {model.pretrained} has chunks of {chunk} tokens, more than the first stage"

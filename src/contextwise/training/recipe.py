@@ -240,14 +240,10 @@ class Recipe(Settings):
             if predictor is not None and predictor.chunk_size > context:
                 name, value = "model.context_predictor.chunk_size", predictor.chunk_size
                 yield Problem(f"more than data.context ({context})", name, value)
+            prefix = next((each for each in self.objectives if each.has_prefix), None)
             for section in ("context_predictor", "multi_token", "variant"):
-                prefix = next((each for each in self.objectives if each.has_prefix), None)
                 if prefix is not None and getattr(model, section, None) is not None:
-                    yield Problem(
-                        f"the objective {prefix.name!r} has bidirectional attention in a prefix, which would leak "
-                        f"through model.{section} into predictions of that prefix",
-                        fix="remove one of the two",
-                    )
+                    yield prefix_problem(prefix, f"model.{section}")
 
     @property
     def objectives(self) -> list[Objective]:
@@ -370,6 +366,15 @@ class Recipe(Settings):
         if self.training.epochs is not None:
             data["training"] |= {"steps": self.total_steps, "epochs": None}
         return data
+
+
+def prefix_problem(objective: Objective, where: str) -> Problem:
+    """That a prefix objective cannot train a model with this part."""
+    why = (
+        f"the objective {objective.name!r} has bidirectional attention in a prefix, which would leak through {where} into "
+        "predictions of that prefix"
+    )
+    return Problem(why, fix="remove one of the two")
 
 
 def _problems_of_mup(model: Any, settings: TrainingSettings) -> Iterator[Problem]:

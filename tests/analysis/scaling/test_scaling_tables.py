@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 from contextwise.analysis.optimum import Landscape
-from contextwise.analysis.scaling.observations import read_observations, read_table, write_table
+from contextwise.analysis.scaling.observations import (
+    check_enough,
+    observations,
+    read_observations,
+    read_table,
+    write_table,
+)
 from contextwise.analysis.sweep_points import sweep_points
 from contextwise.base.errors import DataError
 from contextwise.base.runs import RunFolder
@@ -58,6 +64,33 @@ def test_another_file_is_refused(tmp_path, text):
     (tmp_path / "table.json").write_text(text)
     with pytest.raises(DataError, match="no table of a sweep"):
         read_table(tmp_path / "table.json")
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("tokens", 0, "tokens is missing, or is no positive number"),
+        ("flops", float("inf"), "flops is missing, or is no positive number"),
+        ("loss", True, "loss is missing, or is no positive number"),
+        ("parameters", None, "parameters is missing, or is no positive number"),
+        ("document_nats", [1.0], "document_nats is not of the documents"),
+        ("size", "giant", "planned lacks size 'giant' at context"),
+    ],
+)
+def test_a_damaged_table_is_refused(tmp_path, column, value, message):
+    observed = read_observations(write_sweep(tmp_path / "sweep", drawn_points(count=4)), early=0.1)
+    write_table(observed, tmp_path / "table.json", tmp_path / "sweep")
+    values = json.loads((tmp_path / "table.json").read_text())
+    values["points"][3][values["columns"].index(column)] = value
+    (tmp_path / "table.json").write_text(json.dumps(values))
+    with pytest.raises(DataError, match=message):
+        read_table(tmp_path / "table.json")
+
+
+def test_sizes_of_equal_parameters_have_no_law():
+    points = [replace(point, parameters=400_000) for point in drawn_points(count=4)]
+    with pytest.raises(DataError, match="two sizes of the sweep have 400,000 parameters, and a law of the size cannot"):
+        check_enough(observations(points))
 
 
 def test_a_plan_says_what_the_page_says_where_early_points_are_left_out(tmp_path):

@@ -269,8 +269,9 @@ def test_a_run_says_how_it_was_trained(tmp_path: Any) -> None:
     run = tmp_path / "run"
     run.mkdir()
 
-    def written(objective: Any) -> Any:
-        recipe = {"name": "x", "data": {"context": 48}, "objective": objective}
+    def written(objective: Any, replayed: Any = None) -> Any:
+        replay = {"corpus": "old", "objective": replayed}
+        recipe = {"name": "x", "data": {"context": 48, "replay": replayed and replay}, "objective": objective}
         (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
         return filling_objective(Subject(run))
 
@@ -278,6 +279,7 @@ def test_a_run_says_how_it_was_trained(tmp_path: Any) -> None:
     parts = [{"weight": 0.5, "objective": {"name": "causal"}}, {"weight": 0.5, "objective": values}]
     assert written(values) == RENAMED and written({"name": "mixture", "parts": parts}) == RENAMED
     assert written({"name": "spans"}) == SpanCorruption() and written({"name": "causal"}) is None
+    assert written({"name": "causal"}, values) == RENAMED and written({"name": "spans"}, values) == SpanCorruption()
     assert Subject(run).run_context == 48
     assert filling_objective(Subject("somebody/model")) is None and Subject("somebody/model").run_context is None
 

@@ -203,6 +203,13 @@ def check_enough(observed: Observations) -> None:
             f"the sweep has {len(contexts)} training context{'s' * (len(contexts) > 1)} ({named}), and the law of the "
             f"context needs {FEWEST_CONTEXTS} at least; add contexts to the sweep"
         )
+    sizes = [observed.parameters[observed.size == i][0] for i in range(len(observed.sizes))]
+    for i, parameters in enumerate(sizes):
+        if parameters in sizes[:i]:
+            raise DataError(
+                f"two sizes of the sweep have {parameters:,.0f} parameters, and a law of the size cannot tell them apart; plan "
+                "from a sweep with one of them"
+            )
     budgets = [len(np.unique(observed.tokens[observed.run == run])) for run in range(len(observed.runs))]
     if np.median(budgets) < FEWEST_BUDGETS:
         raise DataError(
@@ -339,8 +346,15 @@ def read_table(path: Path) -> Observations:
     values = read_json(path, TABLE)
     try:
         points = [_point(values, dict(zip(values["columns"], row, strict=True))) for row in values["points"]]
-        if not points or not all(0 < point.loss < float("inf") for point in points):
-            raise ValueError("a loss is missing, or is no positive number")
+        for name in ("loss", "parameters", "context", "tokens", "flops", "seconds"):
+            numbers = [getattr(point, name) for point in points]
+            if not points or not all(_is_number(number) and 0 < number < float("inf") for number in numbers):
+                raise ValueError(f"{name} is missing, or is no positive number")
+        for point in points:
+            if len(point.document_nats) not in (0, len(point.document_targets)):
+                raise ValueError("document_nats is not of the documents")
+            if point.context not in values["planned"].get(point.size, []):
+                raise ValueError(f"planned lacks size {point.size!r} at context {point.context}")
         about = {name: values[name] for name in ("planned", "constant_rate", "left_out")}
         return observations(points, values["models"], **about)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -348,6 +362,10 @@ def read_table(path: Path) -> Observations:
         raise DataError(
             f"{path} is no table of a sweep ({why}); give a file that contextwise plan --table wrote"
         ) from None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _point(values: dict[str, Any], row: dict[str, Any]) -> SweepPoint:

@@ -9,10 +9,10 @@ from hypothesis.extra import numpy as arrays
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 
-from contextwise.base.intervals import ratios, resampled_ratios
+from contextwise.base.intervals import jackknife_estimate, leave_one_out, ratios, resampled_ratios
 from contextwise.evaluation.kernel import Work
 from contextwise.evaluation.measures.curve.passes import Bins, running_pass, truncated_pass, whole_windows
-from contextwise.evaluation.measures.curve.readings import curve_measures, effective_contexts
+from contextwise.evaluation.measures.curve.readings import curve_measures, effective_contexts, lowest_estimate
 from contextwise.evaluation.scoring.truncated import choose_targets
 
 
@@ -170,3 +170,18 @@ def test_resamples_of_whole_documents_agree_with_the_t_interval():
     low, high = np.quantile(resampled_ratios(nats, targets)[:, 0], [0.025, 0.975])
     known = ratios(nats[:, 0], {"tokens": targets[:, 0]})["tokens"]
     assert (low, high) == pytest.approx((known.low, known.high), abs=0.1 * (high - low))
+
+
+def test_the_interval_of_the_lowest_of_many_equal_bins_covers_their_loss():
+    """Bins of one true loss: the lowest is below it, in each resample once more, and the interval has to reach up to it."""
+    draw, covered = np.random.default_rng(0), 0
+    for _ in range(60):
+        nats = 100 * (4 + draw.normal(0, 0.3, (40, 1)) + draw.normal(0, 0.3, (40, 15)))
+        sizes = np.full((40, 15), 100.0)
+        losses = nats.sum(0) / sizes.sum(0)
+        best = int(losses.argmin())
+        fixed = jackknife_estimate(losses[best], leave_one_out(nats, sizes)[:, best], sizes[:, best])
+        estimate = lowest_estimate(fixed, resampled_ratios(nats, sizes).min(axis=1), 40)
+        assert estimate.low <= losses[best] <= estimate.high
+        covered += estimate.low <= 4 <= estimate.high
+    assert covered > 42, "percentiles of the resamples cover it in half of such cases, these in more than four of five"

@@ -16,7 +16,13 @@ from typing import Any, TypedDict
 import numpy as np
 
 from contextwise.base.estimates import FEWEST_DOCUMENTS, Estimate
-from contextwise.base.intervals import bootstrap_estimate, jackknife_estimate, leave_one_out, resampled_ratios
+from contextwise.base.intervals import (
+    bootstrap_estimate,
+    effective_freedom,
+    jackknife_estimate,
+    leave_one_out,
+    resampled_ratios,
+)
 from contextwise.evaluation.measures.curve.passes import CurveSums
 
 
@@ -76,7 +82,10 @@ def curve_measures(sums: CurveSums, worth: float) -> tuple[list[dict[str, Any]],
     curves, documents = resampled_ratios(all_nats[:, :count], all_sizes[:, :count]), len(all_nats)
     best = int(losses[:count].argmin())
     lowest = lowest_estimate(estimates[best], curves.min(axis=1), documents)
-    context = bootstrap_estimate(int(bins.high[best]), bins.high[curves.argmin(1)], documents, "nearest").to_dict()
+    freedom = effective_freedom(all_sizes[:, count])
+    context = bootstrap_estimate(
+        int(bins.high[best]), bins.high[curves.argmin(1)], documents, "nearest", freedom
+    ).to_dict()
     measures = {
         "best_context_loss": {
             **lowest.to_dict(),
@@ -84,7 +93,7 @@ def curve_measures(sums: CurveSums, worth: float) -> tuple[list[dict[str, Any]],
             "context": {name: int(x) if isinstance(x, float) else x for name, x in context.items()},
         },
         "last_tenth": None,
-        "effective_context": _effective(sums, losses[:count], curves, worth),
+        "effective_context": _effective(sums, losses[:count], curves, worth, freedom),
         "average_loss": estimates[count].to_dict() if tail else None,
     }
     if tail:
@@ -96,7 +105,9 @@ def curve_measures(sums: CurveSums, worth: float) -> tuple[list[dict[str, Any]],
 def lowest_estimate(fixed: Estimate, drawn_R: np.ndarray, documents: int) -> Estimate:
     """The loss of the lowest bin, or a difference of two, with an interval over documents that draws the bin again.
 
-    Which bin is lowest is a reading of the same documents: an interval of the chosen bin alone would be too narrow.
+    Which bin is lowest is a reading of the same documents, and the lowest of several is below what it would be on others. It
+    is so once more in each resample, whose quantiles are therefore mirrored in the value (the basic bootstrap): else the bias
+    would count twice, and the curve with more bins would seem better.
 
     Args:
         fixed: with the interval of the bins as they are, which is kept for fewer than six documents.
@@ -104,12 +115,14 @@ def lowest_estimate(fixed: Estimate, drawn_R: np.ndarray, documents: int) -> Est
     """
     if documents < FEWEST_DOCUMENTS:
         return fixed
-    drawn = bootstrap_estimate(fixed.value, drawn_R, documents)
-    assert drawn.low is not None and drawn.high is not None
-    return replace(drawn, low=min(drawn.low, fixed.value), high=max(drawn.high, fixed.value))
+    drawn, value = bootstrap_estimate(fixed.value, drawn_R, documents, freedom=fixed.degrees_of_freedom), fixed.value
+    low, high = drawn.limits
+    return replace(drawn, low=min(2 * value - high, value), high=max(2 * value - low, value))
 
 
-def _effective(sums: CurveSums, losses_K: np.ndarray, drawn_RK: np.ndarray, worth: float) -> dict[str, Any]:
+def _effective(
+    sums: CurveSums, losses_K: np.ndarray, drawn_RK: np.ndarray, worth: float, freedom: float
+) -> dict[str, Any]:
     """The effective context; ``value`` is None where every doubling up to ``measured_to`` is worth more.
 
     A limit that is None beside one that is a number lies beyond ``measured_to`` as well. One that equals ``measured_from`` may
@@ -123,7 +136,7 @@ def _effective(sums: CurveSums, losses_K: np.ndarray, drawn_RK: np.ndarray, wort
     value = effective_contexts(losses_K[None], centre, worth)[0]
     drawn = effective_contexts(drawn_RK, centre, worth)
     reach = {"measured_from": float(measured[0]), "measured_to": float(measured[-1])}
-    estimate = bootstrap_estimate(value, drawn, len(sums.documents), "nearest")
+    estimate = bootstrap_estimate(value, drawn, len(sums.documents), "nearest", freedom)
     return {**estimate.to_dict(), **reach, "worth": worth}
 
 

@@ -287,9 +287,9 @@ def _sentinel_form(ids: _Ids, end: int | None, objective: FillingObjective | Non
 
 
 def filling_objective(subject: Subject) -> FillingObjective | None:
-    """Infilling objective in the recipe of a run; None for other models and runs."""
-    written = subject.run.recipe().get("objective") if subject.run else None
-    if not isinstance(written, dict):
-        return None
-    singles = build_objective(**written).singles
+    """Infilling objective in the recipe of a run, or of its replayed corpus; None for other models and runs."""
+    recipe = subject.run.recipe() if subject.run else {}
+    replay = (recipe.get("data") or {}).get("replay") or {}
+    written = [each for each in (recipe.get("objective"), replay.get("objective")) if isinstance(each, dict)]
+    singles = [single for each in written for single in build_objective(**each).singles]
     return next((single for single in singles if isinstance(single, FillingObjective)), None)
