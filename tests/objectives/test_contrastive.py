@@ -116,6 +116,13 @@ def run_values(corpus_folder, out, model="encoder", **training):
     return values
 
 
+@pytest.mark.parametrize(("tokens", "pairs"), [(256, 4), (512, 8), (640, 8), (1024, 16)])
+def test_validation_is_of_whole_steps(corpus_folder, tmp_path, tokens, pairs):
+    """A last batch of fewer pairs has fewer negatives, a lone pair none and a loss of zero. A step has eight pairs."""
+    values = run_values(corpus_folder, tmp_path / "run", steps=2, tokens_per_step=512, evaluation_tokens=tokens)
+    assert len(TrainingInputs.open(load_recipe(values)).validation["loss"]) == 2 * pairs
+
+
 @pytest.mark.parametrize("model", ["encoder", "decoder"])
 def test_a_run_lowers_the_loss(corpus_folder, tmp_path, model):
     run = train(load_recipe(run_values(corpus_folder, tmp_path / "run", model, steps=60, tokens_per_step=512)))

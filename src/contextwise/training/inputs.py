@@ -256,6 +256,8 @@ def _validation_sets(
             stream: Any = objective.stream(held_out, recipe.cut, VALIDATION_SEED, vocabulary, count)
             if isinstance(stream, ExampleStream):
                 stream.length = min(count, stream.examples.count(0))  # each at most once
+                if objective.whole_steps and stream.length > (step := recipe.examples_per_step):
+                    stream.length -= stream.length % step  # pairs of a smaller batch have fewer negatives
             if sentences is not None:
                 stream = sentences.stream(stream, len(stream), data.validation_split)
             sets[name], corpora[name] = stream, held_out
