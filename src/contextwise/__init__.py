@@ -58,9 +58,9 @@ register_when_needed()
 def __getattr__(name: str) -> Any:
     if name != "__version__":
         return _lazy_export(name)
-    from importlib import metadata  # slow
+    from contextwise.base.machine import own_version
 
-    return metadata.version("contextwise")
+    return own_version()
 
 
 def __dir__() -> list[str]:

@@ -1,10 +1,12 @@
-"""Freed memory is kept if the C library supports that."""
+"""The machine: freed memory is kept if the C library supports that, and versions are known without an installation."""
 
 import ctypes
 import platform
+from importlib import metadata
 
 import pytest
 
+import contextwise
 from contextwise.base import machine
 
 
@@ -22,3 +24,17 @@ def test_other_systems_are_not_changed(system, monkeypatch):
 def test_a_c_library_without_the_setting_is_not_changed(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     assert not machine.keep_freed_memory()
+
+
+def test_a_source_tree_that_is_not_installed_has_a_version(monkeypatch):
+    assert machine.own_version() == contextwise.__version__ == metadata.version("contextwise")
+
+    def missing(package: str) -> str:
+        raise metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr(machine.metadata, "version", missing)
+    machine._versions.cache_clear()
+    try:
+        assert machine.own_version() == "0+source"
+    finally:
+        machine._versions.cache_clear()

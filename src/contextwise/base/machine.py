@@ -16,6 +16,11 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc, malloc.h
 _LARGEST = 2**31 - 1  # bytes; mallopt takes an int
 
 
+def own_version() -> str:
+    """The version of Contextwise; ``0+source`` of a source tree that is not installed."""
+    return _versions()["contextwise"] or "0+source"
+
+
 def describe_environment() -> dict[str, Any]:
     """Hardware, versions and the source revision as JSON values, without names of users, hosts or folders."""
     import psutil

@@ -20,7 +20,6 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from functools import cache, cached_property
-from importlib import metadata
 from typing import Annotated, Any
 
 import typer
@@ -120,7 +119,9 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"contextwise {metadata.version('contextwise')}")
+        from contextwise.base.machine import own_version
+
+        print(f"contextwise {own_version()}")
         raise typer.Exit
 
 
@@ -261,9 +262,11 @@ def _of_the_system(error: BaseException) -> ContextwiseError | None:
 
 def unexpected(error: BaseException) -> str:
     """The message of an error that nothing else explains; its traceback is written to a file."""
+    from contextwise.base.machine import own_version
+
     lines = str(error).strip().splitlines()
     what = f"{type(error).__name__}{f': {lines[0][:200]}' if lines else ''}"
-    content = [f"contextwise {metadata.version('contextwise')}\n", f"{shlex.join(sys.argv)}\n\n"]
+    content = [f"contextwise {own_version()}\n", f"{shlex.join(sys.argv)}\n\n"]
     content += traceback.format_exception(error)
     try:
         handle, path = tempfile.mkstemp(prefix="contextwise-crash-", suffix=".txt")

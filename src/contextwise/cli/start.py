@@ -6,7 +6,6 @@ import math
 import shlex
 import time
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +15,7 @@ from typer import Argument, Option
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import listed
 from contextwise.base.files import atomic_write, write_output
+from contextwise.base.machine import own_version
 from contextwise.base.progress import console, say
 from contextwise.base.recipes import shipped_recipes
 from contextwise.base.tables import Column, Table
@@ -410,7 +410,7 @@ def printed_schema(verb: str) -> dict[str, Any]:
     kind = prints.get(verb)
     if kind is None:
         raise ConfigError(f"{verb} prints no JSON; these verbs do: {', '.join(sorted(filter(prints.get, prints)))}")
-    version = metadata.version("contextwise")
+    version = own_version()
     return {"$schema": DRAFT, "$id": f"urn:contextwise:{version}:{verb}", **kind.schema()}
 
 

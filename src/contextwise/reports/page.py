@@ -11,7 +11,7 @@ import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import metadata, resources
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import plotly.graph_objects as go
 from contextwise.base.errors import ConfigError, refuse_pipe
 from contextwise.base.estimates import Estimate, as_json
 from contextwise.base.files import atomic_write, relative_to_here
+from contextwise.base.machine import own_version
 from contextwise.base.tables import Table, mark
 from contextwise.reports.plotly_script import plotly_script
 
@@ -131,7 +132,7 @@ class Page:
             f'<section class="verdict" aria-label="Result">{result}</section>' if result else "",
             *(section.__html__() for section in sections),
             joined(self.below),
-            f"<footer>contextwise {metadata.version('contextwise')}</footer>\n</main>",
+            f"<footer>contextwise {own_version()}</footer>\n</main>",
         ]
         if figures:
             for name, value in {"figures": figures, **self.data}.items():

@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Callable
 from functools import cached_property, partial
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from contextwise.base.errors import DataError, did_you_mean, refuse_pipe
 from contextwise.base.files import read_json, write_json
 from contextwise.base.hashes import sha256_file
+from contextwise.base.machine import own_version
 from contextwise.base.pretrained import failure_reason, from_pretrained
 from contextwise.data.corpus.stores import OWN_COLUMNS, ArrowStore, BinStore, Store, ZarrStore, open_zarr
 
@@ -224,7 +224,7 @@ def _reopen(path: Path, split: str, digest: str | None, limit: int | None) -> Co
 
 def write_manifest(folder: Path, content: dict[str, Any]) -> None:
     """Write the manifest: ``content``, the format, its version and a digest of the manifest."""
-    created_with = f"contextwise {metadata.version('contextwise')}"
+    created_with = f"contextwise {own_version()}"
     manifest = {"format": _FORMAT, "format_version": _VERSION, "created_with": created_with, **content}
     write_json(folder / MANIFEST, {**manifest, "digest": _digest(manifest)}, "the manifest")
 
