@@ -84,6 +84,7 @@ def test_hours_alone_are_those_of_the_sweeps_machine(contextwise, workplace):
         ("sweep --budget 1e15 --early 1", "--early is 1, but must be a share"),
         ("sweep --budget 1e15 --confidence 90", "--confidence is 90, but must be between"),
         ("sweep --budget 1e15 --resamples 3", "--resamples is 3, but intervals need 20"),
+        ("sweep --budget 1e15 --confidence 0.999", "--resamples is 200, but an interval of 0.999 needs 2,000"),
         ("sweep --hours 1 --tokens-per-second 9 --measured-at nano", "must be SIZE:CONTEXT"),
         ("sweep --hours 1 --tokens-per-second 9 --measured-at xl:64", "the sweep's are pico, nano, micro"),
         ("sweep --budget 1e19", "beyond 30 times a law of these few runs is a guess"),

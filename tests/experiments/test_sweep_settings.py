@@ -175,6 +175,7 @@ def test_settings_may_be_given_beside_the_file(tmp_path):
         ({"grid": {"training.tokens_per_step": [64]}}, "it is the same for every context"),
         ({"grid": {"data.context": [16, 16]}}, "data.context has 16 twice"),
         ({"grid": {"data.context": []}}, "data.context has no values"),
+        ({"grid": {"data.context, data.context": [[8, 16]]}}, "data.context, data.context names a setting twice"),
         ({"grid": {}}, "grid: it is empty"),
         ({"grid": {"seed, data.context": [[0, 16], [1]]}}, "[1] is no list of 2 values"),
         ({"grid": {"seed, data.context": [[0, 16]], "seed": [1]}}, "seed is in two axes"),

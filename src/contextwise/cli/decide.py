@@ -1,5 +1,6 @@
 """Verbs that decide: ``trial``, and those that compare, plan and report."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from contextwise.analysis.scaling.planning import Budget
 
 ARM = "gpt2, pm, contextlm, contextlm-every, contextlm-behind, contextlm-add, multitoken, a recipe, or path.py:Name"
+EARLY = 0.05  # that of analysis.scaling.observations, whose import is slow
 ComparisonFile = Annotated[Path | None, Option(help="Write the comparison to this JSON file.")]
 
 
@@ -288,7 +290,7 @@ def plan(
         Option("--far", help="Answer beyond 30 times the sweep's largest run too, and where it shows no best context."),
     ] = False,
     partial: Annotated[bool, Option("--partial", help="Use the measurements of unfinished runs too.")] = False,
-    early: Annotated[float, Option(help="Share of a run's tokens before which its points are left out.")] = 0.05,
+    early: Annotated[float, Option(help="Share of a run's tokens before which its points are left out.")] = EARLY,
     resamples: Annotated[int, Option(help="Of whole runs, for the intervals.")] = 200,
     confidence: Annotated[float, Option(help="Of the intervals.")] = 0.9,
     seed: Annotated[int, Option(min=0, help="Of the resamples.")] = 0,
@@ -334,6 +336,16 @@ def plan(
         raise ConfigError(f"--confidence is {confidence:g}, but must be between 0 and 1")
     if resamples < 20:
         raise ConfigError(f"--resamples is {resamples}, but intervals need 20 at least")
+    if resamples * (1 - confidence) < 2 * (1 - 1e-9):
+        needed = math.ceil(2 / (1 - confidence) - 1e-6)
+        raise ConfigError(
+            f"--resamples is {resamples}, but an interval of {confidence:g} needs {needed:,}, one beyond each of its ends"
+        )
+    if sweep.is_file() and (partial or early != EARLY):
+        raise ConfigError(
+            f"{sweep} is a table, which holds the points that were chosen when it was written; give the sweep's folder with "
+            "--early and --partial"
+        )
 
     observations = read_table(sweep) if sweep.is_file() else read_observations(sweep, early=early, partial=partial)
     values: PlanJson = {}

@@ -126,6 +126,7 @@ class SweepRecipe(Settings):
             except ConfigError as error:
                 problems.append(str(error))
                 continue
+            problems += [f"{name} names a setting twice"] if len(set(settings)) < len(settings) else []
             problems += [f"{setting} is in two axes" for setting in settings if setting in seen]
             seen |= set(settings)
         lengths = [name for name in LENGTHS if name in seen]
