@@ -50,6 +50,10 @@ def test_a_table_plans_as_its_folder_to_the_last_digit(contextwise, workplace):
     assert contextwise(f"plan table.json {command}") == contextwise(f"plan sweep {command}")
     status, _, errors = contextwise("plan table.json --table again.json")
     assert status == 2 and "is a table already" in errors and not (workplace / "again.json").exists()
+    for option in ("--early 0.5", "--partial"):
+        contextwise.refused(
+            f"plan table.json {option}", "table.json is a table, which holds the points that were chosen"
+        )
 
 
 def test_hours_at_a_speed_are_flops(contextwise, workplace):
