@@ -34,6 +34,8 @@ def written(folder, name, context, law, documents, fingerprint="f", mode="runnin
         "measures": measures,
     }
     tables = {"curve": passes.curve_table(), "documents": passes.documents_table()}
+    if mode == "truncated":  # has no last tenth
+        tables["documents"] = tables["documents"].drop_columns(["tail_nats", "tail_targets"])
     write_result(folder / name, summary, tables)
     return str(folder / name)
 
@@ -81,6 +83,16 @@ def test_models_are_ranked_by_the_last_tenth(tmp_path):
     flat = compare_curves(open_curves(truncated))
     flat[0].last_tenth = None
     assert ranking(flat) == ""
+
+
+def test_chosen_contexts_have_no_average(tmp_path):
+    """Both losses are the same, but the mean over the contexts would depend on which were listed."""
+    here, there = compare_curves(
+        open_curves([written(tmp_path, name, 8, SHORT, SIX, mode="truncated") for name in ("here", "there")])
+    )
+    assert here.average is None and there.average is None and there.average_difference is None
+    assert there.best_difference.value == 0 and there.below == (0, 6)
+    assert [row.kind for row in curves_table([here, there]).rows][-1] == "difference"
 
 
 def test_the_table_leaves_room_for_names_of_a_trial_s_runs(tmp_path):

@@ -283,7 +283,7 @@ def bootstrap_estimate(
         return Estimate(float(value))
     reach = student_t(documents - 1 if freedom is None else freedom) * math.sqrt(documents / (documents - 1))
     limits = percentile_interval(draws_R, 1 - 2 * float(special.ndtr(-reach)), method)
-    return Estimate(float(value), *limits, method="bootstrap", documents=documents)
+    return Estimate(float(value), *limits, method="bootstrap", documents=documents, freedom=freedom)
 
 
 # Intervals in closed form

@@ -18,7 +18,10 @@ _LARGEST = 2**31 - 1  # bytes; mallopt takes an int
 
 def own_version() -> str:
     """The version of Contextwise; ``0+source`` of a source tree that is not installed."""
-    return _versions()["contextwise"] or "0+source"
+    try:
+        return metadata.version("contextwise")
+    except metadata.PackageNotFoundError:
+        return "0+source"
 
 
 def describe_environment() -> dict[str, Any]:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from contextwise.analysis.scaling.planning import Budget
 
 ARM = "gpt2, pm, contextlm, contextlm-every, contextlm-behind, contextlm-add, multitoken, a recipe, or path.py:Name"
-EARLY = 0.05  # that of analysis.scaling.observations, whose import is slow
 ComparisonFile = Annotated[Path | None, Option(help="Write the comparison to this JSON file.")]
 
 
@@ -290,7 +289,9 @@ def plan(
         Option("--far", help="Answer beyond 30 times the sweep's largest run too, and where it shows no best context."),
     ] = False,
     partial: Annotated[bool, Option("--partial", help="Use the measurements of unfinished runs too.")] = False,
-    early: Annotated[float, Option(help="Share of a run's tokens before which its points are left out.")] = EARLY,
+    early: Annotated[
+        float | None, Option(help="Share of a run's tokens before which its points are left out.", show_default="0.05")
+    ] = None,
     resamples: Annotated[int, Option(help="Of whole runs, for the intervals.")] = 200,
     confidence: Annotated[float, Option(help="Of the intervals.")] = 0.9,
     seed: Annotated[int, Option(min=0, help="Of the resamples.")] = 0,
@@ -309,7 +310,7 @@ def plan(
     """
     from contextwise.analysis.scaling.analysis import Analysis
     from contextwise.analysis.scaling.hindcast import Hindcast
-    from contextwise.analysis.scaling.observations import read_observations, read_table, write_table
+    from contextwise.analysis.scaling.observations import EARLY, read_observations, read_table, write_table
     from contextwise.analysis.scaling.planning import Plan, PlanJson
     from contextwise.reports.scaling import hindcast_tables, law_tables, plan_tables, residual_table
 
@@ -330,7 +331,7 @@ def plan(
     for name, value in {"--budget": budget, "--hours": hours, **speed}.items():
         if value is not None and not 0 < value < float("inf"):
             raise ConfigError(f"{name} is {value:g}, but must be a positive number")
-    if not 0 <= early < 1:
+    if early is not None and not 0 <= early < 1:
         raise ConfigError(f"--early is {early:g}, but must be a share: 0 or more, below 1")
     if not 0 < confidence < 1:
         raise ConfigError(f"--confidence is {confidence:g}, but must be between 0 and 1")
@@ -341,13 +342,17 @@ def plan(
         raise ConfigError(
             f"--resamples is {resamples}, but an interval of {confidence:g} needs {needed:,}, one beyond each of its ends"
         )
-    if sweep.is_file() and (partial or early != EARLY):
+    if sweep.is_file() and (partial or early is not None):
         raise ConfigError(
             f"{sweep} is a table, which holds the points that were chosen when it was written; give the sweep's folder with "
             "--early and --partial"
         )
 
-    observations = read_table(sweep) if sweep.is_file() else read_observations(sweep, early=early, partial=partial)
+    observations = (
+        read_table(sweep)
+        if sweep.is_file()
+        else read_observations(sweep, early=EARLY if early is None else early, partial=partial)
+    )
     values: PlanJson = {}
     tables: list[RenderableType] = []
     if budget is not None or hours is not None:

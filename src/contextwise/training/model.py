@@ -121,7 +121,9 @@ def _pretrained_config(recipe: Recipe, model: PretrainedModel) -> PreTrainedConf
         stock: Any = stock_config(config)
         window, kinds = getattr(stock, "sliding_window", None), getattr(stock, "layer_types", None)
         if window and window < context and (not kinds or "sliding_attention" in kinds):
-            why = f"has a sliding window of {window} tokens, less than data.context ({context}), and the objective "
+            why = (
+                f"which has a sliding window of {window} tokens, less than data.context ({context}), and the objective "
+            )
             why += f"{prefix.name!r} has a mask of its own, which would replace it"
             problems.append(Problem(why, "model.pretrained", model.pretrained, f"set data.context to {window} at most"))
     chunk, stages = getattr(config, "chunk_size", 0), getattr(recipe.data, "context_stages", {})
