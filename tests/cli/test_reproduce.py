@@ -122,6 +122,20 @@ def test_a_claim_that_does_not_hold_is_reported(contextwise, workplace):
     assert "does not hold: at every context" in output
 
 
+def test_runs_trained_two_at_a_time_give_the_same_figures(contextwise, workplace):
+    command = "reproduce paper/table --recipes recipes --set seeds=[0,1]"
+    assert contextwise(f"{command} --out alone")[0] == 0
+    status, _, errors = contextwise(f"{command} --out beside --jobs 2")
+    assert status == 0, errors
+    assert "2 runs: 2 running" in errors or "2 of 2 runs to do" in errors
+    alone, beside = (json.loads((workplace / out / "table.json").read_text()) for out in ("alone", "beside"))
+    assert beside["figures"] == alone["figures"]
+    # A second call finds all runs.
+    status, _, errors = contextwise(f"{command} --out beside --jobs 2")
+    assert status == 0 and "all 2 runs are finished" in errors
+    contextwise.refused(f"{command} --jobs 0", "executor.jobs is 0")
+
+
 @pytest.mark.slow
 def test_the_dimension_has_a_model_for_each_context(contextwise, workplace):
     status, output, errors = contextwise("reproduce paper/dimension --recipes recipes")

@@ -37,7 +37,7 @@ def test_a_sweep_from_plan_to_end(contextwise, workplace):
     # Its own sweep.yaml stands for the folder, wherever that is.
     (workplace / "sweeps" / "tiny").rename(workplace / "moved")
     status, output, errors = contextwise("sweep moved/sweep.yaml")
-    assert (status, output) == (0, "moved\n") and "nothing to do" in errors
+    assert (status, output) == (0, "moved\n") and "nothing to train" in errors
 
 
 def test_a_failed_run_is_listed_with_its_reason(contextwise, workplace, monkeypatch):

@@ -129,7 +129,7 @@ def test_the_whole_sweep_from_its_settings(settings, monkeypatch, capsys):
     assert Sweep.open(sweep.path).count()["finished"] == 2
     assert "tiny: 2 of 2 runs to do" in capsys.readouterr().err
     run_sweep(settings())
-    assert "is finished already: nothing to do" in capsys.readouterr().err
+    assert "runs are finished already: nothing to train" in capsys.readouterr().err
 
 
 def test_a_second_start_in_the_same_folder_waits_and_reports_it(settings, claimed, capsys):
@@ -144,4 +144,4 @@ def test_a_second_start_in_the_same_folder_waits_and_reports_it(settings, claime
     assert not second.is_alive()
     errors = capsys.readouterr().err
     assert f"another process is writing the runs in {sweep.path}; waiting" in " ".join(errors.split())
-    assert "is finished already: nothing to do" in errors
+    assert "runs are finished already: nothing to train" in errors

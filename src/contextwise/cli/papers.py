@@ -39,6 +39,7 @@ def reproduce(
         list[str] | None,
         set_option("A setting of the item's scale to change, such as corpus=corpora/mine; may be given again."),
     ] = None,
+    jobs: Annotated[int | None, Option(help="Runs at a time.", show_default="1, in this process")] = None,
     recipes: Annotated[Path | None, Option(help="Folder of the items.", show_default="those of the package")] = None,
     as_json: Annotated[
         bool,
@@ -62,7 +63,8 @@ def reproduce(
     if item is None:
         raise ConfigError("no item is given; give DOCUMENT/ITEM (--list shows all)")
     name, read = find_item(item, items)
-    measure = measure_at(read, scale, set_)
+    executor = [f"executor.jobs={jobs}"] if jobs is not None else []
+    measure = measure_at(read, scale, [*(set_ or []), *executor])
     folder = out or RUNS / name.split("/")[0] / scale
     if dry_run:
         _show_plan(read, scale, measure, folder, as_json)

@@ -261,7 +261,7 @@ class RunSet(RunSetFolder):
             left = [state for state in self.states() if state.state != "finished"]
             if not left:
                 if not may_diverge:
-                    say(f"{self.path} is finished already: nothing to do")
+                    say(f"{self.path}: all {len(self.plan)} runs are finished already: nothing to train")
                 return
             tokens = count(self.tokens)
             say(

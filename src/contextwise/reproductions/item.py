@@ -31,6 +31,7 @@ from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
 from contextwise.data.corpus import MANIFEST
 from contextwise.evaluation.kernel import Measure
+from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.run_set import RunSet
 from contextwise.reproductions.claims import Claim, ClaimJson, share_error
 from contextwise.reproductions.tables import Plot
@@ -69,6 +70,8 @@ _Settings = TypeVar("_Settings", bound=Measure)
 class ItemMeasure(Settings, ABC):
     """Settings of an item's measure at one scale; subclasses give the training runs it needs and the tables made from them."""
 
+    executor: ExecutorSettings = ExecutorSettings()
+
     def run_set(self, folder: Path) -> RunSet:
         """The training runs; none for a measure that trains nothing."""
         return RunSet(folder, [])
@@ -94,7 +97,7 @@ class ItemMeasure(Settings, ABC):
         """Train the missing runs."""
         self.prepared(folder)
         runs = self.run_set(folder)
-        runs.train_missing()
+        runs.train_missing(self.executor.processes)
         return runs
 
     def settings_of(self, measure: type[_Settings], *shared: str, **own: Any) -> _Settings:
