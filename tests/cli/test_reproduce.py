@@ -127,7 +127,7 @@ def test_runs_trained_two_at_a_time_give_the_same_figures(contextwise, workplace
     assert contextwise(f"{command} --out alone")[0] == 0
     status, _, errors = contextwise(f"{command} --out beside --jobs 2")
     assert status == 0, errors
-    assert "2 runs: 2 running" in errors or "2 of 2 runs to do" in errors
+    assert "2 of 2 runs to do" in errors and errors.count(": finished\n") == 2
     alone, beside = (json.loads((workplace / out / "table.json").read_text()) for out in ("alone", "beside"))
     assert beside["figures"] == alone["figures"]
     # A second call finds all runs.

@@ -149,7 +149,9 @@ class LiveTable:
     def finished(self, run: PlannedRun) -> None:
         state = self._read(run)
         if not console.is_terminal:
-            say(f"{run.id}: finished, best-context loss {written(state.loss, '.4f')}")
+            # Only runs that have a context curve, such as a sweep's, have this loss.
+            loss = "" if state.loss is None else f", best-context loss {state.loss:.4f}"
+            say(f"{run.id}: finished{loss}")
 
     def failed(self, run: PlannedRun, reason: str, again: bool) -> None:
         self._read(run)
