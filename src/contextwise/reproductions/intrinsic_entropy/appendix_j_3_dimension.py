@@ -112,7 +112,7 @@ class ParityDimension(ItemMeasure):
                 model.load_state_dict(weights_at(run, best_step(run)))
                 measured["best"][context].append(measure_features(model, samples, context, self.samples))
         parity = samples.parity
-        tables, claims = [_losses(parity, measured), _turn(runs)], []
+        tables, claims = [*_losses(parity, measured), _turn(runs)], []
         for kind, features in measured.items():
             tables.append(_fits(kind, parity, features))
             claims += self._claims(kind, parity, features)
@@ -222,21 +222,25 @@ def one_threshold(bounds: dict[int, tuple[float, float]]) -> tuple[float, float]
     return max(low for low, _ in bounds.values()), min(high for _, high in bounds.values())
 
 
-def _losses(parity: Parity, measured: dict[str, dict[int, list[Features]]]) -> Table:
-    rows = []
+def _losses(parity: Parity, measured: dict[str, dict[int, list[Features]]]) -> list[Table]:
+    """Cross entropy beside the lowest, and the entropies beside the exact ones."""
+    losses, entropies = [], []
     for context in measured["best"]:
         tasks = parity.visible_tasks(context)
         of_kinds = [measured[kind][context] for kind in KINDS]
-        rows.append(
-            [context, tasks, parity.minimum_cross_entropy(context), *(mean_of(f, "loss") for f in of_kinds),
-             tasks * math.log(2), parity.answers_entropy(context), *(mean_of(f, "answers") for f in of_kinds),
+        losses.append([context, tasks, parity.minimum_cross_entropy(context), *(mean_of(f, "loss") for f in of_kinds)])
+        entropies.append(
+            [context, tasks * math.log(2), parity.answers_entropy(context), *(mean_of(f, "answers") for f in of_kinds),
              *(mean_of(f, "output") for f in of_kinds)]
         )  # fmt: skip
-    columns = ["context", "ID = T", ("lowest", ".4f"), *((f"model, {kind}", ".4f") for kind in KINDS),
-               ("T log 2", ".3f"), ("exact S", ".3f"), *((f"S of answers, {kind}", ".3f") for kind in KINDS),
-               *((f"S of output, {kind}", ".4f") for kind in KINDS)]  # fmt: skip
-    seeds = len(next(iter(measured["best"].values())))
-    return table_of(f"Visible tasks, cross entropy and entropies, nats ({seeds_behind(seeds)})", columns, rows)
+    of_losses = ["context", "ID = T", ("lowest", ".4f"), *((f"model, {kind} weights", ".4f") for kind in KINDS)]
+    of_entropies = ["context", ("T log 2", ".2f"), ("exact S", ".2f"), *((f"answers, {kind}", ".2f") for kind in KINDS),
+                    *((f"output, {kind}", ".3f") for kind in KINDS)]  # fmt: skip
+    seeds = seeds_behind(len(next(iter(measured["best"].values()))))
+    return [
+        table_of(f"Visible tasks and cross entropy, nats ({seeds})", of_losses, losses),
+        table_of(f"Entropies of the answers to all tasks and of the output, nats ({seeds})", of_entropies, entropies),
+    ]
 
 
 def mean_of(features: Sequence[Features], name: str) -> Estimate:
