@@ -1,15 +1,18 @@
-"""Forms of ContextLM's prediction, as variants of a trial: supervised, several chunks ahead, and from chunks that overlap.
+"""Forms of ContextLM's prediction, as variants of a trial: supervised, several chunks ahead, from chunks that overlap, and sized.
 
-All have the gate before every layer. ``contextwise trial benchmarks/forms.yaml`` sets them beside GPT-2 (docs/quality.md). The
-overlapping form is made for training and scoring of whole rows: it refuses packed documents, padding and a cache.
+The first three have the gate before every layer. ``contextwise trial benchmarks/forms.yaml`` and ``benchmarks/pathways.yaml`` set
+them beside GPT-2 (docs/quality.md). The overlapping form is made for training and scoring of whole rows: it refuses packed
+documents, padding and a cache.
 """
 
+import copy
 import types
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers.pytorch_utils import Conv1D
 
 from contextwise.base.errors import ConfigError
 from contextwise.models import ContextLMForCausalLM
@@ -29,16 +32,19 @@ class Supervised(ContextLMForCausalLM):
 
     def training_losses(self, hidden: Tensor, input_ids: Tensor, labels: Tensor) -> dict[str, Tensor]:
         pathway: Any = self.context
-        predicted, true, first = pathway.last
+        kept, pathway.last = pathway.last, None
+        names = ["context", *(f"context{i}" for i in range(2, 2 + len(self.ahead)))]
+        if kept is None:  # rows shorter than a chunk
+            return {name: hidden.new_zeros(()) for name in names}
+        predicted, true, first = kept
         losses = {}
         weight: Tensor | float = self.weight
         if self.until:
             weight = self.weight * (1 - self.seen / self.until).clamp(min=0)
             self.seen += input_ids.numel()
-        for i, head in enumerate([nn.Identity(), *self.ahead], start=1):
+        for i, (name, head) in enumerate(zip(names, [nn.Identity(), *self.ahead], strict=True), start=1):
             # Chunks of one document: packed rows have others beside them, and entries that are no chunk.
             pairs = first[:, i:] - first[:, :-i] == i * CHUNK
-            name = "context" if i == 1 else f"context{i}"
             losses[name] = weight * distance(head(predicted[:, :-i]), true[:, i:], pairs)
         return losses
 
@@ -64,7 +70,7 @@ def supervised(model: Any, weight: float = 0.1, ahead: int = 1, until: int = 0) 
     width = new.config.backbone_config.hidden_size
     new.ahead = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(ahead - 1))
     pathway: Any = new.context
-    predict = pathway.predict
+    predict, pathway.last = pathway.predict, None
 
     def kept(c: Tensor, backbone: Any, first: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         out = predict(c, backbone, first, *args, **kwargs)
@@ -99,4 +105,45 @@ def overlapping(model: Any, stride: int = 2) -> ContextLMForCausalLM:
     pathway: Any = new.context
     pathway.contexts = types.MethodType(contexts, pathway)
     pathway.contexts_of_rows = pathway.contexts_of_step = refuse
+    return new
+
+
+class RatedGate(nn.Module):
+    """The gate as ``rate`` times what is learned, so that Adam moves it ``rate`` times as fast, from ``start``."""
+
+    def __init__(self, layers: int, width: int, rate: float, start: float) -> None:
+        super().__init__()
+        self.rate, self.weight = rate, nn.Parameter(torch.full((layers, width), start / rate))
+
+    def forward(self, context: Tensor, layer: int) -> Tensor:
+        return context * (self.rate * self.weight[layer])
+
+
+def pathway(model: Any, rate: float = 1.0, start: float = 0.0, narrow: int = 1) -> ContextLMForCausalLM:
+    """Behind the first layer, with a gate of another learning rate or initial value, or a predictor of another width.
+
+    Args:
+        rate: factor of the gate's learning rate.
+        start: initial value of the gate.
+        narrow: the predictor has the backbone's width divided by this, between two matrices.
+    """
+    new = ContextLMForCausalLM.from_backbone(model, chunk_size=CHUNK, predictor_layers=2, injection_layer=1)
+    pathway: Any = new.context
+    config = copy.deepcopy(new.config.backbone_config)
+    width, layers = config.hidden_size, config.num_hidden_layers
+    pathway.gate = RatedGate(1, width, rate, start)
+    if narrow > 1:
+        config.update({"n_embd": width // narrow, "n_head": max(1, config.n_head // narrow)})
+        pathway.layers = nn.ModuleList(pathway.family.new_block(config, layers + i) for i in range(len(pathway.layers)))
+        pathway.down, pathway.up = nn.Linear(width, width // narrow), nn.Linear(width // narrow, width)
+        for layer in (pathway.down, pathway.up, *pathway.layers.modules()):
+            if isinstance(layer, (nn.Linear, Conv1D)):
+                nn.init.normal_(layer.weight, std=config.initializer_range)
+                nn.init.zeros_(layer.bias)
+        predict = pathway.predict
+
+        def through(c: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            return pathway.up(predict(pathway.down(c), *args, **kwargs))
+
+        pathway.predict = through
     return new

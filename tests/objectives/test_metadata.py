@@ -156,7 +156,7 @@ def test_a_run_is_scored_with_and_without(path, tmp_path):
     without, given = (measure(run.path, Loss(metadata=columns), corpus) for columns in ([], ["who"]))
     both = measure(run.path, Loss(metadata=["who", "day"]), corpus).summary  # 12 tokens: who: Ann\nda
     assert (given.summary["metadata_cut"], both["metadata_cut"]) == (0, 1) and both["loss"] != given.summary["loss"]
-    assert "metadata (who, day), cut in 1 of them." in Loss.table(both).renderables[0].plain
+    assert "metadata (who, day), which are not scored, cut in 1 of them." in Loss.table(both).renderables[0].plain
     model = load_model(run.path, device="cpu")
     # Document 2 with its metadata, written out: one window.
     block, text = list(b"who: Bob\n\n"), list((ROWS[2]["text"] + "!").encode())
@@ -168,6 +168,19 @@ def test_a_run_is_scored_with_and_without(path, tmp_path):
     # A document without metadata has the loss that it has without.
     one, other = (result.documents["nats"].to_numpy()[1] for result in (without, given))
     assert one == pytest.approx(other, abs=1e-5)
+
+
+def test_given_metadata_is_scored_as_a_part_of_its_document(path, tmp_path):
+    run = train(recipe(path, tmp_path / "run", steps=2))
+    blocks = ["who: Ann\n\n", "", "who: Bob\n\n"]
+    whole = prepared(tmp_path, [row | {"text": block + row["text"]} for block, row in zip(blocks, ROWS, strict=True)])
+    settings = {"context": 40, "stride": 5}  # a window more for document 0, which has 41 tokens with its metadata
+    given = measure(run.path, Loss(metadata=["who"], **settings), Corpus.open(path, split="validation"))
+    written = measure(run.path, Loss(**settings), Corpus.open(whole, split="validation"))
+    text = written.tokens().to_pandas().query("document == 1 or position >= 10")
+    np.testing.assert_array_equal(given.tokens()["nats"], text["nats"])
+    np.testing.assert_array_equal(given.tokens()["visible"], text["visible"])
+    assert given.documents["tokens"].to_pylist() == [31, 6, 23] and max(text["visible"]) == 39
 
 
 def test_other_metadata_of_the_same_text_is_another_question(path, tmp_path, monkeypatch):
@@ -182,8 +195,7 @@ def test_other_metadata_of_the_same_text_is_another_question(path, tmp_path, mon
     copied = shutil.copytree(run.path / "model", tmp_path / "copied")
     new, other = (measure(path, Loss(metadata=["who"]), after) for path in (run.path, copied))
     shown = " ".join(Loss.table(new.summary).renderables[0].plain.split())
-    assert f"windows of {new.summary['windows']['text']}, stride" in shown and "document's metadata (who)" in shown
-    assert new.summary["windows"]["text"] < 48
+    assert "document begins with its metadata (who)," in shown
     assert new.path != old.path and new.summary["loss"] != old.summary["loss"]
     assert measure(run.path, Loss(), after).path == plain.path
     assert new.summary["question"] != old.summary["question"]  # so that compare does not pair them by itself

@@ -170,7 +170,7 @@ def test_no_number_of_seeds_decides_a_difference_of_zero_or_within_that_of_the_a
     assert zero.evidence.endswith("; no number of seeds would decide a difference of zero")
     # The articles alone: t of 5 degrees of freedom times the standard error of their mean, 2.5706 * sqrt(1.2 * 9 / 6).
     (within,) = share_error([Claim.of("lower", below(seeds_of(-3.0, -1.0, 1.0, articles=[-3, 3, -3, 3, -3, 3])))])
-    assert within.evidence.endswith("; no number of seeds would decide it: without their part the interval is ± 3.45")
+    assert within.evidence.endswith("decide it: the rest of the interval is ± 3.4 times the difference")
     # A single seed has no spread, and of two open parts none is named.
     assert (
         share_error([Claim.of("one", below(seeds_of(0.0, articles=[-1, 1] * 3)))])[0].evidence
@@ -196,3 +196,15 @@ def test_sharing_the_error_never_turns_a_verdict_around(estimate, claims):
     before = [Claim.of("above", above(estimate)), Claim.of("below", below(estimate)), Claim.of("no number", OPEN)]
     for claim, shared in zip(before * claims, share_error(before * claims), strict=True):
         assert shared.holds in (None, claim.holds)
+
+
+def test_a_claim_that_refutes_nothing_still_shares_the_error():
+    seeds = seeds_of(1.0, 1.3, 1.6)
+    one, failing = Claim.of("one", above(seeds)), Claim.of("all", all_hold([below(seeds)] * 20), "-1")
+    assert (one.holds, failing.holds) == (True, False)
+    kept = failing.without_refutation("the model is small")
+    assert kept.holds is None and kept.evidence == "the model is small: -1"
+    decided = [[claim.holds for claim in share_error([one, other])] for other in (failing, kept)]
+    assert decided == [[None, None], [None, None]], "21 comparisons"
+    assert share_error([kept])[0].holds is None
+    assert [claim.holds for claim in share_error([one, Claim("noted", None, "")])] == [True, None]

@@ -9,8 +9,7 @@ batch is a dictionary of tensors, described in :mod:`contextwise.objectives.obje
 Operations: the matrix products of blocks and head (2 per weight and position) and of attention are counted over full rows,
 as is the convention for model FLOPs utilization (PaLM, Appendix B): 6 N + 12 L D T per token of a decoder. The backward
 pass counts twice the forward pass; for a frozen matrix after a trained one it counts once, and before all trained ones not
-at all. Embedding look-ups, norms and softmax are not counted, nor the matrices of poolings, injections and a pair head.
-Padding is counted, since it is computed.
+at all. Embedding look-ups, norms and softmax are not counted, nor a pair head. Padding is counted, since it is computed.
 
 Shapes: B rows, T positions, D channels.
 """

@@ -154,7 +154,7 @@ class DocumentsWithMetadata:
     """The documents of a corpus with the metadata of some, as :class:`~contextwise.data.windows.Windows` reads a corpus.
 
     Args:
-        chosen: bool, (documents,), those with metadata.
+        chosen: bool, (documents,), those with metadata; as many documents as ``texts`` has.
 
     Attributes:
         metadata: int64, (documents + 1,), tokens of each document's metadata; 0 for the end of the stream.
@@ -165,7 +165,7 @@ class DocumentsWithMetadata:
         self.corpus, self.texts = corpus, texts
         self.path, self.split, self.end_of_text = corpus.path, corpus.split, corpus.end_of_text
         self.metadata = np.append(texts.lengths * chosen, 0)
-        self.lengths = corpus.lengths + self.metadata[:-1]
+        self.lengths = corpus.lengths[: len(chosen)] + self.metadata[:-1]
 
     def __len__(self) -> int:
         return len(self.lengths)

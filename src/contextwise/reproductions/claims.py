@@ -133,9 +133,9 @@ class Claim:
 
     def without_refutation(self, reason: str) -> "Claim":
         """The claim, undecided where it would not hold."""
-        if self.holds is not False:
-            return self
-        return replace(self, holds=None, evidence=f"{reason}: {self.evidence}", verdict=None)
+        verdict = None if self.verdict is None else _without_refutation(self.verdict, reason)
+        evidence = f"{reason}: {self.evidence}" if self.holds is False else self.evidence
+        return replace(self, holds=self.holds or None, evidence=evidence, verdict=verdict)
 
     def to_dict(self) -> ClaimJson:
         """Text, verdict and evidence as JSON values."""
@@ -194,7 +194,8 @@ def _seeds_needed(estimate: Estimate, bound: float, confidence: float) -> str:
     if difference == 0:
         return "no number of seeds would decide a difference of zero"
     if abs(difference) <= rest:
-        return f"no number of seeds would decide it: without their part the interval is ± {rest:.3g}"
+        times = rest / abs(difference)
+        return f"no number of seeds would decide it: the rest of the interval is ± {times:.2g} times the difference"
     seeds = seeds_to_decide(-abs(difference), estimate.deviation, 0.0, confidence, rest, most=MOST_SEEDS, on_these=True)
     return f"{seeds or f'more than {MOST_SEEDS}'} seeds would decide it, at this difference and spread"
 
@@ -275,6 +276,15 @@ def shown(verdict: Verdict) -> Verdict:
     again = None if rule is None else lambda level: shown(rule(level))
     reason = verdict.reason or ("" if verdict.holds else "a difference is on the other side")
     return replace(verdict, holds=verdict.holds or None, reason=reason, rule=again)
+
+
+def _without_refutation(verdict: Verdict, reason: str) -> Verdict:
+    """A verdict that is undecided where it would not hold; its comparisons still take part in the error."""
+    rule = verdict.rule
+    again = None if rule is None else lambda level: _without_refutation(rule(level), reason)
+    if verdict.holds is False:
+        verdict = replace(undecided(reason), comparisons=verdict.comparisons)
+    return replace(verdict, rule=again)
 
 
 def given(condition: Verdict, verdict: Verdict, otherwise: str) -> Verdict:

@@ -5,14 +5,15 @@ import math
 import numpy as np
 import pytest
 
+from contextwise.analysis.scaling.forms import DATA_AND_SIZE
 from contextwise.analysis.scaling.observations import observations
 from contextwise.analysis.sweep_points import SweepPoint
 from contextwise.base.config import validate
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate
 from contextwise.base.runs import RunFolder
 from contextwise.data import prepare_corpus
-from contextwise.reproductions.contextlm.figure_1_savings import Family, Savings, saved_share, saved_text
+from contextwise.reproductions.contextlm.figure_1_savings import Family, Savings, _end, saved_share, saved_text
 from contextwise.reproductions.item import Item, Scale
 from small import write_documents
 
@@ -50,7 +51,7 @@ def small(corpus="corpus", **training):
     for name, width in sizes.items():
         models |= {
             f"a {name}": [f"model.width={width}"],
-            f"b {name}": [f"model.width={width}", "training.learning_rate=2e-2"],
+            f"b {name}": [f"model.width={width}", "training.learning_rate=4e-3"],
         }
     return {
         "corpus": str(corpus),
@@ -93,6 +94,26 @@ def test_a_gain_in_data_is_read_off_the_laws():
         assert low < true < high
 
 
+def test_nothing_is_read_off_a_term_at_a_bound(tmp_path):
+    measure = validate(Savings, small() | {"tokens": list(map(int, BUDGETS))}, "the settings")
+    base, better = family(noise=1e-3), family(gain=1.6, noise=1e-3)
+    assert better.determines("size") and better.determines("data")
+    better.theta[0, 2] = DATA_AND_SIZE.bounds[0][2]
+    saved = {f"model {size}": measure._saved(better, base, size) for size in range(3)}
+    assert {saved_text(each["parameters"]) for each in saved.values()} == {"not determined"}
+    assert all(math.isfinite(each["tokens"].value) for each in saved.values())
+    claim = measure._claim("parameters", "as in the document", saved)
+    assert claim.holds is None and "do not determine this term" in claim.evidence
+
+
+def test_a_loss_that_is_not_a_number_stops_the_fit(tmp_path, monkeypatch):
+    row = {"step": 1, "tokens": 64, "flops": 1.0, "seconds": 1.0, "loss": math.nan}
+    monkeypatch.setattr(RunFolder, "metrics", lambda self, kind: [row])
+    monkeypatch.setattr(RunFolder, "recipe", lambda self: {"data": {"context": 16}})
+    with pytest.raises(DataError, match="is not a number, so no law can be fitted"):
+        _end(tmp_path, "00", 0)
+
+
 def test_equal_families_save_nothing():
     measure = validate(Savings, small() | {"tokens": list(map(int, BUDGETS))}, "the settings")
     for estimate in measure._saved(family(noise=1e-3), family(noise=1e-3), 1).values():
@@ -126,7 +147,7 @@ def test_a_measurement_in_miniature(tmp_path):
     measure = validate(Savings, small(corpus), "the settings")
     outcome = measure.measure(item_of("savings"), tmp_path / "out")
     assert len(outcome.runs) == 54 and all(RunFolder(path).finished for path in outcome.runs)
-    # A rate ten times as high learns faster here.
+    # Twice the rate learns faster here.
     tokens, flops = (outcome.figures["savings"]["b large"][name]["value"] for name in ("tokens", "FLOPs"))
     assert 0 < tokens < 1
     assert flops == pytest.approx(tokens), "both models do the same operations for a token"

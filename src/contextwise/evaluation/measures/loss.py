@@ -1,6 +1,6 @@
 """Loss, perplexities and bits per byte of held-out documents: ``contextwise evaluate``."""
 
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -52,7 +52,7 @@ class Loss(Measure):
 
     name = "evaluate"
     numbers = "evaluation.scoring.windows:TotalsJson"
-    version = 3
+    version = 4
     result = Evaluation
 
     context: int | None = Field(
@@ -74,8 +74,8 @@ class Loss(Measure):
     limit: int | None = Field(default=None, ge=1, description="Score only the first N documents.")
     metadata: list[str] = Field(
         default=[],
-        description="Metadata columns that stand before the text in each window; they are not scored, and take up to a "
-        "quarter of the context.",
+        description="Metadata columns to put before each document, as in training; they are not scored, and take up to a "
+        "quarter of the context. Windows that begin later in a document do not see them.",
     )
 
     @field_validator("metadata")
@@ -107,29 +107,29 @@ class Loss(Measure):
         return self.metadata
 
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
-        from contextwise.evaluation.scoring.windows import documents_table, score_documents, totals, with_metadata
-        from contextwise.objectives.metadata import LARGEST_SHARE, MetadataTexts
+        from contextwise.evaluation.scoring.windows import documents_table, score_documents, totals
+        from contextwise.objectives.metadata import LARGEST_SHARE, DocumentsWithMetadata, MetadataTexts
 
         assert corpus is not None and self.context is not None and self.stride is not None
-        tokens = int(np.sum(corpus.lengths[: self.limit]))
+        read: Any = corpus  # what the windows are cut from
+        if self.metadata:
+            texts = MetadataTexts(corpus, self.metadata, "prepend", self.context // LARGEST_SHARE, self.limit)
+            read = DocumentsWithMetadata(corpus, texts, np.ones(len(texts.lengths), bool))
+        tokens = int(np.sum(read.lengths[: self.limit]))
         with progress_bar(f"evaluate {subject.name}", tokens, "tokens") as advance:
             options: dict[str, Any] = {"full_windows": self.full_windows, "limit": self.limit}
             options |= {"batch_tokens": subject.batch_tokens, "on_progress": advance}
-            text, stride, cut = self.context, self.stride, 0
-            if self.metadata:
-                texts = MetadataTexts(corpus, self.metadata, "prepend", self.context // LARGEST_SHARE, self.limit)
-                text, cut = self.context - int(texts.lengths.max()), texts.cut
-                stride = max(1, stride * text // self.context)
-                options["layout"] = partial(with_metadata, texts, corpus.end_of_text)
-            scores = score_documents(subject.model, corpus, text, stride, **options)
+            scores = score_documents(subject.model, read, self.context, self.stride, **options)
+        if self.metadata:
+            scores = scores.behind(texts.lengths)
         documents = documents_table(corpus, scores)
-        summary = {"first_token_scored": scores.first_position == 0, "windows": {"text": text, "stride": stride}}
-        summary |= {"metadata_cut": cut, **totals(documents)}
+        summary = {"first_token_scored": scores.first_position == 0}
+        summary |= {"metadata_cut": texts.cut if self.metadata else 0, **totals(documents)}
         return Outcome(summary, {"documents": documents, "tokens": scores.table()})
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> RenderableType:
-        context, stride = summary["windows"]["text"], summary["windows"]["stride"]
+        context, stride = summary["settings"]["context"], summary["settings"]["stride"]
         heading = (
             f"{summary['model']} on {summary['label']}: {summary['documents']:,} documents, "
             f"{summary['tokens']:,} tokens; windows of {context:,}, stride {stride:,}: "
@@ -138,7 +138,7 @@ class Loss(Measure):
         if not summary["first_token_scored"]:
             heading += " The corpus has no end-of-text token, so the first token of each document is not scored."
         if columns := summary["settings"]["metadata"]:
-            heading += f" Before them stands each document's metadata ({', '.join(columns)})"
+            heading += f" Each document begins with its metadata ({', '.join(columns)}), which are not scored"
             heading += f", cut in {summary['metadata_cut']:,} of them." if summary["metadata_cut"] else "."
         if summary["documents"] == 1:
             heading += " One document allows no interval."

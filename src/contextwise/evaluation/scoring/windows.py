@@ -43,7 +43,6 @@ from contextwise.models.prefix import prompt_form
 
 if TYPE_CHECKING:
     from contextwise.data import Corpus
-    from contextwise.objectives.metadata import MetadataTexts
 
 
 class Documents(Protocol):
@@ -107,32 +106,23 @@ class Row(NamedTuple):
     prefix: int = 0
 
 
-Layout = Callable[[int, np.ndarray, int], Row]
-"""From (document, the window's tokens (length + 1,), the first targets that are not scored) to what the model reads."""
+Layout = Callable[[np.ndarray, int], Row]
+"""From (the window's tokens (length + 1,), the first targets that are not scored) to what the model reads."""
 
 
 def layout_of(model: PreTrainedModel) -> Layout:
     """The layout of a model's windows: what is not scored is the prefix of a model that was trained with one."""
     form = prompt_form(model.config)
     if form is None:
-        return lambda document, tokens, skip: Row(tokens, np.arange(len(tokens)) > skip)
+        return lambda tokens, skip: Row(tokens, np.arange(len(tokens)) > skip)
 
-    def in_form(document: int, tokens: np.ndarray, skip: int) -> Row:
+    def in_form(tokens: np.ndarray, skip: int) -> Row:
         parts = [form.before, tokens[: skip + 1], form.after, form.opening, tokens[skip + 1 :]]
         whole = np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
         new = len(tokens) - skip - 1
         return Row(whole, np.arange(len(whole)) >= len(whole) - new, len(whole) - new - len(form.opening))
 
     return in_form
-
-
-def with_metadata(texts: "MetadataTexts", end_of_text: int | None, document: int, tokens: np.ndarray, skip: int) -> Row:
-    """The layout of a window with its document's metadata before the text, behind the end-of-text that begins a document."""
-    metadata = texts.of(document)
-    begin = int(end_of_text is not None and int(tokens[0]) == end_of_text)
-    whole = np.concatenate([tokens[:begin], metadata, tokens[begin:]])
-    scored = np.arange(len(tokens)) > skip
-    return Row(whole, np.concatenate([scored[:begin], np.zeros(len(metadata), bool), scored[begin:]]))
 
 
 def plan_windows(targets: np.ndarray, context: int, stride: int, full_windows: bool = False) -> Plan:
@@ -189,6 +179,12 @@ class Scores:
     visible: np.ndarray
     first_position: int
 
+    def behind(self, tokens: np.ndarray) -> "Scores":
+        """The scores without those of the first ``tokens`` (documents,) tokens of each document."""
+        starts = np.cumsum(self.targets) - self.targets
+        kept = np.arange(len(self.nats)) >= np.repeat(starts + tokens, self.targets)
+        return Scores(np.maximum(self.targets - tokens, 0), self.nats[kept], self.visible[kept], self.first_position)
+
     def document_sums(self) -> np.ndarray:
         """(documents,) float64: nats of each document."""
         documents = np.repeat(np.arange(len(self.targets)), self.targets)
@@ -225,7 +221,6 @@ def score_documents(
     batch_tokens: int = DEFAULT_BATCH_TOKENS,
     on_progress: Callable[[int], None] | None = None,
     further: Callable[[np.ndarray], dict[str, torch.Tensor]] | None = None,
-    layout: Layout | None = None,
 ) -> Scores:
     """Score every token of the corpus (of its first ``limit`` documents, if given).
 
@@ -239,7 +234,6 @@ def score_documents(
         batch_tokens: positions of text in a batch, padding included.
         on_progress: called with the number of targets scored, after each batch.
         further: returns the further inputs of the model, such as contexts, for the documents (B,) of a batch's windows.
-        layout: of the windows; by default that of the model, :func:`layout_of`.
 
     Raises:
         ConfigError: ``context`` or ``stride`` is out of range.
@@ -259,7 +253,7 @@ def score_documents(
         for rows in batches(plan.length, batch_tokens):
             interruption.check("scoring was stopped")
             inputs = {} if further is None else further(plan.document[rows])
-            nats_BT = window_losses(model, corpus, plan, rows, layout, **inputs)
+            nats_BT = window_losses(model, corpus, plan, rows, **inputs)
             for row, window in enumerate(rows):
                 document, start = int(plan.document[window]), int(plan.start[window])
                 skip, length = int(plan.skip[window]), int(plan.length[window])
@@ -277,24 +271,22 @@ def window_losses(
     corpus: Documents,
     plan: Plan,
     rows: np.ndarray,
-    layout: Layout | None = None,
     **further: torch.Tensor,
 ) -> np.ndarray:
     """Loss in nats of the targets of the windows ``rows``: (B, T) float32, 0 at positions that are not scored.
 
-    ``further`` are further inputs of the model, one row per window; ``layout`` is as for :func:`score_documents`.
+    ``further`` are further inputs of the model, one row per window.
 
     Raises:
         DataError: a token id is beyond the model's vocabulary.
         CheckpointError: a loss is not finite.
     """
-    layout, end, read = layout or layout_of(model), corpus.end_of_text, []
+    layout, end, read = layout_of(model), corpus.end_of_text, []
     for window in rows:
-        length, document = int(plan.length[window]), int(plan.document[window])
         first = int(plan.start[window]) - int(end is not None)
-        tokens = corpus.document(document)[max(first, 0) : first + length + 1].astype(np.int64)
-        sequence = tokens if end is None or first >= 0 else np.append(end, tokens)
-        read.append(layout(document, sequence, int(plan.skip[window])))
+        document = corpus.document(int(plan.document[window]))
+        tokens = document[max(first, 0) : first + int(plan.length[window]) + 1].astype(np.int64)
+        read.append(layout(tokens if end is None or first >= 0 else np.append(end, tokens), int(plan.skip[window])))
     shape = (len(rows), max(len(row.tokens) for row in read) - 1)
     input_ids_BT, targets_BT = np.zeros(shape, np.int64), np.full(shape, IGNORED, np.int64)
     for number, row in enumerate(read):

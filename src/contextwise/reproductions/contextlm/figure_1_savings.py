@@ -10,7 +10,10 @@
    - parameters: where the model's law has that loss at the same tokens;
    - tokens: where it has that loss at the model's own size;
    - FLOPs: those tokens times the model's operations for a token, against the baseline's. The document's two figures are of one
-     size: 1 - 0.20 is 1.04 times 1 - 0.23, and a token takes ContextLM-Base 1.04 times GPT-2's operations.
+     size: 1 - 0.20 is 1.04 times 1 - 0.23. A token takes ContextLM-Base 1.026 times GPT-2's operations, as they are counted
+     here (1.04 times its passes through layers).
+
+   Nothing is read off a term of the model's law whose scale or exponent is at a bound of its search: the runs do not determine it.
 
 Of the logarithm of the ratio of what the model and the baseline need, the ensemble gives the standard error: the farther of its
 2.5% and 97.5% quantiles from the fit, in units of the normal distribution's; laws that never reach the loss count as a need
@@ -24,7 +27,7 @@ Legend: R laws, the fit first, then its resamples.
 import math
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
@@ -35,13 +38,13 @@ from contextwise.analysis.scaling.forms import DATA_AND_SIZE, Array, Law
 from contextwise.analysis.scaling.observations import Observations, observations
 from contextwise.analysis.sweep_points import SweepPoint
 from contextwise.base.config import Settings
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import CONFIDENCE, Estimate, as_json, count
 from contextwise.base.intervals import NORMAL, plus_minus, student_t
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.speedup import BEYOND
 from contextwise.experiments.run_set import RunSet
-from contextwise.reproductions.claims import Claim, above, all_agree, check_names
+from contextwise.reproductions.claims import Claim, above, all_agree, check_names, undecided
 from contextwise.reproductions.item import Item, Outcome, registered
 from contextwise.reproductions.models import GATE, TrainedModels
 from contextwise.reproductions.tables import Plot, point, table_of
@@ -147,6 +150,8 @@ class Savings(TrainedModels):
             "tokens": tokens / longest,
             "FLOPs": dearer * tokens / longest,
         }
+        for name, ratio in ratios.items():
+            ratio[:] = ratio if model.determines("size" if name == "parameters" else "data") else math.nan
         sizes = len(model.observed.sizes)
         freedom = sizes * (len(self.seeds) - 1)
         return {name: saved_share(ratio, freedom, len(self.seeds)) for name, ratio in ratios.items()}
@@ -156,7 +161,10 @@ class Savings(TrainedModels):
         text = f"at equal loss ContextLM, {form}, needs fewer {name} than its baseline"
         printed = [f"the document has {self.printed_savings[name]:.0%}"] if name in self.printed_savings else []
         evidence = "; ".join([*(f"{model}: {saved_text(saved)}" for model, saved in known.items()), *printed])
-        verdict = all_agree((above(saved) for saved in known.values()), "models")
+        if any(math.isnan(saved.value) for saved in known.values()):
+            verdict = undecided("the runs do not determine this term of the law: it is at a bound of its search")
+        else:
+            verdict = all_agree((above(saved) for saved in known.values()), "models")
         return Claim.of(text, verdict, evidence).over_seeds(len(self.seeds))
 
     def _plots(self, families: dict[str, "Family"]) -> list[Plot]:
@@ -203,6 +211,8 @@ def saved_share(ratio: Array, freedom: int, seeds: int) -> Estimate:
 
 def saved_text(saved: Estimate) -> str:
     """A saving as a percentage with its interval; in words where even its interval is at the bound of :func:`saved_share`."""
+    if math.isnan(saved.value):
+        return "not determined"
     limits = saved.limits if saved.has_interval else (saved.value, saved.value)
     for bound, words in (
         (1 - BEYOND, f"needs more than {BEYOND:g}×"),
@@ -245,6 +255,13 @@ class Family:
         log_x = centre[3 - middle] + (np.log(positive) - wanted[0]) / wanted[1]
         return np.asarray(np.where(left > 0, np.exp(np.minimum(log_x, UNBOUNDED)), np.inf))
 
+    def determines(self, term: Literal["size", "data"]) -> bool:
+        """Whether the scale and the exponent of a term of the fit are inside the bounds of their search."""
+        chosen = {"size": slice(1, 3), "data": slice(3, 5)}[term]
+        low, high = (bound[chosen] for bound in DATA_AND_SIZE.bounds)
+        fit = self.theta[0, chosen]
+        return not bool(np.any(np.isclose(fit, low) | np.isclose(fit, high)))
+
     def flops_per_token(self, size: int) -> float:
         """Operations of training for each token."""
         mine = self.observed.size == size
@@ -273,6 +290,11 @@ def _end(path: Path, size: str, seed: int) -> SweepPoint:
     """The end of a finished run; ``run`` names size and seed only, which a model and its baseline share."""
     folder = RunFolder(path)
     row, context = folder.metrics("validation")[-1], folder.recipe()["data"]["context"]
+    if not math.isfinite(row["loss"]):
+        raise DataError(
+            f"the validation loss at the end of {path} is not a number, so no law can be fitted to it; remove the run, and set a "
+            "lower training.learning_rate"
+        )
     spent = {name: row[name] for name in ("step", "tokens", "flops", "seconds", "loss")}
     parameters = folder.summary()["parameters"]
     return SweepPoint(f"{size}-s{seed}", size, parameters, context, seed, standard_error=None, **spent)

@@ -2,7 +2,7 @@
 
 What a token receives is the mean over layers, heads and the positions that can see it
 (:mod:`contextwise.evaluation.attention`); a phrase or chunk receives the sum over its tokens. A claim is
-decided by the t-interval of the difference over seeds, so one seed decides none.
+decided by the t-interval of the difference over seeds.
 """
 
 from pathlib import Path
@@ -61,7 +61,7 @@ class AttentionReceived(TrainedModels):
         difference = estimate_over_seeds(better, than, paired=True)
         ratio = better.mean() / than.mean() - 1
         evidence = f" on {len(positions)} tokens: {difference:+.2g}, {ratio:+.1%}; {self.with_seeds}"
-        return claim.decided(above(difference), evidence, f": {phrase!r}")
+        return claim.decided(above(difference), evidence, f": {phrase!r}").over_seeds(len(self.seeds))
 
 
 def tokens_of(reading: Reading, text: str, phrase: str) -> list[int]:
