@@ -20,17 +20,22 @@ from contextwise.base.intervals import mean_estimate
 
 
 def table(results: dict[str, dict[str, Any]]) -> list[str]:
-    """The answers in Markdown: a row for each arm and budget, a column for each trial; ** is better, * is worse."""
+    """The answers in Markdown: a row for each arm and budget, a column for each trial; ** is better, * is worse.
+
+    Shown is the newest look; where that alone no longer excludes zero, the look that decided.
+    """
     lines = ["| arm | " + " | ".join(results) + " |", "|---|" + "---:|" * len(results)]
     rows: dict[str, dict[str, str]] = {}
     for trial, result in results.items():
         for each in result["comparisons"]:
             last = each["looks"][-1]
-            difference = last[each["documents"]]
+            difference, seeds = last[each["documents"]], last["seeds"]
+            if each["decision"] in ("better", "worse") and difference["low"] <= 0 <= difference["high"]:
+                difference, seeds = each["difference"], each["decided_after"]
             ends = (f"{difference[end]:+.3f}" if difference[end] is not None else "?" for end in ("low", "high"))
             shown = f"{difference['value']:+.3f} [{', '.join(ends)}]".replace("-", "−")
             mark = {"better": "**", "worse": "*"}.get(each["decision"], "")
-            rows.setdefault(f"{each['arm']}, {each['budget']:,}", {})[trial] = f"{mark}{shown}{mark} {last['seeds']}"
+            rows.setdefault(f"{each['arm']}, {each['budget']:,}", {})[trial] = f"{mark}{shown}{mark} {seeds}"
     return lines + [
         f"| {name} | " + " | ".join(row.get(trial, "") for trial in results) + " |" for name, row in rows.items()
     ]

@@ -1,8 +1,8 @@
-"""Forms of ContextLM's prediction, as variants of a trial: supervised, several chunks ahead, from chunks that overlap, and sized.
+"""Forms of ContextLM's prediction, as variants of a trial: supervised, chunks ahead or overlapping, other gates and widths.
 
-The first three have the gate before every layer. ``contextwise trial benchmarks/forms.yaml`` and ``benchmarks/pathways.yaml`` set
-them beside GPT-2 (docs/quality.md). The overlapping form is made for training and scoring of whole rows: it refuses packed
-documents, padding and a cache.
+``contextwise trial benchmarks/forms.yaml`` sets the first three, with the gate before every layer, beside GPT-2, and
+``benchmarks/pathways.yaml`` the others, behind the first layer (docs/quality.md). The overlapping form is made for training and
+scoring of whole rows: it refuses packed documents, padding and a cache.
 """
 
 import copy

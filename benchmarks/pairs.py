@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.pairs --corpus corpora/code --contexts 64 256`` draws pairs of ``sentence_order`` and ``next_sentence``
 from a corpus, and divides its documents into parts. A classifier of each part is trained on the pairs of which neither segment
-is from it, and tested on those of which both are; a false B is else known from the other label of its document. 0.5 is chance.
+is from it, and tested on those of which both are, so that no document is known. 0.5 is chance.
 Single tokens and vocabularies are read by logistic regression, numbers by boosted trees.
 """
 

@@ -110,6 +110,10 @@ def test_the_exponential_regime_and_its_slope_are_those_of_a_made_up_spectrum():
     assert (regime.directions[0], regime.directions[-1]) == (49, 390)
     assert regime.alpha == pytest.approx(alpha) and regime.scale == pytest.approx(342 * alpha)
     assert regime.growth == pytest.approx({c: math.log(g) for c, g in growth.items()})
+    assert regime.prefactors == pytest.approx(regime.growth)
+    # Where the decays differ, γ(l) is that of the first index alone.
+    steeper = spectra | {8: np.append(50.0, (0.5 * np.exp(-1.1 * alpha * (index - 1)) * 10)[1:])}
+    assert exponential_regime(steeper).prefactors[8] == pytest.approx(math.log(0.5) + alpha)
     losses = {c: 3 - k * s for c, s in regime.entropies().items()}
     # Eq. 36 and 37 on the measured dimensions: the slope is k s, up to the rounding to whole directions.
     dimensions = regime.dimensions(spectra)

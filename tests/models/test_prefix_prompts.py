@@ -88,7 +88,11 @@ def test_generation_reads_the_prompt_as_a_prefix(kind, form):
     ids = torch.tensor([prompts[0], [0, 0, 0, *prompts[1]]])  # padded on the left
     mask = torch.tensor([[1] * 6, [0] * 3 + [1] * 3])
     options = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False, "pad_token_id": 0}
-    for generate in (lambda *a, **o: model.generate(*a, **o), lambda *a, **o: decoding.generate(model, *a, **o)):
+    for generate in (
+        lambda *a, **o: model.generate(*a, **o),
+        lambda *a, **o: model.generate(*a, use_cache=False, **o),
+        lambda *a, **o: decoding.generate(model, *a, **o),
+    ):
         alone = generate(ids[:1], attention_mask=mask[:1], **options)
         both = generate(ids, attention_mask=mask, **options)
         assert alone[0, :6].tolist() == prompts[0] and both[:, :6].tolist() == ids.tolist()
@@ -172,9 +176,21 @@ def test_a_length_counts_the_given_prompt_wherever_it_is_given(way, lengths):
     assert len(model.generate(prompt, do_sample=False, pad_token_id=0)[0]) >= 16
 
 
-def test_embeddings_are_refused():
+@pytest.mark.parametrize("form", [PromptForm(), UL2])
+def test_what_is_no_whole_prompt_is_refused(form):
+    model = model_of("gpt2", form)
     with pytest.raises(ConfigError, match="give input_ids"):
-        model_of("gpt2", UL2).generate(inputs_embeds=torch.zeros(1, 3, 16), max_new_tokens=2)
+        model.generate(inputs_embeds=torch.zeros(1, 3, 16), max_new_tokens=2)
+    ids, options = torch.tensor([[3, 9, 4, 30]]), {"max_new_tokens": 2, "pad_token_id": 0}
+    for ways in ({"prefill_chunk_size": 2}, {"generation_config": GenerationConfig(prefill_chunk_size=2)}):
+        with pytest.raises(ConfigError, match="give no prefill_chunk_size"):
+            model.generate(ids, **options, **ways)
+    first = model.generate(ids, return_dict_in_generate=True, **options)
+    if form.tokens:
+        with pytest.raises(ConfigError, match="without past_key_values"):
+            model.generate(first.sequences, past_key_values=first.past_key_values, **options)
+    else:
+        assert model.generate(first.sequences, past_key_values=first.past_key_values, **options).shape == (1, 8)
 
 
 def test_tokens_of_a_form_stand_behind_the_padding():

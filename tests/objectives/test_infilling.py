@@ -140,7 +140,7 @@ def test_cuts_between_tokens_are_those_of_the_exercise(letters):
     split=st.sampled_from(["token", "character"]),
     seed=st.integers(0, 1000),
 )
-def test_no_middle_is_empty(fillable, texts, least, split, seed):
+def test_no_middle_is_empty_and_least_lengths_hold(fillable, texts, least, split, seed):
     tokenizer, words = fillable["letters"]  # bytes: of a letter's two or three, some may be the least prefix
     objective = build_objective(
         "infilling", rate=1.0, split=split, spm_share=0.0, least_prefix=least[0], least_suffix=least[1]
@@ -151,6 +151,8 @@ def test_no_middle_is_empty(fillable, texts, least, split, seed):
         written = documents.document(index).tolist()
         if arrangement.middle in written:
             assert written[-2] != arrangement.middle and len(ids) > sum(least)  # before the end
+            suffix, middle = (written.index(mark) for mark in (arrangement.suffix, arrangement.middle))
+            assert suffix - 1 >= least[0] and middle - suffix - 1 >= least[1]
         else:
             assert written == ids.tolist() and (len(ids) <= sum(least) or split == "character")
 

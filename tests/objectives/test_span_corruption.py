@@ -106,6 +106,10 @@ def test_what_does_not_fit_is_refused(letters, corpus, known):
         examples(64, rate=0.75, mean_span=2)
     with pytest.raises(ConfigError, match="data.context is 2, too short for a window of the objective 'spans'"):
         examples(2)
+    with pytest.raises(ConfigError, match="which leaves fewer kept tokens than spans of 3 tokens"):
+        examples(512, rate=0.999999999)  # at once: no search for so long a window
+    with pytest.raises(ConfigError, match="have 127 tokens or 129, never 128; set data.context to 127"):
+        examples(128, rate=0.5, mean_span=1, sentinels=200)
     objective = build_objective("spans")
     with pytest.raises(ConfigError, match="cannot keep its documents apart; set data.cross_documents=false"):
         objective.examples(corpus, Cut(64, separate_documents=True), 0, known(objective))

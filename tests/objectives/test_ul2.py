@@ -146,6 +146,14 @@ def test_what_does_not_fit_is_refused(corpus, known):
         build_objective("ul2", denoisers=[{"mode": "S", "rate": 1.0}])
     with pytest.raises(ConfigError, match="sentinels for a window of .* but the tokenizer has 5"):
         made(corpus, known, sentinels=5)
+    with pytest.raises(ConfigError, match="with a rate of 0.5 have 128 tokens or 130, never 129"):
+        made(corpus, known, context=129, denoisers=[{"mode": "R", "rate": 0.5, "mean_span": 1}], sentinels=200)
+    with pytest.raises(
+        ConfigError, match="the special token '<extra_id_0>', which is also another of its special tokens"
+    ):
+        made(corpus, known, modes={"R": "<extra_id_0>"})
+    with pytest.raises(ConfigError, match="modes.S is '', but string should have at least 1 character"):
+        build_objective("ul2", modes={"S": ""})
 
 
 def test_tokens_beyond_the_vocabulary_are_refused(corpus, known):

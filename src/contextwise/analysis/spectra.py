@@ -100,7 +100,8 @@ class ExponentialRegime:
         directions: indices i of the regime, from 1 on; the source's m is their number.
         zipf: context -> line of ln(λ_i / λ_1) over ln i in the regime before; minus its slope is the exponent.
         decay: context -> line of ln(λ_i / λ_1) over i; minus its slope is α_l.
-        growth: context -> ln γ(l), mean of ln(λ_i / λ_1) over the regime minus that at the longest context.
+        growth: context -> mean of ln(λ_i / λ_1) over the regime minus that at the longest context. It is ln γ(l) where all
+            α_l are α, as the source has it (Eq. 36).
     """
 
     directions: range
@@ -118,8 +119,14 @@ class ExponentialRegime:
         """s = m α: the loss falls by so many times as much with the dimension as with the entropy of the regime (Eq. 37)."""
         return len(self.directions) * self.alpha
 
+    @property
+    def prefactors(self) -> dict[int, float]:
+        """Context -> ln γ(l) as the source defines it: the fitted decays at the first index, over the longest context's."""
+        first = {context: line.intercept.value + line.slope.value for context, line in self.decay.items()}
+        return {context: value - first[max(first)] for context, value in first.items()}
+
     def entropies(self) -> dict[int, float]:
-        """S of the regime's directions up to a constant, m ln γ(l), by context (Eq. 36)."""
+        """S of the regime's directions up to a constant, by context; m ln γ(l) where all α_l are α (Eq. 36)."""
         return {context: len(self.directions) * value for context, value in self.growth.items()}
 
     def dimensions(self, spectra: Mapping[int, np.ndarray]) -> dict[float, dict[int, float]]:

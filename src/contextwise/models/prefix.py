@@ -2,8 +2,8 @@
 
 The configuration of such a model names the form of its prompts (:func:`set_prompt_form`). When it is loaded, ``generate()``
 reads the prompt as the prefix: its positions see each other in both directions, and the cache is filled with their keys and
-values; each new token then sees all before it. Weights, files and the class's name are those of the stock model, so that
-without Contextwise it opens as a causal decoder.
+values; each new token then sees all before it, and so does what follows a cache that the caller gives. Weights, files and
+the class's name are those of the stock model, so that without Contextwise it opens as a causal decoder.
 
 Shapes: B rows, T positions of the prompt, S positions of the cache.
 """
@@ -57,20 +57,39 @@ class _WithPrefix:
 
     config: Any
     generation_config: Any
+    _prompt: int  # positions of the prompt of the generation under way
 
     @torch.no_grad()
     def generate(self, inputs: Tensor | None = None, generation_config: Any = None, *args: Any, **options: Any) -> Any:
-        """Generate as transformers does; prompt and lengths are the given ones, without the tokens of the form."""
+        """Generate as transformers does; prompt and lengths are the given ones, without the tokens of the form.
+
+        Raises:
+            ConfigError: the prompt is embeddings, is to be read in chunks, or follows a cache, which has its own form.
+        """
         form = prompt_form(self.config)
-        if form is None or not form.tokens:
+
+        def setting(name: str) -> Any:
+            configured = [getattr(each, name, None) for each in (generation_config, self.generation_config)]
+            return next((value for value in (options.get(name), *configured) if value is not None), None)
+
+        if form is None:
             return super().generate(inputs, generation_config, *args, **options)  # type: ignore[misc]
         given = options.pop("input_ids", None) if inputs is None else inputs
         if given is None:
             raise ConfigError("a model with a form of prompts needs token ids; give input_ids, without inputs_embeds")
+        if setting("prefill_chunk_size"):
+            raise ConfigError("a prefix is read at once, since its tokens see each other; give no prefill_chunk_size")
+        if not form.tokens:
+            return super().generate(given, generation_config, *args, **options)  # type: ignore[misc]
+        cache = options.get("past_key_values")
+        if cache is not None and cache.get_seq_length():
+            raise ConfigError(
+                "the tokens of the form stand around the whole prompt, so that it cannot follow a cache; give the whole "
+                "prompt, without past_key_values"
+            )
         generation_config = copy.deepcopy(generation_config)
         for name in ("max_length", "min_length"):
-            configured = [getattr(each, name, None) for each in (generation_config, self.generation_config)]
-            length = next((value for value in (options.get(name), *configured) if value is not None), None)
+            length = setting(name)
             if length is not None and generation_config is None:
                 options[name] = length + form.tokens
             elif length is not None:  # beside a configuration, transformers wants no option
@@ -87,16 +106,19 @@ class _WithPrefix:
         return out
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The inputs of a step; those of the prompt have the mask of a prefix."""
+        """The inputs of a step; those of the prompt, and without a cache of every step, have the mask of a prefix."""
         inputs = super().prepare_inputs_for_generation(input_ids, *args, **kwargs)  # type: ignore[misc]
         cache, form = kwargs.get("past_key_values"), prompt_form(self.config)
-        starts = cache is None or cache.get_seq_length() == 0
-        if form is None or not (kwargs.get("is_first_iteration") and starts):
+        if form is None or (
+            cache is not None and not (kwargs.get("is_first_iteration") and cache.get_seq_length() == 0)
+        ):
             return inputs
+        if kwargs.get("is_first_iteration"):
+            self._prompt = input_ids.shape[1]
         real_BT = kwargs.get("attention_mask")
         real_BT = (torch.ones_like(input_ids) if real_BT is None else real_BT).bool()
         length = input_ids.shape[1]
-        prefix_BT = real_BT & (torch.arange(length, device=input_ids.device) < length - len(form.opening))
+        prefix_BT = real_BT & (torch.arange(length, device=input_ids.device) < self._prompt - len(form.opening))
         # A padded position sees itself, so that its values are finite.
         own_TT = torch.eye(length, dtype=torch.bool, device=input_ids.device)
         allowed = prefix_attention(prefix_BT) & real_BT[:, None, None] | own_TT

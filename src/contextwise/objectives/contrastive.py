@@ -43,7 +43,7 @@ class Contrastive(SingleObjective):
     whole_steps: ClassVar[bool] = True
     pooling: ClassVar[str] = "mean"
     model: Literal["encoder", "decoder"] = "encoder"
-    temperature: float = Field(default=0.05, gt=0, description="divides the cosines; SimCSE's")
+    temperature: float = Field(default=0.05, ge=0.001, description="divides the cosines; SimCSE's")
     least: int = Field(default=8, ge=1, description="tokens of a segment at least")
 
     @property

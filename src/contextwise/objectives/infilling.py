@@ -55,10 +55,10 @@ class Infilling(SingleObjective):
     least_suffix: int = Field(default=0, ge=0, description="tokens that a suffix has at least")
     split: Literal["character", "token"] = "character"
     spm: Literal["published", "marked"] = "published"
-    prefix_token: str = "<|fim_prefix|>"
-    suffix_token: str = "<|fim_suffix|>"
-    middle_token: str = "<|fim_middle|>"
-    end_token: str | None = "<|fim_end|>"
+    prefix_token: str = Field(default="<|fim_prefix|>", min_length=1)
+    suffix_token: str = Field(default="<|fim_suffix|>", min_length=1)
+    middle_token: str = Field(default="<|fim_middle|>", min_length=1)
+    end_token: str | None = Field(default="<|fim_end|>", min_length=1)
 
     @property
     def special_tokens(self) -> list[SpecialToken]:
@@ -249,8 +249,11 @@ class Characters:
         pieces: list[str] = []
         waiting: list[tuple[int, bool]] = []
         for i, (draw, spm) in draws.items():
-            text, starts = self.text.read(corpus.document(i))
+            tokens = corpus.document(i)
+            text, starts = self.text.read(tokens)
             low, high = int(starts[least[0]]), int(starts[len(starts) - 1 - least[1]])
+            if least[0] and (low == starts[least[0] - 1] or low < len(self.text.read(tokens[: least[0]])[0])):
+                low += 1  # the last token of the least prefix ends inside a character
             if low < high:
                 first, last = np.sort(low + draw.choice(high - low + 1, size=2, replace=False)).tolist()
                 pieces += [text[:first], text[first:last], text[last:]]

@@ -17,12 +17,14 @@ interchangeable, both labels would have the same distribution. The steps:
    a document's last sentence has none.
 4. Sentence order: A and B are the fronts of the chunk's segments, in order or swapped: the same tokens either way. A rest is
    left out if with its segments swapped it would make a chunk and thus be cut otherwise.
-5. Next sentence: A is the end of the first segment; B is the front of the second, or of the second segment of a chunk of
-   another document. That chunk is also whole or a rest, has the same white space where its segments meet and as many sentences
-   in the second, and is one of those nearest in length. Where too few chunks of other documents are like that, the white space
-   alone is the same, or the nearest chunk is taken. Each second segment is the false B of one chunk of the epoch, so that B by
-   itself has the same distribution for both labels. So no document may have more than half of the chunks; surplus ones are
-   left out of the epoch.
+5. Next sentence: labels are drawn first, for all chunks of the epoch. A is the end of the first segment; B is the front of the
+   second, or of the second segment of a chunk of another document with the same label. That chunk is also whole or a rest, has
+   the same white space where its segments meet and as many sentences in the second, and is one of those nearest in length.
+   Where too few chunks of other documents are like that, the white space alone is the same, or the nearest chunk is taken.
+   Second segments of false pairs are exchanged among them, so that each is the B of one pair of the epoch, whatever its label.
+   True pairs have such a chunk too, for their lengths alone. So no document may have more than half of the chunks; surplus
+   ones are left out of the epoch. Where one has more than half of those with a label, some of the other label lend it their
+   second segments.
 6. ``[CLS] A [SEP] B [SEP]``, padded, then masked like all masked objectives.
 
 For pairs ``cross_documents`` and ``separate_documents`` have no effect: a segment is always from one document.
@@ -157,7 +159,9 @@ class SentencePairs(MaskSettings):
     special_tokens: ClassVar[list[SpecialToken]] = [MASK, CLS, SEP, PAD]
     has_pairs: ClassVar[bool] = True
     skipped: ClassVar[int] = 0  # sentences at each end of a document that are in no pair
-    language: str = Field(default="en", description="whose rules cut the text into sentences, as an ISO 639 code")
+    language: str = Field(
+        default="en", pattern="^[a-z]{2,3}$", description="whose rules cut the text into sentences, as an ISO 639 code"
+    )
 
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> PairExamples:
         if cut.context < SHORTEST_PAIR:
@@ -202,6 +206,7 @@ class PairExamples(Examples):
         chunks: int64, (chunks, 5), of the epoch that was read last: the document, the first token of each of two segments, the
             token after them, and the tokens that are wanted of each segment.
         others: int64, (chunks,), for next sentences the index of the chunk with the false B of each.
+        labels: int64, (chunks,), for next sentences the label of each.
     """
 
     def __init__(
@@ -241,8 +246,22 @@ class PairExamples(Examples):
             rows = np.delete(rows, draw.choice(most, self._surplus, replace=False), axis=0)
         self.chunks = rows[:, :5]
         if self.settings.name == "next_sentence":
-            self.others = of_other_documents(rows[:, 0], self._seams(), rows[:, 5:], draw)
+            self._draw_others(rows, draw)
         self._epoch = epoch
+
+    def _draw_others(self, rows: np.ndarray, draw: np.random.Generator) -> None:
+        """Draw the labels of next sentences, and exchange second segments among the chunks with the same label."""
+        documents, seams = rows[:, 0], np.array(self._seams())
+        self.labels = (draw.random(len(rows)) < 0.5).astype(np.int64)
+        self.others = np.empty(len(rows), dtype=np.int64)
+        for label in (0, 1):
+            chosen = np.flatnonzero(self.labels == label)
+            most = np.bincount(documents[chosen], minlength=1).argmax()
+            lenders = np.flatnonzero((self.labels != label) & (documents != most))
+            lacking = max(0, 2 * int((documents[chosen] == most).sum()) - len(chosen))
+            pool = np.append(chosen, draw.choice(lenders, lacking, replace=False))
+            others = of_other_documents(documents[pool], seams[pool].tolist(), rows[pool, 5:], draw)
+            self.others[chosen] = pool[others][: len(chosen)]
 
     def _cut_document(self, document: int, draw: np.random.Generator) -> list[tuple[int, ...]]:
         """A document's chunks: the columns of ``chunks``, whether a rest, sentences of the second segment, and its length."""
@@ -292,10 +311,11 @@ class PairExamples(Examples):
             wanted = int(draw.integers(-(-shortest // 2), max(shortest, 2)))
         rest = min(wanted, self.context - 3 - wanted)
         length_a, length_b = (wanted, rest) if draw.random() < 0.5 else (rest, wanted)
-        label = int(draw.random() < 0.5)
         if self.settings.name == "next_sentence":
+            label = int(self.labels[index])
             a, b = segments[0][-length_a:], segments[1 + label]
         else:
+            label = int(draw.random() < 0.5)
             a, b = segments[label][:length_a], segments[1 - label]
         return a.astype(np.int64), b[:length_b].astype(np.int64), label
 

@@ -13,6 +13,7 @@ the examples of the released model (``[S2S] ... <extra_id_0>``). A mode token be
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -54,9 +55,11 @@ class SpanCorruption(SingleObjective):
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> Examples:
         cut.refuse_separate_documents(self.name)
         corruption, end = self.corruption(vocabulary), vocabulary.end(self.name)
+        check_rate(self.name, self.rate, self.mean_span)
         length = longest(lambda n: kept_and_sentinels(n, self.rate, self.mean_span) + 1, cut.context)
         spans = span_numbers(length, self.rate, self.mean_span)[1]
-        check_spans(self.name, length, self.rate, self.mean_span, spans, cut.context, self.sentinels)
+        check_spans(self.name, length, self.mean_span, spans, cut.context, self.sentinels)
+        check_filled(self.name, self.rate, kept_and_sentinels(length, self.rate, self.mean_span) + 1, cut.context)
         windows = cut.windows(corpus, length, vocabulary)
         return SpanExamples(self, windows, corruption, end, seed)
 
@@ -132,28 +135,39 @@ def kept_and_sentinels(length: int, rate: float, mean_span: float) -> int:
 
 
 def longest(size: Callable[[int], int], room: int) -> int:
-    """The longest window, of at least 2 tokens, whose ``size`` is at most ``room``; 0 if there is none."""
-    length = 1
-    while size(length + 1) <= room:
-        length += 1
-    return length if length > 1 else 0
+    """The longest window, of at least 2 tokens, whose ``size``, which grows with it, is at most ``room``; 0: there is none."""
+    high = 2
+    while size(high) <= room:
+        high *= 2
+    return bisect.bisect_right(range(2, high), room, key=size) + 1 if high > 2 else 0
 
 
-def check_spans(
-    name: str, length: int, rate: float, mean_span: float, spans: int, context: int, sentinels: int
-) -> None:
-    """Raise ConfigError if spans do not fit the window, are too short for their rate, or are more than there are sentinels."""
+def check_rate(name: str, rate: float, mean_span: float) -> None:
+    """Raise ConfigError if spans are too short for their rate."""
+    if mean_span and mean_span * (1 - rate) < rate:
+        raise ConfigError(
+            f"the objective {name!r} has a rate of {rate:g}, which leaves fewer kept tokens than spans of {mean_span:g} "
+            f"tokens; choose spans of {math.ceil(rate / (1 - rate))} tokens or more, or a lower rate"
+        )
+
+
+def check_filled(name: str, rate: float, size: int, context: int) -> None:
+    """Raise ConfigError if the longest inputs do not fill the context, so that those of other windows would be longer."""
+    if size < context:
+        raise ConfigError(
+            f"the inputs of the objective {name!r} with a rate of {rate:g} have {size} tokens or {context + 1}, never "
+            f"{context}; set data.context to {size}, or choose longer spans"
+        )
+
+
+def check_spans(name: str, length: int, mean_span: float, spans: int, context: int, sentinels: int) -> None:
+    """Raise ConfigError if spans do not fit the window, or are more than there are sentinels."""
     if length == 0:
         raise ConfigError(f"data.context is {context}, too short for a window of the objective {name!r}; lengthen it")
     if mean_span >= length:
         raise ConfigError(
             f"the objective {name!r} has spans of {mean_span:g} tokens on average, but windows of {length} tokens; "
             "choose shorter spans or a longer data.context"
-        )
-    if mean_span and mean_span * (1 - rate) < rate:
-        raise ConfigError(
-            f"the objective {name!r} has a rate of {rate:g}, which leaves fewer kept tokens than spans of {mean_span:g} "
-            f"tokens; choose spans of {math.ceil(rate / (1 - rate))} tokens or more, or a lower rate"
         )
     if spans > sentinels:
         raise ConfigError(
@@ -223,9 +237,9 @@ PUBLISHED = (
 class ModeTokens(Settings):
     """Names of the mode tokens; those of the released model."""
 
-    R: str = "[NLU]"
-    S: str = "[S2S]"
-    X: str = "[NLG]"
+    R: str = Field(default="[NLU]", min_length=1)
+    S: str = Field(default="[S2S]", min_length=1)
+    X: str = Field(default="[NLG]", min_length=1)
 
 
 class UL2(SingleObjective):
@@ -281,9 +295,12 @@ class UL2(SingleObjective):
                 return 1 + length + 2 * spans
             return 1 + (length - noise + spans) + 1
 
+        check_rate(self.name, denoiser.rate, denoiser.mean_span or 0)
         length = longest(size, context)
         spans = denoiser.numbers(length)[1] if length else 0
-        check_spans(self.name, length, denoiser.rate, denoiser.mean_span or 0, spans, context, self.sentinels)
+        check_spans(self.name, length, denoiser.mean_span or 0, spans, context, self.sentinels)
+        if self.model == "encoder-decoder":
+            check_filled(self.name, denoiser.rate, size(length), context)
         return length
 
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> Examples:

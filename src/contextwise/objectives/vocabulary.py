@@ -101,6 +101,13 @@ class Vocabulary:
                 reason = "corpus comes without a tokenizer; prepare the corpus with a tokenizer"
             raise ConfigError(f"the objective {objective!r} needs the special tokens {shown}, but the {reason}")
         ids = [number for number in numbers if number is not None]
+        plain = [number for token, number in zip(tokens, ids, strict=True) if token.role is None]
+        for token, number in zip(tokens, ids, strict=True):
+            if token.role is None and (plain.count(number) > 1 or number == self.end_of_text):
+                other = "end-of-text" if number == self.end_of_text else "another of its special tokens"
+                raise ConfigError(
+                    f"the objective {objective!r} has the special token {token.text!r}, which is also {other}; name another one"
+                )
         if self.size is not None and ids and max(ids) >= self.size:
             raise ConfigError(
                 f"the objective {objective!r} needs a special token with the id {max(ids)}, but the model's vocabulary has "

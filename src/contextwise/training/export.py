@@ -19,6 +19,7 @@ from contextwise.models.building import parameter_count
 from contextwise.models.cue import CueContextConfig, CueForCausalLM
 from contextwise.models.embedding import Frame
 from contextwise.models.loading import TOKENIZER_FILES, kind_of, load_config
+from contextwise.models.prefix import prompt_form
 from contextwise.models.spec import build_model
 from contextwise.models.tokenizers import put_around
 from contextwise.training.checkpoints import ties
@@ -166,7 +167,10 @@ def model_card(run: RunFolder, standalone: bool) -> str:
         pipeline_tag=task,
         tags=["contextwise", *(["contextlm"] if predictor is not None else []), *(["cue"] if cue else [])],
     )
-    backbone = f"{model.family}, size {model.size}" if isinstance(model, SizedModel) else getattr(model, "family", "")
+    backbone = getattr(model, "family", "")
+    if isinstance(model, SizedModel):
+        changed = model.model_dump(include={"layers", "width", "heads", "feed_forward"}, exclude_none=True)
+        backbone = ", ".join([f"{backbone}, size {model.size}", *(f"{key} {value}" for key, value in changed.items())])
     composed = None
     if isinstance(model, SizedModel | PretrainedModel):
         composed = "none" if predictor is None else _listed(predictor.model_dump())
@@ -189,6 +193,8 @@ def model_card(run: RunFolder, standalone: bool) -> str:
         "CUE": _listed(stage) or None,
         "contexts": None if contexts is None else ", ".join(contexts.types),
         "objective": summary.get("objective", "causal"),
+        "prompt": "a prefix: its tokens see each other in both directions" if prompt_form(config) else None,
+        "embedding": f"{recipe.objective.pooling} of the last states, compared by its cosine" if embeds else None,
         "training data": f"{summary['corpus']['path']} ({summary['corpus']['fingerprint'][:12]})",
         "training tokens": count(summary["tokens"]),
         "training context": f"{summary['context']} tokens",
@@ -207,6 +213,14 @@ def model_card(run: RunFolder, standalone: bool) -> str:
         f"model = {loader}.from_pretrained({name}{trust})",
         *([f"tokenizer = AutoTokenizer.from_pretrained({name})"] if tokenizer else []),
     ]
+    if prompt_form(config):
+        lines.append(
+            f"# reads prompts causally; as trained: contextwise.models.load_model({name}), or contextwise generate"
+        )
+    if embeds:
+        lines.append(
+            "# a vector of each text: contextwise embed MODEL texts.txt; a pooler of the class itself is not trained"
+        )
     if cue is not None and config.context_encoder is not None and config.context_encoder.contexts:
         lines += [
             "",

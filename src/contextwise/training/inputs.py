@@ -157,6 +157,8 @@ class TrainingInputs:
         for name in ("metadata", "contexts"):
             if columns := getattr(getattr(self.recipe.data, name), "columns", []):
                 result[f"data.{name}"] = texts_digest(self.corpus, columns)
+                if name == "metadata" and (held_out := self.corpora.get("metadata_loss")) is not None:
+                    result["data.metadata of the validation split"] = texts_digest(held_out, columns)
         for name, source in self.recipe.model.starts.items():
             folder = Path(model_folder(source))
             if folder.is_dir():
@@ -194,7 +196,7 @@ def _old_corpora(data: CorpusData, corpus: Corpus, vocabulary: Vocabulary) -> tu
     split = data.validation_split
     if data.replay is not None:
         old = Corpus.open(data.replay.corpus, split=data.split)
-        if old.fingerprint == corpus.fingerprint:
+        if old.fingerprint in (corpus.fingerprint, Corpus.open(data.corpus, split=data.split).fingerprint):
             raise ConfigError(
                 f"data.replay.corpus is {old.path}, the same documents as data.corpus; name the corpus that the model was "
                 "trained on before, or remove data.replay"

@@ -123,7 +123,7 @@ class Loss(Measure):
         if self.metadata:
             scores = scores.behind(texts.lengths)
         documents = documents_table(corpus, scores)
-        summary = {"first_token_scored": scores.first_position == 0}
+        summary: dict[str, Any] = {"first_token_scored": scores.first_position == 0}
         summary |= {"metadata_cut": texts.cut if self.metadata else 0, **totals(documents)}
         return Outcome(summary, {"documents": documents, "tokens": scores.table()})
 

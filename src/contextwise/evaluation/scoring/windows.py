@@ -267,11 +267,7 @@ def score_documents(
 
 
 def window_losses(
-    model: PreTrainedModel,
-    corpus: Documents,
-    plan: Plan,
-    rows: np.ndarray,
-    **further: torch.Tensor,
+    model: PreTrainedModel, corpus: Documents, plan: Plan, rows: np.ndarray, **further: torch.Tensor
 ) -> np.ndarray:
     """Loss in nats of the targets of the windows ``rows``: (B, T) float32, 0 at positions that are not scored.
 
@@ -284,8 +280,8 @@ def window_losses(
     layout, end, read = layout_of(model), corpus.end_of_text, []
     for window in rows:
         first = int(plan.start[window]) - int(end is not None)
-        document = corpus.document(int(plan.document[window]))
-        tokens = document[max(first, 0) : first + int(plan.length[window]) + 1].astype(np.int64)
+        whole = corpus.document(int(plan.document[window]))
+        tokens = whole[max(first, 0) : first + int(plan.length[window]) + 1].astype(np.int64)
         read.append(layout(tokens if end is None or first >= 0 else np.append(end, tokens), int(plan.skip[window])))
     shape = (len(rows), max(len(row.tokens) for row in read) - 1)
     input_ids_BT, targets_BT = np.zeros(shape, np.int64), np.full(shape, IGNORED, np.int64)

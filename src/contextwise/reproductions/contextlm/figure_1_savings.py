@@ -13,7 +13,8 @@
      size: 1 - 0.20 is 1.04 times 1 - 0.23. A token takes ContextLM-Base 1.026 times GPT-2's operations, as they are counted
      here (1.04 times its passes through layers).
 
-   Nothing is read off a term of the model's law whose scale or exponent is at a bound of its search: the runs do not determine it.
+   Nothing is read off a term of the model's law whose scale or exponent is at a bound of its search, as the runs then do not
+   determine it.
 
 Of the logarithm of the ratio of what the model and the baseline need, the ensemble gives the standard error: the farther of its
 2.5% and 97.5% quantiles from the fit, in units of the normal distribution's; laws that never reach the loss count as a need
@@ -292,8 +293,8 @@ def _end(path: Path, size: str, seed: int) -> SweepPoint:
     row, context = folder.metrics("validation")[-1], folder.recipe()["data"]["context"]
     if not math.isfinite(row["loss"]):
         raise DataError(
-            f"the validation loss at the end of {path} is not a number, so no law can be fitted to it; remove the run, and set a "
-            "lower training.learning_rate"
+            f"the validation loss at the end of {path} is not a number, so no law can be fitted to it; remove the run, and "
+            "set a lower training.learning_rate"
         )
     spent = {name: row[name] for name in ("step", "tokens", "flops", "seconds", "loss")}
     parameters = folder.summary()["parameters"]

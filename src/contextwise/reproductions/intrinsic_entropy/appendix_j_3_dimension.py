@@ -1,4 +1,4 @@
-"""MLPs of the parity task, one for each context, trained to overfitting: intrinsic entropy, Appendices J.3 and C.3, Figure 17.
+"""MLPs of the parity task, one for each context, trained past their lowest loss: intrinsic entropy, J.3, C.3 and Figure 17.
 
 Each is measured twice: with the weights of its lowest validation loss (``best``) and with those of its last step (``last``).
 The document trains until the training set is overfitted and does not say which weights it measures.

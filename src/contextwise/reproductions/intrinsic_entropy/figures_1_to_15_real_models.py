@@ -273,7 +273,8 @@ def regimes_view(entropies: Sequence[IntrinsicEntropy], limits: Limits) -> View:
     Of one model, or of several that differ in their seed: then the intervals are over seeds. A single model's are those of the
     lines through its eigenvalues and contexts.
 
-    The document's γ(l) is relative to an infinite context, ours to the longest one, at which ln γ is 0.
+    The document's γ(l), of the fitted decays at index 0, is relative to an infinite context, ours to the longest one, at which
+    ln γ is 0. Where the α_l differ it is not the growth of the regime, whose mean over the directions stands beside it.
     """
     regimes = [exponential_regime(entropy.spectra) for entropy in entropies]
     contexts, directions = entropies[0].contexts, regimes[0].directions
@@ -281,12 +282,13 @@ def regimes_view(entropies: Sequence[IntrinsicEntropy], limits: Limits) -> View:
     relative = {c: _mean([-regime.decay[c].slope.scaled(1 / regime.alpha) for regime in regimes]) for c in contexts}
     zipf = {c: _mean([-regime.zipf[c].slope for regime in regimes]) for c in contexts}
     growth = {c: _mean([Estimate(regime.growth[c]) for regime in regimes]) for c in contexts}
+    prefactors = {c: _mean([Estimate(regime.prefactors[c]) for regime in regimes]) for c in contexts}
     fits = {
         c: (fmean(r.zipf[c].r_squared for r in regimes), fmean(r.decay[c].r_squared for r in regimes)) for c in contexts
     }
-    rows = [[c, zipf[c], fits[c][0], decay[c], relative[c], fits[c][1], growth[c]] for c in contexts]
+    rows = [[c, zipf[c], fits[c][0], decay[c], relative[c], fits[c][1], prefactors[c], growth[c]] for c in contexts]
     columns = [("context", ","), ("Zipf exponent", ".3f"), ("R²", ".3f"), ("α_l", ".5f"), ("α_l / α", ".3f"),
-               ("R² of it", ".3f"), ("ln γ(l)", "+.4f")]  # fmt: skip
+               ("R² of it", ".3f"), ("ln γ(l)", "+.4f"), ("mean growth", "+.4f")]  # fmt: skip
     title = f"Eigenvalues; exponential from i = {directions[0]} to {directions[-1]} ({seeds_behind(len(regimes))})"
     alpha = fmean(regime.alpha for regime in regimes)
     ends = min(relative.values(), key=lambda e: e.value), max(relative.values(), key=lambda e: e.value)
@@ -297,9 +299,9 @@ def regimes_view(entropies: Sequence[IntrinsicEntropy], limits: Limits) -> View:
             f"α = {alpha:.5f}; α_l / α from {ends[0]:.3f} to {ends[1]:.3f}",
         ),
         Claim.of(
-            "relative eigenvalues of the regime grow with the context: ln γ(l) is below 0 before the longest",
+            "relative eigenvalues of the regime grow with the context: their mean logarithm is lower before the longest",
             all_hold(below(growth[c]) for c in contexts[:-1]),
-            f"ln γ({contexts[0]:,}) = {growth[contexts[0]]:+.4f}",
+            f"at {contexts[0]:,} tokens {growth[contexts[0]]:+.4f}; ln γ({contexts[0]:,}) = {prefactors[contexts[0]]:+.4f}",
         ),
     ]
     tables, claim = _slopes_by_dimension(entropies, regimes, limits)

@@ -3,7 +3,7 @@
 Only the sums are kept: D × D numbers for any number of features. Rows are gathered into blocks of :data:`BLOCK`; each block
 is centred on its own mean and joined to the ones before it by the pairwise update of Chan, Golub and LeVeque (1979), so that no
 large mean is ever squared and subtracted again. The limits of the blocks do not depend on the batches: a stream that was
-stopped, saved and resumed gives the same bits.
+stopped, saved and resumed gives the same bits. (Reading a mean or covariance ends a block early.)
 
 Legend of shapes: B rows in a batch, D channels.
 """
@@ -75,7 +75,7 @@ class RunningCovariance:
         running._folded = int(state["count"])
         running._mean_D = state["mean"].to(running.device, copy=True)
         running._scatter_DD = state["scatter"].to(running.device, copy=True)
-        running._waiting = [state["waiting"].to(running.device)] if "waiting" in state else []
+        running._waiting = [state["waiting"].to(running.device, copy=True)] if "waiting" in state else []
         return running
 
     def _fold_rest(self) -> None:
