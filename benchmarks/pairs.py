@@ -1,9 +1,9 @@
-"""What features of pairs of segments tell of their label: the AUC of classifiers on documents that they have not seen.
+"""What features of pairs of segments tell of their label: the AUC of classifiers on pairs that they have not seen.
 
 ``python -m benchmarks.pairs --corpus corpora/code --contexts 64 256`` draws pairs of ``sentence_order`` and ``next_sentence``
-from a corpus, and divides its documents into parts. A classifier of each part is trained on the pairs of which neither segment
-is from it, and tested on those of which both are, so that no document is known. 0.5 is chance.
-Single tokens and vocabularies are read by logistic regression, numbers by boosted trees.
+from a corpus, divides them into three parts, and tests on each a classifier that was trained on the others. 0.5 is chance. For
+sentence order the parts are of documents, as the order of a known text is known; for next sentences they are of pairs, since
+each segment is once in an epoch. Single tokens and vocabularies are read by logistic regression, numbers by boosted trees.
 """
 
 import argparse
@@ -15,6 +15,7 @@ from scipy import sparse
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import GroupKFold
 
 from benchmarks.harness import publish
 from contextwise.base.estimates import Estimate, as_json
@@ -32,7 +33,7 @@ PARTS = 3
 def drawn(
     corpus: Corpus, name: str, context: int, count: int
 ) -> tuple[list[Any], list[Any], np.ndarray, np.ndarray, Any]:
-    """Segments A and B of pairs of the first epochs, their labels and documents, and the tokenizer."""
+    """Segments A and B of pairs of the first epochs, their labels and groups, and the tokenizer."""
     tokenizer, objective = corpus.tokenizer(), build_objective(name)
     assert tokenizer is not None
     add_special_tokens(tokenizer, objective.special_tokens)
@@ -40,7 +41,7 @@ def drawn(
     first: list[Any] = []
     second: list[Any] = []
     labels: list[int] = []
-    documents: list[Any] = []
+    groups: list[int] = []
     epoch = 0
     while len(labels) < count:
         chosen = np.random.default_rng(epoch).permutation(examples.count(epoch))[: count - len(labels)]
@@ -49,10 +50,9 @@ def drawn(
             first.append(a)
             second.append(b)
             labels.append(label)
-            other = examples.others[index] if name == "next_sentence" and label else index
-            documents.append(examples.chunks[[index, other], 0])
+            groups.append(examples.chunks[index, 0] if name == "sentence_order" else len(groups))
         epoch += 1
-    return first, second, np.array(labels), np.array(documents), tokenizer
+    return first, second, np.array(labels), np.array(groups), tokenizer
 
 
 def features_of(first: list[Any], second: list[Any], tokenizer: Any) -> dict[str, Any]:
@@ -91,18 +91,13 @@ def features_of(first: list[Any], second: list[Any], tokenizer: Any) -> dict[str
     }
 
 
-def auc(features: Any, labels: np.ndarray, part: np.ndarray) -> tuple[float, float]:
-    """Area under the ROC curve, and its standard error at chance.
-
-    Args:
-        part: (pairs, 2), of the documents of A and of B.
-    """
+def auc(features: Any, labels: np.ndarray, groups: np.ndarray) -> tuple[float, float]:
+    """Area under the ROC curve of pairs whose group was not trained on, and its standard error at chance."""
     classifier: Any = HistGradientBoostingClassifier(max_iter=60, random_state=0)
     if sparse.issparse(features):
         classifier, features = LogisticRegression(C=0.1, solver="liblinear"), features.tocsr()
     areas, weights = [], []
-    for each in range(PARTS):
-        train, test = (part != each).all(axis=1), (part == each).all(axis=1)
+    for train, test in GroupKFold(PARTS, shuffle=True, random_state=0).split(labels, groups=groups):
         classifier.fit(features[train], labels[train])
         areas.append(roc_auc_score(labels[test], classifier.predict_proba(features[test])[:, 1]))
         true, false = (labels[test] == 0).sum(), (labels[test] == 1).sum()
@@ -121,18 +116,19 @@ def main(arguments: list[str] | None = None) -> None:
     measured: dict[str, dict[str, Estimate]] = {}
     for name in OBJECTIVES:
         for context in options.contexts:
-            first, second, labels, documents, tokenizer = drawn(corpus, name, context, options.pairs)
-            part = np.random.default_rng(0).integers(PARTS, size=len(corpus))[documents]
+            first, second, labels, groups, tokenizer = drawn(corpus, name, context, options.pairs)
             column = measured[f"{name}, {context}"] = {}
             for feature, values in features_of(first, second, tokenizer).items():
-                area, error = auc(values, labels, part)
+                area, error = auc(values, labels, groups)
                 column[feature] = plus_minus(area, NORMAL * error, method="normal")
     rows: list[list[Any]] = [
         [feature, *(column[feature].value for column in measured.values())] for feature in next(iter(measured.values()))
     ]
     widest = max(area.limits[1] - area.value for column in measured.values() for area in column.values())
     title = f"AUC of the label, {options.pairs:,} pairs; at chance 95% of them are within {widest:.2f} of 0.5"
-    console.print(terminal(Table(title, ["features", *(Column(name, form=".2f") for name in measured)], rows)))
+    console.print(
+        terminal(Table(title, ["features", *(Column(name.replace("_", " "), form=".2f") for name in measured)], rows))
+    )
     about = {"corpus": corpus.fingerprint, "tokens": options.tokens, "pairs": options.pairs}
     publish("pairs", {"corpora": {options.corpus.name: {**about, "auc": as_json(measured)}}}, records="corpora")
 
