@@ -17,10 +17,10 @@
    determine it.
 
 Of the logarithm of the ratio of what the model and the baseline need, the ensemble gives the standard error: the farther of its
-2.5% and 97.5% quantiles from the fit, in units of the normal distribution's; laws that never reach the loss count as a need
-without bound. The interval is Student's t with the freedom of the seeds within sizes; percentiles of the ensemble are too
-narrow with few runs (83% instead of 95% in simulations). It covers the variation between seeds and the misfit of the law, for
-the same held-out tokens.
+2.5% and 97.5% quantiles from the fit, in units of the normal distribution's; laws that reach the loss with four times as much
+or never count as a need of four times. The interval is Student's t with the freedom of the seeds within sizes; percentiles of
+the ensemble are too narrow with few runs (83% instead of 95% in simulations). It covers the variation between seeds and the
+misfit of the law, for the same held-out tokens.
 
 Legend: R laws, the fit first, then its resamples.
 """
@@ -54,7 +54,7 @@ DIMENSIONS = ("parameters", "tokens", "FLOPs")
 FEWEST = 3
 """Sizes, and budgets: fewer do not determine the law."""
 UNBOUNDED = 700.0
-"""Logarithm that stands for a need without bound, and for none."""
+"""Logarithm of a need without bound."""
 
 
 class Pair(Settings):
@@ -198,11 +198,11 @@ class Savings(TrainedModels):
 def saved_share(ratio: Array, freedom: int, seeds: int) -> Estimate:
     """The share that is saved at a ratio of two needs (R,), the fit's first; no interval without several seeds.
 
-    Value and limits beyond :data:`~contextwise.comparison.speedup.BEYOND` are shown as that: so far the laws do not reach.
+    Ratios beyond :data:`~contextwise.comparison.speedup.BEYOND` count as that: so far the laws do not reach.
     """
     most = math.log(BEYOND)
     with np.errstate(divide="ignore"):
-        value, *draws = np.clip(np.log(ratio), -UNBOUNDED, UNBOUNDED).tolist()
+        value, *draws = np.clip(np.log(ratio), -most, most).tolist()
     low, high = np.quantile(draws, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     error = float(max(high - value, value - low)) / NORMAL
     half = student_t(freedom) * error if freedom else math.nan
