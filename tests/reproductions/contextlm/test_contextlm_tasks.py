@@ -178,7 +178,7 @@ def test_perplexities_of_texts_stand_beside_the_corpus(corpus, tmp_path, monkeyp
     outcome = measure.measure(item_of("text_perplexity"), tmp_path / "out")
     table = outcome.tables[-1]
     # LAMBADA's standard form is not there: the average says that it is of two.
-    assert table.columns == ["model", "corpus", "lambada_openai", "average of 2"]
+    assert table.columns == ["model", "corpus", "lambada openai", "average of 2"]
     for name, values in outcome.figures["texts"].items():
         group = next(g for g in outcome.figures["comparison"]["groups"] if g["name"] == name)
         assert values["corpus"] == group["perplexity"]["value"] and values["lambada_openai"] > 1

@@ -106,7 +106,7 @@ def _perplexity_table(perplexities: dict[str, dict[str, float]]) -> Table:
     average = "average" if set(texts) == {"corpus", *TEXTS} else f"average of {len(texts)}"
     return table_of(
         "Perplexities: the corpus's per token, WikiText's per word, LAMBADA's per last word",
-        ["model", *((name, ".5g") for name in [*texts, average])],
+        ["model", *((name.replace("_", " "), ".5g") for name in [*texts, average])],
         [[name, *values.values(), np.mean(list(values.values()))] for name, values in perplexities.items()],
     )
 
