@@ -15,7 +15,12 @@ RESULT = {
             "budget": 128,
             "documents": "fixed",
             "decision": "worse",
-            "looks": [{"seeds": 2, "fixed": {"value": 0.2, "low": -0.1, "high": 0.5}}],
+            "decided_after": 2,
+            "difference": {"value": 0.3, "low": 0.1, "high": 0.5},
+            "looks": [
+                {"seeds": 2, "fixed": {"value": 0.3, "low": 0.1, "high": 0.5}},
+                {"seeds": 3, "fixed": {"value": 0.2, "low": -0.1, "high": 0.5}},
+            ],
         }
     ],
     "unchanged": {"data.corpus": "/somewhere/corpora/text"},
@@ -33,7 +38,7 @@ def test_the_table_of_trials_and_their_machine(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(harness, "RESULTS", tmp_path)
     answers.main(["name", trial(tmp_path / "text"), "--against", "b"])
     printed = capsys.readouterr().out.splitlines()
-    assert printed[2] == "| b, 128 | *+0.200 [−0.100, +0.500]* 2 |"
+    assert printed[2] == "| b, 128 | *+0.300 [+0.100, +0.500]* 2 |"  # the look that decided, as the later one would not
     # Differences of a from b: −0.1 and −0.3, with t = 12.706 and a standard error of 0.1.
     assert printed[5] == "| a | −0.200 [−1.471, +1.071] |"
     kept = json.loads((tmp_path / "name-gpu.json").read_text())["trials"]["text"]

@@ -7,6 +7,7 @@ from types import ModuleType
 import pytest
 import torch
 from benchmarks.forms import CHUNK, CONTEXTLM, overlapping, supervised
+from benchmarks.forms import pathway as sized_pathway
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -192,12 +193,38 @@ def test_the_forms_of_the_benchmark_are_contextlm(length):
         whole = overlaps(tokens, use_cache=False).logits
         assert torch.allclose(overlaps(tokens[:, :-1], use_cache=False).logits, whole[:, :-1], atol=1e-5)
         assert torch.equal(whole, expected) == (length < CHUNK + 1)
-    if length > 4 * CHUNK:
-        losses = models[2].training_losses(None, tokens, tokens)
-        assert set(losses) == {"context", "context2", "context3"}
-        pathway = models[2].context
-        pathway.last = (pathway.last[1].roll(-1, dims=1), *pathway.last[1:])  # what is predicted is what comes
-        assert float(models[2].training_losses(None, tokens, tokens)["context"]) == pytest.approx(0, abs=1e-6)
+    hidden, pathway = torch.zeros(2, length, 32), models[2].context
+    last = pathway.last
+    losses = models[2].training_losses(hidden, tokens, tokens)
+    assert set(losses) == {"context", "context2", "context3"}
+    if length < CHUNK:  # nothing is predicted
+        assert last is None and not any(losses.values())
+    elif length > 4 * CHUNK:
+        pathway.last = (last[1].roll(-1, dims=1), *last[1:])  # what is predicted is what comes
+        assert float(models[2].training_losses(hidden, tokens, tokens)["context"]) == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("options", [{}, {"rate": 8.0}, {"narrow": 2}, {"start": 0.1, "rate": 4.0}])
+def test_a_pathway_of_another_gate_or_width_begins_as_its_backbone_and_is_causal(options):
+    torch.manual_seed(0)
+    stock = build_model(backbone_config("gpt2", ModelSize(2, 32, 2, 1e-3), 50, 32)).eval()
+    model, tokens = sized_pathway(stock, **options), torch.randint(0, 50, (2, 20))
+    plain = ContextLMForCausalLM.from_backbone(stock, chunk_size=CHUNK, predictor_layers=2, injection_layer=1)
+    with torch.no_grad():
+        backbone = stock(tokens).logits
+        same = torch.allclose(model(tokens, use_cache=False).logits, backbone, atol=1e-6)
+        assert same == ("start" not in options)
+        if not options:
+            model.load_state_dict(plain.state_dict())
+            model.context.gate.weight.normal_()
+            plain.context.gate.weight.copy_(model.context.gate.weight)
+            assert torch.equal(model(tokens, use_cache=False).logits, plain(tokens, use_cache=False).logits)
+        model.context.gate.weight.normal_()
+        changed = torch.cat([tokens[:, :12], (tokens[:, 12:] + 1) % 50], dim=1)
+        logits, others = (model(ids, use_cache=False).logits for ids in (tokens, changed))
+        assert torch.equal(logits[:, :12], others[:, :12]) and not torch.allclose(logits, backbone, atol=1e-3)
+    if "narrow" in options:
+        assert model.num_parameters() < plain.num_parameters()
 
 
 def form(make, **settings):
