@@ -123,6 +123,11 @@ def test_validation_is_of_whole_steps(corpus_folder, tmp_path, tokens, pairs):
     assert len(TrainingInputs.open(load_recipe(values)).validation["loss"]) == 2 * pairs
 
 
+def test_a_temperature_that_no_loss_survives_is_refused():
+    with pytest.raises(ConfigError, match="temperature is 1e-30, but input should be greater than or equal to 0.001"):
+        build_objective("contrastive", temperature=1e-30)
+
+
 @pytest.mark.parametrize("model", ["encoder", "decoder"])
 def test_a_run_lowers_the_loss(corpus_folder, tmp_path, model):
     run = train(load_recipe(run_values(corpus_folder, tmp_path / "run", model, steps=60, tokens_per_step=512)))

@@ -203,6 +203,9 @@ def test_other_metadata_of_the_same_text_is_another_question(path, tmp_path, mon
     assert any("different settings (the metadata have changed in between)" in note for note in notes)
     with pytest.raises(DataError, match=r"is finished, but data.metadata is not what it was trained on"):
         train(recipe(mine, run.path, steps=2))
+    names = [f"data.metadata{end}" for end in ("", " of the validation split")]
+    changed = TrainingInputs.open(recipe(mine, run.path, steps=2)).fingerprints
+    assert all(changed[name] != TrainingInputs.open(recipe(path)).fingerprints[name] for name in names)
 
 
 def test_what_cannot_be_is_refused(path):

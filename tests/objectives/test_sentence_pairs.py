@@ -167,6 +167,13 @@ def test_nothing_but_meaning_knows_the_label(bpe, known, name, sentences, contex
     assert binomtest(int((guess == label).sum()), len(label), 0.5, alternative="greater").pvalue > CHANCE
 
 
+def test_a_language_is_a_code():
+    assert build_objective("next_sentence", language="zh-hant").language == "zh-hant"
+    for language in ("", "English"):
+        with pytest.raises(ConfigError, match="language"):
+            build_objective("next_sentence", language=language)
+
+
 @pytest.mark.parametrize("name", ["next_sentence", "sentence_order"])
 def test_half_the_pairs_are_true(corpus, known, name):
     examples = examples_of(name, corpus, known)

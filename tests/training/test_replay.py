@@ -337,8 +337,9 @@ class TestRefusals:
 
     @pytest.mark.parametrize("key", ["replay", "watch"])
     def test_corpora_that_do_not_go_together(self, key, corpora, tmp_path):
-        def refused(path, words, kind=DataError):
+        def refused(path, words, kind=DataError, tokens=None):
             result = values(corpora, tmp_path / "run", share=None)
+            result["data"]["tokens"] = tokens
             result["data"][key] = str(path) if key == "watch" else {"corpus": str(path)}
             with pytest.raises(kind, match=words):
                 train(validate(Recipe, result, "the recipe"))
@@ -362,6 +363,7 @@ class TestRefusals:
         refused(more.path, "has a vocabulary of 258 tokens, but the model's has 257")
         if key == "replay":
             refused(corpora[1], "the same documents as data.corpus", ConfigError)
+            refused(corpora[1], "the same documents as data.corpus", ConfigError, tokens=500)  # the first ones of it
         else:
             bare = prepare_corpus(tmp_path / "t.jsonl", "bytes", tmp_path / "bare", validation=0.0)
             refused(bare.path, "no split 'validation'")

@@ -160,7 +160,9 @@ class SentencePairs(MaskSettings):
     has_pairs: ClassVar[bool] = True
     skipped: ClassVar[int] = 0  # sentences at each end of a document that are in no pair
     language: str = Field(
-        default="en", pattern="^[a-z]{2,3}$", description="whose rules cut the text into sentences, as an ISO 639 code"
+        default="en",
+        pattern="^[a-z]{2,3}(-[a-z]+)*$",
+        description="whose rules cut the text into sentences, as an ISO 639 code",
     )
 
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> PairExamples:

@@ -40,6 +40,7 @@ from contextwise.evaluation.kernel.subject import DEFAULT_BATCH_TOKENS
 from contextwise.models import token_losses
 from contextwise.models.losses import IGNORED
 from contextwise.models.prefix import prompt_form
+from contextwise.objectives.kind import PromptForm
 
 if TYPE_CHECKING:
     from contextwise.data import Corpus
@@ -106,23 +107,17 @@ class Row(NamedTuple):
     prefix: int = 0
 
 
-Layout = Callable[[np.ndarray, int], Row]
-"""From (the window's tokens (length + 1,), the first targets that are not scored) to what the model reads."""
+def row_of(tokens: np.ndarray, skip: int, form: PromptForm | None) -> Row:
+    """What a model reads of a window's tokens (length + 1,), whose first ``skip`` targets are not scored.
 
-
-def layout_of(model: PreTrainedModel) -> Layout:
-    """The layout of a model's windows: what is not scored is the prefix of a model that was trained with one."""
-    form = prompt_form(model.config)
+    With a form of prompts, what is not scored is the prefix.
+    """
     if form is None:
-        return lambda tokens, skip: Row(tokens, np.arange(len(tokens)) > skip)
-
-    def in_form(tokens: np.ndarray, skip: int) -> Row:
-        parts = [form.before, tokens[: skip + 1], form.after, form.opening, tokens[skip + 1 :]]
-        whole = np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
-        new = len(tokens) - skip - 1
-        return Row(whole, np.arange(len(whole)) >= len(whole) - new, len(whole) - new - len(form.opening))
-
-    return in_form
+        return Row(tokens, np.arange(len(tokens)) > skip)
+    parts = [form.before, tokens[: skip + 1], form.after, form.opening, tokens[skip + 1 :]]
+    whole = np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
+    new = len(tokens) - skip - 1
+    return Row(whole, np.arange(len(whole)) >= len(whole) - new, len(whole) - new - len(form.opening))
 
 
 def plan_windows(targets: np.ndarray, context: int, stride: int, full_windows: bool = False) -> Plan:
@@ -277,12 +272,14 @@ def window_losses(
         DataError: a token id is beyond the model's vocabulary.
         CheckpointError: a loss is not finite.
     """
-    layout, end, read = layout_of(model), corpus.end_of_text, []
+    form, end, read = prompt_form(model.config), corpus.end_of_text, []
     for window in rows:
         first = int(plan.start[window]) - int(end is not None)
         whole = corpus.document(int(plan.document[window]))
         tokens = whole[max(first, 0) : first + int(plan.length[window]) + 1].astype(np.int64)
-        read.append(layout(tokens if end is None or first >= 0 else np.append(end, tokens), int(plan.skip[window])))
+        read.append(
+            row_of(tokens if end is None or first >= 0 else np.append(end, tokens), int(plan.skip[window]), form)
+        )
     shape = (len(rows), max(len(row.tokens) for row in read) - 1)
     input_ids_BT, targets_BT = np.zeros(shape, np.int64), np.full(shape, IGNORED, np.int64)
     for number, row in enumerate(read):
