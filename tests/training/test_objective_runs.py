@@ -172,7 +172,10 @@ def test_the_export_reads_texts_as_it_was_trained(sentences_folder, tmp_path):
     assert read.decode([cls, *a, sep], skip_special_tokens=True) == "alpha beta"
     both = train(recipe(sentences_folder, tmp_path / "both", "spans", steps=2))
     for run, loader in ((encoder, "AutoModelForMaskedLM"), (both, "AutoModelForSeq2SeqLM")):
-        assert f"model = {loader}.from_pretrained" in model_card(run, standalone=False)
+        card = model_card(run, standalone=False)
+        assert f"model = {loader}.from_pretrained" in card and "| prompt |" not in card
+    prefixed = model_card(train(recipe(sentences_folder, tmp_path / "prefix", "prefix", steps=2)), standalone=False)
+    assert "| prompt | a prefix: its tokens see each other" in prefixed and "as trained: contextwise.models" in prefixed
     read = AutoTokenizer.from_pretrained(both.model)
     assert read("alpha beta").input_ids == [*a, read.eos_token_id]
     # A decoder's reads texts as the corpus's own does, and so does every corpus that is prepared with an encoder's.
