@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.estimates import Estimate, as_json, exponential
+from contextwise.base.estimates import Estimate, as_json, exponential, listed
 from contextwise.base.intervals import Interval, estimate, per_seed, seed_interval
 from contextwise.base.views import Viewed
 from contextwise.comparison.budgets import Budget, equal_budgets
@@ -185,7 +185,7 @@ def compare(
         pairs += [(later, earlier) for earlier, later in combinations(others, 2)]
     differences = [_difference(a, b, groups, sums, sizes_N, UNITS[unit]) for a, b in pairs]
     first = runs[0].evaluation.summary
-    notes += [*_note_on_sentences(first, differences), *_notes_on_seeds(groups, differences)]
+    notes += [*_note_on_sentences(groups, differences), *_notes_on_seeds(groups, differences)]
     at_budgets: list[Budget] = []
     # Budgets compare training runs; the contexts that are withheld in scoring have no effect on those.
     if budgets and not any(compared.evaluation.summary.get("condition") for compared in runs):
@@ -299,11 +299,13 @@ def _check_same_data(runs: list[ComparedRun], unit: str) -> list[str]:
     for compared in runs[1:]:
         other = compared.evaluation.summary
         pair = f"{first.source} and {compared.source}"
-        if bool(base.get("by_sentence")) != bool(other.get("by_sentence")):
-            sentences, documents = (first, compared) if base.get("by_sentence") else (compared, first)
+        mixed = bool(base.get("by_sentence")) != bool(other.get("by_sentence"))
+        sentences, documents = (first, compared) if base.get("by_sentence") else (compared, first)
+        if mixed and unit == "token":
             raise DataError(
                 f"{sentences.source} was scored sentence by sentence, and {documents.source} document by document, which sees "
-                "more; evaluate both with contextwise sentences"
+                "more and has no ends of sentences; compare them in bits per byte (unit byte), or evaluate both with "
+                "contextwise sentences"
             )
         same_text = _hashes(first) is not None and _hashes(first) == _hashes(compared)
         ours, theirs = base["corpus"], other["corpus"]
@@ -321,6 +323,8 @@ def _check_same_data(runs: list[ComparedRun], unit: str) -> list[str]:
                 f"{pair} were evaluated on different documents ({ours['path']} and {theirs['path']}); "
                 "evaluate both on one corpus with contextwise evaluate"
             )
+        if mixed:
+            continue
         values = [
             f"{key} {a} and {b}"
             for key in ("context", "stride", "full_windows", "metadata", "dtype")
@@ -344,10 +348,16 @@ def _hashes(compared: ComparedRun) -> list[str] | None:
     return None if column.null_count else sorted(column.to_pylist())
 
 
-def _note_on_sentences(summary: dict[str, Any], differences: list[Difference]) -> list[str]:
+def _note_on_sentences(groups: dict[str, list[ComparedRun]], differences: list[Difference]) -> list[str]:
     """Note on evaluations by sentence: how they were made, and the relative perplexities that CUE's tables show."""
-    if not summary.get("by_sentence"):
+    names = [name for name, runs in groups.items() if runs[0].evaluation.summary.get("by_sentence")]
+    if not names:
         return []
+    if len(names) < len(groups):
+        return [
+            f"Every sentence was scored on its own, its end included, by {listed(names)}; the others read whole documents. "
+            "They predict the same bytes, from other text."
+        ]
     parts = [
         f"{difference.group} to {difference.reference}: {relative:+.1%}"
         for difference in differences

@@ -235,11 +235,16 @@ def test_one_model_with_and_without_contexts_is_two_members(corpus: Corpus) -> N
     assert [group.name for group in compare(places).groups] == ["cue", "cue (no contexts)"]
 
 
-def test_sentences_and_documents_are_not_compared(corpus: Corpus) -> None:
-    by_document = evaluate_model("lm", corpus, context=32).path
-    by_sentence = evaluate_sentences("cue", corpus).path
+def test_sentences_and_documents_are_compared_by_the_bits_of_their_bytes_alone(corpus: Corpus) -> None:
+    by_document, by_sentence = evaluate_model("lm", corpus, context=32), evaluate_sentences("cue", corpus)
+    sources = [str(by_document.path), str(by_sentence.path)]
     with pytest.raises(DataError, match=r"was scored sentence by sentence, and .* document by document"):
-        compare([str(by_document), str(by_sentence)])
+        compare(sources)
+    result = compare(sources, unit="byte")
+    bits = [each.documents["nats"].to_numpy().sum() / math.log(2) for each in (by_sentence, by_document)]
+    n_bytes = sum(len(json.loads(line)["text"].encode()) for line in Path("articles.jsonl").read_text().splitlines())
+    assert result.differences[0].difference.value == pytest.approx((bits[0] - bits[1]) / n_bytes, abs=1e-9)
+    assert any("by cue; the others read whole documents" in note for note in result.notes)
 
 
 def test_a_cue_model_reads_no_documents(corpus: Corpus) -> None:
