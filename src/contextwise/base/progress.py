@@ -4,6 +4,7 @@ All messages for people are written to :data:`console` (standard error); standar
 """
 
 import contextlib
+import functools
 import os
 import signal
 import sys
@@ -63,6 +64,12 @@ def say(text: str) -> None:
     """Print one message for the user, once for all the processes of a launch; long paths are not wrapped."""
     if first_process():
         console.print(text, markup=False, soft_wrap=True)
+
+
+@functools.cache
+def say_once(text: str) -> None:
+    """Print a message as :func:`say` does, the first time that it is said: the runs of a trial have the same notes."""
+    say(text)
 
 
 @contextlib.contextmanager

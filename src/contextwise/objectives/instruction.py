@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.progress import say
+from contextwise.base.progress import say_once
 from contextwise.data.documents import check_ids
 from contextwise.objectives.kind import Kind
 from contextwise.objectives.objective import NO_LOSS, Cut, Examples, SingleObjective
@@ -60,7 +60,7 @@ class InstructionExamples(Examples):
         if not len(self.documents):
             raise DataError(f"no response of {source} begins within {context} tokens; choose a larger data.context")
         if self.truncated or self.left_out:
-            say(
+            say_once(
                 f"note: of {len(kept):,} instructions in {source}, {self.truncated:,} are cut off at {context} tokens and "
                 f"{self.left_out:,} have no response left and are not used; a larger data.context keeps them"
             )

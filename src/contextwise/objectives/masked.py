@@ -39,7 +39,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.progress import say
+from contextwise.base.progress import say_once
 from contextwise.objectives.kind import Kind
 from contextwise.objectives.objective import NO_LOSS, Cut, Examples, SingleObjective, WindowExamples, generator
 from contextwise.objectives.text import SentenceIndex, TokenText
@@ -222,7 +222,7 @@ class PairExamples(Examples):
         self._cut_documents(0)
         if self._surplus:
             corpus = sentences.corpus
-            say(
+            say_once(
                 f"note: one document of {corpus.path} ({corpus.split}) has more than half of the sentence pairs; "
                 f"{self._surplus:,} of them are left out of an epoch, because a pair needs one of another document"
             )

@@ -20,7 +20,7 @@ from pydantic import Field, field_validator, model_validator
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
-from contextwise.base.progress import say
+from contextwise.base.progress import say_once
 from contextwise.data.contexts import check_columns, column_texts
 from contextwise.objectives.objective import (
     NO_LOSS,
@@ -118,7 +118,7 @@ class MetadataTexts:
         self.lengths = np.array([len(each) for each in ids], dtype=np.int64)
         self._ids, self._ends = np.concatenate(ids), np.cumsum(self.lengths)
         if self.cut:
-            say(
+            say_once(
                 f"note: the metadata of {self.cut:,} of {len(ids):,} documents of {corpus.path} ({corpus.split}) is cut to "
                 f"{most} tokens, a quarter of the context"
             )
