@@ -548,6 +548,7 @@ def test_the_wait_for_another_process_is_not_counted_again(corpus_folder, tmp_pa
         ({"recipe": {"training": 5}}, "training is 5, but must be a mapping"),
         ({"arms": {"gpt2": None, "b": ["training=5"]}}, "training is 5, but must be a mapping"),
         ({"arms": {"gpt2": None, "b": ["training.patience=1", "training.evaluate_every=1"]}}, "stops early"),
+        ({"arms": {"gpt2": None, "b": ["objective=sentence"]}}, "model of single sentences"),
         ({"budget": "3s"}, "two seeds of all arms take about"),
     ],
 )

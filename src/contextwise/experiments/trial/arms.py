@@ -102,6 +102,11 @@ class Arms:
                 raise ConfigError(
                     f"the arm {name!r} is no causal language model of a corpus; a trial compares their held-out losses"
                 )
+            if recipe.objective.name == "sentence":
+                raise ConfigError(
+                    f"the arm {name!r} is a model of single sentences, and a trial scores whole documents; train it by itself, "
+                    "score it with contextwise sentences, and compare the evaluations with --unit byte"
+                )
             if recipe.training.patience is not None:
                 raise ConfigError(
                     f"the arm {name!r} stops early (training.patience), so its runs are not as long as the trial makes them; "
