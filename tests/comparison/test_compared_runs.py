@@ -109,9 +109,11 @@ def test_other_ends_of_a_name_are_part_of_it(tmp_path, name):
     assert seeded(tmp_path, name=name).name == name
 
 
-def test_runs_that_continue_seeds_of_one_model_are_seeds_of_one_recipe(tmp_path):
+@pytest.mark.parametrize("cue", [False, True])
+def test_runs_that_continue_seeds_of_one_model_are_seeds_of_one_recipe(cue, tmp_path):
     def key(start):
-        return seeded(tmp_path, name="on", model={"pretrained": start}).key
+        model = {"cue": {"stage": "joint", "sentence_encoder": start}} if cue else {"pretrained": start}
+        return seeded(tmp_path, name="on", model=model).key
 
     assert key("runs/base-seed0") == key("runs/base-seed1") and key("runs/seed0") == key("runs/seed1")
     assert key("runs/base-steps100") != key("runs/base-steps500")

@@ -24,6 +24,8 @@ from contextwise.evaluation.measures.sentences import SentenceLoss
 from contextwise.training.recipe import with_newer_settings
 
 _SEED_SUFFIX = re.compile(r"(^|[-_. ]|(?<=/))s(eed)?[-_. ]?\d+$")
+_STARTS = ("pretrained", "sentence_encoder", "start", "autoencoder")
+"""Settings of ``model`` and ``model.cue`` that name a model to begin with."""
 COMPARABLE = (Loss.name, SentenceLoss.name)
 
 
@@ -47,9 +49,9 @@ class SeededRun:
         recipe = run.recipe()
         name = _without_seed(str(recipe.get("name") or run.path.resolve().name))
         same = without({**with_newer_settings(recipe), "name": name}, KEPT_OUT_OF_COMPARISON | {"seed"})
-        start = same.get("model", {}).get("pretrained")
-        if start is not None:  # runs that continue one model's seeds are seeds of one recipe
-            same["model"]["pretrained"] = _without_seed(str(start))
+        model = same.get("model") or {}
+        for part in (model, model.get("cue") or {}):  # runs that continue one model's seeds are seeds of one recipe
+            part |= {key: _without_seed(str(part[key])) for key in _STARTS if part.get(key) is not None}
         corpus = run.summary().get("corpus", {}) if run.finished else {}
         key = json.dumps([same, corpus.get("fingerprint")], sort_keys=True, default=str)
         return cls(source, name, key, recipe.get("seed"))

@@ -330,7 +330,8 @@ def _check_same_data(runs: list[ComparedRun], unit: str) -> list[str]:
             for key in ("context", "stride", "full_windows", "metadata", "dtype")
             if (a := _setting(base, key)) != (b := _setting(other, key))
         ]
-        if same_corpus and not values and ours.get("metadata") != theirs.get("metadata"):
+        same_columns = same_corpus and _setting(base, "contexts") == _setting(other, "contexts")
+        if same_columns and not values and ours.get("metadata") != theirs.get("metadata"):
             values = ["the metadata have changed in between"]
         if values:
             notes.append(
