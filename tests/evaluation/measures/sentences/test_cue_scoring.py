@@ -232,7 +232,9 @@ def test_models_are_compared_by_article(corpus: Corpus) -> None:
 
 def test_one_model_with_and_without_contexts_is_two_members(corpus: Corpus) -> None:
     places = [str(evaluate_sentences("cue", corpus, contexts=types).path) for types in (None, [])]
-    assert [group.name for group in compare(places).groups] == ["cue", "cue (no contexts)"]
+    result = compare(places)
+    assert [group.name for group in result.groups] == ["cue", "cue (no contexts)"]
+    assert not any("metadata have changed" in note for note in result.notes)
 
 
 def test_sentences_and_documents_are_compared_by_the_bits_of_their_bytes_alone(corpus: Corpus) -> None:
