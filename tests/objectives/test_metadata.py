@@ -16,6 +16,7 @@ from contextwise.comparison.comparison import compare
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.loss import Loss
+from contextwise.experiments.cost import cost_of
 from contextwise.models import load_model, token_losses
 from contextwise.objectives import NO_LOSS, Cut, ExampleStream, Vocabulary
 from contextwise.objectives.metadata import ConditionedTargets, MetadataExamples, MetadataStream, MetadataTexts
@@ -153,7 +154,10 @@ def test_a_share_of_the_documents_in_each_epoch(path):
 
 
 def test_a_run_is_scored_with_and_without(path, tmp_path):
-    run = train(recipe(path, tmp_path / "run", steps=2, cooldown=0.5))
+    values = recipe(path, tmp_path / "run", steps=2, cooldown=0.5)
+    planned, appended = (cost_of(each).flops for each in (values, recipe(path, steps=2, form="append")))
+    run = train(values)
+    assert run.summary()["flops"] == pytest.approx(planned, rel=1e-12) and planned < appended  # which has a loss
     losses = run.metrics("validation")[-1]
     assert losses["loss"] != losses["metadata_loss"] and run.summary()["metadata_cut"] == 1
     corpus = Corpus.open(path, split="validation")

@@ -14,6 +14,7 @@ from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.windows import stack
+from contextwise.experiments.cost import cost_of
 from contextwise.models import load_model
 from contextwise.models.spec import build_model, pretraining_losses
 from contextwise.training import Recipe, train
@@ -92,7 +93,8 @@ def test_it_learns_counts_and_resumes(case, sentences_folder, tmp_path):
     assert summary["target_tokens"] == rows[-1]["target_tokens"] == targets
     assert summary["input_tokens"] == read + (targets if task.config.is_encoder_decoder else 0)
     assert summary["tokens"] == 8 * 640
-    assert summary["flops"] == rows[-1]["flops"] > 0
+    planned = cost_of(recipe(sentences_folder, tmp_path / "whole", case))
+    assert summary["flops"] == rows[-1]["flops"] == pytest.approx(planned.flops, rel=1e-12)
     assert summary["objective"] == task_name(case)
 
     # The first step's loss, from the model as it is drawn and the first examples.

@@ -15,7 +15,7 @@ from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import model_config, stage_flops
 from contextwise.training.parameters import Upstream
 from contextwise.training.recipe import Recipe
-from contextwise.training.settings import CorpusData, SyntheticData, trained_parts
+from contextwise.training.settings import CorpusData, trained_parts
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ def cost_of(recipe: Recipe, vocab_size: int | None = None, upstream: Upstream | 
     """
     context, data, model = recipe.data.context, recipe.data, recipe.model
     trained = trained_parts(model)
+    targets: float = context
     if recipe.objective.name == "sentence" and upstream is not None:
         config, lengths = upstream.config_of(recipe), (context, 0)  # at most: sentences are shorter
     elif isinstance(data, CorpusData) and not Path(data.corpus).exists():
@@ -71,8 +72,7 @@ def cost_of(recipe: Recipe, vocab_size: int | None = None, upstream: Upstream | 
         config, lengths = model_config(recipe, vocab_size, None), (context, 0)
     else:
         inputs = TrainingInputs.open(recipe)
-        config, lengths = inputs.config, inputs.lengths
-    targets = 1 if isinstance(data, SyntheticData) else lengths[0]
+        config, lengths, targets = inputs.config, inputs.lengths, inputs.targets_per_example
     per_target = training_flops_per_target(config, trained)
     flops = sum(examples * each for examples, each in stage_flops(recipe, config, lengths, trained))
     positions = min(recipe.tokens_per_step, recipe.training.micro_batch_tokens or recipe.tokens_per_step)

@@ -34,13 +34,13 @@ from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.models.contextlm.pathway import context_pathway
 from contextwise.models.families import adapter
 from contextwise.models.multitoken import MultiTokenForCausalLM
-from contextwise.training.inputs import TrainingInputs
+from contextwise.training.inputs import TrainingInputs, targets_in
 from contextwise.training.model import TrainedModel, parameter_scales, starting_model
 from contextwise.training.optimizer import create_optimizer
 from contextwise.training.parametrization import backbones
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import SizedModel
-from contextwise.training.trainer import NOT_FOR_MODELS, collate_step, targets_in
+from contextwise.training.trainer import NOT_FOR_MODELS, collate_step
 
 FLAT = 0.05
 """Slope in log-log below which activations do not depend on the width."""

@@ -7,8 +7,10 @@ of old examples in the training reduces this (objectives, Exercise 6.2.4: 5 to 1
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+import torch
 from torch.utils.data import Dataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
@@ -25,7 +27,7 @@ from contextwise.models.loading import load_tokenizer, model_folder
 from contextwise.models.parity import ParityMLPConfig
 from contextwise.models.prefix import prompt_form, set_prompt_form
 from contextwise.models.tokenizers import check_tokenizer, corpus_tokenizer_hash, model_tokenizer_hash
-from contextwise.objectives import ExampleStream, MixtureStream, Vocabulary, add_special_tokens
+from contextwise.objectives import NO_LOSS, ExampleStream, MixtureStream, Vocabulary, add_special_tokens
 from contextwise.objectives.metadata import (
     LARGEST_SHARE,
     ConditionedTargets,
@@ -42,6 +44,8 @@ from contextwise.training.settings import CorpusData, PretrainedModel, Synthetic
 
 VALIDATION_SEED = 0
 """Runs with different seeds are validated on the same examples."""
+COUNTED_EXAMPLES = 256
+"""Examples of a run, spread over it, whose targets are counted for its plan."""
 _OLD = 2**31
 """Added to the seed of old documents. Recipes' seeds are smaller, so old and new documents have different random numbers."""
 
@@ -181,6 +185,20 @@ class TrainingInputs:
             return max(1, round(float(self.stream.lengths.mean()))), 0
         first: dict[str, Any] = self.stream[0]
         return len(first["input_ids"]), len(first["labels"]) if self.config.is_encoder_decoder else 0
+
+    @property
+    def targets_per_example(self) -> float:
+        """Targets of an example, a mean: of all sentences, or of examples that are spread over the run."""
+        if isinstance(self.stream, SentenceStream):  # sorted by length within a step
+            return self.lengths[0]
+        stream: Any = self.stream
+        count = min(len(stream), COUNTED_EXAMPLES)
+        return fmean(int(targets_in(stream[number * len(stream) // count])) for number in range(count))
+
+
+def targets_in(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Number of targets in the loss of a batch or of an example, ()."""
+    return batch["counted"].sum() if "counted" in batch else batch["labels"].ne(NO_LOSS).sum()
 
 
 def _with_metadata(

@@ -36,7 +36,7 @@ from contextwise.data.windows import stack
 from contextwise.objectives import NO_LOSS
 from contextwise.training import checkpoints
 from contextwise.training.batches import StepIndices, micro_batch_size
-from contextwise.training.inputs import TrainingInputs
+from contextwise.training.inputs import TrainingInputs, targets_in
 from contextwise.training.metrics import RunMetrics
 from contextwise.training.model import TrainedModel, parameter_scales
 from contextwise.training.optimizer import create_optimizer, learning_rate_share
@@ -77,11 +77,6 @@ def divided(batch: dict[str, torch.Tensor], context: int) -> dict[str, torch.Ten
         of_first = positions.eq(0).cumsum(dim=1).eq(0)
         result["position_ids"] = positions - positions[:, :1] * of_first
     return result
-
-
-def targets_in(batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Number of targets in the loss of a batch, ()."""
-    return batch["counted"].sum() if "counted" in batch else batch["labels"].ne(NO_LOSS).sum()
 
 
 def pairs_in(batch: dict[str, torch.Tensor]) -> torch.Tensor:

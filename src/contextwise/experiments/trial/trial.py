@@ -41,8 +41,8 @@ from contextwise.experiments.trial.settings import RESOLVED, TrialSettings
 
 PLAN, RESULT, SECONDS = "plan.json", "result.json", "seconds.json"
 TIMED_ROUNDS = {"time": 5, "flops": 2, "tokens": 2}
-UNEQUAL_SPENDING = 0.05
-"""Runs at equal time or FLOPs that differ by a larger share of what they took have a note."""
+UNEQUAL_TIME = 0.05
+"""Runs at equal time whose measured times differ by a larger share have a note."""
 SEARCH_SEED = 1_000_000
 """First seed of the search; those of the decision are smaller."""
 
@@ -66,7 +66,6 @@ class Trial:
         self.rates: list[RateRow] = []
         self._nats: dict[tuple[str, int, int], np.ndarray] = {}
         self._seconds: dict[tuple[str, int, int], float] = {}
-        self._flops: dict[tuple[str, int, int], float] = {}
         self._tokens_N = np.zeros(0)
         self._spent, self._started = 0.0, time.monotonic()
 
@@ -336,9 +335,7 @@ class Trial:
             if not np.isfinite(nats).all():
                 raise TrainingError(f"the run {run.folder} has no finite held-out loss; a lower rate is the usual fix")
             self._nats[length.arm, length.budget, number] = nats[first:]
-            summary = RunFolder(run.folder).summary()
-            self._seconds[length.arm, length.budget, number] = summary["seconds"]
-            self._flops[length.arm, length.budget, number] = summary["flops"]
+            self._seconds[length.arm, length.budget, number] = RunFolder(run.folder).summary()["seconds"]
             self._tokens_N = tokens[first:]
 
     def _scored(self, folder: Path, documents: int) -> Any:
@@ -422,7 +419,7 @@ class Trial:
             held_out=self.arms.documents - self.arms.search_documents,
             tokens=int(tokens),
             unchanged=held_fixed(self.arms),
-            notes=[*self.arms.notes(lengths), *self._doubtful_rates(), *self._unequal_spending(seeds)],
+            notes=[*self.arms.notes(lengths), *self._doubtful_rates(), *self._unequal_times(times)],
             path=self.path,
         )
 
@@ -436,25 +433,17 @@ class Trial:
                     result.setdefault(arm, {})[budget] = mine
         return result
 
-    def _unequal_spending(self, seeds: int) -> list[str]:
-        """A note for each arm whose runs took other time, or have other FLOPs, than planned, where that is what is equal."""
-        equal, base, notes = self.settings.equal, self.settings.baseline, []
-        if equal == "tokens":
-            return []
-        spent = self._by_arm(self._seconds if equal == "time" else self._flops, seeds)
-        for arm in self.settings.others:
-            for budget, mine in spent.get(arm, {}).items():
-                ratio = statistics.median(a / b for a, b in zip(mine, spent[base][budget], strict=False))
-                if abs(ratio - 1) <= UNEQUAL_SPENDING:
-                    continue
-                runs = f"The runs of {arm} at {count(budget)} tokens"
-                notes.append(
-                    f"{runs} took {ratio:.2f} times those of {base}, although steps were timed in alternation: something else "
-                    "was running, or the first steps are not like the rest."
-                    if equal == "time"
-                    else f"{runs} have {ratio:.2f} times the FLOPs of those of {base}: the plan counts the vocabulary head for "
-                    "every token, and another share of theirs has no loss."
-                )
+    def _unequal_times(self, times: dict[str, dict[int, list[float]]]) -> list[str]:
+        """A note for each arm whose runs took another time than planned, where time is what is equal."""
+        base, notes = self.settings.baseline, []
+        for arm in self.settings.others if self.settings.equal == "time" else []:
+            for budget, mine in times.get(arm, {}).items():
+                ratio = statistics.median(a / b for a, b in zip(mine, times[base][budget], strict=False))
+                if abs(ratio - 1) > UNEQUAL_TIME:
+                    notes.append(
+                        f"The runs of {arm} at {count(budget)} tokens took {ratio:.2f} times those of {base}, although "
+                        "steps were timed in alternation: something else was running, or the first steps are not like the rest."
+                    )
         return notes
 
     def _doubtful_rates(self) -> list[str]:
