@@ -68,13 +68,12 @@ def difference_table(comparison: Comparison) -> Table:
     for each in comparison.differences:
         result = "no significant difference" if each.difference.has_interval else "no interval"
         result = f"no verdict: fewer than {FEWEST_DOCUMENTS} documents" if each.difference.too_few else result
-        result = f"{each.better} is better" if each.better else result
-        rows.append([f"{each.group} − {each.reference}", each.difference, each.documents_lower, result])
+        rows.append([f"{each.group} − {each.reference}", each.difference, each.documents_lower, each.better or result])
     columns = [
         Column("pair"),
         Column("difference", "difference", interval="own"),
-        Column("documents with a lower loss", "percent", ".0%"),
-        Column("result"),
+        Column("documents with\na lower loss", "percent", ".0%"),
+        Column("better"),
     ]
     title = f"Held-out loss, {comparison.unit}, first minus second on the same documents."
     return Table(title, columns, rows)
