@@ -57,17 +57,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--corpus", type=Path, required=True, help="a prepared corpus")
     parser.add_argument("--out", type=Path, required=True, help="folder for the runs")
     parser.add_argument("--name", default="objectives", help="of the result file")
-    parser.add_argument(
-        "--tokens", type=int, default=None, help="training tokens of each; the recipes' own, 1M, if not given"
-    )
+    parser.add_argument("--tokens", type=int, default=1_000_000, help="training tokens of each")
     parser.add_argument("--threads", type=int, default=None)
     options = parser.parse_args(arguments)
     if options.threads:
         torch.set_num_threads(options.threads)
-    settings = [f"training.tokens={options.tokens}"] if options.tokens else []
     recipes = {file.stem: read_yaml(file) for file in sorted(OBJECTIVES.glob("*.yaml"))}
     arms = {
-        name: Arm(recipe={**recipe, "data": {**recipe["data"], "corpus": str(options.corpus)}}, settings=settings)
+        name: Arm(
+            recipe={**recipe, "data": {**recipe["data"], "corpus": str(options.corpus)}},
+            settings=[f"training.tokens={options.tokens}"],
+        )
         for name, recipe in recipes.items()
         if "scales" not in recipe  # an item of contextwise reproduce
     }
