@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -154,6 +156,13 @@ def test_missing_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(DataError, match=r"no file matches .*\*\.jsonl"):
         open_source(str(tmp_path / "*.jsonl"))
     with pytest.raises(DataError, match="holds no files"):
+        open_source(tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such a file")
+def test_a_file_name_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"a\xff.txt")).write_text("some words")
+    with pytest.raises(DataError, match=r"the name of the file '.*a.udcff\.txt' is not UTF-8 text; rename it"):
         open_source(tmp_path)
 
 

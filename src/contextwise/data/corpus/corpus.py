@@ -275,4 +275,5 @@ def _check_files(folder: Path, split: str, manifest: dict[str, Any], hashes: boo
 
 
 def _digest(manifest: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+    content = json.dumps(manifest, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()

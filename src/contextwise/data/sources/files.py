@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from contextwise.base.errors import DataError
 from contextwise.data.input_files import JSON_LINES, json_entries, readable, text_and_others, unpacked
 from contextwise.data.sources.source import BadRecord, Record, Source, as_record
 
@@ -17,6 +18,11 @@ class FileSource(Source):
     def __init__(self, name: str, files: Sequence[Path], root: Path) -> None:
         super().__init__(name)
         self.files, self.root = sorted(files), root
+        for file in self.files:
+            try:
+                str(file).encode()
+            except UnicodeEncodeError:  # the corpus keeps names as text
+                raise DataError(f"the name of the file {str(file)!r} is not UTF-8 text; rename it") from None
 
     def description(self) -> dict[str, Any]:
         return {**super().description(), "files": len(self.files)}
