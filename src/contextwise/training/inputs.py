@@ -189,6 +189,8 @@ class TrainingInputs:
     @property
     def targets_per_example(self) -> float:
         """Targets of an example, a mean: of all sentences, or of examples that are spread over the run."""
+        if isinstance(self.corpus, Samples):  # a sample has one, and takes time to generate
+            return 1
         if isinstance(self.stream, SentenceStream):  # sorted by length within a step
             return self.lengths[0]
         stream: Any = self.stream
