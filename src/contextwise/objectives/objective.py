@@ -29,6 +29,7 @@ before torch is loaded: examples are made as NumPy arrays and become tensors in 
 
 from __future__ import annotations
 
+import bisect
 import importlib
 import inspect
 import pkgutil
@@ -267,7 +268,7 @@ class ExampleStream:
         """The epoch of item ``index``, and the index of the example in that epoch."""
         while self._ends[-1] <= index:
             self._ends.append(self._ends[-1] + self.examples.count(len(self._ends) - 1))
-        epoch = int(np.searchsorted(self._ends, index, side="right")) - 1
+        epoch = bisect.bisect_right(self._ends, index) - 1
         if epoch != self._epoch:
             self._epoch = epoch
             numbers = np.random.Generator(np.random.PCG64([self.seed, epoch, *self.salt]))

@@ -45,7 +45,7 @@ from contextwise.training.settings import CorpusData, PretrainedModel, Synthetic
 VALIDATION_SEED = 0
 """Runs with different seeds are validated on the same examples."""
 COUNTED_EXAMPLES = 256
-"""Examples of a run, spread over it, whose targets are counted for its plan."""
+"""Examples of a run whose targets are counted for its plan."""
 _OLD = 2**31
 """Added to the seed of old documents. Recipes' seeds are smaller, so old and new documents have different random numbers."""
 
@@ -188,14 +188,23 @@ class TrainingInputs:
 
     @property
     def targets_per_example(self) -> float:
-        """Targets of an example, a mean: of all sentences, or of examples that are spread over the run."""
+        """Targets of an example, a mean: of all sentences, or of some of the examples."""
         if isinstance(self.corpus, Samples):  # a sample has one, and takes time to generate
             return 1
         if isinstance(self.stream, SentenceStream):  # sorted by length within a step
             return self.lengths[0]
         stream: Any = self.stream
-        count = min(len(stream), COUNTED_EXAMPLES)
-        return fmean(int(targets_in(stream[number * len(stream) // count])) for number in range(count))
+        if isinstance(stream, MetadataStream) and 0 < stream.cooldown < len(stream):
+            share = stream.cooldown / len(stream)
+            return share * _mean_targets(stream.conditioned) + (1 - share) * _mean_targets(stream.plain)
+        return _mean_targets(stream)
+
+
+def _mean_targets(stream: Any) -> float:
+    """Targets of an example, a mean of up to :data:`COUNTED_EXAMPLES`, none far into a run of many epochs."""
+    count = min(len(stream), COUNTED_EXAMPLES)
+    span = min(len(stream), 64 * count)
+    return fmean(int(targets_in(stream[number * span // count])) for number in range(count))
 
 
 def targets_in(batch: dict[str, torch.Tensor]) -> torch.Tensor:
