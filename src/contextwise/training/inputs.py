@@ -189,8 +189,6 @@ class TrainingInputs:
     @property
     def targets_per_example(self) -> float:
         """Targets of an example, a mean: of all sentences, or of some of the examples."""
-        if isinstance(self.corpus, Samples):  # a sample has one, and takes time to generate
-            return 1
         if isinstance(self.stream, SentenceStream):  # sorted by length within a step
             return self.lengths[0]
         stream: Any = self.stream
