@@ -51,7 +51,7 @@ class Powers(NamedTuple):
 
     budget: tuple[float, float] = (0.5, 0.3)
     size: tuple[float, float] = (-0.6, 0.2)
-    spread: float = 0.1
+    spread: float = 0.15
     freedom: int = 2
 
 
