@@ -178,6 +178,10 @@ class SizedModel(ModelSettings):
         description="additional layers: 2 for the parameter-matched baseline; negative for a trunk below heads with layers",
     )
     max_context: Length | None = Field(default=None, description="positions; by default the training context")
+    tie_embeddings: bool | None = Field(
+        default=None,
+        description="whether a decoder's head shares the matrix of its embedding; by default as its family (gpt_neox: no)",
+    )
     context_predictor: ContextPredictorSettings | None = None
     multi_token: MultiTokenSettings | None = None
     variant: VariantSettings | None = Field(default=None, description="a model of your own: path.py:Name")
@@ -225,7 +229,7 @@ class SizedModel(ModelSettings):
             raise ConfigError("given, but lstm has no such layers; remove it")
         return width
 
-    @field_validator("context_predictor", "multi_token", "variant")
+    @field_validator("tie_embeddings", "context_predictor", "multi_token", "variant")
     @classmethod
     def _needs_a_decoder(cls, section: Any, info: ValidationInfo) -> Any:
         family = info.data.get("family")
