@@ -17,6 +17,7 @@ from contextwise.training.settings import TRAINED
 from contextwise.training.trainer import NOT_FOR_MODELS, PretrainingTrainer, collate, tokens_read
 from cue_runs import part, recipe, same, weights
 from processes import finish_training
+from small import EXACT
 
 STEP = 8
 
@@ -84,10 +85,12 @@ def losses(model, batch):
 
 
 def test_other_micro_batches_train_the_same_model(life, tmp_path):
-    values = life.stage("joint") | {"output": str(tmp_path / "whole")}
-    values["training"] = values["training"] | {"micro_batch_tokens": 256}
-    run = train(recipe(values))
-    a, b = weights(run.path), weights(life.folder / "joint")
+    runs = []
+    for micro in (None, 256):
+        values = life.stage("joint") | {"output": str(tmp_path / f"of-{micro}")}
+        values["training"] = values["training"] | EXACT | {"micro_batch_tokens": micro}
+        runs.append(train(recipe(values)))
+    a, b = (weights(run.path) for run in runs)
     assert max((a[key] - b[key]).abs().max().item() for key in a) < 1e-4
 
 

@@ -89,8 +89,9 @@ def train(recipe: Recipe) -> RunFolder:
         try:
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         except StepAbandoned as abandoned:
-            # The weights are still those of the step before, so the random state must be too.
-            trainer.save(abandoned.random)
+            if abandoned.random is not None:
+                # The weights are still those of the step before, so the random state must be too.
+                trainer.save(abandoned.random)
         step = trainer.state.global_step
         if step < recipe.total_steps and not (early is not None and early.over):
             raise Interrupted(
@@ -209,9 +210,14 @@ def _find_checkpoint(
             problem = damage(trunk)
             if problem is not None:
                 raise CheckpointError(f"the checkpoint {trunk} is damaged: {problem}; train the trunk again")
+        step, validated = 0, True
         if checkpoint is not None:
             check_origin(checkpoint, source, recipe, inputs)
-        run.rewind_metrics(checkpoints.step_of(checkpoint) if checkpoint is not None else 0, source)
+            step, validated = (
+                checkpoints.step_of(checkpoint),
+                not checkpoints.read_state(checkpoint)["evaluation_pending"],
+            )
+        run.rewind_metrics(step, source, validated)
         return checkpoint
 
     return _in_first_process(processes, find)
@@ -310,7 +316,8 @@ def training_arguments(
         bf16=settings.precision == "bf16" or (settings.precision == "auto" and has_fast_bf16(processes.device.type)),
         tf32=True if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] >= 8 else None,
         use_cpu=on_cpu,
-        ddp_find_unused_parameters=False,
+        ddp_find_unused_parameters=getattr(recipe.model, "variant", None)
+        is not None,  # the user's code may leave some unused
         logging_strategy="steps",
         logging_steps=settings.log_every,
         logging_nan_inf_filter=False,
