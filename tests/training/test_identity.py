@@ -125,12 +125,22 @@ def shifted(folder: Path) -> None:
     prepared(folder / "corpus", [first[:-6], f"{first[-6:]}{second}", *rest])
 
 
+def instructions(folder: Path, longer: bool = False) -> dict[str, Any]:
+    """Instructions with the same texts, whose answers begin at another place."""
+    asked, answer = ("a\n\n### Response:b", "c") if longer else ("a", "b\n\n### Response:c")
+    rows = [{"instruction": f"{number} {asked}", "output": answer} for number in range(4)]
+    shutil.rmtree(folder / "corpus", ignore_errors=True)
+    prepare_corpus(f"alpaca:{write_rows(folder / 'a.jsonl', rows)}", "bytes", folder / "corpus", validation=0)
+    return data_of(folder, context=256) | {"objective": "instruction"}
+
+
 KINDS = {
     "training documents": (plain, lambda folder: prepared(folder / "corpus", OTHERS, OTHERS)),
     "held-out documents": (plain, lambda folder: prepared(folder / "corpus", TEXTS, TEXTS)),
     "borders of documents": (plain, shifted),
     "metadata": columns("title", title=("new", "held")),
     "metadata of held-out documents": columns("title", title=("old", "other")),
+    "where answers begin": (instructions, lambda folder: instructions(folder, longer=True)),
     "replayed corpus": corpora("replay", train=OTHERS[::-1]),
     "held-out documents of a replayed corpus": corpora("replay", held_out=OTHERS),
     "watched corpus": corpora("watch", held_out=OTHERS),
@@ -158,7 +168,7 @@ UNCHANGED = {
 
 
 def recipe_of(values: dict[str, Any]) -> Recipe:
-    training = {"steps": 1, "tokens_per_step": 16, "learning_rate": 1e-3}
+    training = {"steps": 1, "tokens_per_step": 256, "learning_rate": 1e-3}
     return validate(Recipe, {"name": "r", "training": training, **values}, "the recipe")
 
 

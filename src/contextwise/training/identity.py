@@ -13,6 +13,7 @@ from contextwise.base.pretrained import hub_revision
 from contextwise.base.runs import RunFolder
 from contextwise.data.contexts import texts_digest
 from contextwise.data.corpus import Corpus
+from contextwise.data.sources.alpaca import PROMPT_CHARACTERS
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import CorpusData, CueModel, SyntheticData
 
@@ -86,6 +87,8 @@ def _of_corpora(data: CorpusData) -> Iterator[tuple[str, str]]:
         corpus = corpus if split == corpus.split else Corpus.open(path, split=split)
         corpus = corpus.first(data.tokens) if role == "train" and data.tokens is not None else corpus
         yield role, corpus.fingerprint
+        if PROMPT_CHARACTERS in corpus.columns:
+            yield f"{role}: where answers begin", texts_digest(corpus, [PROMPT_CHARACTERS])
         if role == "train":
             yield from ((name, texts_digest(corpus, own)) for name, own in columns.items())
         elif role == "loss":
