@@ -319,3 +319,19 @@ def test_a_run_states_what_it_was_made_from(tmp_path):
     fingerprints = {name: Corpus.open(tmp_path / "corpus", name).fingerprint for name in ("train", "validation")}
     assert run.summary()["fingerprints"] == {"train": fingerprints["train"], "loss": fingerprints["validation"]}
     assert json.loads((RunFolder(run.path).checkpoints / "step-1" / "state.json").read_text())["fingerprints"]
+
+
+def test_a_part_that_is_still_to_be_trained_counts_by_its_id(tmp_path):
+    values = joint(tmp_path)
+    values["model"]["cue"] |= {"text_encoder": "@encoder", "sentence_encoder": "@sentence"}
+    parts = {"data": values["data"] | {"contexts": None}, "training": {"steps": 1, "learning_rate": 1e-3}}
+
+    def ids(**shape: Any) -> list[str]:
+        shape = {"layers": 1, "width": 8, "heads": 1} | shape
+        bert = parts | {"objective": "masked", "model": {"family": "bert", **shape}}
+        arms = {"encoder": {"recipe": bert}, "sentence": {"recipe": parts | {"model": {"family": "lstm", "width": 8}}}}
+        arms["cue"] = {"recipe": values | {"training": parts["training"]}}
+        return [run.id for run in RunSet.of(RunSetSettings.model_validate({"arms": arms}), tmp_path / "set").runs]
+
+    first, other = ids(), ids(heads=2)
+    assert [a == b for a, b in zip(first, other, strict=True)] == [False, True, False]

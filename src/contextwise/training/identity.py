@@ -104,9 +104,10 @@ def _of_models(recipe: Recipe, data: CorpusData, known: Container[str]) -> Itera
         from contextwise.training.cue_model import keeps_context_encoder, text_choice
 
         # A text encoder may be the default's or that of the starting run; one of random weights has a vocabulary.
-        kept = keeps_context_encoder(recipe.model.cue) and "model.cue.start" in known
-        if data.contexts is not None and not (kept and "model.cue.text_encoder" not in sources):
-            sources["model.cue.text_encoder"] = TextSource.parse(text_choice(recipe)["name"]).folder
+        name = "model.cue.text_encoder"
+        of_start = keeps_context_encoder(recipe.model.cue) and "model.cue.start" in known and name not in sources
+        if data.contexts is not None and name not in known and not of_start:
+            sources[name] = TextSource.parse(text_choice(recipe)["name"]).folder
     for name, source in sources.items():
         if (digest := start_digest(source)) is not None:
             yield name, digest
