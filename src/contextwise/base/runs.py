@@ -33,7 +33,10 @@ KEPT_OUT_OF_COMPARISON = {
     "data.replay.corpus",
     "data.watch",
     "model.variant.file",
+    "training.compile",
     "training.fsdp",
+    "training.gradient_checkpointing",
+    "training.micro_batch_tokens",
     "training.save_every",
     "training.keep_checkpoints",
     "training.trackers",
@@ -41,7 +44,9 @@ KEPT_OUT_OF_COMPARISON = {
     "training.branches",
     "training.workers",
 }
-"""Settings that may differ when a run is resumed: they do not change its result (the data is compared by its hash)."""
+"""Settings that may differ when a run is resumed: they say how it executes, and change its result by rounding at most.
+
+The data is compared by its hash."""
 
 
 class RunFolder(Viewed):

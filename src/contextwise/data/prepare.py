@@ -181,7 +181,7 @@ def prepare_corpus(
 def _open(out: Path) -> Corpus:
     """Open the corpus at its training split, or at the first split that has documents."""
     splits = list(read_manifest(out)["splits"])
-    return Corpus.open(out, "train" if "train" in splits else splits[0])
+    return Corpus.open(out) if "train" in splits else Corpus.open(out, splits[0])
 
 
 def _check_output(out: Path, overwrite: bool, sources: Sequence[str]) -> None:
@@ -257,7 +257,7 @@ def _write_corpus(
     types = settle([batch for writer in writers.values() for batch in writer.batches()])
     splits = {}
     for name, writer in writers.items():
-        fingerprint = writer.fingerprint(about_tokenizer["sha256"])
+        fingerprint = writer.fingerprint(about_tokenizer["sha256"], about_tokenizer["end_of_text"])
         splits[name] = {
             "documents": writer.documents,
             "tokens": writer.tokens,

@@ -6,7 +6,6 @@ of old examples in the training reduces this (objectives, Exercise 6.2.4: 5 to 1
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -15,15 +14,13 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 from contextwise.base.errors import ConfigError, ContextwiseError, DataError
-from contextwise.base.hashes import weights_digest
 from contextwise.base.progress import say
-from contextwise.data.contexts import texts_digest
 from contextwise.data.corpus import Corpus
 from contextwise.data.sources.alpaca import CHAT_TEMPLATE
 from contextwise.data.synthetic.samples import ParityStream, Samples, open_samples
 from contextwise.data.windows import LastTenthWindows
 from contextwise.models.embedding import TRAINED_POOLING
-from contextwise.models.loading import load_tokenizer, model_folder
+from contextwise.models.loading import load_tokenizer
 from contextwise.models.parity import ParityMLPConfig
 from contextwise.models.prefix import prompt_form, set_prompt_form
 from contextwise.models.tokenizers import check_tokenizer, corpus_tokenizer_hash, model_tokenizer_hash
@@ -37,6 +34,7 @@ from contextwise.objectives.metadata import (
     MetadataTexts,
 )
 from contextwise.objectives.vocabulary import add_tokens_of
+from contextwise.training.identity import input_hashes
 from contextwise.training.model import model_config
 from contextwise.training.recipe import Recipe
 from contextwise.training.sentences import SentenceInputs, SentenceStream
@@ -66,10 +64,10 @@ class TrainingInputs:
     corpora: dict[
         str, Any
     ]  # all corpora by role: those of the training, and the held-out ones by the name of their loss
+    recipe: Recipe  # of the run
     added_tokens: list[str] = field(default_factory=list)  # special tokens that were added to the tokenizer
     curve: LastTenthWindows | None = None  # windows of the context curve
     sentences: SentenceInputs | None = None  # sentences and CUE model of the objective `sentence`
-    recipe: Recipe | None = None  # of the run; None for a synthetic task
     metadata_cut: int | None = None  # documents whose metadata is cut; None without metadata
 
     @classmethod
@@ -127,7 +125,7 @@ class TrainingInputs:
         corpora = {"train": corpus, **({} if replayed is None else {"replay": replayed}), **held_out}
         curve = _curve_windows(recipe, data, config)
         cut = None if given is None else given.texts.cut
-        return cls(corpus, config, exported, stream, validation, corpora, added, curve, sentences, recipe, cut)
+        return cls(corpus, config, exported, stream, validation, corpora, recipe, added, curve, sentences, cut)
 
     @classmethod
     def _synthetic(cls, recipe: Recipe, data: SyntheticData) -> "TrainingInputs":
@@ -147,34 +145,12 @@ class TrainingInputs:
         validation = ParityStream(held_out, task.validation_samples, None)
         stream = ParityStream(samples, recipe.examples, task.samples)
         config = model_config(recipe, None, None)
-        return cls(samples, config, None, stream, {"loss": validation}, {"train": samples})
+        return cls(samples, config, None, stream, {"loss": validation}, {"train": samples}, recipe)
 
     @cached_property
     def fingerprints(self) -> dict[str, str]:
-        """Content hashes of what the run is made from: of all corpora by role, of the metadata, of the starting models.
-
-        A starting model on the Hub has none.
-        """
-        result = {name: corpus.fingerprint for name, corpus in self.corpora.items()}
-        if self.recipe is None or not isinstance(self.corpus, Corpus):
-            return result
-        for name in ("metadata", "contexts"):
-            if columns := getattr(getattr(self.recipe.data, name), "columns", []):
-                result[f"data.{name}"] = texts_digest(self.corpus, columns)
-                if name == "metadata" and (held_out := self.corpora.get("metadata_loss")) is not None:
-                    result["data.metadata of the validation split"] = texts_digest(held_out, columns)
-        for name, source in self.recipe.model.starts.items():
-            folder = Path(model_folder(source))
-            if folder.is_dir():
-                result[name] = weights_digest(folder)
-        return result
-
-    def changed_since(self, fingerprints: dict[str, str]) -> str | None:
-        """Name the first source whose content hash is not the earlier one; None if nothing changed, new ones aside."""
-        for name, now in self.fingerprints.items():
-            if fingerprints.get(name, now) != now:
-                return f"the corpus {self.corpora[name].path}" if name in self.corpora else name
-        return None
+        """Content hashes of what the run is made from (:func:`~contextwise.training.identity.input_hashes`)."""
+        return input_hashes(self.recipe)
 
     @property
     def lengths(self) -> tuple[int, int]:

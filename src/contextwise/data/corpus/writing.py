@@ -40,7 +40,7 @@ class SplitWriter:
         self.parts: list[Path] = []
         self.schema: pa.Schema | None = None
         self.part = contextlib.ExitStack()  # the open part
-        self._token_hash, self._length_hash = hashlib.sha256(), hashlib.sha256()
+        self._token_hash, self._length_hash, self._text_hash = (hashlib.sha256() for _ in range(3))
 
     def add(self, encoded: Encoded) -> None:
         """Append documents with their token ids."""
@@ -68,16 +68,18 @@ class SplitWriter:
         self._writer.write_batch(pa.RecordBatch.from_arrays([*columns.values()], schema=schema))
         self._token_hash.update(tokens.astype(tokens.dtype.newbyteorder("<"), copy=False).data)
         self._length_hash.update(lengths.data)
+        for document in documents:  # tokens may have lost something of it, and figures per byte count its bytes
+            self._text_hash.update(document.digest)
         self.documents += len(documents)
         self.tokens += int(lengths.sum())
         self.bytes += sum(document.n_bytes for document in documents)
         self.words += sum(document.n_words for document in documents)
 
-    def fingerprint(self, tokenizer_sha256: str) -> str:
-        """SHA-256 of every token, every document's length, the token type and the tokenizer."""
-        total = hashlib.sha256(f"{self.dtype.name} {tokenizer_sha256}".encode())
-        total.update(self._token_hash.digest())
-        total.update(self._length_hash.digest())
+    def fingerprint(self, tokenizer_sha256: str, end_of_text: int) -> str:
+        """SHA-256 of every token, every document's length and text, the token type, the tokenizer and its end-of-text."""
+        total = hashlib.sha256(f"{self.dtype.name} {tokenizer_sha256} {end_of_text}".encode())
+        for part in (self._token_hash, self._length_hash, self._text_hash):
+            total.update(part.digest())
         return total.hexdigest()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
