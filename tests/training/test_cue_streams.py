@@ -27,6 +27,18 @@ def task(life):
     return TrainingInputs.open(recipe(life.stage("joint")))
 
 
+def exact(life, folder, **training):
+    """The recipe of the joint stage in float32."""
+    values = life.stage("joint") | {"output": str(folder)}
+    return values | {"training": values["training"] | EXACT | training}
+
+
+@pytest.fixture(scope="module")
+def whole(life, tmp_path_factory):
+    """The joint stage in float32."""
+    return train(recipe(exact(life, tmp_path_factory.mktemp("exact") / "run"))).path
+
+
 def items_of(stream, step):
     return [stream[i] for i in range(step * STEP, (step + 1) * STEP)]
 
@@ -84,13 +96,9 @@ def losses(model, batch):
         return pretraining_losses(model, {k: v for k, v in batch.items() if k not in NOT_FOR_MODELS})
 
 
-def test_other_micro_batches_train_the_same_model(life, tmp_path):
-    runs = []
-    for micro in (None, 256):
-        values = life.stage("joint") | {"output": str(tmp_path / f"of-{micro}")}
-        values["training"] = values["training"] | EXACT | {"micro_batch_tokens": micro}
-        runs.append(train(recipe(values)))
-    a, b = (weights(run.path) for run in runs)
+def test_other_micro_batches_train_the_same_model(life, whole, tmp_path):
+    run = train(recipe(exact(life, tmp_path / "run", micro_batch_tokens=256)))
+    a, b = weights(run.path), weights(whole)
     assert max((a[key] - b[key]).abs().max().item() for key in a) < 1e-4
 
 
@@ -128,14 +136,12 @@ def test_a_killed_run_resumes_bit_for_bit(life, stage, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sharded", [False, True], ids=["DDP", "FSDP2"])
-def test_two_processes_train_what_one_does(life, sharded, tmp_path):
-    values = life.stage("joint") | {"output": str(tmp_path / "two")}
-    values["training"] = values["training"] | {"fsdp": sharded, "micro_batch_tokens": 64}
+def test_two_processes_train_what_one_does(life, whole, sharded, tmp_path):
     file = tmp_path / "two.yaml"
-    file.write_text(yaml.safe_dump(values))
+    file.write_text(yaml.safe_dump(exact(life, tmp_path / "two", fsdp=sharded, micro_batch_tokens=64)))
     status, output = finish_training(file, processes=2)
     assert status == 0, output[-3000:]
-    a, b = weights(tmp_path / "two"), weights(life.folder / "joint")
+    a, b = weights(tmp_path / "two"), weights(whole)
     assert max((a[key] - b[key]).abs().max().item() for key in a) < 1e-4
     assert same(part(tmp_path / "two", "sentence_encoder"), part(life.folder / "lm", "sentence_encoder"))
 
