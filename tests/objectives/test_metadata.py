@@ -253,6 +253,32 @@ def test_given_metadata_is_scored_as_a_part_of_its_document(path, tmp_path):
     np.testing.assert_array_equal(given.tokens()["nats"], text["nats"])
     np.testing.assert_array_equal(given.tokens()["visible"], text["visible"])
     assert given.documents["tokens"].to_pylist() == [31, 6, 23] and max(text["visible"]) == 39
+    # Document 0 has 41 tokens with its metadata and its last one sees 39 before it; document 1 has no metadata.
+    sees = given.tokens().to_pandas().groupby("document")["conditioned"].sum().tolist()
+    assert sees == [30, 0, 23] and given.summary["conditioned_share"] == pytest.approx(53 / 60)
+    rows = given.tokens().to_pandas().query("conditioned")["nats"]
+    assert given.summary["conditioned_loss"]["value"] == pytest.approx(rows.mean())
+    table = Loss.table(given.summary)
+    assert "88.3% of the text's tokens are predicted with it in view" in " ".join(table.renderables[0].plain.split())
+    assert written.summary["conditioned_share"] is None and "conditioned" not in written.tokens().column_names
+
+
+def test_documents_without_any_metadata_are_not_scored_with_it(path, tmp_path):
+    run = train(recipe(path, tmp_path / "run", steps=2))
+    nobody = prepared(tmp_path, [row | {"who": None} for row in ROWS])
+    with pytest.raises(
+        DataError, match=r"no document of .* \(validation\) that is scored has metadata in who; name col"
+    ):
+        measure(run.path, Loss(metadata=["who"]), Corpus.open(nobody, split="validation"))
+
+
+def test_metadata_of_another_form_than_in_training_is_said(path, tmp_path, capsys):
+    run = train(recipe(path, tmp_path / "run", steps=2, form="append"))
+    corpus = Corpus.open(path, split="validation")
+    measure(run.path, Loss(metadata=["who"]), corpus)
+    assert "was trained with who, day behind the text, and is given who before it" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 def test_other_metadata_of_the_same_text_is_another_question(path, tmp_path, monkeypatch):
