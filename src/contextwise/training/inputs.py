@@ -4,7 +4,7 @@ Continual pretraining (objectives, Section 6.2.7) improves a model on its new co
 of old examples in the training reduces this (objectives, Exercise 6.2.4: 5 to 15%); an old corpus may also only be watched.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean
 from typing import Any
@@ -24,10 +24,10 @@ from contextwise.models.loading import load_tokenizer
 from contextwise.models.parity import ParityMLPConfig
 from contextwise.models.prefix import prompt_form, set_prompt_form
 from contextwise.models.tokenizers import check_tokenizer, corpus_tokenizer_hash, model_tokenizer_hash
-from contextwise.objectives import NO_LOSS, ExampleStream, MixtureStream, Vocabulary, add_special_tokens
+from contextwise.objectives import NO_LOSS, Cut, ExampleStream, MixtureStream, Vocabulary, add_special_tokens
 from contextwise.objectives.metadata import (
     LARGEST_SHARE,
-    ConditionedTargets,
+    HeldOutWindows,
     MetadataExamples,
     MetadataSettings,
     MetadataStream,
@@ -53,7 +53,7 @@ class TrainingInputs:
     """The training examples of a run, with corpus, tokenizer and model configuration.
 
     The validation examples have the names of their losses in ``metrics.jsonl``: ``loss`` and, with an old corpus that is
-    replayed or watched, ``replay_loss``; with metadata before the text, ``metadata_loss``, of the same targets.
+    replayed or watched, ``replay_loss``; with metadata before the text, ``metadata_loss``, of the same text.
     """
 
     corpus: Corpus | Samples  # the training split, or synthetic samples
@@ -68,7 +68,7 @@ class TrainingInputs:
     added_tokens: list[str] = field(default_factory=list)  # special tokens that were added to the tokenizer
     curve: LastTenthWindows | None = None  # windows of the context curve
     sentences: SentenceInputs | None = None  # sentences and CUE model of the objective `sentence`
-    metadata_cut: int | None = None  # documents whose metadata is cut; None without metadata
+    metadata: dict[str, Any] = field(default_factory=dict)  # what ``summary.json`` says of the metadata, if any
 
     @classmethod
     def open(cls, recipe: Recipe) -> "TrainingInputs":
@@ -111,7 +111,7 @@ class TrainingInputs:
         if replayed is not None and data.replay is not None:
             # Both corpora are read independently, the new one in the same order as without replay.
             seed = recipe.seed + _OLD
-            old = recipe.objectives[-1].stream(replayed, recipe.cut, seed, vocabulary, recipe.examples)
+            old = recipe.objectives[-1].stream(replayed, _replay_cut(recipe), seed, vocabulary, recipe.examples)
             weights = [1 - data.replay.share, data.replay.share]
             stream = MixtureStream([stream, old], weights, recipe.seed, recipe.examples, label="corpus")
         if sentences is not None:
@@ -124,8 +124,10 @@ class TrainingInputs:
             exported.chat_template = CHAT_TEMPLATE  # the training format, for serve and apply_chat_template
         corpora = {"train": corpus, **({} if replayed is None else {"replay": replayed}), **held_out}
         curve = _curve_windows(recipe, data, config)
-        cut = None if given is None else given.texts.cut
-        return cls(corpus, config, exported, stream, validation, corpora, recipe, added, curve, sentences, cut)
+        about: dict[str, Any] = {} if given is None else {"metadata_cut": given.texts.cut}
+        if given is not None and given.texts.form == "prepend":
+            about |= given.conditioning()._asdict()
+        return cls(corpus, config, exported, stream, validation, corpora, recipe, added, curve, sentences, about)
 
     @classmethod
     def _synthetic(cls, recipe: Recipe, data: SyntheticData) -> "TrainingInputs":
@@ -194,6 +196,14 @@ def _with_metadata(
     return MetadataExamples(corpus, recipe.cut, vocabulary, texts, settings.share, recipe.seed)
 
 
+def _replay_cut(recipe: Recipe) -> Cut:
+    """The cut of an old corpus: the run's, but the layout of metadata before the text is for causal examples only."""
+    if recipe.objectives[-1].name == "causal":
+        return recipe.cut
+    assert isinstance(recipe.data, CorpusData)
+    return replace(recipe.cut, separate_documents=recipe.data.separate_documents, start_at_documents=False)
+
+
 def _old_corpora(data: CorpusData, corpus: Corpus, vocabulary: Vocabulary) -> tuple[Corpus | None, ...]:
     """Open the training split of the replayed old corpus, and the validation split of the replayed or watched one."""
     split = data.validation_split
@@ -258,7 +268,8 @@ def _validation_sets(
             held_out = Corpus.open(source.path, split=data.validation_split)
             count = max(1, recipe.training.evaluation_tokens // data.context)
             objective = recipe.objectives[-1] if name == "replay_loss" else recipe.objective
-            stream: Any = objective.stream(held_out, recipe.cut, VALIDATION_SEED, vocabulary, count)
+            cut = _replay_cut(recipe) if name == "replay_loss" else recipe.cut
+            stream: Any = objective.stream(held_out, cut, VALIDATION_SEED, vocabulary, count)
             if isinstance(stream, ExampleStream):
                 stream.length = min(count, stream.examples.count(0))  # each at most once
                 if objective.whole_steps and stream.length > (step := recipe.examples_per_step):
@@ -267,14 +278,26 @@ def _validation_sets(
                 stream = sentences.stream(stream, len(stream), data.validation_split)
             sets[name], corpora[name] = stream, held_out
             if name == "loss" and data.metadata is not None and data.metadata.form == "prepend":
-                given = data.metadata.model_copy(update={"share": 1.0})
-                conditioned: Any = ConditionedTargets(stream, _with_metadata(recipe, given, held_out, vocabulary))
-                sets["metadata_loss"], corpora["metadata_loss"] = conditioned, held_out
+                sets |= _held_out_with_metadata(recipe, data.metadata, held_out, vocabulary, count)
+                corpora |= dict.fromkeys(sets, held_out)
         except ContextwiseError as error:
             say(f"note: no validation on {source.path} during training: {error}")
             if name == "loss":
                 break
     return sets, corpora
+
+
+def _held_out_with_metadata(
+    recipe: Recipe, settings: MetadataSettings, held_out: Corpus, vocabulary: Vocabulary, count: int
+) -> dict[str, Dataset]:
+    """Up to ``count`` windows for ``loss`` and ``metadata_loss``: the same text without and with its metadata before it."""
+    examples = _with_metadata(recipe, settings.model_copy(update={"share": 1.0}), held_out, vocabulary)
+    stream = ExampleStream(examples, VALIDATION_SEED, min(count, examples.count(0)))
+    sets: Any = {"loss": HeldOutWindows(stream, given=False), "metadata_loss": HeldOutWindows(stream, given=True)}
+    if not examples.conditioning(sets["metadata_loss"].indices).conditioned_share:
+        say(f"note: no metadata_loss during training: no document of its windows of {held_out.path} has metadata")
+        del sets["metadata_loss"]
+    return sets
 
 
 def _curve_windows(recipe: Recipe, data: CorpusData, config: PreTrainedConfig) -> LastTenthWindows | None:

@@ -58,7 +58,15 @@ class CorpusData(Settings):
         "{64: 0.5, 128: 0.25}; the rest is read with `context`",
     )
     cross_documents: bool = Field(default=True, description="windows may hold parts of several documents")
-    separate_documents: bool = Field(default=False, description="attention and positions stay inside a document")
+    separate_documents: bool = Field(
+        default=False,
+        description="attention and positions stay inside a document; so they do whenever metadata stands before the text",
+    )
+    start_at_documents: bool = Field(
+        default=False,
+        description="every window begins with a document, and the rest of the document that its end cuts is not read, for "
+        "the objective causal; so it is whenever metadata stands before the text",
+    )
     contexts: ContextSettings | None = Field(default=None, description="contexts of each sentence, for model.cue")
     metadata: MetadataSettings | None = Field(
         default=None, description="metadata of each document in its windows, for the objective causal"

@@ -180,10 +180,18 @@ class Scores:
         kept = np.arange(len(self.nats)) >= np.repeat(starts + tokens, self.targets)
         return Scores(np.maximum(self.targets - tokens, 0), self.nats[kept], self.visible[kept], self.first_position)
 
-    def document_sums(self) -> np.ndarray:
-        """(documents,) float64: nats of each document."""
+    def conditioned(self, tokens: np.ndarray) -> np.ndarray:
+        """(N,) bool: the targets that :meth:`behind` left whose window has all of the ``tokens`` before them, if there are any."""
+        first = np.repeat(np.cumsum(self.targets) - self.targets, self.targets)
+        position = np.arange(len(self.nats)) - first + self.first_position
+        before = np.repeat(tokens, self.targets)
+        return (before > 0) & (self.visible == position + before)
+
+    def document_sums(self, values: np.ndarray | None = None) -> np.ndarray:
+        """(documents,) float64: nats of each document, or sums of other ``values`` (N,)."""
         documents = np.repeat(np.arange(len(self.targets)), self.targets)
-        return np.bincount(documents, weights=self.nats, minlength=len(self.targets))
+        weights = self.nats if values is None else values
+        return np.bincount(documents, weights=weights, minlength=len(self.targets))
 
     def table(self) -> pa.Table:
         """Table with a row per target: ``document``, ``position`` (from 0), ``visible``, ``nats``."""
@@ -350,8 +358,16 @@ def documents_table(corpus: "Corpus", scores: Scores) -> pa.Table:
 
 
 class TotalsJson(TypedDict):
-    """Counts and losses of scored documents, with intervals over documents; null where words or bytes are not known."""
+    """Counts and losses of scored documents, with intervals over documents; null where words or bytes are not known.
 
+    ``conditioned_share`` is the share of the scored tokens with their document's metadata in view, and ``conditioned_loss``
+    their loss; both are null where no metadata is given.
+    """
+
+    first_token_scored: bool
+    metadata_cut: int
+    conditioned_share: float | None
+    conditioned_loss: Estimate | None
     documents: int
     tokens: int
     bytes: int | None
