@@ -13,7 +13,13 @@ from contextwise.base.estimates import Estimate, as_json, exponential, listed
 from contextwise.base.intervals import Interval, estimate, per_seed, seed_interval
 from contextwise.base.views import Viewed
 from contextwise.comparison.budgets import Budget, equal_budgets
-from contextwise.comparison.compared_runs import ComparedRun, groups_of, open_compared
+from contextwise.comparison.compared_runs import (
+    ComparedRun,
+    groups_of,
+    is_single_run,
+    of_single_runs,
+    open_compared,
+)
 from contextwise.evaluation.measures.loss import Evaluation
 
 UNITS = {"token": "nats per token", "byte": "bits per byte"}
@@ -48,10 +54,15 @@ class Group:
     flops_per_token: float | None = None
     timed_with: list[str] = field(default_factory=list)
 
+    @property
+    def single_run(self) -> bool:
+        """Whether the group is one run, which says nothing about other seeds of its recipe."""
+        return is_single_run(self.seeds)
+
 
 @dataclass(frozen=True)
 class Difference:
-    """Group minus reference on the same documents: negative where the group is better.
+    """Group minus reference on the same documents: negative where the group's loss is lower.
 
     Attributes:
         difference: with the interval over documents (and seeds, where there are several).
@@ -59,6 +70,7 @@ class Difference:
         seed_differences: seed -> difference, if paired by seed.
         seed_interval: t-interval over seeds alone; None with one seed.
         documents_lower: share of the documents on which the group's loss is lower.
+        single_runs: names of those of the two that are one run: the interval does not hold for other seeds of them.
     """
 
     group: str
@@ -69,8 +81,14 @@ class Difference:
     seed_differences: dict[str, float]
     seed_interval: Interval | None
     documents_lower: float
+    single_runs: list[str] = field(default_factory=list)
 
-    IN_JSON: ClassVar = ("verdict", "better", "relative_perplexity")
+    IN_JSON: ClassVar = ("verdict", "lower", "relative_perplexity")
+
+    @property
+    def restriction(self) -> str:
+        """The runs that the difference is restricted to (:func:`of_single_runs`)."""
+        return of_single_runs(self.single_runs, 2)
 
     @property
     def relative_perplexity(self) -> Estimate | None:
@@ -88,16 +106,20 @@ class Difference:
         if difference.too_few:
             return f"{pair} = {difference:+.4f} {self.unit}; {difference.too_few}"
         basis = f"95% interval: {difference.basis}" if difference.basis else "95% interval"
+        where, comma = self.restriction, ", " if self.restriction else ""
+        if where:
+            basis += ", which says nothing about other seeds"
         if not difference.decided:
             return (
-                f"No significant difference between {self.group} and {self.reference}: the interval contains zero "
-                f"({pair} = {difference:+.4f} {self.unit}; {basis})"
+                f"No significant difference between {self.group} and {self.reference}{where and ' '}{where}: the interval "
+                f"contains zero ({pair} = {difference:+.4f} {self.unit}; {basis})"
             )
         side, size = ("lower", -difference) if difference.value < 0 else ("higher", difference)
-        return f"{self.group} is {side} than {self.reference} by {size.value:.4f} {self.unit} {size.interval('.4f')} ({basis})"
+        words = f"{self.group} is {side} than {self.reference} by {size.value:.4f} {self.unit} {size.interval('.4f')}"
+        return f"{where[:1].upper()}{where[1:]}{comma}{words} ({basis})"
 
     @property
-    def better(self) -> str | None:
+    def lower(self) -> str | None:
         """The group whose loss is lower; None where there is no significant difference."""
         if not self.difference.decided:
             return None
@@ -125,9 +147,15 @@ class Comparison(Viewed):
 
     @property
     def best(self) -> Group | None:
-        """The group that is significantly better than each of the others; None where one of the differences is a tie."""
+        """The group that is significantly better than each of the others; None where one of the differences is a tie or is
+        one between single runs, which no other seed confirms.
+        """
         lowest = self.lowest
-        won = [(each.group, each.reference) for each in self.differences if each.better == lowest.name]
+        won = [
+            (each.group, each.reference)
+            for each in self.differences
+            if each.lower == lowest.name and not each.single_runs
+        ]
         return lowest if {name for pair in won for name in pair} == {each.name for each in self.groups} else None
 
     def loss_of(self, group: Group) -> Estimate:
@@ -261,6 +289,7 @@ def _difference(
         seed_differences={str(seed): value for seed, value in zip(seeds, by_seed, strict=False)},
         seed_interval=seed_interval(blocks, sizes_N),
         documents_lower=float((difference_N[sizes_N > 0] < 0).mean()),
+        single_runs=[each for each in (name, reference) if is_single_run([run.seed for run in groups[each]])],
     )
 
 
@@ -369,13 +398,13 @@ def _note_on_sentences(groups: dict[str, list[ComparedRun]], differences: list[D
 
 
 def _notes_on_seeds(groups: dict[str, list[ComparedRun]], differences: list[Difference]) -> list[str]:
-    single = [name for name, group in groups.items() if len(group) == 1]
+    several = [name for name, group in groups.items() if len(group) > 1]
     notes = [
         f"{difference.group} and {difference.reference} have different seeds, so they are not paired by seed."
         for difference in differences
-        if not difference.paired_by_seed and not {difference.group, difference.reference} <= set(single)
+        if not difference.paired_by_seed and {difference.group, difference.reference} & set(several)
     ]
-    if single:
+    if single := [name for name, group in groups.items() if is_single_run([each.seed for each in group])]:
         notes.insert(
             0,
             f"One seed of {', '.join(single)}: the intervals say how much the loss varies from document to document, not what "

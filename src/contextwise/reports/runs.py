@@ -205,7 +205,7 @@ def difference_figure(comparison: Comparison, series: dict[str, int]) -> dict[st
         where = {"x": 0, "xref": "paper", "xanchor": "left", "y": y + 0.33, "yanchor": "middle"}
         labels.append({"text": _pair(difference), "showarrow": False, **where})
     room = 0.08 * (max(shown) - min(shown)) or 0.01
-    title = f"difference of held-out loss, {plain(comparison.unit)}<br>left of zero: the first is better"
+    title = f"difference of held-out loss, {plain(comparison.unit)}<br>left of zero: the first has the lower loss"
     axis = {"title": title, "zeroline": True, "zerolinewidth": 2, "tickformat": "~g", "nticks": 7}
     xaxis = {**axis, "range": [min(shown) - room, max(shown) + room]}
     yaxis = {"visible": False, "range": [0.5, rows + 0.62], "fixedrange": True}
