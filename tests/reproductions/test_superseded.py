@@ -11,7 +11,9 @@ GUIDE = Path(__file__).parents[2] / "docs/superseded.md"
 def test_superseded_results_are_marked_and_listed():
     found = superseded()
     for file, expected in found.items():
-        assert json.loads(file.read_text())["superseded"] == expected, f"run python -m benchmarks.superseded: {file.name}"
+        assert json.loads(file.read_text())["superseded"] == expected, (
+            f"run python -m benchmarks.superseded: {file.name}"
+        )
     assert listed(found).rstrip() in GUIDE.read_text()
 
 

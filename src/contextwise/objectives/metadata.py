@@ -25,6 +25,7 @@ from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
 from contextwise.base.progress import say_once
 from contextwise.data.contexts import check_columns, column_texts
+from contextwise.data.tokenizers import CorpusTokenizer
 from contextwise.objectives.objective import NO_LOSS, Cut, ExampleStream, RewrittenExamples, Stream, generator
 from contextwise.objectives.vocabulary import Vocabulary
 
@@ -101,6 +102,9 @@ class MetadataTexts:
             raise ConfigError(
                 f"metadata is text, but the corpus {corpus.path} comes without a tokenizer; prepare it with one"
             )
+        about = corpus.manifest["tokenizer"]
+        # Special tokens that a metadata text spells are text, as in documents.
+        backend = CorpusTokenizer(tokenizer, about["kind"], about["name"], about["end_of_text"]).backend
         self.form, self.most, self.cut = form, most, 0
         values = {name: column_texts(corpus, name)[:limit] for name in columns}
         blocks = [
@@ -110,8 +114,8 @@ class MetadataTexts:
         ids: list[np.ndarray] = []
         for first in range(0, len(blocks), _GROUP):
             texts = [self._with_empty_line(block) for block in blocks[first : first + _GROUP]]
-            encoded = tokenizer(texts, add_special_tokens=False, split_special_tokens=True)
-            ids += map(self._shortened, blocks[first : first + _GROUP], encoded.encodings)
+            encoded = backend.encode_batch(texts, add_special_tokens=False)
+            ids += map(self._shortened, blocks[first : first + _GROUP], encoded)
         self.lengths = np.array([len(each) for each in ids], dtype=np.int64)
         self._ids, self._ends = np.concatenate(ids), np.cumsum(self.lengths)
         if self.cut:

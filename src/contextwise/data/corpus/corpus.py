@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 MANIFEST = "manifest.json"
-_FORMAT, _VERSION = "contextwise-corpus", 1
+_FORMAT, _VERSION = "contextwise-corpus", 2
 _AGAIN = "prepare the corpus again, or fetch it again"
 _ZARR_FILES = (".zarray", ".zgroup", "zarr.json")
 _BIN_SPLITS = {"train": "train.bin", "validation": "val.bin", "test": "test.bin"}
@@ -159,6 +159,21 @@ class Corpus:
         """int64, words (between whitespace) of each document's text; None if the texts are not known."""
         return self._numbers("n_words")
 
+    @cached_property
+    def lost(self) -> np.ndarray | None:
+        """Whether the tokens of each document do not decode to its text, (documents,) bool; None if it is not known.
+
+        The tokens of such a document predict less than its text, so it has no loss per byte or word of the text.
+        """
+        return self._numbers("text_lost")
+
+    @property
+    def lost_note(self) -> str | None:
+        """Sentence on the split's text that its tokens do not hold, or where that is not known; None if they hold all of it."""
+        if not self.manifest:
+            return "Whether the tokens hold the whole text that they were made from is not known: there are no bytes to count."
+        return lost_note([self.manifest["splits"][self.split]])
+
     def _numbers(self, name: str) -> np.ndarray | None:
         if self._limit is not None or self._table is None:  # the counts of a truncated document differ
             return None
@@ -209,6 +224,23 @@ class Corpus:
         if self.manifest:
             read_manifest(self.path)
             _check_files(self.path, self.split, self.manifest, hashes=True)
+
+
+def lost_note(splits: Sequence[Mapping[str, Any]]) -> str | None:
+    """Sentence on the text of splits, as the manifest describes them, that their tokens do not hold; None if they hold all."""
+    lost = {key: sum(split["lost"][key] for split in splits) for key in ("documents", "bytes", "unknown_tokens")}
+    total = {key: sum(split[key] for split in splits) for key in ("documents", "bytes", "tokens")}
+    if not lost["documents"]:
+        return None
+    unknown = ""
+    if lost["unknown_tokens"]:
+        share = lost["unknown_tokens"] / total["tokens"]
+        unknown = f"; {lost['unknown_tokens']:,} of {total['tokens']:,} tokens ({share:.1%}) are the unknown token"
+    return (
+        f"The tokenizer loses text: the tokens of {lost['documents']:,} of {total['documents']:,} documents "
+        f"({lost['bytes'] / total['bytes']:.1%} of the bytes) do not decode to their text{unknown}. Figures per byte and per "
+        "word leave these documents out."
+    )
 
 
 def _prepared_store(path: Path, split: str, manifest: dict[str, Any]) -> ArrowStore:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from contextwise.base.errors import DataError, one_line, refuse_pipe
 from contextwise.base.hashes import content_digest
 
-OWN_COLUMNS = ("input_ids", "n_bytes", "n_words", "document_hash")
+OWN_COLUMNS = ("input_ids", "n_bytes", "n_words", "text_lost", "document_hash")
 # The header of 256 int32 that llm.c and modded-nanogpt put before the tokens.
 _BIN_MAGIC, _BIN_HEADER = 20240520, 1024
 

@@ -27,6 +27,7 @@ MEASURES = {
     "byte_perplexity": "byte perplexity",
     "bits_per_byte": "bits per byte",
 }
+PER_TEXT = ("word_perplexity", "byte_perplexity", "bits_per_byte")
 
 
 class Evaluation(Result):
@@ -34,7 +35,7 @@ class Evaluation(Result):
 
     @cached_property
     def documents(self) -> "pa.Table":
-        """One row a document: ``document``, ``document_hash``, ``tokens`` (targets), ``bytes``, ``words``, ``nats``."""
+        """One row a document, with its ``tokens`` (targets), ``bytes``, ``words``, ``nats`` and whether its text is lost."""
         return self.table_of("documents")
 
     def tokens(self) -> "pa.Table":
@@ -156,6 +157,7 @@ class Loss(Measure):
             heading += f" Each document begins with its metadata ({', '.join(columns)}), which are not scored"
             heading += f", cut in {summary['metadata_cut']:,} of them." if summary["metadata_cut"] else "."
             heading += f" {conditioned_sentence(summary['conditioned_share'])}"
+        heading += lost_note(summary)
         if summary["documents"] == 1:
             heading += " One document allows no interval."
         measures = MEASURES
@@ -185,10 +187,25 @@ def conditioned_sentence(share: float) -> str:
     )
 
 
+def lost_note(summary: dict[str, Any]) -> str:
+    """Note on figures per byte and word whose documents have lost or unknown texts; empty if all texts are held."""
+    lost, documents = summary.get("lost_texts"), summary["documents"]
+    if lost is None:
+        return " The corpus does not say which text its tokens hold, so there is no figure per byte or word."
+    if lost == documents:
+        return " No figure per byte or word is given: the tokenizer loses text, and the tokens of no document decode to it."
+    if lost:
+        return (
+            f" Figures per byte and word leave out {lost:,} of the documents, whose tokens do not decode to their text: the "
+            "tokenizer loses some."
+        )
+    return ""
+
+
 def evaluation_table(
     summary: dict[str, Any], measures: dict[str, str] = MEASURES, title: str = "", known_only: bool = False
 ) -> Table:
-    """Build a table of the measures of an evaluation.
+    """Build a table of the measures of an evaluation; a figure per byte or word says if it leaves out documents.
 
     Args:
         measures: key in the summary -> name of its row.
@@ -197,6 +214,8 @@ def evaluation_table(
     rows: list[list[Any]] = []
     for key, name in measures.items():
         known = summary[key] is not None and summary[key]["value"] is not None
+        if summary.get("lost_texts") and key in PER_TEXT:
+            name += f" ({summary['documents'] - summary['lost_texts']:,} documents)"
         if known or not known_only:
             rows.append([name, Estimate.from_dict(summary[key]) if known else None])
     return Table(title, ["", Column("value", "estimate", interval="own")], rows)
