@@ -1,136 +1,120 @@
-"""Mark the committed results whose models started or were trained wrongly, to be made again.
+"""Results made with models or data that have been mended since: which files, and why.
 
-``python -m benchmarks.superseded`` reads the settings behind each file of ``benchmarks/results``: those in it, and those of the
-recipes, reproduction items, sweeps and commands that it names. A file with models that one of :data:`FAULTS` concerns gets the
-field ``superseded``, with the reasons and what they concern; one without loses it. Results from :data:`MENDED` on are of mended
-code. Trials start all runs with paired initialization, which was right.
+``python -m benchmarks.superseded`` prints the list of docs/superseded.md and marks the files: the field ``superseded`` of each
+holds the reason. A file is found by the settings in it, or by those of its item's recipe, and by its date: one that is made
+again has no mark.
 """
 
-import functools
-import itertools
 import json
-import shlex
-import tempfile
+import re
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import RESULTS
-from contextwise.base.recipes import RECIPES
-from contextwise.reproductions.item import list_items, measure_at
-from contextwise.training.recipe import load_recipe
+import yaml
 
-MENDED = "2026-11-27"
-"""Date of the first results that are made by mended code."""
-FAULTS = {
-    "residuals": "The residual projections of the context predictor, or of the heads' blocks, began with a standard deviation "
-    "of 0.02 instead of 0.02 / √(2 L), as in all runs without paired initialization.",
-    "pythia": "The GPT-NeoX models began with a standard deviation of 0.02 everywhere, and not as Pythia.",
-    "t5": "T5 was trained in bf16 on CPUs, and its decoder without relative positions.",
-}
-FAMILIES_WITH_SCALED_RESIDUALS = ("gpt2", "gpt2_rotary")
-Named = dict[str, list[str]]
-"""Fault -> what it concerns."""
+RESULTS = Path(__file__).parent / "results"
+RECIPES = Path(__file__).parents[1] / "src/contextwise/recipes"
+MENDED = date(2026, 11, 27)
+
+COMPOSED = "ContextLM's predictor and multi-token heads of GPT-2 began with residual projections √(2L) times too large"
+NEOX = "`gpt_neox` began with 0.02 everywhere, not as Pythia, or `gpt2_rotary` without GPT-2's scale of residual projections"
+T5 = "on CPUs with bf16 T5 was trained without the relative positions of its decoder"
+METADATA = "metadata before the text was not in MeCo's layout: most of the text did not see its metadata"
+
+SPEED = ("context_predictor", "coordinates", "generation", "memory", "multitoken-cost", "training_step")
+"""Benchmarks of time, memory and of a few steps' sizes, which initial values do not decide."""
+BY_NAME = {"injection-size": COMPOSED, "multitoken": COMPOSED, "sweep_gap": COMPOSED, "metadata": METADATA}
+"""Benchmarks of models from recipes of this package, by the beginning of their name; the settings are not in the result."""
 
 
-def faults(recipe: dict[str, Any]) -> set[str]:
-    """The faults of a model that was trained with these settings."""
-    model, training = recipe.get("model") or {}, recipe.get("training") or {}
-    family, heads = model.get("family", "gpt2"), model.get("multi_token")
-    composed = model.get("context_predictor") is not None or (
-        heads is not None and heads.get("head", "layer") == "layer"
-    )
+def mappings(value: Any) -> Iterator[dict[str, Any]]:
+    """Every dictionary inside a value of JSON."""
+    if isinstance(value, dict):
+        yield value
+        value = list(value.values())
+    for each in value if isinstance(value, list) else []:
+        yield from mappings(each)
+
+
+def reasons(settings: Any, paired: bool) -> set[str]:
+    """Why models trained with settings like these are not what they are called; ``paired``: with paired initial values."""
     found = set()
-    if composed and family in FAMILIES_WITH_SCALED_RESIDUALS and not training.get("paired_initialization"):
-        found.add("residuals")
-    if family == "gpt_neox" and not model.get("pretrained"):
-        found.add("pythia")
-    if family == "t5" and training.get("precision", "auto") in ("auto", "bf16"):
-        found.add("t5")
+    text = json.dumps(settings)
+    changes = re.findall(r"(context_predictor|multi_token)\.", text)
+    families = set(re.findall(r'family"?[=:]\s*"?(\w+)', text))
+    for each in mappings(settings):
+        heads = each.get("multi_token")
+        layers = isinstance(heads, dict) and heads.get("head", "layer") == "layer"
+        if isinstance(each.get("context_predictor"), dict) or layers or each.get("name") == "multi-token":
+            changes.append("model")
+    if changes and not paired and (not families or "gpt2" in families):
+        found.add(COMPOSED)
+    if families & {"gpt_neox", "gpt2_rotary"}:
+        found.add(NEOX)
+    if "t5" in families:
+        found.add(T5)
     return found
 
 
-_items = functools.cache(lambda: list_items(RECIPES))
+def item_settings(file: Path) -> Any:
+    """The settings of the recipe of which a reproduction's result is the outcome; None for another result."""
+    for recipe in RECIPES.glob("*/*.yaml"):
+        match = re.fullmatch(rf"{re.escape(f'{recipe.parent.name}-{recipe.stem}')}-(tiny|gpu|paper)-\w+", file.stem)
+        if match and "reproduce" in file.parts:
+            item = yaml.safe_load(recipe.read_text())
+            return None if item["measure"] == "hyperparameters" else item["scales"][match[1]]["settings"]
+    return None
 
 
-def recipes_of(path: Path, result: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What a result names that was trained, and the settings of its training."""
-    if path.parent.name == "reproduce" and result.get("runs"):
-        document, _, rest = path.stem.partition("-")
-        item, scale, _ = rest.rsplit("-", 2)
-        measure = measure_at(_items()[f"{document}/{item}"], scale)
-        with tempfile.TemporaryDirectory() as folder:
-            for run in measure.run_set(Path(folder)).trained:
-                yield run.arm, run.planned_recipe().model_dump()
-    if path.parent.name == "sweeps":
-        for size, model in result["models"].items():
-            yield size, {"model": model, "training": result["recipe"]["training"]}
-    for name, cell in result.get("cells", {}).items() if isinstance(result.get("cells"), dict) else ():
-        yield name, cell["settings"]
-    for row in result.get("rows", []):
-        if "objective" in row:
-            yield row["name"], load_recipe(f"objectives/{row['name']}").model_dump()
-    for name in result.get("speculation", {}):
-        known = [file for file in sorted((RECIPES / "multitoken").glob("*.yaml")) if name.startswith(file.stem)]
-        for file in known:
-            yield name, load_recipe(file).model_dump()
-    for command in result.get("commands", []):
-        words = shlex.split(command)
-        if words[:2] == ["contextwise", "train"]:
-            settings = [word for before, word in itertools.pairwise(words) if before == "--set" and "=" in word]
-            kept = [setting for setting in settings if setting.startswith(("model.", "training."))]
-            yield command, load_recipe(words[2], kept).model_dump()
+def why(file: Path) -> list[str]:
+    """Why a result is superseded; empty if it is not."""
+    result = json.loads(file.read_text())
+    dates = [each["date"] for each in mappings(result) if isinstance(each.get("date"), str)]
+    name = str(result.get("benchmark", ""))
+    if (dates and date.fromisoformat(max(dates)) >= MENDED) or name.startswith(SPEED):
+        return []
+    paired = "trials" in result or "trial" in result
+    found = reasons([result, item_settings(file)], paired)
+    by_name = {reason for prefix, reason in BY_NAME.items() if name.startswith(prefix)}
+    found |= by_name - ({COMPOSED} if paired else set())
+    return sorted(found)
 
 
-def tables_of(result: dict[str, Any]) -> list[str]:
-    """Names of the tables of sweeps that a result was computed from."""
-    tables = list(result.get("powers", [])) if isinstance(result.get("powers"), dict) else []
-    return tables + [
-        f"{result[side]}-{row['text']}" for side in ("first", "second") if side in result for row in result["rows"]
-    ]
+def superseded() -> dict[Path, list[str]]:
+    """The reasons of each superseded result, by its file."""
+    found = {file: why(file) for file in sorted(RESULTS.rglob("*.json"))}
+    return {file: reasons for file, reasons in found.items() if reasons}
 
 
-def concerned(path: Path, result: dict[str, Any]) -> Named:
-    """The faults of the models behind a result."""
-    found = Named()
-    if result.get("date", "") < MENDED:
-        for name, recipe in recipes_of(path, result):
-            for fault in faults(recipe):
-                found.setdefault(fault, []).append(name)
-    for table in dict.fromkeys(tables_of(result)):
-        other = RESULTS / "sweeps" / f"{table}.json"
-        for fault in concerned(other, json.loads(other.read_text())):
-            found.setdefault(fault, []).append(table)
-    return {fault: list(dict.fromkeys(names)) for fault, names in sorted(found.items())}
-
-
-def all_results() -> Iterator[Path]:
-    """The files of all results but the definitions of tasks."""
-    return (path for path in sorted(RESULTS.rglob("*.json")) if path.parent.name != "definitions")
-
-
-def marked(text: str, found: Named) -> str:
-    """The text of a result with its mark, or without one; the rest keeps its layout."""
-    result = json.loads(text)
-    before = result.pop("superseded", None)
-    mark = [{"reason": FAULTS[fault], "concerns": names} for fault, names in found.items()]
-    if before == (mark or None):
-        return text
-    lines = [line for line in text.split("\n") if not line.lstrip().startswith('"superseded"')]
-    if mark:
-        first = lines[0].removeprefix("{")
-        field = f'"superseded": {json.dumps(mark, ensure_ascii=False)},'
-        lines[:1] = [f"{{{field}", first] if first else ["{", f"  {field}"]
+def listed(found: dict[Path, list[str]]) -> str:
+    """The list in Markdown, by reason."""
+    lines = []
+    for reason in (METADATA, COMPOSED, NEOX, T5):
+        files = [str(file.relative_to(RESULTS)) for file, reasons in found.items() if reason in reasons]
+        if files:
+            lines += [
+                f"**{reason[0].upper()}{reason[1:]}** ({len(files)}):",
+                "",
+                *(f"- `{file}`" for file in files),
+                "",
+            ]
     return "\n".join(lines)
 
 
+def mark(file: Path, why_superseded: list[str]) -> None:
+    """Write the reasons into the file, as its first field; the rest of it stays as it is."""
+    text = re.sub(r'"superseded": \[[^\]]*\],\s*', "", file.read_text(), count=1)
+    field = f'"superseded": {json.dumps(why_superseded, ensure_ascii=False)},'
+    file.write_text(re.sub(r"\{(\s*)", lambda brace: f"{brace[0]}{field}{brace[1] or ' '}", text, count=1))
+
+
 def main() -> None:
-    for path in all_results():
-        text = path.read_text()
-        found = concerned(path, json.loads(text))
-        path.write_text(marked(text, found))
-        for fault, names in found.items():
-            print(f"{path.relative_to(RESULTS)}: {fault} ({', '.join(names)})")
+    found = superseded()
+    for file, why_superseded in found.items():
+        mark(file, why_superseded)
+    print(listed(found))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from rich.console import Console
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.comparison import compare
-from contextwise.comparison.tables import comparison_tables
+from contextwise.comparison.tables import comparison_tables, difference_table, verdict
 from measured import write_evaluation
 
 DOCUMENTS = 60
@@ -88,6 +88,7 @@ def write_run(
             "step": step,
             "tokens": step * 100,
             "seconds": step * 100 / speed,
+            "flops": step * 1e6,
             "loss": loss + (steps - step) / steps,
         }
         for step in range(10, steps + 1, 10)
@@ -204,6 +205,22 @@ def test_one_seed_says_what_its_interval_leaves_out(runs):
     comparison = compare([runs[0], runs[3]])
     assert any("One seed of gpt2, contextlm" in note and "not what another seed" in note for note in comparison.notes)
     assert comparison.differences[0].seed_interval is None
+    (only,) = comparison.to_dict()["differences"]
+    assert only["single_runs"] == ["contextlm", "gpt2"] and only["lower"] == "contextlm"
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    console.print(comparison_tables(comparison))
+    places = {
+        "terminal": console.export_text(),
+        "JSON": only["verdict"],
+        "notebook": comparison._repr_html_(),
+        "page": " ".join(verdict(comparison)) + difference_table(comparison).__html__(),
+        "CSV": difference_table(comparison).to_pandas().to_csv(),
+    }
+    for place, text in places.items():
+        words = " ".join(text.split()).lower()
+        assert "in this one run each" in words and "better" not in words, place
+    several = compare(runs)
+    assert all(not each.single_runs and "one run" not in each.verdict for each in several.differences)
 
 
 def test_different_seeds_are_not_paired(runs):

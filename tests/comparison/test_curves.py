@@ -162,3 +162,21 @@ def test_what_cannot_be_compared(tmp_path):
     (tmp_path / "without" / "recipe.yaml").write_text("name: without\n")
     with pytest.raises(DataError, match="without has no curve yet; make one with: contextwise curve"):
         open_curves([here, str(tmp_path / "without")])
+
+
+def test_curves_of_runs_are_ranked_for_these_runs_alone(tmp_path):
+    """The interval over documents excludes zero; another seed may rank them otherwise. A model that is no run has no seeds."""
+    folders = []
+    for name, context, law in (("short", 8, SHORT), ("long", 512, LONG)):
+        (tmp_path / name / "evaluation").mkdir(parents=True)
+        (tmp_path / name / "recipe.yaml").write_text(f"name: {name}\n")
+        folders.append(written(tmp_path / name / "evaluation", name, context, law, SIX))
+    model = written(tmp_path, "model", 8, SHORT, SIX)
+    curves = compare_curves(open_curves(folders))
+    assert ranking(curves).startswith("In this one run each, by the last tenth") and "higher" in ranking(curves)
+    assert [curve.to_dict()["single_run"] for curve in curves] == [True, True]
+    assert "nothing about other seeds" in " ".join(curves_table(curves).notes)
+    mixed = compare_curves(open_curves([model, folders[1]]))
+    assert ranking(mixed).startswith("With this one run of long, by the last tenth")
+    only = compare_curves(open_curves([model, written(tmp_path, "other", 512, LONG, SIX)]))
+    assert ranking(only).startswith("By the last tenth") and not curves_table(only).notes

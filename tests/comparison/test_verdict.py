@@ -1,6 +1,7 @@
 """The verdict says what the figures carry, and no more."""
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ def group(name: str, loss: float, **facts: Any) -> Group:
     values: dict[str, Any] = {
         "name": name,
         "sources": [name],
-        "seeds": [0],
+        "seeds": [0, 1, 2],
         "parameters": 1_000_000,
         "loss": Estimate(loss, loss - 0.1, loss + 0.1),
         "losses": [loss],
@@ -40,7 +41,7 @@ def test_a_clear_difference_is_given_without_sign_and_with_its_interval() -> Non
     result = comparison([group("A", 4.0), group("B", 3.9)], [difference("B", "A", -0.1, -0.13, -0.07)])
     assert verdict(result)[0] == (
         "B has the lowest held-out loss, 3.9000 nats per token: lower than A's by 0.1000 [0.0700, 0.1300] "
-        "nats per token (95% intervals over documents, paired by document)."
+        "nats per token (95% intervals over documents and seeds, paired by document)."
     )
 
 
@@ -85,10 +86,41 @@ def test_one_document_allows_no_claim() -> None:
     assert "lower than" not in verdict(result)[0]
 
 
-def test_seeds_are_named_where_there_are_several() -> None:
-    groups = [group("A", 4.0, seeds=[0, 1, 2]), group("B", 3.9, seeds=[0, 1, 2])]
-    result = comparison(groups, [difference("B", "A", -0.1, -0.13, -0.07)])
-    assert "95% intervals over documents and seeds" in verdict(result)[0]
+def single(a: str, b: str, *ends: float, runs: list[str]) -> Difference:
+    return dataclasses.replace(difference(a, b, *ends), single_runs=runs)
+
+
+def test_a_sentence_about_one_run_each_says_so_and_names_no_better_model() -> None:
+    groups = [group("A", 4.0, seeds=[0]), group("B", 3.9, seeds=[0])]
+    for ends in ((-0.1, -0.13, -0.07), (-0.01, -0.03, 0.01)):
+        pair = single("B", "A", *ends, runs=["B", "A"])
+        result = comparison(groups, [pair])
+        first = verdict(result)[0]
+        assert first.startswith("In this one run each, B has the lowest held-out loss, 3.9000 nats per token")
+        assert "in this one run each" in pair.verdict.lower() and "nothing about other seeds" in pair.verdict
+        table = difference_table(result).__html__()
+        texts = (first, pair.verdict, table, str(result.to_dict()))
+        assert not any(re.search("better|wins|beats", text) for text in texts)
+        assert result.best is None and not any(row.bold for row in model_table(result).lines)
+        assert [row.cells[0][1] for row in model_table(result).lines] == ["1M, 1 seed"] * 2
+        if pair.lower:  # without an interval around zero
+            assert "documents only, not over seeds" in first and "in this one run each" in table
+
+
+def test_a_single_run_beside_several_seeds_is_named() -> None:
+    groups = [group("A", 4.0, seeds=[0]), group("B", 3.9)]
+    pair = single("B", "A", -0.1, -0.13, -0.07, runs=["A"])
+    result = comparison(groups, [pair])
+    assert pair.verdict.startswith("With this one run of A, B is lower than A by 0.1000")
+    assert verdict(result)[0].startswith("With this one run of A, B has the lowest") and result.best is None
+
+
+def test_models_that_are_no_runs_have_no_seeds_to_speak_of() -> None:
+    result = comparison(
+        [group("A", 4.0, seeds=[None]), group("B", 3.9, seeds=[None])], [difference("B", "A", -0.1, -0.2, -0.05)]
+    )
+    assert "run" not in verdict(result)[0] and "seed" not in verdict(result)[0]
+    assert [row.cells[0][1] for row in model_table(result).lines] == ["1M", "1M"]
 
 
 def test_bits_per_byte_decide_where_they_are_the_unit() -> None:
@@ -133,7 +165,7 @@ def test_five_documents_allow_no_claim_and_seven_do() -> None:
     assert sentence == (
         "B is lower than A by 0.1000 nats per token [0.0700, 0.1300] (95% interval: t over 7 documents)"
     )
-    assert "(95% t-intervals over documents, paired by document)" in whole and best.name == "B"
+    assert "(95% t-intervals over documents and seeds, paired by document)" in whole and best.name == "B"
 
 
 def test_costs_that_are_not_known_are_not_told() -> None:

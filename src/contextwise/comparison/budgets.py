@@ -209,5 +209,5 @@ def ledger_table(ledger: LedgerJson) -> Table:
 
 
 def number_of_seeds(seeds: Sequence[int | None]) -> str:
-    """``, 3 seeds``; empty for one."""
-    return f", {len(seeds)} seeds" if len(seeds) > 1 else ""
+    """``, 3 seeds`` of a recipe's runs; empty for a model that is no run."""
+    return "" if list(seeds) == [None] else f", {len(seeds)} seed{'s' * (len(seeds) != 1)}"

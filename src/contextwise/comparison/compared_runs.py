@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.estimates import listed
 from contextwise.base.files import read_json
 from contextwise.base.hashes import content_key
 from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, RunFolder, without
@@ -191,9 +192,15 @@ def _evaluations(source: str) -> list[Evaluation]:
     return [Evaluation(result.path, result.summary) for result in results]
 
 
+def run_of(result: Result, source: str = "") -> RunFolder | None:
+    """The run that a result is of: that of its folder, or of the model that it names; None for another model."""
+    model = Path(result.summary["model"])
+    folders = [Path(source), result.path.parent.parent, model, *([model.parent] if model.name == "model" else [])]
+    return next((run for run in map(RunFolder, folders) if run.exists), None)
+
+
 def _compared(source: str, evaluation: Evaluation) -> ComparedRun:
-    folders = (Path(source), evaluation.path.parent.parent, Path(evaluation.summary["model"]))
-    run = next((run for run in map(RunFolder, folders) if run.exists), None)
+    run = run_of(evaluation, source)
     # One model with several sets of contexts is several compared runs.
     condition = evaluation.summary.get("condition")
     suffix = "" if condition is None else f" ({condition})"
@@ -206,6 +213,18 @@ def _compared(source: str, evaluation: Evaluation) -> ComparedRun:
 
 def _without_seed(name: str) -> str:
     return _SEED_SUFFIX.sub("", name) or name
+
+
+def is_single_run(seeds: Sequence[int | None]) -> bool:
+    """Whether these are the seeds of a single run; a model that is no run has the seed None."""
+    return len(seeds) == 1 and seeds[0] is not None
+
+
+def of_single_runs(single: Sequence[str], groups: int) -> str:
+    """What a sentence about groups is restricted to if ``single`` of them are one run; empty if none is."""
+    if not single:
+        return ""
+    return "in this one run each" if len(single) == groups else f"with this one run of {listed(list(single))}"
 
 
 def groups_of(runs: list[Seeded]) -> dict[str, list[Seeded]]:

@@ -13,7 +13,7 @@ from contextwise.base.estimates import Estimate, as_json, exponential, listed
 from contextwise.base.intervals import Interval, estimate, per_seed, seed_interval
 from contextwise.base.views import Viewed
 from contextwise.comparison.budgets import Budget, equal_budgets
-from contextwise.comparison.compared_runs import ComparedRun, groups_of, open_compared
+from contextwise.comparison.compared_runs import ComparedRun, groups_of, is_single_run, of_single_runs, open_compared
 from contextwise.evaluation.measures.loss import Evaluation
 
 UNITS = {"token": "nats per token", "byte": "bits per byte"}
@@ -48,10 +48,15 @@ class Group:
     flops_per_token: float | None = None
     timed_with: list[str] = field(default_factory=list)
 
+    @property
+    def single_run(self) -> bool:
+        """Whether the group is one run, which says nothing about other seeds of its recipe."""
+        return is_single_run(self.seeds)
+
 
 @dataclass(frozen=True)
 class Difference:
-    """Group minus reference on the same documents: negative where the group is better.
+    """Group minus reference on the same documents: negative where the group's loss is lower.
 
     Attributes:
         difference: with the interval over documents (and seeds, where there are several).
@@ -59,6 +64,7 @@ class Difference:
         seed_differences: seed -> difference, if paired by seed.
         seed_interval: t-interval over seeds alone; None with one seed.
         documents_lower: share of the documents on which the group's loss is lower.
+        single_runs: names of those of the two that are one run: the interval does not hold for other seeds of them.
     """
 
     group: str
@@ -69,8 +75,14 @@ class Difference:
     seed_differences: dict[str, float]
     seed_interval: Interval | None
     documents_lower: float
+    single_runs: list[str] = field(default_factory=list)
 
-    IN_JSON: ClassVar = ("verdict", "better", "relative_perplexity")
+    IN_JSON: ClassVar = ("verdict", "lower", "relative_perplexity")
+
+    @property
+    def restriction(self) -> str:
+        """The runs that the difference is restricted to (:func:`of_single_runs`)."""
+        return of_single_runs(self.single_runs, 2)
 
     @property
     def relative_perplexity(self) -> Estimate | None:
@@ -88,16 +100,20 @@ class Difference:
         if difference.too_few:
             return f"{pair} = {difference:+.4f} {self.unit}; {difference.too_few}"
         basis = f"95% interval: {difference.basis}" if difference.basis else "95% interval"
+        where, comma = self.restriction, ", " if self.restriction else ""
+        if where:
+            basis += ", which says nothing about other seeds"
         if not difference.decided:
             return (
-                f"No significant difference between {self.group} and {self.reference}: the interval contains zero "
-                f"({pair} = {difference:+.4f} {self.unit}; {basis})"
+                f"No significant difference between {self.group} and {self.reference}{where and ' '}{where}: the interval "
+                f"contains zero ({pair} = {difference:+.4f} {self.unit}; {basis})"
             )
         side, size = ("lower", -difference) if difference.value < 0 else ("higher", difference)
-        return f"{self.group} is {side} than {self.reference} by {size.value:.4f} {self.unit} {size.interval('.4f')} ({basis})"
+        words = f"{self.group} is {side} than {self.reference} by {size.value:.4f} {self.unit} {size.interval('.4f')}"
+        return f"{where[:1].upper()}{where[1:]}{comma}{words} ({basis})"
 
     @property
-    def better(self) -> str | None:
+    def lower(self) -> str | None:
         """The group whose loss is lower; None where there is no significant difference."""
         if not self.difference.decided:
             return None
@@ -125,9 +141,15 @@ class Comparison(Viewed):
 
     @property
     def best(self) -> Group | None:
-        """The group that is significantly better than each of the others; None where one of the differences is a tie."""
+        """The group that is significantly better than each of the others; None where one of the differences is a tie or is
+        one between single runs, which no other seed confirms.
+        """
         lowest = self.lowest
-        won = [(each.group, each.reference) for each in self.differences if each.better == lowest.name]
+        won = [
+            (each.group, each.reference)
+            for each in self.differences
+            if each.lower == lowest.name and not each.single_runs
+        ]
         return lowest if {name for pair in won for name in pair} == {each.name for each in self.groups} else None
 
     def loss_of(self, group: Group) -> Estimate:
@@ -176,7 +198,7 @@ def compare(
     if reference not in groups:
         raise ConfigError(f"reference is {reference!r}, which is none of the groups: {', '.join(names)}")
     notes = _check_same_data(runs, unit)
-    rows = {compared.source: _order(compared, unit) for compared in runs}
+    rows = _rows(runs, unit)
     sizes_N = _sizes(runs, rows, unit)
     sums = {name: _sums(group, rows, unit) for name, group in groups.items()}
     others = [name for name in names if name != reference]
@@ -185,7 +207,11 @@ def compare(
         pairs += [(later, earlier) for earlier, later in combinations(others, 2)]
     differences = [_difference(a, b, groups, sums, sizes_N, UNITS[unit]) for a, b in pairs]
     first = runs[0].evaluation.summary
-    notes += [*_note_on_sentences(groups, differences), *_notes_on_seeds(groups, differences)]
+    notes += [
+        *_note_on_lost_texts(runs),
+        *_note_on_sentences(groups, differences),
+        *_notes_on_seeds(groups, differences),
+    ]
     at_budgets: list[Budget] = []
     # Budgets compare training runs; the contexts that are withheld in scoring have no effect on those.
     if budgets and not any(compared.evaluation.summary.get("condition") for compared in runs):
@@ -193,23 +219,24 @@ def compare(
         notes += reasons
     return Comparison(
         corpus=first["corpus"],
-        documents=first["documents"],
-        tokens=first["tokens"],
+        documents=len(sizes_N),
+        tokens=int(runs[0].evaluation.documents["tokens"].to_numpy()[rows[runs[0].source]].sum()),
         unit=UNITS[unit],
         reference=reference,
-        groups=[_group(name, group) for name, group in groups.items()],
+        groups=[_group(name, group, rows, unit) for name, group in groups.items()],
         differences=differences,
         budgets=at_budgets,
         notes=notes,
     )
 
 
-def _group(name: str, runs: list[ComparedRun]) -> Group:
-    nats = np.stack([compared.evaluation.documents["nats"].to_numpy() for compared in runs])
-    tokens, n_bytes = runs[0].column("tokens"), runs[0].column("bytes")
-    assert tokens is not None
+def _group(name: str, runs: list[ComparedRun], rows: dict[str, np.ndarray], unit: str) -> Group:
+    table = runs[0].evaluation.documents.take(rows[runs[0].source])
+    nats = _sums(runs, rows, "token")
+    tokens = table["tokens"].to_numpy()
     loss = estimate([nats], tokens)
-    per_byte = None if n_bytes is None or not n_bytes.sum() else estimate([nats / math.log(2)], n_bytes)
+    known, n_bytes = table["bytes"].is_valid().to_numpy(), table["bytes"].drop_null().to_numpy()
+    per_byte = estimate([nats[:, known] / math.log(2)], n_bytes) if n_bytes.sum() else None
 
     timed = [compared.generation.get("timed_with", []) for compared in runs]
 
@@ -261,6 +288,7 @@ def _difference(
         seed_differences={str(seed): value for seed, value in zip(seeds, by_seed, strict=False)},
         seed_interval=seed_interval(blocks, sizes_N),
         documents_lower=float((difference_N[sizes_N > 0] < 0).mean()),
+        single_runs=[each for each in (name, reference) if is_single_run([run.seed for run in groups[each]])],
     )
 
 
@@ -273,23 +301,41 @@ def _sums(runs: list[ComparedRun], rows: dict[str, np.ndarray], unit: str) -> np
 def _sizes(runs: list[ComparedRun], rows: dict[str, np.ndarray], unit: str) -> np.ndarray:
     """(documents,) tokens or bytes of each document, which must be the same for all."""
     column = "tokens" if unit == "token" else "bytes"
-    first = runs[0].column(column)
-    if first is None:
-        raise DataError(f"{runs[0].source} was evaluated on a corpus that does not know its documents' bytes")
-    sizes = first[rows[runs[0].source]]
-    for compared in runs[1:]:
-        other = compared.column(column)
-        if other is None or not np.array_equal(sizes, other[rows[compared.source]]):
+    first, *others = (each.evaluation.documents[column].to_numpy()[rows[each.source]] for each in runs)
+    for compared, other in zip(runs[1:], others, strict=True):
+        if not np.array_equal(first, other):
             raise DataError(f"{runs[0].source} and {compared.source} were not scored on the same {column}")
-    return sizes.astype(np.float64)
+    return first.astype(np.float64)
 
 
-def _order(compared: ComparedRun, unit: str) -> np.ndarray:
-    """Rows of the documents' table in an order that all runs share."""
-    hashes = compared.evaluation.documents["document_hash"]
-    if unit == "byte" and not hashes.null_count:
-        return np.argsort(hashes.to_numpy(zero_copy_only=False), kind="stable")
-    return np.arange(compared.evaluation.documents.num_rows)
+def _rows(runs: list[ComparedRun], unit: str) -> dict[str, np.ndarray]:
+    """Rows of each run's table of documents in an order that all share; in bytes, of the documents whose bytes all know.
+
+    Raises:
+        DataError: the bytes of no document are known to all, as the corpus has no texts or a tokenizer loses them.
+    """
+    rows = {each.source: np.arange(each.evaluation.documents.num_rows) for each in runs}
+    if unit != "byte":
+        return rows
+    known = []
+    for each in runs:
+        documents = each.evaluation.documents
+        if not documents["document_hash"].null_count:
+            hashes = documents["document_hash"].to_numpy(zero_copy_only=False)
+            rows[each.source] = np.argsort(hashes, kind="stable")
+        known.append(documents["bytes"].is_valid().to_numpy()[rows[each.source]])
+        if not known[-1].any():
+            why = "on a corpus that does not know its documents' bytes"
+            if each.evaluation.summary.get("lost_texts"):
+                why = "with a tokenizer that loses text, so that the tokens of no document hold all of its bytes"
+            raise DataError(f"{each.source} was evaluated {why}; compare in nats per token (unit token)")
+    together = np.logical_and.reduce(known)
+    if not together.any():
+        raise DataError(
+            f"there is no document whose text the tokens of all of {listed([each.source for each in runs])} hold, since their "
+            "tokenizers lose text; prepare the corpora with tokenizers that hold it, such as train:N"
+        )
+    return {source: order[together] for source, order in rows.items()}
 
 
 def _check_same_data(runs: list[ComparedRun], unit: str) -> list[str]:
@@ -349,6 +395,19 @@ def _hashes(compared: ComparedRun) -> list[str] | None:
     return None if column.null_count else sorted(column.to_pylist())
 
 
+def _note_on_lost_texts(runs: list[ComparedRun]) -> list[str]:
+    """Note on documents that bits per byte leave out, as their tokens do not hold their whole text."""
+    notes = []
+    for each in runs:
+        lost, documents = each.evaluation.summary.get("lost_texts"), each.evaluation.summary["documents"]
+        if lost:
+            notes.append(
+                f"Bits per byte leave out {lost:,} of {documents:,} documents, whose tokens do not decode to their text: the "
+                f"tokenizer of {each.evaluation.summary['corpus']['path']} loses some."
+            )
+    return list(dict.fromkeys(notes))
+
+
 def _note_on_sentences(groups: dict[str, list[ComparedRun]], differences: list[Difference]) -> list[str]:
     """Note on evaluations by sentence: how they were made, and the relative perplexities that CUE's tables show."""
     names = [name for name, runs in groups.items() if runs[0].evaluation.summary.get("by_sentence")]
@@ -369,13 +428,13 @@ def _note_on_sentences(groups: dict[str, list[ComparedRun]], differences: list[D
 
 
 def _notes_on_seeds(groups: dict[str, list[ComparedRun]], differences: list[Difference]) -> list[str]:
-    single = [name for name, group in groups.items() if len(group) == 1]
+    several = [name for name, group in groups.items() if len(group) > 1]
     notes = [
         f"{difference.group} and {difference.reference} have different seeds, so they are not paired by seed."
         for difference in differences
-        if not difference.paired_by_seed and not {difference.group, difference.reference} <= set(single)
+        if not difference.paired_by_seed and {difference.group, difference.reference} & set(several)
     ]
-    if single:
+    if single := [name for name, group in groups.items() if is_single_run([each.seed for each in group])]:
         notes.insert(
             0,
             f"One seed of {', '.join(single)}: the intervals say how much the loss varies from document to document, not what "

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.estimates import Estimate, as_json
+from contextwise.base.estimates import Estimate, as_json, listed
 from contextwise.base.intervals import ratio_difference, ratios, resampled_ratios
 from contextwise.base.tables import Column, Row, Table
+from contextwise.comparison.compared_runs import of_single_runs, run_of
 from contextwise.evaluation.kernel import is_result
 from contextwise.evaluation.kernel.subject import results_of_model
 from contextwise.evaluation.measures.curve import Curve, CurveResult, visible
@@ -40,6 +41,7 @@ class ComparedCurve:
         bin_differences: (visible from, visible to) of each bin that both have -> the difference to the first curve; None for
             itself.
         below: bins in which it is lower than the first curve, and bins that both have; None for itself.
+        single_run: whether it is the curve of a run: its intervals do not hold for other seeds of the recipe.
     """
 
     name: str
@@ -53,10 +55,12 @@ class ComparedCurve:
     best_difference: Estimate | None
     last_tenth_difference: Estimate | None
     below: tuple[int, int] | None
+    single_run: bool
 
     def __init__(self, curve: CurveResult, documents: list[int], first: "ComparedCurve | None" = None) -> None:
         limits = [(each["visible_from"], each["visible_to"]) for each in curve.bins]
         self.name, self.context = str(curve.summary["model"]), limits[-1][1]
+        self.single_run = run_of(curve) is not None
         self._sums, self._tail = _sums(curve, documents), _tail(curve, documents)
         nats, targets = self._sums.sum(axis=1)
         self._lowest = 1 + int((nats[1:] / targets[1:]).argmin())
@@ -163,11 +167,16 @@ def _tail(curve: CurveResult, documents: list[int]) -> np.ndarray | None:
 
 
 def ranking(curves: list[ComparedCurve]) -> str:
-    """The curves in the order of their last tenths, each with its distance to the one before; empty in the truncated mode."""
+    """The curves in the order of their last tenths, each with its distance to the one before; empty in the truncated mode.
+
+    Where they are of runs, the sentence says that it is about these runs alone.
+    """
     if any(curve.last_tenth is None for curve in curves):
         return ""
     ordered = sorted(curves, key=lambda curve: curve.last_tenth.value if curve.last_tenth else 0.0)
-    words = [f"By the last tenth of its training context {Path(ordered[0].name).name} has the lowest loss"]
+    where = of_single_runs([Path(curve.name).name for curve in ordered if curve.single_run], len(curves))
+    by = f"{where[:1].upper()}{where[1:]}, by" if where else "By"
+    words = [f"{by} the last tenth of its training context {Path(ordered[0].name).name} has the lowest loss"]
     for before, curve in itertools.pairwise(ordered):
         difference = curve.tail_minus(before)
         assert difference is not None
@@ -193,4 +202,6 @@ def curves_table(curves: list[ComparedCurve], title: str = "") -> Table:
         Column("last\ntenth", "estimate", ".4f", interval="none"),
         Column("best-context\nloss", "estimate", ".4f", interval="none"),
     ]
-    return Table(title, columns, rows)
+    single = [Path(curve.name).name for curve in curves if curve.single_run]
+    notes = [f"One run of {listed(single)}: intervals are over documents, and say nothing about other seeds."]
+    return Table(title, columns, rows, notes if single else [])

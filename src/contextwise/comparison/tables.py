@@ -7,6 +7,7 @@ from rich.console import RenderableType
 from contextwise.base.estimates import FEWEST_DOCUMENTS, Estimate, count, duration, listed, written
 from contextwise.base.tables import Cell, Column, Row, Table, terminal
 from contextwise.comparison.budgets import Budget, number_of_seeds
+from contextwise.comparison.compared_runs import of_single_runs
 from contextwise.comparison.comparison import Comparison, Group
 
 MID_SCHEDULE = (
@@ -63,17 +64,18 @@ def model_table(comparison: Comparison, series: Mapping[str, int] = {}) -> Table
 
 
 def difference_table(comparison: Comparison) -> Table:
-    """A row for each pair: the difference, and on how many of the documents the first is better."""
+    """A row for each pair: the difference, on how many of the documents the first is lower, and which is lower on all."""
     rows: list[list[Cell]] = []
     for each in comparison.differences:
         result = "no significant difference" if each.difference.has_interval else "no interval"
         result = f"no verdict: fewer than {FEWEST_DOCUMENTS} documents" if each.difference.too_few else result
-        rows.append([f"{each.group} − {each.reference}", each.difference, each.documents_lower, each.better or result])
+        lower: Cell = (each.lower, each.restriction) if each.lower else result
+        rows.append([f"{each.group} − {each.reference}", each.difference, each.documents_lower, lower])
     columns = [
         Column("pair"),
         Column("difference", "difference", interval="own"),
         Column("documents with\na lower loss", "percent", ".0%"),
-        Column("better"),
+        Column("lower loss"),
     ]
     title = f"Held-out loss, {comparison.unit}, first minus second on the same documents."
     return Table(title, columns, rows)
@@ -115,10 +117,14 @@ def _losses(comparison: Comparison, lowest: Group) -> list[str]:
     ]
     significant = [pair for pair in relevant if pair[0].difference.decided]
     loss = comparison.loss_of(lowest).value
+    single = [group.name for group in comparison.groups if group.single_run]
+    where = of_single_runs(single, len(comparison.groups))
     opening = f"{lowest.name} has the lowest held-out loss, {loss:.4f} {comparison.unit}"
+    opening = f"{where[:1].upper()}{where[1:]}, {opening}" if where else opening
     sentences = [f"{opening}."]
     if significant:
         basis = "documents and seeds" if any(len(each.seeds) > 1 for each in comparison.groups) else "documents"
+        basis += " only, not over seeds" * (len(single) == len(comparison.groups))
         kind = "-".join(filter(None, [significant[0][0].difference.method, "intervals"]))
         gains = [f"{other}'s by {_unsigned(each.difference):.4f}" for each, other in significant]
         sentences = [
@@ -132,8 +138,8 @@ def _losses(comparison: Comparison, lowest: Group) -> list[str]:
             sentences.append(f"{pair}; {each.difference.too_few}.")
         elif not each.difference.decided:
             sentences.append(
-                f"{'But there' if significant else 'There'} is no significant difference between {lowest.name} and "
-                f"{other}: the interval contains zero ({pair})."
+                f"{'But there' if significant else 'There'} is no significant difference between {lowest.name} and {other}"
+                f"{each.restriction and ' '}{each.restriction}: the interval contains zero ({pair})."
             )
     return sentences
 

@@ -16,7 +16,7 @@ from contextwise.comparison.compared_runs import COMPARABLE
 from contextwise.comparison.comparison import Comparison, Difference
 from contextwise.comparison.tables import budget_tables, difference_table, model_table, verdict
 from contextwise.evaluation.kernel import results_of
-from contextwise.evaluation.measures.loss import evaluation_table
+from contextwise.evaluation.measures.loss import evaluation_table, lost_note
 from contextwise.reports import page
 from contextwise.reports.page import SYMBOLS, Markup, Page, Part, Plot, Section, plain, scatter
 
@@ -145,7 +145,7 @@ def _evaluation_tables(runs: list[RunFolder]) -> list[Part]:
                 scored = f"windows of {settings['context']:,}, stride {settings['stride']:,}"
             title = (
                 f"{run.path.name} on {summary['label']}: {summary['documents']:,} documents, "
-                f"{summary['tokens']:,} tokens, {scored}."
+                f"{summary['tokens']:,} tokens, {scored}.{lost_note(summary)}"
             )
             tables.append(evaluation_table(summary, title=title, known_only=True))
     return tables
@@ -205,7 +205,7 @@ def difference_figure(comparison: Comparison, series: dict[str, int]) -> dict[st
         where = {"x": 0, "xref": "paper", "xanchor": "left", "y": y + 0.33, "yanchor": "middle"}
         labels.append({"text": _pair(difference), "showarrow": False, **where})
     room = 0.08 * (max(shown) - min(shown)) or 0.01
-    title = f"difference of held-out loss, {plain(comparison.unit)}<br>left of zero: the first is better"
+    title = f"difference of held-out loss, {plain(comparison.unit)}<br>left of zero: the first has the lower loss"
     axis = {"title": title, "zeroline": True, "zerolinewidth": 2, "tickformat": "~g", "nticks": 7}
     xaxis = {**axis, "range": [min(shown) - room, max(shown) + room]}
     yaxis = {"visible": False, "range": [0.5, rows + 0.62], "fixedrange": True}

@@ -67,11 +67,11 @@ class Growing(Settings):
 
 
 class Kept(Settings):
-    """A claim: a row keeps most of the gain of another."""
+    """A claim: a row keeps most of the gain of another: more than half of that from ``base`` to ``best``."""
 
     text: str
     part: str
-    base: str
+    base: str = Field(description="the same decoder, trained without contexts")
     best: str
     printed: float | None = None
 

@@ -19,6 +19,7 @@ from contextwise.reproductions.context_scaling.sections_1_2_curves import (
     DocumentLengths,
     TrainingLossMisleads,
     bins_difference,
+    misleading_claims,
 )
 from contextwise.reproductions.item import Item, Scale
 from small import write_documents
@@ -61,7 +62,7 @@ def test_a_curve_within_and_beyond_the_training_context(corpus, tmp_path):
     within = validate(ContextCurve, values, "the settings").measure(ITEM, tmp_path / "out")
     assert [claim.text for claim in within.claims] == ["the loss improves throughout the training context"]
     beyond = validate(ContextCurve, values | {"context": 128}, "the settings").measure(ITEM, tmp_path / "out")
-    assert len(beyond.claims) == 2 and "from 31 to 128 tokens" in beyond.claims[1].evidence
+    assert len(beyond.claims) == 2 and "in this one run, from 31 to 128 tokens" in beyond.claims[1].evidence
     assert beyond.figures["bins"][-1]["visible_to"] == 128
     assert len(list((tmp_path / "out/runs").iterdir())) == 1
 
@@ -72,12 +73,31 @@ def test_two_contexts_are_ranked_by_average_and_by_best_context(corpus, tmp_path
     outcome = validate(TrainingLossMisleads, values, "the settings").measure(ITEM, tmp_path / "out")
     names = [run.name.rpartition("-")[0] for run in outcome.runs]
     assert names == [f"two-context{c}-s{s}" for s in (0, 1) for c in (16, 64)]
-    assert len(outcome.tables) == 4 and len(outcome.claims) == 6
+    assert len(outcome.tables) == 4 and len(outcome.claims) == 3
     ends = [row[0] for row in outcome.tables[0].rows]
     assert ends[0] == "1" and ends[-1].endswith("64")
     short, long, difference = (row.cells for row in outcome.tables[1].lines)
     assert "to 16 tokens" in short[0][1] and "to 64 tokens" in long[0][1] and difference[0][0] == "minus the first"
     assert difference[1].value == pytest.approx(long[1].value - short[1].value)
+
+
+def curve_difference(average, best, below):
+    """A curve of a long context, with its differences to that of a short one: clear, and of the signs of these numbers."""
+    bins = {(i, i): Estimate(0.1, 0.05, 0.15) for i in range(3)}
+    clear = [Estimate(value, value - 0.01, value + 0.01) for value in (average, best)]
+    return SimpleNamespace(
+        average_difference=clear[0], best_difference=clear[1], below=(below, 3), bin_differences=bins
+    )
+
+
+@pytest.mark.parametrize(("seeds", "signs", "holds"), [(1, 1, None), (2, 1, None), (3, 1, True), (3, -1, None)])
+def test_a_model_of_a_longer_context_misleads_where_three_seeds_agree(seeds, signs, holds):
+    """Intervals over documents that exclude zero decide nothing about other seeds."""
+    pairs = [[None, curve_difference(-0.1, 0.1, 0)] for _ in range(seeds)]
+    pairs[-1] = [None, curve_difference(-0.1 * signs, 0.1 * signs, 0)]
+    claims = share_error(misleading_claims(pairs))
+    assert [claim.holds for claim in claims] == [holds, True if seeds == 3 else None, holds]
+    assert claims[0].evidence.startswith("long minus short, seed by seed: -0.1")
 
 
 def test_lengths_are_counted_over_all_splits(corpus, tmp_path):

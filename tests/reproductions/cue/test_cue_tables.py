@@ -12,7 +12,7 @@ from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.recipes import RECIPES
 from contextwise.data import prepare_corpus
-from contextwise.reproductions.claims import Verdict
+from contextwise.reproductions.claims import Claim, Verdict
 from contextwise.reproductions.cue import tables_3_to_6_perplexity
 from contextwise.reproductions.cue.tables_3_to_6_perplexity import (
     CuePartitions,
@@ -22,7 +22,7 @@ from contextwise.reproductions.cue.tables_3_to_6_perplexity import (
     mean_kept_gain,
     mean_over_partitions,
 )
-from contextwise.reproductions.item import Item, Scale
+from contextwise.reproductions.item import Item, Scale, find_item, measure_at
 from cue_runs import save_text_encoder, write_articles
 
 TEMPLATES = {
@@ -321,3 +321,39 @@ def test_columns_of_another_corpus_are_those_of_every_template_with_contexts(nam
     runs = [[run.id for run in each.run_set(Path("folder")).runs] for each in (by_hand, given)]
     assert runs[0] == runs[1] and len(runs[0]) == len(set(runs[0]))
     assert runs[0] != [run.id for run in validate(kind, values, "the settings").run_set(Path("folder")).runs]
+
+
+@pytest.mark.parametrize("name", ["table5", "table6", "figure4"])
+def test_what_is_kept_of_a_gain_is_taken_against_the_same_decoder_without_contexts(name):
+    """Of the gain of Table 3 a decoder without contexts has 0.072 of 0.104 nats."""
+    item = find_item(f"cue/{name}", RECIPES)[1]
+    for scale in item.scales:
+        measure = measure_at(item, scale)
+        assert measure.kept
+        for claim in measure.kept:
+            base, best = (_recipe_of(measure, row) for row in (claim.base, claim.best))
+            assert base["data"].get("contexts") is None and best["data"]["contexts"]
+            for of in (base, best):  # everything else is the same
+                of["data"].pop("contexts", None)
+                of["data"].pop("split", None)
+                for encoder in ("text_encoder", "pooling"):
+                    of["model"]["cue"].pop(encoder, None)
+            assert base == best
+
+
+def _recipe_of(measure, row):
+    template, *settings = measure.runs[measure.rows[row].run]
+    (encoder,) = settings
+    return copy.deepcopy(measure.templates[template]) | {"encoder": encoder}
+
+
+def test_a_gain_over_a_model_without_a_decoder_says_nothing_of_contexts(news):
+    """The row "alone" is the sentence model's, "withheld" is of a decoder."""
+    values = settings(*news) | {"seeds": [0, 1, 2]}
+    kept = values["kept"][0]
+    verdicts = {}
+    for base in ("alone", "withheld"):
+        measure = validate(CuePerplexity, values | {"kept": [kept | {"base": base}]}, "the settings")
+        (verdicts[base],) = measure.decided([Claim.of(kept["text"], Verdict(True), "90%")])
+    assert verdicts["withheld"].holds and verdicts["alone"].holds is None
+    assert verdicts["alone"].evidence == "90%; alone has no decoder, so a part of the gain is not of contexts"

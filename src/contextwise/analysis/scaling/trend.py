@@ -7,10 +7,10 @@
 
        y_i = c + g f_i + h n_i + u_s + e_i,    u_s ~ N(0, τ_s²),    e_i ~ N(0, σ²)
 
-   σ, the scatter of the budgets around the trend, is unknown; its posterior is computed on a grid, and given σ everything else is
-   normal. u_s moves all optima of a size alike (they are of the same runs and documents), so that more budgets do not average it
-   out: τ_s follows from how far the losses are off their parabolas. A sweep without noise overrules the prior; one of few and
-   noisy budgets does not.
+   σ, the scatter of the budgets around the trend, is unknown; its posterior is computed on a grid, and given σ everything else
+   is normal. u_s moves all optima of a size alike (they are of the same runs and documents), so that more budgets do not
+   average it out: τ_s follows from how far the losses are off their parabolas. A sweep without noise overrules the prior; one
+   of few and noisy budgets does not.
 
 A law of the loss has an optimum too, but in runs that are far from trained to the end its form is wrong in the one respect that
 matters here, how fast long contexts catch up, and its interval does not know (docs/plan.md compares both on real sweeps).

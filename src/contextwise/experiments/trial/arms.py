@@ -54,6 +54,7 @@ class Arms:
         recipes: of each arm, with the length that its file gives.
         text, held_out: the training and the held-out documents of the reference, which all arms read; ``fingerprints``: their
             content hashes.
+        inputs: of each arm, the content hashes of all that its runs start from.
         documents: how many of the held-out ones are scored; the first ``search_documents`` are for the search over rates alone.
         budgets: tokens of the reference's runs: those given, else the length of its recipe; in whole steps.
 
@@ -66,6 +67,7 @@ class Arms:
         self.corpus = Path(settings.corpus).expanduser().absolute()  # a run may start in another folder
         self.as_given = self._run_set(0, {name: (name, []) for name in settings.arms})
         self.recipes: dict[str, Recipe] = {run.arm: run.recipe() for run in self.as_given.runs}
+        self.inputs = {run.arm: dict(run.inputs) for run in self.as_given.runs}
         self._check_comparable()
         reference = self.recipes[settings.baseline]
         assert isinstance(reference.data, CorpusData)

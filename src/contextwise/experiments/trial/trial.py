@@ -5,7 +5,7 @@
 3. For each seed: train all open arms on the same windows in the same order, from the same values of the tensors that they
    share; score the held-out documents; look at the intervals; stop when all comparisons are decided.
 
-The folder holds ``trial.yaml`` (settings) · ``plan.json`` (times of a step, and the corpus's hashes) · ``runs/`` ·
+The folder holds ``trial.yaml`` (settings) · ``plan.json`` (times of a step, and hashes of all inputs) · ``runs/`` ·
 ``seconds.json`` (wall time spent) · ``result.json`` (after each look). Everything but the plan and the wall time is computed
 from the finished runs, so a trial that was killed at any instant resumes, and more seeds continue the same sequence.
 """
@@ -32,6 +32,7 @@ from contextwise.base.progress import interruption
 from contextwise.base.runs import RunFolder, differing_keys
 from contextwise.comparison.sequential import document_half_width, looks, simultaneous
 from contextwise.comparison.speedup import effective_speedup, trend
+from contextwise.data.contexts import texts_digest
 from contextwise.experiments.cost import seconds_per_step
 from contextwise.experiments.folder import refuse_other_files
 from contextwise.experiments.run_set import RunSet
@@ -82,7 +83,8 @@ class Trial:
         kept, new = self._kept_question(), self._question()
         different = differing_keys(kept, new)
         added = [name for name in new["arms"] if name not in kept["arms"]]
-        others = sorted(key for key in different if key.removeprefix("arms.") not in added)
+        different -= {f"{part}.{name}" for part in ("arms", "inputs") for name in added}
+        others = [key.replace("inputs.", "the content of ", 1) for key in sorted(different)]
         if added and others == ["comparisons"]:
             raise ConfigError(
                 f"{', '.join(added)} cannot be added to {path}: it was looked at, and its intervals share their error among "
@@ -106,13 +108,19 @@ class Trial:
             )
 
     def _question(self) -> dict[str, Any]:
-        """What a later call may not change: settings, and the documents of the corpus."""
-        return {**self.settings.question(), "corpus": self.arms.fingerprints}
+        """What a later call may not change: settings, and the content of all that the runs start from or are scored on."""
+        return {**self.settings.question(), **self._content()}
+
+    def _content(self) -> dict[str, Any]:
+        """Content hashes of the documents, of the metadata that they are scored with, and of the inputs of each arm."""
+        columns, held_out = self.settings.metadata, self.arms.held_out
+        scored = {"metadata": texts_digest(held_out, columns)} if columns else {}
+        return {"corpora": self.arms.fingerprints, "scored": scored, "inputs": self.arms.inputs}
 
     def _kept_question(self) -> dict[str, Any]:
         """The question of the trial in the folder."""
         kept = validate(TrialSettings, read_yaml(self.path / RESOLVED), f"the trial {self.path}")
-        return {**kept.question(), "corpus": self._kept(PLAN, "corpora")}
+        return {**kept.question(), **{name: self._kept(PLAN, name) for name in ("corpora", "scored", "inputs")}}
 
     def _kept(self, file: str, name: str) -> Any:
         """A value of a file of the folder; a DataError if it has none."""
@@ -123,7 +131,7 @@ class Trial:
 
     def write(self, step_seconds: dict[str, float]) -> None:
         """Write the plan, then the settings: a plan beside other settings is measured again."""
-        plan = {"step_seconds": step_seconds, "corpora": self.arms.fingerprints}
+        plan = {"step_seconds": step_seconds, **self._content()}
         write_json(self.path / PLAN, plan, "the trial's plan")
         values = self.settings.model_dump(mode="json", exclude={"output"})
         values["corpus"] = str(Path(values["corpus"]).absolute())
@@ -322,6 +330,7 @@ class Trial:
 
     def _train(self, runs: RunSet, may_diverge: bool = False) -> None:
         """Train the runs that have not finished; raises what :meth:`RunSet.train_missing` raises."""
+        runs.refuse_changed()
         if not all(RunFolder(path).finished for path in runs.paths):
             runs.train_missing(self.settings.executor.processes, may_diverge=may_diverge)
 

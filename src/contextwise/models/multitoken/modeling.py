@@ -29,6 +29,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from contextwise.base.errors import ConfigError
 from contextwise.models.composition import ComposedForCausalLM, check_labels, pretrained_backbone
 from contextwise.models.contextlm.cache import static_inputs
+from contextwise.models.families import initialize_module
 from contextwise.models.losses import IGNORED, kept_positions, linear_cross_entropy
 from contextwise.models.multitoken.config import MultiTokenConfig, shorten
 from contextwise.models.multitoken.speculative import Acceptance, speculative_options
@@ -219,7 +220,7 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """Initialize the heads as the backbone initializes its blocks and matrices."""
-        self.backbone._init_weights(module)
+        initialize_module(self.backbone, module)
 
     def get_output_embeddings(self) -> nn.Module:
         return self.backbone.get_output_embeddings() if self.config.over_context else self.lm_head

@@ -10,12 +10,12 @@ from contextwise.base.config import Lengths, Seeds
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import ratio_difference, wilson
 from contextwise.base.tables import Table
-from contextwise.comparison.curves import compare_curves, curves_table
+from contextwise.comparison.curves import ComparedCurve, compare_curves, curves_table
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.curve import Curve, CurveResult, measures_table
 from contextwise.experiments.run_set import Arm, RecipeValues, RunSet, RunSetSettings
-from contextwise.reproductions.claims import Claim, above, all_hold, below
+from contextwise.reproductions.claims import LEAST_SEEDS, Claim, Verdict, above, all_agree, all_hold, below
 from contextwise.reproductions.item import CorpusMeasure, Item, Outcome, registered
 from contextwise.reproductions.models import GivenModel
 from contextwise.reproductions.tables import Plot, points, table_of
@@ -38,9 +38,10 @@ class ContextCurve(GivenModel):
     def measure(self, item: Item, folder: Path) -> Outcome:
         settings = self.settings_of(Curve, "context", limit=self.limit_documents)
         curve = self.measured(settings, folder, f"curve-{self.context}")
-        claims = [_improves(curve, self.trained)]
+        where = "" if self.model else "in this one run, "
+        claims = [_improves(curve, self.trained, where)]
         if self.trained < self.context:
-            claims.append(_deteriorates(curve, self.trained))
+            claims.append(_deteriorates(curve, self.trained, where))
         figures = {"bins": curve.bins, "measures": curve.measures}
         tables = [bins_table([curve]), measures_table(curve.summary, "Read off the curve")]
         return Outcome(tables, claims, figures, self.run_set(folder).paths, [curves_plot([curve])])
@@ -83,22 +84,22 @@ def bins_difference(curve: CurveResult, first: int, second: int) -> Estimate:
     return ratio_difference(sums[:, :, first], sums[:, :, second])
 
 
-def _improves(curve: CurveResult, trained: int) -> Claim:
-    """Section 1: the loss improves throughout the training context, here in its last doubling."""
+def _improves(curve: CurveResult, trained: int, where: str) -> Claim:
+    """Section 1: the loss improves throughout the training context, here in its last doubling; ``where`` begins the evidence."""
     ends = [b["visible_to"] for b in curve.bins if b["visible_to"] <= trained]
     last = len(ends) - 1
     half = max((i for i, end in enumerate(ends) if end <= ends[last] / 2), default=0)
     difference = bins_difference(curve, half, last)
-    evidence = f"from {ends[half]:,} to {ends[last]:,} tokens it falls by {difference:.3f} nats"
+    evidence = f"{where}from {ends[half]:,} to {ends[last]:,} tokens it falls by {difference:.3f} nats"
     return Claim.of("the loss improves throughout the training context", above(difference), evidence)
 
 
-def _deteriorates(curve: CurveResult, trained: int) -> Claim:
+def _deteriorates(curve: CurveResult, trained: int, where: str) -> Claim:
     """Section 2: beyond the training context the predictions deteriorate."""
     ends = [b["visible_to"] for b in curve.bins]
     inside = max(i for i, end in enumerate(ends) if end <= trained)
     difference = bins_difference(curve, len(ends) - 1, inside)
-    evidence = f"from {ends[inside]:,} to {ends[-1]:,} tokens it changes by {difference:+.3f}"
+    evidence = f"{where}from {ends[inside]:,} to {ends[-1]:,} tokens it changes by {difference:+.3f}"
     return Claim.of("beyond the training context the loss deteriorates", above(difference), evidence)
 
 
@@ -122,29 +123,46 @@ class TrainingLossMisleads(CorpusMeasure):
         runs = self.train(folder).paths
         held_out = Corpus.open(self.prepared(folder), split="validation")
         curves = [measure(run, settings, held_out) for run in runs]
-        tables, claims, figures = [], [], {}
+        tables, pairs, figures = [], [], {}
         for index, seed in enumerate(self.seeds):
             pair = curves[2 * index : 2 * index + 2]
-            tables += [bins_table(pair), curves_table(compare_curves(pair), "By average, and by best context")]
-            claims += misleading_claims(pair, "" if len(self.seeds) == 1 else f"seed {seed}: ")
+            pairs.append(compare_curves(pair))
+            tables += [bins_table(pair), curves_table(pairs[-1], "By average, and by best context")]
             figures[str(seed)] = [curve.measures for curve in pair]
-        return Outcome(tables, claims, figures, runs, [curves_plot(curves)])
+        return Outcome(tables, misleading_claims(pairs), figures, runs, [curves_plot(curves)])
 
 
-def misleading_claims(pair: list[CurveResult], prefix: str = "") -> list[Claim]:
-    """The claims of Section 2 on its Models A (short) and B (long)."""
-    _, long = compare_curves(pair)
+def misleading_claims(pairs: list[list[ComparedCurve]]) -> list[Claim]:
+    """The claims of Section 2 on its Models A (short) and B (long), decided where three seeds or more agree.
+
+    Args:
+        pairs: the curves of A and B with each seed.
+    """
+    texts = (
+        "the model of the longer context has the lower average loss",
+        "yet the model of the shorter context is better at every context that both have",
+        "and has the lower best-context loss",
+    )
+    decided = [_misleads(long) for _, long in pairs]
+    claims = []
+    for text, of_seeds in zip(texts, zip(*decided, strict=True), strict=True):
+        verdicts, evidence = zip(*of_seeds, strict=True)
+        verdict = all_agree(verdicts, "seeds", LEAST_SEEDS)
+        claims.append(Claim.of(text, verdict, "long minus short, seed by seed: " + ", ".join(evidence)))
+    return claims
+
+
+def _misleads(long: ComparedCurve) -> list[tuple[Verdict, str]]:
+    """Verdict and evidence of each claim with one seed."""
     assert long.average_difference is not None and long.best_difference is not None
     assert long.below is not None and long.bin_differences is not None
     average, best = long.average_difference, long.best_difference
     every_bin = all_hold(above(each) for each in long.bin_differences.values())
-    claims = {
-        "the model of the longer context has the lower average loss": (below(average), f"long minus short {average:+.3f}"),
-        "yet the model of the shorter context is better at every context that both have":
-            (every_bin, "the longer one's is lower in {} of {} bins".format(*long.below)),
-        "and has the lower best-context loss": (above(best), f"long minus short {best:+.3f}"),
-    }  # fmt: skip
-    return [Claim.of(prefix + text, *decided) for text, decided in claims.items()]
+    return [
+        (below(average), f"{average:+.3f}"),
+        (every_bin, "lower in {} of {} bins".format(*long.below)),
+        (above(best), f"{best:+.3f}"),
+    ]
 
 
 @registered("document_lengths")

@@ -28,7 +28,7 @@ from contextwise.evaluation.measures.loss import Evaluation
 from contextwise.evaluation.measures.sentences import SentenceLoss
 from contextwise.evaluation.measures.sentences.running import PROXY
 from contextwise.experiments.run_set import RunSet
-from contextwise.reproductions.claims import Better, Claim, Kept, Verdict, above, below, check_names, given
+from contextwise.reproductions.claims import Better, Claim, Kept, Verdict, above, below, check_names, given, undecided
 from contextwise.reproductions.cue.runs import REFERENCE, CueRuns
 from contextwise.reproductions.item import Item, Outcome, registered
 from contextwise.reproductions.tables import Plot, point, seeds_behind, table_of
@@ -183,6 +183,24 @@ class CuePerplexity(CueRuns):
             for name, row in self.rows.items()
         }
 
+    def decided(self, claims: list[Claim]) -> list[Claim]:
+        """The claims over the seeds; those about a gain of contexts are undecided if the gain is not of contexts alone.
+
+        A sentence model has no decoder, and most of what a decoder with contexts gains over it, one without them gains too.
+        """
+        without = {kept.text: kept.base for kept in self.kept if not self._has_decoder(kept.base)}
+        result = []
+        for claim in (claim.over_seeds(len(self.seeds)) for claim in claims):
+            if claim.holds is not None and (base := without.get(claim.text)):
+                why = f"{base} has no decoder, so a part of the gain is not of contexts"
+                claim = Claim.of(claim.text, undecided(why), claim.evidence)
+            result.append(claim)
+        return result
+
+    def _has_decoder(self, row: str) -> bool:
+        template, *_ = self.runs[self.rows[row].run]
+        return bool(self.templates[template].get("model", {}).get("cue"))
+
     def measure(self, item: Item, folder: Path) -> Outcome:
         runs = self.train(folder)
         scores = self.scores(runs)
@@ -207,7 +225,7 @@ class CuePerplexity(CueRuns):
         for claim in self.kept:  # more than half of a gain is most of it
             share, gain = kept[claim.text], scores[claim.best].minus(scores[claim.base])
             claims.append(Claim.of(claim.text, _most(share, gain), f"{share:.0%}{_printed(claim)}"))
-        claims = [claim.over_seeds(len(self.seeds)) for claim in claims]
+        claims = self.decided(claims)
         figures = {
             "losses": {name: score.loss for name, score in scores.items()},
             "perplexities": {name: score.perplexity for name, score in scores.items()},
@@ -361,7 +379,7 @@ class CuePartitions(CuePerplexity):
             evidence = f"mean {mean:.0%} of {', '.join(f'{value:.0%}' for value in kept[claim.text])}"
             gain = _mean_difference(scores[claim.best], scores[claim.base])
             claims.append(Claim.of(claim.text, _most(mean, gain), evidence + _printed(claim)))
-        claims = [claim.over_seeds(len(self.seeds)) for claim in claims]
+        claims = self.decided(claims)
         perplexities = {name: [score.perplexity for score in of_row] for name, of_row in scores.items()}
         figures = {"partitions": sets, "perplexities": perplexities, "kept": kept}
         figures |= {"losses": losses, "differences": differences}
