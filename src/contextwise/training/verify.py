@@ -107,7 +107,9 @@ def _next_steps(run: RunFolder, recipe: Recipe, inputs: TrainingInputs, intact: 
         first, second = (_continued(recipe, inputs, intact[-1], last) for _ in range(2))
         yield _compared(f"steps {newest + 1} to {last}, twice", first, second, "")
     elif not any(row["step"] > checkpoints.step_of(folder) for row in rows for folder in intact):
-        yield Check("steps", "none was taken after a checkpoint: no intact checkpoint has a later step in metrics.jsonl")
+        yield Check(
+            "steps", "none was taken after a checkpoint: no intact checkpoint has a later step in metrics.jsonl"
+        )
     for checkpoint in reversed(intact):
         start = checkpoints.step_of(checkpoint)
         later = [row for row in rows if row["step"] > start]
