@@ -53,7 +53,7 @@ def export_model_folder(source: str | Path, out: Path, standalone: bool = False,
         card: text of ``README.md``.
 
     Raises:
-        CheckpointError: ``source`` contains no model, or its weights are missing, not finite, or not those of its configuration.
+        CheckpointError: ``source`` contains no model, or its weights are missing, not finite or of another configuration.
         ConfigError: ``out`` exists already, or ``standalone`` is set for a stock model.
     """
     folder = Path(model_folder(source))
@@ -106,7 +106,8 @@ def _check_weights(folder: Path) -> None:
     for file in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(file, "pt") as tensors:
-                wrong = next((name for name in tensors.keys() if not _finite(tensors.get_tensor(name))), None)
+                names = tensors.keys()
+                wrong = next((name for name in names if not _finite(tensors.get_tensor(name))), None)
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{file} is damaged: {one_line(error)}; download or export it again") from None
         if wrong is not None:
