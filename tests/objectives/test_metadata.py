@@ -12,16 +12,27 @@ from pydantic import ValidationError
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import say_once
+from contextwise.base.runs import RunFolder
 from contextwise.comparison.comparison import compare
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.loss import Loss
 from contextwise.experiments.cost import cost_of
+from contextwise.experiments.run_set import RunSet
+from contextwise.experiments.trial import TrialSettings, run_trial
+from contextwise.experiments.trial.arms import Arms
 from contextwise.models import load_model, token_losses
 from contextwise.objectives import NO_LOSS, Cut, ExampleStream, Vocabulary
-from contextwise.objectives.metadata import HeldOutWindows, MetadataExamples, MetadataStream, MetadataTexts
+from contextwise.objectives.metadata import (
+    Conditioning,
+    HeldOutWindows,
+    MetadataExamples,
+    MetadataStream,
+    MetadataTexts,
+)
 from contextwise.objectives.objective import WindowExamples
 from contextwise.training import Recipe, train
+from contextwise.training.dry_run import dry_run
 from contextwise.training.inputs import TrainingInputs
 from small import recipe_values
 
@@ -176,7 +187,10 @@ def test_windows_begin_with_documents_and_all_their_text_sees_its_metadata(lette
         begin = next((start for start in starts if start >= begin + context), len(whole))
         number += 1
     assert number == examples.count(0)
-    assert examples.conditioning() == pytest.approx((np.mean(seen), len(seen) / sum(count + 1 for _, count in LETTERS)))
+    texts = sum(count + 1 for _, count in LETTERS)
+    assert vars(examples.conditioning()) == pytest.approx(
+        {"conditioned_share": np.mean(seen), "text_share": len(seen) / texts}
+    )
 
 
 def predicted(item):
@@ -198,6 +212,7 @@ def test_validation_has_the_same_text_with_metadata_and_without(letters, cut, wi
         assert predicted(given) == [each for each in predicted(stream[number]) if each[0] in with_any]
         text = shown(without)[0]
         assert "who" not in text and len(text) == cut.context
+        assert cut.cross_documents or (without["position_ids"].diff() == 1).all()  # an LSTM reads one document a row
         assert without["position_ids"].tolist()[: len(text.rstrip("|"))] == [
             len(text[: i + 1].rpartition("|")[2]) for i in range(len(text.rstrip("|")))
         ]
@@ -222,6 +237,9 @@ def test_a_run_is_scored_with_and_without(path, tmp_path):
     planned, appended = (cost_of(each).flops for each in (values, recipe(path, steps=2, form="append")))
     run = train(values)
     assert run.summary()["flops"] == pytest.approx(planned, rel=1e-12) and planned < appended  # which has a loss
+    # One window: 30 tokens and the end of document 0, the 5 tokens of document 1, which has no metadata; 60 in all.
+    summary = run.summary()
+    assert (summary["conditioned_share"], summary["text_share"]) == pytest.approx((31 / 36, 36 / 60))
     losses = run.metrics("validation")[-1]
     assert losses["loss"] != losses["metadata_loss"] and run.summary()["metadata_cut"] == 1
     corpus = Corpus.open(path, split="validation")
@@ -263,12 +281,47 @@ def test_given_metadata_is_scored_as_a_part_of_its_document(path, tmp_path):
     assert written.summary["conditioned_share"] is None and "conditioned" not in written.tokens().column_names
 
 
+def test_a_plan_and_a_trial_say_how_much_text_is_conditioned(path, tmp_path, monkeypatch):
+    values = recipe(path, tmp_path / "run", steps=2)
+    assert dry_run(values).conditioning == Conditioning(31 / 36, 36 / 60)
+    rows = [{"text": f"{i} {'ab' * 12}", "who": f"N{i}"} for i in range(80)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    corpus = prepare_corpus([f"{tmp_path / 'rows.jsonl'}"], "bytes", tmp_path / "rows", validation=0.5).path
+    arms = {"none": ["data.metadata=null"], "given": ["data.metadata={columns: [who]}"]}
+    shared = {"data": {"context": 40}, "model": {"layers": 1, "width": 16, "heads": 2}}
+    shared["training"] = {"tokens_per_step": 80, "learning_rate": 1e-3}
+    trial = {
+        "name": "t",
+        "arms": arms,
+        "corpus": str(corpus),
+        "recipe": shared,
+        "tokens": 160,
+        "rates": "fixed",
+        "seeds": 2,
+    }
+    trial |= {"equal": "tokens", "metadata": ["who"], "output": str(tmp_path / "trial")}
+
+    def trained_here(runs, *_, **__):
+        for run in runs.runs:
+            if not RunFolder(run.folder).finished:
+                train(run.recipe())
+
+    monkeypatch.setattr(RunSet, "train_missing", trained_here)
+    monkeypatch.setattr(
+        "contextwise.experiments.trial.trial.seconds_per_step", lambda recipes, *_: dict.fromkeys(recipes, 1.0)
+    )
+    monkeypatch.setattr(Arms, "check_causality", lambda self: None)
+    notes = run_trial(TrialSettings.model_validate(trial)).notes
+    assert any(note.startswith("given: 100.0% of the text's targets see their document's metadata") for note in notes)
+    assert not any(note.startswith("none: ") for note in notes)
+    scored = "All arms are scored with metadata before each document. All of the text's tokens are predicted with it in view."
+    assert scored in notes
+
+
 def test_documents_without_any_metadata_are_not_scored_with_it(path, tmp_path):
     run = train(recipe(path, tmp_path / "run", steps=2))
     nobody = prepared(tmp_path, [row | {"who": None} for row in ROWS])
-    with pytest.raises(
-        DataError, match=r"no document of .* \(validation\) that is scored has metadata in who; name col"
-    ):
+    with pytest.raises(DataError, match=r"no document of .* \(validation\) that is read has metadata in the columns"):
         measure(run.path, Loss(metadata=["who"]), Corpus.open(nobody, split="validation"))
 
 

@@ -36,7 +36,7 @@ def files(folder):
     [
         ("finished", ["steps 1 to 2", "steps 9 to 10"]),
         ("stopped", ["steps 1 to 2", "steps 9 to 10, twice", "steps 5 to 6"]),
-        ("quiet", ["steps 9 to 10, twice"]),
+        ("quiet", ["steps 1 to 4", "steps 9 to 10, twice"]),
     ],
 )
 def test_a_sound_run_passes(runs, name, steps):
@@ -51,7 +51,8 @@ def test_a_sound_run_passes(runs, name, steps):
     assert files(runs) == before
 
 
-def test_a_run_that_started_from_other_weights_is_found_out(corpus_folder, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("log_every", "steps"), [(2, "steps 1 to 2"), (100, "steps 1 to 3")])
+def test_a_run_that_started_from_other_weights_is_found_out(corpus_folder, tmp_path, monkeypatch, log_every, steps):
     """Its checkpoints and its later steps are those of the weights that it has."""
     ended = PretrainingTrainer.end_step
 
@@ -61,10 +62,11 @@ def test_a_run_that_started_from_other_weights_is_found_out(corpus_folder, tmp_p
             next(self.model.parameters()).data.add_(0.01)
 
     monkeypatch.setattr(PretrainingTrainer, "end_step", another_start)
-    train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "run")))
+    short = {"steps": 3, "log_every": log_every}
+    train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "run", **short)))
     monkeypatch.undo()
     failed = [check.what for check in verify_run(tmp_path / "run") if not check.passed]
-    assert failed == ["steps 1 to 2"]
+    assert failed == [steps]
 
 
 def test_a_run_whose_only_checkpoint_is_its_last_says_that_no_step_was_taken_again(runs, tmp_path):
@@ -72,7 +74,7 @@ def test_a_run_whose_only_checkpoint_is_its_last_says_that_no_step_was_taken_aga
     for step in (4, 8):
         shutil.rmtree(tmp_path / "run" / "checkpoints" / f"step-{step}", ignore_errors=True)
     checks = {check.what: check for check in verify_run(tmp_path / "run")}
-    assert checks["steps"].found.startswith("none was taken again") and checks["steps"].passed
+    assert checks["steps"].found.startswith("none was taken after a checkpoint") and checks["steps"].passed
     assert all(check.passed for check in checks.values())
 
 

@@ -16,13 +16,14 @@ any of the columns has none.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from contextwise.base.config import Settings
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import say_once
 from contextwise.data.contexts import check_columns, column_texts
 from contextwise.data.tokenizers import CorpusTokenizer
@@ -106,6 +107,7 @@ class MetadataTexts:
         # Special tokens that a metadata text spells are text, as in documents.
         backend = CorpusTokenizer(tokenizer, about["kind"], about["name"], about["end_of_text"]).backend
         self.form, self.most, self.cut = form, most, 0
+        self.source = f"{corpus.path} ({corpus.split})"
         values = {name: column_texts(corpus, name)[:limit] for name in columns}
         blocks = [
             "\n".join(f"{name}: {value}" for name, value in zip(values, row, strict=True) if value is not None)
@@ -122,6 +124,14 @@ class MetadataTexts:
             say_once(
                 f"note: the metadata of {self.cut:,} of {len(ids):,} documents of {corpus.path} ({corpus.split}) is cut to "
                 f"{most} tokens, a quarter of the context"
+            )
+
+    def check_any(self) -> None:
+        """Raise DataError if no document has any of the columns."""
+        if not self.lengths.any():
+            raise DataError(
+                f"no document of {self.source} that is read has metadata in the columns; name columns that some have, or leave "
+                "metadata out"
             )
 
     def _with_empty_line(self, block: str) -> str:
@@ -180,7 +190,8 @@ class DocumentsWithMetadata:
         return np.concatenate(parts if self.texts.form == "prepend" else parts[::-1])
 
 
-class Conditioning(NamedTuple):
+@dataclass(frozen=True)
+class Conditioning:
     """How much of the text is read with metadata before it.
 
     Attributes:
@@ -190,6 +201,13 @@ class Conditioning(NamedTuple):
 
     conditioned_share: float
     text_share: float
+
+    def sentence(self) -> str:
+        """What a reader of a plan is told."""
+        return (
+            f"{self.conditioned_share:.1%} of the text's targets see their document's metadata before the cooldown; "
+            f"{self.text_share:.1%} of the text is read in an epoch"
+        )
 
 
 class MetadataExamples(RewrittenExamples):
@@ -320,6 +338,6 @@ class HeldOutWindows:
         return {
             "input_ids": inputs,
             "labels": labels,
-            "position_ids": np.append(positions[:-1], np.arange(rest)),
+            "position_ids": np.append(positions[:-1], positions[-2] + 1 + np.arange(rest)),
             "window": np.int64(index),
         }

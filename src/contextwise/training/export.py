@@ -115,8 +115,11 @@ def write_summary(trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingI
         "replay_loss": validated.get("replay_loss"),
         "corpus": {"path": Path(inputs.corpus.path).name, "fingerprint": inputs.corpus.fingerprint},
         "fingerprints": inputs.fingerprints,
-        **inputs.metadata,
     }
+    if inputs.metadata_cut is not None:
+        summary["metadata_cut"] = inputs.metadata_cut
+    if inputs.conditioning is not None:
+        summary |= vars(inputs.conditioning)
     if metrics.trunk is not None:
         summary["trunk"] = metrics.trunk
     if inputs.sentences is not None:

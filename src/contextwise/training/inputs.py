@@ -27,6 +27,7 @@ from contextwise.models.tokenizers import check_tokenizer, corpus_tokenizer_hash
 from contextwise.objectives import NO_LOSS, Cut, ExampleStream, MixtureStream, Vocabulary, add_special_tokens
 from contextwise.objectives.metadata import (
     LARGEST_SHARE,
+    Conditioning,
     HeldOutWindows,
     MetadataExamples,
     MetadataSettings,
@@ -68,7 +69,8 @@ class TrainingInputs:
     added_tokens: list[str] = field(default_factory=list)  # special tokens that were added to the tokenizer
     curve: LastTenthWindows | None = None  # windows of the context curve
     sentences: SentenceInputs | None = None  # sentences and CUE model of the objective `sentence`
-    metadata: dict[str, Any] = field(default_factory=dict)  # what ``summary.json`` says of the metadata, if any
+    metadata_cut: int | None = None  # documents whose metadata is cut; None without metadata
+    conditioning: Conditioning | None = None  # of metadata before the text
 
     @classmethod
     def open(cls, recipe: Recipe) -> "TrainingInputs":
@@ -107,6 +109,7 @@ class TrainingInputs:
         if data.metadata is not None:
             own = recipe.examples * (1 - (data.replay.share if data.replay else 0))
             given = _with_metadata(recipe, data.metadata, corpus, vocabulary)
+            given.texts.check_any()
             stream = MetadataStream(stream, given, round(own * (1 - data.metadata.cooldown)))
         if replayed is not None and data.replay is not None:
             # Both corpora are read independently, the new one in the same order as without replay.
@@ -124,10 +127,10 @@ class TrainingInputs:
             exported.chat_template = CHAT_TEMPLATE  # the training format, for serve and apply_chat_template
         corpora = {"train": corpus, **({} if replayed is None else {"replay": replayed}), **held_out}
         curve = _curve_windows(recipe, data, config)
-        about: dict[str, Any] = {} if given is None else {"metadata_cut": given.texts.cut}
-        if given is not None and given.texts.form == "prepend":
-            about |= given.conditioning()._asdict()
-        return cls(corpus, config, exported, stream, validation, corpora, recipe, added, curve, sentences, about)
+        cut = None if given is None else given.texts.cut
+        conditioning = given.conditioning() if given is not None and given.texts.form == "prepend" else None
+        every = (corpus, config, exported, stream, validation, corpora, recipe, added, curve, sentences)
+        return cls(*every, cut, conditioning)
 
     @classmethod
     def _synthetic(cls, recipe: Recipe, data: SyntheticData) -> "TrainingInputs":

@@ -18,6 +18,7 @@ from contextwise.base.machine import describe_environment
 from contextwise.base.runs import RunFolder
 from contextwise.training import checkpoints
 from contextwise.training.inputs import TrainingInputs
+from contextwise.training.metrics import RunMetrics
 from contextwise.training.recipe import Recipe
 from contextwise.training.run import build_trainer, check_origin, fast_steps
 
@@ -48,7 +49,8 @@ def verify_run(path: str | Path) -> Iterator[Check]:
     ``metrics.jsonl``; they must be equal bit for bit in the environment of the run, and to 1% in another one. If the newest
     checkpoint has no such row, the steps after it are taken twice and compared with each other, and those after an earlier
     checkpoint with the metrics. A check says so if no checkpoint has a later step. The first steps of a run with a trunk are
-    the trunk's, and are not taken again. The run is not written to.
+    the trunk's, and are not taken again; those of a run without a row are compared with its first checkpoint. The run is not
+    written to.
 
     Raises:
         CheckpointError: the folder contains no run.
@@ -96,21 +98,32 @@ def _checked(what: str, check: Any) -> Check:
 def _next_steps(run: RunFolder, recipe: Recipe, inputs: TrainingInputs, intact: list[Path]) -> Iterator[Check]:
     """Take the first steps, and continue from the newest checkpoint and from the newest one with later steps in the metrics."""
     rows = run.metrics("train")
-    if rows and recipe.training.trunk is None:
-        yield _repeated(run, recipe, inputs, None, rows, intact)
+    begin = rows or [_row_in(folder, recipe) for folder in intact[:1]]
+    if begin and recipe.training.trunk is None:
+        yield _repeated(run, recipe, inputs, None, begin, intact)
     newest = checkpoints.step_of(intact[-1]) if intact else recipe.total_steps
     if newest < recipe.total_steps and not any(row["step"] > newest for row in rows):
         last = min(newest + 2, recipe.total_steps)
         first, second = (_continued(recipe, inputs, intact[-1], last) for _ in range(2))
         yield _compared(f"steps {newest + 1} to {last}, twice", first, second, "")
     elif not any(row["step"] > checkpoints.step_of(folder) for row in rows for folder in intact):
-        yield Check("steps", "none was taken again: no intact checkpoint has a later step in metrics.jsonl")
+        yield Check(
+            "steps", "none was taken after a checkpoint: no intact checkpoint has a later step in metrics.jsonl"
+        )
     for checkpoint in reversed(intact):
         start = checkpoints.step_of(checkpoint)
         later = [row for row in rows if row["step"] > start]
         if later:
             yield _repeated(run, recipe, inputs, checkpoint, later, [checkpoint])
             return
+
+
+def _row_in(checkpoint: Path, recipe: Recipe) -> dict[str, Any]:
+    """The training row of a checkpoint's step, from the sums that it keeps for a run that has not written one."""
+    state = checkpoints.read_state(checkpoint)
+    metrics = RunMetrics(recipe.batch_sizes, recipe.data.context, [], 0.0, None)
+    metrics.restore(state["metrics"])
+    return metrics.training_row(state["step"], float(state["schedule"]["_last_lr"][0]))
 
 
 def _repeated(

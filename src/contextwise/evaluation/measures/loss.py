@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
 from contextwise.base.progress import progress_bar, say_once
 from contextwise.base.tables import Column, Table
@@ -117,11 +117,7 @@ class Loss(Measure):
         read: Any = corpus  # what the windows are cut from
         if self.metadata:
             texts = MetadataTexts(corpus, self.metadata, "prepend", self.context // LARGEST_SHARE, self.limit)
-            if not texts.lengths.any():
-                raise DataError(
-                    f"no document of {corpus.path} ({corpus.split}) that is scored has metadata in "
-                    f"{', '.join(self.metadata)}; name columns that some have, or leave metadata out"
-                )
+            texts.check_any()
             read = DocumentsWithMetadata(corpus, texts, np.ones(len(texts.lengths), bool))
         tokens = int(np.sum(read.lengths[: self.limit]))
         with progress_bar(f"evaluate {subject.name}", tokens, "tokens") as advance:

@@ -181,7 +181,7 @@ class Scores:
         return Scores(np.maximum(self.targets - tokens, 0), self.nats[kept], self.visible[kept], self.first_position)
 
     def conditioned(self, tokens: np.ndarray) -> np.ndarray:
-        """(N,) bool: the targets that :meth:`behind` left whose window has all of the ``tokens`` before them, if there are any."""
+        """(N,) bool: targets that :meth:`behind` left, whose windows have all of the ``tokens``, at least one, before them."""
         first = np.repeat(np.cumsum(self.targets) - self.targets, self.targets)
         position = np.arange(len(self.nats)) - first + self.first_position
         before = np.repeat(tokens, self.targets)

@@ -19,6 +19,8 @@ from contextwise.experiments.grid import rate_settings
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.experiments.trial.settings import DEFAULT_TOKENS, TrialSettings
 from contextwise.models.tokenizers import corpus_tokenizer_hash
+from contextwise.objectives.metadata import Conditioning
+from contextwise.training.inputs import TrainingInputs
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import CorpusData
 
@@ -165,7 +167,17 @@ class Arms:
         times = max(each.tokens for each in lengths) / text.tokens
         if times > 1:
             notes.append(f"The longest runs read the corpus {times:.1f} times.")
-        return notes
+        return notes + [f"{name}: {each.sentence()}." for name, each in self._conditioning.items()]
+
+    @cached_property
+    def _conditioning(self) -> dict[str, Conditioning]:
+        """How much text each arm with metadata before it reads, and reads with it in view."""
+        given = {
+            name: TrainingInputs.open(recipe).conditioning
+            for name, recipe in self.recipes.items()
+            if getattr(recipe.data, "metadata", None) is not None
+        }
+        return {name: each for name, each in given.items() if each is not None}
 
     @property
     def scored_tokens(self) -> int:

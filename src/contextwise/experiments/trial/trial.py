@@ -33,6 +33,7 @@ from contextwise.base.runs import RunFolder, differing_keys
 from contextwise.comparison.sequential import document_half_width, looks, simultaneous
 from contextwise.comparison.speedup import effective_speedup, trend
 from contextwise.data.contexts import texts_digest
+from contextwise.evaluation.measures.loss import conditioned_sentence
 from contextwise.experiments.cost import seconds_per_step
 from contextwise.experiments.folder import refuse_other_files
 from contextwise.experiments.run_set import RunSet
@@ -68,6 +69,7 @@ class Trial:
         self._nats: dict[tuple[str, int, int], np.ndarray] = {}
         self._seconds: dict[tuple[str, int, int], float] = {}
         self._tokens_N = np.zeros(0)
+        self._conditioned: float | None = None  # share of the scored text that sees its metadata, if that is given
         self._spent, self._started = 0.0, time.monotonic()
 
     # ---- the folder ----
@@ -339,7 +341,9 @@ class Trial:
         chosen, runs = self._run_set(lengths, number)
         self._train(runs)
         for length, run in zip(chosen, runs.runs, strict=True):
-            nats, tokens = total_nats(self._scored(run.folder, self.arms.documents))
+            scored = self._scored(run.folder, self.arms.documents)
+            nats, tokens = total_nats(scored)
+            self._conditioned = scored.summary["conditioned_share"]
             first = self.arms.search_documents
             if not np.isfinite(nats).all():
                 raise TrainingError(f"the run {run.folder} has no finite held-out loss; a lower rate is the usual fix")
@@ -428,9 +432,20 @@ class Trial:
             held_out=self.arms.documents - self.arms.search_documents,
             tokens=int(tokens),
             unchanged=held_fixed(self.arms),
-            notes=[*self.arms.notes(lengths), *self._doubtful_rates(), *self._unequal_times(times)],
+            notes=[
+                *self.arms.notes(lengths),
+                *self._scored_with_metadata(),
+                *self._doubtful_rates(),
+                *self._unequal_times(times),
+            ],
             path=self.path,
         )
+
+    def _scored_with_metadata(self) -> list[str]:
+        """A note of how much of the scored text sees its metadata; none if no metadata is given."""
+        if self._conditioned is None:
+            return []
+        return [f"All arms are scored with metadata before each document. {conditioned_sentence(self._conditioned)}"]
 
     def _by_arm(self, values: dict[tuple[str, int, int], float], seeds: int) -> dict[str, dict[int, list[float]]]:
         """Values by arm and budget, seed by seed."""

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
@@ -98,6 +99,7 @@ class _SharedHead(torch.autograd.Function):
         return head_sums.sum(), head_sums
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad_total: Tensor, _: Any) -> tuple[Tensor | None, ...]:
         saved = iter(ctx.saved_tensors)
         # Multiplication by a float32 scalar keeps each gradient's data type.
