@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from contextwise.base.errors import DataError
 from contextwise.data import Corpus
-from contextwise.data.document_lengths import DocumentLengths, boundary_note, in_tokens, measure_lengths, token_count
+from contextwise.data.document_lengths import (
+    DocumentLengths,
+    boundary_note,
+    in_tokens,
+    measure_lengths,
+    short_documents_note,
+    token_count,
+)
 
 lengths = st.lists(st.integers(0, 300), min_size=1, max_size=30).filter(any)
 
@@ -91,3 +98,13 @@ def test_no_tokens(corpus: Corpus) -> None:
     corpus.lengths = np.zeros(2, dtype=int)
     with pytest.raises(DataError, match="the split 'train' of .* has no tokens to measure; choose another"):
         measure_lengths(corpus)
+
+
+def test_a_context_longer_than_every_document_is_noted_with_what_can_be_seen(corpus: Corpus) -> None:
+    longest = int(corpus.lengths.max())
+    assert short_documents_note(corpus, longest) is None
+    note = short_documents_note(corpus, longest + 1)
+    half = -(-(longest + 1) // 2)
+    share = np.maximum(0, corpus.lengths - half).sum() / corpus.tokens
+    assert note is not None and f"the longest has {in_tokens(longest)}, and {share:.1%} of the targets" in note
+    assert f"have {in_tokens(half)} or more (half of the context)" in note

@@ -13,6 +13,7 @@ from contextwise.base.errors import ConfigError, Interrupted
 from contextwise.base.files import exclusive
 from contextwise.base.progress import interruption
 from contextwise.training import Recipe, dry_run
+from contextwise.training.inputs import TrainingInputs
 from contextwise.training.run import train
 from small import EXACT, recipe_values
 
@@ -43,6 +44,20 @@ def test_steps_are_measured_and_nothing_is_left(corpus_folder, tmp_path):
     train(tiny)
     with pytest.raises(ConfigError, match="contains another run"):
         dry_run.dry_run(recipe(corpus_folder, tiny.folder, steps=13))
+
+
+@pytest.mark.parametrize(
+    ("objective", "context"), [("causal", 4000), ("prefix", 4001), ("infilling", 4002), ("mixture", 4003)]
+)  # each sentence is said once in a process
+def test_a_context_longer_than_every_document_is_said_once(corpus_folder, tmp_path, capsys, objective, context):
+    values = recipe_values(corpus_folder, tmp_path / objective, tokens_per_step=2 * context)
+    values["data"]["context"] = context
+    values["model"].pop("context_predictor")
+    parts = [{"objective": "causal", "weight": 0.5}, {"objective": "prefix", "weight": 0.5}]
+    values["objective"] = {"name": "mixture", "parts": parts} if objective == "mixture" else objective
+    TrainingInputs.open(validate(Recipe, values, "a recipe"))
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.count(f"data.context is {context:,} tokens, but no document of") == 1
 
 
 def test_what_a_killed_dry_run_left_is_removed_by_the_next_run_beside_it(corpus_folder, tmp_path):

@@ -15,6 +15,7 @@ from contextwise.data.corpus.writing import LostJson
 
 if TYPE_CHECKING:
     from contextwise.data.corpus import Corpus
+    from contextwise.data.windows import Documents
 
 LEAST_SHARE = 0.1
 """Minimum share of the tokens that must have at least half of a training context before them in their document. A corpus
@@ -125,6 +126,21 @@ def boundary_note(corpus: "Corpus") -> str | None:
     if corpus.path.suffix == ".bin" or any(corpus.path.glob("*.bin")):
         return "A .bin file does not say where documents end and counts as one: the shares hold only if it is one long text."
     return "A Zarr array has rows of one length: each counts as one document, whatever texts are in it."
+
+
+def short_documents_note(documents: "Documents", context: int) -> str | None:
+    """Sentence on a training context that is longer than every document; None if some document is as long."""
+    if not len(documents) or int(documents.lengths.max()) >= context:
+        return None
+    measured = DocumentLengths(documents.lengths)
+    if not measured.tokens:
+        return None
+    reward = measured.reward(context)
+    return (
+        f"data.context is {in_tokens(context)}, but no document of {documents.path} ({documents.split}) is that long: the "
+        f"longest has {in_tokens(measured.longest)}, and {reward.preceded:.1%} of the targets have {in_tokens(reward.half)} or "
+        "more (half of the context) of their own document before them; a window is filled with several documents"
+    )
 
 
 class LengthsJson(TypedDict):

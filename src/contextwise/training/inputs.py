@@ -14,8 +14,9 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 from contextwise.base.errors import ConfigError, ContextwiseError, DataError
-from contextwise.base.progress import say
+from contextwise.base.progress import say, say_once
 from contextwise.data.corpus import Corpus
+from contextwise.data.document_lengths import short_documents_note
 from contextwise.data.sources.alpaca import CHAT_TEMPLATE
 from contextwise.data.synthetic.samples import ParityStream, Samples, open_samples
 from contextwise.data.windows import LastTenthWindows
@@ -105,6 +106,9 @@ class TrainingInputs:
             delattr(config, TRAINED_POOLING)
         replayed, watched = _old_corpora(data, corpus, vocabulary)
         stream: Any = objective.stream(corpus, recipe.cut, recipe.seed, vocabulary, recipe.examples)
+        cuts_windows = any(hasattr(each.examples, "windows") for each in getattr(stream, "streams", [stream]))
+        if cuts_windows and (note := short_documents_note(corpus, data.context)):
+            say_once(f"note: {note}")
         given = None
         if data.metadata is not None:
             own = recipe.examples * (1 - (data.replay.share if data.replay else 0))

@@ -13,6 +13,7 @@ from contextwise.base.config import with_overrides
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import FEWEST_DOCUMENTS, count
 from contextwise.data import Corpus
+from contextwise.data.document_lengths import short_documents_note
 from contextwise.experiments.causality import refuse_leak
 from contextwise.experiments.folder import PlannedRun
 from contextwise.experiments.grid import rate_settings
@@ -167,6 +168,8 @@ class Arms:
         times = max(each.tokens for each in lengths) / text.tokens
         if times > 1:
             notes.append(f"The longest runs read the corpus {times:.1f} times.")
+        contexts = dict.fromkeys(recipe.data.context for recipe in self.recipes.values())
+        notes += [note for context in contexts if (note := short_documents_note(text, context))]
         return notes + [f"{name}: {each.sentence()}." for name, each in self._conditioning.items()]
 
     @cached_property
