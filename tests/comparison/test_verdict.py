@@ -116,7 +116,9 @@ def test_a_single_run_beside_several_seeds_is_named() -> None:
 
 
 def test_models_that_are_no_runs_have_no_seeds_to_speak_of() -> None:
-    result = comparison([group("A", 4.0, seeds=[None]), group("B", 3.9, seeds=[None])], [difference("B", "A", -0.1, -0.2, -0.05)])
+    result = comparison(
+        [group("A", 4.0, seeds=[None]), group("B", 3.9, seeds=[None])], [difference("B", "A", -0.1, -0.2, -0.05)]
+    )
     assert "run" not in verdict(result)[0] and "seed" not in verdict(result)[0]
     assert [row.cells[0][1] for row in model_table(result).lines] == ["1M", "1M"]
 

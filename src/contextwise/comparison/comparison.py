@@ -13,13 +13,7 @@ from contextwise.base.estimates import Estimate, as_json, exponential, listed
 from contextwise.base.intervals import Interval, estimate, per_seed, seed_interval
 from contextwise.base.views import Viewed
 from contextwise.comparison.budgets import Budget, equal_budgets
-from contextwise.comparison.compared_runs import (
-    ComparedRun,
-    groups_of,
-    is_single_run,
-    of_single_runs,
-    open_compared,
-)
+from contextwise.comparison.compared_runs import ComparedRun, groups_of, is_single_run, of_single_runs, open_compared
 from contextwise.evaluation.measures.loss import Evaluation
 
 UNITS = {"token": "nats per token", "byte": "bits per byte"}

@@ -28,17 +28,7 @@ from contextwise.evaluation.measures.loss import Evaluation
 from contextwise.evaluation.measures.sentences import SentenceLoss
 from contextwise.evaluation.measures.sentences.running import PROXY
 from contextwise.experiments.run_set import RunSet
-from contextwise.reproductions.claims import (
-    Better,
-    Claim,
-    Kept,
-    Verdict,
-    above,
-    below,
-    check_names,
-    given,
-    undecided,
-)
+from contextwise.reproductions.claims import Better, Claim, Kept, Verdict, above, below, check_names, given, undecided
 from contextwise.reproductions.cue.runs import REFERENCE, CueRuns
 from contextwise.reproductions.item import Item, Outcome, registered
 from contextwise.reproductions.tables import Plot, point, seeds_behind, table_of
