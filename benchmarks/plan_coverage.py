@@ -4,6 +4,9 @@
 runs) draws sweeps, each run with a random effect of its own, fits them as ``plan`` does, selection of the form included, and
 computes the best context (and size) at 4 times the largest run's FLOPs. ``--write FOLDER`` writes one such sweep to a folder,
 to try ``contextwise plan`` on. The law and the drawing are those of the tests (``tests/laws.py``).
+
+``--powers 0 0.5 1`` draws instead sweeps whose best context grows with a given power of the budget and is 64 tokens at the
+largest one (contexts of 8 to 1,024, five equal budgets over a factor of ten), and asks the trend alone.
 """
 
 import argparse
@@ -19,6 +22,7 @@ from contextwise.analysis.scaling.analysis import Analysis
 from contextwise.analysis.scaling.observations import observations
 from contextwise.analysis.scaling.optimum import Cost, Optimum, best_anywhere, best_context, measured_cost
 from contextwise.analysis.scaling.trend import fit_trend
+from contextwise.analysis.sweep_points import SweepPoint
 from contextwise.base.errors import DataError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -28,6 +32,8 @@ MIDDLE = 900e3
 """Parameters of the size whose best context is asked for."""
 CONTEXTS = (32.0, 8 * 2048.0)
 FARTHER = 30.0
+LARGEST = 2e12
+"""FLOPs of the largest runs of a sweep with a given power."""
 
 
 def covered(observed: Analysis, cost: Cost, law: Any, budget: float, several: bool) -> dict[str, bool]:
@@ -54,6 +60,60 @@ def covered(observed: Analysis, cost: Cost, law: Any, budget: float, several: bo
     return held
 
 
+def powers_covered(
+    powers: list[float], sweeps: int, beyond: float, noise: tuple[float, float], seed: int
+) -> list[dict[str, Any]]:
+    """For each power how far the trend's best context is off, and how often its interval holds the true one."""
+    rows = []
+    for power in powers:
+        errors, inside, growths, refused = list[float](), list[bool](), list[float](), 0
+        for each in range(seed, seed + sweeps):
+            try:
+                trend = fit_trend(observations(growing(power, *noise, each)))
+            except DataError:
+                refused += 1
+                continue
+            truth, budget = 64 * beyond**power, LARGEST * beyond
+            errors.append(float(np.exp(abs(np.log(trend.context(budget, MIDDLE) / truth)))))
+            inside.append(_inside(trend.samples(budget, np.full(400, MIDDLE)), truth, 0.9))
+            growths.append(float(trend.mean[1]))
+        rows.append(
+            {
+                "power": power,
+                "growth": float(np.mean(growths)),
+                "median_error": float(np.median(errors)),
+                "beyond_root_two": float(np.mean(np.array(errors) > np.sqrt(2))),
+                "covered": float(np.mean(inside)),
+                "refused": refused,
+            }
+        )
+    return rows
+
+
+def growing(power: float, run_noise: float, point_noise: float, seed: int) -> list[SweepPoint]:
+    """Points of a sweep of one size whose best context grows with a power of the budget."""
+    draw, points = np.random.default_rng(seed), []
+    for context in 2 ** np.arange(3, 11):
+        luck = run_noise * draw.standard_normal()
+        for budget in (LARGEST * np.geomspace(0.1, 1, 5)).tolist():
+            best = 64 * (budget / LARGEST) ** power
+            loss = 2 + 2 * (budget / LARGEST) ** -0.15 + 0.03 * np.log(context / best) ** 2
+            loss *= np.exp(luck + point_noise * draw.standard_normal())
+            about = (
+                f"c{context}",
+                "nano",
+                int(MIDDLE),
+                int(context),
+                0,
+                1,
+                int(budget / 6 / MIDDLE),
+                budget,
+                budget / 1e10,
+            )
+            points.append(SweepPoint(*about, float(loss), None))
+    return points
+
+
 def _inside(samples: np.ndarray, truth: float, confidence: float) -> bool:
     low, high = np.quantile(samples, [(1 - confidence) / 2, (1 + confidence) / 2])
     return bool(low <= truth <= high)
@@ -68,7 +128,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--point-noise", type=float, default=0.002)
     parser.add_argument("--seed", type=int, default=0, help="of the first sweep")
     parser.add_argument("--write", type=Path, default=None, help="write one sweep to this folder, and do no more")
+    parser.add_argument("--powers", type=float, nargs="+", help="sweeps whose best context grows with these powers")
     options = parser.parse_args(arguments)
+    settings = {name: value for name, value in vars(options).items() if name != "write"}
+    if options.powers:
+        deviations = options.run_noise, options.point_noise
+        rows = powers_covered(options.powers, options.sweeps, options.beyond, deviations, options.seed)
+        for row in rows:
+            print(", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in row.items()))
+        publish("plan_coverage-powers", {"settings": settings | {"sizes": "one"}, "powers": rows})
+        return
     several = options.sizes == "three"
     law, sizes = (laws.true_loss, laws.SIZES) if several else (laws.one_size_loss, {"nano": MIDDLE})
     noise = {"run_noise": options.run_noise, "point_noise": options.point_noise}
@@ -91,7 +160,7 @@ def main(arguments: list[str] | None = None) -> None:
     shares = {name: float(np.mean(inside)) for name, inside in held.items()}
     for name, share in shares.items():
         print(f"{name:>14}: {share:.0%} of {len(held[name])} 90% intervals hold the truth")
-    settings = {name: value for name, value in vars(options).items() if name != "write"}
+    del settings["powers"]
     publish(f"plan_coverage-{options.sizes}", {"settings": settings, "covered": shares, "refused": refused})
 
 

@@ -8,7 +8,8 @@
    cosine that ends with the run; its learning rate is the best of ``--rates``, each tried at the whole length with the first
    seed. The held-out loss of each seed is that seed's goal. ``contextwise train RECIPE`` trains at several lengths, each a
    finished run, until they surround the goal; the tokens it needs are interpolated, linearly in their logarithm.
-3. Time to the goal: tokens over speed, and the time without steps.
+3. Time to the goal: tokens over speed, and the time without steps. What is quoted is the median over the rounds of step 1 of
+   the ratio within a round (the geometric mean over seeds), with the smallest and the largest of a round.
 
 Losses do not depend on the load of the machine, so these runs may share it. They are computed in float32 over the same held-out
 windows. Finished commands are not run again.
@@ -30,7 +31,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats
 
 from benchmarks.harness import publish
 from benchmarks.training_step import load_nanogpt
@@ -197,25 +197,34 @@ class Speed:
     per_token: float
 
     @classmethod
-    def of(cls, pairs: list[tuple[dict[str, float], dict[str, float]]]) -> "Speed":
-        """From a short and a longer run of each round: medians over the rounds."""
-        per_token = statistics.median(
-            (long["seconds"] - short["seconds"]) / (long["tokens"] - short["tokens"]) for short, long in pairs
-        )
-        start = statistics.median(short["seconds"] - short["tokens"] * per_token for short, _ in pairs)
-        return cls(start, per_token)
+    def of(cls, short: dict[str, float], long: dict[str, float]) -> "Speed":
+        """From a short and a longer run of a round."""
+        per_token = (long["seconds"] - short["seconds"]) / (long["tokens"] - short["tokens"])
+        return cls(short["seconds"] - short["tokens"] * per_token, per_token)
 
     def seconds(self, tokens: float) -> float:
         return self.start + tokens * self.per_token
 
 
-def interval_of_ratio(ratios: list[float], confidence: float = 0.95) -> dict[str, float]:
-    """Geometric mean of ratios over seeds, with Student's interval of its logarithm."""
-    logs = np.log(ratios)
-    mean, half = float(logs.mean()), 0.0
-    if len(logs) > 1:
-        half = float(stats.t.ppf(0.5 + confidence / 2, len(logs) - 1) * stats.sem(logs))
-    return {"mean": math.exp(mean), "low": math.exp(mean - half), "high": math.exp(mean + half)}
+def median_speed(rounds: list[Speed]) -> tuple[float, float]:
+    """Medians over rounds of the seconds without steps and of the tokens a second."""
+    return statistics.median(one.start for one in rounds), statistics.median(1 / one.per_token for one in rounds)
+
+
+def time_to_goal(ours: list[Speed], theirs: list[Speed], by_seed: dict[int, dict[str, float]]) -> dict[str, Any]:
+    """Our share of their time to the goal: the median over rounds of the geometric mean over seeds, and each round's.
+
+    Args:
+        ours, theirs: of each round.
+        by_seed: ``tokens`` to the goal and ``nanogpt_tokens``.
+    """
+    rounds = [
+        statistics.geometric_mean(
+            our.seconds(each["tokens"]) / their.seconds(each["nanogpt_tokens"]) for each in by_seed.values()
+        )
+        for our, their in zip(ours, theirs, strict=True)
+    ]
+    return {"median": statistics.median(rounds), "low": min(rounds), "high": max(rounds), "rounds": rounds}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -251,11 +260,11 @@ def main(arguments: list[str] | None = None) -> None:
         corpus = {"data.corpus": str(options.corpus.resolve())}
         return kept.get(name, lambda: contextwise(recipes[recipe], options.out, name, tokens, seed, held_out, **corpus))
 
-    speeds = {}
+    speeds: dict[str, list[Speed]] = {}
     if options.only != "losses":
-        pairs: dict[str, list[Any]] = {who: [] for who in ("nanogpt", *recipes)}
+        speeds = {who: [] for who in ("nanogpt", *recipes)}
         for round_ in range(options.rounds):
-            for who, rounds in pairs.items():
+            for who, rounds in speeds.items():
                 runs = []
                 for steps in SPEED_STEPS:
                     name = f"speed-{round_}-{who}-{steps}"
@@ -263,17 +272,17 @@ def main(arguments: list[str] | None = None) -> None:
                         runs.append(theirs(name, steps, options.rates[0], 0))
                     else:
                         runs.append(ours(name, who, steps * recipe.tokens_per_step, 0))
-                rounds.append(tuple(runs))
-        speeds = {who: Speed.of(rounds) for who, rounds in pairs.items()}
-        for who, speed in speeds.items():
-            say(f"{who}: {speed.start:.1f} s without steps, {1 / speed.per_token:,.0f} tokens/s")
+                rounds.append(Speed.of(*runs))
+        for who, rounds in speeds.items():
+            start, rate = median_speed(rounds)
+            say(f"{who}: {start:.1f} s without steps, {rate:,.0f} tokens/s")
         if options.only:
             return
 
     steps = options.steps
     if steps is None:
-        per_step = speeds["nanogpt"].per_token * options.rows * recipe.data.context
-        steps = int((60 * options.minutes - speeds["nanogpt"].start) / per_step)
+        start, rate = median_speed(speeds["nanogpt"])
+        steps = int((60 * options.minutes - start) * rate / (options.rows * recipe.data.context))
     first = options.seeds[0]
     tried = {rate: theirs(f"nanogpt-{rate:g}-seed{first}", steps, rate, first)["loss"] for rate in options.rates}
     rate = min(tried, key=lambda rate: tried[rate])
@@ -300,14 +309,11 @@ def main(arguments: list[str] | None = None) -> None:
         return
     result: dict[str, Any] = {}
     for name, by_seed in outcome.items():
-        for each in by_seed.values():
-            each["seconds"] = speeds[name].seconds(each["tokens"])
-            each["nanogpt_seconds"] = speeds["nanogpt"].seconds(each["nanogpt_tokens"])
-        share = interval_of_ratio([each["seconds"] / each["nanogpt_seconds"] for each in by_seed.values()])
+        share = time_to_goal(speeds[name], speeds["nanogpt"], by_seed)
         result[name] = {"share_of_nanogpt": share, "seeds": by_seed}
         say(
-            f"time to nanoGPT's loss, {name}: {share['mean']:.3f} of its time "
-            f"[{share['low']:.3f}, {share['high']:.3f}], {len(by_seed)} seeds"
+            f"time to nanoGPT's loss, {name}: {share['median']:.3f} of its time ({share['low']:.3f} to {share['high']:.3f} in "
+            f"{len(share['rounds'])} rounds), {len(by_seed)} seeds"
         )
     settings = {
         "recipe": options.recipe.name,
@@ -316,7 +322,8 @@ def main(arguments: list[str] | None = None) -> None:
         "held_out_tokens": options.held_out_tokens,
         "nanogpt": {"rates": tried, "learning_rate": rate, "rows": options.rows, "steps": steps},
         "speeds": {
-            who: {"start": speed.start, "tokens_per_second": 1 / speed.per_token} for who, speed in speeds.items()
+            who: dict(zip(("start", "tokens_per_second"), median_speed(rounds), strict=True))
+            for who, rounds in speeds.items()
         },
     }
     publish("time_to_loss", {"settings": settings, "time_to_loss": result, "runs": kept.results})

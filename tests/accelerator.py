@@ -1,6 +1,8 @@
 """An accelerator without hardware, for which torch's meta device stands in: its tensors have no values that could be read."""
 
 import traceback
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -25,6 +27,11 @@ VALUE_SHAPED = (
 )
 
 
+def is_part_of(package: ModuleType, file: str | Path) -> bool:
+    """Whether a file belongs to a package, wherever that is installed: folders of any name may lie above it."""
+    return Path(file).is_relative_to(Path(str(package.__file__)).parent)
+
+
 class Synchronised(AssertionError):
     """The host waits for the accelerator, or a tensor was left on the host."""
 
@@ -41,7 +48,8 @@ class FakeAccelerator(TorchDispatchMode):
         allowed: number of reads of values that are not errors; they give zeros.
 
     Attributes:
-        reads: where values were read: file, line and source.
+        files: of the code that read values.
+        reads: where that was: file, line and source.
 
     Raises:
         Synchronised: at the place of a wait that is not allowed.
@@ -49,7 +57,7 @@ class FakeAccelerator(TorchDispatchMode):
 
     def __init__(self, allowed: float = 0) -> None:
         super().__init__()
-        self.allowed, self.reads = allowed, list[str]()
+        self.allowed, self.files, self.reads = allowed, list[str](), list[str]()
         self._from_host = _FromHost(self)
 
     def __enter__(self) -> "FakeAccelerator":
@@ -63,7 +71,9 @@ class FakeAccelerator(TorchDispatchMode):
 
     def wait(self, what: str) -> None:
         """Note that the host waits, and refuse it beyond the allowed number."""
-        frames = [f for f in traceback.extract_stack() if "/torch/" not in f.filename and f.filename != __file__]
+        stack = traceback.extract_stack()
+        frames = [f for f in stack if not is_part_of(torch, f.filename) and f.filename != __file__]
+        self.files.append(frames[-1].filename)
         self.reads.append(f"{what} at {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}")
         if len(self.reads) > self.allowed:
             raise Synchronised(self.reads[-1])

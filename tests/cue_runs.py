@@ -59,7 +59,7 @@ class Runs:
             "data": data,
             "objective": "sentence",
             "model": model,
-            "training": steps | {"precision": "fp32"} | training,
+            "training": steps | {"precision": "bf16"} | training,
             "output": str(self.folder / (output or name)),
         }
 

@@ -1,5 +1,6 @@
 """The functions of the package: they take names, paths, dictionaries and objects, and give results that a notebook shows."""
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -7,12 +8,16 @@ from pathlib import Path
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
+import torch
 
 import contextwise
+from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
 from contextwise.base.tables import Column, Table
 from contextwise.data import Corpus
-from contextwise.evaluation.kernel import Subject
+from contextwise.data.tokenizers import byte_tokenizer
+from contextwise.evaluation.kernel import Subject, measure
+from contextwise.evaluation.measures.loss import Loss
 from small import recipe_values, small_gpt2
 
 RESULTS = ["run", "evaluation", "curve", "comparison"]
@@ -29,6 +34,7 @@ def results(corpus_folder, tmp_path_factory):
     ]
     return {
         "run": runs[0],
+        "other": runs[1],
         "evaluation": contextwise.evaluate(runs[0], corpus, limit=8),
         "curve": contextwise.curve(str(runs[0].path), corpus_folder, limit=8),
         "comparison": contextwise.compare(runs, corpus),
@@ -63,8 +69,91 @@ def test_a_table_has_the_limits_of_its_estimates():
     assert "<table>" in table._repr_html_()
 
 
-def test_held_out_documents_are_measured_whatever_split_the_corpus_is_opened_with(results):
+def test_held_out_documents_are_measured_if_no_split_is_chosen(results):
     assert results["evaluation"].summary["corpus"]["split"] == "validation"
+
+
+@pytest.mark.parametrize("measure", ["evaluate", "curve", "compare"])
+def test_a_corpus_is_measured_as_it_was_opened(results, corpus_folder, tmp_path, measure):
+    def corpus_of(corpus, **given):
+        if measure == "compare":
+            return contextwise.compare([results["run"], results["other"]], corpus, **given).corpus
+        out = tmp_path / str(len(list(tmp_path.iterdir())))
+        return getattr(contextwise, measure)(results["run"], corpus, out=out, limit=4, **given).summary["corpus"]
+
+    cases = {
+        "train": (Corpus.open(corpus_folder, split="train"), {}),
+        "validation": (Corpus.open(corpus_folder, split="validation"), {}),
+        "the first tokens": (Corpus.open(corpus_folder).first(3000), {}),
+        "a copy": (pickle.loads(pickle.dumps(Corpus.open(corpus_folder, split="train"))), {}),
+        "another split that is given": (Corpus.open(corpus_folder, split="train"), {"split": "validation"}),
+        "none chosen": (Corpus.open(corpus_folder), {}),
+        "a copy of none": (pickle.loads(pickle.dumps(Corpus.open(corpus_folder))), {}),
+        "the default that is given": (Corpus.open(corpus_folder), {"split": "train"}),
+    }
+    held_out = ("validation", "another split that is given", "none chosen", "a copy of none")
+    for name, (corpus, given) in cases.items():
+        split = "validation" if name in held_out else "train"
+        part = corpus if name == "the first tokens" else Corpus.open(corpus_folder, split=split)
+        about = corpus_of(corpus, **given)
+        assert (about["split"], about["fingerprint"]) == (split, part.fingerprint), name
+    with pytest.raises(ConfigError, match="cut to its first tokens; leave split out"):
+        corpus_of(cases["the first tokens"][0], split="validation")
+
+
+def test_a_corpus_that_was_prepared_is_measured_on_what_it_holds_out(results, corpus_folder, tmp_path):
+    corpus = contextwise.prepare(corpus_folder.parent / "text.jsonl", "bytes", tmp_path / "corpus", validation=0.2)
+    result = contextwise.evaluate(results["run"], corpus, limit=4, out=tmp_path / "result")
+    assert (corpus.split, result.summary["corpus"]["split"]) == ("train", "validation")
+
+
+def test_a_recipe_reads_a_corpus_as_it_was_opened(corpus_folder, tmp_path):
+    recipe, path = recipe_values(corpus_folder, tmp_path / "run", steps=2, evaluate_every=0), str(corpus_folder)
+
+    def data_of(corpus, name, **further):
+        run = contextwise.train(recipe, {"data.corpus": corpus, **further}, tmp_path / name)
+        return {key: run.recipe()["data"][key] for key in ("corpus", "split", "tokens")}
+
+    whole = {"corpus": path, "split": "train", "tokens": None}
+    assert data_of(Corpus.open(corpus_folder), "whole") == whole
+    held_out = Corpus.open(corpus_folder, split="validation")
+    assert data_of(held_out, "held-out") == whole | {"split": "validation"}
+    assert data_of(Corpus.open(corpus_folder).first(3000), "first") == whole | {"tokens": 3000}
+    assert data_of(Corpus.open(corpus_folder).first(3000), "given", **{"data.tokens": 2000}) == whole | {"tokens": 2000}
+    with pytest.raises(
+        ConfigError, match=r"data\.replay\.corpus is Corpus\(.*'validation'.*a corpus is given whole there"
+    ):
+        contextwise.train(recipe, {"data.replay.corpus": held_out}, tmp_path / "replay")
+    with pytest.raises(ConfigError, match=r"corpus is Corpus\(.*a corpus is given whole there"):
+        contextwise.trial(["gpt2", "pm"], held_out, out=tmp_path / "trial")
+
+
+def test_a_loaded_model_keeps_its_own_form(corpus_folder, tmp_path):
+    model = small_gpt2(resid_pdrop=0.5).to(torch.bfloat16).train()
+    first, again = (contextwise.evaluate(model, corpus_folder, limit=2, out=tmp_path / name) for name in "ab")
+    assert first.summary["dtype"] == "bfloat16" and first.summary["loss"] == again.summary["loss"]
+    assert all(module.training for module in model.modules())
+    asked = contextwise.evaluate(model, corpus_folder, limit=2, out=tmp_path / "c", dtype="bfloat16", device="cpu")
+    assert asked.summary["key"] == first.summary["key"]
+    needles = {"length": 160, "masked": [0, 8], "samples": 2}
+    long = small_gpt2(positions=320, resid_pdrop=0.5)
+    means = []
+    for mode in (True, False):
+        subject = Subject(long.train(mode), tokenizer=byte_tokenizer().tokenizer)
+        means.append(
+            contextwise.measure("needles", subject, out=tmp_path / f"needles-{mode}", **needles).summary["rows"]
+        )
+    assert means[0] == means[1]
+    whole = contextwise.evaluate(model.float(), corpus_folder, limit=2, out=tmp_path / "d")
+    assert whole.summary["key"] != first.summary["key"]
+    with pytest.raises(ConfigError, match="dtype is 'bfloat16', but the model is given loaded, with float32"):
+        contextwise.evaluate(model, corpus_folder, dtype="bfloat16")
+    with pytest.raises(ConfigError, match="device is 'cuda', but the model is given loaded, with cpu"):
+        contextwise.curve(model, corpus_folder, device="cuda")
+    with pytest.raises(ConfigError, match="a Subject has its own dtype"):
+        measure(Subject(model), Loss(), Corpus.open(corpus_folder), dtype="float16")
+    with pytest.raises(ConfigError, match="tokenizer is given, but .* has its own"):
+        Subject(str(tmp_path), tokenizer=byte_tokenizer().tokenizer)
 
 
 def test_loaded_models_and_names_are_taken(results, corpus_folder, tmp_path):

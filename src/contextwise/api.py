@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     Changes: TypeAlias = Mapping[str, Any] | Sequence[str]
 
 
+HELD_OUT = "validation"
+"""The split that is measured if none was chosen."""
+
+
 def prepare(
     sources: str | Path | Sequence[str | Path],
     tokenizer: str | Path,
@@ -82,7 +86,7 @@ def measure(
     model: "Model",
     corpus: "Documents | None" = None,
     *,
-    split: str = "validation",
+    split: str | None = None,
     out: str | Path | None = None,
     overwrite: bool = False,
     dtype: str | None = None,
@@ -98,7 +102,8 @@ def measure(
         model: a run, a model's folder or Hub name, a loaded model, or a :class:`~contextwise.evaluation.kernel.Subject`.
         corpus: a prepared corpus or its path, for a measure that needs documents; or a file of texts, which are read with the
             model's tokenizer.
-        split: which documents of the corpus.
+        split: which documents of the corpus; by default those of a corpus that was opened with the name of a split, or cut to
+            its first tokens, else ``validation``.
         out, overwrite, dtype, device, batch_tokens: as for :func:`contextwise.evaluation.kernel.measure`.
         settings: of the measure.
     """
@@ -113,12 +118,10 @@ def measure(
         raise ConfigError(f"{', '.join(settings)}: a measure is given with its settings; change them there")
     source: Any = str(model.path) if isinstance(model, RunFolder) else model
     given: dict[str, Any] = {"dtype": dtype, "device": device, "batch_tokens": batch_tokens}
-    if isinstance(model, kernel.Subject) and given != {"dtype": None, "device": "auto", "batch_tokens": None}:
-        raise ConfigError("a Subject has its own dtype, device and batch_tokens; give them when you make it")
     with _output(verbose):
         documents = None
         if isinstance(corpus, str | Path):
-            documents = kernel.open_documents(source, corpus, split)
+            documents = kernel.open_documents(source, corpus, split or HELD_OUT)
         elif corpus is not None:
             documents = _documents(corpus, split)
         return kernel.measure(source, name, documents, out=out, overwrite=overwrite, **given)
@@ -138,7 +141,7 @@ def compare(
     models: "Sequence[str | Path | RunFolder | Result]",
     corpus: "Documents | None" = None,
     *,
-    split: str = "validation",
+    split: str | None = None,
     verbose: bool = False,
     **options: Any,
 ) -> "Comparison":
@@ -146,6 +149,7 @@ def compare(
 
     Args:
         models: runs, evaluations, or models that were evaluated; with a corpus those that lack it are evaluated first.
+        split: as for :func:`measure`.
         options: as for :func:`contextwise.comparison.comparison.compare` (``reference``, ``all_pairs``, ``unit``, ``label``).
     """
     from contextwise.comparison import comparison
@@ -172,7 +176,7 @@ def trial(
 
     Args:
         arms: a trial file or the name of a trial of the package; or two arms and more, the reference first; or name -> arm.
-        corpus: a prepared corpus with held-out documents.
+        corpus: a prepared corpus with held-out documents; ``recipe.data`` says what is read of it.
         changes: settings in place of the file's, by dotted key, such as ``{"recipe.model.size": "pico"}``.
         out: the trial's folder.
         settings: of the trial: ``seeds``, ``tokens``, ``margin``, ``equal``, ….
@@ -183,7 +187,7 @@ def trial(
     file = arms if isinstance(arms, str | Path) else None
     values = settings | ({} if file is not None else {"arms": arms})
     if corpus is not None:
-        values["corpus"] = str(getattr(corpus, "path", corpus))
+        values["corpus"] = _plain({"corpus": corpus})["corpus"]
     planned = Trial(load_trial(file, values, _plain(changes), out))
     with _output(verbose):
         return run_with_page(planned, trial_command(planned.path))
@@ -241,15 +245,38 @@ def _output(verbose: bool) -> Iterator[None]:
         yield
 
 
-def _plain(changes: "Changes | None") -> list[str] | dict[str, Any]:
-    """Settings with the paths of corpora and runs as text."""
+def _plain(changes: "Changes | None") -> Any:
+    """Settings with corpora and runs by their paths; ``data.corpus`` with the split and the tokens that a corpus was cut to."""
     if not isinstance(changes, Mapping):
         return list(changes or [])
-    values = {key: getattr(value, "path", value) for key, value in changes.items()}
-    return {key: str(value) if isinstance(value, Path) else value for key, value in values.items()}
-
-
-def _documents(corpus: "Documents", split: str) -> "Corpus":
     from contextwise.data import Corpus
 
-    return Corpus.open(corpus.path if isinstance(corpus, Corpus) else corpus, split=split)
+    values: dict[str, Any] = {}
+    for key, value in changes.items():
+        given = value.path if isinstance(value, Corpus | RunFolder) else value
+        values.setdefault(key, str(given) if isinstance(given, Path) else given)
+        if isinstance(value, Corpus) and value.chosen:
+            section = key.removesuffix("corpus")
+            if section != key and section.endswith("data."):
+                own = {"split": value.split} | ({} if value.limit is None else {"tokens": value.limit})
+                values |= {f"{section}{name}": each for name, each in own.items() if f"{section}{name}" not in changes}
+            elif value.limit is not None or value.split != (HELD_OUT if key.endswith("watch") else "train"):
+                raise ConfigError(
+                    f"{key} is {value}, but a corpus is given whole there; give its path, and choose documents by the recipe's "
+                    "data.split and data.tokens"
+                )
+    return values
+
+
+def _documents(corpus: "Documents", split: str | None) -> "Corpus":
+    """The documents to measure: those that a corpus object was opened for, unless a split is given; else the held-out ones."""
+    from contextwise.data import Corpus
+
+    if isinstance(corpus, Corpus) and corpus.chosen:
+        if split in (None, corpus.split):
+            return corpus
+        if corpus.limit is not None:
+            raise ConfigError(
+                f"split is {split!r}, but the corpus is {corpus}, cut to its first tokens; leave split out"
+            )
+    return Corpus.open(corpus.path if isinstance(corpus, Corpus) else corpus, split=split or HELD_OUT)

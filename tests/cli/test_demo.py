@@ -125,11 +125,14 @@ def test_the_commands_that_it_names_work(finished: Path, output: str, contextwis
     assert contextwise.words(f"{text} --max-new-tokens 4 --temperature 0.1")
 
 
-def test_another_demo_in_the_same_folder_is_refused(finished: Path) -> None:
+def test_another_demo_in_the_same_folder_is_refused(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"corpus holds another corpus .* choose another folder with --out"):
         run_demo(dataclasses.replace(TINY, documents=41), finished, 3, "contextwise demo")
     with pytest.raises(ConfigError, match=r"other settings \(first_seed\); choose another folder with --out"):
         run_demo(TINY, finished, 4, "contextwise demo")
+    monkeypatch.setattr("platform.python_version", lambda: "9.9.9")  # whose library has other texts
+    with pytest.raises(ConfigError, match=r"corpus holds another corpus .* choose another folder with --out"):
+        run_demo(TINY, finished, 3, "contextwise demo")
 
 
 @pytest.mark.parametrize(

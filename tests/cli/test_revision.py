@@ -13,6 +13,7 @@ import contextwise as library
 from contextwise.base.errors import CheckpointError, DataError
 from contextwise.data.tokenizers import load_tokenizer as load_corpus_tokenizer
 from contextwise.training import load_recipe
+from contextwise.training.identity import input_hashes
 from contextwise.training.model import model_config, starting_model
 from small import recipe_values, save_model, small_gpt2
 
@@ -117,3 +118,14 @@ def test_python_recipes_and_corpora_take_a_name_with_its_revision(
     Path(f"{NAME}@v1").parent.mkdir()
     with pytest.raises(CheckpointError, match="no run and no model"):  # someone/ is a folder here
         library.load(f"{NAME}@v1")
+
+
+def test_a_run_from_a_model_whose_branch_has_moved_is_another(hub: Path, corpus_folder: Path, tmp_path: Path) -> None:
+    def starts(name: str) -> str:
+        values = recipe_values(corpus_folder, tmp_path / "run") | {"model": {"pretrained": name}}
+        return input_hashes(load_recipe(values))["model.pretrained"]
+
+    before = {name: starts(name) for name in (NAME, f"{NAME}@v1")}
+    assert before == {NAME: COMMITS["main"], f"{NAME}@v1": COMMITS["v1"]}
+    (hub / f"models--{NAME.replace('/', '--')}" / "refs" / "main").write_text(COMMITS["trial/wide"])
+    assert (starts(NAME), starts(f"{NAME}@v1")) == (COMMITS["trial/wide"], COMMITS["v1"])

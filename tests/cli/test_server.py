@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,29 @@ def test_an_answer_ends_at_the_limit_and_at_the_last_position(client: Any) -> No
     for prompt, tokens in (("the model", 20), ("x" * 40, 8)):
         answer = client.post("/v1/completions", json={"prompt": prompt, "max_tokens": 10**9, "temperature": 0}).json()
         assert 1 <= answer["usage"]["completion_tokens"] <= tokens
+
+
+def test_equal_requests_have_equal_answers_also_at_once(server: Any) -> None:
+    """While one answer is sampled, requests with other seeds and without one arrive; none of them changes it."""
+    from starlette.testclient import TestClient
+
+    from contextwise.cli.server import Guard
+
+    client = TestClient(Guard(server.app, None, None, queue=50))
+    asked = {"prompt": "the model", "max_tokens": 20, "temperature": 1.0}
+
+    def answer(seed: int | None) -> str:
+        given = asked if seed is None else asked | {"seed": seed}
+        return client.post("/v1/completions", json=given).json()["choices"][0]["text"]
+
+    alone = {seed: answer(seed) for seed in (3, 4)}
+    assert alone[3] != alone[4]
+    for _ in range(4):
+        with ThreadPoolExecutor(3) as pool:
+            several = [*pool.map(answer, [3, 4, None])]
+            assert several[:2] == [alone[3], alone[4]]
+            assert [*pool.map(answer, [3, 3, 3])] == [alone[3]] * 3
+    assert answer(3) == alone[3] and answer(None) != answer(None)
 
 
 def test_the_model_is_listed(client: Any, server: Any) -> None:

@@ -161,7 +161,7 @@ def test_a_changed_manifest_does_not_open(corpus: Corpus) -> None:
         ({"text_field": "other"}, "was changed after the corpus was prepared"),
         ({"text_field": "\ud800"}, "was changed after the corpus was prepared"),  # has no UTF-8
         ({"digest": "0"}, "was changed after the corpus was prepared"),
-        ({"format_version": 9}, "has format version 9, but this Contextwise reads version 1"),
+        ({"format_version": 9}, "has format version 9, but this Contextwise reads version 2"),
         ({"format": "other"}, "is not the manifest of a corpus"),
     ):
         path.write_text(json.dumps({**manifest, **change}))

@@ -69,7 +69,7 @@ def test_hugging_face_datasets_reads_the_folder(corpus: Corpus) -> None:
     loaded = datasets.load_from_disk(str(corpus.path))
     assert list(loaded) == corpus.splits
     train = loaded["train"]
-    assert train.column_names == ["input_ids", "n_bytes", "n_words", "document_hash", "number", "tags"]
+    assert train.column_names == ["input_ids", "n_bytes", "n_words", "text_lost", "document_hash", "number", "tags"]
     assert train.features["input_ids"] == datasets.List(datasets.Value("uint16"))
     assert train[7]["input_ids"] == corpus.document(7).tolist()
     assert train[7]["number"] == corpus.metadata(7)["number"]

@@ -11,7 +11,7 @@ from contextwise.experiments.folder import Failure
 from contextwise.experiments.sweep import Sweep, notes
 from contextwise.models import load_model
 from contextwise.training import load_recipe, train
-from small import write_documents
+from small import write_documents, write_rows
 
 
 def claim(wanted):
@@ -77,6 +77,39 @@ def test_a_folder_belongs_to_one_corpus(settings, tmp_path):
     base["data"]["corpus"] = str(tmp_path / "other")
     with pytest.raises(ConfigError, match="the corpus is not the one that the sweep .* was begun with"):
         Sweep.planned(settings(base=base))
+
+
+CHANGES = {
+    "the corpus": {"held_out": 4},
+    "data.metadata and data.metadata of the validation split": {"title": "another"},
+    "replay": {"old": 5},
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_sweep_belongs_to_the_content_of_its_corpora(what, settings, tmp_path):
+    def prepared(name, train, held_out, title="a"):
+        files = []
+        for split, seed in (("train", train), ("validation", held_out)):
+            files.append(f"{split}={write_documents(tmp_path / f'{split}.jsonl', 40, seed)}")
+            path = tmp_path / f"{split}.jsonl"
+            rows = [json.loads(line) for line in path.read_text().splitlines()]
+            write_rows(path, [row | {"title": title, "text": f"{split} {row['text']}"} for row in rows])
+        return str(prepare_corpus(files, "bytes", tmp_path / name, overwrite=True).path)
+
+    def planned(title="a", held_out=1, old=2):
+        base = settings().base
+        base["data"] |= {
+            "corpus": prepared("corpus", 0, held_out, title),
+            "metadata": {"columns": ["title"], "share": 0.5},
+        }
+        base["data"] |= {"replay": {"corpus": prepared("old", old, 3), "share": 0.5}} if what == "replay" else {}
+        return settings(base=base, grid={"data.context": [64], "training.steps": [4]})
+
+    claim(planned())
+    Sweep.planned(planned())
+    with pytest.raises(ConfigError, match=f"{what} is not the one that the sweep .* was begun with"):
+        Sweep.planned(planned(**CHANGES[what]))
 
 
 def test_other_folders_are_refused(settings, tmp_path):

@@ -103,6 +103,75 @@ def test_where_the_fused_attention_stays(lengths):
     assert AttentionInterface()["sdpa"] is sdpa_attention_forward
 
 
+BIAS = 3 * torch.randn(1, 4, 40, 40, generator=torch.Generator().manual_seed(3))
+CALLS: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
+    # what differs from a plain call: of the inputs' shapes and the module, of the arguments, and whether blocks apply
+    "plain": ({}, {}, True),
+    "known": ({}, {"scaling": 0.2, "dropout": 0.0, "is_causal": True, "position_ids": torch.arange(40)[None]}, True),
+    "without effect": ({}, {"sliding_window": 7, "use_cache": False, "position_bias": None}, True),
+    "groups": ({"groups": 2}, {}, True),
+    "position bias": ({}, {"position_bias": BIAS.bfloat16()}, False),
+    "position bias over groups": ({"groups": 2}, {"position_bias": BIAS.bfloat16()}, False),
+    "mask": ({}, {"attention_mask": torch.ones(1, 1, 40, 40, dtype=torch.bool).tril(2)}, False),
+    "both directions": ({}, {"is_causal": False}, False),
+    "an encoder's layer": ({"is_causal": False}, {}, False),
+    "dropout": ({}, {"dropout": 0.5}, False),
+    "other values": ({"values": 16}, {}, False),
+    "more keys": ({"keys": 50}, {}, False),
+    "one query": ({"queries": 1}, {}, False),
+    "one row of keys": ({"rows": 1}, {}, False),
+    "of a later version": ({}, {"s_aux": torch.ones(4)}, False),
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_every_argument_has_the_effect_that_it_has_in_transformers(case, lengths):
+    """The same output and gradients, with blocks where each argument is known, and else by transformers' own function."""
+    shape, options, in_blocks = CALLS[case]
+    module = torch.nn.Module()
+    module.num_key_value_groups, module.is_causal = shape.get("groups", 1), shape.get("is_causal", True)
+    draw = torch.Generator().manual_seed(0)
+    keys, heads, rows = shape.get("keys", 40), 4 // module.num_key_value_groups, shape.get("rows", 2)
+    sizes = [(2, 4, shape.get("queries", 40), 8), (rows, heads, keys, 8), (rows, heads, keys, shape.get("values", 8))]
+    options = {"attention_mask": None} | options
+
+    def call() -> list[torch.Tensor]:
+        torch.manual_seed(1)
+        leaves = [torch.randn(size, generator=draw.manual_seed(2)).bfloat16().requires_grad_() for size in sizes]
+        output, _ = AttentionInterface()["sdpa"](module, *leaves, **options)
+        return [output, *torch.autograd.grad((output.float() ** 2).sum(), leaves)]
+
+    expected = call()
+    with fast_attention():
+        result = call()
+    assert bool(lengths) is in_blocks
+    for ours, theirs in zip(result, expected, strict=True):
+        assert (ours.float() - theirs.float()).norm() <= (0.02 if in_blocks else 0) * theirs.float().norm()
+
+
+def test_an_argument_that_transformers_refuses_is_refused():
+    query = torch.zeros(1, 1, 4, 8, dtype=torch.bfloat16, requires_grad=True)
+    with fast_attention(), pytest.raises(ValueError, match="softcap"):
+        AttentionInterface()["sdpa"](torch.nn.Module(), query, query, query, None, softcap=30.0)
+
+
+def test_a_function_of_the_users_stays(monkeypatch):
+    own = lambda *_, **__: None  # noqa: E731
+    monkeypatch.setitem(AttentionInterface._global_mapping, "sdpa", own)
+    with fast_attention():
+        assert AttentionInterface()["sdpa"] is own
+    assert AttentionInterface()["sdpa"] is own
+
+
+def test_no_second_derivative_is_made_up():
+    """Blocks have none; a wrong one would train a penalty of gradients on something else."""
+    leaves = [torch.randn(1, 1, 4, 8).requires_grad_() for _ in range(3)]
+    loss = blockwise_attention(*leaves, 0.3).square().sum()
+    (gradient,) = torch.autograd.grad(loss, leaves[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.square().sum().backward()
+
+
 def test_no_position_depends_on_a_later_one():
     generator = torch.Generator().manual_seed(2)
     query, key, value = torch.randn(3, 1, 2, 150, 16, generator=generator).bfloat16().requires_grad_().unbind(0)

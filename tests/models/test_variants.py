@@ -16,6 +16,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from contextwise.base.errors import ConfigError
 from contextwise.base.recipes import RECIPES
 from contextwise.models import ContextLMForCausalLM, ModelSize, backbone_config, build_model
+from contextwise.models.spec import pretraining_losses
+from contextwise.models.variant.code import digest, name_code, read_code
+from contextwise.models.variant.modeling import VariantConfig, VariantForCausalLM
 
 EXAMPLES = RECIPES / "variants"
 VOCABULARY = 7
@@ -168,6 +171,73 @@ def test_positions_without_a_label_do_not_count():
     whole = part(model, hidden[:, :4], tokens[:, :4], labels[:, :4])
     for name, loss in part(model, hidden, tokens, labels).items():
         assert loss.item() == pytest.approx(whole[name].item(), rel=1e-5)
+
+
+def packed(lengths: list[int], seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """A row of documents that begin with end-of-text (0), and of its positions in their documents."""
+    draw = torch.Generator().manual_seed(seed)
+    row = [torch.cat([torch.zeros(1).long(), torch.randint(1, VOCABULARY, (n - 1,), generator=draw)]) for n in lengths]
+    return torch.cat(row)[None], torch.cat([torch.arange(n) for n in lengths])[None]
+
+
+def apart(row: torch.Tensor, lengths: list[int], fill: float) -> torch.Tensor:
+    """The documents of a row, each in a row of its own, which is filled up."""
+    longest, documents = max(lengths), row[0].split(lengths)
+    rows = [torch.cat([each, each.new_full((longest - len(each), *each.shape[1:]), fill)]) for each in documents]
+    return torch.stack(rows)
+
+
+def test_the_step_to_another_document_does_not_count():
+    """End-of-text at position 12: the state of position 11 has no term, that of 12 has one, whatever tells the border."""
+    model = small()
+    model.config.eos_token_id = 0
+    part = next_latent.NextLatent(model)
+    tokens, positions = packed([12, 4])
+    unknown = tokens.clamp(min=1)  # another tokenizer's end-of-text
+    for ids, places in ((tokens, None), (tokens, positions), (unknown, positions)):
+        hidden = rows(1, 16, 8).requires_grad_()
+        part(model, hidden, ids, ids.roll(-1), places)["regression"].backward()
+        assert hidden.grad[0].abs().sum(-1).eq(0).nonzero().flatten().tolist() == [11, 15]
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(1, 4), st.booleans())
+def test_documents_of_a_row_have_the_losses_that_they_have_apart(lengths, horizon, separate):
+    """Rollouts end with their document in every packed row, windows of token order where documents do not see each other."""
+    model = small()
+    model.config.eos_token_id = 0
+    tokens, positions = packed(lengths)
+    labels, hidden = tokens.roll(-1), rows(1, sum(lengths), 8)
+    alone = apart(hidden, lengths, 0.0), apart(tokens, lengths, 1), apart(labels, lengths, -100)
+    kinds = [next_latent.NextLatent(model, horizon)]
+    if separate:
+        kinds.append(token_order.TokenOrder(model, window=5))
+    for part in kinds:
+        for parameter in part.parameters():
+            nn.init.normal_(parameter, std=0.5)
+        together = part(model, hidden, tokens, labels, positions if separate else None)
+        for name, loss in part(model, *alone).items():
+            steps = [
+                max(1, min(horizon, n - 1)) for n in (sum(lengths), max(lengths))
+            ]  # of the rollout, in which it is a mean
+            whole = together[name].item() * (1 if name == "order" else steps[0] / steps[1])
+            assert whole == pytest.approx(loss.item(), abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["token_order.py:TokenOrder", "next_latent.py:NextLatent"])
+def test_a_variant_that_asks_for_positions_gets_them(name):
+    """A step on documents that do not see each other is the step on them apart."""
+    file, _, own = name.partition(":")
+    sha256 = digest(read_code(EXAMPLES / file))
+    name_code(EXAMPLES / file, sha256)
+    config = LlamaConfig(**small("llama").config.to_dict() | {"eos_token_id": None})
+    torch.manual_seed(0)
+    model = VariantForCausalLM(VariantConfig(config, file, own, {}, sha256)).train()
+    lengths = [5, 7, 4]
+    tokens, positions = packed(lengths)
+    labels = tokens.roll(-1)
+    together = pretraining_losses(model, {"input_ids": tokens, "labels": labels, "position_ids": positions})
+    alone = {"input_ids": apart(tokens, lengths, 1), "labels": apart(labels, lengths, -100)}
+    torch.testing.assert_close(together.sums, pretraining_losses(model, alone).sums)
 
 
 @pytest.mark.parametrize("length", [3, 16, 22])

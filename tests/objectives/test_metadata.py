@@ -12,16 +12,27 @@ from pydantic import ValidationError
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import say_once
+from contextwise.base.runs import RunFolder
 from contextwise.comparison.comparison import compare
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.loss import Loss
 from contextwise.experiments.cost import cost_of
+from contextwise.experiments.run_set import RunSet
+from contextwise.experiments.trial import TrialSettings, run_trial
+from contextwise.experiments.trial.arms import Arms
 from contextwise.models import load_model, token_losses
 from contextwise.objectives import NO_LOSS, Cut, ExampleStream, Vocabulary
-from contextwise.objectives.metadata import ConditionedTargets, MetadataExamples, MetadataStream, MetadataTexts
+from contextwise.objectives.metadata import (
+    Conditioning,
+    HeldOutWindows,
+    MetadataExamples,
+    MetadataStream,
+    MetadataTexts,
+)
 from contextwise.objectives.objective import WindowExamples
 from contextwise.training import Recipe, train
+from contextwise.training.dry_run import dry_run
 from contextwise.training.inputs import TrainingInputs
 from small import recipe_values
 
@@ -38,6 +49,20 @@ PLAIN = "|" + "|".join(row["text"] for row in ROWS) + "|"
 def path(tmp_path_factory):
     """Three documents in bytes, for training and held out."""
     return prepared(tmp_path_factory.mktemp("metadata"), ROWS)
+
+
+LAYOUT = {"separate_documents": True, "start_at_documents": True}
+LETTERS = [("a", 9), ("b", 3), ("c", 40), ("d", 1), ("e", 17), ("f", 26), ("g", 11), ("h", 30), ("i", 2), ("j", 19)]
+"""The text of a document: a letter, and how often; its metadata is that letter in upper case, of each third none."""
+UPPER = [None if i % 3 == 2 else letter.upper() for i, (letter, _) in enumerate(LETTERS)]
+
+
+@pytest.fixture(scope="module")
+def letters(tmp_path_factory):
+    rows = [{"text": a * n, "who": upper} for (a, n), upper in zip(LETTERS, UPPER, strict=True)]
+    folder = tmp_path_factory.mktemp("letters")
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return prepare_corpus([f"train={folder / 'rows.jsonl'}"], "bytes", folder / "corpus").path
 
 
 def prepared(folder, rows, **options):
@@ -116,9 +141,12 @@ def test_without_metadata_the_batches_are_those_of_a_plain_run(path, cut):
     assert len(stream) == len(plain) and all(same(stream[i], plain[i]) for i in range(24))
 
 
-def test_it_cools_down_and_a_resumed_run_reads_the_same(path):
-    given, none = (recipe(path, context=16, **own) for own in ({"cooldown": 0.25, "share": 0.3}, {}))
+def test_it_cools_down_and_a_resumed_run_reads_the_same(letters):
+    given, none = (
+        recipe(letters, context=24, columns=["who"], **own) for own in ({"cooldown": 0.25, "share": 0.5}, {})
+    )
     none.data.metadata = None
+    none.data.start_at_documents = none.data.separate_documents = True
     plain = TrainingInputs.open(none).stream
     streams = [TrainingInputs.open(given).stream for _ in range(2)]
     assert len(streams[0]) == len(plain) == 24 and len({streams[0].conditioned.examples.count(i) for i in range(9)}) > 1
@@ -129,21 +157,72 @@ def test_it_cools_down_and_a_resumed_run_reads_the_same(path):
     assert not all(same(read[i], plain[i]) for i in range(18))
 
 
+@pytest.mark.parametrize("context", [9, 12, 18, 31, 40, 64, 150])
+def test_windows_begin_with_documents_and_all_their_text_sees_its_metadata(letters, context):
+    examples, _ = with_metadata(letters, Cut(context, **LAYOUT), columns=["who"])
+    blocks = [f"who: {upper}\n\n" if upper else "" for upper in UPPER]
+    whole, given, owner, starts = "", [], [], []
+    for number, (block, (letter, count)) in enumerate(zip(blocks, LETTERS, strict=True)):
+        starts.append(len(whole))
+        whole += "|" + block + letter * count
+        given += [False] + [True] * len(block) + [False] * count
+        owner += [number] * (1 + len(block) + count)
+    whole, given = whole + "|", [*given, False]
+    begin, number, seen = 0, 0, []
+    while begin + context < len(whole):  # by hand: documents fill a window, and the rest of its last one is dropped
+        example = examples.example(0, number)
+        inputs, targets = shown(example)
+        own = range(begin + 1, begin + 1 + context)
+        assert inputs == whole[begin : begin + context]
+        assert targets == "".join("." if given[i] else whole[i] for i in own)
+        before = [inputs[: i + 1].rpartition("|")[2] for i in range(context)]  # of its document, in the window
+        assert example["position_ids"].tolist() == [len(text) for text in before]
+        conditions = [blocks[owner[begin + i]] for i in range(context)]
+        seen += [bool(block) for block, target in zip(conditions, targets, strict=True) if target != "."]
+        assert all(
+            text.startswith(block)
+            for text, block, target in zip(before, conditions, targets, strict=True)
+            if target != "."
+        )
+        begin = next((start for start in starts if start >= begin + context), len(whole))
+        number += 1
+    assert number == examples.count(0)
+    texts = sum(count + 1 for _, count in LETTERS)
+    assert vars(examples.conditioning()) == pytest.approx(
+        {"conditioned_share": np.mean(seen), "text_share": len(seen) / texts}
+    )
+
+
+def predicted(item):
+    """The text targets of a window: (the document's letter, the target), in order."""
+    inputs, targets = shown(item)
+    owners = [target if target != "|" else inputs[: i + 1][-1:] for i, target in enumerate(targets)]
+    return [each for each in zip(owners, targets, strict=True) if each[1] != "."]
+
+
 @pytest.mark.parametrize("windows", [1, 2, 99])
-@pytest.mark.parametrize("cut", [Cut(6), Cut(6, cross_documents=False), Cut(9, separate_documents=True)])
-def test_validation_with_metadata_has_the_targets_of_the_loss_without(tmp_path, cut, windows):
-    signs = bytes(range(ord("#"), 127)).decode()  # each once, so that targets can be told apart
-    texts = [signs[:31], signs[31:34], signs[34:40], signs[40:]]
-    rows = [{"text": text, "who": "Ann Lee"[: 1 + i]} for i, text in enumerate(texts)]
-    path = prepared(tmp_path, rows)
-    examples, plain = with_metadata(path, cut, split="validation", columns=["who"])
-    plain.length = min(windows, plain.examples.count(0))
-    conditioned = ConditionedTargets(plain, examples)
-    targets = [
-        "".join(shown(items[i])[1] for i in range(len(items))).replace(".", "") for items in (plain, conditioned)
-    ]
-    assert "Ann\n\n" in "".join(shown(conditioned[i])[0] for i in range(len(conditioned))) or windows < 99
-    assert sorted(targets[0]) == sorted(targets[1])
+@pytest.mark.parametrize("cut", [Cut(31, **LAYOUT), Cut(31, False, **LAYOUT), Cut(70, **LAYOUT)])
+def test_validation_has_the_same_text_with_metadata_and_without(letters, cut, windows):
+    examples, _ = with_metadata(letters, cut, columns=["who"])
+    stream = ExampleStream(examples, 0, min(windows, examples.count(0)))
+    with_any = {letter for (letter, _), upper in zip(LETTERS, UPPER, strict=True) if upper}
+    for number in range(len(stream)):
+        without, given = (HeldOutWindows(stream, given)[number] for given in (False, True))
+        assert predicted(without) == predicted(stream[number])  # the text of all documents
+        assert predicted(given) == [each for each in predicted(stream[number]) if each[0] in with_any]
+        text = shown(without)[0]
+        assert "who" not in text and len(text) == cut.context
+        assert cut.cross_documents or (without["position_ids"].diff() == 1).all()  # an LSTM reads one document a row
+        assert without["position_ids"].tolist()[: len(text.rstrip("|"))] == [
+            len(text[: i + 1].rpartition("|")[2]) for i in range(len(text.rstrip("|")))
+        ]
+
+
+def test_a_window_of_one_document_begins_with_its_metadata(letters):
+    examples, _ = with_metadata(letters, Cut(20, False, **LAYOUT), columns=["who"])
+    windows = [shown(examples.example(0, i))[0] for i in range(examples.count(0))]
+    given = {letter: f"|who: {letter.upper()}\n\n{letter * 11}" for letter in "eghj"}
+    assert windows == ["|" + "c" * 19, given["e"], "|" + "f" * 19, given["g"], given["h"], given["j"]]
 
 
 def test_a_share_of_the_documents_in_each_epoch(path):
@@ -158,6 +237,9 @@ def test_a_run_is_scored_with_and_without(path, tmp_path):
     planned, appended = (cost_of(each).flops for each in (values, recipe(path, steps=2, form="append")))
     run = train(values)
     assert run.summary()["flops"] == pytest.approx(planned, rel=1e-12) and planned < appended  # which has a loss
+    # One window: 30 tokens and the end of document 0, the 5 tokens of document 1, which has no metadata; 60 in all.
+    summary = run.summary()
+    assert (summary["conditioned_share"], summary["text_share"]) == pytest.approx((31 / 36, 36 / 60))
     losses = run.metrics("validation")[-1]
     assert losses["loss"] != losses["metadata_loss"] and run.summary()["metadata_cut"] == 1
     corpus = Corpus.open(path, split="validation")
@@ -189,6 +271,67 @@ def test_given_metadata_is_scored_as_a_part_of_its_document(path, tmp_path):
     np.testing.assert_array_equal(given.tokens()["nats"], text["nats"])
     np.testing.assert_array_equal(given.tokens()["visible"], text["visible"])
     assert given.documents["tokens"].to_pylist() == [31, 6, 23] and max(text["visible"]) == 39
+    # Document 0 has 41 tokens with its metadata and its last one sees 39 before it; document 1 has no metadata.
+    sees = given.tokens().to_pandas().groupby("document")["conditioned"].sum().tolist()
+    assert sees == [30, 0, 23] and given.summary["conditioned_share"] == pytest.approx(53 / 60)
+    rows = given.tokens().to_pandas().query("conditioned")["nats"]
+    assert given.summary["conditioned_loss"]["value"] == pytest.approx(rows.mean())
+    table = Loss.table(given.summary)
+    assert "88.3% of the text's tokens are predicted with it in view" in " ".join(table.renderables[0].plain.split())
+    assert written.summary["conditioned_share"] is None and "conditioned" not in written.tokens().column_names
+
+
+def test_a_plan_and_a_trial_say_how_much_text_is_conditioned(path, tmp_path, monkeypatch):
+    values = recipe(path, tmp_path / "run", steps=2)
+    assert dry_run(values).conditioning == Conditioning(31 / 36, 36 / 60)
+    rows = [{"text": f"{i} {'ab' * 12}", "who": f"N{i}"} for i in range(80)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    corpus = prepare_corpus([f"{tmp_path / 'rows.jsonl'}"], "bytes", tmp_path / "rows", validation=0.5).path
+    arms = {"none": ["data.metadata=null"], "given": ["data.metadata={columns: [who]}"]}
+    shared = {"data": {"context": 40}, "model": {"layers": 1, "width": 16, "heads": 2}}
+    shared["training"] = {"tokens_per_step": 80, "learning_rate": 1e-3}
+    trial = {
+        "name": "t",
+        "arms": arms,
+        "corpus": str(corpus),
+        "recipe": shared,
+        "tokens": 160,
+        "rates": "fixed",
+        "seeds": 2,
+    }
+    trial |= {"equal": "tokens", "metadata": ["who"], "output": str(tmp_path / "trial")}
+
+    def trained_here(runs, *_, **__):
+        for run in runs.runs:
+            if not RunFolder(run.folder).finished:
+                train(run.recipe())
+
+    monkeypatch.setattr(RunSet, "train_missing", trained_here)
+    monkeypatch.setattr(
+        "contextwise.experiments.trial.trial.seconds_per_step", lambda recipes, *_: dict.fromkeys(recipes, 1.0)
+    )
+    monkeypatch.setattr(Arms, "check_causality", lambda self: None)
+    notes = run_trial(TrialSettings.model_validate(trial)).notes
+    assert any(note.startswith("given: 100.0% of the text's targets see their document's metadata") for note in notes)
+    assert not any(note.startswith("none: ") for note in notes)
+    scored = "All arms are scored with metadata before each document. All of the text's tokens are predicted with it in view."
+    assert scored in notes
+
+
+def test_documents_without_any_metadata_are_not_scored_with_it(path, tmp_path):
+    run = train(recipe(path, tmp_path / "run", steps=2))
+    nobody = prepared(tmp_path, [row | {"who": None} for row in ROWS])
+    with pytest.raises(DataError, match=r"no document of .* \(validation\) that is read has metadata in the columns"):
+        measure(run.path, Loss(metadata=["who"]), Corpus.open(nobody, split="validation"))
+
+
+def test_metadata_of_another_form_than_in_training_is_said(path, tmp_path, capsys):
+    run = train(recipe(path, tmp_path / "run", steps=2, form="append"))
+    corpus = Corpus.open(path, split="validation")
+    measure(run.path, Loss(metadata=["who"]), corpus)
+    assert "was trained with who, day behind the text, and is given who before it" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 def test_other_metadata_of_the_same_text_is_another_question(path, tmp_path, monkeypatch):

@@ -152,7 +152,7 @@ def test_one_context_and_one_size(tmp_path: Path) -> None:
 
 def test_page_and_plan_say_the_same_of_what_was_measured(tmp_path: Path) -> None:
     sweep = write_sweep(tmp_path / "sweep", sizes=("pico", "nano"), seeds=(0, 1), noise=0.01)
-    findings = read_observations(sweep.path).findings()
+    findings = read_observations(sweep.path).landscape().findings()
     assert [finding.split(", ")[1].split(":")[0] for finding in findings] == ["pico", "nano"]
     assert any("within its noise" in finding for finding in findings)
     text = text_of(sweep.path, tmp_path)

@@ -97,7 +97,7 @@ def test_the_page_is_written_once(contextwise: Any, folder: Path, workplace: Pat
 
 
 def test_a_validation_loss_stands_beside_what_it_was_measured_on_and_one_window_is_not_shown(folder: Path) -> None:
-    a, b, _ = runs_of(folder)
+    _, b, _ = runs_of(folder)
     assert "finished, validated on at most 256 windows of 256 tokens" in watch_page(folder).render()
     spent = {"step": 8, "tokens": 1024, "flops": 8e6, "seconds": 40.0}
     b.append_metrics({"kind": "validation", **spent, "loss": 1.2345, "examples": 1})

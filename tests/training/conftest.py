@@ -1,10 +1,13 @@
 """All stages of a CUE model's life, trained once, in a few steps each."""
 
+import json
+
 import pytest
 
 from contextwise.data import prepare_corpus
 from contextwise.training import train
 from cue_runs import STAGES, Runs, recipe, save_text_encoder, write_articles
+from small import WORDS
 
 
 @pytest.fixture(scope="session")
@@ -31,3 +34,16 @@ def life(tmp_path_factory, news, text_encoder):
     for stage in STAGES:
         train(recipe(runs.stage(stage)))
     return runs
+
+
+@pytest.fixture(scope="session")
+def sentences_folder(tmp_path_factory):
+    """Documents of several sentences, with a small learned vocabulary."""
+    folder = tmp_path_factory.mktemp("sentences")
+    with (folder / "text.jsonl").open("w") as file:
+        for i in range(120):
+            words = [WORDS[(i * 7 + j * (1 + i % 5)) % len(WORDS)] for j in range(20 + i)]
+            text = " ".join(" ".join(words[k : k + 6]).capitalize() + f" in {i + k}." for k in range(0, len(words), 6))
+            file.write(json.dumps({"text": text}) + "\n")
+    prepare_corpus(folder / "text.jsonl", "train:400", folder / "corpus", validation=0.15)
+    return folder / "corpus"

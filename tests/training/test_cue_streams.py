@@ -17,6 +17,7 @@ from contextwise.training.settings import TRAINED
 from contextwise.training.trainer import NOT_FOR_MODELS, PretrainingTrainer, collate, tokens_read
 from cue_runs import part, recipe, same, weights
 from processes import finish_training
+from small import EXACT
 
 STEP = 8
 
@@ -24,6 +25,18 @@ STEP = 8
 @pytest.fixture(scope="module")
 def task(life):
     return TrainingInputs.open(recipe(life.stage("joint")))
+
+
+def exact(life, folder, **training):
+    """The recipe of the joint stage in float32."""
+    values = life.stage("joint") | {"output": str(folder)}
+    return values | {"training": values["training"] | EXACT | training}
+
+
+@pytest.fixture(scope="module")
+def whole(life, tmp_path_factory):
+    """The joint stage in float32."""
+    return train(recipe(exact(life, tmp_path_factory.mktemp("exact") / "run"))).path
 
 
 def items_of(stream, step):
@@ -83,11 +96,9 @@ def losses(model, batch):
         return pretraining_losses(model, {k: v for k, v in batch.items() if k not in NOT_FOR_MODELS})
 
 
-def test_other_micro_batches_train_the_same_model(life, tmp_path):
-    values = life.stage("joint") | {"output": str(tmp_path / "whole")}
-    values["training"] = values["training"] | {"micro_batch_tokens": 256}
-    run = train(recipe(values))
-    a, b = weights(run.path), weights(life.folder / "joint")
+def test_other_micro_batches_train_the_same_model(life, whole, tmp_path):
+    run = train(recipe(exact(life, tmp_path / "run", micro_batch_tokens=256)))
+    a, b = weights(run.path), weights(whole)
     assert max((a[key] - b[key]).abs().max().item() for key in a) < 1e-4
 
 
@@ -125,14 +136,12 @@ def test_a_killed_run_resumes_bit_for_bit(life, stage, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sharded", [False, True], ids=["DDP", "FSDP2"])
-def test_two_processes_train_what_one_does(life, sharded, tmp_path):
-    values = life.stage("joint") | {"output": str(tmp_path / "two")}
-    values["training"] = values["training"] | {"fsdp": sharded, "micro_batch_tokens": 64}
+def test_two_processes_train_what_one_does(life, whole, sharded, tmp_path):
     file = tmp_path / "two.yaml"
-    file.write_text(yaml.safe_dump(values))
+    file.write_text(yaml.safe_dump(exact(life, tmp_path / "two", fsdp=sharded, micro_batch_tokens=64)))
     status, output = finish_training(file, processes=2)
     assert status == 0, output[-3000:]
-    a, b = weights(tmp_path / "two"), weights(life.folder / "joint")
+    a, b = weights(tmp_path / "two"), weights(whole)
     assert max((a[key] - b[key]).abs().max().item() for key in a) < 1e-4
     assert same(part(tmp_path / "two", "sentence_encoder"), part(life.folder / "lm", "sentence_encoder"))
 

@@ -14,7 +14,7 @@ from contextwise.base.files import exclusive
 from contextwise.base.progress import interruption
 from contextwise.training import Recipe, dry_run
 from contextwise.training.run import train
-from small import recipe_values
+from small import EXACT, recipe_values
 
 TRAIN = """
 import sys
@@ -34,7 +34,7 @@ def test_steps_are_measured_and_nothing_is_left(corpus_folder, tmp_path):
     tiny = recipe(corpus_folder, tmp_path / "runs" / "tiny", micro_batch_tokens=32, tokens_per_step=96)
     taken = dry_run.dry_run(tiny)
     assert list(tmp_path.iterdir()) == []
-    assert (taken.micro_batches, taken.micro_batch_tokens, taken.precision) == (3, 32, "fp32")
+    assert (taken.micro_batches, taken.micro_batch_tokens, taken.precision) == (3, 32, "bf16")
     assert taken.timed_steps == 11 and taken.step_seconds > 0  # of 12, without the first
     assert taken.training_seconds == 12 * taken.step_seconds
     # Two validations of 8 windows of 32 tokens, each token at a third of a training token's time.
@@ -69,7 +69,7 @@ def test_a_request_to_stop_is_no_lack_of_memory(passes, corpus_folder, tmp_path,
 def test_what_does_not_fit_is_estimated_and_not_run(corpus_folder, tmp_path, monkeypatch):
     monkeypatch.setattr(dry_run.psutil, "virtual_memory", lambda: SimpleNamespace(available=2**20))
     monkeypatch.setattr(dry_run, "build_trainer", None)
-    values = recipe_values(corpus_folder, tmp_path / "run")
+    values = recipe_values(corpus_folder, tmp_path / "run", **EXACT)  # 34 bytes of activations are those of float32
     values["model"] = {"layers": 3, "width": 64, "heads": 2, "vocab_size": 5000}
     taken = dry_run.dry_run(validate(Recipe, values, "a recipe"))
     assert taken.timed_steps == 0 and taken.step_seconds is None and taken.training_seconds is None

@@ -13,7 +13,7 @@ from contextwise.models import MultiTokenForCausalLM, build_model, load_model, p
 from contextwise.training import Recipe, train
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import model_config
-from small import recipe_values
+from small import EXACT, recipe_values
 
 
 def values(corpus, output, head="layer", **training):
@@ -24,7 +24,7 @@ def values(corpus, output, head="layer", **training):
 
 @pytest.mark.parametrize("head", ["layer", "linear"])
 def test_each_head_is_logged_and_their_sum_is_minimised(head, corpus_folder, tmp_path):
-    recipe = Recipe.model_validate(values(corpus_folder, tmp_path / "run", head))
+    recipe = Recipe.model_validate(values(corpus_folder, tmp_path / "run", head, **EXACT))
     run = train(recipe)
     row = run.metrics("train")[0]
     assert list(row["parts"]) == ["tokens", "head_2", "head_3"][: len(row["parts"])]

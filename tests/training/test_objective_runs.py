@@ -12,7 +12,7 @@ from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokeni
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
-from contextwise.data import Corpus, prepare_corpus
+from contextwise.data import Corpus
 from contextwise.data.windows import stack
 from contextwise.experiments.cost import cost_of
 from contextwise.models import load_model
@@ -21,7 +21,7 @@ from contextwise.training import Recipe, train
 from contextwise.training.export import model_card
 from contextwise.training.inputs import TrainingInputs
 from processes import finish_training
-from small import WORDS, recipe_values
+from small import EXACT, recipe_values
 
 MIXTURE = {
     "name": "mixture",
@@ -44,19 +44,6 @@ SLOW = ("causal", "infilling", "ul2 decoder", "masked", "sentence order")
 EACH = pytest.mark.parametrize(
     "case", [pytest.param(case, marks=pytest.mark.slow) if case in SLOW else case for case in CASES]
 )
-
-
-@pytest.fixture(scope="module")
-def sentences_folder(tmp_path_factory):
-    """Documents of several sentences, with a small learned vocabulary."""
-    folder = tmp_path_factory.mktemp("sentences")
-    with (folder / "text.jsonl").open("w") as file:
-        for i in range(120):
-            words = [WORDS[(i * 7 + j * (1 + i % 5)) % len(WORDS)] for j in range(20 + i)]
-            text = " ".join(" ".join(words[k : k + 6]).capitalize() + f" in {i + k}." for k in range(0, len(words), 6))
-            file.write(json.dumps({"text": text}) + "\n")
-    prepare_corpus(folder / "text.jsonl", "train:400", folder / "corpus", validation=0.15)
-    return folder / "corpus"
 
 
 def values(corpus, output, case, **training):
@@ -102,7 +89,7 @@ def test_it_learns_counts_and_resumes(case, sentences_folder, tmp_path):
     from contextwise.models.spec import build_model
 
     first = pretraining_losses(build_model(task.config), without_names(stack(examples[:4])))
-    assert rows[0]["loss"] == pytest.approx((first.sums[0] / first.counts[0]).item(), rel=1e-5)
+    assert rows[0]["loss"] == pytest.approx((first.sums[0] / first.counts[0]).item(), rel=1e-3)
 
     again = tmp_path / "again"
     shutil.copytree(whole.path, again)
@@ -126,17 +113,17 @@ def without_names(batch):
     "case", ["ul2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("masked", "next sentence", "prefix"))]
 )
 def test_batches_with_different_numbers_of_targets_add_up_to_the_same_step(case, sentences_folder, tmp_path):
-    train(recipe(sentences_folder, tmp_path / "whole", case, steps=4))
-    train(recipe(sentences_folder, tmp_path / "parts", case, steps=4, micro_batch_tokens=160))
+    train(recipe(sentences_folder, tmp_path / "whole", case, steps=4, **EXACT))
+    train(recipe(sentences_folder, tmp_path / "parts", case, steps=4, micro_batch_tokens=160, **EXACT))
     assert farthest(tmp_path / "whole", tmp_path / "parts") < 1e-5
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["masked", "ul2"])
 def test_two_processes_take_the_same_steps(case, sentences_folder, tmp_path):
-    train(recipe(sentences_folder, tmp_path / "one", case))
+    train(recipe(sentences_folder, tmp_path / "one", case, **EXACT))
     file = tmp_path / "two.yaml"
-    file.write_text(yaml.safe_dump(values(str(sentences_folder), str(tmp_path / "two"), case)))
+    file.write_text(yaml.safe_dump(values(str(sentences_folder), str(tmp_path / "two"), case, **EXACT)))
     status, output = finish_training(file, processes=2)
     assert status == 0, output[-2000:]
     assert farthest(tmp_path / "one", tmp_path / "two") < 1e-4

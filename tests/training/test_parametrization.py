@@ -6,6 +6,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 from test_run import half_done, same
+from transformers import set_seed
 
 from contextwise.base.errors import ConfigError
 from contextwise.models import ModelSize, backbone_config, build_model
@@ -16,7 +17,7 @@ from contextwise.models.spec import meta_model
 from contextwise.training import Recipe, train
 from contextwise.training.model import parameter_scales, starting_model
 from contextwise.training.optimizer import create_optimizer
-from contextwise.training.parametrization import Scale, mup_scales, scale_initial_values
+from contextwise.training.parametrization import BRANCH_ENDS, Scale, mup_scales, scale_initial_values
 from contextwise.training.settings import SizedModel, TrainingSettings
 from small import recipe_values
 
@@ -48,13 +49,37 @@ def test_the_factors_of_gpt2_by_hand():
         assert found[f"transformer.{name}"] == Scale(epsilon=0.25)
 
 
-def test_the_factors_of_a_head_of_its_own_are_one():
+def test_the_factors_of_gpt_neox_by_hand():
+    """Its initial values fall with the root of the width already: those of its matrices stay, embedding and head do not."""
     wide, base = (config_of("gpt_neox", width) for width in (32, 16))
-    wide.tie_word_embeddings = base.tie_word_embeddings = False
     found = mup_scales(meta_model(wide), meta_model(base))
-    assert found["lm_head.weight"] == Scale(epsilon=0.5)
+    root = pytest.approx(2**0.5)
+    for name in ("lm_head.weight", "gpt_neox.embed_in.weight"):
+        assert (found[name].initial, found[name].adamw, found[name].epsilon) == (root, 1, 0.5)
     assert found["gpt_neox.final_layer_norm.weight"] == Scale(0.5, 0.5)
-    assert found["gpt_neox.layers.0.mlp.dense_4h_to_h.weight"] == Scale(2**-0.5, 0.5, epsilon=0.5)
+    for name in ("mlp.dense_4h_to_h", "mlp.dense_h_to_4h", "attention.query_key_value"):
+        matrix = found[f"gpt_neox.layers.0.{name}.weight"]
+        assert (matrix.initial, matrix.adamw, matrix.epsilon) == (pytest.approx(1), 0.5, 0.5)
+        assert found[f"gpt_neox.layers.0.{name}.bias"] == Scale(epsilon=0.5)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gpt2_rotary", "gpt_neox", "llama", "qwen3"])
+def test_initial_values_follow_the_rule_for_every_family(family):
+    """Matrices of blocks: the base's deviation / √m, and / L at the ends of branches. Embeddings and heads: the base's."""
+
+    def deviations(width: int, layers: int, factors: dict[str, Scale]) -> dict[str, float]:
+        set_seed(width + layers)
+        model = build_model(config_of(family, width, layers))
+        scale_initial_values(model, factors)
+        return {name: each.std().item() for name, each in model.named_parameters() if each.dim() == 2}
+
+    base, wide = deviations(16, 4, {}), deviations(64, 4, scales(family, 64, 4))
+    deep = deviations(16, 16, scales(family, 16, 16, depth=4))
+    ends = tuple(f"{end}.weight" for end in BRANCH_ENDS)
+    for name, deviation in base.items():
+        inside = ".layers." in name or ".h." in name
+        assert wide[name] == pytest.approx(deviation / (2 if inside else 1), rel=0.2), name
+        assert deep[name] == pytest.approx(deviation / (4 if inside and name.endswith(ends) else 1), rel=0.2), name
 
 
 def test_a_matrix_of_a_block_in_the_shape_of_the_head_is_no_head():
@@ -65,9 +90,7 @@ def test_a_matrix_of_a_block_in_the_shape_of_the_head_is_no_head():
     inner = "gpt_neox.layers.0.mlp.dense_h_to_4h.weight"
     assert wide.get_parameter(inner).shape == wide.lm_head.weight.shape
     found = mup_scales(wide, base)
-    assert found[inner] == Scale(0.5, 0.25, epsilon=0.25) and found["gpt_neox.embed_in.weight"] == Scale(
-        epsilon=0.25
-    )  # tied
+    assert found[inner].adamw == 0.25 and found["gpt_neox.embed_in.weight"].adamw == 1
     muon = create_optimizer(wide, TrainingSettings(steps=1, optimizer="muon"), 1e-3).parts[1]
     trained = {id(parameter) for group in muon.param_groups for parameter in group["params"]}
     assert id(wide.get_parameter(inner)) in trained and id(wide.lm_head.weight) not in trained

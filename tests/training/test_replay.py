@@ -24,7 +24,7 @@ from contextwise.objectives import NO_LOSS
 from contextwise.training import Recipe, train
 from contextwise.training.inputs import TrainingInputs
 from processes import finish_training
-from small import recipe_values, write_documents
+from small import EXACT, recipe_values, write_documents
 
 CHANCE = 1e-4  # a test of a share fails where what was seen is rarer than this
 
@@ -226,9 +226,10 @@ class TestRuns:
         losses = [[row["replay_loss"] for row in RunFolder(p).metrics("validation")] for p in (whole, again)]
         assert losses[0] == losses[1] and len(losses[0]) == 2
 
-    def test_micro_batches_add_up_to_the_same_step(self, whole, corpora, tmp_path):
-        train(recipe(corpora, tmp_path / "parts", micro_batch_tokens=32))
-        assert farthest(whole, tmp_path / "parts") < 1e-5
+    def test_micro_batches_add_up_to_the_same_step(self, corpora, tmp_path):
+        train(recipe(corpora, tmp_path / "whole", **EXACT))
+        train(recipe(corpora, tmp_path / "parts", micro_batch_tokens=32, **EXACT))
+        assert farthest(tmp_path / "whole", tmp_path / "parts") < 1e-5
 
     def test_checkpoints_know_both_corpora(self, whole, corpora):
         state = json.loads((whole / "checkpoints" / "step-12" / "state.json").read_text())
@@ -387,9 +388,9 @@ class TestRefusals:
 
 @pytest.mark.slow
 def test_two_processes_replay_the_same_examples_as_one(corpora, tmp_path):
-    one = train(recipe(corpora, tmp_path / "one"))
+    one = train(recipe(corpora, tmp_path / "one", **EXACT))
     file = tmp_path / "two.yaml"
-    file.write_text(yaml.safe_dump(values(corpora, tmp_path / "two")))
+    file.write_text(yaml.safe_dump(values(corpora, tmp_path / "two", **EXACT)))
     status, output = finish_training(file, processes=2)
     assert status == 0, output[-2000:]
     assert farthest(tmp_path / "one", tmp_path / "two") < 1e-4

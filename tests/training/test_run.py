@@ -24,7 +24,7 @@ from contextwise.objectives import Causal, Cut, Vocabulary
 from contextwise.training import Recipe, checkpoints, train
 from contextwise.training.trainer import PretrainingTrainer
 from processes import finish_training, start_training, torchrun, wait_for
-from small import recipe_values, write_documents
+from small import EXACT, recipe_values, write_documents
 
 
 def write_recipe(folder, values):
@@ -52,6 +52,14 @@ def whole(corpus_folder, tmp_path_factory):
     """A run that was never stopped."""
     run = tmp_path_factory.mktemp("whole") / "run"
     train(Recipe.model_validate(recipe_values(corpus_folder, run)))
+    return run
+
+
+@pytest.fixture(scope="module")
+def exact(corpus_folder, tmp_path_factory):
+    """The same run in float32."""
+    run = tmp_path_factory.mktemp("exact") / "run"
+    train(Recipe.model_validate(recipe_values(corpus_folder, run, **EXACT)))
     return run
 
 
@@ -99,7 +107,7 @@ def test_auto_takes_bf16_where_the_processor_multiplies_it_faster(whole, corpus_
         summary = RunFolder(run).summary()
         assert summary["precision"] == precision
         assert summary["validation_loss"] == pytest.approx(exported_loss(run, corpus_folder), abs=1e-5)
-        assert same(whole, run) is not fast
+        assert same(whole, run) is fast
 
 
 def test_the_same_command_again_does_nothing(whole, corpus_folder):
@@ -141,9 +149,9 @@ def test_a_model_that_the_machine_cannot_hold_is_refused(corpus_folder, tmp_path
         train(Recipe.model_validate(values))
 
 
-def test_micro_batches_add_up_to_the_same_step(whole, corpus_folder, tmp_path):
-    train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "micro", micro_batch_tokens=64)))
-    assert farthest(whole, tmp_path / "micro") < 1e-5
+def test_micro_batches_add_up_to_the_same_step(exact, corpus_folder, tmp_path):
+    train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "micro", micro_batch_tokens=64, **EXACT)))
+    assert farthest(exact, tmp_path / "micro") < 1e-5
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -152,19 +160,19 @@ def test_workers_change_nothing(whole, corpus_folder, tmp_path, workers):
     assert same(whole, tmp_path / "run")
 
 
-def test_threads_change_the_last_bits_only(whole, corpus_folder, tmp_path):
+def test_threads_change_the_last_bits_only(exact, corpus_folder, tmp_path):
     threads = torch.get_num_threads()
     torch.set_num_threads(threads + 2)
     try:
-        train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "run")))
+        train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "run", **EXACT)))
     finally:
         torch.set_num_threads(threads)
-    assert farthest(whole, tmp_path / "run") < 1e-5
+    assert farthest(exact, tmp_path / "run") < 1e-5
 
 
 @pytest.mark.slow
-def test_the_number_of_processes_may_change_at_every_start(whole, corpus_folder, tmp_path):
-    recipe = write_recipe(tmp_path, recipe_values(corpus_folder, tmp_path / "run", save_every=3))
+def test_the_number_of_processes_may_change_at_every_start(exact, corpus_folder, tmp_path):
+    recipe = write_recipe(tmp_path, recipe_values(corpus_folder, tmp_path / "run", save_every=3, **EXACT))
     for processes, step in ((1, 3), (2, 6), (4, 9)):
         process = start_training(recipe, 0.5, processes)
         wait_for(lambda step=step: (tmp_path / "run" / "checkpoints" / f"step-{step}").exists(), process)
@@ -172,7 +180,7 @@ def test_the_number_of_processes_may_change_at_every_start(whole, corpus_folder,
         process.communicate(timeout=90)
     code, output = finish_training(recipe)
     assert code == 0, output
-    assert farthest(whole, tmp_path / "run") < 1e-4
+    assert farthest(exact, tmp_path / "run") < 1e-4
 
 
 @pytest.mark.slow
@@ -218,26 +226,26 @@ def test_killed_at_random_instants_ends_with_the_same_weights(whole, corpus_fold
     [pytest.param(False, torchrun, marks=pytest.mark.slow), (True, finish_training)],
     ids=["DDP", "FSDP2"],
 )
-def test_two_processes_give_the_loss_of_one(whole, corpus_folder, tmp_path, sharded, start):
-    values = recipe_values(corpus_folder, tmp_path / "two", fsdp=sharded)
+def test_two_processes_give_the_loss_of_one(exact, corpus_folder, tmp_path, sharded, start):
+    values = recipe_values(corpus_folder, tmp_path / "two", fsdp=sharded, **EXACT)
     code, output = start(write_recipe(tmp_path, values), processes=2)
     assert code == 0, output
-    assert farthest(whole, tmp_path / "two") < 1e-4
-    for one, two in zip(RunFolder(whole).metrics(), RunFolder(tmp_path / "two").metrics(), strict=True):
+    assert farthest(exact, tmp_path / "two") < 1e-4
+    for one, two in zip(RunFolder(exact).metrics(), RunFolder(tmp_path / "two").metrics(), strict=True):
         assert two["loss"] == pytest.approx(one["loss"], abs=1e-4)
         assert two.get("grad_norm", 0) == pytest.approx(one.get("grad_norm", 0), rel=1e-3)
 
 
 @pytest.mark.slow
-def test_a_sharded_run_that_is_stopped_goes_on(whole, corpus_folder, tmp_path):
-    recipe = write_recipe(tmp_path, recipe_values(corpus_folder, tmp_path / "two", fsdp=True))
+def test_a_sharded_run_that_is_stopped_goes_on(exact, corpus_folder, tmp_path):
+    recipe = write_recipe(tmp_path, recipe_values(corpus_folder, tmp_path / "two", fsdp=True, **EXACT))
     process = start_training(recipe, 0.3, processes=2)
     wait_for(lambda: (tmp_path / "two" / "checkpoints" / "step-4").exists(), process)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=90)
     code, output = finish_training(recipe, processes=2)
     assert code == 0, output
-    assert farthest(whole, tmp_path / "two") < 1e-4
+    assert farthest(exact, tmp_path / "two") < 1e-4
 
 
 def test_a_loss_that_is_not_finite_stops_before_the_step(corpus_folder, tmp_path, monkeypatch):
@@ -508,10 +516,10 @@ def test_windows_that_do_not_share_out_evenly_are_refused(corpus_folder, tmp_pat
 
 
 @pytest.mark.slow
-def test_compiled_and_checkpointed_training_agree(whole, corpus_folder, tmp_path):
+def test_compiled_and_checkpointed_training_agree(exact, corpus_folder, tmp_path):
     for name in ("compile", "gradient_checkpointing"):
-        train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / name, **{name: True})))
-        assert farthest(whole, tmp_path / name) < 1e-3
+        train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / name, **{name: True}, **EXACT)))
+        assert farthest(exact, tmp_path / name) < 1e-3
 
 
 def test_without_clipping_the_gradient_is_measured_and_must_be_finite(corpus_folder, tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from contextwise.data import Corpus
 from contextwise.models import ContextLMConfig, build_model
 from contextwise.training import Recipe, train
 from processes import finish_training
-from small import recipe_values
+from small import EXACT, recipe_values
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def start(corpus_folder, tmp_path_factory):
 
 
 def values(start, corpus, run, **training):
-    return recipe_values(corpus, run, **training) | {"model": {"pretrained": str(start)}}
+    return recipe_values(corpus, run, **EXACT | training) | {"model": {"pretrained": str(start)}}
 
 
 def weights(run):

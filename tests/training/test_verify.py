@@ -12,6 +12,7 @@ from contextwise.base.files import exclusive
 from contextwise.base.hashes import MANIFEST, seal
 from contextwise.base.runs import RunFolder
 from contextwise.training import Recipe, train
+from contextwise.training.trainer import PretrainingTrainer
 from contextwise.training.verify import verify_run
 from small import recipe_values
 
@@ -33,9 +34,9 @@ def files(folder):
 @pytest.mark.parametrize(
     ("name", "steps"),
     [
-        ("finished", ["steps 9 to 10"]),
-        ("stopped", ["steps 9 to 10, twice", "steps 5 to 6"]),
-        ("quiet", ["steps 9 to 10, twice"]),
+        ("finished", ["steps 1 to 2", "steps 9 to 10"]),
+        ("stopped", ["steps 1 to 2", "steps 9 to 10, twice", "steps 5 to 6"]),
+        ("quiet", ["steps 1 to 4", "steps 9 to 10, twice"]),
     ],
 )
 def test_a_sound_run_passes(runs, name, steps):
@@ -50,12 +51,30 @@ def test_a_sound_run_passes(runs, name, steps):
     assert files(runs) == before
 
 
+@pytest.mark.parametrize(("log_every", "steps"), [(2, "steps 1 to 2"), (100, "steps 1 to 3")])
+def test_a_run_that_started_from_other_weights_is_found_out(corpus_folder, tmp_path, monkeypatch, log_every, steps):
+    """Its checkpoints and its later steps are those of the weights that it has."""
+    ended = PretrainingTrainer.end_step
+
+    def another_start(self):
+        ended(self)
+        if self.state.global_step == 1:
+            next(self.model.parameters()).data.add_(0.01)
+
+    monkeypatch.setattr(PretrainingTrainer, "end_step", another_start)
+    short = {"steps": 3, "log_every": log_every}
+    train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "run", **short)))
+    monkeypatch.undo()
+    failed = [check.what for check in verify_run(tmp_path / "run") if not check.passed]
+    assert failed == [steps]
+
+
 def test_a_run_whose_only_checkpoint_is_its_last_says_that_no_step_was_taken_again(runs, tmp_path):
     shutil.copytree(runs / "finished", tmp_path / "run")
     for step in (4, 8):
         shutil.rmtree(tmp_path / "run" / "checkpoints" / f"step-{step}", ignore_errors=True)
     checks = {check.what: check for check in verify_run(tmp_path / "run")}
-    assert checks["steps"].found.startswith("none was taken again") and checks["steps"].passed
+    assert checks["steps"].found.startswith("none was taken after a checkpoint") and checks["steps"].passed
     assert all(check.passed for check in checks.values())
 
 
@@ -121,13 +140,13 @@ def test_what_has_changed_is_named(runs, tmp_path, harm, what, found):
 def test_the_command(contextwise, workplace, runs):
     shutil.copytree(runs / "finished", workplace / "run")
     status, output, _ = contextwise("verify run")
-    assert status == 0 and output.count("passed ") == 9 and "equal bit for bit" in output
+    assert status == 0 and output.count("passed ") == 10 and "equal bit for bit" in output
     status, output, _ = contextwise("verify run --json")
     assert status == 0 and all(check["passed"] for check in json.loads(output))
     flip(workplace / "run" / "model" / "config.json")
     status, output, errors = contextwise("verify run")
     assert status == 2 and "FAILED model: config.json has changed since it was written" in " ".join(output.split())
-    assert "1 of 9 checks of run failed" in " ".join(errors.split())
+    assert "1 of 10 checks of run failed" in " ".join(errors.split())
 
 
 def test_what_is_no_run_or_in_use(runs, tmp_path):

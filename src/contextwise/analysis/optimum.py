@@ -176,6 +176,11 @@ class Optimum:
     ends: tuple[int, int] = field(default=(0, 0), compare=False, repr=False)
 
     @property
+    def inside(self) -> bool:
+        """Whether it is decided and both a shorter and a longer context are worse."""
+        return self.decided and not self.edge
+
+    @property
     def within_noise(self) -> tuple[int, ...]:
         """The other contexts whose loss is not significantly higher, ascending."""
         return tuple(sorted(context for context, difference in self.differences.items() if not difference.above(0.0)))

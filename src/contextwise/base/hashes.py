@@ -3,17 +3,31 @@
 A folder is sealed by ``manifest.json``, which holds size and SHA-256 of its files, and a hash of itself.
 """
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Hashable
+import os
+import time
+from collections.abc import Hashable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from huggingface_hub.constants import HF_HOME
 
 from contextwise.base.errors import CheckpointError, refuse_pipe
 
 MANIFEST = "manifest.json"
 SEAL, _SEALED = "sha256", "contextwise-files"
+LARGE = 2**24
+"""Bytes of content whose hash is kept, in the folder of Hugging Face's cache; less is hashed in an instant."""
+SETTLED_NS = 2_000_000_000
+"""Age in nanoseconds of the newest change of files whose hash is kept: clocks of file systems have steps of up to 2 s."""
+MODEL_FILES: tuple[str, ...] = ("*.safetensors", "*.safetensors.index.json", "config.json", "*.py")
+MODEL_FILES += ("generation_config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json")
+MODEL_FILES += ("chat_template*", "vocab.*", "merges.txt", "*.model", "adapter_config.json")
+MODEL_FILES += ("modules.json", "[0-9]_*/*.safetensors", "[0-9]_*/config.json")  # of sentence-transformers
+"""Files of a model folder that determine the model's outputs and its tokens."""
 
 
 def sha256_file(path: Path) -> str:
@@ -28,14 +42,61 @@ def content_key(**content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def weights_digest(folder: Path) -> str:
-    """SHA-256, hexadecimal, of the weights and configurations of a model's folder.
+def content_digest(path: Path, files: Iterable[Path] | None = None) -> str:
+    """SHA-256, hexadecimal, of a file's bytes; of a folder, of the names and bytes of ``files`` in it, by default all.
 
-    Of the folders in it those of a sentence-transformers model's modules count (``1_Pooling``), not runs that are stored there.
+    The content of more than :data:`LARGE` bytes is hashed once for a user, as long as no file of it has another size, time or
+    place on the disk. Use :func:`sha256_file` to find damage, which a disk does to a file without a change of its times.
+
+    Raises:
+        OSError: a file cannot be read.
     """
-    names = [f"{part}{name}" for part in ("", "[0-9]_*/") for name in ("*.safetensors", "*.bin", "config.json")]
-    files = [file for name in names for file in folder.glob(name)]
-    return content_key(**{file.relative_to(folder).as_posix(): sha256_file(file) for file in files})
+    alone = not path.is_dir()
+    chosen = [path] if alone else sorted(path.rglob("*") if files is None else files)
+    chosen = chosen if alone else [file for file in chosen if file.is_file()]
+    before = _states(chosen)
+    size = sum(each.st_size for each in before)
+    kept = (
+        Path(HF_HOME) / "contextwise" / "hashes" / content_key(path=str(path.absolute()), files=list(map(str, chosen)))
+    )
+    state = [[each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns] for each in before]
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        known = unsealed(json.loads(kept.read_text(encoding="utf-8"))) if size > LARGE else {}
+        if known["state"] == state:
+            return known["digest"]
+    hashes = {file.relative_to(path).as_posix(): sha256_file(file) for file in chosen}
+    digest = hashes["."] if alone else content_key(files=hashes)
+    # The times of a file that has just been written may not tell its next change.
+    newest = max((max(each.st_mtime_ns, each.st_ctime_ns) for each in before), default=0)
+    if size > LARGE and time.time_ns() - newest > SETTLED_NS and _states(chosen) == before:
+        with contextlib.suppress(OSError):  # a home that cannot be written to
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            partial = kept.with_name(f"{kept.name}-{os.getpid()}")
+            partial.write_text(json.dumps(sealed({"state": state, "digest": digest})), encoding="utf-8")
+            partial.replace(kept)
+    return digest
+
+
+def _states(files: Sequence[Path]) -> list[os.stat_result]:
+    for file in files:
+        refuse_pipe(file)
+    return [file.stat() for file in files]
+
+
+def model_files(folder: Path) -> list[Path]:
+    """The files of a model's folder that determine its outputs and its tokens."""
+    files = {file for pattern in MODEL_FILES for file in folder.glob(pattern)}
+    for index in folder.glob("*.safetensors.index.json"):  # shards may lie in folders below
+        # transformers says what is wrong with an index
+        with contextlib.suppress(OSError, ValueError, AttributeError, KeyError, TypeError):
+            shards = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+            files |= {folder / name for name in shards if isinstance(name, str)}
+    return sorted(file for file in files if file.is_file())
+
+
+def model_digest(folder: Path) -> str:
+    """SHA-256, hexadecimal, of a model's weights, configurations and tokenizer: names and bytes of its files."""
+    return content_digest(folder, model_files(folder))
 
 
 def sealed(values: dict[str, Any]) -> dict[str, Any]:

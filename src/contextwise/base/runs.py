@@ -34,7 +34,10 @@ KEPT_OUT_OF_COMPARISON = {
     "data.replay.corpus",
     "data.watch",
     "model.variant.file",
+    "training.compile",
     "training.fsdp",
+    "training.gradient_checkpointing",
+    "training.micro_batch_tokens",
     "training.save_every",
     "training.keep_checkpoints",
     "training.trackers",
@@ -42,7 +45,9 @@ KEPT_OUT_OF_COMPARISON = {
     "training.branches",
     "training.workers",
 }
-"""Settings that may differ when a run is resumed: they do not change its result (the data is compared by its hash)."""
+"""Settings that may differ when a run is resumed: they say how it executes, and change its result by rounding at most.
+
+The data is compared by its hash."""
 
 
 FEWEST_EXAMPLES = FEWEST_DOCUMENTS
@@ -164,9 +169,14 @@ class RunFolder(Viewed):
             with disk_errors("metrics", self.metrics_file), self.metrics_file.open("rb") as file:
                 os.fsync(file.fileno())
 
-    def rewind_metrics(self, step: int, trunk: "RunFolder | None" = None) -> None:
-        """Remove the rows after ``step``, whose steps will be repeated; with a trunk, start with its rows up to ``step``."""
+    def rewind_metrics(self, step: int, trunk: "RunFolder | None" = None, validated: bool = True) -> None:
+        """Remove the rows after ``step``, whose steps will be repeated; with a trunk, start with its rows up to ``step``.
+
+        Without ``validated``, the validation of ``step`` is repeated as well.
+        """
         rows = [row for row in (trunk or self).metrics() if row.get("step", 0) <= step]
+        if not validated:
+            rows = [row for row in rows if (row.get("kind"), row.get("step")) != ("validation", step)]
         atomic_write(self.metrics_file, "".join(json.dumps(row) + "\n" for row in rows), "metrics")
 
     def write_recipe(

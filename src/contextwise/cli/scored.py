@@ -6,9 +6,10 @@ log-probabilities are those of the model's own logits, before temperature, top-k
 
 import asyncio
 import codecs
+import contextlib
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -183,6 +184,7 @@ class Scoring(GenerateManager):
         super().__init__()
         self._tokens = Tokens(tokenizer)
         self.wanted: dict[str, Wanted] = {}  # by the request's id
+        self.seeds: dict[str, int] = {}  # likewise
         self.scored: dict[str, dict[str, Any]] = {}  # log-probabilities of answers that were given at once
 
     def _start(
@@ -198,12 +200,17 @@ class Scoring(GenerateManager):
         stops = config.stop_strings or []
         stops = [stops] if isinstance(stops, str) else stops
         wanted, backend = self.wanted.pop(request_id, None), processor._tokenizer
+        seed = self.seeds.pop(request_id, None)
         answer = Answer(self._tokens, wanted, stops, backend, loop, queue, response_parser=parser)
 
         def run() -> torch.Tensor:
             hook = model.register_forward_hook(answer.see)
             try:
-                result: Any = model.generate(**inputs, generation_config=config, tokenizer=processor, streamer=answer)
+                # Answers are made one after the other in one thread, so each can have the process's generator for itself.
+                with _seeded(seed, model.device):
+                    result: Any = model.generate(
+                        **inputs, generation_config=config, tokenizer=processor, streamer=answer
+                    )
                 return result
             finally:
                 hook.remove()
@@ -244,6 +251,15 @@ class Scoring(GenerateManager):
         if answer.wanted is not None:
             self.scored[request_id] = self._tokens.in_form(answer.wanted.form, answer.scores)
         return text[: first_stop(text, answer.stops)], length, tokens
+
+
+@contextlib.contextmanager
+def _seeded(seed: int | None, device: torch.device) -> Iterator[None]:
+    """Sample from a seed, and put the generators back afterwards; without a seed, sample from where they are."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else [], enabled=seed is not None):
+        if seed is not None:
+            torch.manual_seed(seed)
+        yield
 
 
 class OneManager(GenerationState):

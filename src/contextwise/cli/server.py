@@ -382,19 +382,22 @@ def build_app(models: OneModel, most_tokens: int) -> FastAPI:
 
     async def answered(handler: Completions | Chats, values: dict[str, Any], wanted: Wanted | None) -> Any:
         """The answer of a handler, or ``n`` of them in one; a given seed is that of the first, and rises."""
-        count, seed = values.pop("n", 1), values.get("seed")
+        count, seed = values.pop("n", 1), values.pop("seed", None)
         if count > 1 and values.get("stream"):
             raise HTTPException(400, "n: streams have one answer; leave out n or stream")
         answers = []
         for number in range(count):
-            own = {} if seed is None else {"seed": seed + number}
             request_id = str(uuid4())
+            if seed is not None:
+                scoring.seeds[request_id] = (seed + number) % 2**63
             if wanted is not None:
                 scoring.wanted[request_id] = wanted
             try:
-                answer = await handler.handle_request(values | own, request_id)
+                # Not with the seed: a handler would seed the whole process at once, while another answer may be sampled.
+                answer = await handler.handle_request(values, request_id)
             finally:
                 scoring.wanted.pop(request_id, None)
+                scoring.seeds.pop(request_id, None)
             if values.get("stream") or (count == 1 and wanted is None):
                 return answer
             answers.append(json.loads(answer.body))

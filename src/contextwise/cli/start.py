@@ -278,6 +278,8 @@ def corpus(
     show(_lengths_table(lengths))
     if note := document_lengths.boundary_note(documents):
         show(f"Note: {note}")
+    if note := documents.lost_note:
+        show(f"Note: {note}")
     show(*_rewards(lengths, context))
 
 

@@ -198,7 +198,7 @@ def compare(
     if reference not in groups:
         raise ConfigError(f"reference is {reference!r}, which is none of the groups: {', '.join(names)}")
     notes = _check_same_data(runs, unit)
-    rows = {compared.source: _order(compared, unit) for compared in runs}
+    rows = _rows(runs, unit)
     sizes_N = _sizes(runs, rows, unit)
     sums = {name: _sums(group, rows, unit) for name, group in groups.items()}
     others = [name for name in names if name != reference]
@@ -207,7 +207,11 @@ def compare(
         pairs += [(later, earlier) for earlier, later in combinations(others, 2)]
     differences = [_difference(a, b, groups, sums, sizes_N, UNITS[unit]) for a, b in pairs]
     first = runs[0].evaluation.summary
-    notes += [*_note_on_sentences(groups, differences), *_notes_on_seeds(groups, differences)]
+    notes += [
+        *_note_on_lost_texts(runs),
+        *_note_on_sentences(groups, differences),
+        *_notes_on_seeds(groups, differences),
+    ]
     at_budgets: list[Budget] = []
     # Budgets compare training runs; the contexts that are withheld in scoring have no effect on those.
     if budgets and not any(compared.evaluation.summary.get("condition") for compared in runs):
@@ -215,23 +219,24 @@ def compare(
         notes += reasons
     return Comparison(
         corpus=first["corpus"],
-        documents=first["documents"],
-        tokens=first["tokens"],
+        documents=len(sizes_N),
+        tokens=int(runs[0].evaluation.documents["tokens"].to_numpy()[rows[runs[0].source]].sum()),
         unit=UNITS[unit],
         reference=reference,
-        groups=[_group(name, group) for name, group in groups.items()],
+        groups=[_group(name, group, rows, unit) for name, group in groups.items()],
         differences=differences,
         budgets=at_budgets,
         notes=notes,
     )
 
 
-def _group(name: str, runs: list[ComparedRun]) -> Group:
-    nats = np.stack([compared.evaluation.documents["nats"].to_numpy() for compared in runs])
-    tokens, n_bytes = runs[0].column("tokens"), runs[0].column("bytes")
-    assert tokens is not None
+def _group(name: str, runs: list[ComparedRun], rows: dict[str, np.ndarray], unit: str) -> Group:
+    table = runs[0].evaluation.documents.take(rows[runs[0].source])
+    nats = _sums(runs, rows, "token")
+    tokens = table["tokens"].to_numpy()
     loss = estimate([nats], tokens)
-    per_byte = None if n_bytes is None or not n_bytes.sum() else estimate([nats / math.log(2)], n_bytes)
+    known, n_bytes = table["bytes"].is_valid().to_numpy(), table["bytes"].drop_null().to_numpy()
+    per_byte = estimate([nats[:, known] / math.log(2)], n_bytes) if n_bytes.sum() else None
 
     timed = [compared.generation.get("timed_with", []) for compared in runs]
 
@@ -296,23 +301,41 @@ def _sums(runs: list[ComparedRun], rows: dict[str, np.ndarray], unit: str) -> np
 def _sizes(runs: list[ComparedRun], rows: dict[str, np.ndarray], unit: str) -> np.ndarray:
     """(documents,) tokens or bytes of each document, which must be the same for all."""
     column = "tokens" if unit == "token" else "bytes"
-    first = runs[0].column(column)
-    if first is None:
-        raise DataError(f"{runs[0].source} was evaluated on a corpus that does not know its documents' bytes")
-    sizes = first[rows[runs[0].source]]
-    for compared in runs[1:]:
-        other = compared.column(column)
-        if other is None or not np.array_equal(sizes, other[rows[compared.source]]):
+    first, *others = (each.evaluation.documents[column].to_numpy()[rows[each.source]] for each in runs)
+    for compared, other in zip(runs[1:], others, strict=True):
+        if not np.array_equal(first, other):
             raise DataError(f"{runs[0].source} and {compared.source} were not scored on the same {column}")
-    return sizes.astype(np.float64)
+    return first.astype(np.float64)
 
 
-def _order(compared: ComparedRun, unit: str) -> np.ndarray:
-    """Rows of the documents' table in an order that all runs share."""
-    hashes = compared.evaluation.documents["document_hash"]
-    if unit == "byte" and not hashes.null_count:
-        return np.argsort(hashes.to_numpy(zero_copy_only=False), kind="stable")
-    return np.arange(compared.evaluation.documents.num_rows)
+def _rows(runs: list[ComparedRun], unit: str) -> dict[str, np.ndarray]:
+    """Rows of each run's table of documents in an order that all share; in bytes, of the documents whose bytes all know.
+
+    Raises:
+        DataError: the bytes of no document are known to all, as the corpus has no texts or a tokenizer loses them.
+    """
+    rows = {each.source: np.arange(each.evaluation.documents.num_rows) for each in runs}
+    if unit != "byte":
+        return rows
+    known = []
+    for each in runs:
+        documents = each.evaluation.documents
+        if not documents["document_hash"].null_count:
+            hashes = documents["document_hash"].to_numpy(zero_copy_only=False)
+            rows[each.source] = np.argsort(hashes, kind="stable")
+        known.append(documents["bytes"].is_valid().to_numpy()[rows[each.source]])
+        if not known[-1].any():
+            why = "on a corpus that does not know its documents' bytes"
+            if each.evaluation.summary.get("lost_texts"):
+                why = "with a tokenizer that loses text, so that the tokens of no document hold all of its bytes"
+            raise DataError(f"{each.source} was evaluated {why}; compare in nats per token (unit token)")
+    together = np.logical_and.reduce(known)
+    if not together.any():
+        raise DataError(
+            f"there is no document whose text the tokens of all of {listed([each.source for each in runs])} hold, since their "
+            "tokenizers lose text; prepare the corpora with tokenizers that hold it, such as train:N"
+        )
+    return {source: order[together] for source, order in rows.items()}
 
 
 def _check_same_data(runs: list[ComparedRun], unit: str) -> list[str]:
@@ -370,6 +393,19 @@ def _setting(summary: dict[str, Any], name: str) -> Any:
 def _hashes(compared: ComparedRun) -> list[str] | None:
     column = compared.evaluation.documents["document_hash"]
     return None if column.null_count else sorted(column.to_pylist())
+
+
+def _note_on_lost_texts(runs: list[ComparedRun]) -> list[str]:
+    """Note on documents that bits per byte leave out, as their tokens do not hold their whole text."""
+    notes = []
+    for each in runs:
+        lost, documents = each.evaluation.summary.get("lost_texts"), each.evaluation.summary["documents"]
+        if lost:
+            notes.append(
+                f"Bits per byte leave out {lost:,} of {documents:,} documents, whose tokens do not decode to their text: the "
+                f"tokenizer of {each.evaluation.summary['corpus']['path']} loses some."
+            )
+    return list(dict.fromkeys(notes))
 
 
 def _note_on_sentences(groups: dict[str, list[ComparedRun]], differences: list[Difference]) -> list[str]:

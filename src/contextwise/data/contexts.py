@@ -154,9 +154,15 @@ def column_texts(corpus: "Corpus", name: str) -> list[str | None]:
     return texts
 
 
+_DIGESTS: dict[tuple[Any, ...], str] = {}
+
+
 def texts_digest(corpus: "Corpus", columns: list[str]) -> str:
     """SHA-256, hexadecimal, of the texts of metadata columns, which the corpus's fingerprint does not cover."""
-    return content_key(texts=[[name, column_texts(corpus, name)] for name in columns])
+    key = corpus.manifest.get("digest"), corpus.split, corpus.fingerprint, *columns
+    if key not in _DIGESTS:  # each run of a set asks for it
+        _DIGESTS[key] = content_key(texts=[[name, column_texts(corpus, name)] for name in columns])
+    return _DIGESTS[key]
 
 
 def _field(value: Any, path: list[str]) -> Any:

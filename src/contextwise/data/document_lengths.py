@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypedDict
 import numpy as np
 
 from contextwise.base.errors import DataError
+from contextwise.data.corpus.writing import LostJson
 
 if TYPE_CHECKING:
     from contextwise.data.corpus import Corpus
@@ -127,7 +128,7 @@ def boundary_note(corpus: "Corpus") -> str | None:
 
 
 class LengthsJson(TypedDict):
-    """The document lengths of a corpus as JSON."""
+    """The document lengths of a corpus as JSON; ``lost`` is null where the corpus does not know which text its tokens hold."""
 
     corpus: str
     split: str
@@ -139,6 +140,7 @@ class LengthsJson(TypedDict):
     longest_rewarded_context: int | None
     least_share: float
     note: str | None
+    lost: LostJson | None
 
 
 def report(corpus: "Corpus", lengths: DocumentLengths, contexts: list[int]) -> LengthsJson:
@@ -154,6 +156,7 @@ def report(corpus: "Corpus", lengths: DocumentLengths, contexts: list[int]) -> L
         "longest_rewarded_context": lengths.longest_rewarded(),
         "least_share": LEAST_SHARE,
         "note": boundary_note(corpus),
+        "lost": corpus.manifest["splits"][corpus.split]["lost"] if corpus.manifest else None,
     }
 
 

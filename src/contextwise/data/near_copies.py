@@ -151,7 +151,11 @@ def source_overlap(corpus: "Corpus", source: str, text_field: str = "text") -> O
     texts = [
         each.text for each in read_documents(open_source(source, None).records(text_field), False, None, Skipped())
     ]
-    encoded = (np.array(ids) for ids in tokenizer(texts, add_special_tokens=False).input_ids) if texts else ()
+    encoded = (
+        (np.array(ids) for ids in tokenizer(texts, add_special_tokens=False, split_special_tokens=True).input_ids)
+        if texts
+        else ()
+    )
     return _overlap(source, corpus, containment(corpus, encoded), texts.__getitem__)
 
 

@@ -18,14 +18,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
+import numpy as np
+
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import FEWEST_DOCUMENTS
 from contextwise.base.files import atomic_directory, check_nothing_else, exclusive, output_folder, read_json, write_json
 from contextwise.base.hashes import sha256_file
 from contextwise.base.progress import console, progress_bar
 from contextwise.data.corpus import Corpus
-from contextwise.data.corpus.corpus import MANIFEST, is_corpus, read_manifest, write_manifest
-from contextwise.data.corpus.writing import Encoded, SplitWriter, settle, write_split
+from contextwise.data.corpus.corpus import MANIFEST, is_corpus, lost_note, read_manifest, write_manifest
+from contextwise.data.corpus.writing import Encoded, LostJson, SplitWriter, settle, write_split
 from contextwise.data.documents import (
     ENOUGH_HELD_OUT,
     CountedDocument,
@@ -50,6 +52,7 @@ class SplitJson(TypedDict):
     documents: int
     tokens: int
     bytes: int
+    lost: LostJson
 
 
 class PrepareJson(TypedDict):
@@ -83,7 +86,9 @@ def prepared_json(corpus: Corpus, overlaps: list[Overlap], seconds: float) -> Pr
         vocabulary=corpus.vocab_size,
         dtype=manifest["dtype"],
         splits={
-            name: SplitJson(documents=split["documents"], tokens=split["tokens"], bytes=split["bytes"])
+            name: SplitJson(
+                documents=split["documents"], tokens=split["tokens"], bytes=split["bytes"], lost=split["lost"]
+            )
             for name, split in manifest["splits"].items()
         },
         bad_records=manifest["skipped"]["bad"],
@@ -181,7 +186,7 @@ def prepare_corpus(
 def _open(out: Path) -> Corpus:
     """Open the corpus at its training split, or at the first split that has documents."""
     splits = list(read_manifest(out)["splits"])
-    return Corpus.open(out, "train" if "train" in splits else splits[0])
+    return Corpus.open(out) if "train" in splits else Corpus.open(out, splits[0])
 
 
 def _check_output(out: Path, overwrite: bool, sources: Sequence[str]) -> None:
@@ -257,15 +262,18 @@ def _write_corpus(
     types = settle([batch for writer in writers.values() for batch in writer.batches()])
     splits = {}
     for name, writer in writers.items():
-        fingerprint = writer.fingerprint(about_tokenizer["sha256"])
+        fingerprint = writer.fingerprint(about_tokenizer["sha256"], about_tokenizer["end_of_text"])
         splits[name] = {
             "documents": writer.documents,
             "tokens": writer.tokens,
             "bytes": writer.bytes,
             "words": writer.words,
+            "lost": writer.lost,
             "fingerprint": fingerprint,
             "files": entries(write_split(writer, folder / name, types, fingerprint)),
         }
+    if note := lost_note(list(splits.values())):
+        console.print(f"warning: {note}", markup=False)
     shutil.rmtree(parts)
     write_json(folder / "dataset_dict.json", {"splits": list(splits)})
     sources = [source.description() for source in reading.sources]
@@ -291,6 +299,17 @@ def _write_corpus(
     }
 
 
+def encode_documents(documents: list[CountedDocument], tokenizer: CorpusTokenizer) -> list[Encoded]:
+    """Encode documents, and check whether the tokens of each give its text back."""
+    texts = [document.text for document in documents]
+    ids = tokenizer.encode(texts)
+    lost = ~tokenizer.gives_back(texts, ids)
+    unknown = [
+        int(np.count_nonzero(tokens == tokenizer.unknown)) if out else 0 for tokens, out in zip(ids, lost, strict=True)
+    ]
+    return list(map(Encoded, documents, ids, lost.tolist(), unknown))
+
+
 def _tokenize(
     reading: Reading,
     tokenizer: CorpusTokenizer,
@@ -303,16 +322,16 @@ def _tokenize(
     split_of: dict[bytes, str] = {}  # only for named splits; about 120 bytes per document
     kept: list[str] = []  # the beginnings of the documents that near-copies are looked for of
 
-    def encoded(item: tuple[str | None, list[CountedDocument]]) -> tuple[str | None, Encoded]:
+    def encoded(item: tuple[str | None, list[CountedDocument]]) -> tuple[str | None, list[Encoded]]:
         split, batch = item
-        ids = tokenizer.encode([document.text for document in batch])
-        return split, list(zip(batch, ids, strict=True))
+        return split, encode_documents(batch, tokenizer)
 
     with progress_bar("tokenize", 100, "%") as advance:
         # Two batches at once: while the ids of one are copied and written on one core, the others tokenize.
         for split, batch in map_ahead(encoded, read_ahead(reading.batches(skipped))):
-            chosen: dict[str, Encoded] = defaultdict(list)
-            for document, ids in batch:
+            chosen: dict[str, list[Encoded]] = defaultdict(list)
+            for each in batch:
+                document, ids = each.document, each.ids
                 if split is not None and (other := split_of.setdefault(document.digest, split)) != split:
                     raise DataError(
                         f"the same text is in two splits, {other} ({reading.where(other, document.digest)}) and {split} "
@@ -331,10 +350,10 @@ def _tokenize(
                     continue
                 if near_copies is not None:
                     kept.append(beginning(document.text))
-                chosen[split or reading.fractions.split_of(document.digest)].append((document, ids))
+                chosen[split or reading.fractions.split_of(document.digest)].append(each)
             for name, added in chosen.items():
                 writers[name].add(added)
-            documents, size = documents + len(batch), size + sum(document.n_bytes for document, _ in batch)
+            documents, size = documents + len(batch), size + sum(each.document.n_bytes for each in batch)
             speed = size / 1e6 / (time.perf_counter() - started)
             advance(done=100 * reading.done, note=f"{documents:,} documents, {speed:.1f} MB/s")
     if skipped.first_bad:

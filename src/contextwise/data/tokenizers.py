@@ -1,17 +1,22 @@
-"""Tokenizers of a corpus (a folder, a name on the Hub, ``train:N`` or ``bytes``), and fast batch encoding."""
+"""Tokenizers of a corpus (a folder, a name on the Hub, ``train:N`` or ``bytes``), and fast batch encoding.
 
+Special tokens that a text spells are text: a document with ``</s>`` does not hold the token ``</s>`` (:func:`hide_special`).
+Whether tokens give back their text is checked for every document (:meth:`CorpusTokenizer.gives_back`).
+"""
+
+import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.hashes import sha256_file
+from contextwise.base.hashes import content_digest, content_key, model_files, sha256_file
 from contextwise.base.machine import hub_problem
 from contextwise.base.pretrained import failure_reason, from_pretrained, hub_revision
 
@@ -26,6 +31,7 @@ CACHED_WORDS = 200_000
 LARGEST_VOCABULARY = 2**20  # that is learned
 LONGEST_WORD = 1000  # characters; learning takes a time quadratic in it
 _KNOWN_ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")
+_NOT_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
 _CUT = re.compile(r"(?<=[!-~])\n")
 _LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD}}}(?=\S)|\s{{{LONGEST_WORD}}}(?=\s)")
 
@@ -40,7 +46,8 @@ class CorpusTokenizer:
     end_of_text: int  # id of the token that windows put between documents; never inside a document
 
     def __post_init__(self) -> None:
-        self.backend: Tokenizer = self.tokenizer.backend_tokenizer
+        self._decoder: Tokenizer = self.tokenizer.backend_tokenizer
+        self.backend, hidden = hide_special(self._decoder, self.end_of_text)  # text is encoded with it
         self.backend.no_truncation()
         self.backend.no_padding()
         # "<|endoftext|>" written out in a document is text about that token, not the end of the text.
@@ -51,9 +58,17 @@ class CorpusTokenizer:
         self.vocab_size = max(self.backend.get_vocab(with_added_tokens=True).values()) + 1
         self.dtype = np.dtype(np.uint16 if self.vocab_size <= 2**16 else np.uint32)
         self.piece = PIECE if _may_be_cut(self.backend) else None
+        self._never_in_text = np.array(sorted({self.end_of_text, *hidden}), self.dtype)
+        settings = json.loads(self._decoder.to_str())
+        self.unknown = _unknown_id(settings["model"], self._decoder)
+        self._every_byte = _has_every_byte(settings)
 
     def encode(self, texts: list[str]) -> list[np.ndarray]:
-        """Encode each text, without special tokens, as an array of ``dtype``, on all cores."""
+        """Encode each text, without special tokens, as an array of ``dtype``, on all cores.
+
+        Raises:
+            DataError: the tokenizer fails, or makes the end-of-text token from a text.
+        """
         if self.kind == "bytes":  # the ids are the bytes
             return [np.frombuffer(text.encode(), dtype=np.uint8).astype(self.dtype) for text in texts]
         pieces_of = [list(pieces(text, self.piece)) for text in texts]
@@ -69,7 +84,39 @@ class CorpusTokenizer:
             ids += [np.fromiter(encoding.ids, self.dtype) for encoding in encodings]
         left = iter(ids)
         encoded = ([*islice(left, len(cut))] for cut in pieces_of)
-        return [parts[0] if len(parts) == 1 else np.concatenate(parts) for parts in encoded]
+        joined = [parts[0] if len(parts) == 1 else np.concatenate(parts) for parts in encoded]
+        for text, tokens in zip(texts, joined, strict=True):
+            if (special := np.isin(tokens, self._never_in_text)).any():
+                self._refuse(text, int(tokens[special.argmax()]))
+        return joined
+
+    def _refuse(self, text: str, special: int) -> NoReturn:
+        token = self._decoder.id_to_token(special)
+        what = "ends documents" if special == self.end_of_text else "is a special token"
+        raise DataError(
+            f"the tokenizer {self.name} makes the token {token!r}, which {what}, from a text that begins {text[:40]!r}; set "
+            "end_of_text to a token that no text has, or take it out of the text"
+        )
+
+    def gives_back(self, texts: Sequence[str], ids: Sequence[np.ndarray]) -> np.ndarray:
+        """Whether the tokens of each text decode to exactly that text, (texts,) bool; a space at its beginning does not count.
+
+        Byte-level tokenizers give back what their normalizer leaves, and are not decoded.
+        """
+        if self.kind == "bytes" or (self._every_byte and self.backend.normalizer is None):
+            return np.ones(len(texts), bool)
+        if self._every_byte:
+            same = [self.backend.normalizer.normalize_str(text) == text for text in texts]
+        else:
+            same = [False] * len(texts)
+        left = [i for i, equal in enumerate(same) if not equal]
+        sized = zip(left, accumulate(len(texts[i]) for i in left), strict=True)
+        for _, group in groupby(sized, key=lambda pair: pair[1] // GROUP_BYTES):
+            rows = [i for i, _ in group]
+            decoded = self._decoder.decode_batch([ids[i].tolist() for i in rows], skip_special_tokens=False)
+            for i, text in zip(rows, decoded, strict=True):
+                same[i] = texts[i] in (text, f" {text}", text.removeprefix(" "))
+        return np.array(same, bool)
 
     def save(self, folder: Path) -> dict[str, Any]:
         """Write ``tokenizer.json`` and ``tokenizer_config.json``; return their manifest entry."""
@@ -87,6 +134,80 @@ class CorpusTokenizer:
             "end_of_text": self.end_of_text,
             "sha256": sha256_file(folder / "tokenizer.json"),
         }
+
+
+def hide_special(backend: Tokenizer, end_of_text: int) -> tuple[Tokenizer, set[int]]:
+    """Return a tokenizer that makes none of the special tokens from text, and their ids, for encoding text.
+
+    ``encode_special_tokens`` stops a tokenizer from finding special tokens in a text, but not a model whose vocabulary holds
+    them: a Unigram or WordLevel model makes ``</s>`` from text. Here they have names that no text has. The unknown token stays,
+    as unknown text is made into it. An ordinary token that a user chose as end-of-text stays as well.
+    """
+    settings = json.loads(backend.to_str())
+    model = settings["model"]
+    names = {token["content"] for token in settings["added_tokens"] if token["special"]}
+    if (end := backend.id_to_token(end_of_text)) in _KNOWN_ENDS:
+        names.add(end)
+    if (unknown := _unknown_id(model, backend)) is not None:
+        names.discard(backend.id_to_token(unknown))
+    ids = {number for name in names if (number := backend.token_to_id(name)) is not None}
+    merges = model.get("merges")
+    made = set(backend.get_vocab(with_added_tokens=False))
+    if merges is not None and not model.get("ignore_merges"):
+        # A BPE makes a token of its vocabulary by a merge only, or of a single character.
+        made = {name for name in made if len(name) == 1} | {"".join(pair) for pair in merges}
+    names &= made | {token["content"] for token in settings["added_tokens"] if not token["special"]}
+    if not names:
+        return backend, ids
+
+    def hidden(name: str) -> str:
+        return f"\U0010ffff{name}\U0010ffff" if name in names else name
+
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = {hidden(name): number for name, number in model["vocab"].items()}
+    else:
+        model["vocab"] = [[hidden(name), score] for name, score in model["vocab"]]
+    if merges is not None:
+        model["merges"] = [pair for pair in merges if not names & {*pair, "".join(pair)}]
+    for token in settings["added_tokens"]:  # renamed alike, so that every token keeps its id
+        token["content"] = hidden(token["content"])
+    settings["post_processor"] = None  # it may name them; texts are encoded without it
+    return Tokenizer.from_str(json.dumps(settings)), ids
+
+
+def _unknown_id(model: dict[str, Any], backend: Tokenizer) -> int | None:
+    """Id of the token that a model makes of unknown text; None if it has none."""
+    name = model.get("unk_token")
+    return model.get("unk_id") if name is None else backend.token_to_id(name)
+
+
+def _has_every_byte(settings: dict[str, Any]) -> bool:
+    """Whether a tokenizer's tokens hold every byte of a (normalized) text, by construction.
+
+    True for a BPE on byte-level characters whose vocabulary has those of all bytes in UTF-8, if nothing removes characters
+    before it.
+    """
+    model, pre = settings["model"], settings["pre_tokenizer"]
+    steps = pre["pretokenizers"] if pre is not None and pre["type"] == "Sequence" else [pre]
+    *before, last = steps or [None]
+    return (
+        model["type"] == "BPE"
+        and not model["continuing_subword_prefix"]
+        and not model["end_of_word_suffix"]
+        and all(char in model["vocab"] for byte, char in _byte_characters().items() if byte not in _NOT_IN_UTF8)
+        and last is not None
+        and last["type"] == "ByteLevel"
+        and not last["add_prefix_space"]
+        and all(step["type"] == "Digits" or step.get("behavior", "Removed") != "Removed" for step in before)
+        and not any(token["lstrip"] or token["rstrip"] for token in settings["added_tokens"] if not token["special"])
+    )
+
+
+def _byte_characters() -> dict[int, str]:
+    """The characters that stand for bytes in a byte-level vocabulary."""
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    return bytes_to_unicode()
 
 
 def _may_be_cut(backend: Tokenizer) -> bool:
@@ -163,9 +284,7 @@ def _short_words(text: str) -> Iterator[str]:
 
 def byte_tokenizer() -> CorpusTokenizer:
     """Build the byte tokenizer: each byte of the UTF-8 text is a token with the byte as its id; end-of-text is 256."""
-    from transformers.convert_slow_tokenizer import bytes_to_unicode
-
-    vocabulary = {character: byte for byte, character in bytes_to_unicode().items()}
+    vocabulary = {character: byte for byte, character in _byte_characters().items()}
     backend = _byte_level(models.BPE(vocab=vocabulary, merges=[]))
     backend.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
     return _wrap(backend, "bytes", "bytes")
@@ -224,6 +343,19 @@ def load_tokenizer(spec: str, end_of_text: str | None = None) -> CorpusTokenizer
     if tokenizer.eos_token != end:
         tokenizer.eos_token = end
     return CorpusTokenizer(tokenizer, kind, name, vocabulary[end])
+
+
+def tokenizer_digest(spec: str | Path) -> str:
+    """SHA-256, hexadecimal, of the files of a tokenizer; of its name if it is none of this machine (``train:N``, the Hub)."""
+    path = Path(spec).expanduser()
+    if not path.is_dir():
+        return content_digest(path) if path.is_file() else content_key(name=str(spec))
+    known = ("tokenizer_config.json", "tokenizer.json", "vocab.json")
+    folders = [
+        each for each in (path, path / "tokenizer", path / "model") if any((each / name).exists() for name in known)
+    ]
+    folder = next(iter(folders), path)
+    return content_digest(folder, [file for file in model_files(folder) if file.suffix != ".safetensors"])
 
 
 def _load_local(path: Path) -> Any:

@@ -9,7 +9,8 @@
 
 With ``cross_documents=False`` each document is cut separately and the remainder at its end is dropped. With
 ``separate_documents=True`` windows may hold several documents, and have positions that restart at each, which keeps attention
-(and ContextLM's chunks) inside a document.
+(and ContextLM's chunks) inside a document. With ``start_at_documents=True`` every window begins with a document: the rest of
+the document that the end of a window cuts is left out, and the next window begins with the document after it.
 
 :class:`LastTenthWindows` have the same targets for models of every training context. The best-context loss of a model that does
 not generalize past its training context is the mean over the last 10% of that context (context scaling, footnote 4); a
@@ -61,6 +62,7 @@ class Windows(Dataset):
         cross_documents: bool = True,
         separate_documents: bool = False,
         vocab_size: int | None = None,
+        start_at_documents: bool = False,
     ) -> None:
         if context < 1:
             raise ConfigError(f"data.context is {context}, but must be at least 1 token")
@@ -77,7 +79,10 @@ class Windows(Dataset):
         self.starts = np.concatenate([[0], np.cumsum(lengths + self.separators)])
         # Tokens that are cut together: all, or each document; the last target is one token after the inputs.
         cut = self.starts[-1:] + self.separators if cross_documents else lengths + 2 * self.separators
-        self.first = np.concatenate([[0], np.cumsum(np.maximum(0, cut - 1) // context)])
+        counts = np.maximum(0, cut - 1) // context
+        if start_at_documents:
+            counts = self._beginning_windows() if cross_documents else np.minimum(counts, 1)
+        self.first = np.concatenate([[0], np.cumsum(counts)])
         if not len(self):
             longest = int(lengths.max(initial=0))
             raise DataError(
@@ -86,6 +91,19 @@ class Windows(Dataset):
                 + ("" if cross_documents else " or set data.cross_documents=true")
             )
 
+    def _beginning_windows(self) -> np.ndarray:
+        """The number of windows, 0 or 1, that begin with each document of the stream, (documents,)."""
+        starts, counts = self.starts[:-1], np.zeros(len(self.starts) - 1, dtype=np.int64)
+        following = np.searchsorted(self.starts, starts + self.context).tolist()
+        whole = int(
+            np.searchsorted(starts, self.starts[-1] + self.separators - self.context)
+        )  # the others are too short
+        document = 0
+        while document < whole:
+            counts[document] = 1
+            document = following[document]
+        return counts
+
     def __len__(self) -> int:
         return int(self.first[-1])
 
@@ -93,8 +111,12 @@ class Windows(Dataset):
         """Position in the stream at which window ``index`` starts."""
         if not 0 <= index < len(self):
             raise IndexError(index)
-        document = int(np.searchsorted(self.first, index, side="right")) - 1
-        return int(self.starts[document]) + (index - int(self.first[document])) * self.context
+        return int(self.starts_of(np.array(index)))
+
+    def starts_of(self, indices: np.ndarray) -> np.ndarray:
+        """Positions in the stream at which the windows start, int64 in the shape of ``indices``."""
+        documents = np.searchsorted(self.first, indices, side="right") - 1
+        return self.starts[documents] + (indices - self.first[documents]) * self.context
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         return self.at(self.start_of(index)) | {"window": torch.tensor(index)}

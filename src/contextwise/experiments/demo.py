@@ -5,6 +5,7 @@ from pathlib import Path
 
 from contextwise.base.errors import ConfigError
 from contextwise.data import Corpus, prepare_corpus
+from contextwise.data.sources.stdlib import StandardLibrary
 from contextwise.experiments.trial.settings import TrialSettings, load_trial
 
 PROMPT = "def main("
@@ -50,8 +51,14 @@ def demo_corpus(scale: DemoScale, path: Path) -> Corpus:
     else:
         corpus = prepare_corpus("stdlib", tokenizer, path, limit=scale.documents, validation=scale.held_out, reuse=True)
     manifest = corpus.manifest
-    existing = (manifest["tokenizer"]["name"], manifest["limit"], manifest["split_shares"]["validation"])
-    if existing != (tokenizer, scale.documents, scale.held_out):
+    sources = [StandardLibrary().description()]  # with the version of Python
+    existing = (
+        manifest["sources"],
+        manifest["tokenizer"]["name"],
+        manifest["limit"],
+        manifest["split_shares"]["validation"],
+    )
+    if existing != (sources, tokenizer, scale.documents, scale.held_out):
         raise ConfigError(
             f"{path} holds another corpus than this; choose another folder with --out, or remove that one"
         )

@@ -77,19 +77,21 @@ def slug(name: str) -> str:
     return re.sub(r"[^\w.=+]+", "-", name).strip("-").lower()
 
 
-def content_id(recipe: Recipe, parents: Mapping[str, str] | None = None, data: tuple[str, ...] = ()) -> str:
-    """Eight hexadecimal digits: a hash of every setting that changes the result.
+def content_id(
+    recipe: Recipe, parents: Mapping[str, str] | None = None, inputs: Mapping[str, str] | None = None
+) -> str:
+    """Eight hexadecimal digits: a hash of every setting that changes the result, and of what the run starts from.
 
     Settings at their defaults do not count, so that a run keeps its id when Contextwise learns new ones; paths do not count.
 
     Args:
         parents: setting -> id of the parent that it names.
-        data: fingerprints of the corpora.
+        inputs: content hashes of corpora, metadata and starting models (:mod:`contextwise.training.identity`).
     """
     left_out = KEPT_OUT_OF_COMPARISON | {"name", *(parents or {})}
     chosen = without(recipe.model_dump(mode="json", exclude_defaults=True), left_out)
     if parents:
         chosen["parents"] = dict(parents)
-    if data:
-        chosen["corpora"] = list(data)
+    if inputs:
+        chosen["inputs"] = dict(inputs)
     return content_key(**chosen)[:8]

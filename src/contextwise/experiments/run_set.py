@@ -15,8 +15,9 @@ that exists already::
 
 1. ``@NAME`` in an arm's settings is the run folder of the arm NAME with the same seed (or its only run): the run's
    parent, which is trained first. ``model.pretrained=@base`` continues it.
-2. A run's folder is ``runs/<name>-s<seed>-<id>``. The id is a hash of every setting that changes the result, of the training
-   data, and of the parents' ids: a run is found again for the same question only.
+2. A run's folder is ``runs/<name>-s<seed>-<id>``. The id is a hash of every setting that changes the result, of the content of
+   all that the run starts from (corpora, metadata, models), and of the parents' ids: a run is found again for the same question
+   only, and refused if a parent's model was replaced by hand.
 3. What has finished is not trained again, what was stopped resumes. A run that another process trains is waited for.
 """
 
@@ -25,8 +26,8 @@ import copy
 import itertools
 import json
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -35,17 +36,17 @@ import yaml
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from contextwise.base.config import Seeds, Settings, validate, with_overrides
-from contextwise.base.errors import ConfigError, DivergedError, Problem, TrainingError
+from contextwise.base.errors import CheckpointError, ConfigError, DivergedError, Problem, TrainingError
 from contextwise.base.estimates import count
 from contextwise.base.files import atomic_write, exclusive, is_held
 from contextwise.base.progress import first_process, interruption, say
 from contextwise.base.runs import RunFolder
-from contextwise.data.corpus import Corpus
 from contextwise.experiments.causality import refuse_leaking_variant
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.folder import PlannedRun, RunSetFolder
 from contextwise.experiments.grid import GRID, content_id, grid_points, size_name, slug
 from contextwise.experiments.scheduling import train_planned
+from contextwise.training.identity import input_hashes, refuse_changed, start_digest
 from contextwise.training.recipe import Recipe, few_steps, with_newer_settings
 from contextwise.training.settings import CorpusData, VariantSettings
 
@@ -131,6 +132,7 @@ class Run:
         values: its recipe as plain values; None for a model.
         parents: the runs that it is made from.
         shape: ``model`` settings of the size of a model, for plans that cannot open it.
+        inputs: content hashes of what it starts from, as far as it exists, but of its parents.
     """
 
     id: str
@@ -141,6 +143,7 @@ class Run:
     values: dict[str, Any] | None
     parents: tuple["Run", ...] = ()
     shape: dict[str, Any] | None = None
+    inputs: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def source(self) -> str:
@@ -251,6 +254,7 @@ class RunSet(RunSetFolder):
             TrainingError: some runs failed; on an executor all others have finished.
             Interrupted: a signal asked to stop; the progress is saved.
         """
+        self.refuse_changed()
         for run in self.trained:
             refuse_leaking_variant(run.planned_recipe())
         if may_diverge and any(run.diverged for run in map(RunFolder, self.paths)):
@@ -278,6 +282,17 @@ class RunSet(RunSetFolder):
                 unfinished = [run for run in map(RunFolder, self.paths) if not run.finished]
                 if not may_diverge or not all(run.diverged for run in unfinished):
                     raise
+
+    def refuse_changed(self) -> None:
+        """Raise a DataError if a finished run was trained on other inputs than there are now, its parents' models included."""
+        hashes: dict[str, dict[str, str]] = {}
+        for run in self.trained:
+            folders = [RunFolder(each.folder) for each in (run, *run.parents) if each.values is not None]
+            if all(folder.finished for folder in folders):
+                recipe = run.recipe()
+                key = _read_by(recipe)
+                hashes[key] = hashes.get(key) or input_hashes(recipe)
+                refuse_changed(folders[0], recipe, hashes[key])
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
@@ -354,7 +369,7 @@ class _Expansion:
         self.settings, self.path, self.corpus = settings, path, corpus
         self.prefix, self.content_ids = prefix, content_ids
         self.made: dict[tuple[str, int, int], Run] = {}
-        self.fingerprints: dict[tuple[str, str], str] = {}
+        self.inputs: dict[str, dict[str, str]] = {}
         self.points = grid_points(settings.grid)
 
     def runs_of(self, arms: Iterable[str]) -> list[Run]:
@@ -412,27 +427,45 @@ class _Expansion:
         made_from = tuple(parents.values())
         label = "-".join(part for part in (slug(self.prefix), f"{slug(name)}{own}") if part)
         several = len(self._seeds(name)) > 1
+        inputs: dict[str, str] = {}
         if self.content_ids:
             recipe = validate(Recipe, _stand_in(values, made_from), f"the run {name}")
-            ids = {setting: parent.id for setting, parent in parents.items()}
-            run_id = f"{label}-s{seed}-{content_id(recipe, ids, self._data(recipe))}"
+            ids = {setting: parent.id for setting, parent in parents.items() if parent.values is not None}
+            inputs = self._inputs(recipe, values, ids)
+            run_id = f"{label}-s{seed}-{content_id(recipe, ids, inputs)}"
         else:
             run_id = f"{label}-s{seed}" if several else label
         folder = self.path / "runs" / run_id if self.content_ids else self.path / run_id
         values["output"] = str(folder)
-        return Run(run_id, name, seed, point, folder, values, made_from)
+        return Run(run_id, name, seed, point, folder, values, made_from, inputs=inputs)
 
-    def _data(self, recipe: Recipe) -> tuple[str, ...]:
-        """Fingerprints of the training data, as far as it exists."""
-        if not isinstance(recipe.data, CorpusData):
-            return ()
-        paths = [recipe.data.corpus] + ([recipe.data.replay.corpus] if recipe.data.replay else [])
-        split = recipe.data.split
-        for path in paths:
-            if (path, split) not in self.fingerprints:
-                known = Corpus.open(path, split=split).fingerprint if Path(path).exists() else Path(path).name
-                self.fingerprints[path, split] = known
-        return tuple(self.fingerprints[path, split] for path in paths)
+    def _inputs(self, recipe: Recipe, values: dict[str, Any], ids: dict[str, str]) -> dict[str, str]:
+        """Content hashes of what a run starts from, as far as it exists; ``ids`` of the parents that are trained.
+
+        Args:
+            recipe: with a new model in place of a parent's.
+            values: its recipe, with the parents' folders.
+        """
+        data = recipe.data
+        if isinstance(data, CorpusData):
+            paths = [data.corpus, data.replay.corpus if data.replay else data.watch]
+            if missing := [path for path in paths if path and not Path(path).exists()]:
+                return {"missing": Path(missing[0]).name}
+        pretrained = (values.get("model") or {}).get("pretrained")
+        key = json.dumps([_read_by(recipe), pretrained, sorted(ids)])
+        if key not in self.inputs:
+            hashes = input_hashes(recipe, ids)
+            if pretrained and "model.pretrained" not in {*ids, *hashes}:  # a model that an arm names
+                with contextlib.suppress(CheckpointError):  # a plan may be of one that is not here
+                    hashes["model.pretrained"] = start_digest(pretrained) or pretrained
+            self.inputs[key] = hashes
+        return self.inputs[key]
+
+
+def _read_by(recipe: Recipe) -> str:
+    """What :func:`input_hashes` reads of a recipe: the runs of a set that differ in other settings have the same inputs."""
+    data = recipe.data.model_dump(mode="json", exclude={"context", "context_stages"})
+    return json.dumps([data, recipe.model.starts, recipe.seed if "synthetic" in data else None])
 
 
 def _named_parents(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

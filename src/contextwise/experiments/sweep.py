@@ -11,7 +11,7 @@ context grows (so that documents per step fall), and one corpus.
    cells have the same ones, to half a step.
 
 A sweep is a run set with a grid, in its own folder. It adds ``sweep.yaml`` (resolved) and ``plan.json`` (the runs, the
-corpus's hash and, where budgets are seconds, the time of a step) to the files of a run set
+hashes of their inputs and, where budgets are seconds, the time of a step) to the files of a run set
 (:mod:`contextwise.experiments.folder`).
 """
 
@@ -32,11 +32,11 @@ from contextwise.base.files import atomic_write, exclusive, read_json, write_jso
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_path
 from contextwise.base.runs import RunFolder, differing_keys
-from contextwise.data.corpus import Corpus
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.folder import PlannedRun, refuse_other_files
 from contextwise.experiments.grid import GRID, axis_points, axis_settings, content_id, grid_points, size_name
 from contextwise.experiments.run_set import Run, RunSet, planned_run
+from contextwise.training.identity import input_hashes
 from contextwise.training.recipe import Recipe, few_steps
 from contextwise.training.settings import CorpusData, SizedModel
 
@@ -451,6 +451,7 @@ class Sweep(RunSet):
         corpus: content hash of the training data.
         settings: of a sweep that is planned; None for one that was opened.
         step_seconds: of a training step of each cell, where budgets are seconds.
+        inputs: content hashes of all that the runs start from; None for a sweep that was opened without them.
     """
 
     def __init__(
@@ -461,8 +462,10 @@ class Sweep(RunSet):
         runs: Iterable[Run] = (),
         settings: SweepRecipe | None = None,
         step_seconds: dict[str, float] | None = None,
+        inputs: dict[str, str] | None = None,
     ) -> None:
         super().__init__(path, list(runs))
+        self.inputs = inputs
         self.name = path.name if settings is None else settings.name
         self.plan, self.corpus, self.settings, self.step_seconds = plan, corpus, settings, step_seconds or {}
 
@@ -480,7 +483,7 @@ class Sweep(RunSet):
         known = {field.name for field in fields(PlannedRun)}
         try:
             plan = [PlannedRun(**{k: v for k, v in run.items() if k in known}) for run in data["runs"]]
-            return cls(path, plan, data["corpus"], step_seconds=data.get("step_seconds"))
+            return cls(path, plan, data["corpus"], step_seconds=data.get("step_seconds"), inputs=data.get("inputs"))
         except (KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{path / PLAN} is damaged: {error}") from None
 
@@ -493,7 +496,7 @@ class Sweep(RunSet):
             DataError: there is no such corpus.
         """
         cells = {cell_name(recipe): recipe for recipe in settings.recipes().values()}
-        costs, fingerprint = _cell_costs(cells)
+        costs, inputs = _cell_costs(cells)
         step_seconds, step_costs = {}, None
         if settings.compute == "training.seconds":
             step_costs = step_seconds = _step_seconds(settings, cells)
@@ -505,7 +508,7 @@ class Sweep(RunSet):
         recipes = [(run, run.recipe()) for run in runs]
         plan = [planned_run(run, recipe, costs[cell_name(recipe)]) for run, recipe in recipes]
         runs.sort(key=lambda run: len(run.parents))
-        sweep = cls(settings.folder, plan, fingerprint, runs, settings, step_seconds)
+        sweep = cls(settings.folder, plan, inputs.get("train", ""), runs, settings, step_seconds, inputs)
         sweep.refuse_other(settings)
         return sweep
 
@@ -556,7 +559,7 @@ class Sweep(RunSet):
         resolved = yaml.safe_dump(self.settings.resolved(), sort_keys=False, allow_unicode=True)
         atomic_write(self.path / RESOLVED, resolved, "the sweep's recipe")
         timed = {"step_seconds": self.step_seconds} if self.step_seconds else {}
-        plan = {"corpus": self.corpus, "runs": [asdict(run) for run in self.plan], **timed}
+        plan = {"corpus": self.corpus, "inputs": self.inputs, "runs": [asdict(run) for run in self.plan], **timed}
         write_json(self.path / PLAN, plan, "the sweep's plan")
 
     def refuse_other(self, settings: SweepRecipe) -> None:
@@ -565,10 +568,13 @@ class Sweep(RunSet):
             refuse_other_files(self.path, "sweep", {"recipes", RESOLVED})
             return
         kept = Sweep.open(self.path)
-        if kept.corpus != self.corpus:
+        now, then = self.inputs or {"train": self.corpus}, kept.inputs or {"train": kept.corpus}
+        changed = [name for name, digest in then.items() if now.get(name) != digest]
+        if changed:
+            what = "the corpus" if {"train", "loss"} & {*changed} else listed(changed)
             raise ConfigError(
-                f"the corpus is not the one that the sweep {self.path} was begun with (its content hash differs); put that "
-                "one back, or choose another folder with --out"
+                f"{what} is not the one that the sweep {self.path} was begun with (its content hash differs); put that one "
+                "back, or choose another folder with --out"
             )
         lost = {run.id for run in kept.plan} - {run.id for run in self.plan}
         if lost:
@@ -604,22 +610,23 @@ def grid_runs(settings: SweepRecipe, step_costs: Mapping[str, float] | None = No
     return list(runs.values())
 
 
-def _cell_costs(cells: dict[str, Recipe]) -> tuple[dict[str, "RunCost"], str]:
-    """The cost of each cell's run, and the corpus's content hash; one ConfigError for all runs that do not fit the corpus."""
+def _cell_costs(cells: dict[str, Recipe]) -> tuple[dict[str, "RunCost"], dict[str, str]]:
+    """The cost of each cell's run, and the content hashes of what all start from; a ConfigError for all that do not fit."""
     from contextwise.experiments.cost import cost_of
 
     problems: dict[str, None] = {}
-    costs, fingerprint = {}, ""
+    costs: dict[str, RunCost] = {}
+    inputs: dict[str, str] = {}
     for name, recipe in cells.items():
         assert isinstance(recipe.data, CorpusData)
         try:
-            fingerprint = fingerprint or Corpus.open(recipe.data.corpus, recipe.data.split).fingerprint
+            inputs = inputs or input_hashes(recipe)
             costs[name] = cost_of(recipe)
         except ContextwiseError as error:
             problems[str(error)] = None
     if problems:
         raise ConfigError(*problems, where="the sweep" if len(problems) > 1 else "")
-    return costs, fingerprint
+    return costs, inputs
 
 
 def _step_seconds(settings: SweepRecipe, cells: dict[str, Recipe]) -> dict[str, float]:

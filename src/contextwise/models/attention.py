@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
@@ -40,6 +41,7 @@ class _BlockwiseAttention(torch.autograd.Function):
         return output
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
         query, key, value, *kept = ctx.saved_tensors
         grad_query = torch.empty_like(query)
@@ -74,46 +76,66 @@ def blockwise_attention(query: Tensor, key: Tensor, value: Tensor, scale: float)
         return _BlockwiseAttention.apply(*flat).view(shape).transpose(1, 2)
 
 
+WITHOUT_EFFECT = ("position_ids", "use_cache", "sliding_window")
+"""Arguments that models pass on to transformers' own function, which does not read them: the mask holds their effect."""
+
+
+def _in_blocks(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, options: dict[str, Any]
+) -> bool:
+    """Whether the blocks compute what transformers' own function does with these arguments.
+
+    Each further argument must be known: one that a model or a later version of transformers adds may change the result.
+    """
+    known = {"dropout", "scaling", "is_causal", *WITHOUT_EFFECT}
+    causal, heads = options.get("is_causal"), query.shape[1]
+    groups = getattr(module, "num_key_value_groups", 1)
+    return (
+        query.dtype == key.dtype == value.dtype == torch.bfloat16
+        and query.device.type == "cpu"
+        and torch.is_grad_enabled()
+        and (getattr(module, "is_causal", True) if causal is None else causal)
+        and attention_mask is None
+        and not options.get("dropout")
+        and all(name in known or value is None for name, value in options.items())
+        and 1 < query.shape[2] <= LONGEST
+        and key.shape == value.shape == (query.shape[0], heads // groups, *query.shape[2:])
+        and heads % groups == 0
+    )
+
+
 def _attention(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    is_causal: bool | None = None,
-    **kwargs: Any,
+    *others: Any,
+    **options: Any,
 ) -> tuple[Tensor, None]:
-    """The attention of a block, as transformers calls it."""
-    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    """The attention of a layer as transformers calls it: in blocks where they apply, by its own function elsewhere."""
+    inputs = query, key, value
     if torch.is_autocast_enabled(query.device.type):  # rotary positions make queries and keys float32
         low = torch.get_autocast_dtype(query.device.type)
-        query, key, value = query.to(low), key.to(low), value.to(low)
-    in_blocks = (
-        query.dtype == torch.bfloat16
-        and query.device.type == "cpu"
-        and torch.is_grad_enabled()
-        and causal
-        and attention_mask is None
-        and dropout == 0
-        and 1 < query.shape[2] == key.shape[2] <= LONGEST
-        and query.dtype == key.dtype == value.dtype
-    )
-    if not in_blocks:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, is_causal, **kwargs)
-    groups = query.shape[1] // key.shape[1]
-    key, value = repeat_kv(key, groups), repeat_kv(value, groups)
+        inputs = query.to(low), key.to(low), value.to(low)
+    if others or not _in_blocks(module, *inputs, attention_mask, options):
+        return sdpa_attention_forward(module, query, key, value, attention_mask, *others, **options)
+    query, key, value = inputs
+    groups, scaling = query.shape[1] // key.shape[1], options.get("scaling")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    return blockwise_attention(query, key, value, scale), None
+    return blockwise_attention(query, repeat_kv(key, groups), repeat_kv(value, groups), scale), None
 
 
 @contextmanager
 def fast_attention() -> Iterator[None]:
     """Let transformers models with torch's fused attention (``sdpa``) compute it in blocks where that is faster.
 
-    Only causal bf16 attention with gradients on a CPU is affected: contexts up to ``LONGEST``, without mask and dropout.
+    Only causal bf16 attention with gradients on a CPU is affected: contexts up to ``LONGEST``, without mask, dropout and
+    position biases. A function of the user's that replaces transformers' own stays in place.
     """
+    if AttentionInterface()["sdpa"] is not sdpa_attention_forward:
+        yield
+        return
     AttentionInterface.register("sdpa", _attention)
     try:
         yield

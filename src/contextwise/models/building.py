@@ -1,5 +1,6 @@
 """Build configurations from a family and a size, and count parameters exactly."""
 
+import math
 import zlib
 from typing import Any
 
@@ -19,6 +20,7 @@ from transformers import initialization as init
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.cue.lstm import LSTMConfig
+from contextwise.models.families import initialize_module
 from contextwise.models.sizes import ModelSize, shape_problems
 from contextwise.models.spec import meta_model
 
@@ -73,7 +75,10 @@ def backbone_config(
         # The class of GPT-NeoX computes GPT-2 with rotary positions too: the model of context scaling.
         gpt2 = family == "gpt2_rotary"
         rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0 if gpt2 else 0.25}
-        alike = {"use_parallel_residual": False, "tie_word_embeddings": True} if gpt2 else {}
+        # GPT-NeoX-20B and Pythia begin with ``small_init``, √(2/5D) (Nguyen and Salazar 2019), and ``wang_init``.
+        alike: dict[str, Any] = {"initializer_range": math.sqrt(2 / (5 * width)), "residual_init": "wang"}
+        if gpt2:
+            alike = {"use_parallel_residual": False, "tie_word_embeddings": True, "residual_init": "gpt2"}
         return GPTNeoXConfig(intermediate_size=4 * width, rope_parameters=rope, **alike, **common)
     if family == "llama":
         return LlamaConfig(**common, **gated)
@@ -125,7 +130,7 @@ def initialize_by_name(model: PreTrainedModel, seed: int) -> None:
         # The CPU's generator alone: torch.manual_seed takes a traceback for each kind of accelerator, which takes milliseconds.
         torch.default_generator.manual_seed(zlib.crc32(f"{seed}{name}".encode()))
         if not getattr(module, "keeps_initial_values", False):
-            owner._init_weights(module)
+            initialize_module(owner, module)
 
     with torch.random.fork_rng(devices=[]):
         visit(model, model, "")

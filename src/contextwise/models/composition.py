@@ -17,7 +17,7 @@ from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.families import FAMILIES, Rotary, family_of
+from contextwise.models.families import FAMILIES, Rotary, family_of, new_stock_model
 from contextwise.models.loading import load_model
 from contextwise.models.losses import IGNORED, kept_positions, linear_cross_entropy
 from contextwise.models.masks import causal_mask, lengths_of_documents, readable_without_sync
@@ -102,6 +102,14 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
     def body(self) -> Body:
         """The model without its vocabulary head: ``model.base_model``."""
         return Body(self)
+
+    def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
+        """Initialize a module as transformers does in its own classes.
+
+        In other classes it skips modules without parameters of their own, such as GPT-2's attention, which initializes the
+        residual projection inside it.
+        """
+        super()._initialize_weights(module)
 
     @can_return_tuple
     def forward(
@@ -252,7 +260,7 @@ class ComposedForCausalLM(CausalLanguageModel):
     def _make_backbone(self) -> None:
         config, attention = self.config, self.config._attn_implementation
         self.family = family_of(config.backbone_config)
-        self.backbone = AutoModel.from_config(config.backbone_config, attn_implementation=attention)
+        self.backbone = new_stock_model(AutoModel, config.backbone_config, attn_implementation=attention)
         config.backbone_config = self.backbone.config
 
     def _make_head(self) -> None:

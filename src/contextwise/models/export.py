@@ -12,13 +12,26 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from contextwise.base.errors import CheckpointError, ConfigError
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import AutoModel, AutoModelForCausalLM
+
+from contextwise.base.errors import CheckpointError, ConfigError, one_line
 from contextwise.base.files import atomic_directory, output_folder, read_json, without_folders
 from contextwise.base.hashes import MANIFEST, check_intact, seal
+from contextwise.base.pretrained import trust
 from contextwise.base.progress import say
 from contextwise.models.composition import ComposedConfig
 from contextwise.models.embedding import Embedder, Pooling, load_text_model
-from contextwise.models.loading import load_config, load_tokenizer, model_class, model_folder
+from contextwise.models.loading import (
+    kind_of,
+    load_as,
+    load_config,
+    load_generating_model,
+    load_tokenizer,
+    model_class,
+    model_folder,
+)
 from contextwise.models.tokenizers import put_around
 
 PACKAGE = "contextwise"
@@ -40,13 +53,14 @@ def export_model_folder(source: str | Path, out: Path, standalone: bool = False,
         card: text of ``README.md``.
 
     Raises:
-        CheckpointError: ``source`` contains no model.
+        CheckpointError: ``source`` contains no model, or its weights are missing, not finite or of another configuration.
         ConfigError: ``out`` exists already, or ``standalone`` is set for a stock model.
     """
     folder = Path(model_folder(source))
     if not folder.is_dir():
         raise CheckpointError(f"{source} is not a folder on this machine; download it first")
     check_intact(folder)
+    _check_weights(folder)
     config = read_json(folder / "config.json", "the model's configuration")
     variant = config.get("file") if config.get("model_type") == "variant" else None
     _check_new(out)
@@ -73,6 +87,48 @@ def export_model_folder(source: str | Path, out: Path, standalone: bool = False,
             (target / name).write_text(text, encoding="utf-8")
         seal(target)
     return out
+
+
+def _check_weights(folder: Path) -> None:
+    """Check that a model's folder holds all weights of its configuration, and that each is finite.
+
+    Raises:
+        CheckpointError: names the file or the weights.
+    """
+    if not any(folder.glob("*.safetensors")):
+        pickles = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern))
+        fix = "give the folder of a whole model, or export the run again"
+        if pickles:
+            fix = (
+                f"{pickles[0]} is a pickle, which may run code: load it where you trust it, and save it as safetensors"
+            )
+        raise CheckpointError(f"{folder} holds no weights to export: there is no file *.safetensors; {fix}")
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(file, "pt") as tensors:
+                names = tensors.keys()
+                wrong = next((name for name in names if not _finite(tensors.get_tensor(name))), None)
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{file} is damaged: {one_line(error)}; download or export it again") from None
+        if wrong is not None:
+            raise CheckpointError(
+                f"the weights {wrong} in {file} hold numbers that are not finite; train or download the model again"
+            )
+    # Loading compares the weights with the configuration. Code that comes with a stranger's model stays unread.
+    if not trust.remote_code and "auto_map" in read_json(folder / "config.json", "the model's configuration"):
+        return
+    config = load_config(folder)
+    if kind_of(config) == "encoder":
+        load_text_model(folder, device="cpu")  # an encoder may have been saved without heads, or with others
+    elif kind_of(config) == "encoder-decoder" or type(config) in AutoModelForCausalLM._model_mapping:
+        load_generating_model(folder, device="cpu")
+    else:
+        load_as(AutoModel, "model", folder, device="cpu")
+
+
+def _finite(weights: torch.Tensor) -> bool:
+    """Whether no weight is infinite or NaN; types of eight bits without these are finite."""
+    return not weights.is_floating_point() or not weights.numel() or bool(weights.float().isfinite().all())
 
 
 def _may_be_shared(file: Path, folder: Path) -> bool:

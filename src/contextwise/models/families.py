@@ -7,15 +7,17 @@ Shapes: B rows, T positions, D channels; ``h_BTD`` is a hidden state.
 """
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import initialization as init
 from transformers.cache_utils import Cache
 from transformers.models.gpt2.modeling_gpt2 import GPT2Block
-from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXLayer
+from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXAttention, GPTNeoXLayer, GPTNeoXMLP
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from transformers.models.mistral.modeling_mistral import MistralDecoderLayer
 from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
@@ -25,6 +27,15 @@ from contextwise.base.errors import ConfigError
 from contextwise.models.rope import follows_length, frozen_frequencies
 
 Rotary = tuple[Tensor, Tensor]
+RESIDUAL_STD: dict[str, Callable[[Any], float]] = {
+    "gpt2": lambda config: config.initializer_range / math.sqrt(2 * config.num_hidden_layers),
+    "wang": lambda config: 2 / (config.num_hidden_layers * math.sqrt(config.hidden_size)),
+}
+"""Standard deviation of a new block's residual projections, by the name in a GPT-NeoX configuration's ``residual_init``.
+
+``gpt2``: 1/√(2L) of the other matrices (Radford et al. 2019, Section 2.3). ``wang``: 2/(L√D), ``wang_init`` of the gpt-neox
+library, which trained GPT-NeoX-20B and Pythia. transformers' GPT-NeoX has one standard deviation for all matrices.
+"""
 
 
 class Family:
@@ -189,3 +200,24 @@ def family_of(config: PreTrainedConfig) -> Family:
         )
     family.check(config)
     return family
+
+
+def initialize_module(owner: PreTrainedModel, module: nn.Module) -> None:
+    """Initialize one module as ``owner`` initializes its own, with the residual projections of its ``residual_init``."""
+    owner._init_weights(module)
+    kind = getattr(owner.config, "residual_init", None)
+    if kind is not None and isinstance(module, GPTNeoXAttention | GPTNeoXMLP):
+        projection = module.dense if isinstance(module, GPTNeoXAttention) else module.dense_4h_to_h
+        init.normal_(projection.weight, std=RESIDUAL_STD[kind](owner.config))
+
+
+@torch.no_grad()
+def new_stock_model(auto_class: Any, config: PreTrainedConfig, **options: Any) -> Any:
+    """Build a stock transformers model of this configuration, with the residual projections of its ``residual_init``."""
+    build = getattr(auto_class, "from_config", None) or auto_class._from_config
+    model = build(config, **options)
+    if hasattr(config, "residual_init"):
+        for module in model.modules():
+            if isinstance(module, GPTNeoXAttention | GPTNeoXMLP):
+                initialize_module(model, module)
+    return model

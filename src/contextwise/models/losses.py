@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from transformers import PreTrainedModel
 
 from contextwise.models.families import adapter
@@ -56,7 +57,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             x = hidden[start : start + rows].to(compute)
             y = targets[start : start + rows]
             counted = y.ne(IGNORED)
-            index = y.clamp(min=0)[:, None]
+            index = y.where(counted, 0)[:, None]  # another negative id is out of range, as in torch
             logits = torch.mm(x, matrix.t(), out=all_logits[: len(x)])
             largest, logit = logits.amax(-1).float(), logits.gather(1, index)[:, 0].float()
             p = torch.softmax(logits, -1, dtype=torch.float32, out=all_probabilities[: len(x)])
@@ -79,6 +80,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad_total: Tensor) -> tuple[Tensor | None, ...]:
         saved = iter(ctx.saved_tensors)
         grads = [
@@ -115,8 +117,10 @@ def final_hidden_states(model: PreTrainedModel, **inputs: Any) -> Tensor:
     """
     if hasattr(model, "hidden_states"):
         return model.hidden_states(**inputs)
-    ids = inputs.get("input_ids")
-    own_way = ids is not None and not readable_without_sync(ids) and takes_masks(model.config)
+    ids, known = inputs.get("input_ids"), {"input_ids", "attention_mask", "position_ids"}
+    own_way = (
+        ids is not None and not readable_without_sync(ids) and takes_masks(model.config) and inputs.keys() <= known
+    )
     if own_way and (family := adapter(model.config)) is not None:
         backbone, mask, positions = model.base_model, inputs.get("attention_mask"), inputs.get("position_ids")
         embeds = backbone.get_input_embeddings()(ids)

@@ -138,6 +138,19 @@ def same_document(position_ids: Tensor) -> Tensor:
     return document[:, :, None] == document[:, None, :]
 
 
+def document_numbers(input_ids: Tensor, position_ids: Tensor | None, config: Any) -> Tensor:
+    """The number of each token's document in its row, (B, T).
+
+    A document begins with an end-of-text token of ``config``, as in windows of a corpus, and at position 0 of ``position_ids``,
+    (B, T).
+    """
+    end = config.eos_token_id
+    begins = torch.zeros_like(input_ids, dtype=torch.bool)
+    for token in [end] if end is None or isinstance(end, int) else end:
+        begins |= False if token is None else input_ids.eq(token)
+    return (begins if position_ids is None else begins | position_ids.eq(0)).cumsum(1)
+
+
 def as_attention_mask(allowed: Tensor, model: Any) -> Any:
     """Convert booleans to the mask of the model's attention implementation, by :func:`as_mask`."""
     return as_mask(allowed, model.config, model.dtype)

@@ -35,6 +35,7 @@ from transformers import (
 )
 from transformers.pytorch_utils import Conv1D
 
+from contextwise.models.families import new_stock_model
 from contextwise.models.loading import kind_of
 from contextwise.models.losses import IGNORED, final_hidden_states, linear_cross_entropy
 from contextwise.models.masks import (
@@ -178,8 +179,7 @@ class ModelSpec:
         """Build a newly initialized model."""
         if self.model_class:
             return self.model_class(config)
-        loader = pretraining_class(config)
-        return (getattr(loader, "from_config", None) or loader._from_config)(config)
+        return new_stock_model(pretraining_class(config), config)
 
     def operations(self, model: Any, length: int, extra: float = 0.0) -> float:
         """Forward operations of the blocks per position, for ``length`` positions, plus ``extra``."""

@@ -1,36 +1,33 @@
 """Metadata of whole documents in training: before the text as a condition, or after it as something to predict.
 
-1. In each epoch a share of the documents becomes text with metadata, and windows are cut over these documents as over any
-   others: no text is lost, and an epoch has more windows than one without metadata.
-2. ``prepend`` (MeCo; Gao et al. 2025, arXiv 2501.01956): the metadata stands before the text and has no loss. The last share of
-   the run (``cooldown``) is without metadata, so that the model does not need it.
-3. ``append`` (arXiv 2511.21613): the metadata stands behind the text, and is predicted like it. By default there is
-   no cooldown, because no text depends on the metadata.
+1. ``prepend`` (MeCo, metadata conditioning then cooldown; Gao et al. 2025, arXiv 2501.01956): the metadata stands before the
+   text and has no loss. As in the authors' data code (``pack_complete``), every window begins with a document, attention and
+   positions stay inside documents, and the rest of the document that the end of a window cuts is left out. So all text that
+   is read is predicted with its document's metadata in view. The last share of the run (``cooldown``) has the same layout
+   without metadata, so that the model does not need it.
+2. ``append`` (arXiv 2511.21613): the metadata stands behind the text, and is predicted like it. Windows are cut over these
+   documents as over any others, so that no text is lost. By default there is no cooldown, because no text depends on the
+   metadata.
 
-The metadata is text in lines ``name: value``, with an empty line between it and the document; dates and lists are written as
-CUE's contexts are (:func:`~contextwise.data.contexts.as_english`). A document without any of the columns has none.
+In each epoch a share of the documents has metadata. It is text in lines ``name: value``, with an empty line between it and the
+document; dates and lists are written as CUE's contexts are (:func:`~contextwise.data.contexts.as_english`). A document without
+any of the columns has none.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from contextwise.base.config import Settings
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import say_once
 from contextwise.data.contexts import check_columns, column_texts
-from contextwise.objectives.objective import (
-    NO_LOSS,
-    Cut,
-    ExampleStream,
-    RewrittenExamples,
-    Stream,
-    WindowExamples,
-    generator,
-)
+from contextwise.data.tokenizers import CorpusTokenizer
+from contextwise.objectives.objective import NO_LOSS, Cut, ExampleStream, RewrittenExamples, Stream, generator
 from contextwise.objectives.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -52,7 +49,9 @@ class MetadataSettings(Settings):
         min_length=1, description="metadata columns; 'meta.title' is the field title of the column meta"
     )
     form: Literal["prepend", "append"] = Field(
-        default="prepend", description="before the text and without a loss, or after it and predicted"
+        default="prepend",
+        description="before the text and without a loss, in windows that begin with a document and whose attention stays "
+        "inside documents (MeCo); or after the text and predicted, in windows like any others",
     )
     share: float = Field(
         default=1.0, gt=0, le=1, description="share of the documents with metadata, drawn in each epoch"
@@ -104,7 +103,11 @@ class MetadataTexts:
             raise ConfigError(
                 f"metadata is text, but the corpus {corpus.path} comes without a tokenizer; prepare it with one"
             )
+        about = corpus.manifest["tokenizer"]
+        # Special tokens that a metadata text spells are text, as in documents.
+        backend = CorpusTokenizer(tokenizer, about["kind"], about["name"], about["end_of_text"]).backend
         self.form, self.most, self.cut = form, most, 0
+        self.source = f"{corpus.path} ({corpus.split})"
         values = {name: column_texts(corpus, name)[:limit] for name in columns}
         blocks = [
             "\n".join(f"{name}: {value}" for name, value in zip(values, row, strict=True) if value is not None)
@@ -113,14 +116,22 @@ class MetadataTexts:
         ids: list[np.ndarray] = []
         for first in range(0, len(blocks), _GROUP):
             texts = [self._with_empty_line(block) for block in blocks[first : first + _GROUP]]
-            encoded = tokenizer(texts, add_special_tokens=False, split_special_tokens=True)
-            ids += map(self._shortened, blocks[first : first + _GROUP], encoded.encodings)
+            encoded = backend.encode_batch(texts, add_special_tokens=False)
+            ids += map(self._shortened, blocks[first : first + _GROUP], encoded)
         self.lengths = np.array([len(each) for each in ids], dtype=np.int64)
         self._ids, self._ends = np.concatenate(ids), np.cumsum(self.lengths)
         if self.cut:
             say_once(
                 f"note: the metadata of {self.cut:,} of {len(ids):,} documents of {corpus.path} ({corpus.split}) is cut to "
                 f"{most} tokens, a quarter of the context"
+            )
+
+    def check_any(self) -> None:
+        """Raise DataError if no document has any of the columns."""
+        if not self.lengths.any():
+            raise DataError(
+                f"no document of {self.source} that is read has metadata in the columns; name columns that some have, or leave "
+                "metadata out"
             )
 
     def _with_empty_line(self, block: str) -> str:
@@ -179,6 +190,26 @@ class DocumentsWithMetadata:
         return np.concatenate(parts if self.texts.form == "prepend" else parts[::-1])
 
 
+@dataclass(frozen=True)
+class Conditioning:
+    """How much of the text is read with metadata before it.
+
+    Attributes:
+        conditioned_share: share of the text targets of an epoch's windows that see their document's metadata.
+        text_share: share of the corpus's text targets that these windows have.
+    """
+
+    conditioned_share: float
+    text_share: float
+
+    def sentence(self) -> str:
+        """What a reader of a plan is told."""
+        return (
+            f"{self.conditioned_share:.1%} of the text's targets see their document's metadata before the cooldown; "
+            f"{self.text_share:.1%} of the text is read in an epoch"
+        )
+
+
 class MetadataExamples(RewrittenExamples):
     """Windows over the documents of an epoch, a share of them with metadata.
 
@@ -198,21 +229,52 @@ class MetadataExamples(RewrittenExamples):
         return DocumentsWithMetadata(self.corpus, self.texts, draws < self.share)
 
     def arrays(self, epoch: int, index: int) -> dict[str, Any]:
-        item, windows = super().arrays(epoch, index), self.windows(epoch)
+        item = super().arrays(epoch, index)
         if self.texts.form == "prepend":
-            targets = windows.start_of(index) + 1 + np.arange(windows.context)
-            document = np.searchsorted(windows.starts, targets, side="right") - 1
-            inside = targets - windows.starts[document] - windows.separators
-            metadata: Any = windows.corpus
-            given = (inside >= 0) & (inside < metadata.metadata[document])
-            item["labels"] = np.where(given, NO_LOSS, item["labels"])
+            item["labels"] = np.where(self.window_metadata(epoch, index)[0][1:], NO_LOSS, item["labels"])
         return item
+
+    def window_metadata(self, epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """What of a window is metadata that stands before a text.
+
+        Returns:
+            Whether each of its tokens is metadata, (context + 1,) bool, and the number of metadata tokens of the token's
+            document, (context + 1,) int64.
+        """
+        windows = self.windows(epoch)
+        tokens = windows.start_of(index) + np.arange(windows.context + 1)
+        document = np.searchsorted(windows.starts, tokens, side="right") - 1
+        inside = tokens - windows.starts[document] - windows.separators
+        documents: Any = windows.corpus
+        given = documents.metadata[document]
+        return (inside >= 0) & (inside < given), given
+
+    def conditioning(self, indices: np.ndarray | None = None) -> Conditioning:
+        """How much text the first epoch reads with metadata before it; of some windows only, where ``indices`` are given."""
+        windows = self.windows(0)
+        metadata = self.texts.lengths
+        documents: Any = windows.corpus
+        # The text targets of a document are its tokens and the end-of-text behind it.
+        ends = windows.starts[1:] + windows.separators
+        begins = windows.starts[:-1] + windows.separators + documents.metadata[:-1]
+        starts = windows.starts_of(np.arange(len(windows)) if indices is None else indices) + 1
+        borders = np.stack([begins, ends], axis=1).ravel()
+
+        def count(chosen: np.ndarray) -> float:
+            targets = np.stack([np.zeros_like(begins), (ends - begins) * chosen], axis=1).ravel().cumsum()
+            return float(
+                sum(np.interp(starts + windows.context, borders, targets) - np.interp(starts, borders, targets))
+            )
+
+        read = count(np.ones(len(metadata), dtype=np.int64))
+        with_metadata = count((documents.metadata[:-1] > 0).astype(np.int64))
+        return Conditioning(with_metadata / read, read / float((ends - begins).sum()))
 
 
 class MetadataStream:
     """The examples of a run with metadata: windows with metadata up to the cooldown, then those of a run without.
 
-    Both are read independently: item k of the cooldown is item k of a run without metadata.
+    Both are read independently: item k of the cooldown is item k of a run without metadata and the same cut.
 
     Args:
         plain: the run without metadata, whose length it has.
@@ -230,40 +292,52 @@ class MetadataStream:
         return (self.conditioned if index < self.cooldown else self.plain)[index]
 
 
-class ConditionedTargets:
-    """The targets of windows without metadata, each predicted once with the metadata before its text.
+class HeldOutWindows:
+    """Windows of documents with metadata before the text, for validation: with the metadata, or the same text without it.
 
-    The items are the windows over all documents with their metadata that have any of these targets; other labels are -100. A
-    window at the end of what is cut, too short for training, is filled up.
+    With it, the text of documents that have metadata is predicted. Without it, the text of all documents is, and the window is
+    filled up at its end.
 
     Args:
-        plain: the windows without metadata, of the first epoch.
-        examples: of metadata before the text, with a share of 1.
+        stream: of :class:`MetadataExamples` with a share of 1, over its first epoch at most.
+        given: whether the metadata is in the windows.
     """
 
-    def __init__(self, plain: ExampleStream, examples: MetadataExamples) -> None:
-        assert isinstance(plain.examples, WindowExamples)
-        without, self.windows = plain.examples.windows, examples.windows(0)
-        starts = np.sort([without.start_of(plain.place(i)[1]) for i in range(len(plain))])
-        targets = (starts[:, None] + 1 + np.arange(without.context)).ravel()
-        # From positions in the stream of text to those in the stream of metadata and text.
-        document = np.searchsorted(without.starts, targets, side="right") - 1
-        inside = targets - without.starts[document]
-        metadata: Any = self.windows.corpus
-        behind = np.where(inside >= without.separators, metadata.metadata[document], 0)
-        self.targets = self.windows.starts[document] + inside + behind
-        begins = self.windows.starts[np.searchsorted(self.windows.starts, self.targets - 1, side="right") - 1]
-        begins *= not self.windows.cross_documents  # where the cuts are counted from
-        number = (self.targets - 1 - begins) // self.windows.context
-        self.starts, first = np.unique(begins + number * self.windows.context, return_index=True)
-        self._first = np.append(first, len(self.targets))  # target of each item
+    def __init__(self, stream: ExampleStream, given: bool) -> None:
+        assert isinstance(stream.examples, MetadataExamples)
+        self.stream, self.examples, self.given = stream, stream.examples, given
 
     def __len__(self) -> int:
-        return len(self.starts)
+        return len(self.stream)
 
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        item = self.windows.at(int(self.starts[index]))
-        targets = self.targets[self._first[index] : self._first[index + 1]] - self.starts[index] - 1
-        labels = item["labels"].new_full((self.windows.context,), NO_LOSS)
-        labels[targets] = item["labels"][targets]
-        return item | {"labels": labels}
+    @property
+    def indices(self) -> np.ndarray:
+        """Numbers of the windows in the epoch, (windows,)."""
+        return np.array([self.stream.place(number)[1] for number in range(len(self))])
+
+    def __getitem__(self, number: int) -> dict[str, torch.Tensor]:
+        import torch
+
+        epoch, index = self.stream.place(number)
+        is_metadata, lengths = self.examples.window_metadata(epoch, index)
+        if self.given:
+            item = self.examples.arrays(epoch, index)
+            item["labels"] = np.where(lengths[:-1] > 0, item["labels"], NO_LOSS)
+        else:
+            item = self._text_alone(epoch, index, ~is_metadata, lengths)
+        return {name: torch.as_tensor(value) for name, value in item.items()}
+
+    def _text_alone(self, epoch: int, index: int, is_text: np.ndarray, lengths: np.ndarray) -> dict[str, Any]:
+        windows = self.examples.windows(epoch)
+        tokens, positions = windows.read(windows.start_of(index), windows.context + 1)
+        tokens = tokens[is_text]
+        positions = (positions - np.where(positions >= windows.separators, lengths, 0))[is_text]
+        rest = windows.context + 1 - len(tokens)
+        inputs = np.append(tokens[:-1], np.full(rest, max(0, windows.separator)))
+        labels = np.append(tokens[1:], np.full(rest, NO_LOSS))
+        return {
+            "input_ids": inputs,
+            "labels": labels,
+            "position_ids": np.append(positions[:-1], positions[-2] + 1 + np.arange(rest)),
+            "window": np.int64(index),
+        }

@@ -64,12 +64,15 @@ class Cut:
     context: int
     cross_documents: bool = True
     separate_documents: bool = False
+    start_at_documents: bool = False
 
     def windows(self, corpus: Documents, length: int, vocabulary: Vocabulary) -> Windows:
         """Windows of ``length`` tokens; raises what :class:`~contextwise.data.windows.Windows` does."""
         from contextwise.data.windows import Windows
 
-        return Windows(corpus, length, self.cross_documents, self.separate_documents, vocabulary.size)
+        return Windows(
+            corpus, length, self.cross_documents, self.separate_documents, vocabulary.size, self.start_at_documents
+        )
 
     def refuse_separate_documents(self, name: str) -> None:
         """Raise ConfigError if ``separate_documents`` is set: objective ``name`` cannot keep documents apart in a window."""

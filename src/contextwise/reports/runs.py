@@ -17,7 +17,7 @@ from contextwise.comparison.compared_runs import COMPARABLE
 from contextwise.comparison.comparison import Comparison, Difference
 from contextwise.comparison.tables import LOGGED, budget_tables, difference_table, model_table, verdict
 from contextwise.evaluation.kernel import results_of
-from contextwise.evaluation.measures.loss import evaluation_table
+from contextwise.evaluation.measures.loss import evaluation_table, lost_note
 from contextwise.reports import page
 from contextwise.reports.page import SYMBOLS, Markup, Page, Part, Plot, Section, plain, scatter
 
@@ -160,7 +160,7 @@ def _evaluation_tables(runs: list[RunFolder]) -> list[Part]:
                 scored = f"windows of {settings['context']:,}, stride {settings['stride']:,}"
             title = (
                 f"{run.path.name} on {summary['label']}: {summary['documents']:,} documents, "
-                f"{summary['tokens']:,} tokens, {scored}."
+                f"{summary['tokens']:,} tokens, {scored}.{lost_note(summary)}"
             )
             tables.append(evaluation_table(summary, title=title, known_only=True))
     return tables

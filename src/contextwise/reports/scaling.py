@@ -10,6 +10,7 @@ from contextwise.analysis.scaling.analysis import Analysis
 from contextwise.analysis.scaling.hindcast import Hindcast
 from contextwise.analysis.scaling.next_runs import SHARE, Candidate
 from contextwise.analysis.scaling.planning import RIVALS, Plan
+from contextwise.analysis.scaling.trend import METHOD
 from contextwise.base.estimates import Estimate, count, duration, written
 from contextwise.base.tables import Cell, Column, Row, Table, terminal
 
@@ -103,6 +104,12 @@ def hindcast_tables(check: Hindcast) -> RenderableType:
             text += (
                 f" {at_end} of the measured ones {'is' if at_end == 1 else 'are'} the shortest or longest that was trained: "
                 "the optimum may be beyond, and the prediction was restricted to these contexts."
+            )
+        guessed = [row.size for row in check.optima if row.predicted.method != METHOD]
+        if guessed:
+            text += (
+                f" The budgets shown do not bracket the best context of {', '.join(guessed)}: what is predicted there is the "
+                "law's alone."
             )
         optima = [_optima(check), text]
     inside = sum(run.inside for run in check.runs)

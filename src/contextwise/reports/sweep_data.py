@@ -167,7 +167,10 @@ def _corpus(sweep: Sweep, recipe: dict[str, Any]) -> tuple[str, Corpus | None, s
 
 
 def _bytes_per_token(corpus: Corpus | None) -> float | None:
-    return float(corpus.bytes.sum()) / corpus.tokens if corpus and corpus.bytes is not None else None
+    """Bytes that a token holds on average; None if the corpus is absent, has no texts, or its tokens do not hold all text."""
+    if corpus is None or corpus.bytes is None or corpus.lost is None or corpus.lost.any():
+        return None
+    return float(corpus.bytes.sum()) / corpus.tokens
 
 
 def _sweep_curves(sweep: Sweep, states: list[RunState], gpus: dict[str, int]) -> list[CurveLine]:
@@ -263,7 +266,7 @@ def per_byte_where_needed(curves: list[CurveLine]) -> tuple[list[CurveLine], str
     if unknown:
         raise ConfigError(
             "the runs have different tokenizers, whose nats per token are not comparable, and for bits per byte the corpus of "
-            f"{unknown[0]} must be where it was; bring it back, or leave that run out"
+            f"{unknown[0]} must be where it was, with a tokenizer that loses no text; bring it back, or leave that run out"
         )
     for curve in curves:
         factor = 1 / (math.log(2) * (curve.bytes_per_token or math.nan))

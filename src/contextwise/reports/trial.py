@@ -282,8 +282,10 @@ def _plot(comparison: Comparison, number: int, result: TrialResult) -> Plot:
     yaxis = {"title": page.plain(f"{name} (nats per token)"), "range": span}
     lines = [page.level(0.0, "solid"), page.level(margin), page.level(-margin)]
     layout = page.figure(traces, xaxis=xaxis, yaxis=yaxis, shapes=lines)
-    below = f"below zero the loss of {comparison.arm} is lower"
-    caption = f"{name}: {below}; the dotted lines are the margin of ± {margin:g}. {ANYTIME}"
+    caption = (
+        f"{name}: below zero the loss of {comparison.arm} is lower; the dotted lines are the margin of ± {margin:g}."
+    )
+    caption += f" {ANYTIME}"
     if not shown:
         caption = f"{name}: no interval yet; the first one comes after four seeds or five."
     return Plot(f"path-{number}", layout, f"Interval of {name} after each seed", caption)

@@ -25,11 +25,15 @@ from contextwise.base.config import Settings, read_yaml, validate, with_override
 from contextwise.base.errors import ConfigError, did_you_mean
 from contextwise.base.estimates import as_json, duration
 from contextwise.base.files import read_json
+from contextwise.base.hashes import content_key
 from contextwise.base.machine import describe_environment
 from contextwise.base.recipes import RECIPES
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
 from contextwise.data.corpus import MANIFEST
+from contextwise.data.documents import read_splits
+from contextwise.data.sources import source_digest
+from contextwise.data.tokenizers import tokenizer_digest
 from contextwise.evaluation.kernel import Measure
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.run_set import RunSet
@@ -144,10 +148,12 @@ class CorpusMeasure(ItemMeasure):
 
     def corpus_folder(self, folder: Path) -> Path:
         """Folder of the corpus below that of the reproduction, unless it is prepared already; nothing is prepared."""
-        given = Path(self.corpus)
-        if (given / MANIFEST).exists():
-            return given
-        return folder / "corpora" / re.sub(r"[^\w.]+", "-", f"{given.name}-{self.corpus_tokenizer}")
+        return corpus_folder(folder, self.corpus, self.corpus_tokenizer, self.validation)
+
+    def known_tokenizer(self, folder: Path) -> Path | str:
+        """The tokenizer of the corpus, for :func:`corpus_folder`: a prepared corpus, or the name of a new one's folder."""
+        path = self.corpus_folder(folder)
+        return path if path == Path(self.corpus) else path.name
 
     def prepared(self, folder: Path) -> Path:
         """The corpus; a source is prepared, once."""
@@ -158,6 +164,25 @@ class CorpusMeasure(ItemMeasure):
         """Size of the vocabulary of a tokenizer that has to be trained; None for any other."""
         kind, _, size = self.tokenizer.partition(":")
         return int(size) if kind == "train" and size.isdigit() else None
+
+
+def corpus_folder(folder: Path, source: str, tokenizer: str | Path, validation: float) -> Path:
+    """Folder of the corpus of a source, below that of a reproduction; a prepared corpus stays where it is.
+
+    The name ends with a hash of the content of the source and the tokenizer, and of the share held out: what has changed, or
+    has the same name elsewhere, is prepared in another folder.
+    """
+    given = Path(source)
+    if (given / MANIFEST).exists():
+        return given
+    sources, splits = read_splits([source])
+    key = content_key(
+        sources=[source_digest(each) for each in sources],
+        splits=splits,
+        tokenizer=tokenizer_digest(tokenizer),
+        validation=validation,
+    )
+    return folder / "corpora" / re.sub(r"[^\w.]+", "-", f"{given.name}-{Path(tokenizer).name}-{key[:8]}")
 
 
 def prepared_once(source: str, tokenizer: str | Path, target: Path, validation: float) -> Path:

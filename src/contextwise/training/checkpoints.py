@@ -48,11 +48,14 @@ STATE_KEYS = {
 _GATHER = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
-def gather(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Gather whole weights and optimizer state on the CPU in the first process; every process must call it."""
-    weights: Any = get_model_state_dict(model, options=_GATHER)
-    moments: Any = get_optimizer_state_dict(model, optimizer, options=_GATHER)
-    return weights, moments
+def gather_weights(model: nn.Module) -> dict[str, Any]:
+    """Gather whole weights on the CPU in the first process; every process must call it."""
+    return get_model_state_dict(model, options=_GATHER)
+
+
+def gather_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Gather whole optimizer state, as :func:`gather_weights`. Only after a step: torch would take one to have a state."""
+    return get_optimizer_state_dict(model, optimizer, options=_GATHER)  # type: ignore[return-value]
 
 
 def write_weights(folder: Path, weights: dict[str, torch.Tensor]) -> None:
@@ -75,13 +78,16 @@ def write_optimizer(folder: Path, state: dict[str, Any]) -> list[dict[str, Any]]
 
 
 def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> None:
-    """Load weights and optimizer state of a checkpoint into a (possibly sharded) model; every process must call it."""
-    weights = load_file(folder / WEIGHTS)
-    options = StateDictOptions(full_state_dict=True, strict=True)
+    """Load weights and optimizer state of a checkpoint into a (possibly sharded) model; every process must call it.
+
+    A parameter that had no gradient has no optimizer state in a checkpoint. It starts without any, as in a run that was never
+    stopped: an optimizer makes the state of a parameter in the first step in which it has a gradient.
+    """
+    weights, tied = load_file(folder / WEIGHTS), ties(model)
     with _of_this_version(folder):
-        for name, twin in ties(model).items():
+        for name, twin in tied.items():
             weights.setdefault(name, weights[twin])
-        set_model_state_dict(model, weights, options=options)
+        set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True, strict=True))
     state: Any = {}
     for key, value in load_file(folder / MOMENTS).items():
         parameter, name = key.split("::")
@@ -89,7 +95,12 @@ def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, gr
     for group in groups:
         group |= {name: tuple(value) for name, value in group.items() if name in ("betas", "ns_coefficients")}
     with _of_this_version(folder):
+        options = StateDictOptions(full_state_dict=True, strict=False)
         set_optimizer_state_dict(model, optimizer, {"state": state, "param_groups": groups}, options=options)
+    known = {tied.get(name, name) for name in state}
+    for name, parameter in model.named_parameters():
+        if unwrapped(name) not in known:  # torch has given it the state of a step without a gradient
+            optimizer.state.pop(parameter, None)
 
 
 def read_state(folder: Path) -> dict[str, Any]:
@@ -133,12 +144,17 @@ def _of_this_version(folder: Path) -> Iterator[None]:
 _WRAPPERS = {"module", "_orig_mod"}  # added to parameter names by DDP and torch.compile
 
 
+def unwrapped(name: str) -> str:
+    """The name of a parameter in a checkpoint."""
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
 def ties(model: nn.Module) -> dict[str, str]:
     """Names of tied weights, each with the first name of the same tensor."""
     first: dict[int, str] = {}
     ties = {}
     for wrapped, parameter in model.named_parameters(remove_duplicate=False):
-        name = ".".join(part for part in wrapped.split(".") if part not in _WRAPPERS)
+        name = unwrapped(wrapped)
         if id(parameter) in first:
             ties[name] = first[id(parameter)]
         first.setdefault(id(parameter), name)

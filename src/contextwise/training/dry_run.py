@@ -24,6 +24,7 @@ from contextwise.base.machine import peak_memory
 from contextwise.base.progress import interruption
 from contextwise.base.runs import RunFolder
 from contextwise.models.building import training_memory
+from contextwise.objectives.metadata import Conditioning
 from contextwise.training import checkpoints
 from contextwise.training.branching import trunk_checkpoint
 from contextwise.training.export import export_model
@@ -60,6 +61,7 @@ class DryRun:
     peak_bytes: int  # the most memory of the process, or of the GPU
     start_bytes: int  # memory before the model
     free_bytes: int  # available on the machine or the GPU
+    conditioning: Conditioning | None = None  # of metadata before the text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +137,7 @@ def dry_run(recipe: Recipe) -> DryRun:
         peak_bytes=peak,
         start_bytes=start,
         free_bytes=free,
+        conditioning=inputs.conditioning,
     )
 
 

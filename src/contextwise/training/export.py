@@ -55,6 +55,8 @@ class RunJson(TypedDict):
     trunk: NotRequired[dict[str, Any]]
     sentences: NotRequired[dict[str, Any]]
     metadata_cut: NotRequired[int]
+    conditioned_share: NotRequired[float]
+    text_share: NotRequired[float]
 
 
 def export_model(run: RunFolder, inputs: TrainingInputs, weights: dict[str, torch.Tensor]) -> None:
@@ -116,12 +118,14 @@ def write_summary(trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingI
         "corpus": {"path": Path(inputs.corpus.path).name, "fingerprint": inputs.corpus.fingerprint},
         "fingerprints": inputs.fingerprints,
     }
+    if inputs.metadata_cut is not None:
+        summary["metadata_cut"] = inputs.metadata_cut
+    if inputs.conditioning is not None:
+        summary |= vars(inputs.conditioning)
     if metrics.trunk is not None:
         summary["trunk"] = metrics.trunk
     if inputs.sentences is not None:
         summary["sentences"] = inputs.sentences.facts
-    if inputs.metadata_cut is not None:
-        summary["metadata_cut"] = inputs.metadata_cut
     run.write_summary(summary)
 
 

@@ -4,9 +4,8 @@ Continual pretraining (objectives, Section 6.2.7) improves a model on its new co
 of old examples in the training reduces this (objectives, Exercise 6.2.4: 5 to 15%); an old corpus may also only be watched.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -15,28 +14,28 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 from contextwise.base.errors import ConfigError, ContextwiseError, DataError
-from contextwise.base.hashes import weights_digest
 from contextwise.base.progress import say
-from contextwise.data.contexts import texts_digest
 from contextwise.data.corpus import Corpus
 from contextwise.data.sources.alpaca import CHAT_TEMPLATE
 from contextwise.data.synthetic.samples import ParityStream, Samples, open_samples
 from contextwise.data.windows import LastTenthWindows
 from contextwise.models.embedding import TRAINED_POOLING
-from contextwise.models.loading import load_tokenizer, model_folder
+from contextwise.models.loading import load_tokenizer
 from contextwise.models.parity import ParityMLPConfig
 from contextwise.models.prefix import prompt_form, set_prompt_form
 from contextwise.models.tokenizers import check_tokenizer, corpus_tokenizer_hash, model_tokenizer_hash
-from contextwise.objectives import NO_LOSS, ExampleStream, MixtureStream, Vocabulary, add_special_tokens
+from contextwise.objectives import NO_LOSS, Cut, ExampleStream, MixtureStream, Vocabulary, add_special_tokens
 from contextwise.objectives.metadata import (
     LARGEST_SHARE,
-    ConditionedTargets,
+    Conditioning,
+    HeldOutWindows,
     MetadataExamples,
     MetadataSettings,
     MetadataStream,
     MetadataTexts,
 )
 from contextwise.objectives.vocabulary import add_tokens_of
+from contextwise.training.identity import input_hashes
 from contextwise.training.model import model_config
 from contextwise.training.recipe import Recipe
 from contextwise.training.sentences import SentenceInputs, SentenceStream
@@ -55,7 +54,7 @@ class TrainingInputs:
     """The training examples of a run, with corpus, tokenizer and model configuration.
 
     The validation examples have the names of their losses in ``metrics.jsonl``: ``loss`` and, with an old corpus that is
-    replayed or watched, ``replay_loss``; with metadata before the text, ``metadata_loss``, of the same targets.
+    replayed or watched, ``replay_loss``; with metadata before the text, ``metadata_loss``, of the same text.
     """
 
     corpus: Corpus | Samples  # the training split, or synthetic samples
@@ -66,11 +65,12 @@ class TrainingInputs:
     corpora: dict[
         str, Any
     ]  # all corpora by role: those of the training, and the held-out ones by the name of their loss
+    recipe: Recipe  # of the run
     added_tokens: list[str] = field(default_factory=list)  # special tokens that were added to the tokenizer
     curve: LastTenthWindows | None = None  # windows of the context curve
     sentences: SentenceInputs | None = None  # sentences and CUE model of the objective `sentence`
-    recipe: Recipe | None = None  # of the run; None for a synthetic task
     metadata_cut: int | None = None  # documents whose metadata is cut; None without metadata
+    conditioning: Conditioning | None = None  # of metadata before the text
 
     @classmethod
     def open(cls, recipe: Recipe) -> "TrainingInputs":
@@ -109,11 +109,12 @@ class TrainingInputs:
         if data.metadata is not None:
             own = recipe.examples * (1 - (data.replay.share if data.replay else 0))
             given = _with_metadata(recipe, data.metadata, corpus, vocabulary)
+            given.texts.check_any()
             stream = MetadataStream(stream, given, round(own * (1 - data.metadata.cooldown)))
         if replayed is not None and data.replay is not None:
             # Both corpora are read independently, the new one in the same order as without replay.
             seed = recipe.seed + _OLD
-            old = recipe.objectives[-1].stream(replayed, recipe.cut, seed, vocabulary, recipe.examples)
+            old = recipe.objectives[-1].stream(replayed, _replay_cut(recipe), seed, vocabulary, recipe.examples)
             weights = [1 - data.replay.share, data.replay.share]
             stream = MixtureStream([stream, old], weights, recipe.seed, recipe.examples, label="corpus")
         if sentences is not None:
@@ -127,7 +128,9 @@ class TrainingInputs:
         corpora = {"train": corpus, **({} if replayed is None else {"replay": replayed}), **held_out}
         curve = _curve_windows(recipe, data, config)
         cut = None if given is None else given.texts.cut
-        return cls(corpus, config, exported, stream, validation, corpora, added, curve, sentences, recipe, cut)
+        conditioning = given.conditioning() if given is not None and given.texts.form == "prepend" else None
+        every = (corpus, config, exported, stream, validation, corpora, recipe, added, curve, sentences)
+        return cls(*every, cut, conditioning)
 
     @classmethod
     def _synthetic(cls, recipe: Recipe, data: SyntheticData) -> "TrainingInputs":
@@ -147,34 +150,12 @@ class TrainingInputs:
         validation = ParityStream(held_out, task.validation_samples, None)
         stream = ParityStream(samples, recipe.examples, task.samples)
         config = model_config(recipe, None, None)
-        return cls(samples, config, None, stream, {"loss": validation}, {"train": samples})
+        return cls(samples, config, None, stream, {"loss": validation}, {"train": samples}, recipe)
 
     @cached_property
     def fingerprints(self) -> dict[str, str]:
-        """Content hashes of what the run is made from: of all corpora by role, of the metadata, of the starting models.
-
-        A starting model on the Hub has none.
-        """
-        result = {name: corpus.fingerprint for name, corpus in self.corpora.items()}
-        if self.recipe is None or not isinstance(self.corpus, Corpus):
-            return result
-        for name in ("metadata", "contexts"):
-            if columns := getattr(getattr(self.recipe.data, name), "columns", []):
-                result[f"data.{name}"] = texts_digest(self.corpus, columns)
-                if name == "metadata" and (held_out := self.corpora.get("metadata_loss")) is not None:
-                    result["data.metadata of the validation split"] = texts_digest(held_out, columns)
-        for name, source in self.recipe.model.starts.items():
-            folder = Path(model_folder(source))
-            if folder.is_dir():
-                result[name] = weights_digest(folder)
-        return result
-
-    def changed_since(self, fingerprints: dict[str, str]) -> str | None:
-        """Name the first source whose content hash is not the earlier one; None if nothing changed, new ones aside."""
-        for name, now in self.fingerprints.items():
-            if fingerprints.get(name, now) != now:
-                return f"the corpus {self.corpora[name].path}" if name in self.corpora else name
-        return None
+        """Content hashes of what the run is made from (:func:`~contextwise.training.identity.input_hashes`)."""
+        return input_hashes(self.recipe)
 
     @property
     def lengths(self) -> tuple[int, int]:
@@ -216,6 +197,14 @@ def _with_metadata(
     """The examples of a corpus with metadata."""
     texts = MetadataTexts(corpus, settings.columns, settings.form, recipe.data.context // LARGEST_SHARE)
     return MetadataExamples(corpus, recipe.cut, vocabulary, texts, settings.share, recipe.seed)
+
+
+def _replay_cut(recipe: Recipe) -> Cut:
+    """The cut of an old corpus: the run's, but the layout of metadata before the text is for causal examples only."""
+    if recipe.objectives[-1].name == "causal":
+        return recipe.cut
+    assert isinstance(recipe.data, CorpusData)
+    return replace(recipe.cut, separate_documents=recipe.data.separate_documents, start_at_documents=False)
 
 
 def _old_corpora(data: CorpusData, corpus: Corpus, vocabulary: Vocabulary) -> tuple[Corpus | None, ...]:
@@ -287,7 +276,8 @@ def _validation_sets(
             held_out = Corpus.open(source.path, split=data.validation_split)
             count = max(1, recipe.training.evaluation_tokens // data.context)
             objective = recipe.objectives[-1] if name == "replay_loss" else recipe.objective
-            stream: Any = objective.stream(held_out, recipe.cut, VALIDATION_SEED, vocabulary, count)
+            cut = _replay_cut(recipe) if name == "replay_loss" else recipe.cut
+            stream: Any = objective.stream(held_out, cut, VALIDATION_SEED, vocabulary, count)
             if isinstance(stream, ExampleStream):
                 stream.length = min(count, stream.examples.count(0))  # each at most once
                 if objective.whole_steps and stream.length > (step := recipe.examples_per_step):
@@ -296,14 +286,26 @@ def _validation_sets(
                 stream = sentences.stream(stream, len(stream), data.validation_split)
             sets[name], corpora[name] = stream, held_out
             if name == "loss" and data.metadata is not None and data.metadata.form == "prepend":
-                given = data.metadata.model_copy(update={"share": 1.0})
-                conditioned: Any = ConditionedTargets(stream, _with_metadata(recipe, given, held_out, vocabulary))
-                sets["metadata_loss"], corpora["metadata_loss"] = conditioned, held_out
+                sets |= _held_out_with_metadata(recipe, data.metadata, held_out, vocabulary, count)
+                corpora |= dict.fromkeys(sets, held_out)
         except ContextwiseError as error:
             say(f"note: no validation on {source.path} during training: {error}")
             if name == "loss":
                 break
     return sets, corpora
+
+
+def _held_out_with_metadata(
+    recipe: Recipe, settings: MetadataSettings, held_out: Corpus, vocabulary: Vocabulary, count: int
+) -> dict[str, Dataset]:
+    """Up to ``count`` windows for ``loss`` and ``metadata_loss``: the same text without and with its metadata before it."""
+    examples = _with_metadata(recipe, settings.model_copy(update={"share": 1.0}), held_out, vocabulary)
+    stream = ExampleStream(examples, VALIDATION_SEED, min(count, examples.count(0)))
+    sets: Any = {"loss": HeldOutWindows(stream, given=False), "metadata_loss": HeldOutWindows(stream, given=True)}
+    if not examples.conditioning(sets["metadata_loss"].indices).conditioned_share:
+        say(f"note: no metadata_loss during training: no document of its windows of {held_out.path} has metadata")
+        del sets["metadata_loss"]
+    return sets
 
 
 def _curve_windows(recipe: Recipe, data: CorpusData, config: PreTrainedConfig) -> LastTenthWindows | None:

@@ -99,6 +99,8 @@ def sized_config(
     if model.feed_forward is not None:
         name = {"gpt2": "n_inner", "t5": "d_ff"}.get(model.family, "intermediate_size")
         setattr(config, name, model.feed_forward)
+    if model.tie_embeddings is not None:
+        config.tie_word_embeddings = model.tie_embeddings
     return _composed(config, model, pair_head)
 
 

@@ -167,9 +167,12 @@ class JoinedOptimizer(torch.optim.Optimizer):
         self._share()
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
         for part in self.parts:
             part.step()
+        return loss
 
 
 def learning_rate_share(settings: TrainingSettings, steps: int) -> Callable[[float], float]:

@@ -13,9 +13,10 @@ vocabulary heads, tied or not         as they are       as they are          wha
 the norm before the heads             × 1/m             × 1/m                the output multiplier, folded in
 ====================================  ================  ===================  ==================================
 
-Heads keep their width, so attention scores need no other scale. All gradients but that of the norm before the heads are
-proportional to 1/m, so AdamW's ε is too (Dey et al. 2025, arXiv:2505.01618, Table 1): the context predictor's gradients, which
-pass a gate that starts at zero, can be as small as ε.
+The initial values are relative to those of the base width: GPT-NeoX's own, which fall with the root of the width, are scaled
+back first. Heads keep their width, so attention scores need no other scale. All gradients but that of the norm before the
+heads are proportional to 1/m, so AdamW's ε is too (Dey et al. 2025, arXiv:2505.01618, Table 1): the context predictor's
+gradients, which pass a gate that starts at zero, can be as small as ε.
 
 Muon's updates have a size of their own: with torch's adjustment ``original`` their spectral norm does not depend on the width,
 so a matrix that Muon trains keeps its rate; with ``match_rms_adamw`` it grows with the root of the longer side, so the rate is
@@ -26,7 +27,6 @@ with α = 1 (Dey et al. 2025): initial values and rates, folded in like the outp
 parameters, and so their ε, shrink with them.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -42,10 +42,12 @@ from contextwise.models.families import Family, adapter
 
 BRANCH_ENDS = ("c_proj", "o_proj", "down_proj", "dense", "dense_4h_to_h")
 """Names of the layers of a block whose output is added to the hidden state."""
-SCALED_BY_DEPTH = ("gpt2",)
-"""Model types whose initialization divides the matrices of ``BRANCH_ENDS`` by the root of the number of branches."""
+DEPTH_POWERS = {"gpt2": 0.5, "wang": 1.0}
+"""The power of the depth by which ``BRANCH_ENDS`` start smaller, by a configuration's ``residual_init`` or model type."""
 INPUT_DIMENSION: dict[type[nn.Module], int] = {Conv1D: 0, nn.Linear: 1, nn.Conv1d: 1, nn.Conv2d: 1}
 """The dimension of a layer's weight over which inputs are summed, by class, subclasses included."""
+DRAWN: tuple[type[nn.Module], ...] = (nn.Embedding, *INPUT_DIMENSION)
+"""Layers whose weights are drawn with the standard deviation of the configuration's ``initializer_range``."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,13 @@ def mup_scales(
     """
     shapes = {name: parameter.shape for name, parameter in base.named_parameters()}
     inputs = {f"{name}.weight": _input_dimension(layer) for name, layer in model.named_modules()}
+    drawn = {f"{name}.weight" for name, layer in model.named_modules() if isinstance(layer, DRAWN)}
     heads, norms = vocabulary_heads(model), dict(_norms_before_heads(model))
     if not norms:
         why = "but this model has no stock backbone, whose last norm would take the factor of the logits"
         raise ConfigError(Problem(why, "training.parametrization", "mup", "set it to standard"))
     width = max(parameter.shape[0] / shapes[name][0] for name, parameter in norms.items())
+    narrowed = _initial_range(base) / _initial_range(model)  # a family whose initial values fall with the width already
     scales = {}
     for name, parameter in model.named_parameters():
         growth = [mine / theirs for mine, theirs in zip(parameter.shape, shapes[name], strict=True)]
@@ -92,6 +96,8 @@ def mup_scales(
             wide = growth[fan_in]
             longer = max(parameter.shape) / max(shapes[name]) if muon_adjustment == "match_rms_adamw" else 1
             scales[name] = Scale(initial=wide**-0.5, adamw=1 / wide, muon=longer**-0.5, epsilon=1 / width)
+        if name in drawn:
+            scales[name] = replace(scales[name], initial=scales[name].initial * narrowed)
     if base_layers is not None:
         for name, is_end, share, initial in _branches(model, base_layers):
             old = scales[name]
@@ -136,6 +142,10 @@ def backbones(model: nn.Module) -> Iterator[tuple[str, PreTrainedModel, Family]]
             yield f"{name}." if name else "", part, family
 
 
+def _initial_range(model: nn.Module) -> float:
+    return next(backbone.config.initializer_range for _, backbone, _ in backbones(model))
+
+
 def _norms_before_heads(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     for name, backbone, family in backbones(model):
         for own, parameter in getattr(backbone, family.norm_name).named_parameters():
@@ -150,7 +160,8 @@ def _branches(model: nn.Module, base_layers: int) -> Iterator[tuple[str, bool, f
     for name, backbone, family in backbones(model):
         blocks = family.blocks(backbone)
         share = base_layers / len(blocks)
-        initial = math.sqrt(share) if backbone.config.model_type in SCALED_BY_DEPTH else share
+        config = backbone.config
+        initial = share ** (1 - DEPTH_POWERS.get(getattr(config, "residual_init", config.model_type), 0.0))
         for own, _ in blocks.named_parameters():
             is_end = own.split(".")[-2] in BRANCH_ENDS
             yield f"{name}{family.blocks_name}.{own}", is_end, share, initial

@@ -137,6 +137,9 @@ class Recipe(Settings):
         elif any(each.name != "causal" for each in self.objectives) or data.metadata is not None:
             why = "divides windows, which only the objective causal without data.metadata allows"
             yield Problem(why, name, fix="remove it")
+        elif data.start_at_documents:
+            why = "divides windows, whose parts do not begin with documents as data.start_at_documents asks"
+            yield Problem(why, name, fix="remove one of the two")
         elif self.training.branches or self.training.trunk is not None:
             yield Problem("are shares of a run, so runs that share a trunk cannot have them", name, fix="remove it")
         elif (predictor := getattr(self.model, "context_predictor", None)) and predictor.chunk_size > min(stages):
@@ -192,6 +195,14 @@ class Recipe(Settings):
         yield from self._problems_of_whole_steps()
         if data.contexts is not None and not isinstance(model, CueModel):
             yield Problem("is used by model.cue only", "data.contexts", fix="remove it")
+        if data.start_at_documents and name != "causal":
+            why = f"does not apply to the objective {name!r}"
+            yield Problem(why, "data.start_at_documents", True, "remove it, or set objective: causal")
+        if self.cut.separate_documents and data.cross_documents and getattr(model, "family", None) == "lstm":
+            which = "data.separate_documents" if data.separate_documents else "data.metadata.form"
+            why = "but an LSTM carries its state into the next document of a window"
+            given = True if data.separate_documents else "prepend"
+            yield Problem(why, which, given, "set data.cross_documents=false")
         if data.metadata is not None:
             if name != "causal":
                 why = f"does not apply to the objective {name!r}"
@@ -362,7 +373,10 @@ class Recipe(Settings):
     def cut(self) -> Cut:
         """The settings for cutting a corpus's documents into windows."""
         assert isinstance(self.data, CorpusData)
-        return Cut(self.data.context, self.data.cross_documents, self.data.separate_documents)
+        data, given = self.data, self.data.metadata is not None and self.data.metadata.form == "prepend"
+        return Cut(
+            data.context, data.cross_documents, data.separate_documents or given, data.start_at_documents or given
+        )
 
     @property
     def folder(self) -> Path:

@@ -13,14 +13,7 @@ from accelerate.utils import broadcast_object_list
 from transformers import TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from contextwise.base.errors import (
-    CheckpointError,
-    ConfigError,
-    ContextwiseError,
-    DataError,
-    DivergedError,
-    Interrupted,
-)
+from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DivergedError, Interrupted
 from contextwise.base.estimates import count
 from contextwise.base.files import PARTIAL, atomic_write, exclusive, write_json
 from contextwise.base.hashes import damage
@@ -36,6 +29,7 @@ from contextwise.training.batches import micro_batch_size
 from contextwise.training.branching import MAY_DIFFER, trunk_checkpoint
 from contextwise.training.export import export_model, write_summary
 from contextwise.training.hooks import ContextCurve, EarlyStopping, ProgressLine
+from contextwise.training.identity import changed_input, refuse_changed
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import RunMetrics, peak_flops
 from contextwise.training.model import compile_blocks, stage_flops, starting_model
@@ -89,8 +83,9 @@ def train(recipe: Recipe) -> RunFolder:
         try:
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         except StepAbandoned as abandoned:
-            # The weights are still those of the step before, so the random state must be too.
-            trainer.save(abandoned.random)
+            if abandoned.random is not None:
+                # The weights are still those of the step before, so the random state must be too.
+                trainer.save(abandoned.random)
         step = trainer.state.global_step
         if step < recipe.total_steps and not (early is not None and early.over):
             raise Interrupted(
@@ -116,11 +111,7 @@ def _tensorboard_in(run: RunFolder) -> Iterator[None]:
 
 def _is_sound(run: RunFolder, recipe: Recipe, inputs: TrainingInputs) -> bool:
     """Whether nothing is left to do for a finished run; if its model is damaged, it is exported again from a checkpoint."""
-    if (changed := inputs.changed_since(run.summary().get("fingerprints", {}))) is not None:
-        raise DataError(
-            f"{run.path} is finished, but {changed} is not what it was trained on (the content hash differs); restore it, or "
-            "choose another run folder"
-        )
+    refuse_changed(run, recipe, inputs.fingerprints)
     problem = damage(run.model, required=False)
     if problem is None and not (run.model / "config.json").is_file():
         problem = "it has no config.json"
@@ -209,9 +200,14 @@ def _find_checkpoint(
             problem = damage(trunk)
             if problem is not None:
                 raise CheckpointError(f"the checkpoint {trunk} is damaged: {problem}; train the trunk again")
+        step, validated = 0, True
         if checkpoint is not None:
             check_origin(checkpoint, source, recipe, inputs)
-        run.rewind_metrics(checkpoints.step_of(checkpoint) if checkpoint is not None else 0, source)
+            step, validated = (
+                checkpoints.step_of(checkpoint),
+                not checkpoints.read_state(checkpoint)["evaluation_pending"],
+            )
+        run.rewind_metrics(step, source, validated)
         return checkpoint
 
     return _in_first_process(processes, find)
@@ -242,7 +238,7 @@ def check_origin(checkpoint: Path, source: RunFolder, recipe: Recipe, inputs: Tr
             f"the checkpoint {checkpoint} is not of this run (its recipe differs in {', '.join(sorted(different)[:5])}); "
             "remove it, or choose another run folder"
         )
-    if (changed := inputs.changed_since(state["fingerprints"])) is not None:
+    if (changed := changed_input(recipe, state["fingerprints"], inputs.fingerprints)) is not None:
         raise CheckpointError(
             f"{changed} is not what {source.path} was trained on so far (the content hash differs); restore it, or choose "
             "another run folder"
@@ -310,7 +306,8 @@ def training_arguments(
         bf16=settings.precision == "bf16" or (settings.precision == "auto" and has_fast_bf16(processes.device.type)),
         tf32=True if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] >= 8 else None,
         use_cpu=on_cpu,
-        ddp_find_unused_parameters=False,
+        ddp_find_unused_parameters=getattr(recipe.model, "variant", None)
+        is not None,  # the user's code may leave some unused
         logging_strategy="steps",
         logging_steps=settings.log_every,
         logging_nan_inf_filter=False,

@@ -58,7 +58,15 @@ class CorpusData(Settings):
         "{64: 0.5, 128: 0.25}; the rest is read with `context`",
     )
     cross_documents: bool = Field(default=True, description="windows may hold parts of several documents")
-    separate_documents: bool = Field(default=False, description="attention and positions stay inside a document")
+    separate_documents: bool = Field(
+        default=False,
+        description="attention and positions stay inside a document; so they do whenever metadata stands before the text",
+    )
+    start_at_documents: bool = Field(
+        default=False,
+        description="every window begins with a document, and the rest of the document that its end cuts is not read, for "
+        "the objective causal; so it is whenever metadata stands before the text",
+    )
     contexts: ContextSettings | None = Field(default=None, description="contexts of each sentence, for model.cue")
     metadata: MetadataSettings | None = Field(
         default=None, description="metadata of each document in its windows, for the objective causal"
@@ -178,6 +186,10 @@ class SizedModel(ModelSettings):
         description="additional layers: 2 for the parameter-matched baseline; negative for a trunk below heads with layers",
     )
     max_context: Length | None = Field(default=None, description="positions; by default the training context")
+    tie_embeddings: bool | None = Field(
+        default=None,
+        description="whether a decoder's head shares the matrix of its embedding; by default as its family (gpt_neox: no)",
+    )
     context_predictor: ContextPredictorSettings | None = None
     multi_token: MultiTokenSettings | None = None
     variant: VariantSettings | None = Field(default=None, description="a model of your own: path.py:Name")
@@ -225,7 +237,7 @@ class SizedModel(ModelSettings):
             raise ConfigError("given, but lstm has no such layers; remove it")
         return width
 
-    @field_validator("context_predictor", "multi_token", "variant")
+    @field_validator("tie_embeddings", "context_predictor", "multi_token", "variant")
     @classmethod
     def _needs_a_decoder(cls, section: Any, info: ValidationInfo) -> Any:
         family = info.data.get("family")

@@ -95,10 +95,14 @@ def tokens_read(batch: dict[str, torch.Tensor], encoder_decoder: bool) -> torch.
 
 
 class StepAbandoned(Exception):
-    """A stop was requested between two micro-batches, so the step is discarded."""
+    """The next step is not taken, or discarded: the run ends with the weights of the step before.
 
-    def __init__(self, random: dict[str, Any]) -> None:
-        self.random = random  # the state of the random number generators before the step
+    ``random`` is the state of the random number generators before the step; None if the checkpoint from which the run resumed
+    holds all of it.
+    """
+
+    def __init__(self, random: dict[str, Any] | None = None) -> None:
+        self.random = random
 
 
 class PretrainingTrainer(Trainer):
@@ -334,9 +338,9 @@ class PretrainingTrainer(Trainer):
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """Compute the mean loss of each set of validation examples, in nats per target, and count those of the corpus."""
+        self.evaluation_pending = bool(self.validation)  # until it is complete
         if not self.validation:
             return {}
-        self.evaluation_pending = True
         metrics: dict[str, Any] = {}
         for name, examples in self.validation.items():
             loss = self._mean_loss(examples)
@@ -386,10 +390,16 @@ class PretrainingTrainer(Trainer):
         self.save(checkpoints.random_state())
 
     def save(self, random: dict[str, Any]) -> None:
-        """Write ``checkpoints/step-N``; every process takes part, the first one writes."""
+        """Write ``checkpoints/step-N``; every process takes part, the first one writes.
+
+        Before the first step there is nothing to keep: the optimizer has no state, and the run starts again from its seed.
+        """
+        if self.state.global_step == 0:
+            return
         target = self.run.checkpoints / f"step-{self.state.global_step}"
         random_states = gather_object([random])
-        weights, moments = checkpoints.gather(self.model_wrapped, _bare(self.optimizer))
+        weights = checkpoints.gather_weights(self.model_wrapped)
+        moments = checkpoints.gather_optimizer(self.model_wrapped, _bare(self.optimizer))
         if self.is_world_process_zero() and not target.exists():
             self.run.sync_metrics()  # a run that resumes does not repeat the steps before the checkpoint
             with atomic_directory(target, "the checkpoint") as folder:
@@ -436,7 +446,7 @@ class PretrainingTrainer(Trainer):
 
     def whole_weights(self) -> dict[str, torch.Tensor]:
         """The trained model's weights, whole, on the CPU; every process must call it."""
-        weights, _ = checkpoints.gather(self.model_wrapped, _bare(self.optimizer))
+        weights = checkpoints.gather_weights(self.model_wrapped)
         return {name.removeprefix("model."): tensor for name, tensor in weights.items()}
 
 
@@ -452,9 +462,12 @@ class _StepHooks(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         state.compute_steps(args, state.max_steps)  # a checkpoint's state has the intervals of another recipe
-        done = [row["step"] for row in self.trainer.run.metrics("validation")]
-        if self.trainer.evaluation_pending and state.global_step not in done:
-            self.trainer.evaluate()  # the run was stopped during an evaluation
+        if self.trainer.evaluation_pending:  # the run was stopped during the evaluation of this step
+            self.trainer.evaluate()
+            if (
+                self.trainer.control.should_training_stop
+            ):  # a signal has stopped it again, or this evaluation has ended the run
+                raise StepAbandoned
         self.trainer.metrics.start_clock()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Verification of a run: its files are those that it wrote, and its newest checkpoint continues as the run did."""
+"""Verification of a run: its files are those that it wrote, and its first steps and those after a checkpoint repeat."""
 
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +18,7 @@ from contextwise.base.machine import describe_environment
 from contextwise.base.runs import RunFolder
 from contextwise.training import checkpoints
 from contextwise.training.inputs import TrainingInputs
+from contextwise.training.metrics import RunMetrics
 from contextwise.training.recipe import Recipe
 from contextwise.training.run import build_trainer, check_origin, fast_steps
 
@@ -39,15 +40,17 @@ class Check:
 
 
 def verify_run(path: str | Path) -> Iterator[Check]:
-    """Compare the files of a run that have a hash with it, and take the steps after its newest checkpoint again.
+    """Compare a run's files with their hashes, and take its first steps and those after its newest checkpoint again.
 
     Hashes are kept of checkpoints, exported models, ``summary.json`` and corpora. ``metrics.jsonl`` is compared at one of the
     steps that are taken again; ``environment.json`` and ``evaluation/`` are not checked.
 
-    The loss and the gradient norm of the steps that the run took after the checkpoint are in ``metrics.jsonl``; they must be
-    equal bit for bit in the environment of the run, and to 1% in another one. If the newest checkpoint has no such row, the
-    steps after it are taken twice and compared with each other, and those after an earlier checkpoint with the metrics. A
-    check says so if no checkpoint has a later step. The run is not written to.
+    The loss and the gradient norm of the steps that the run took from its start and after the checkpoint are in
+    ``metrics.jsonl``; they must be equal bit for bit in the environment of the run, and to 1% in another one. If the newest
+    checkpoint has no such row, the steps after it are taken twice and compared with each other, and those after an earlier
+    checkpoint with the metrics. A check says so if no checkpoint has a later step. The first steps of a run with a trunk are
+    the trunk's, and are not taken again; those of a run without a row are compared with its first checkpoint. The run is not
+    written to.
 
     Raises:
         CheckpointError: the folder contains no run.
@@ -93,45 +96,77 @@ def _checked(what: str, check: Any) -> Check:
 
 
 def _next_steps(run: RunFolder, recipe: Recipe, inputs: TrainingInputs, intact: list[Path]) -> Iterator[Check]:
-    """Continue from the newest checkpoint, and from the newest one with later steps in the metrics."""
+    """Take the first steps, and continue from the newest checkpoint and from the newest one with later steps in the metrics."""
     rows = run.metrics("train")
+    begin = rows or [_row_in(folder, recipe) for folder in intact[:1]]
+    if begin and recipe.training.trunk is None:
+        yield _repeated(run, recipe, inputs, None, begin, intact)
     newest = checkpoints.step_of(intact[-1]) if intact else recipe.total_steps
     if newest < recipe.total_steps and not any(row["step"] > newest for row in rows):
         last = min(newest + 2, recipe.total_steps)
         first, second = (_continued(recipe, inputs, intact[-1], last) for _ in range(2))
         yield _compared(f"steps {newest + 1} to {last}, twice", first, second, "")
     elif not any(row["step"] > checkpoints.step_of(folder) for row in rows for folder in intact):
-        yield Check("steps", "none was taken again: no intact checkpoint has a later step in metrics.jsonl")
+        yield Check(
+            "steps", "none was taken after a checkpoint: no intact checkpoint has a later step in metrics.jsonl"
+        )
     for checkpoint in reversed(intact):
         start = checkpoints.step_of(checkpoint)
         later = [row for row in rows if row["step"] > start]
         if later:
-            # The first step depends on the weights alone, the second one on the optimizer's state too.
-            row = next((row for row in later if row["step"] > start + 1), later[0])
-            then = read_json(run.environment_file, "the run's environment")
-            threads = torch.get_num_threads()
-            torch.set_num_threads(then.get("threads") or threads)
-            try:
-                again = _continued(recipe, inputs, checkpoint, row["step"])
-            finally:
-                torch.set_num_threads(threads)
-            yield _compared(f"steps {start + 1} to {row['step']}", row, again, _different_environment(then, checkpoint))
+            yield _repeated(run, recipe, inputs, checkpoint, later, [checkpoint])
             return
 
 
-def _continued(recipe: Recipe, inputs: TrainingInputs, checkpoint: Path, last: int) -> dict[str, Any]:
-    """The training row of step ``last`` of a run that resumes from ``checkpoint``, in a temporary folder."""
+def _row_in(checkpoint: Path, recipe: Recipe) -> dict[str, Any]:
+    """The training row of a checkpoint's step, from the sums that it keeps for a run that has not written one."""
+    state = checkpoints.read_state(checkpoint)
+    metrics = RunMetrics(recipe.batch_sizes, recipe.data.context, [], 0.0, None)
+    metrics.restore(state["metrics"])
+    return metrics.training_row(state["step"], float(state["schedule"]["_last_lr"][0]))
+
+
+def _repeated(
+    run: RunFolder,
+    recipe: Recipe,
+    inputs: TrainingInputs,
+    checkpoint: Path | None,
+    rows: list[dict[str, Any]],
+    known: list[Path],
+) -> Check:
+    """Take the steps after ``checkpoint`` again, up to one of ``rows``; None: from the start.
+
+    The number of processes of the run is read from the first of the checkpoints ``known``.
+    """
+    start = checkpoints.step_of(checkpoint) if checkpoint else 0
+    # The first step depends on the weights alone, the second one on the optimizer's state too.
+    row = next((row for row in rows if row["step"] > start + 1), rows[0])
+    then = read_json(run.environment_file, "the run's environment")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(then.get("threads") or threads)
+    try:
+        again = _continued(recipe, inputs, checkpoint, row["step"])
+    finally:
+        torch.set_num_threads(threads)
+    return _compared(f"steps {start + 1} to {row['step']}", row, again, _different_environment(then, known))
+
+
+def _continued(recipe: Recipe, inputs: TrainingInputs, checkpoint: Path | None, last: int) -> dict[str, Any]:
+    """The training row of step ``last`` of a run that resumes from ``checkpoint``, or starts, in a temporary folder."""
     changed: dict[str, Any] = {"evaluate_every": 0, "branches": [], "trackers": []}
     changed = {"training": recipe.training.model_copy(update=changed)}
     processes = PartialState(cpu=not torch.cuda.is_available())
     with tempfile.TemporaryDirectory(prefix="verify-") as folder, fast_steps(processes.device.type):
         copy = RunFolder(folder)
         copy.checkpoints.mkdir()
-        (copy.checkpoints / checkpoint.name).symlink_to(checkpoint.resolve())
+        resumed = None
+        if checkpoint is not None:
+            resumed = copy.checkpoints / checkpoint.name
+            resumed.symlink_to(checkpoint.resolve())
         trainer = build_trainer(recipe.model_copy(update=changed), copy, inputs, processes)
         trainer.validation = {}
         trainer.add_callback(_StopAfter(last))
-        trainer.train(resume_from_checkpoint=str(copy.checkpoints / checkpoint.name))
+        trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
         rows = copy.metrics("train")
         logged = bool(rows) and rows[-1]["step"] == last
         return rows[-1] if logged else trainer.metrics.training_row(last, float(trainer.lr_scheduler.get_last_lr()[0]))
@@ -148,11 +183,11 @@ class _StopAfter(TrainerCallback):
         control.should_training_stop = control.should_training_stop or state.global_step >= self.last
 
 
-def _different_environment(then: dict[str, Any], checkpoint: Path) -> str:
+def _different_environment(then: dict[str, Any], known: list[Path]) -> str:
     """In what the present environment differs from the run's, in words; empty if in nothing that changes a sum."""
     now = describe_environment()
     different = [name for name in BITS if then.get(name) != now.get(name)]
-    processes = len(checkpoints.read_state(checkpoint)["random"])
+    processes = len(checkpoints.read_state(known[0])["random"]) if known else 1
     return ", ".join([*different, *([f"{processes} processes"] if processes > 1 else [])])
 
 

@@ -72,7 +72,7 @@ def test_ways_are_shown_the_smaller_budgets_alone():
 
 def test_the_prior_is_the_mean_and_the_spread_of_other_sweeps():
     trend = fit_trend(made_up(), "flops", VAGUE)
-    one, other = (replace(trend, mean=np.array([3.0, power, 0.0])) for power in (0.2, 0.6))
+    one, other = (replace(trend, means=np.tile([3.0, power, 0.0], (len(trend.weights), 1))) for power in (0.2, 0.6))
     powers = prior([one, other])
     assert powers.budget == pytest.approx((0.4, 0.4 / np.sqrt(2)))
     assert powers.size == MEASURED.size  # one size each

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from contextwise.analysis.scaling.analysis import Analysis, compare_forms, not_significantly_worse
 from contextwise.analysis.scaling.next_runs import remaining_widths
-from contextwise.analysis.scaling.observations import check_bracketed, check_enough, observations, read_observations
+from contextwise.analysis.scaling.observations import check_enough, observations, read_observations
 from contextwise.analysis.scaling.planning import Budget, Plan, bound_notes
 from contextwise.analysis.scaling.trend import METHOD, fit_trend
 from contextwise.base.errors import CheckpointError, DataError
@@ -120,7 +120,10 @@ def test_two_sizes_are_chosen_from():
     analysis = Analysis(observations(drawn_points(sizes=sizes, count=8)), resamples=20)
     plan = Plan(analysis, flops(2 * analysis.observed.flops.max()))
     assert plan.best.size == "nano" and plan.best.parameters.value == pytest.approx(900e3)
-    assert any("2 model sizes" in note for note in plan.notes)
+    assert any(
+        "2 model sizes" in note and "the largest of them: a larger one may be better" in note for note in plan.notes
+    )
+    assert not plan.best.parameters.has_interval  # chosen, not estimated
 
 
 def test_the_nearest_models_are_those_of_the_sweeps_family():
@@ -242,7 +245,8 @@ def test_one_budget_for_each_run_is_too_few():
 
 
 @pytest.mark.parametrize(
-    ("power", "end", "mend"), [(0.5, "longest, 2048", "longer"), (-0.2, "shortest, 64", "shorter")]
+    ("power", "end", "mend"),
+    [(0.5, "longest, 2048", "longer ones or smaller"), (-0.2, "shortest, 64", "shorter ones or larger")],
 )
 def test_contexts_that_do_not_bracket_the_optimum_are_refused(power, end, mend):
     def one_way(context, parameters, tokens):
@@ -252,8 +256,8 @@ def test_contexts_that_do_not_bracket_the_optimum_are_refused(power, end, mend):
         return dataclasses.replace(point, flops=float(point.tokens))
 
     points = [cheap(point) for point in drawn_points(one_way, {"nano": 900e3})]
-    with pytest.raises(DataError, match=f"{end}\\), so that the sweep does not bracket .* add {mend} ones or larger"):
-        check_bracketed(observations(points))
+    with pytest.raises(DataError, match=f"{end}\\), so that the sweep does not bracket .* add {mend} budgets"):
+        fit_trend(observations(points))
 
 
 def test_sizes_without_a_budget_in_common_show_no_optimum():
@@ -262,7 +266,7 @@ def test_sizes_without_a_budget_in_common_show_no_optimum():
         for point in drawn_points(contexts=(1, 3, 5, 9))
     ]
     with pytest.raises(DataError, match="with budgets .* in common"):
-        check_bracketed(observations(points))
+        fit_trend(observations(points))
 
 
 def test_an_optimum_may_be_seen_in_seconds_only():
@@ -271,9 +275,9 @@ def test_an_optimum_may_be_seen_in_seconds_only():
         dataclasses.replace(point, flops=float(point.tokens))
         for point in drawn_points(lambda l, n, d: 2 + 10 / l**0.5 + 60 / d**0.3, {"nano": 900e3})  # noqa: E741
     ]
-    check_bracketed(observations(points), "seconds")
+    fit_trend(observations(points), "seconds")
     with pytest.raises(DataError, match=r"at every budget \(flops\)"):
-        check_bracketed(observations(points))
+        fit_trend(observations(points))
 
 
 def test_without_a_measured_optimum_there_is_a_guess_for_those_who_ask(exact):
@@ -284,6 +288,41 @@ def test_without_a_measured_optimum_there_is_a_guess_for_those_who_ask(exact):
     plan = Plan(shortest, budget, far=True)
     assert any("the law's alone" in note for note in plan.notes)
     assert plan.trend == "" and plan.growth is None and plan.best.context.method != METHOD
+
+
+def one_sided(size, **options):
+    """A sweep of pico and nano in which the contexts of one size are longer than its best ones."""
+    points = drawn_points(sizes={"pico": 150e3, "nano": 900e3}, contexts=(16, *CONTEXTS), count=8, **options)
+    return Analysis(observations([p for p in points if p.context >= (512 if p.size == size else 16)]), resamples=20)
+
+
+def test_a_size_whose_best_context_is_not_bracketed_is_not_planned_for():
+    analysis = one_sided("pico")
+    plan = Plan(analysis, flops(2 * analysis.observed.flops.max()))
+    assert plan.best.size == "nano" and [row.size for row in plan.each_size] == ["nano"]
+    assert any("No context is planned for pico" in note and "at most 512" in note for note in plan.notes)
+    analysis = one_sided("nano")
+    budget = flops(2 * analysis.observed.flops.max())
+    with pytest.raises(DataError, match="nearest to nano, and at every budget measured .* at most 512, the shortest"):
+        Plan(analysis, budget)
+    plan = Plan(analysis, budget, far=True)
+    assert plan.growth is None and any("at most 512" in note and "law's alone" in note for note in plan.notes)
+
+
+@pytest.mark.parametrize(("least", "extrapolated"), [(3e12, False), (1e11, True)])
+def test_a_size_that_no_budget_brackets_is_the_laws(least, extrapolated):
+    """At the small budgets the smallest size is the best at all of them."""
+    points = [
+        dataclasses.replace(
+            p, tokens=int(spent / each), flops=spent, loss=float(true_loss(p.context, p.parameters, spent / each))
+        )
+        for p in drawn_points(contexts=(16, *CONTEXTS), count=1)
+        for each in [flops_per_token(p.parameters, p.context)]
+        for spent in (least * np.geomspace(1, 30, 5)).tolist()
+    ]
+    analysis = Analysis(observations(points), resamples=20)
+    plan = Plan(analysis, flops(2 * analysis.observed.flops.max()))
+    assert any("At no budget does the sweep show that a size between" in note for note in plan.notes) is extrapolated
 
 
 def test_a_loss_that_does_not_know_the_context_is_refused():

@@ -35,7 +35,8 @@ def test_a_table_says_what_the_folder_says(tmp_path):
         assert getattr(table, name) == getattr(observed, name)
     for name in ("run", "size", "context", "parameters", "tokens", "flops", "seconds", "loss"):
         assert getattr(table, name).tolist() == getattr(observed, name).tolist()
-    assert table.findings() == replace(observed, shown=()).findings() and "one seed" in table.findings()[0]
+    assert table.landscape().findings() == replace(observed, shown=()).landscape().findings()
+    assert "one seed" in table.landscape().findings()[0]
 
 
 def test_a_table_names_what_it_was_made_from(corpus_folder, tmp_path, monkeypatch):
@@ -99,7 +100,7 @@ def test_a_plan_says_what_the_page_says_where_early_points_are_left_out(tmp_path
     observed = read_observations(folder, early=0.2)
     assert observed.left_out > 0
     page = Landscape(sweep_points(folder), "flops", observed.planned)
-    assert observed.findings() == page.findings()
+    assert observed.landscape().findings() == page.findings()
 
 
 @pytest.mark.parametrize("read", [read_observations, sweep_points])

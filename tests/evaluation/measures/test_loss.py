@@ -5,15 +5,20 @@ import math
 import shutil
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
+from rich.console import Console
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
 from contextwise.base.progress import interruption
+from contextwise.comparison.comparison import compare
 from contextwise.data import Corpus, prepare_corpus
+from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Subject, measure, results_of
 from contextwise.evaluation.measures.loss import Evaluation, Loss
 from contextwise.models.tokenizers import corpus_tokenizer_hash
@@ -321,3 +326,65 @@ def test_weights_that_are_not_numbers_are_named(corpus, tmp_path, model_of):
     broken.save_pretrained(tmp_path / "m")
     with pytest.raises(CheckpointError, match=r"wpe\.weight of .* hold numbers that are not finite"):
         evaluate_model(tmp_path / "m", corpus, out=tmp_path / "e")
+
+
+def shown(result):
+    console = Console(width=400)
+    with console.capture() as text:
+        console.print(Loss.table(result.summary))
+    return text.get()
+
+
+def test_figures_per_byte_are_of_the_documents_whose_text_the_tokens_hold(tmp_path, model_of, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = json.loads(byte_tokenizer().backend.to_str())
+    settings["normalizer"] = {"type": "Lowercase"}
+    (tmp_path / "lower.json").write_text(json.dumps(settings))
+    texts = [f"{'T' if i % 3 == 0 else 't'}ext number {i}{' é' * i}" for i in range(30)]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    prepare_corpus("validation=texts.jsonl", "lower.json", "lower", end_of_text="<|endoftext|>")
+    prepare_corpus("validation=texts.jsonl", "bytes", "whole")
+    results = {}
+    for name in ("lower", "whole"):
+        corpus = Corpus.open(name, "validation")
+        model_of("gpt2", vocab_size=257, n_positions=64).save_pretrained(f"of-{name}")
+        corpus.tokenizer().save_pretrained(f"of-{name}")
+        results[name] = evaluate_model(f"of-{name}", corpus, context=64)
+    summary, documents = results["lower"].summary, results["lower"].documents
+    assert summary["lost_texts"] == 10 and summary["bytes"] == sum(
+        len(text.encode()) for text in texts[1::3] + texts[2::3]
+    )
+    held = [text.startswith("t") for text in texts]
+    nats = sum(documents["nats"].filter(pa.array(held)).to_pylist())
+    assert summary["bits_per_byte"]["value"] == pytest.approx(nats / math.log(2) / summary["bytes"])
+    assert summary["loss"]["value"] == pytest.approx(sum(documents["nats"].to_pylist()) / summary["tokens"])
+    assert (
+        "leave out 10 of the documents" in (table := shown(results["lower"]))
+        and "bits per byte (20 documents)" in table
+    )
+    assert results["whole"].summary["lost_texts"] == 0 and "leave out" not in shown(results["whole"])
+    # The models are equal, and so are the tokens of texts in lower case.
+    compared = compare(["of-lower", "of-whole"], results=[*results.values()], unit="byte")
+    assert compared.documents == 20 and compared.differences[0].difference.value == 0
+    assert "leave out 10 of 30 documents" in compared.notes[0]
+
+
+def test_a_tokenizer_that_holds_no_text_has_no_figure_per_byte(tmp_path, model_of, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    backend = Tokenizer(models.WordLevel({"the": 0, "<unk>": 1, "</s>": 2}, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.save("words.json")
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": f"the end {i}"}) + "\n" for i in range(8)))
+    corpus = prepare_corpus("validation=texts.jsonl", "words.json", "c")
+    model_of("gpt2", vocab_size=3, n_positions=64).save_pretrained("m")
+    corpus.tokenizer().save_pretrained("m")
+    result = evaluate_model("m", corpus, context=64)
+    assert result.summary["lost_texts"] == 8 and result.summary["loss"]["value"] > 0
+    assert [result.summary[key] for key in ("bytes", "bits_per_byte", "byte_perplexity", "word_perplexity")] == [
+        None
+    ] * 4
+    assert "No figure per byte or word is given" in shown(result)
+    shutil.copytree("m", "n")
+    again = evaluate_model("n", corpus, context=64)
+    with pytest.raises(DataError, match="with a tokenizer that loses text.*compare in nats per token"):
+        compare(["m", "n"], results=[result, again], unit="byte")

@@ -327,7 +327,7 @@ class Analysis:
 
 def _measured(observed: Observations) -> str:
     """What the sweep shows without a law, for errors."""
-    said = " ".join(observed.findings())
+    said = " ".join(observed.landscape().findings())
     return f"; measured, without a law: {said}" if said else ""
 
 

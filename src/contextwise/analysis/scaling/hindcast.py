@@ -35,7 +35,8 @@ class HiddenOptimum:
 
     Attributes:
         contexts: how many were measured at this budget.
-        predicted: the best context among them and between them; ``measured``: the one with the lowest loss.
+        predicted: the best context among them and between them, by the trend, or by the law alone where what was shown did not
+            bracket the best context of the size; ``measured``: the one with the lowest loss.
         within_noise: the other contexts whose loss is not significantly higher.
         at_end: whether it is the shortest or the longest that was measured, so that the optimum may be beyond.
         before: the best measured context at the largest budget that all contexts of the size reached in what was shown; None
@@ -207,7 +208,7 @@ def _hidden_optima(observed: Observations, analysis: Analysis, above: float) -> 
         bounds = float(contexts.min()), float(contexts.max())
         laws = analysis.law, analysis.ensemble
         optima, method = [best_context(law, cost, budget, parameters, bounds) for law in laws], {}
-        if trend is not None:
+        if trend is not None and name in trend.sizes:
             method = {"method": METHOD}
             optima = [trend.followed(law, one, cost, budget, bounds) for law, one in zip(laws, optima, strict=True)]
         predicted = ensemble_estimate(optima[0].context[0], optima[1].context, analysis.confidence, **method)

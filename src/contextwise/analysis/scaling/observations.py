@@ -98,9 +98,9 @@ class Observations:
         columns |= {"runs": [self.runs[i] for i in runs], "sizes": [self.sizes[i] for i in sizes]}
         return replace(self, points=points, shown=(), **columns)
 
-    def findings(self, unit: str = "flops") -> list[str]:
-        """What the points alone say of the best context of each size, as the page of the sweep says it."""
-        return Landscape(self.shown or self.points, unit, {size: self.planned[size] for size in self.sizes}).findings()
+    def landscape(self, unit: str = "flops") -> Landscape:
+        """The losses and optima over the budgets, as the page of the sweep shows them."""
+        return Landscape(self.shown or self.points, unit, {size: self.planned[size] for size in self.sizes})
 
     @property
     def size_parameters(self) -> Array:
@@ -217,31 +217,6 @@ def check_enough(observed: Observations) -> None:
             f"{FEWEST_BUDGETS} at least are needed to separate data from context; give every size and context more budgets, or "
             "at a constant rate measure more often"
         )
-
-
-def check_bracketed(observed: Observations, unit: str = "flops") -> None:
-    """Refuse a sweep whose best context is at an end of its contexts for every size and budget (``flops`` or ``seconds``)."""
-    at_end = {"shortest": 0, "longest": 0}
-    for size in range(len(observed.sizes)):
-        for budget in common_budgets(observed, size, unit):
-            contexts, losses = measured(observed, size, budget, unit)
-            best = int(losses.argmin())
-            if 0 < best < len(contexts) - 1:
-                return
-            at_end["shortest" if best == 0 else "longest"] += 1
-    if not sum(at_end.values()):
-        raise DataError(
-            f"no model size of the sweep was trained at three contexts with budgets ({unit}) in common, so that no optimum can "
-            f"be seen; train the contexts of a size for about the same {unit}"
-        )
-    short = at_end["shortest"] >= at_end["longest"]
-    where = f"shortest, {observed.context.min():.0f}" if short else f"longest, {observed.context.max():.0f}"
-    said = " ".join(observed.findings(unit))
-    raise DataError(
-        f"at every budget ({unit}) the lowest loss is at an end of the sweep's contexts (mostly the {where}), so that the "
-        f"sweep does not bracket the optimal context; add {'shorter' if short else 'longer'} ones or larger budgets, or "
-        f"set --far to get a guess{f' ({said})' if said else ''}"
-    )
 
 
 def budgets_of(observed: Observations) -> list[float]:

@@ -4,7 +4,7 @@ The context is that of the trend of the sweep's measured optima (:mod:`~contextw
 law's best, and the loss the law's at both.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
 import numpy as np
@@ -13,7 +13,7 @@ from contextwise.analysis.scaling.analysis import Analysis, ensemble_estimate
 from contextwise.analysis.scaling.forms import Array, Law
 from contextwise.analysis.scaling.hindcast import Hindcast
 from contextwise.analysis.scaling.next_runs import Candidate, next_runs
-from contextwise.analysis.scaling.observations import Observations, check_bracketed
+from contextwise.analysis.scaling.observations import Observations
 from contextwise.analysis.scaling.optimum import (
     Cost,
     Optimum,
@@ -22,7 +22,7 @@ from contextwise.analysis.scaling.optimum import (
     best_of_sizes,
     measured_cost,
 )
-from contextwise.analysis.scaling.trend import METHOD, fit_trend
+from contextwise.analysis.scaling.trend import METHOD, trend_for
 from contextwise.base.errors import ContextwiseError, DataError
 from contextwise.base.estimates import Estimate, as_json, count
 from contextwise.experiments.grid import size_name
@@ -105,7 +105,7 @@ class Plan:
 
     Attributes:
         flops, seconds: that it takes, at the costs that the sweep measured.
-        each_size: the best context of each size of the sweep.
+        each_size: the best context of each size of the sweep that has a measured one.
         rounded: the power of two nearest to the context, and what it loses against it, nats.
         extrapolation: of flops, context, parameters and tokens, the recommended over the largest in the sweep.
         trend: in words, how the measured best contexts grow, and ``growth``: the power of the budget; empty and None where the
@@ -116,7 +116,8 @@ class Plan:
         measured: what the sweep's points say of the best context of each size, without a law, as on the sweep's page.
 
     Raises:
-        DataError: the budget is too far from the sweep, or the best context is not near its contexts.
+        DataError: the budget is too far from the sweep, or the best context is not near its contexts, or was not between two of
+            them at any budget for the size that is recommended.
     """
 
     budget: Budget
@@ -139,17 +140,7 @@ class Plan:
         laws = analysis.law, analysis.ensemble
         cost, flops = measured_cost(observed, budget.unit), measured_cost(observed, "flops")
         _check_reach(getattr(observed, budget.unit), budget, far)
-        notes, trend = [], None
-        try:
-            check_bracketed(observed, budget.unit)
-            trend = fit_trend(observed, budget.unit)
-        except DataError:
-            if not far:
-                raise
-            notes.append(
-                "At no budget does the sweep show a best context between its shortest and its longest: what is recommended is "
-                "the law's alone."
-            )
+        landscape = observed.landscape(budget.unit)
         free, note = len(own) >= FREE_SIZES, ""
         optima = [_optimum(analysis, law, cost, budget.amount, free) for law in laws]
         if len(own) == 1:
@@ -169,6 +160,19 @@ class Plan:
                 )
                 free = False
                 optima = [_optimum(analysis, law, cost, budget.amount, free) for law in laws]
+            elif not any(o and o.decided and o.cell.size in observed.sizes[1:-1] for o in landscape.overall):
+                note = (
+                    "At no budget does the sweep show that a size between its smallest and its largest is best: the size is "
+                    "the law's alone."
+                )
+        nearest = observed.sizes[int(np.abs(np.log(own / optima[0].parameters[0])).argmin())]
+        if len(own) > 1 and not free and nearest in (observed.sizes[0], observed.sizes[-1]):
+            smallest = nearest == observed.sizes[0]
+            note += (
+                f" {nearest} is the {'smallest' if smallest else 'largest'} of them: a {'smaller' if smallest else 'larger'} "
+                "one may be better."
+            )
+        trend, notes = trend_for(observed, nearest, budget.unit, far)
         notes += [note] if note else []
 
         def followed(optima: list[Optimum]) -> list[Optimum]:
@@ -183,10 +187,11 @@ class Plan:
         of_laws, optima = optima, followed(optima)
         centre, samples = optima
         _check_inside(float(centre.context[0]), analysis)
-        nearest = int(np.abs(own - centre.parameters[0]).argmin())
         trended = trend is not None
         reach = budget.amount / float(getattr(observed, budget.unit).max())
-        best = _recommendation(analysis, optima, None if free else observed.sizes[nearest], trended, reach)
+        best = _recommendation(analysis, optima, None if free else nearest, trended, reach)
+        if best.size is not None and best.parameters is not None:  # one of a few was chosen, which has no interval
+            best = replace(best, parameters=replace(best.parameters, low=None, high=None))
         notes += _width_notes(analysis, best.context, samples, free)
         context, tokens, parameters = best.context.value, best.tokens.value, float(centre.parameters[0])
         rounded = 2 ** round(float(np.log2(context)))
@@ -200,6 +205,8 @@ class Plan:
         }
         each_size = []
         for size, name in zip(own.tolist(), observed.sizes, strict=True):
+            if trend is not None and name not in trend.sizes:
+                continue
             of_size = [best_context(law, cost, budget.amount, size, context_bounds(analysis)) for law in laws]
             each_size.append(_recommendation(analysis, followed(of_size), name, trended, reach))
         self.budget, self.best, self.flops = budget, best, spent
@@ -211,7 +218,7 @@ class Plan:
         self.extrapolation, self.rivals = times, _rivals(analysis, cost, budget.amount)
         self.shapes = _nearest_shapes(observed, parameters, rounded) if free else []
         self.next_runs = next_runs(analysis, of_laws[1], flops, spent)
-        self.measured = observed.findings(budget.unit)
+        self.measured = landscape.findings()
         self.notes = notes + bound_notes(analysis) + _distance_notes(times)
         if observed.constant_rate:
             self.notes.append(

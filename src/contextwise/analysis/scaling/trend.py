@@ -1,22 +1,31 @@
 """The trend of the best training context: where a sweep measured it, and how it grows with the budget.
 
 1. At each budget the *best context* of a size is the lowest point of a parabola in ln l through the losses near the lowest one.
-2. ln l = c + g ln F + h ln N is fitted to these, over budgets F and sizes N, by least squares with a prior for g and h: noise
-   moves an optimum by a quarter or so, and the budgets of a sweep span little, so that alone it hardly determines g. The prior
-   is what other sweeps measured (``benchmarks/results/sweeps``).
+   Only budgets at which that is between the shortest and the longest context count.
+2. ln l = c + g ln F + h ln N is fitted to these, over budgets F and sizes N. The powers g and h have a normal prior, which is
+   what other sweeps measured (``benchmarks/results/sweeps``). It is weighed against the sweep by the sweep's own spread:
+
+       y_i = c + g f_i + h n_i + u_s + e_i,    u_s ~ N(0, τ_s²),    e_i ~ N(0, σ²)
+
+   σ, the scatter of the budgets around the trend, is unknown; its posterior is computed on a grid, and given σ everything else
+   is normal. u_s moves all optima of a size alike (they are of the same runs and documents), so that more budgets do not
+   average it out: τ_s follows from how far the losses are off their parabolas. A sweep without noise overrules the prior; one
+   of few and noisy budgets does not.
 
 A law of the loss has an optimum too, but in runs that are far from trained to the end its form is wrong in the one respect that
 matters here, how fast long contexts catch up, and its interval does not know (docs/plan.md compares both on real sweeps).
 
-Legend: n measured optima, S samples.
+Legend: n measured optima, K values of σ, S samples.
 """
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import t as student
+from scipy.special import ndtr
 
 from contextwise.analysis.optimum import Landscape, budget_words
 from contextwise.analysis.scaling.forms import Array, Law
@@ -24,28 +33,26 @@ from contextwise.analysis.scaling.observations import Observations
 from contextwise.analysis.scaling.optimum import Cost, Optimum
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate, count
-from contextwise.base.intervals import plus_minus
 
 NEAR = 4.5
 """The parabola goes through contexts within this factor of the one with the lowest loss."""
 STEP = 2.0
 """Its lowest point may be this factor from that context at most."""
-BUDGETS = 8
-"""Budgets of a size at which the best context is read off, evenly spaced in the logarithm."""
-WEIGHT = 0.5
-"""Of each of these in the estimate of the spread: the budgets of a run share its beginning."""
+SPREADS = np.geomspace(0.005, 2.0, 80)
+"""Values of σ, in ln l."""
 
 
 class Powers(NamedTuple):
     """Prior of the powers with which the best context grows, a mean and a standard deviation each.
 
-    ``spread`` is the standard deviation with which a sweep locates an optimum, in ln l, and counts as ``freedom`` optima.
+    σ² has a scaled inverse χ² prior: about ``spread``², which counts as ``freedom`` optima. ``spread`` is also τ where the
+    losses say nothing of it.
     """
 
-    budget: tuple[float, float] = (0.5, 0.25)
+    budget: tuple[float, float] = (0.5, 0.3)
     size: tuple[float, float] = (-0.6, 0.2)
-    spread: float = 0.3
-    freedom: int = 4
+    spread: float = 0.15
+    freedom: int = 2
 
 
 MEASURED = Powers()
@@ -58,22 +65,35 @@ class Trend:
     """A fitted trend; logarithms are relative to ``centre``, (ln N, ln F).
 
     Attributes:
-        mean, covariance: (3,) and (3, 3), of c, g and h.
-        spread: standard deviation with which a sweep locates an optimum, in ln l; ``freedom``: of its estimate.
+        weights: (K,) posterior of the ``spreads`` (K,), with which a budget locates an optimum, in ln l.
+        means, covariances: (K, 3) and (K, 3, 3), of c, g and h for each of them.
         measured: (n, 3) parameters, budget and best context.
+        sizes: those with a measured optimum.
     """
 
     centre: Array
-    mean: Array
-    covariance: Array
-    spread: float
-    freedom: float
+    weights: Array
+    means: Array
+    covariances: Array
+    spreads: Array
     measured: Array
+    sizes: tuple[str, ...]
+
+    @property
+    def mean(self) -> Array:
+        """(3,) posterior mean of c, g and h."""
+        return np.asarray(self.weights @ self.means)
+
+    @property
+    def spread(self) -> float:
+        """Posterior mean of σ."""
+        return float(self.weights @ self.spreads)
 
     def growth(self, confidence: float) -> Estimate:
         """The power of the budget with which the best context grows."""
-        half = student.ppf((1 + confidence) / 2, self.freedom) * np.sqrt(self.covariance[1, 1])
-        return plus_minus(float(self.mean[1]), float(half), method="t", confidence=confidence)
+        levels = np.array([1 - confidence, 1 + confidence]) / 2
+        low, high = self._quantiles(levels, np.array([0.0, 1.0, 0.0]), located=False).tolist()
+        return Estimate(float(self.mean[1]), low, high, method="posterior", confidence=confidence)
 
     def sentence(self, unit: str, confidence: float) -> str:
         """Where the sweep measured the best context, and how it grows."""
@@ -88,7 +108,7 @@ class Trend:
         )
 
     def context(self, budget: ArrayLike, parameters: ArrayLike) -> Array:
-        """The best context in tokens, the median of what a sweep would locate; shapes broadcast."""
+        """The best context in tokens, by the mean of ln l; shapes broadcast."""
         return np.asarray(np.exp(self._design(budget, parameters) @ self.mean), dtype=np.float64)
 
     def samples(self, budget: float, parameters: Array, seed: int = 0) -> Array:
@@ -96,10 +116,21 @@ class Trend:
 
         The interval of their quantiles is that of the trend and of locating an optimum together.
         """
-        design = self._design(budget, parameters)
-        error = np.sqrt(self.spread**2 + np.einsum("si,ij,sj->s", design, self.covariance, design))
-        quantiles = (np.random.default_rng(seed).permutation(len(parameters)) + 0.5) / len(parameters)
-        return np.asarray(np.exp(design @ self.mean + error * student.ppf(quantiles, self.freedom)), dtype=np.float64)
+        levels = (np.random.default_rng(seed).permutation(len(parameters)) + 0.5) / len(parameters)
+        return np.asarray(np.exp(self._quantiles(levels, self._design(budget, parameters))), dtype=np.float64)
+
+    def _quantiles(self, levels: Array, design: Array, located: bool = True) -> Array:
+        """(S,) quantiles of ``design`` (S, 3) or (3,) times the coefficients, with σ if ``located``; by bisection."""
+        design = np.broadcast_to(design, (len(levels), 3))
+        means = design @ self.means.T  # (S, K)
+        variances = np.einsum("si,kij,sj->sk", design, self.covariances, design)
+        errors = np.sqrt(variances + self.spreads**2 * located)
+        low, high = (means - 12 * errors).min(1), (means + 12 * errors).max(1)
+        for _ in range(50):
+            middle = (low + high) / 2
+            below = ndtr((middle[:, None] - means) / errors) @ self.weights < levels
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        return np.asarray((low + high) / 2)
 
     def followed(self, law: Law, optimum: Optimum, cost: Cost, budget: float, contexts: tuple[float, float]) -> Optimum:
         """A law's optimum, or those of an ensemble, at the trend's context for the same sizes; ``contexts`` are its bounds.
@@ -118,62 +149,189 @@ class Trend:
         return np.stack([np.ones_like(log_n), log_f, log_n], axis=-1)
 
 
+class Reading(NamedTuple):
+    """A best context as a parabola locates it.
+
+    Attributes:
+        context: in tokens.
+        leverage: variance of its logarithm for losses of variance 1.
+        squares, freedom: sum of the squared residuals of the losses, and their degrees of freedom.
+    """
+
+    context: float
+    leverage: float
+    squares: float
+    freedom: int
+
+
 def fit_trend(observed: Observations, unit: str = "flops", powers: Powers = MEASURED) -> Trend:
     """The trend of the best contexts that a sweep measured, over budgets of ``flops`` or ``seconds``.
 
     Raises:
-        DataError: at no budget was a size's best context compared with its neighbours.
+        DataError: at no budget was the best context of any size between two others.
     """
-    found = [
-        (parameters, *optimum)
-        for size, parameters in zip(observed.sizes, observed.size_parameters.tolist(), strict=True)
-        for optimum in measured_optima(observed, size, unit)
-    ]
-    if not found:
-        raise DataError("the sweep measured no best context: at no budget was a size trained at three contexts")
-    measured = np.array(found)
-    log_n, log_f, log_l = np.log(measured).T
+    by_size = [measured_optima(observed, size, unit) for size in observed.sizes]
+    located = [size for size, optima in enumerate(by_size) if optima]
+    if not located:
+        raise _not_bracketed(observed, unit)
+    size, budgets, readings = zip(*((i, *optimum) for i in located for optimum in by_size[i]), strict=True)
+    own = np.array(size)[:, None] == located  # (n, sizes)
+    parameters, contexts = observed.size_parameters[list(size)], np.array([reading.context for reading in readings])
+    log_n, log_f, log_l = np.log(parameters), np.log(budgets), np.log(contexts)
     centre = np.array([log_n.mean(), log_f.mean()])
     design = np.stack([np.ones(len(log_l)), log_f - centre[1], log_n - centre[0]], axis=1)
-    # The prior as two more rows, in units of the spread; c has none.
-    means, deviations = np.array([powers.budget, powers.size]).T
-    rows = np.diag([0.0, *(powers.spread / deviations)])[1:]
-    inverse = np.linalg.inv(design.T @ design + rows.T @ rows)
-    mean = inverse @ (design.T @ log_l + rows.T @ (rows[:, 1:] @ means))
-    squares = float(np.square(log_l - design @ mean).sum())
-    freedom = powers.freedom + WEIGHT * len(log_l)
-    variance = (powers.freedom * powers.spread**2 + WEIGHT * squares) / freedom
-    return Trend(centre, mean, inverse * variance, float(np.sqrt(variance)), freedom, measured)
+    design = np.concatenate([design, own], axis=1)  # c, g, h and u of each size
+    prior_mean = np.array([0.0, powers.budget[0], powers.size[0], *np.zeros(len(located))])
+    deviations = np.array([powers.budget[1], powers.size[1], *_shared_spreads(readings, own, powers.spread)])
+    precision = np.diag([0.0, *deviations**-2])
+    weights, means, covariances = [], [], []
+    for spread in SPREADS:
+        inverse = np.linalg.inv(design.T @ design / spread**2 + precision)
+        mean = inverse @ (design.T @ log_l / spread**2 + precision @ prior_mean)
+        squares = np.square(log_l - design @ mean).sum() / spread**2 + (mean - prior_mean) @ precision @ (
+            mean - prior_mean
+        )
+        determinant = np.linalg.slogdet(inverse)[1] - 2 * len(log_l) * np.log(spread)
+        of_spread = -powers.freedom * (2 * np.log(spread) + (powers.spread / spread) ** 2)
+        weights.append((determinant - squares + of_spread) / 2)  # on a grid that is even in ln σ
+        means.append(mean[:3])
+        covariances.append(inverse[:3, :3])
+    posterior = np.exp(np.array(weights) - max(weights))
+    measured = np.stack([parameters, budgets, contexts], axis=1)
+    names = tuple(observed.sizes[i] for i in located)
+    posterior /= posterior.sum()
+    return Trend(centre, posterior, np.array(means), np.array(covariances), SPREADS, measured, names)
 
 
-def measured_optima(observed: Observations, size: str, unit: str = "flops") -> list[tuple[float, float]]:
-    """Budgets, ascending, at which a size's best context was compared with its neighbours, and that best context.
+def trend_for(observed: Observations, recommended: str, unit: str, far: bool) -> tuple[Trend | None, list[str]]:
+    """The trend for a plan that recommends a size, and notes on sizes without a measured optimum.
 
-    Where the shortest or longest context is the best one, the optimum may be beyond: it counts only if there is no other.
+    Args:
+        far: no trend, and a note, where otherwise the plan would be refused.
+
+    Raises:
+        DataError: neither the recommended size, nor any, has a measured optimum.
     """
-    own = [point for point in observed.points if point.size == size]
-    landscape = Landscape(own, unit, {size: observed.planned[size]})
-    told = [i for i, optima in enumerate(landscape.optima) if size in optima and optima[size].decided]
-    told = [i for i in told if not landscape.optima[i][size].edge] or told
-    steps: list[int] = np.unique(np.linspace(0, len(told) - 1, BUDGETS).round()).astype(int).tolist() if told else []
+    try:
+        trend = fit_trend(observed, unit)
+    except DataError:
+        if not far:
+            raise
+        why = "at no budget does the sweep show a best context between its shortest and its longest"
+    else:
+        ends = {size: end_of(observed, size, unit) for size in observed.sizes if size not in trend.sizes}
+        if recommended not in ends:
+            return trend, [
+                f"No context is planned for {size}: {end.sentence(size)}; {end.advice}." for size, end in ends.items()
+            ]
+        why, advice = ends[recommended].sentence(recommended), ends[recommended].advice
+        if not far:
+            raise DataError(
+                f"the best size for this budget is nearest to {recommended}, and {why}, so that no context can be planned for "
+                f"it; {advice}, or set --far to get a guess"
+            )
+    return None, [f"{why[0].upper()}{why[1:]}: what is recommended is the law's alone."]
+
+
+def _shared_spreads(readings: Sequence[Reading], own: Array, otherwise: float) -> Array:
+    """τ of each size: the deviation of its lowest points by the residuals of the losses; ``own`` (n, sizes) marks its readings.
+
+    The residuals of all sizes together give the variance of a loss. Parabolas through three points have none: ``otherwise``.
+    """
+    freedom = sum(reading.freedom for reading in readings)
+    if not freedom:
+        return np.full(own.shape[1], otherwise)
+    variance = sum(reading.squares for reading in readings) / freedom
+    leverage = np.array([reading.leverage for reading in readings]) @ own / own.sum(0)
+    return np.clip(np.sqrt(variance * leverage), SPREADS[0], np.log(NEAR))
+
+
+def measured_optima(observed: Observations, size: str, unit: str = "flops") -> list[tuple[float, Reading]]:
+    """Budgets, ascending, at which a size's best context was between two others, and that best context.
+
+    As many as each run has measured budgets, evenly spaced in the logarithm, or their share where some do not count.
+    """
+    landscape = _of_size(observed, size, unit)
+    inside = [i for i, optima in enumerate(landscape.optima) if size in optima and optima[size].inside]
+    measured = Counter(point.cell for point in observed.points if point.size == size)
+    count = max(1, round(float(np.median(list(measured.values()))) * len(inside) / len(landscape.budgets)))
+    steps = np.unique(np.linspace(0, len(inside) - 1, count).round()).astype(int).tolist() if inside else []
     optima = []
-    for step in (told[i] for i in steps):
-        cells = sorted(landscape.cells[step], key=lambda cell: cell.context)
-        contexts, losses = np.array([(cell.context, cell.loss) for cell in cells], dtype=np.float64).T
-        if len(contexts) > 2:
-            optima.append((float(landscape.budgets[step]), lowest_point(contexts, losses)))
+    for step in (inside[i] for i in steps):
+        at_budget = sorted(landscape.cells[step], key=lambda cell: cell.context)
+        contexts, losses = np.array([(cell.context, cell.loss) for cell in at_budget], dtype=np.float64).T
+        optima.append((float(landscape.budgets[step]), lowest_point(contexts, losses)))
     return optima
 
 
-def lowest_point(contexts: Array, losses: Array) -> float:
+def _of_size(observed: Observations, size: str, unit: str) -> Landscape:
+    return Landscape([point for point in observed.points if point.size == size], unit, {size: observed.planned[size]})
+
+
+class End(NamedTuple):
+    """The end of its contexts at which the best context of a size is, at the budgets at which it was compared.
+
+    ``name`` is ``shortest`` or ``longest``, whichever is more frequent; empty, and ``context`` zero, if none was compared.
+    """
+
+    name: str
+    context: int
+
+    @property
+    def advice(self) -> str:
+        """What to add to the sweep."""
+        if not self.name:
+            return "train its contexts for the same budgets"
+        shorter = self.name == "shortest"
+        return f"add {'shorter' if shorter else 'longer'} ones or {'larger' if shorter else 'smaller'} budgets"
+
+    def sentence(self, size: str) -> str:
+        """Why no context can be planned for a size, as a clause."""
+        if not self.name:
+            return f"at no budget was the best context of {size} compared with its neighbours"
+        bound = "at most" if self.name == "shortest" else "at least"
+        return f"at every budget measured the best context of {size} is {bound} {self.context}, the {self.name} that was tried"
+
+
+def end_of(observed: Observations, size: str, unit: str = "flops") -> End:
+    """Where the best context of a size is that has no measured optimum."""
+    some = [optima[size] for optima in _of_size(observed, size, unit).optima if size in optima]
+    ends = Counter(End(one.edge, one.cell.context) for one in some if one.decided and one.edge)
+    return ends.most_common(1)[0][0] if ends else End("", 0)
+
+
+def _not_bracketed(observed: Observations, unit: str) -> DataError:
+    """The error for a sweep without any measured optimum."""
+    ends = Counter(end for size in observed.sizes if (end := end_of(observed, size, unit)).name)
+    if not ends:
+        return DataError(
+            f"no model size of the sweep was trained at three contexts with budgets ({unit}) in common, so that no optimum can "
+            f"be seen; train the contexts of a size for about the same {unit}"
+        )
+    end = ends.most_common(1)[0][0]
+    said = " ".join(observed.landscape(unit).findings())
+    return DataError(
+        f"at every budget ({unit}) the lowest loss is at an end of the sweep's contexts (mostly the {end.name}, {end.context}"
+        f"), so that the sweep does not bracket the optimal context; {end.advice}, or set --far to get a guess"
+        f"{f' ({said})' if said else ''}"
+    )
+
+
+def lowest_point(contexts: Array, losses: Array) -> Reading:
     """The lowest point of a parabola in ln l through the losses within :data:`NEAR` of the lowest, near that and inside all."""
     best = int(losses.argmin())
     x = np.log(contexts / contexts[best])
     near = np.abs(x) <= np.log(NEAR)
+    unknown = Reading(float(contexts[best]), np.log(STEP) ** 2, 0.0, 0)
     if near.sum() < 3:
-        return float(contexts[best])
-    curve, slope, _ = np.polyfit(x[near], losses[near], 2)
+        return unknown
+    powers = np.vander(x[near], 3)
+    inverse = np.linalg.inv(powers.T @ powers)
+    curve, slope, level = inverse @ powers.T @ losses[near]
     if curve <= 0:
-        return float(contexts[best])
+        return unknown
     low, high = max(x[0], -np.log(STEP)), min(x[-1], np.log(STEP))
-    return float(contexts[best] * np.exp(np.clip(-slope / (2 * curve), low, high)))
+    context = float(contexts[best] * np.exp(np.clip(-slope / (2 * curve), low, high)))
+    change = np.array([slope / curve, -1.0, 0.0]) / (2 * curve)  # of the lowest point with each coefficient
+    squares = np.square(losses[near] - powers @ [curve, slope, level]).sum()
+    return Reading(context, float(change @ inverse @ change), float(squares), int(near.sum()) - 3)

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 MANIFEST = "manifest.json"
-_FORMAT, _VERSION = "contextwise-corpus", 1
+_FORMAT, _VERSION = "contextwise-corpus", 2
 _AGAIN = "prepare the corpus again, or fetch it again"
 _ZARR_FILES = (".zarray", ".zgroup", "zarr.json")
 _BIN_SPLITS = {"train": "train.bin", "validation": "val.bin", "test": "test.bin"}
@@ -36,7 +36,10 @@ class Corpus:
         lengths: int64, tokens of each document, without end-of-text.
         dtype: type of the token ids.
         columns: names of the metadata columns: ``document_hash`` (of the text, hexadecimal) and the source's.
+        chosen: whether these documents were asked for: a split by its name, or the first tokens; not the default split.
     """
+
+    chosen = False
 
     def __init__(self, path: Path, split: str, splits: list[str], store: Store, manifest: dict[str, Any]) -> None:
         self.path, self.split, self.splits, self.manifest = path, split, splits, manifest
@@ -48,18 +51,19 @@ class Corpus:
         self.columns = [name for name in names if name not in OWN_COLUMNS or name == "document_hash"]
 
     @classmethod
-    def open(cls, path: str | Path, split: str = "train") -> "Corpus":
+    def open(cls, path: str | Path, split: str | None = None) -> "Corpus":
         """Open a corpus.
 
         Args:
             path: a folder that ``contextwise prepare`` wrote; a Zarr array (documents, length) or a group of
                 such arrays; a flat uint16 ``.bin`` file, or a folder with ``train.bin`` and ``val.bin``.
-            split: name of the split. A single array or ``.bin`` file has only ``train``, which is opened for any name.
+            split: name of the split; by default ``train``. A single array or ``.bin`` file has only ``train``, which is opened
+                for any name.
 
         Raises:
             DataError: the corpus or the split does not exist, or the files differ from those that the manifest lists.
         """
-        path = Path(path).expanduser()
+        path, chosen, split = Path(path).expanduser(), split is not None, split or "train"
         manifest: dict[str, Any] = {}
         stores: dict[str, Callable[[], Store]]
         if (path / MANIFEST).exists():
@@ -83,7 +87,9 @@ class Corpus:
             )
         if split not in stores:
             raise DataError(f"the corpus {path} has no split {split!r}; it has {', '.join(stores)}")
-        return cls(path, split, list(stores), stores[split](), manifest)
+        corpus = cls(path, split, list(stores), stores[split](), manifest)
+        corpus.chosen = chosen
+        return corpus
 
     def first(self, tokens: int) -> "Corpus":
         """Return the corpus truncated to its first ``tokens`` tokens; the last document is cut to fit."""
@@ -96,7 +102,7 @@ class Corpus:
         count = int(np.searchsorted(totals, tokens)) + 1
         part.lengths = self.lengths[:count].copy()
         part.lengths[-1] -= totals[count - 1] - tokens
-        part._limit = tokens
+        part._limit, part.chosen = tokens, True
         return part
 
     def __len__(self) -> int:
@@ -107,7 +113,7 @@ class Corpus:
         return f"Corpus({str(self.path)!r}, split={self.split!r}, {counts})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.path, self.split, self.manifest.get("digest"), self._limit)
+        return _reopen, (self.path, self.split if self.chosen else None, self.manifest.get("digest"), self._limit)
 
     def document(self, index: int) -> np.ndarray:
         """Token ids of document ``index``, (tokens,), read-only: a view of the mapped file (Zarr: a copy)."""
@@ -133,6 +139,11 @@ class Corpus:
             raise IndexError(f"document {index} of {len(self)}")
         return index
 
+    @property
+    def limit(self) -> int | None:
+        """Tokens that :meth:`first` has left; None for all."""
+        return self._limit
+
     @cached_property
     def tokens(self) -> int:
         """Tokens of all documents, without end-of-text."""
@@ -147,6 +158,21 @@ class Corpus:
     def words(self) -> np.ndarray | None:
         """int64, words (between whitespace) of each document's text; None if the texts are not known."""
         return self._numbers("n_words")
+
+    @cached_property
+    def lost(self) -> np.ndarray | None:
+        """Whether the tokens of each document do not decode to its text, (documents,) bool; None if it is not known.
+
+        The tokens of such a document predict less than its text, so it has no loss per byte or word of the text.
+        """
+        return self._numbers("text_lost")
+
+    @property
+    def lost_note(self) -> str | None:
+        """Sentence on the split's text that its tokens do not hold, or where that is not known; None if they hold all of it."""
+        if not self.manifest:
+            return "Whether the tokens hold the whole text that they were made from is not known: there are no bytes to count."
+        return lost_note([self.manifest["splits"][self.split]])
 
     def _numbers(self, name: str) -> np.ndarray | None:
         if self._limit is not None or self._table is None:  # the counts of a truncated document differ
@@ -165,10 +191,10 @@ class Corpus:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256, hexadecimal, of the split's tokens (and the tokenizer).
+        """SHA-256, hexadecimal, of the split's tokens, documents and texts, the tokenizer and its end-of-text.
 
-        A prepared corpus stores it in its manifest. For Zarr and ``.bin`` it covers names, sizes and 64 evenly spaced blocks of
-        1 MiB, read on first use: those arrays may be too large to read completely at every start.
+        A prepared corpus stores it in its manifest. Zarr arrays and ``.bin`` files are read completely on first use; the
+        hash is kept until they change (:func:`~contextwise.base.hashes.content_digest`).
         """
         complete = self._store.fingerprint
         if self._limit is None:
@@ -200,6 +226,23 @@ class Corpus:
             _check_files(self.path, self.split, self.manifest, hashes=True)
 
 
+def lost_note(splits: Sequence[Mapping[str, Any]]) -> str | None:
+    """Sentence on the text of splits, as the manifest describes them, that their tokens do not hold; None if they hold all."""
+    lost = {key: sum(split["lost"][key] for split in splits) for key in ("documents", "bytes", "unknown_tokens")}
+    total = {key: sum(split[key] for split in splits) for key in ("documents", "bytes", "tokens")}
+    if not lost["documents"]:
+        return None
+    unknown = ""
+    if lost["unknown_tokens"]:
+        share = lost["unknown_tokens"] / total["tokens"]
+        unknown = f"; {lost['unknown_tokens']:,} of {total['tokens']:,} tokens ({share:.1%}) are the unknown token"
+    return (
+        f"The tokenizer loses text: the tokens of {lost['documents']:,} of {total['documents']:,} documents "
+        f"({lost['bytes'] / total['bytes']:.1%} of the bytes) do not decode to their text{unknown}. Figures per byte and per "
+        "word leave these documents out."
+    )
+
+
 def _prepared_store(path: Path, split: str, manifest: dict[str, Any]) -> ArrowStore:
     _check_files(path, split, manifest)
     about = manifest["splits"][split]
@@ -214,7 +257,7 @@ def _prepared_store(path: Path, split: str, manifest: dict[str, Any]) -> ArrowSt
     return store
 
 
-def _reopen(path: Path, split: str, digest: str | None, limit: int | None) -> Corpus:
+def _reopen(path: Path, split: str | None, digest: str | None, limit: int | None) -> Corpus:
     """Reopen a pickled corpus (in a worker process, for example); a corpus that was replaced is an error."""
     corpus = Corpus.open(path, split)
     if corpus.manifest.get("digest") != digest:

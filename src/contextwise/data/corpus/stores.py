@@ -1,6 +1,5 @@
 """Storage of a corpus's tokens: Arrow files, a flat ``.bin`` file, a Zarr array. Opening a store reads no tokens."""
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -10,13 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from contextwise.base.errors import DataError, one_line, refuse_pipe
+from contextwise.base.hashes import content_digest
 
-OWN_COLUMNS = ("input_ids", "n_bytes", "n_words", "document_hash")
+OWN_COLUMNS = ("input_ids", "n_bytes", "n_words", "text_lost", "document_hash")
 # The header of 256 int32 that llm.c and modded-nanogpt put before the tokens.
 _BIN_MAGIC, _BIN_HEADER = 20240520, 1024
-# Arrays that come without hashes may be hundreds of gigabytes: their fingerprint is of all names and sizes, and of the
-# content of this many evenly spaced blocks. Up to 64 MiB that is all of the content.
-_BLOCKS, _BLOCK = 64, 2**20
 
 
 def read_stream(path: Path) -> Iterator[pa.RecordBatch]:
@@ -65,6 +62,7 @@ class BinStore:
             start = _BIN_HEADER if np.frombuffer(file.read(4).ljust(4), "<i4")[0] == _BIN_MAGIC else 0
         if size <= start or (size - start) % 2:
             raise DataError(f"{path} has {size:,} bytes, which is not a whole number of uint16 tokens, one at least")
+        self.path = path
         self.tokens = np.memmap(path, dtype=self.dtype, mode="r", offset=start)
         self.lengths = np.array([len(self.tokens)], dtype=np.int64)
 
@@ -73,11 +71,7 @@ class BinStore:
 
     @cached_property
     def fingerprint(self) -> str:
-        total = hashlib.sha256(f"{self.tokens.nbytes}".encode())
-        content = self.tokens.view(np.uint8)
-        for start in _evenly(len(content) // _BLOCK + 1):
-            total.update(content[start * _BLOCK : (start + 1) * _BLOCK].data)
-        return total.hexdigest()
+        return content_digest(self.path)
 
 
 class ZarrStore:
@@ -98,24 +92,10 @@ class ZarrStore:
 
     @cached_property
     def fingerprint(self) -> str:
-        total = hashlib.sha256(f"{self.dtype.name} {self.array.shape}".encode())
-        files = sorted(path for path in self.path.rglob("*") if path.is_file())
-        for file in files:
-            total.update(f"{file.relative_to(self.path).as_posix()} {file.stat().st_size} ".encode())
-        for number in _evenly(len(files)):
-            with files[number].open("rb") as content:
-                total.update(content.read(_BLOCK))
-        return total.hexdigest()
+        return content_digest(self.path)
 
 
 Store = ArrowStore | BinStore | ZarrStore
-
-
-def _evenly(count: int) -> list[int]:
-    """Select at most ``_BLOCKS`` evenly spaced indices of ``range(count)``, including the first and the last."""
-    if count <= _BLOCKS:
-        return list(range(count))
-    return [i * (count - 1) // (_BLOCKS - 1) for i in range(_BLOCKS)]
 
 
 def open_zarr(path: Path) -> dict[str, tuple[Any, Path]]:

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -26,8 +26,23 @@ _MISFIT = (pa.ArrowException, OverflowError, UnicodeEncodeError, ValueError, Typ
 
 Types = dict[str, pa.DataType | None]
 """Types of the metadata columns, in order of first appearance; None for JSON text."""
-Encoded = list[tuple[CountedDocument, np.ndarray]]
-"""Documents with their token ids."""
+
+
+class LostJson(TypedDict):
+    """Documents whose tokens do not decode to their text, the bytes of their texts, and their unknown tokens."""
+
+    documents: int
+    bytes: int
+    unknown_tokens: int
+
+
+class Encoded(NamedTuple):
+    """A document with its token ids; ``lost`` if these do not decode to its text, with the number of ``unknown`` tokens."""
+
+    document: CountedDocument
+    ids: np.ndarray
+    lost: bool
+    unknown: int
 
 
 class SplitWriter:
@@ -37,14 +52,15 @@ class SplitWriter:
         folder.mkdir(parents=True)
         self.folder, self.dtype = folder, dtype
         self.documents = self.tokens = self.bytes = self.words = 0
+        self.lost: LostJson = {"documents": 0, "bytes": 0, "unknown_tokens": 0}
         self.parts: list[Path] = []
         self.schema: pa.Schema | None = None
         self.part = contextlib.ExitStack()  # the open part
-        self._token_hash, self._length_hash = hashlib.sha256(), hashlib.sha256()
+        self._token_hash, self._length_hash, self._text_hash = (hashlib.sha256() for _ in range(3))
 
-    def add(self, encoded: Encoded) -> None:
+    def add(self, encoded: Sequence[Encoded]) -> None:
         """Append documents with their token ids."""
-        documents, ids = zip(*encoded, strict=True)
+        documents, ids, lost, unknown = zip(*encoded, strict=True)
         lengths = np.array([len(tokens) for tokens in ids], dtype="<i8")
         tokens = np.concatenate(ids)
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
@@ -52,6 +68,7 @@ class SplitWriter:
             "input_ids": pa.ListArray.from_arrays(pa.array(offsets), pa.array(tokens)),
             "n_bytes": pa.array([document.n_bytes for document in documents], pa.int64()),
             "n_words": pa.array([document.n_words for document in documents], pa.int64()),
+            "text_lost": pa.array(lost, pa.bool_()),
             "document_hash": pa.array([document.digest.hex() for document in documents], pa.string()),
         }
         fields = [pa.field(name, column.type) for name, column in columns.items()]
@@ -68,16 +85,21 @@ class SplitWriter:
         self._writer.write_batch(pa.RecordBatch.from_arrays([*columns.values()], schema=schema))
         self._token_hash.update(tokens.astype(tokens.dtype.newbyteorder("<"), copy=False).data)
         self._length_hash.update(lengths.data)
+        for document in documents:  # tokens may have lost something of it, and figures per byte count its bytes
+            self._text_hash.update(document.digest)
         self.documents += len(documents)
         self.tokens += int(lengths.sum())
         self.bytes += sum(document.n_bytes for document in documents)
         self.words += sum(document.n_words for document in documents)
+        self.lost["documents"] += sum(lost)
+        self.lost["bytes"] += sum(document.n_bytes for document, out in zip(documents, lost, strict=True) if out)
+        self.lost["unknown_tokens"] += sum(unknown)
 
-    def fingerprint(self, tokenizer_sha256: str) -> str:
-        """SHA-256 of every token, every document's length, the token type and the tokenizer."""
-        total = hashlib.sha256(f"{self.dtype.name} {tokenizer_sha256}".encode())
-        total.update(self._token_hash.digest())
-        total.update(self._length_hash.digest())
+    def fingerprint(self, tokenizer_sha256: str, end_of_text: int) -> str:
+        """SHA-256 of every token, every document's length and text, the token type, the tokenizer and its end-of-text."""
+        total = hashlib.sha256(f"{self.dtype.name} {tokenizer_sha256} {end_of_text}".encode())
+        for part in (self._token_hash, self._length_hash, self._text_hash):
+            total.update(part.digest())
         return total.hexdigest()
 
     def batches(self) -> Iterator[pa.RecordBatch]:

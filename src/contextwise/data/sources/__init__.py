@@ -2,10 +2,12 @@
 
 import glob
 import os
+import platform
 from collections.abc import Sequence
 from pathlib import Path
 
 from contextwise.base.errors import DataError
+from contextwise.base.hashes import content_digest, content_key
 from contextwise.data.input_files import readable
 from contextwise.data.sources.alpaca import Instructions
 from contextwise.data.sources.definitions import PARTS, StandardDefinitions
@@ -14,7 +16,7 @@ from contextwise.data.sources.source import BadRecord, Document, Record, Source
 from contextwise.data.sources.stdlib import StandardLibrary
 from contextwise.data.sources.tables import HUB_NAME, Parquet, open_hub, open_saved
 
-__all__ = ["BadRecord", "Document", "Record", "Source", "open_source", "with_parts"]
+__all__ = ["BadRecord", "Document", "Record", "Source", "open_source", "source_digest", "with_parts"]
 # Names with these suffixes are not looked up on the Hub.
 _FILE_SUFFIXES = {".txt", ".md", ".rst", ".csv", ".tsv", ".gz", ".zst", ".zip", ".bin", ".arrow"}
 
@@ -54,6 +56,25 @@ def open_source(name: str | Path, limit: int | None = None) -> Source:
     if is_file_name or not HUB_NAME.fullmatch(given):
         raise DataError(f"there is no file or folder {given}")
     return open_hub(given, limit)
+
+
+def source_digest(name: str) -> str:
+    """SHA-256, hexadecimal, of what :func:`open_source` would read: the names and bytes of files.
+
+    The standard library counts by the version of Python, a dataset on the Hub and a file that does not exist by its name.
+    """
+    prefix, _, inner = name.partition(":")
+    if prefix == Instructions.kind and inner:
+        return content_key(kind=prefix, source=source_digest(inner))
+    path = Path(name).expanduser()
+    if path.exists():
+        return content_key(name=path.name, content=content_digest(path))
+    if glob.has_magic(name):
+        files = [Path(match) for match in glob.glob(str(path), recursive=True)]  # noqa: PTH207
+        root = Path(os.path.commonpath([file.parent for file in files])) if files else path
+        return content_key(name=path.name, content=content_digest(root, files) if files else None)
+    own = prefix in (StandardLibrary.kind, StandardDefinitions.kind)
+    return content_key(name=name, python=platform.python_version() if own else None)
 
 
 def with_parts(given: Sequence[str]) -> list[str]:

@@ -15,7 +15,7 @@ from contextwise.base.config import Settings
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
 from contextwise.base.estimates import CONFIDENCE
 from contextwise.base.files import output_folder
-from contextwise.base.hashes import content_key, sha256_file
+from contextwise.base.hashes import content_digest, content_key
 from contextwise.base.progress import interruption, say
 from contextwise.base.schemas import json_schema, named_schema
 from contextwise.evaluation.kernel.result import Result, finished, write_result
@@ -172,7 +172,8 @@ def measure(
         out: folder of the result; by default ``RUN/evaluation/NAME-CORPUS-SPLIT-KEY``, or ``evaluation/MODEL/…`` for a model
             that is no run.
         overwrite: replace another result in ``out``.
-        dtype, device, batch_tokens: as :class:`Subject` takes them; ``dtype`` is by default the measure's.
+        dtype, device, batch_tokens: as :class:`Subject` takes them; ``dtype`` is by default the measure's, of a loaded model
+            its own.
 
     Raises:
         ConfigError: a setting is out of range or does not fit the model, or ``out`` holds something else.
@@ -186,7 +187,10 @@ def measure(
     started = time.monotonic()
     subject = source
     if not isinstance(subject, Subject):
-        subject = Subject(subject, dtype=dtype or settings.default_dtype, device=device, batch_tokens=batch_tokens)
+        usual = settings.default_dtype if isinstance(subject, str | Path) else "auto"
+        subject = Subject(subject, dtype=dtype or usual, device=device, batch_tokens=batch_tokens)
+    elif (dtype, device, batch_tokens) != (None, "auto", None):
+        raise ConfigError("a Subject has its own dtype, device and batch_tokens; give them when you make it")
     if settings.on_corpus and corpus is None:
         raise ConfigError(f"{settings.name} needs documents; give a prepared corpus")
     kind = kind_of(subject.config)
@@ -233,7 +237,7 @@ def measure(
 
 def _run(settings: Measure, subject: Subject, corpus: "Corpus | None", work: Work, identity: dict[str, Any]) -> Outcome:
     try:
-        with interruption.listening():
+        with interruption.listening(), subject.evaluating():
             return settings.run(subject, corpus, work)
     except CheckpointError:
         work.discard()  # nothing is resumed from a damaged model
@@ -279,10 +283,7 @@ def _is_input(annotation: Any) -> bool:
 def _content(name: str, path: Path) -> str:
     """SHA-256 of a file, or of the files of a folder."""
     try:
-        if not path.is_dir():
-            return sha256_file(path)
-        files = sorted(file for file in path.rglob("*") if file.is_file())
-        return content_key(files={str(file.relative_to(path)): sha256_file(file) for file in files})
+        return content_digest(path)
     except OSError as error:
         raise DataError(f"{name} is {path}, which cannot be read: {error.strerror}") from None
 

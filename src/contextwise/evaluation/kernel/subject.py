@@ -4,14 +4,13 @@ import contextlib
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
-from contextwise.base.hashes import content_key, sha256_file
+from contextwise.base.hashes import content_digest, content_key, model_digest, model_files
 from contextwise.base.pretrained import hub_revision
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation.kernel.result import Result, results_of
@@ -26,10 +25,6 @@ DTYPES = ("float32", "bfloat16", "float16")
 DEFAULT_BATCH_TOKENS = 16384
 DEFAULT_CONTEXT_LIMIT = 1024
 """Largest default context of a model that is no run."""
-MODEL_FILES: tuple[str, ...] = ("*.safetensors", "*.safetensors.index.json", "config.json", "*.py")
-MODEL_FILES += ("generation_config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json")
-MODEL_FILES += ("chat_template*", "vocab.*", "merges.txt", "*.model", "adapter_config.json")
-"""Files of a model folder that determine the model's outputs and its tokens."""
 
 
 class Subject:
@@ -68,16 +63,40 @@ class Subject:
             raise ConfigError(f"batch_tokens is {batch_tokens}; it must be at least 1")
         self.batch_tokens = batch_tokens or DEFAULT_BATCH_TOKENS
         self._dtype, self._device = dtype, device
+        self.loaded = not isinstance(source, str | Path)
         if isinstance(source, str | Path):
             self.source = str(Path(source))  # a slash at the end makes no other model
+            if tokenizer is not None:
+                raise ConfigError(f"tokenizer is given, but {source} has its own; give it with a loaded model only")
         else:
             self.source, self.model = name, source
             if tokenizer is not None:
                 self.tokenizer = tokenizer
-        self.loaded = not isinstance(source, str | Path)
+            self._refuse_other_form()
         self._measured: dict[str, tuple[int, ...]] = {}
         run = RunFolder(self.source)
         self.run = run if not self.loaded and run.recipe_file.is_file() else None
+
+    def _refuse_other_form(self) -> None:
+        """Raise a ConfigError if a loaded model has another data type or device than asked for."""
+        for name, asked in (("dtype", self._dtype), ("device", self._device)):
+            held = "" if asked == "auto" else str(getattr(self.model, name)).removeprefix("torch.")
+            if asked not in ("auto", held, held.partition(":")[0]):
+                raise ConfigError(
+                    f"{name} is {asked!r}, but the model is given loaded, with {held}; convert it, or leave {name} out"
+                )
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Let a model that was given loaded be in evaluation mode inside the ``with`` block."""
+        modes = {module: module.training for module in self.model.modules()} if self.loaded else {}
+        try:
+            for module in modes:
+                module.training = False
+            yield
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
 
     @property
     def name(self) -> str:
@@ -156,9 +175,11 @@ class Subject:
 
     @cached_property
     def dtype(self) -> "torch.dtype | None":
-        """Number format that the weights are loaded in; None: as they were saved."""
+        """Number format that the weights are loaded in; None: as they were saved. That of a model that was given loaded."""
         import torch
 
+        if self.loaded:
+            return self.model.dtype
         if self._dtype == "auto":
             return torch.float32 if self.device.type == "cpu" else None
         return getattr(torch, self._dtype)
@@ -169,28 +190,16 @@ class Subject:
         if self.loaded:
             return _digest_of_loaded(self)
         self._measured = self._file_states()
-        return content_key(**{name: sha256_file(self.folder / name) for name in self._measured})
+        return model_digest(self.folder)
 
     def check_unchanged(self) -> None:
         """Raise a CheckpointError if a file of the model was replaced since :attr:`digest` was computed."""
         if not self.loaded and self.digest and self._file_states() != self._measured:
             raise CheckpointError(f"the model {self.source} was replaced while it was measured; measure it again")
 
-    def _shards(self) -> list[str]:
-        """Files of weights by the indexes in the folder; they may lie in folders below it."""
-        names: list[str] = []
-        for index in self.folder.glob("*.safetensors.index.json"):
-            # transformers says what is wrong with an index
-            with contextlib.suppress(OSError, ValueError, AttributeError, KeyError, TypeError):
-                values = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-                names += [name for name in values if isinstance(name, str)]
-        return names
-
     def _file_states(self) -> dict[str, tuple[int, ...]]:
         """Identity, size and time of the files that determine the model, by name."""
-        matches = chain.from_iterable(self.folder.glob(pattern) for pattern in MODEL_FILES)
-        files = {file.name: file for file in matches} | {name: self.folder / name for name in self._shards()}
-        states = {name: file.stat() for name, file in files.items() if file.is_file()}
+        states = {str(file): file.stat() for file in model_files(self.folder)}
         return {name: (state.st_ino, state.st_size, state.st_mtime_ns) for name, state in states.items()}
 
     @property
@@ -284,7 +293,7 @@ def open_documents(source: "str | Path | PreTrainedModel | Subject", path: str |
     model = source.source if isinstance(source, Subject) and not source.loaded else source
     if not isinstance(model, str | Path):
         raise ConfigError(f"a loaded model cannot read the texts in {path}; prepare a corpus with its tokenizer")
-    folder, text = model_folder(str(model)), sha256_file(path)
+    folder, text = model_folder(str(model)), content_digest(path)
     tokenizer = load_tokenizer(folder)
     added = [[token, str(about)] for token, about in sorted(tokenizer.backend.get_added_tokens_decoder().items())]
     tokens = {"tokenizer": model_tokenizer_hash(str(model)), "added": added, "end_of_text": tokenizer.end_of_text}
@@ -292,7 +301,7 @@ def open_documents(source: "str | Path | PreTrainedModel | Subject", path: str |
     out = Path("corpora") / f"{path.name.split('.')[0]}-{key[:8]}"
     made = is_corpus(out)
     corpus = prepare_corpus([f"{split}={path}"], folder, out, reuse=True)
-    if not made and sha256_file(path) != text:  # it would be found again for the text before
+    if not made and content_digest(path) != text:  # it would be found again for the text before
         shutil.rmtree(out, ignore_errors=True)
         raise DataError(f"{path} was changed while it was read; run the same command again")
     return Corpus.open(corpus.path, split=split)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
-from contextwise.base.progress import progress_bar
+from contextwise.base.progress import progress_bar, say_once
 from contextwise.base.tables import Column, Table
 from contextwise.data.contexts import check_columns
 from contextwise.evaluation.kernel import Measure, Outcome, Result, Subject, Work
@@ -27,6 +27,7 @@ MEASURES = {
     "byte_perplexity": "byte perplexity",
     "bits_per_byte": "bits per byte",
 }
+PER_TEXT = ("word_perplexity", "byte_perplexity", "bits_per_byte")
 
 
 class Evaluation(Result):
@@ -34,7 +35,7 @@ class Evaluation(Result):
 
     @cached_property
     def documents(self) -> "pa.Table":
-        """One row a document: ``document``, ``document_hash``, ``tokens`` (targets), ``bytes``, ``words``, ``nats``."""
+        """One row a document, with its ``tokens`` (targets), ``bytes``, ``words``, ``nats`` and whether its text is lost."""
         return self.table_of("documents")
 
     def tokens(self) -> "pa.Table":
@@ -52,7 +53,7 @@ class Loss(Measure):
 
     name = "evaluate"
     numbers = "evaluation.scoring.windows:TotalsJson"
-    version = 4
+    version = 5
     result = Evaluation
 
     context: int | None = Field(
@@ -75,7 +76,8 @@ class Loss(Measure):
     metadata: list[str] = Field(
         default=[],
         description="Metadata columns to put before each document, as in training; they are not scored, and take up to a "
-        "quarter of the context. Windows that begin later in a document do not see them.",
+        "quarter of the context. Windows that begin later in a document do not see them: the share of the text that does, "
+        "and its loss, are printed.",
     )
 
     @field_validator("metadata")
@@ -107,6 +109,7 @@ class Loss(Measure):
         return self.metadata
 
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
+        from contextwise.base.intervals import ratios
         from contextwise.evaluation.scoring.windows import documents_table, score_documents, totals
         from contextwise.objectives.metadata import LARGEST_SHARE, DocumentsWithMetadata, MetadataTexts
 
@@ -114,18 +117,27 @@ class Loss(Measure):
         read: Any = corpus  # what the windows are cut from
         if self.metadata:
             texts = MetadataTexts(corpus, self.metadata, "prepend", self.context // LARGEST_SHARE, self.limit)
+            texts.check_any()
             read = DocumentsWithMetadata(corpus, texts, np.ones(len(texts.lengths), bool))
         tokens = int(np.sum(read.lengths[: self.limit]))
         with progress_bar(f"evaluate {subject.name}", tokens, "tokens") as advance:
             options: dict[str, Any] = {"full_windows": self.full_windows, "limit": self.limit}
             options |= {"batch_tokens": subject.batch_tokens, "on_progress": advance}
             scores = score_documents(subject.model, read, self.context, self.stride, **options)
+        summary: dict[str, Any] = {"first_token_scored": scores.first_position == 0, "metadata_cut": 0}
+        summary |= {"conditioned_share": None, "conditioned_loss": None}
+        tokens_table = scores.table()
         if self.metadata:
+            _note_other_training(subject, self.metadata)
             scores = scores.behind(texts.lengths)
+            sees = scores.conditioned(texts.lengths)
+            tokens_table = scores.table().append_column("conditioned", [sees])
+            nats_D, counts_D = scores.document_sums(scores.nats * sees), scores.document_sums(sees)
+            loss = ratios(nats_D[counts_D > 0], {"loss": counts_D[counts_D > 0]})["loss"]
+            summary |= {"metadata_cut": texts.cut, "conditioned_share": float(sees.mean())}
+            summary["conditioned_loss"] = loss.to_dict()
         documents = documents_table(corpus, scores)
-        summary: dict[str, Any] = {"first_token_scored": scores.first_position == 0}
-        summary |= {"metadata_cut": texts.cut if self.metadata else 0, **totals(documents)}
-        return Outcome(summary, {"documents": documents, "tokens": scores.table()})
+        return Outcome(summary | totals(documents), {"documents": documents, "tokens": tokens_table})
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> RenderableType:
@@ -140,15 +152,56 @@ class Loss(Measure):
         if columns := summary["settings"]["metadata"]:
             heading += f" Each document begins with its metadata ({', '.join(columns)}), which are not scored"
             heading += f", cut in {summary['metadata_cut']:,} of them." if summary["metadata_cut"] else "."
+            heading += f" {conditioned_sentence(summary['conditioned_share'])}"
+        heading += lost_note(summary)
         if summary["documents"] == 1:
             heading += " One document allows no interval."
-        return Group(Text(heading), evaluation_table(summary))
+        measures = MEASURES
+        if (summary["conditioned_share"] or 1) < 1:
+            measures = MEASURES | {"conditioned_loss": "loss with the metadata in view"}
+        return Group(Text(heading), evaluation_table(summary, measures))
+
+
+def _note_other_training(subject: Subject, columns: list[str]) -> None:
+    """Say so if the run's training had metadata in another form than the columns before the text."""
+    trained = None if subject.run is None else (subject.run.recipe().get("data") or {}).get("metadata")
+    if trained and (trained["columns"], trained.get("form", "prepend")) != (columns, "prepend"):
+        where = "before" if trained.get("form", "prepend") == "prepend" else "behind"
+        say_once(
+            f"note: {subject.source} was trained with {', '.join(trained['columns'])} {where} the text, and is given "
+            f"{', '.join(columns)} before it"
+        )
+
+
+def conditioned_sentence(share: float) -> str:
+    """How much of the scored text sees its document's metadata."""
+    if share == 1:
+        return "All of the text's tokens are predicted with it in view."
+    return (
+        f"{share:.1%} of the text's tokens are predicted with it in view; the others are in documents that have none, or too "
+        "late in a document for a window that begins with it."
+    )
+
+
+def lost_note(summary: dict[str, Any]) -> str:
+    """Note on figures per byte and word whose documents have lost or unknown texts; empty if all texts are held."""
+    lost, documents = summary.get("lost_texts"), summary["documents"]
+    if lost is None:
+        return " The corpus does not say which text its tokens hold, so there is no figure per byte or word."
+    if lost == documents:
+        return " No figure per byte or word is given: the tokenizer loses text, and the tokens of no document decode to it."
+    if lost:
+        return (
+            f" Figures per byte and word leave out {lost:,} of the documents, whose tokens do not decode to their text: the "
+            "tokenizer loses some."
+        )
+    return ""
 
 
 def evaluation_table(
     summary: dict[str, Any], measures: dict[str, str] = MEASURES, title: str = "", known_only: bool = False
 ) -> Table:
-    """Build a table of the measures of an evaluation.
+    """Build a table of the measures of an evaluation; a figure per byte or word says if it leaves out documents.
 
     Args:
         measures: key in the summary -> name of its row.
@@ -157,6 +210,8 @@ def evaluation_table(
     rows: list[list[Any]] = []
     for key, name in measures.items():
         known = summary[key] is not None and summary[key]["value"] is not None
+        if summary.get("lost_texts") and key in PER_TEXT:
+            name += f" ({summary['documents'] - summary['lost_texts']:,} documents)"
         if known or not known_only:
             rows.append([name, Estimate.from_dict(summary[key]) if known else None])
     return Table(title, ["", Column("value", "estimate", interval="own")], rows)

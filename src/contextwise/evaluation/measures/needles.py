@@ -26,7 +26,7 @@ from contextwise.base.tables import Column, Table, terminal
 from contextwise.evaluation.answering.prompts import Encoded, Encoder, Question, check_positions, check_vocabulary
 from contextwise.evaluation.kernel import Measure, Outcome, Subject, Work
 from contextwise.evaluation.measures.ruler import LONGEST
-from contextwise.evaluation.measures.ruler.questions import NOISE, Size, Spans, join_pieces, largest_fit
+from contextwise.evaluation.measures.ruler.questions import NOISE, Size, Spans, join_pieces
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -85,7 +85,7 @@ class Needles(Measure):
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
         assert self.masked is not None
         encoder = Encoder(subject.tokenizer, name=subject.source)
-        size = Size(self.length, 0.0, encoder.count, self.seed)
+        size = Size(self.length, 0.0, encoder.count, self.seed, self.samples)
         examples = [
             encoder.encode(two_needle_question(size, index, self.far, self.near)) for index in range(self.samples)
         ]
@@ -143,29 +143,32 @@ def two_needle_question(size: Size, index: int, far: float = 0.75, near: float =
     Returns:
         The question; its one answer is a number, and its needles are first the far one, then the near one.
     """
+
+    def text(number: int, lines: int) -> tuple[str, Spans]:
+        before, between = round((1 - far) * lines), round((1 - near) * lines)
+        sentences = _needles(size, number)[0]
+        pieces = [NOISE] * before + [sentences[0]] + [NOISE] * (between - before) + [sentences[1]]
+        body, needles = join_pieces(pieces + [NOISE] * (lines - between), [before, between + 1])
+        return body.rstrip("\n"), needles
+
+    def tokens(number: int, lines: int) -> int:
+        return size.tokens(text(number, lines)[0])
+
+    guess = size.length // max(1, size.tokens(NOISE))
+    body, needles = text(index, size.fill("a text with two needles", index, tokens, 1, guess))
+    _, (thing, second, answer) = _needles(size, index)
+    ending = f"\n\nQuestion: How many {thing} does {second} have?\n"
+    return Question(OPENING, body, ending, f"Answer: {second} has", (str(answer),), needles)
+
+
+def _needles(size: Size, index: int) -> tuple[tuple[str, str], tuple[str, str, int]]:
+    """The two sentences of a question; and what is asked for: the thing, its owner, and how many."""
     draw = size.generator("two needles", index)
     first, second = draw.choice(NAMES, 2, replace=False)
     thing = draw.choice(THINGS)
     has, more = (int(value) for value in draw.integers(1, 5, size=2))
     sentences = (f"{first} has {has} {thing}.\n", f"{second} has {more} {thing} more than {first}.\n")
-
-    def text(lines: int) -> tuple[str, Spans]:
-        before, between = round((1 - far) * lines), round((1 - near) * lines)
-        pieces = [NOISE] * before + [sentences[0]] + [NOISE] * (between - before) + [sentences[1]]
-        body, needles = join_pieces(pieces + [NOISE] * (lines - between), [before, between + 1])
-        return body.rstrip("\n"), needles
-
-    def tokens(lines: int) -> int:
-        return size.tokens(text(lines)[0])
-
-    lines = largest_fit(tokens, size.length, size.length // max(1, size.tokens(NOISE)))
-    if lines < 1:
-        raise ConfigError(
-            f"length is {size.length}, but a text with two needles has {tokens(1)} tokens at least; give more"
-        )
-    body, needles = text(lines)
-    ending = f"\n\nQuestion: How many {thing} does {second} have?\n"
-    return Question(OPENING, body, ending, f"Answer: {second} has", (str(has + more),), needles)
+    return sentences, (thing, second, has + more)
 
 
 def answer_nats(

@@ -180,10 +180,18 @@ class Scores:
         kept = np.arange(len(self.nats)) >= np.repeat(starts + tokens, self.targets)
         return Scores(np.maximum(self.targets - tokens, 0), self.nats[kept], self.visible[kept], self.first_position)
 
-    def document_sums(self) -> np.ndarray:
-        """(documents,) float64: nats of each document."""
+    def conditioned(self, tokens: np.ndarray) -> np.ndarray:
+        """(N,) bool: targets that :meth:`behind` left, whose windows have all of the ``tokens``, at least one, before them."""
+        first = np.repeat(np.cumsum(self.targets) - self.targets, self.targets)
+        position = np.arange(len(self.nats)) - first + self.first_position
+        before = np.repeat(tokens, self.targets)
+        return (before > 0) & (self.visible == position + before)
+
+    def document_sums(self, values: np.ndarray | None = None) -> np.ndarray:
+        """(documents,) float64: nats of each document, or sums of other ``values`` (N,)."""
         documents = np.repeat(np.arange(len(self.targets)), self.targets)
-        return np.bincount(documents, weights=self.nats, minlength=len(self.targets))
+        weights = self.nats if values is None else values
+        return np.bincount(documents, weights=weights, minlength=len(self.targets))
 
     def table(self) -> pa.Table:
         """Table with a row per target: ``document``, ``position`` (from 0), ``visible``, ``nats``."""
@@ -330,11 +338,16 @@ def check_ids(model: PreTrainedModel, ids_BT: np.ndarray, documents_B: np.ndarra
 
 
 def documents_table(corpus: "Corpus", scores: Scores) -> pa.Table:
-    """Table with a row per document: ``document``, its hash, ``tokens`` (targets), ``bytes``, ``words``, ``nats``."""
+    """Table with a row per document: ``document``, its hash, ``tokens`` (targets), ``bytes``, ``words``, ``nats``.
+
+    Bytes and words are null where its tokens do not decode to its text (``text_lost``): its nats are not those of its bytes.
+    """
     count = len(scores.targets)
 
-    def nullable(values: Any, kind: pa.DataType) -> pa.Array:
-        return pa.nulls(count, kind) if values is None else pa.array(values[:count], kind)
+    def nullable(values: Any, kind: pa.DataType, mask: Any = None) -> pa.Array:
+        return pa.nulls(count, kind) if values is None else pa.array(values[:count], kind, mask=mask)
+
+    lost = None if corpus.lost is None else corpus.lost[:count]
 
     hashes = corpus.column("document_hash") if "document_hash" in corpus.columns else None
     return pa.table(
@@ -342,17 +355,29 @@ def documents_table(corpus: "Corpus", scores: Scores) -> pa.Table:
             "document": np.arange(count, dtype=np.int32),
             "document_hash": nullable(hashes, pa.string()),
             "tokens": scores.targets,
-            "bytes": nullable(corpus.bytes, pa.int64()),
-            "words": nullable(corpus.words, pa.int64()),
+            "bytes": nullable(corpus.bytes, pa.int64(), lost),
+            "words": nullable(corpus.words, pa.int64(), lost),
+            "text_lost": nullable(lost, pa.bool_()),
             "nats": scores.document_sums(),
         }
     )
 
 
 class TotalsJson(TypedDict):
-    """Counts and losses of scored documents, with intervals over documents; null where words or bytes are not known."""
+    """Counts and losses of scored documents, with intervals over documents; null where words or bytes are not known.
 
+    Figures per word and byte leave out the ``lost_texts``: documents whose tokens do not decode to their text; null if unknown.
+
+    ``conditioned_share`` is the share of the scored tokens with their document's metadata in view, and ``conditioned_loss``
+    their loss; both are null where no metadata is given.
+    """
+
+    first_token_scored: bool
+    metadata_cut: int
+    conditioned_share: float | None
+    conditioned_loss: Estimate | None
     documents: int
+    lost_texts: int | None
     tokens: int
     bytes: int | None
     words: int | None
@@ -367,17 +392,26 @@ def totals(documents: pa.Table) -> dict[str, Any]:
     """Compute counts, and measures with intervals over documents, in the format of ``summary.json``.
 
     Args:
-        documents: as :func:`documents_table` makes it; measures of words or bytes that are missing or all zero are None.
+        documents: as :func:`documents_table` makes it; measures of words or bytes are of the documents where these are known,
+            and None where their sum is zero.
     """
-    columns = {name: column_or_none(documents, name) for name in ("tokens", "bytes", "words")}
-    sums = {name: None if values is None else int(values.sum()) for name, values in columns.items()}
-    estimates = ratios(documents["nats"].to_numpy(), {name: columns[name] for name, total in sums.items() if total})
+    nats = documents["nats"].to_numpy()
+    sums: dict[str, int | None] = {}
+    estimates: dict[str, Estimate] = {}
+    for name in ("tokens", "bytes", "words"):
+        known = documents[name].is_valid().to_numpy()
+        sizes = documents[name].drop_null().to_numpy()
+        sums[name] = int(sizes.sum()) if len(sizes) else None
+        if sums[name]:
+            estimates |= ratios(nats[known], {name: sizes})
+    lost = column_or_none(documents, "text_lost") if "text_lost" in documents.column_names else None
 
     def mapped(size: str, function: Callable[[float], float]) -> EstimateJson | None:
         return estimates[size].map(function).to_dict() if size in estimates else None
 
     return {
         "documents": documents.num_rows,
+        "lost_texts": None if lost is None else int(lost.sum()),
         **sums,
         "loss": estimates["tokens"].to_dict(),
         "perplexity": mapped("tokens", exponential),

@@ -19,6 +19,8 @@ from contextwise.experiments.grid import rate_settings
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.experiments.trial.settings import DEFAULT_TOKENS, TrialSettings
 from contextwise.models.tokenizers import corpus_tokenizer_hash
+from contextwise.objectives.metadata import Conditioning
+from contextwise.training.inputs import TrainingInputs
 from contextwise.training.recipe import Recipe, few_steps
 from contextwise.training.settings import CorpusData
 
@@ -56,6 +58,7 @@ class Arms:
         recipes: of each arm, with the length that its file gives.
         text, held_out: the training and the held-out documents of the reference, which all arms read; ``fingerprints``: their
             content hashes.
+        inputs: of each arm, the content hashes of all that its runs start from.
         documents: how many of the held-out ones are scored; the first ``search_documents`` are for the search over rates alone.
         budgets: tokens of the reference's runs: those given, else the length of its recipe; in whole steps.
 
@@ -68,6 +71,7 @@ class Arms:
         self.corpus = Path(settings.corpus).expanduser().absolute()  # a run may start in another folder
         self.as_given = self._run_set(0, {name: (name, []) for name in settings.arms})
         self.recipes: dict[str, Recipe] = {run.arm: run.recipe() for run in self.as_given.runs}
+        self.inputs = {run.arm: dict(run.inputs) for run in self.as_given.runs}
         self._check_comparable()
         reference = self.recipes[settings.baseline]
         assert isinstance(reference.data, CorpusData)
@@ -171,7 +175,17 @@ class Arms:
         times = max(each.tokens for each in lengths) / text.tokens
         if times > 1:
             notes.append(f"The longest runs read the corpus {times:.1f} times.")
-        return notes
+        return notes + [f"{name}: {each.sentence()}." for name, each in self._conditioning.items()]
+
+    @cached_property
+    def _conditioning(self) -> dict[str, Conditioning]:
+        """How much text each arm with metadata before it reads, and reads with it in view."""
+        given = {
+            name: TrainingInputs.open(recipe).conditioning
+            for name, recipe in self.recipes.items()
+            if getattr(recipe.data, "metadata", None) is not None
+        }
+        return {name: each for name, each in given.items() if each is not None}
 
     @property
     def scored_tokens(self) -> int:

@@ -217,8 +217,8 @@ class TrialSettings(Settings):
         return self.comparisons or len(self.arms) - 1
 
     def question(self) -> dict[str, Any]:
-        """The settings that a later call may not change, as plain values."""
-        values = self.model_dump(mode="json", exclude=MAY_CHANGE)
+        """The settings that a later call may not change, as plain values; the corpus counts by its content, not its path."""
+        values = self.model_dump(mode="json", exclude=MAY_CHANGE | {"corpus"})
         return values | {"comparisons": self.shared_by, "reference": self.baseline}
 
 

@@ -5,7 +5,7 @@
 3. For each seed: train all open arms on the same windows in the same order, from the same values of the tensors that they
    share; score the held-out documents; look at the intervals; stop when all comparisons are decided.
 
-The folder holds ``trial.yaml`` (settings) · ``plan.json`` (times of a step, and the corpus's hashes) · ``runs/`` ·
+The folder holds ``trial.yaml`` (settings) · ``plan.json`` (times of a step, and hashes of all inputs) · ``runs/`` ·
 ``seconds.json`` (wall time spent) · ``result.json`` (after each look). Everything but the plan and the wall time is computed
 from the finished runs, so a trial that was killed at any instant resumes, and more seeds continue the same sequence.
 """
@@ -32,6 +32,8 @@ from contextwise.base.progress import interruption
 from contextwise.base.runs import RunFolder, differing_keys
 from contextwise.comparison.sequential import document_half_width, looks, simultaneous
 from contextwise.comparison.speedup import effective_speedup, trend
+from contextwise.data.contexts import texts_digest
+from contextwise.evaluation.measures.loss import conditioned_sentence
 from contextwise.experiments.cost import seconds_per_step
 from contextwise.experiments.folder import refuse_other_files
 from contextwise.experiments.run_set import RunSet
@@ -67,6 +69,7 @@ class Trial:
         self._nats: dict[tuple[str, int, int], np.ndarray] = {}
         self._seconds: dict[tuple[str, int, int], float] = {}
         self._tokens_N = np.zeros(0)
+        self._conditioned: float | None = None  # share of the scored text that sees its metadata, if that is given
         self._spent, self._started = 0.0, time.monotonic()
 
     # ---- the folder ----
@@ -82,7 +85,8 @@ class Trial:
         kept, new = self._kept_question(), self._question()
         different = differing_keys(kept, new)
         added = [name for name in new["arms"] if name not in kept["arms"]]
-        others = sorted(key for key in different if key.removeprefix("arms.") not in added)
+        different -= {f"{part}.{name}" for part in ("arms", "inputs") for name in added}
+        others = [key.replace("inputs.", "the content of ", 1) for key in sorted(different)]
         if added and others == ["comparisons"]:
             raise ConfigError(
                 f"{', '.join(added)} cannot be added to {path}: it was looked at, and its intervals share their error among "
@@ -106,13 +110,19 @@ class Trial:
             )
 
     def _question(self) -> dict[str, Any]:
-        """What a later call may not change: settings, and the documents of the corpus."""
-        return {**self.settings.question(), "corpus": self.arms.fingerprints}
+        """What a later call may not change: settings, and the content of all that the runs start from or are scored on."""
+        return {**self.settings.question(), **self._content()}
+
+    def _content(self) -> dict[str, Any]:
+        """Content hashes of the documents, of the metadata that they are scored with, and of the inputs of each arm."""
+        columns, held_out = self.settings.metadata, self.arms.held_out
+        scored = {"metadata": texts_digest(held_out, columns)} if columns else {}
+        return {"corpora": self.arms.fingerprints, "scored": scored, "inputs": self.arms.inputs}
 
     def _kept_question(self) -> dict[str, Any]:
         """The question of the trial in the folder."""
         kept = validate(TrialSettings, read_yaml(self.path / RESOLVED), f"the trial {self.path}")
-        return {**kept.question(), "corpus": self._kept(PLAN, "corpora")}
+        return {**kept.question(), **{name: self._kept(PLAN, name) for name in ("corpora", "scored", "inputs")}}
 
     def _kept(self, file: str, name: str) -> Any:
         """A value of a file of the folder; a DataError if it has none."""
@@ -123,7 +133,7 @@ class Trial:
 
     def write(self, step_seconds: dict[str, float]) -> None:
         """Write the plan, then the settings: a plan beside other settings is measured again."""
-        plan = {"step_seconds": step_seconds, "corpora": self.arms.fingerprints}
+        plan = {"step_seconds": step_seconds, **self._content()}
         write_json(self.path / PLAN, plan, "the trial's plan")
         values = self.settings.model_dump(mode="json", exclude={"output"})
         values["corpus"] = str(Path(values["corpus"]).absolute())
@@ -322,6 +332,7 @@ class Trial:
 
     def _train(self, runs: RunSet, may_diverge: bool = False) -> None:
         """Train the runs that have not finished; raises what :meth:`RunSet.train_missing` raises."""
+        runs.refuse_changed()
         if not all(RunFolder(path).finished for path in runs.paths):
             runs.train_missing(self.settings.executor.processes, may_diverge=may_diverge)
 
@@ -330,7 +341,9 @@ class Trial:
         chosen, runs = self._run_set(lengths, number)
         self._train(runs)
         for length, run in zip(chosen, runs.runs, strict=True):
-            nats, tokens = total_nats(self._scored(run.folder, self.arms.documents))
+            scored = self._scored(run.folder, self.arms.documents)
+            nats, tokens = total_nats(scored)
+            self._conditioned = scored.summary["conditioned_share"]
             first = self.arms.search_documents
             if not np.isfinite(nats).all():
                 raise TrainingError(f"the run {run.folder} has no finite held-out loss; a lower rate is the usual fix")
@@ -419,9 +432,20 @@ class Trial:
             held_out=self.arms.documents - self.arms.search_documents,
             tokens=int(tokens),
             unchanged=held_fixed(self.arms),
-            notes=[*self.arms.notes(lengths), *self._doubtful_rates(), *self._unequal_times(times)],
+            notes=[
+                *self.arms.notes(lengths),
+                *self._scored_with_metadata(),
+                *self._doubtful_rates(),
+                *self._unequal_times(times),
+            ],
             path=self.path,
         )
+
+    def _scored_with_metadata(self) -> list[str]:
+        """A note of how much of the scored text sees its metadata; none if no metadata is given."""
+        if self._conditioned is None:
+            return []
+        return [f"All arms are scored with metadata before each document. {conditioned_sentence(self._conditioned)}"]
 
     def _by_arm(self, values: dict[tuple[str, int, int], float], seeds: int) -> dict[str, dict[int, list[float]]]:
         """Values by arm and budget, seed by seed."""

@@ -26,6 +26,7 @@ from contextwise.models.contextlm.cache import StaticContextState, context_state
 from contextwise.models.contextlm.config import ContextLMConfig
 from contextwise.models.contextlm.layers import Injection
 from contextwise.models.contextlm.pathway import ContextPathway, Contexts
+from contextwise.models.families import initialize_module
 from contextwise.models.masks import readable_without_sync
 
 
@@ -83,7 +84,7 @@ class ContextLMForCausalLM(ComposedForCausalLM):
         if isinstance(module, Injection):
             init.constant_(module.weight, module.initial)
         else:
-            self.backbone._init_weights(module)
+            initialize_module(self.backbone, module)
 
     def hidden_states(self, input_ids: Tensor | None = None, *inputs: Any, **kwargs: Any) -> Tensor:
         """Compute the input of the vocabulary head: (B, T, D), after the final norm. Inputs as for :meth:`decoded`."""

@@ -90,6 +90,17 @@ class LSTMState(StateLayer):
             raise ConfigError("an LSTM keeps one state, not one per token: its cache cannot be cropped")
 
 
+class _LSTM(nn.LSTM):
+    """torch's LSTM, which under autocast stays in float32 on a CPU for which oneDNN has no LSTM in bf16."""
+
+    def forward(self, *arguments: Any) -> Any:
+        on_cpu = self.weight_ih_l0.device.type == "cpu"
+        if on_cpu and torch.is_autocast_enabled("cpu") and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            with torch.autocast("cpu", enabled=False):
+                return super().forward(*arguments)
+        return super().forward(*arguments)
+
+
 class LSTMForCausalLM(CausalLanguageModel):
     """Embedding, ``torch.nn.LSTM``, vocabulary head."""
 
@@ -102,7 +113,7 @@ class LSTMForCausalLM(CausalLanguageModel):
         super().__init__(config)
         width, layers = config.hidden_size, config.num_hidden_layers
         self.embed: Any = nn.Embedding(config.vocab_size, width)
-        self.lstm = nn.LSTM(width, width, layers, batch_first=True, dropout=config.dropout if layers > 1 else 0.0)
+        self.lstm = _LSTM(width, width, layers, batch_first=True, dropout=config.dropout if layers > 1 else 0.0)
         self.lm_head: Any = nn.Linear(width, config.vocab_size, bias=False)
         self.post_init()
 
@@ -115,7 +126,9 @@ class LSTMForCausalLM(CausalLanguageModel):
             bound = module.hidden_size**-0.5
             for name, weight in module.named_parameters():
                 init.uniform_(weight, -bound, bound)
-                if name.startswith("bias_hh"):
+                if name.startswith("bias_hh") and not getattr(
+                    weight, "_is_hf_initialized", False
+                ):  # a slice has no mark
                     init.ones_(weight[module.hidden_size : 2 * module.hidden_size])
         else:
             super()._init_weights(module)

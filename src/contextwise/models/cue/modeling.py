@@ -25,6 +25,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.models.composition import CausalLanguageModel
 from contextwise.models.cue.config import CueConfig
 from contextwise.models.cue.parts import CueContextEncoder, CueDecoder, ProxyEncoder
+from contextwise.models.families import new_stock_model
 from contextwise.models.losses import final_hidden_states
 
 PARTS = ("sentence_encoder", "context_encoder", "proxy", "decoder")
@@ -54,7 +55,7 @@ class CueForCausalLM(CausalLanguageModel):
 
     def __init__(self, config: CueConfig) -> None:
         super().__init__(config)
-        self.sentence_encoder: Any = AutoModelForCausalLM.from_config(config.sentence_encoder)
+        self.sentence_encoder: Any = new_stock_model(AutoModelForCausalLM, config.sentence_encoder)
         self.context_encoder = CueContextEncoder(config.context_encoder) if config.context_encoder else None
         self.proxy = ProxyEncoder(config.proxy) if config.proxy else None
         self.decoder: CueDecoder = CueDecoder(config.decoder)

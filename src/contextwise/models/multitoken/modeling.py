@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
@@ -29,6 +30,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from contextwise.base.errors import ConfigError
 from contextwise.models.composition import ComposedForCausalLM, check_labels, pretrained_backbone
 from contextwise.models.contextlm.cache import static_inputs
+from contextwise.models.families import initialize_module
 from contextwise.models.losses import IGNORED, kept_positions, linear_cross_entropy
 from contextwise.models.multitoken.config import MultiTokenConfig, shorten
 from contextwise.models.multitoken.speculative import Acceptance, speculative_options
@@ -97,6 +99,7 @@ class _SharedHead(torch.autograd.Function):
         return head_sums.sum(), head_sums
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad_total: Tensor, _: Any) -> tuple[Tensor | None, ...]:
         saved = iter(ctx.saved_tensors)
         # Multiplication by a float32 scalar keeps each gradient's data type.
@@ -219,7 +222,7 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """Initialize the heads as the backbone initializes its blocks and matrices."""
-        self.backbone._init_weights(module)
+        initialize_module(self.backbone, module)
 
     def get_output_embeddings(self) -> nn.Module:
         return self.backbone.get_output_embeddings() if self.config.over_context else self.lm_head

@@ -158,12 +158,20 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
         changed = any("forward" in vars(each) or each._forward_hooks or each._forward_pre_hooks for each in parts)
         return not stock or changed or type(head) is not nn.Linear
 
-    def training_losses(self, hidden_BTD: Tensor, input_ids: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """The losses of training beside the next-token loss: name -> mean over the targets."""
+    def training_losses(
+        self, hidden_BTD: Tensor, input_ids: Tensor, labels: Tensor, position_ids: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """The losses of training beside the next-token loss: name -> mean over the targets.
+
+        The user's code gets ``position_ids``, those of packed documents, if it has an argument of that name.
+        """
+        own: Any = getattr(self.model, "training_losses", None) if self.part is None else self.part.forward
+        if own is None:
+            return {}
+        further = {"position_ids": position_ids} if "position_ids" in inspect.signature(own).parameters else {}
         if self.part is not None:
-            return self.part(self.model, hidden_BTD, input_ids, labels)
-        own = getattr(self.model, "training_losses", None)
-        return {} if own is None else own(hidden_BTD, input_ids, labels)
+            return self.part(self.model, hidden_BTD, input_ids, labels, **further)
+        return own(hidden_BTD, input_ids, labels, **further)
 
     def hidden_states(self, **inputs: Any) -> Tensor:
         """The input (B, T, D) of the vocabulary head; a TypeError where only the user's forward pass knows the logits."""

@@ -78,7 +78,7 @@ class VariantSpec(ModelSpec):
         hidden_BTD, tokens = _next_token_losses(model, batch, self.inputs(model, batch))
         if not model.training:
             return tokens
-        own = model.training_losses(hidden_BTD, batch["input_ids"], batch["labels"])
+        own = model.training_losses(hidden_BTD, batch["input_ids"], batch["labels"], batch.get("position_ids"))
         means = list(own.values()) if isinstance(own, dict) else [None]
         if not all(isinstance(mean, Tensor) and mean.dim() == 0 for mean in means) or (model.part and not own):
             raise ConfigError(

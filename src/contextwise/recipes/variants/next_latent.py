@@ -9,6 +9,9 @@ token's embedding. Fed with its own predictions it rolls on over a horizon of d 
   distribution and the vocabulary head get no gradient;
 - Eq. 5: the sum of the next-token loss and both, each averaged over the steps and weighted.
 
+In packed rows a rollout ends with its document: steps to a state of another document have no loss, as in the paper. A document
+begins with its end-of-text token, also where the documents of a row see each other.
+
 Taken from descriptions of the paper and its code (the paper itself was not at hand): the three losses, hidden states after the
 final norm, the residual network of three linear layers with GELU on the normalised concatenation of embedding and hidden state
 (Appendix C). Chosen here: weights of 1, a horizon of 1 (the paper compares several), LayerNorm with a scale for the
@@ -22,6 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from contextwise.models.masks import document_numbers
 
 IGNORED = -100
 
@@ -49,13 +54,17 @@ class NextLatent(nn.Module):
         """The next hidden states, given the current ones and the embeddings of the next tokens."""
         return hidden_BTD + self.dynamics(torch.cat([embedded_BTD, hidden_BTD], -1))
 
-    def forward(self, model: Any, hidden_BTD: Tensor, input_ids: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    def forward(
+        self, model: Any, hidden_BTD: Tensor, input_ids: Tensor, labels: Tensor, position_ids: Tensor | None = None
+    ) -> dict[str, Tensor]:
         """The mean of both losses over positions and steps.
 
         Args:
             hidden_BTD: the input of the vocabulary head.
             labels: (B, T), the tokens after each position; -100 has no loss.
+            position_ids: (B, T), where a document begins at 0.
         """
+        document_BT = document_numbers(input_ids, position_ids, model.config)
         head_VD = model.get_output_embeddings().weight.detach()
         embedded_BTD = model.get_input_embeddings()(input_ids)
         steps = min(self.horizon, hidden_BTD.shape[1] - 1)
@@ -64,6 +73,7 @@ class NextLatent(nn.Module):
         for step in range(1, steps + 1):
             rolled = self.predicted(rolled[:, :-1], embedded_BTD[:, step:])
             real, known = hidden_BTD[:, step:].detach(), labels[:, step:].ne(IGNORED)
+            known = known & (document_BT[:, step:] == document_BT[:, :-step])
             mean = known / known.sum().clamp(min=1)
             distance = distance + (F.smooth_l1_loss(rolled, real, reduction="none").mean(-1) * mean).sum()
             if self.divergence:

@@ -8,7 +8,8 @@ scores and that of the head. It is added to the next-token loss with weight 1, a
 
 Taken from descriptions of the paper and its code (the paper itself was not at hand): the scores, the loss, the single linear
 head, the sum of the two losses. Chosen here: tokens after the end of a row are unknown, so windows end with the row (its code
-reads W further tokens); the head's initial values are those of the family's linear layers.
+reads W further tokens), and with the document where the documents of a row do not see each other; the head's initial values
+are those of the family's linear layers.
 
 The softmax of the scores gives the item at distance d the weight exp(1 - d) relative to the next token. Beyond a distance of
 32 that is below 1e-13, far less than float32 resolves, so a window larger than 32 is computed as 32. That makes the targets
@@ -43,9 +44,21 @@ class TokenOrder(nn.Module):
         self.head = nn.Linear(vocabulary_VD.shape[1], vocabulary_VD.shape[0], bias=False)
         model._init_weights(self.head)
 
-    def forward(self, model: Any, hidden_BTD: Tensor, input_ids: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """The mean of the loss over the positions with a target; ``labels`` (B, T) are the tokens after each position."""
+    def forward(
+        self, model: Any, hidden_BTD: Tensor, input_ids: Tensor, labels: Tensor, position_ids: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """The mean of the loss over the positions with a target.
+
+        Args:
+            labels: (B, T), the tokens after each position; -100 has no loss.
+            position_ids: (B, T) of documents that do not see each other, each from 0; None: a row is one text.
+        """
         scores_BTW = target_scores(labels, min(self.window, FARTHEST))
+        if position_ids is not None:
+            document_BT = position_ids.eq(0).cumsum(1)
+            scores_BTW = scores_BTW.masked_fill(
+                upcoming(document_BT, scores_BTW.shape[-1]) != document_BT[..., None], -torch.inf
+            )
         known_BT = labels.ne(IGNORED)
         # A row without any target has a uniform softmax of nothing: its positions do not count.
         target_BTW = torch.where(known_BT[..., None], scores_BTW, 0.0).softmax(-1) * known_BT[..., None]

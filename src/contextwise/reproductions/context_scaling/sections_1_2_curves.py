@@ -85,7 +85,7 @@ def bins_difference(curve: CurveResult, first: int, second: int) -> Estimate:
 
 
 def _improves(curve: CurveResult, trained: int, where: str) -> Claim:
-    """Section 1: the loss improves throughout the training context, by its last doubling; ``where``: begins the evidence."""
+    """Section 1: the loss improves throughout the context, here in its last doubling; ``where`` begins the evidence."""
     ends = [b["visible_to"] for b in curve.bins if b["visible_to"] <= trained]
     last = len(ends) - 1
     half = max((i for i, end in enumerate(ends) if end <= ends[last] / 2), default=0)

@@ -17,7 +17,6 @@ from pydantic import Field, model_validator
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate
-from contextwise.base.hashes import sha256_file
 from contextwise.base.intervals import wilson, with_seeds
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
@@ -30,7 +29,7 @@ from contextwise.evaluation.measures.judging.judge import Endpoint, judge_answer
 from contextwise.evaluation.measures.judging.requests import Match
 from contextwise.experiments.run_set import Arm, RunSet
 from contextwise.reproductions.claims import Better, Claim, above, undecided
-from contextwise.reproductions.item import Item, Outcome, prepared_once, registered
+from contextwise.reproductions.item import Item, Outcome, corpus_folder, prepared_once, registered
 from contextwise.reproductions.models import TrainedModels
 from contextwise.reproductions.tables import Plot, points, seeds_behind, table_of
 
@@ -82,8 +81,8 @@ class InstructionAnswers(TrainedModels):
     def instruction_corpus(self, folder: Path) -> Path:
         """Where the instructions' corpus is, or will be."""
         given = self.instructions
-        key = sha256_file(given)[:8] if given is not None and given.is_file() else "not-given"
-        return folder / "corpora" / f"instructions-{key}-{self.corpus_folder(folder).name}"
+        source = "instructions" if given is None else f"alpaca:{given}"
+        return corpus_folder(folder, source, self.known_tokenizer(folder), self.instructions_validation)
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         questions = self._checked()

@@ -80,8 +80,7 @@ class RealEntropy(GivenModel):
         settings = self.settings_of(Entropy, "contexts", "samples", "layer", density_samples=self.kept)
         kind = "entropy" if self.layer == "last" else f"entropy-layer-{self.layer}"
         entropies = [
-            IntrinsicEntropy(self.measured(settings, folder, kind, overwrite=True, index=index))
-            for index in range(self.models)
+            IntrinsicEntropy(self.measured(settings, folder, kind, index=index)) for index in range(self.models)
         ]
         entropy = entropies[0]
         summary = entropy.measurement.summary

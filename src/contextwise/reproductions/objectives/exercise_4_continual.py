@@ -2,6 +2,7 @@
 
 import ast
 import json
+import platform
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,12 +17,10 @@ from contextwise.base.files import atomic_write
 from contextwise.base.tables import Table
 from contextwise.comparison.forgetting import Forgetting
 from contextwise.data import Corpus
-from contextwise.data.corpus import MANIFEST
 from contextwise.data.sources.stdlib import StandardLibrary
-from contextwise.experiments.grid import slug
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.reproductions.claims import Claim, above, all_hold, below
-from contextwise.reproductions.item import CorpusMeasure, Item, Outcome, prepared_once, registered
+from contextwise.reproductions.item import CorpusMeasure, Item, Outcome, corpus_folder, prepared_once, registered
 from contextwise.reproductions.models import difference_between
 from contextwise.reproductions.tables import Plot, points, table_of
 
@@ -51,20 +50,18 @@ class ContinualPretraining(CorpusMeasure):
             )
         return self
 
+    def corpus_folder(self, folder: Path) -> Path:
+        return corpus_folder(folder, _named(self.corpus), self.tokenizer, self.validation)
+
     def new_folder(self, folder: Path) -> Path:
         """Folder of the new corpus."""
-        given = Path(self.new)
-        if (given / MANIFEST).exists():
-            return given
-        return folder / "corpora" / slug(f"{given.name}-with-{self.corpus_folder(folder).name}")
+        return corpus_folder(folder, _named(self.new), self.known_tokenizer(folder), self.validation)
 
     def prepared(self, folder: Path) -> Path:
         """Both corpora; returns the old one's folder."""
         old, new = self.corpus_folder(folder), self.new_folder(folder)
-        if not (old / MANIFEST).exists():
-            prepared_once(_source(self.corpus, folder), self.tokenizer, old, self.validation)
-        if not (new / MANIFEST).exists():
-            prepared_once(_source(self.new, folder), old / "tokenizer", new, self.validation)
+        prepared_once(_source(self.corpus, folder), self.tokenizer, old, self.validation)
+        prepared_once(_source(self.new, folder), old / "tokenizer", new, self.validation)
         return old
 
     def run_set(self, folder: Path) -> RunSet:
@@ -99,11 +96,16 @@ class ContinualPretraining(CorpusMeasure):
         return Outcome(tables, claims, figures, runs.paths, during_plots(forgetting))
 
 
+def _named(name: str) -> str:
+    """A part of the standard library by its full name, which its version belongs to; or another source."""
+    return f"{StandardLibrary.kind}:{name}" if name in PARTS else name
+
+
 def _source(name: str, folder: Path) -> str:
     """The source of a corpus; a part of the standard library is written out first."""
     if name not in PARTS:
         return name
-    path = folder / "sources" / f"{name}.jsonl"
+    path = folder / "sources" / f"{name}-{platform.python_version()}.jsonl"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = (json.dumps({"text": text, "module": module}) for module, text in stdlib_part(name))

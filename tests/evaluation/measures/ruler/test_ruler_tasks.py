@@ -5,16 +5,20 @@ import itertools
 import json
 import re
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ruler_reader import BYTES, paragraph, size, write_squad
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data.tokenizers import learn_bpe
 from contextwise.evaluation.answering.prompts import Encoder, Question
+from contextwise.evaluation.measures.needles import two_needle_question
 from contextwise.evaluation.measures.ruler.documents import DocumentQA, read_passages
 from contextwise.evaluation.measures.ruler.questions import NOISE, Size, Task, largest_fit
 from contextwise.evaluation.measures.ruler.tasks import (
@@ -35,7 +39,10 @@ def squad(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def encoders(squad: Path) -> dict[str, Encoder]:
     """Bytes, and a BPE whose tokens are longer than characters."""
     learned = learn_bpe([squad.read_text(), NOISE * 9, " ".join(made_words()[i] for i in range(0, 9000, 7))], 400)
-    return {"bytes": Encoder(BYTES), "bpe": Encoder(learned.tokenizer)}
+    words = Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    counted = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>")
+    return {"bytes": Encoder(BYTES), "bpe": Encoder(learned.tokenizer), "words": Encoder(counted)}
 
 
 def tasks(squad: Path, encoder: Encoder, length: int = 900, gamma: float = 1.0, seed: int = 0) -> list[Task]:
@@ -73,6 +80,40 @@ def test_texts_are_as_long_as_they_can_be(squad: Path, encoders: dict[str, Encod
     for task, most in zip(tasks(squad, encoders[kind]), (130, 60, 60, 110), strict=True):
         for index in range(4):
             assert 900 - most < encoders[kind].count(task.question(index).body) <= 900, task.name
+
+
+@pytest.mark.parametrize("kind", ["bytes", "bpe", "words"])
+@pytest.mark.parametrize("name", ["qa_1", "fwe", "cwe", "vt", "two needles"])
+def test_no_text_is_longer_than_asked_and_a_refusal_names_what_is_enough(
+    squad: Path, encoders: dict[str, Encoder], name: str, kind: str
+) -> None:
+    encoder = encoders[kind]
+    common_words = partial(CommonWords, words=made_words()[::400])
+
+    def counts(length: int, seed: int, samples: int = 8) -> list[int]:
+        """Tokens of the texts."""
+        wanted = Size(length, 1.0, encoder.count, seed, samples)
+        if name == "two needles":
+            questions = [two_needle_question(wanted, index) for index in range(samples)]
+        else:
+            make = {"fwe": FrequentWords, "cwe": common_words, "vt": VariableTracking}.get(name)
+            task = DocumentQA(read_passages(squad), wanted) if make is None else make(wanted)
+            questions = [task.question(index) for index in range(samples)]
+        return [encoder.count(question.body) for question in questions]
+
+    for seed in (0, 11):
+        with pytest.raises(ConfigError, match=r"length is 9, but .* (has|have) \d+ tokens") as refused:
+            counts(9, seed)
+        numbers = [int(number) for number in re.findall(r"(\d+) tokens", str(refused.value))]
+        # As many as the sentence names are enough for all questions, and one token fewer is not.
+        if name != "qa_1":
+            assert max(counts(numbers[-1], seed)) == numbers[-1]
+            with pytest.raises(ConfigError, match=f" {numbers[-1]} tokens at least"):
+                counts(numbers[-1] - 1, seed)
+        for length in (numbers[-1] + 1, numbers[-1] + 7, 2 * numbers[-1], 800):
+            # At most one more line, word, or paragraph is missing; of cwe at the least length, one of each word.
+            most = 130 if name == "qa_1" else 0.15 * length + 60 if name == "fwe" else 120
+            assert all(length - most < tokens <= length for tokens in counts(length, seed)), (name, length)
 
 
 @pytest.mark.parametrize("length", [300, 1000, 3000])
@@ -264,8 +305,8 @@ def test_what_is_too_short_or_too_small_is_one_sentence(tmp_path: Path, squad: P
         VariableTracking(size(300))
     with pytest.raises(ConfigError, match=r"length is 300, but a text of cwe has \d+ tokens at least"):
         CommonWords(size(300))
-    with pytest.raises(ConfigError, match="length is 60, too short for fwe"):
-        FrequentWords(size(60)).question(0)
+    with pytest.raises(ConfigError, match=r"length is 60, but a text of fwe has \d+ tokens at least"):
+        FrequentWords(size(60))
     with pytest.raises(DataError, match="the word list w has 40 different words, too few to fill 2,000"):
         CommonWords(size(2000), [f"w{i}" for i in range(40)], source="w").question(0)
     with pytest.raises(DataError, match="the word list w has 3 different words"):

@@ -44,7 +44,7 @@ class Ruler(Measure):
     """
 
     name = "ruler"
-    version = 4
+    version = 5
     on_corpus = False
 
     tasks: list[TaskName] | None = Field(
@@ -138,7 +138,7 @@ class Ruler(Measure):
         from contextwise.evaluation.measures.ruler.documents import DocumentQA, read_passages
         from contextwise.evaluation.measures.ruler.questions import Size
 
-        size = Size(self.length, self.gamma, encoder.count, self.seed)
+        size = Size(self.length, self.gamma, encoder.count, self.seed, self.samples)
         tasks: list[Task] = []
         notes: list[str] = []
         for name in self.tasks or ():

@@ -139,7 +139,10 @@ class DocumentQA(Task):
                 f"the {len(self.sizes):,} paragraphs of {passages.path} have {self.sizes.sum():,} tokens together, too few "
                 f"for a text of {size.length:,}; give a smaller length, or a larger file"
             )
-        self.questions = [q for q in passages.questions if self.sizes[q.paragraph] <= size.length]
+        asked = {q.paragraph for q in passages.questions if self.sizes[q.paragraph] <= size.length}
+        # A text ends without the empty line of a piece, which may be cut into other tokens.
+        fits = {i for i in asked if size.tokens(_piece(1, passages.paragraphs[i]).rstrip()) <= size.length}
+        self.questions = [q for q in passages.questions if q.paragraph in fits]
         if not self.questions:
             shortest = min(int(self.sizes[q.paragraph]) for q in passages.questions)
             raise ConfigError(

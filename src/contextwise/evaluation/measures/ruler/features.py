@@ -19,7 +19,7 @@ class RulerFeatures(Ruler):
     """
 
     name = "ruler-features"
-    version = 1
+    version = 2
     result = EntropyResult
 
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:

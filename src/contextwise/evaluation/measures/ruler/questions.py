@@ -38,16 +38,47 @@ class Size:
         gamma: γ of the law.
         tokens: counts the tokens of a text, by the model's tokenizer.
         seed: of all draws.
+        samples: questions of a task; where one of them does not fit, the error names a length that is enough for all.
     """
 
     length: int
     gamma: float
     tokens: Callable[[str], int]
     seed: int = 0
+    samples: int = 1
 
     def generator(self, name: str, index: int) -> np.random.Generator:
         """The generator of all draws for one question of a task."""
         return generator(self.seed, 0, index, f"ruler {name}")
+
+    def fill(
+        self,
+        what: str,
+        index: int,
+        tokens_of: Callable[[int, int], int],
+        fewest: int,
+        guess: int,
+        most: int | None = None,
+    ) -> int:
+        """The most pieces, ``fewest`` at least, with which the text of question ``index`` has no more tokens than the length.
+
+        Args:
+            what: the text's name in an error.
+            tokens_of: tokens of the text of a question (first argument) with a number of pieces (second argument).
+            guess, most: as for :func:`largest_fit`.
+
+        Raises:
+            ConfigError: not even the fewest pieces fit.
+        """
+        count = largest_fit(lambda n: tokens_of(index, n), self.length, guess, most)
+        if count < fewest:
+            raise self.too_short(what, index, lambda i: tokens_of(i, fewest))
+        return count
+
+    def too_short(self, what: str, index: int, least_of: Callable[[int], int]) -> ConfigError:
+        """The error of a text that is longer than the length with the fewest tokens, ``least_of`` each question."""
+        least = max(least_of(i) for i in range(max(self.samples, index + 1)))
+        return ConfigError(f"length is {self.length}, but {what} has {least} tokens at least; give at least that")
 
     def probabilities(self, distances: np.ndarray) -> np.ndarray:
         """Probability of each position by the law, (positions,) float64; they sum to 1.
@@ -94,10 +125,18 @@ class Task(ABC):
 
 
 class FilledTask(Task):
-    """A task whose text is filled up to the length with pieces that hold no answer."""
+    """A task whose text is filled up to the length with pieces that hold no answer.
+
+    Attributes:
+        fewest: pieces that a text has at least.
+    """
+
+    fewest: ClassVar[int]
 
     def __init__(self, size: Size, guess: int = 1) -> None:
         self.size, self._guess = size, guess
+        if self.tokens(0, self.fewest) > size.length:
+            raise self.too_short(0)
 
     @abstractmethod
     def body(self, index: int, count: int) -> tuple[str, Spans, Any]:
@@ -109,17 +148,12 @@ class FilledTask(Task):
 
     def largest_count(self, index: int, most: int | None = None) -> int:
         """The most pieces with which the text fits; the search begins at the last result."""
-        self._guess = largest_fit(lambda n: self.tokens(index, n), self.size.length, self._guess, most)
+        self._guess = self.size.fill(f"a text of {self.name}", index, self.tokens, self.fewest, self._guess, most)
         return self._guess
 
-    def least_tokens(self, count: int) -> int:
-        """Tokens of the shortest text, with ``count`` pieces."""
-        least = self.tokens(0, count)
-        if least > self.size.length:
-            raise ConfigError(
-                f"length is {self.size.length}, but a text of {self.name} has {least} tokens at least; give more"
-            )
-        return least
+    def too_short(self, index: int) -> ConfigError:
+        """The error of a length that is too short for question ``index``."""
+        return self.size.too_short(f"a text of {self.name}", index, lambda i: self.tokens(i, self.fewest))
 
 
 def largest_fit(tokens_of: Callable[[int], int], room: int, guess: int, most: int | None = None) -> int:

@@ -6,13 +6,13 @@ The positions of all assignments, or of all occurrences of the words to find, ar
 import string
 from collections.abc import Sequence
 from functools import cache
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 
 import numpy as np
 from scipy.special import zeta
 
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.errors import DataError
 from contextwise.data.input_files import read_bytes
 from contextwise.evaluation.answering.prompts import Question
 from contextwise.evaluation.measures.ruler.questions import (
@@ -59,18 +59,14 @@ class VariableTracking(FilledTask):
 
     name, title = "vt", "variable tracking"
     new_tokens = 30
+    fewest = HOPS
 
     def __init__(self, size: Size, example: bool = True) -> None:
         self.example, self.noise_tokens = example, max(1, size.tokens(NOISE))
         super().__init__(size, size.length // self.noise_tokens)
-        self.least_tokens(HOPS)
 
     def question(self, index: int) -> Question:
         lines = self.largest_count(index)
-        if lines < HOPS:
-            raise ConfigError(
-                f"length is {self.size.length}, too short for a text of {self.name}; give some tokens more"
-            )
         body, needles, (names, value) = self.body(index, lines)
         opening = VT_TASK + (self._worked_example(index) if self.example else "")
         return Question(opening, body, *_ending(value, len(names)), names, needles)
@@ -158,17 +154,17 @@ class CommonWords(FilledTask):
 
     name, title = "cwe", "common words"
     new_tokens = 120
+    fewest = 1
 
     def __init__(
         self, size: Size, words: Sequence[str] | None = None, example: bool = True, source: str = "the list"
     ) -> None:
         self.example, self.source = example, source
         self.words = made_words() if words is None else words
-        self.times = (6, 1) if size.length < LONG else (30, 3)
-        super().__init__(size)
+        self.size, self.times = size, (6, 1) if size.length < LONG else (30, 3)
         if len(self.words) < COMMON + 1:
             raise self._too_few()
-        self._guess = max(1, (size.length - self.least_tokens(1)) // max(1, 5 * self.times[1]))
+        super().__init__(size, max(1, (size.length - self.tokens(0, 1)) // max(1, 5 * self.times[1])))
 
     def question(self, index: int) -> Question:
         most = len(self.words) - COMMON
@@ -208,27 +204,39 @@ class CommonWords(FilledTask):
         return f"{CWE_TASK}{listed}{CWE_ENDING}{CWE_ANSWER} {answer}\n\n"
 
 
+def word_counts(total: int) -> np.ndarray:
+    """How often the word of each rank occurs in a text of about ``total`` words: total · rank^-2 / ζ(2), rounded down.
+
+    (ranks,) int64, as far as a word occurs at all.
+    """
+    ranks = np.arange(1, 2 + int(np.sqrt(max(0, total) / zeta(ALPHA))))
+    counts = (total * ranks**-ALPHA / zeta(ALPHA)).astype(np.int64)
+    return counts[counts > 0]
+
+
+def third_is_clear(total: int) -> bool:
+    """Whether the third word to find occurs more often than the fourth in a text of about ``total`` words."""
+    counts = word_counts(total)
+    return len(counts) > FREQUENT and counts[FREQUENT] > counts[FREQUENT + 1 :].max(initial=0)
+
+
 class FrequentWords(FilledTask):
     """A text of coded words whose frequencies fall off as rank^-2; the first rank is noise, the next three are the answers."""
 
     name, title = "fwe", "frequent words"
     new_tokens = 50
+    fewest = next(total for total in count(1) if third_is_clear(total))
 
     def __init__(self, size: Size) -> None:
         super().__init__(size, max(1, size.length // 4))
 
     def question(self, index: int) -> Question:
-        total = self.largest_count(index)
-        while total > 0:
-            counts = word_counts(total)
-            if len(counts) > FREQUENT and counts[FREQUENT] > counts[FREQUENT + 1 :].max(initial=0):
+        for total in range(self.largest_count(index), self.fewest - 1, -1):
+            # Another number of words may be cut into other tokens, so a smaller one is counted as well.
+            if third_is_clear(total) and self.tokens(index, total) <= self.size.length:
                 body, needles, frequent = self.body(index, total)
                 return Question(FWE_TASK, body, FWE_ENDING, FWE_ANSWER, frequent, needles)
-            total -= 1
-        raise ConfigError(
-            f"length is {self.size.length}, too short for {self.name}: the third word would not be more frequent than the "
-            "fourth; give some tokens more"
-        )
+        raise self.too_short(index)
 
     def body(self, index: int, count: int) -> tuple[str, Spans, tuple[str, ...]]:
         draw = self.size.generator(self.name, index)
@@ -240,16 +248,6 @@ class FrequentWords(FilledTask):
         items, positions = scatter(draw, wanted, others, self.size)
         text, needles = join_pieces([f"{word} " for word in items], positions)
         return text.rstrip(), needles, coded[:FREQUENT]
-
-
-def word_counts(total: int) -> np.ndarray:
-    """How often the word of each rank occurs in a text of about ``total`` words: total · rank^-2 / ζ(2), rounded down.
-
-    (ranks,) int64, as far as a word occurs at all.
-    """
-    ranks = np.arange(1, 2 + int(np.sqrt(max(0, total) / zeta(ALPHA))))
-    counts = (total * ranks**-ALPHA / zeta(ALPHA)).astype(np.int64)
-    return counts[counts > 0]
 
 
 def scatter(draw: np.random.Generator, wanted: list[str], others: list[str], size: Size) -> tuple[list[str], list[int]]:

@@ -18,7 +18,7 @@ from contextwise.base.tables import Column, Table
 from contextwise.data.contexts import PREVIOUS
 from contextwise.data.corpus import Corpus
 from contextwise.evaluation.kernel import Subject
-from contextwise.evaluation.measures.loss import MEASURES, evaluation_table
+from contextwise.evaluation.measures.loss import MEASURES, evaluation_table, lost_note
 from contextwise.evaluation.measures.sentences import cache_effect
 from contextwise.evaluation.scoring import sentences as scoring
 from contextwise.evaluation.scoring.windows import Scores, documents_table, totals
@@ -215,6 +215,7 @@ def sentences_tables(summary: dict[str, Any]) -> Group:
             f" {about['in_windows']:,} sentences are longer than the model's {about['positions']:,} positions; they were "
             "scored in overlapping windows."
         )
+    heading += lost_note(summary)
     if summary["documents"] == 1:
         heading += " One document allows no interval."
     without_ends = {f"{name}_without_ends": f"{name} without ends" for name in ("loss", "perplexity")}

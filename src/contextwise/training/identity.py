@@ -1,0 +1,130 @@
+"""Content hashes of everything that a run starts from.
+
+A recipe names corpora and models by path or Hub name. Runs are found again and resumed by what was there, not by the name: the
+hashes are part of a run's id in a run set, and each run keeps them in its checkpoints and its summary.
+"""
+
+import contextlib
+from collections.abc import Container, Iterator, Mapping
+from pathlib import Path
+
+from contextwise.base.errors import ContextwiseError, DataError
+from contextwise.base.pretrained import hub_revision
+from contextwise.base.runs import RunFolder
+from contextwise.data.contexts import texts_digest
+from contextwise.data.corpus import Corpus
+from contextwise.data.sources.alpaca import PROMPT_CHARACTERS
+from contextwise.training.recipe import Recipe
+from contextwise.training.settings import CorpusData, CueModel, SyntheticData
+
+
+def input_hashes(recipe: Recipe, known: Container[str] = ()) -> dict[str, str]:
+    """The content hash of each input of a run, by its name.
+
+    Corpora have the names of their roles: ``train``, ``loss`` (held out), ``replay`` and ``replay_loss``. Metadata columns that
+    are read and models that the run starts from have the names of their settings. A model on the Hub has its commit for a hash.
+    The code of a variant is hashed in the recipe itself.
+
+    Args:
+        known: settings that name a run of the same run set, whose own id says what it is made from.
+
+    Raises:
+        DataError: a corpus does not exist, or lacks a column.
+        CheckpointError: a model does not exist.
+    """
+    if isinstance(recipe.data, SyntheticData):
+        from contextwise.data.synthetic.samples import Samples
+
+        return {"train": Samples(recipe.data.synthetic, recipe.seed).fingerprint}
+    return dict([*_of_corpora(recipe.data), *_of_models(recipe, recipe.data, known)])
+
+
+def changed_input(recipe: Recipe, before: Mapping[str, str], now: Mapping[str, str]) -> str | None:
+    """The first input of a run whose hash was another one before, for messages; None if nothing changed.
+
+    Inputs that are new do not count, nor does an old corpus that is no longer watched.
+    """
+    for name, digest in before.items():
+        if now.get(name, digest if name == "replay_loss" else None) != digest:
+            path = _paths(recipe.data).get(name) if isinstance(recipe.data, CorpusData) else None
+            return f"the corpus {path}" if path else name
+    return None
+
+
+def refuse_changed(run: RunFolder, recipe: Recipe, now: Mapping[str, str]) -> None:
+    """Raise a DataError if a finished run was trained on other inputs than there are now.
+
+    Args:
+        recipe: of the run.
+        now: its :func:`input_hashes`.
+    """
+    if (changed := changed_input(recipe, run.summary().get("fingerprints", {}), now)) is not None:
+        raise DataError(
+            f"{run.path} is finished, but {changed} is not what it was trained on (the content hash differs); restore it, or "
+            "choose another run folder"
+        )
+
+
+def _paths(data: CorpusData) -> dict[str, str]:
+    """The corpora by their roles."""
+    paths = {"train": data.corpus, "loss": data.corpus}
+    if data.replay is not None:
+        return paths | {"replay": data.replay.corpus, "replay_loss": data.replay.corpus}
+    return paths if data.watch is None else paths | {"replay_loss": data.watch}
+
+
+def _of_corpora(data: CorpusData) -> Iterator[tuple[str, str]]:
+    columns = {
+        f"data.{name}": settings.columns
+        for name, settings in (("metadata", data.metadata), ("contexts", data.contexts))
+        if settings is not None and settings.columns
+    }
+    for role, path in _paths(data).items():
+        split = data.validation_split if role.endswith("loss") else data.split
+        corpus = Corpus.open(path, split=data.split)
+        if split not in corpus.splits:
+            continue
+        corpus = corpus if split == corpus.split else Corpus.open(path, split=split)
+        corpus = corpus.first(data.tokens) if role == "train" and data.tokens is not None else corpus
+        yield role, corpus.fingerprint
+        if PROMPT_CHARACTERS in corpus.columns:
+            yield f"{role}: where answers begin", texts_digest(corpus, [PROMPT_CHARACTERS])
+        if role == "train":
+            yield from ((name, texts_digest(corpus, own)) for name, own in columns.items())
+        elif role == "loss":
+            for name, own in columns.items():
+                with contextlib.suppress(ContextwiseError):  # the run has no validation then
+                    yield f"{name} of the validation split", texts_digest(corpus, own)
+
+
+def _of_models(recipe: Recipe, data: CorpusData, known: Container[str]) -> Iterator[tuple[str, str]]:
+    sources = {name: source for name, source in recipe.model.starts.items() if name not in known}
+    if isinstance(recipe.model, CueModel):
+        from contextwise.models.cue.encoding import TextSource
+        from contextwise.training.cue_model import keeps_context_encoder, text_choice
+
+        # A text encoder may be the default's or that of the starting run; one of random weights has a vocabulary.
+        name = "model.cue.text_encoder"
+        of_start = keeps_context_encoder(recipe.model.cue) and "model.cue.start" in known and name not in sources
+        if data.contexts is not None and name not in known and not of_start:
+            sources[name] = TextSource.parse(text_choice(recipe)["name"]).folder
+    for name, source in sources.items():
+        if (digest := start_digest(source)) is not None:
+            yield name, digest
+
+
+def start_digest(source: str) -> str | None:
+    """The content hash of a model's files; of a Hub name its commit in the local cache, None if it cannot be downloaded."""
+    from huggingface_hub import try_to_load_from_cache
+
+    from contextwise.base.hashes import model_digest
+    from contextwise.models.loading import load_config, model_folder
+
+    folder = Path(model_folder(source))
+    if folder.is_dir():
+        return model_digest(folder)
+    with contextlib.suppress(ContextwiseError):  # said when the model is loaded
+        load_config(source)
+    name, revision = hub_revision(source)
+    cached = try_to_load_from_cache(name, "config.json", revision=revision)
+    return Path(cached).parent.name if isinstance(cached, str) else None

@@ -1,0 +1,172 @@
+"""Every figure of the README has a source: a committed result, from which it is computed here."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from contextwise.base.estimates import count
+from contextwise.base.intervals import mean_estimate
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks/results"
+OTHERS = ("Python ≥ 3.11", "Apache-2.0")
+"""Numbers of the README that are no figures."""
+FIGURE = re.compile(r"[+−-]?\d+\.\d+\w*|\d+(?:\.\d+)?\s?(?:%|×|KiB|MB/s|nats|seeds)")
+
+Triple = tuple[float, float, float]
+
+
+def read(name: str) -> Any:
+    result = json.loads((RESULTS / f"{name}.json").read_text())
+    assert "superseded" not in result, f"{name} is to be made again, and no source for the README"
+    return result
+
+
+def arms(name: str, arm: str) -> dict[str, Triple]:
+    """Text -> the difference to GPT-2 after the last seed, with its interval."""
+    rows = {}
+    for text, trial in read(name)["trials"].items():
+        (own,) = (each for each in trial["comparisons"] if each["arm"] == arm)
+        last = own["looks"][-1]["fixed"]
+        rows[text] = last["value"], last["low"], last["high"]
+    return rows
+
+
+def against_pm(name: str, arm: str) -> dict[str, Triple]:
+    """Text -> the losses of an arm minus PM's, paired by seed, with Student's interval."""
+    rows = {}
+    for text, trial in read(name)["trials"].items():
+        (first,), (other,) = trial["losses"][arm].values(), trial["losses"]["pm"].values()
+        found = mean_estimate(np.array(first) - np.array(other))
+        rows[text] = found.value, *found.limits
+    return rows
+
+
+def budget(name: str) -> str:
+    (tokens,) = {each["budget"] for trial in read(name)["trials"].values() for each in trial["comparisons"]}
+    return count(tokens)
+
+
+def decided(rows: dict[str, Triple], sign: int) -> dict[str, Triple]:
+    return {text: row for text, row in rows.items() if min(sign * row[1], sign * row[2]) > 0}
+
+
+def signed(*values: float) -> str:
+    return " to ".join(f"{value:+.3f}" for value in values).replace("-", "−")
+
+
+def whole(row: Triple) -> str:
+    value, low, high = row
+    return f"{signed(value)} [{signed(low)}, {signed(high)}]"
+
+
+def span(*groups: dict[str, Triple]) -> str:
+    """The smallest and the largest value of the decided ones."""
+    values = [row[0] for rows in groups for row in rows.values()]
+    return signed(min(values), max(values))
+
+
+def predictions() -> list[str]:
+    """The rows of the table on ContextLM."""
+    rows = []
+    for kind, heading in (("flops", "every-way-on-five-corpora"), ("time", "at-equal-training-time")):
+        name = f"answers-{kind}-131k-cpu"
+        worse = [decided(arms(name, arm), 1) for arm in ("contextlm", "contextlm-every")]
+        assert all(set(each) == {"web", "books", "news", "wikitext"} for each in worse)
+        at = "equal FLOPs" if kind == "flops" else "equal time"
+        rows.append(
+            f"| 4 layers of 128, {budget(name)} tokens, {at}; gates | [{span(*worse)}](docs/quality.md#{heading}) on four of "
+            "five texts; code open |"
+        )
+    late = arms_of_one("answers-flops-late-pico-cpu", "pico64-books", "every")
+    rows.append(
+        f"| 2 layers of 64, {count(2_097_152)} tokens of books, equal FLOPs; gate before every layer | "
+        f"[{whole(late)}](docs/quality.md#where-it-turns) |"
+    )
+    name = "answers-flops-deep-fresh-gpu"
+    deep = arms(name, "behind")
+    assert set(decided(deep, -1)) == {"c"} and set(decided(deep, 1)) == {"news"} and len(deep) == 5
+    rows.append(
+        f"| 8 layers of 128, {budget(name)} tokens, equal FLOPs (H200); gate behind the first layer | "
+        f"[{whole(deep['c'])}](docs/quality.md#asked-again) on C, {whole(deep['news'])} on news; three texts open |"
+    )
+    name = "answers-time-deep-cpu"
+    deep = arms(name, "behind")
+    assert not decided(deep, -1) and set(decided(deep, 1)) == {"code", "news", "books"}
+    rows.append(
+        f"| 8 layers of 64, {budget(name)} tokens, equal time; gate behind the first layer | "
+        f"[{span(decided(deep, 1))}](docs/quality.md#at-equal-time-on-five-texts) on code, news and books; C and web "
+        "pages open |"
+    )
+    return rows
+
+
+def arms_of_one(name: str, trial: str, arm: str) -> Triple:
+    (own,) = (each for each in read(name)["trials"][trial]["comparisons"] if each["arm"] == arm)
+    last = own["looks"][-1]["fixed"]
+    assert own["budget"] == 2_097_152
+    return last["value"], last["low"], last["high"]
+
+
+def costs() -> list[str]:
+    """The rows of the other table."""
+    name = "answers-flops-longer-gpu"
+    gate, supervised, plain = (against_pm(name, arm) for arm in ("every", "supervised", "gpt2"))
+    assert set(decided(gate, 1)) == {"c"} and len(decided(gate, -1)) == 4
+    assert set(supervised) - set(decided(supervised, -1)) == {"news"} and len(decided(plain, -1)) == 5
+    ratio = read("time_to_loss-cpu")["time_to_loss"]["gpt2-nano"]["share_of_nanogpt"]
+    steps = [shape["fastest"]["speed"]["median"] for shape in read("training_step-cpu")["shapes"].values()]
+    memory = read("memory-cpu")["train"]["bytes_per_token"]
+    ours, theirs = (memory[who] / 1024 for who in ("contextwise", "transformers"))
+    return [
+        f"| Minus GPT-2 with two more layers (PM), the paper's control: five texts, {budget(name)} tokens, equal FLOPs (H100), "
+        f"intervals of 95% each | gate before every layer [{span(decided(gate, -1))}](docs/quality.md#longer-on-five-texts) on "
+        f"four, {signed(gate['c'][0])} on C; supervised {span(decided(supervised, -1))} on four, news open; GPT-2 itself "
+        f"{span(plain)} on all five |",
+        "| Time to the same held-out loss, against nanoGPT's `train.py` (five seeds, three rounds of timing) | "
+        f"[{ratio['median']:.3f} of its time](docs/train.md#time-to-a-loss), {ratio['low']:.3f} to {ratio['high']:.3f} |",
+        "| A training step, against the fastest of transformers and nanoGPT | "
+        f"[{min(steps):.2f}× to {max(steps):.2f}×](benchmarks/README.md#results-on-two-cores) |",
+        "| Peak memory a token, training at 8,192 tokens with a vocabulary of 50k, against transformers | "
+        f"[{ours:.0f} KiB against {theirs:.0f}](benchmarks/README.md#results-on-two-cores) |",
+    ]
+
+
+def test_the_figures_of_the_readme_are_those_of_the_results_and_no_others() -> None:
+    """Below the demo, whose figures its own command prints."""
+    text = (ROOT / "README.md").read_text().partition("## What it is")[2]
+    for row in [*predictions(), *costs()]:
+        assert row in text, f"the README lacks: {row}"
+        text = text.replace(row, "")
+    for known in OTHERS:
+        text = text.replace(known, "")
+    text = re.sub(r"\]\([^)]*\)", "]", text)
+    assert not FIGURE.findall(text), "figures without a source"
+
+
+def test_a_figure_without_a_source_is_found() -> None:
+    for line in (
+        "a loss of 4.6617",
+        "0.02 nats better",
+        "+0.1143 [+0.03, +0.2]",
+        "14% of the tokens",
+        "1.3× as fast",
+        "8 seeds",
+    ):
+        assert FIGURE.search(line), line
+    assert not FIGURE.search("4 layers of 128, sizes × contexts, exit status 2")
+
+
+def test_the_time_to_a_loss_is_a_median_of_ratios_within_a_round() -> None:
+    """Rounds of half, a third and a quarter, where the medians of the times alone would say something else."""
+    from benchmarks.time_to_loss import Speed, time_to_goal
+
+    ours = [Speed.of({"seconds": 1 + s, "tokens": 1}, {"seconds": 1 + 3 * s, "tokens": 3}) for s in (1.0, 2.0, 1.0)]
+    theirs = [Speed(1.0, 2.0), Speed(1.0, 6.0), Speed(1.0, 4.0)]
+    assert [(one.start, one.per_token) for one in ours] == [(1.0, 1.0), (1.0, 2.0), (1.0, 1.0)]
+    share = time_to_goal(ours, theirs, {0: {"tokens": 1e9, "nanogpt_tokens": 1e9}})
+    assert [round(each, 6) for each in share["rounds"]] == [0.5, 0.333333, 0.25]
+    assert (share["low"], share["median"], share["high"]) == tuple(sorted(share["rounds"]))

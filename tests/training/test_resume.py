@@ -1,0 +1,223 @@
+"""Runs that are stopped where there is little to resume from: before the first step, in a validation, without gradients."""
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from torch import nn
+
+from contextwise.base.errors import Interrupted
+from contextwise.base.runs import RunFolder
+from contextwise.data import prepare_corpus
+from contextwise.training import Recipe, checkpoints, train
+from contextwise.training.optimizer import create_optimizer
+from contextwise.training.settings import TrainingSettings
+from contextwise.training.trainer import PretrainingTrainer
+from contextwise.training.verify import verify_run
+from processes import finish_training
+from small import EXACT, recipe_values, write_documents
+
+UNUSED = """
+from torch import nn
+from transformers import GPT2LMHeadModel
+
+class Unused(GPT2LMHeadModel):
+    def __init__(self, config):
+        super().__init__(config)
+        self.spare = nn.Linear(config.n_embd, config.n_embd)
+        self.frozen = nn.Linear(config.n_embd, config.n_embd).requires_grad_(False)
+"""
+
+
+def weights(run):
+    return load_file(RunFolder(run).model / "model.safetensors")
+
+
+def same(a, b):
+    a, b = weights(a), weights(b)
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def rows(run):
+    """The rows of metrics without times."""
+    return [{name: row[name] for name in row if "second" not in name} for row in RunFolder(run).metrics()]
+
+
+def stopped_after(steps, recipe, monkeypatch):
+    """Train a recipe in a process that is killed after this many steps."""
+    ended = PretrainingTrainer.end_step
+
+    def stopping(self):
+        ended(self)
+        if self.state.global_step == steps:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(PretrainingTrainer, "end_step", stopping)
+        train(recipe)
+
+
+# ---- parameters without a gradient ----
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_variant_with_layers_that_are_not_used_resumes(optimizer, corpus_folder, tmp_path, monkeypatch):
+    (tmp_path / "unused.py").write_text(UNUSED)
+
+    def recipe(name):
+        values = recipe_values(corpus_folder, tmp_path / name, optimizer=optimizer, evaluate_every=0)
+        values["model"] = {"layers": 1, "width": 32, "heads": 2, "variant": f"{tmp_path}/unused.py:Unused"}
+        return Recipe.model_validate(values)
+
+    train(recipe("whole"))
+    stopped_after(10, recipe("run"), monkeypatch)
+    train(recipe("run"))
+    assert same(tmp_path / "whole", tmp_path / "run")
+    assert [row["loss"] for row in rows(tmp_path / "whole")] == [row["loss"] for row in rows(tmp_path / "run")]
+
+
+@pytest.mark.slow
+def test_a_variant_with_layers_that_are_not_used_trains_in_two_processes(corpus_folder, tmp_path):
+    (tmp_path / "unused.py").write_text(UNUSED)
+    for name, processes in (("one", 1), ("two", 2)):
+        values = recipe_values(corpus_folder, tmp_path / name, **EXACT)
+        values["model"] = {"layers": 1, "width": 32, "heads": 2, "variant": f"{tmp_path}/unused.py:Unused"}
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(yaml.safe_dump(values))
+        status, output = finish_training(file, processes)
+        assert status == 0, output
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert max((one[name] - two[name]).abs().max().item() for name in one) < 1e-4
+
+
+class Branches(nn.Module):
+    """Two layers, of which the second is used in some steps only."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x, both):
+        return self.second(self.first(x)) if both else self.first(x)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("after", [1, 3])
+def test_a_parameter_without_optimizer_state_starts_without_it(optimizer, after, tmp_path):
+    """As in a run that was never stopped: its first gradient comes later, and its counter begins with it."""
+    settings = TrainingSettings(steps=1, optimizer=optimizer)
+
+    def steps(model, made, first, last):
+        for step in range(first, last):
+            model(torch.full((2, 4), step + 1.0), both=step >= 4).square().sum().backward()
+            made.step()
+            made.zero_grad()
+
+    whole = Branches()
+    made = create_optimizer(whole, settings, 0.01)
+    steps(whole, made, 0, after)
+    checkpoints.write_weights(tmp_path, checkpoints.gather_weights(whole))
+    groups = checkpoints.write_optimizer(tmp_path, checkpoints.gather_optimizer(whole, made))
+    again = Branches()
+    restored = create_optimizer(again, settings, 0.01)
+    checkpoints.restore(tmp_path, again, restored, groups)
+    assert len(restored.state) == 2
+    for model, optimizer_of in ((whole, made), (again, restored)):
+        steps(model, optimizer_of, after, 7)
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), again.parameters(), strict=True))
+
+
+# ---- before the first step ----
+
+
+def test_a_run_that_is_stopped_in_its_first_step_starts_again(corpus_folder, tmp_path, stop_at):
+    settings = {"steps": 3, "warmup_steps": 0, "log_every": 1, "evaluate_every": 0, "micro_batch_tokens": 32}
+
+    def recipe(name):
+        return Recipe.model_validate(recipe_values(corpus_folder, tmp_path / name, **settings))
+
+    train(recipe("whole"))
+    for _ in range(2):
+        stop_at(1)
+        with pytest.raises(Interrupted, match="at step 0 of 3"):
+            train(recipe("run"))
+        assert not list((tmp_path / "run").glob("checkpoints/*"))
+    stop_at(0)
+    train(recipe("run"))
+    assert same(tmp_path / "whole", tmp_path / "run") and rows(tmp_path / "whole") == rows(tmp_path / "run")
+    moments = load_file(tmp_path / "run" / "checkpoints" / "step-3" / checkpoints.MOMENTS)
+    assert {int(value) for name, value in moments.items() if name.endswith("::step")} == {3}
+    assert all(check.passed for check in verify_run(tmp_path / "run"))
+
+
+# ---- in a validation ----
+
+EVALUATED = {"steps": 12, "evaluate_every": 4, "save_every": 3, "log_every": 1, "evaluation_tokens": 512}
+
+
+def evaluated(corpus, folder, **training):
+    settings = EVALUATED | {"tokens_per_step": 64, "micro_batch_tokens": 64, "curve_every": 4} | training
+    values = recipe_values(corpus, folder, **settings)
+    values["model"] = {"layers": 1, "width": 32, "heads": 2}
+    values["data"]["replay"] = {"corpus": str(corpus.parent / "old"), "share": 0.25}
+    return Recipe.model_validate(values)
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpora")
+    for seed, name in enumerate(("new", "old")):
+        prepare_corpus(write_documents(folder / f"{name}.jsonl", 40, seed), "bytes", folder / name, validation=0.2)
+    return folder / "new"
+
+
+@pytest.fixture(scope="module")
+def whole(corpora, tmp_path_factory):
+    run = tmp_path_factory.mktemp("evaluated") / "run"
+    train(evaluated(corpora, run))
+    assert [row["step"] for row in RunFolder(run).metrics("validation")] == [4, 8, 12]
+    return run
+
+
+@pytest.mark.parametrize("killed", [None, 7])
+def test_a_validation_that_is_stopped_several_times_stays_at_its_step(
+    whole, corpora, tmp_path, stop_at, monkeypatch, killed
+):
+    """Stopped in the validation of step 4, three times in the one that makes up for it; then perhaps killed."""
+    recipe = evaluated(corpora, tmp_path / "run")
+    stop_at(6)  # the first looks are those of steps 1 to 4, the next ones those of the validation's batches
+    for _ in range(4):
+        with pytest.raises(Interrupted, match="at step 4 of 12"):
+            train(recipe)
+        assert [path.name for path in checkpoints.list_checkpoints(tmp_path / "run" / "checkpoints")] == [
+            "step-3",
+            "step-4",
+        ]
+        stop_at(2)
+    stop_at(0)
+    if killed:
+        stopped_after(killed, recipe, monkeypatch)
+    train(recipe)
+    assert rows(tmp_path / "run") == rows(whole)
+    assert same(tmp_path / "run", whole)
+
+
+def test_early_stopping_decides_in_a_validation_that_is_made_up_for(corpora, tmp_path, monkeypatch):
+    """The run ends at the step at which it would have ended."""
+    stops = set()
+
+    def rising(self, examples):
+        return None if self.state.global_step in stops else float(self.state.global_step)
+
+    monkeypatch.setattr(PretrainingTrainer, "_mean_loss", rising)
+    recipes = [evaluated(corpora, tmp_path / name, patience=1) for name in ("whole", "run")]
+    train(recipes[0])
+    stops.add(8)
+    with pytest.raises(Interrupted, match="at step 8 of 12"):
+        train(recipes[1])
+    stops.clear()
+    train(recipes[1])
+    assert rows(tmp_path / "run") == rows(tmp_path / "whole")
+    assert RunFolder(tmp_path / "run").summary()["steps"] == RunFolder(tmp_path / "whole").summary()["steps"] == 8
+    assert same(tmp_path / "run", tmp_path / "whole")
