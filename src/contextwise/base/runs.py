@@ -52,7 +52,7 @@ The data is compared by its hash."""
 
 FEWEST_EXAMPLES = FEWEST_DOCUMENTS
 """A validation loss of fewer windows is not shown: like the documents of a difference, fewer cannot show how far they spread.
-One window of a small model lies about half a nat from the mean of all, more than what is compared."""
+Over windows of the demo's text a loss has a standard deviation of 1.4 nats, and the difference of two models one of 0.07."""
 
 
 class RunFolder(Viewed):
