@@ -52,7 +52,7 @@ class Pool:
     def nats(self, settings: list[str], seed: int) -> np.ndarray:
         """(N,) nats of each document under the run of a seed."""
         name = "-".join(part.split(".")[-1] for part in settings) or "plain"
-        arms = {name: {"settings": ["training.evaluation_tokens=1", *settings]}}
+        arms = {name: {"settings": ["training.evaluation_tokens=0", *settings]}}
         runs = RunSet.of(
             RunSetSettings.model_validate({"recipe": self.recipe, "arms": arms, "seeds": [seed]}),
             self.options.out,

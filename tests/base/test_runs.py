@@ -104,3 +104,38 @@ def test_damaged_metrics(tmp_path, damage):
     assert [each["step"] for each in run.metrics()] == ([1, 3] if damage == "torn" else [])
     run.rewind_metrics(2)
     assert [each["step"] for each in run.metrics()] == ([1] if damage == "torn" else [])
+
+
+def run_of(tmp_path, tokens=64, context=16, examples=None, **recipe):
+    """A run that was validated on so many examples; None: it did not count them."""
+    run = RunFolder(tmp_path / f"run-{tokens}-{examples}")
+    run.path.mkdir()
+    run.write_recipe({"name": "r", "data": {"context": context}, "training": {"evaluation_tokens": tokens}, **recipe})
+    run.append_metrics(row("validation", 2, **({} if examples is None else {"examples": examples})))
+    summary = {"name": "r", "seed": 0, "tokens": 128, "steps": 2, "parameters": 9, "seconds": 1.0}
+    summary |= {"validation_loss": 1.5, "validation_examples": examples}
+    run.write_summary(summary)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("tokens", "examples", "shown"),
+    [
+        (1, None, None),  # one window, whatever the split holds
+        (95, None, None),
+        (96, None, " on at most 6 windows of 16 tokens"),
+        (65_536, 5, None),  # the split held no more
+        (65_536, 6, " on 6 windows of 16 tokens"),
+    ],
+)
+def test_a_validation_of_fewer_than_six_windows_is_not_shown(tmp_path, tokens, examples, shown):
+    run = run_of(tmp_path, tokens, examples=examples)
+    assert [each["loss"] for each in run.validations()] == ([] if shown is None else [1.5])
+    assert ("validation loss 1.5000" in repr(run)) is (shown is not None)
+    assert shown is None or repr(run).endswith(f"validation loss 1.5000{shown}")
+    assert (f"1.5000{shown}" in run._repr_html_()) is (shown is not None)
+
+
+def test_examples_that_are_no_windows_are_called_examples(tmp_path):
+    run = run_of(tmp_path, examples=40, objective={"name": "sentence"})
+    assert repr(run).endswith("validation loss 1.5000 on 40 examples")

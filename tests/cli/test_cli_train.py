@@ -40,6 +40,9 @@ def test_the_run_is_named_on_standard_output(workplace, contextwise):
     assert status == 0 and json.loads(shown) == {"folder": "my run", **run.summary()}
     done, following = errors.splitlines()[-2:]
     assert f"validation loss {run.summary()['validation_loss']:.4f} nats per token; 96 tokens in 0 s of" in done
+    examples = run.summary()["validation_examples"]
+    assert done.endswith(f"; validated on {examples} windows of {run.summary()['context']} tokens")
+    assert "note: Fewer than 100 optimizer steps: small 3." in errors
     assert following == "next: contextwise curve 'my run' --corpus corpus"
     status, output, _ = contextwise(f"{following.removeprefix('next: contextwise ')} --limit 4")
     assert status == 0 and "written to my run/evaluation/curve-corpus-validation" in output
@@ -51,6 +54,22 @@ def test_after_training_on_all_documents_the_next_step_needs_none_held_out(workp
     assert status == 0 and "small: no validation; 64 tokens" in errors
     assert errors.splitlines()[-1] == "next: contextwise report whole-run"
     assert contextwise("report whole-run")[0] == 0
+
+
+def test_a_run_may_have_no_validation_and_one_of_a_window_shows_no_loss(workplace, contextwise):
+    for tokens, words in (
+        (0, "small: no validation; "),
+        (1, "validated on 1 window of 16 tokens, of which fewer than 6"),
+    ):
+        out = f"validated-{tokens}"
+        status, _, errors = contextwise(f"train recipe.yaml --set training.evaluation_tokens={tokens} --out {out}")
+        assert status == 0 and words in errors and "validation loss" not in errors
+        run = RunFolder.open(workplace / out)
+        assert len(run.metrics("validation")) == tokens and run.summary()["validation_examples"] == (tokens or None)
+    patience = "--set training.patience=1 --set training.evaluate_every=1"
+    contextwise.refused(
+        f"train recipe.yaml {patience} --set training.evaluation_tokens=0", "but there is no validation"
+    )
 
 
 @pytest.mark.parametrize(

@@ -177,3 +177,12 @@ def test_a_section_of_a_recipe_may_be_empty_but_nothing_else(tmp_path, corpus_fo
     assert run.recipe().data.corpus == str(corpus_folder)
     with pytest.raises(ConfigError, match="model is 'pico', but must be a mapping"):
         RunSet.of(RunSetSettings(recipe=recipe | {"model": "pico"}, arms={"a": []}), tmp_path)
+
+
+@pytest.mark.parametrize(("steps", "warned"), [(4, True), (100, False)])
+def test_a_set_of_short_runs_says_so(steps, warned, capsys):
+    recipe = {**RECIPE, "training": {**RECIPE["training"], "steps": steps}}
+    runs = run_set(recipe=recipe)
+    runs.warn_of_few_steps()
+    printed = " ".join(capsys.readouterr().err.split())
+    assert (f"{runs.runs[0].id} 4, {runs.runs[1].id} 4." in printed) is warned and bool(printed) is warned

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import io
 import json
 import math
 import shutil
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from rich.console import Console
 
 import contextwise
 from contextwise.base.config import read_yaml
@@ -31,6 +33,7 @@ from contextwise.experiments.trial import Trial, TrialSettings, load_trial, run_
 from contextwise.experiments.trial import trial as trial_module
 from contextwise.experiments.trial.arms import Arms, total_nats
 from contextwise.experiments.trial.ledger import read_ledger
+from contextwise.experiments.trial.settings import DEFAULT_TOKENS
 from contextwise.reports.trial import plan_tables, trial_page, trial_tables
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import starting_model
@@ -717,3 +720,52 @@ def test_the_ledger_keeps_no_change_without_a_gain(finished, contextwise):
 )
 def test_bad_commands(line, message, contextwise):
     contextwise.refused(line, message)
+
+
+# ---- steps and validations ----
+
+
+def test_a_trial_prints_the_steps_of_its_runs_and_warns_where_they_are_few(finished, corpus_folder, tmp_path):
+    """256 tokens in steps of 64 are 4 steps, of which a decision says little."""
+    warning = "Fewer than 100 optimizer steps: gpt2 4, alike 4, slower 4."
+    result = json.loads((finished / "result.json").read_text())
+    assert [length["steps"] for length in result["lengths"]] == [4, 4, 4]
+    assert result["sentences"][-1].startswith(warning)
+    shown = run_trial(three(corpus_folder, finished))
+    assert warning in words_of(trial_tables(shown)) and warning in trial_page(shown, "", "").render()
+    plan = Trial(three(corpus_folder, tmp_path / "new")).plan()
+    assert plan.warning.startswith(warning) and warning in words_of(plan_tables(plan, "flops"))
+    assert "steps" in words_of(trial_tables(shown)) and "steps" in words_of(plan_tables(plan, "flops"))
+    longer = Trial(three(corpus_folder, tmp_path / "longer", tokens=6400)).plan()
+    assert [length.steps for length in longer.lengths] == [100] * 3 and longer.warning == ""
+
+
+def test_short_runs_of_a_search_have_a_warning_of_their_own(corpus_folder, tmp_path):
+    plan = Trial(three(corpus_folder, tmp_path / "search", tokens=6400, rates="search")).plan()
+    assert plan.warning == ""
+    assert any(note.startswith("The short runs of the search over rates: fewer than 100") for note in plan.notes)
+
+
+def test_a_batch_that_grows_takes_more_steps(corpus_folder, tmp_path):
+    training = RECIPE["training"] | {"rampup_batch_size": 32, "rampup_tokens": 128}
+    plan = Trial(three(corpus_folder, tmp_path / "ramp", recipe=RECIPE | {"training": training})).plan()
+    assert {length.steps for length in plan.lengths} == {128 // 32 + 128 // 64}
+
+
+def test_the_default_trial_takes_hundreds_of_steps_and_a_search_a_hundred():
+    given = load_trial(None, {"arms": ["gpt2", "pm"], "corpus": "corpus"})
+    steps = DEFAULT_TOKENS / given.recipe["training"]["tokens_per_step"]
+    assert steps >= 300 and given.rates.share * steps >= 100
+
+
+def test_runs_of_a_trial_have_no_validation_loss_of_their_own(finished):
+    """The trial scores whole documents; a window or two beside that would be another number for one run."""
+    for folder in (finished / "runs").iterdir():
+        run = RunFolder(folder)
+        assert run.metrics("validation") == [] and run.summary()["validation_loss"] is None
+
+
+def words_of(shown: Any) -> str:
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(shown)
+    return " ".join(console.export_text().split())

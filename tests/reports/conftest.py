@@ -40,6 +40,7 @@ def write_run(
         "seed": seed,
         "data": {"corpus": "corpus", "context": 256},
         "model": {"family": "gpt2", "size": "nano"},
+        "training": {"evaluation_tokens": 65_536},
     }
     run.recipe_file.write_text(yaml.safe_dump(recipe))
     write_json(

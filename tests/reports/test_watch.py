@@ -94,3 +94,13 @@ def test_the_page_is_written_once(contextwise: Any, folder: Path, workplace: Pat
     assert contextwise(f"watch {folder} --out page.html")[:2] == (0, "page: page.html\n")
     assert json.dumps("8/12")[1:-1] in (workplace / "page.html").read_text()
     contextwise.refused("watch nothing", "nothing holds no run; give the folder of a run")
+
+
+def test_a_validation_loss_stands_beside_what_it_was_measured_on_and_one_window_is_not_shown(folder: Path) -> None:
+    _, b, _ = runs_of(folder)
+    assert "finished, validated on at most 256 windows of 256 tokens" in watch_page(folder).render()
+    spent = {"step": 8, "tokens": 1024, "flops": 8e6, "seconds": 40.0}
+    b.append_metrics({"kind": "validation", **spent, "loss": 1.2345, "examples": 1})
+    assert Progress.of(b).validation is None and "1.2345" not in watch_page(folder).render()
+    b.append_metrics({"kind": "validation", **spent, "loss": 1.2345, "examples": 6})
+    assert Progress.of(b).validation == 1.2345 and "on 6 windows of" in watch_page(folder).render()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError
 from contextwise.training import Recipe, load_recipe
+from contextwise.training.recipe import few_steps
 from shipped import RUNS
 from small import recipe_values
 
@@ -192,3 +193,10 @@ def test_a_key_that_is_given_twice_is_refused(tmp_path, text, words):
 def test_a_key_beside_a_merged_mapping_replaces_its_value(tmp_path):
     (tmp_path / "x.yaml").write_text("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}\nc: {<<: *a, y: 4}\n")
     assert read_yaml(tmp_path / "x.yaml") == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}, "c": {"x": 1, "y": 4}}
+
+
+def test_runs_of_fewer_than_a_hundred_steps_are_named():
+    assert few_steps({"a": 100, "b": 4000}) == ""
+    warning = few_steps({"a": 99, "b": 100, **{f"c{i}": 1 for i in range(5)}})
+    assert warning.startswith("Fewer than 100 optimizer steps: a 99, c0 1, c1 1, c2 1 and 2 more runs.")
+    assert "training.tokens_per_step" in warning

@@ -115,6 +115,7 @@ def _show_plan(item: "Item", scale: str, measure: "ItemMeasure", folder: Path, a
     """The cost of each run, and of all together."""
     from contextwise.base.estimates import count, duration
     from contextwise.experiments.cost import costs_of
+    from contextwise.training.recipe import few_steps
 
     costs = costs_of(measure.recipes(folder), measure.vocab_size) + measure.passes(folder)
     if as_json:
@@ -145,6 +146,8 @@ def _show_plan(item: "Item", scale: str, measure: "ItemMeasure", folder: Path, a
             show(
                 f"{cost.name}: the document spent {hours:,.0f} A100 hours, {share:.0%} of that GPU's peak by these FLOPs"
             )
+    if warning := few_steps({cost.name: cost.steps for cost in costs if cost.steps}):
+        show(f"note: {warning}")
     _show_support(item.scales[scale])
 
 

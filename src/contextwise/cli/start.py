@@ -39,7 +39,7 @@ FILES = {
 
 
 def demo(
-    quick: Annotated[bool, Option("--quick", help="A smaller corpus and fewer steps: about a minute.")] = False,
+    quick: Annotated[bool, Option("--quick", help="A smaller corpus and fewer steps: minutes.")] = False,
     out: Annotated[Path | None, Option(help="Folder for corpus and trial.", show_default="runs/demo")] = None,
     seed: Annotated[int, Option(min=0, max=999_990, help="The first seed.")] = 0,
     as_json: Annotated[
@@ -106,6 +106,7 @@ def run_demo(scale: "DemoScale", out: Path, seed: int, command: str, as_json: bo
         dataclasses.replace(table, title=f"The runs of seed {seed}: {table.title} over documents"),
         *result.sentences,
         f"The trial stopped: {STOPPED[result.stopped]}.",
+        f"Optimizer steps of a run: {', '.join(f'{length.arm} {length.steps:,}' for length in result.lengths)}.",
         _first_seed(alone, result, seed),
         *(f"Note: {note}" for note in result.notes),
     )

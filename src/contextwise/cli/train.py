@@ -62,13 +62,22 @@ def train(
 def _say_result(recipe: "Recipe", run: "RunFolder") -> None:
     """Print a finished run's validation loss and time, and a command that measures it."""
     from contextwise.base.estimates import duration
+    from contextwise.base.runs import FEWEST_EXAMPLES, measured_on
     from contextwise.training.export import validation_loss
+    from contextwise.training.recipe import few_steps
     from contextwise.training.settings import CorpusData
 
     summary = run.summary()
     loss = validation_loss(recipe, summary)
     lost = "no validation" if loss is None else f"validation loss {loss}"
-    say(f"{recipe.name}: {lost}; {summary['tokens']:,} tokens in {duration(summary['seconds'])} of training")
+    validated = ""
+    if summary["validation_loss"] is not None:
+        validated = f"; validated{measured_on(run.recipe(), summary.get('validation_examples'))}"
+        validated += f", of which fewer than {FEWEST_EXAMPLES} show nothing" * (loss is None)
+    if warning := few_steps({recipe.name: summary["steps"]}):
+        say(f"note: {warning}")
+    trained = f"{summary['tokens']:,} tokens in {duration(summary['seconds'])} of training"
+    say(f"{recipe.name}: {lost}; {trained}{validated}")
     words = ["contextwise", "report", str(run.path)]
     if loss is not None and isinstance(recipe.data, CorpusData) and recipe.objective.name == "causal":
         words[1:] = ["curve", str(run.path), "--corpus", recipe.data.corpus]
@@ -95,6 +104,7 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
     from contextwise.experiments.cost import cost_of
     from contextwise.training.dry_run import DryRunJson, dry_run
     from contextwise.training.parameters import recipe_modules
+    from contextwise.training.recipe import few_steps
 
     cost, settings = cost_of(recipe), recipe.training
     parts = {module.name: module.parameters for module in recipe_modules(recipe, folder)}
@@ -151,6 +161,8 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
     free = f"{taken.free_bytes / 1e9:.1f} GB are free"
     rows.append(["peak memory", f"{taken.peak_bytes / 1e9:.2f} GB {of} ({how}{before}); {free}"])
     show_line(f"{recipe.name}, to be written to {recipe.folder}:")
+    if warning := few_steps({recipe.name: cost.steps}):
+        rows.append(["warning", warning])
     for name, value in rows:
         show_line(f"  {name:<12} {value}")
 

@@ -15,7 +15,7 @@ import numpy as np
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate, count
 from contextwise.base.intervals import estimate_over_seeds
-from contextwise.base.runs import RunFolder
+from contextwise.base.runs import FEWEST_EXAMPLES, RunFolder, measured_on
 from contextwise.base.tables import Column, Table
 from contextwise.comparison.compared_runs import ComparedRun, SeededRun, groups_of
 
@@ -39,11 +39,17 @@ class BudgetRow:
 
 @dataclass(frozen=True)
 class Budget:
-    """All groups at the smallest budget of any run; ``kind`` is ``seconds`` or ``tokens`` of training."""
+    """All groups at the smallest budget of any run.
+
+    Attributes:
+        kind: ``seconds`` or ``tokens`` of training.
+        measured_on: the examples of each validation, in words.
+    """
 
     kind: str
     at: float
     rows: list[BudgetRow]
+    measured_on: str
 
 
 def equal_budgets(groups: dict[str, list[ComparedRun]], reference: str) -> tuple[list[Budget], list[str]]:
@@ -69,9 +75,9 @@ def _reason_against(runs: list[ComparedRun]) -> str | None:
     for compared in runs:
         if compared.run is None:
             return f"{compared.name} is not a run of contextwise"
-        if not compared.run.metrics("validation"):
-            return f"{compared.source} logged no validation loss"
         recipe = compared.run.recipe()
+        if not compared.run.validations():
+            return f"{compared.source} {_why_no_validation(compared.run, recipe)}"
         objectives.add(recipe.get("objective", {}).get("name", "causal"))
         data = recipe.get("data", {})
         targets = recipe.get("training", {}).get("evaluation_tokens")
@@ -80,6 +86,15 @@ def _reason_against(runs: list[ComparedRun]) -> str | None:
     if len(objectives) > 1:
         return "the runs have different objectives (contextwise ledger puts those side by side)"
     return "the runs validated on different data, or with different contexts" if len(measured) > 1 else None
+
+
+def _why_no_validation(run: RunFolder, recipe: dict[str, Any]) -> str:
+    """Why a run has no validation loss that can be compared."""
+    rows = run.metrics("validation")
+    if not rows:
+        return "logged no validation loss"
+    on = measured_on(recipe, rows[-1].get("examples"))
+    return f"was validated{on} while it trained, and fewer than {FEWEST_EXAMPLES} show nothing"
 
 
 def _at_equal(kind: str, groups: dict[str, list[ComparedRun]], reference: str) -> Budget | None:
@@ -97,12 +112,18 @@ def _at_equal(kind: str, groups: dict[str, list[ComparedRun]], reference: str) -
             difference = estimate_over_seeds(losses[name], losses[reference], same_seeds)
         mid_schedule = any(spent[-1] > at for spent, _ in curves[name])
         rows.append(BudgetRow(name, float(losses[name].mean()), losses[name].tolist(), mid_schedule, difference))
-    return Budget(kind, float(at), rows)
+    return Budget(kind, float(at), rows, _measured_on([each.run for each in groups[reference] if each.run]))
+
+
+def _measured_on(runs: Sequence[RunFolder]) -> str:
+    """The examples of the runs' validations, in words; empty if they differ."""
+    words = {measured_on(run.recipe(), run.validations()[-1].get("examples")) for run in runs}
+    return words.pop() if len(words) == 1 else ""
 
 
 def _curve(run: RunFolder, kind: str) -> tuple[np.ndarray, np.ndarray]:
     """(budget spent, loss) at each validation of a run, in the order of the steps."""
-    spent, losses = np.array([(row[kind], row["loss"]) for row in run.metrics("validation")], dtype=float).T
+    spent, losses = np.array([(row[kind], row["loss"]) for row in run.validations()], dtype=float).T
     return spent, losses
 
 
@@ -119,6 +140,7 @@ class LedgerRow(TypedDict):
     target_tokens: float
     flops: float
     loss: float
+    validated_on: str
     at: dict[str, float | None]
 
 
@@ -147,8 +169,9 @@ def ledger(sources: list[str]) -> LedgerJson:
     """
     opened = {source: RunFolder.open(source) for source in sources}
     for source, run in opened.items():
-        if run.summary()["validation_loss"] is None or not run.metrics("validation"):
-            raise DataError(f"{source} has no validation loss; train on a corpus with a validation split")
+        if run.summary()["validation_loss"] is None or not run.validations():
+            fix = "train on a corpus with a validation split, and with training.evaluation_tokens"
+            raise DataError(f"{source} {_why_no_validation(run, run.recipe())}; {fix}")
     groups = groups_of([SeededRun.of(source, opened[source]) for source in sources])
     runs = {name: [opened[each.source] for each in group] for name, group in groups.items()}
     every = [run.summary() for run in opened.values()]
@@ -158,8 +181,8 @@ def ledger(sources: list[str]) -> LedgerJson:
 
 def _ledger_row(name: str, runs: list[RunFolder], budgets: dict[str, float]) -> LedgerRow:
     """A recipe's means over seeds: of each step the tokens read (padding left out; an encoder-decoder's targets included), the
-    tokens that counted in the loss, and operations; the loss at the end, nats per target on the validation split, and ``at``
-    each budget; None where the run had not validated yet.
+    tokens that counted in the loss, and operations; the loss at the end, nats per target on the validation split, the examples
+    of that, and the loss ``at`` each budget; None where the run had not validated yet.
     """
     summaries, recipe = [run.summary() for run in runs], runs[0].recipe()
     at: dict[str, float | None] = {}
@@ -182,6 +205,7 @@ def _ledger_row(name: str, runs: list[RunFolder], budgets: dict[str, float]) -> 
         "target_tokens": per_step("target_tokens"),
         "flops": per_step("flops"),
         "loss": float(np.mean([s["validation_loss"] for s in summaries])),
+        "validated_on": _measured_on(runs).strip(),
         "at": at,
     }
 
@@ -205,7 +229,9 @@ def ledger_table(ledger: LedgerJson) -> Table:
         rows.append([name, *(row[key] for key in columns), *(row["at"][kind] for kind in at)])
     note = "Note: nats per target of different objectives are not comparable: each predicts other tokens from other tokens."
     head = [Column("run,\nparameters", width=14), *columns.values(), *at.values()]
-    return Table("for each training step", head, rows, [note])
+    measured = "; ".join(f"{row['name']} {row['validated_on']}" for row in ledger["rows"] if row["validated_on"])
+    notes = [f"Losses are those of the validations while training: {measured}."] if measured else []
+    return Table("for each training step", head, rows, [*notes, note])
 
 
 def number_of_seeds(seeds: Sequence[int | None]) -> str:

@@ -47,7 +47,7 @@ from contextwise.experiments.folder import PlannedRun, RunSetFolder
 from contextwise.experiments.grid import GRID, content_id, grid_points, size_name, slug
 from contextwise.experiments.scheduling import train_planned
 from contextwise.training.identity import input_hashes, refuse_changed, start_digest
-from contextwise.training.recipe import Recipe, with_newer_settings
+from contextwise.training.recipe import Recipe, few_steps, with_newer_settings
 from contextwise.training.settings import CorpusData, VariantSettings
 
 if TYPE_CHECKING:
@@ -208,6 +208,11 @@ class RunSet(RunSetFolder):
         """
         expansion = _Expansion(settings, path, corpus, prefix, content_ids)
         return cls(path, expansion.runs_of(settings.arms if wanted is None else wanted), vocab_size)
+
+    def warn_of_few_steps(self) -> None:
+        """Print the warning about runs of few steps (:func:`~contextwise.training.recipe.few_steps`), if there are any."""
+        if warning := few_steps({run.id: run.planned_recipe().total_steps for run in self.trained}):
+            say(f"note: {warning}")
 
     @cached_property
     def plan(self) -> list[PlannedRun]:  # type: ignore[override]

@@ -37,7 +37,7 @@ from contextwise.experiments.folder import PlannedRun, refuse_other_files
 from contextwise.experiments.grid import GRID, axis_points, axis_settings, content_id, grid_points, size_name
 from contextwise.experiments.run_set import Run, RunSet, planned_run
 from contextwise.training.identity import input_hashes
-from contextwise.training.recipe import Recipe
+from contextwise.training.recipe import Recipe, few_steps
 from contextwise.training.settings import CorpusData, SizedModel
 
 if TYPE_CHECKING:
@@ -529,13 +529,14 @@ class Sweep(RunSet):
         budgets = [] if self.settings is None else self.settings.values("training.flops")
         off = [min(abs(run.flops / float(budget) - 1) for budget in budgets) for run in self.plan if budgets]
         unequal = max(off, default=0.0)
+        known = [*notes(self.plan), *filter(None, [few_steps({run.id: run.steps for run in self.plan})])]
         if unequal <= UNEQUAL:
-            return notes(self.plan)
+            return known
         note = (
             f"runs are whole steps, so the FLOPs of some differ from their budget by up to {unequal:.1%}; larger budgets or a "
             "smaller base.training.tokens_per_step are closer"
         )
-        return [*notes(self.plan), note]
+        return [*known, note]
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:

@@ -411,6 +411,7 @@ def arm_of(width: int, factor: float) -> str:
 def search(settings: TransferSettings) -> np.ndarray:
     """Losses of finished runs: (widths, factors, seeds), infinite where a run diverged; what is missing is trained."""
     runs = search_runs(settings)
+    runs.warn_of_few_steps()
     runs.train_missing(settings.executor.processes, may_diverge=True)
 
     def loss(run: RunFolder) -> float:

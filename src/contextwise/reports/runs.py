@@ -9,12 +9,13 @@ import numpy as np
 import plotly.graph_objects as go
 import yaml
 
+from contextwise.base.estimates import listed
 from contextwise.base.files import read_json, without_folders
-from contextwise.base.runs import RunFolder
+from contextwise.base.runs import RunFolder, measured_on, too_few_examples
 from contextwise.base.tables import mark
 from contextwise.comparison.compared_runs import COMPARABLE
 from contextwise.comparison.comparison import Comparison, Difference
-from contextwise.comparison.tables import budget_tables, difference_table, model_table, verdict
+from contextwise.comparison.tables import LOGGED, budget_tables, difference_table, model_table, verdict
 from contextwise.evaluation.kernel import results_of
 from contextwise.evaluation.measures.loss import evaluation_table, lost_note
 from contextwise.reports import page
@@ -60,7 +61,7 @@ def report_page(runs: list[RunFolder], comparison: Comparison | None = None, *, 
     names, subtitle = list(series), ""
     caption = (
         "Lines: training loss, smoothed, over the raw values. Points: validation loss; open ones: that on an old corpus which "
-        "is replayed or watched. A double click shows all, the steep start included."
+        "is replayed or watched. A double click shows all, the steep start included." + _validated(curves)
     )
     figure, label = training_figure(curves), "Training and validation loss of each run"
     controls = page.choices("Horizontal axis")
@@ -95,6 +96,20 @@ def report_page(runs: list[RunFolder], comparison: Comparison | None = None, *, 
     ]
     title = ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} others"
     return Page(title, sections, subtitle, verdict(comparison) if comparison else [], "runs")
+
+
+def _validated(curves: list[Curve]) -> str:
+    """What the validation losses of some runs were measured on, and why those by document differ; a text for a caption."""
+    words: dict[str, list[str]] = {}
+    for curve in curves:
+        for row in curve.run.metrics("validation")[-1:]:
+            recipe, examples = curve.run.recipe(), row.get("examples")
+            few = ", too little to show" * too_few_examples(recipe, examples)
+            words.setdefault(f"{measured_on(recipe, examples)}{few}", []).append(curve.label)
+    known = [f"{listed(labels)}{on}" for on, labels in words.items() if on]
+    if not known:
+        return ""
+    return f" Validated while training: {'; '.join(known)}. {LOGGED}"
 
 
 def _run_of(source: str) -> RunFolder | None:
@@ -257,7 +272,7 @@ def _traces(curve: Curve) -> list[tuple[go.Scatter, dict[str, np.ndarray]]]:
             hover = "spike at step %{customdata:.0f}: %{y:.4f}"
             add(at, hover, mode="markers", marker=marker, customdata=at["step"].tolist(), showlegend=False)
     symbol = SYMBOLS[curve.series % len(SYMBOLS)]
-    rows = curve.run.metrics("validation")
+    rows = curve.run.validations()
     old = [row | {"loss": row["replay_loss"]} for row in rows if row.get("replay_loss") is not None]
     for what, held_out, shape in (
         ("validation loss", _columns(rows), symbol),

@@ -29,7 +29,7 @@ ANYTIME = (
     "The interval over seeds is a confidence sequence: it holds after all seeds at once, so the trial may stop after any of "
     "them and continue later."
 )
-SPENT = (Column("tokens", "count"), Column("FLOPs", "estimate", ".2e"))
+SPENT = (Column("tokens", "count"), Column("steps", "integer"), Column("FLOPs", "estimate", ".2e"))
 SHOWN_WHOLE = 6
 """The newest intervals, which a plot shows whole; those of the first seeds are many times as wide."""
 
@@ -117,7 +117,7 @@ def cost_table(result: TrialResult) -> Table:
         times = result.training_seconds.get(each.arm, {}).get(each.budget, [])
         arm = each.arm, f"{count(result.parameters[each.arm])} parameters"
         time = statistics.median(times) if times else None
-        rows.append([arm, float(each.tokens), each.flops, each.seconds, time, len(losses), mean])
+        rows.append([arm, float(each.tokens), each.steps, each.flops, each.seconds, time, len(losses), mean])
     columns = [Column("arm"), *SPENT, Column("planned", "duration"), Column("trained", "duration")]
     columns += [Column("seeds", "integer"), Column("loss", "estimate", ".4f")]
     return Table(f"Each run, at equal {_equal(result.equal)}:", columns, rows)
@@ -146,7 +146,7 @@ def plan_tables(plan: TrialPlan, equal: str) -> RenderableType:
     for each in plan.lengths:
         arm = each.arm, f"{count(plan.parameters[each.arm])} parameters"
         rate = f"{plan.learning_rates[each.arm]:.2g}"
-        rows.append([arm, rate, float(each.tokens), each.flops, each.seconds, each.scoring])
+        rows.append([arm, rate, float(each.tokens), each.steps, each.flops, each.seconds, each.scoring])
     times = (Column(name, "duration") for name in ("training", "scoring"))
     total = plan.search_seconds + plan.affordable_seeds * plan.seed_seconds
     return terminal(
@@ -157,6 +157,7 @@ def plan_tables(plan: TrialPlan, equal: str) -> RenderableType:
         + f" Up to {plan.widening_runs} more short runs follow where a best rate is at an edge."
         * bool(plan.widening_runs),
         _expected(plan),
+        *([f"Warning: {plan.warning}"] if plan.warning else []),
         *(f"Note: {note}" for note in plan.notes),
     )
 

@@ -13,7 +13,7 @@ from rich.padding import Padding
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate, count, duration
-from contextwise.base.runs import RunFolder
+from contextwise.base.runs import RunFolder, measured_on
 from contextwise.base.tables import Column, Table
 from contextwise.comparison.comparison import Comparison
 from contextwise.evaluation.kernel import Result, measures
@@ -119,9 +119,10 @@ def _of_run(run: RunFolder) -> Table:
     else:
         step = max((row.get("step", 0) for row in metrics), default=0)
         rows.append(["state", f"not finished, at step {step:,}"])
-    for kind in ("train", "validation"):
-        losses = [row["loss"] for row in metrics if row.get("kind") == kind]
-        rows += [[f"{kind.replace('train', 'training')} loss", f"{losses[-1]:.4f}"]] if losses else []
+    losses = [row["loss"] for row in metrics if row.get("kind") == "train"]
+    rows += [["training loss", f"{losses[-1]:.4f}, of the newest steps"]] if losses else []
+    for row in run.validations()[-1:]:
+        rows.append(["validation loss", f"{row['loss']:.4f}{measured_on(recipe, row.get('examples'))}"])
     return Table(f"Run {run.path}", [Column("", "text"), Column("", "text", align="left")], rows)
 
 

@@ -11,7 +11,7 @@ from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError
 from contextwise.base.estimates import duration
 from contextwise.base.files import is_held
-from contextwise.base.runs import RunFolder
+from contextwise.base.runs import RunFolder, measured_on
 from contextwise.base.tables import Cell, Column, Table
 from contextwise.reports.page import Page, Plot, Section
 from contextwise.reports.runs import Curve, training_figure
@@ -30,6 +30,7 @@ class Progress:
     Attributes:
         state: ``finished``, ``running``, ``diverged``, ``stopped`` (some steps are done) or ``waiting``.
         steps: of the whole run; None if its recipe cannot be read.
+        validation: the newest validation loss, and what it was measured on; None if that was too little.
         left: seconds, at the pace of the newest rows of its log.
     """
 
@@ -39,6 +40,7 @@ class Progress:
     steps: int | None
     loss: float | None
     validation: float | None
+    validated_on: str
     speed: float | None
     left: float | None
 
@@ -46,6 +48,10 @@ class Progress:
     def of(cls, run: RunFolder) -> "Progress":
         """Read the progress of a run from its files."""
         rows, held_out, steps = run.metrics("train"), run.metrics("validation"), None
+        shown, on = list[dict[str, Any]](), ""
+        with contextlib.suppress(ContextwiseError):
+            shown = run.validations()
+            on = measured_on(run.recipe(), shown[-1].get("examples")).strip() if shown else ""
         last = rows[-1] if rows else {}
         step = max((row["step"] for row in (*rows[-1:], *held_out[-1:])), default=0)
         with contextlib.suppress(ContextwiseError):
@@ -61,8 +67,8 @@ class Progress:
         if state == "running" and steps and len(recent) > 1 and recent[-1]["step"] > recent[0]["step"]:
             taken = recent[-1]["step"] - recent[0]["step"]
             left = (steps - step) * (recent[-1]["seconds"] - recent[0]["seconds"]) / taken
-        validation = held_out[-1]["loss"] if held_out else None
-        return cls(run, state, step, steps, last.get("loss"), validation, last.get("tokens_per_second"), left)
+        validation = shown[-1]["loss"] if shown else None
+        return cls(run, state, step, steps, last.get("loss"), validation, on, last.get("tokens_per_second"), left)
 
 
 def runs_of(folder: Path) -> list[RunFolder]:
@@ -92,7 +98,8 @@ def watch_page(folder: Path) -> Page:
     rows: list[list[Cell]] = []
     for each in progress:
         step = f"{each.step:,}" + ("" if each.steps is None else f"/{each.steps:,}")
-        rows.append([(each.run.path.name, each.state), step, each.loss, each.validation, each.speed, each.left])
+        name = each.run.path.name, ", validated ".join(filter(None, [each.state, each.validated_on]))
+        rows.append([name, step, each.loss, each.validation, each.speed, each.left])
     columns = [Column("run"), Column("step", align="right")]
     columns += [Column(f"{name}\nloss", "estimate", ".4f") for name in ("training", "validation")]
     columns += [Column("tok/s", "count"), Column("left", "duration")]

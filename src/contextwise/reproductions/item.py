@@ -101,6 +101,7 @@ class ItemMeasure(Settings, ABC):
         """Train the missing runs."""
         self.prepared(folder)
         runs = self.run_set(folder)
+        runs.warn_of_few_steps()
         runs.train_missing(self.executor.processes)
         return runs
 

@@ -13,7 +13,7 @@ from contextwise.base.config import validate
 from contextwise.base.estimates import count
 from contextwise.base.files import atomic_directory, read_json, without_folders
 from contextwise.base.hashes import seal
-from contextwise.base.runs import RunFolder
+from contextwise.base.runs import RunFolder, measured_on, too_few_examples
 from contextwise.data.contexts import ContextSettings
 from contextwise.models.building import parameter_count
 from contextwise.models.cue import CueContextConfig, CueForCausalLM
@@ -48,6 +48,7 @@ class RunJson(TypedDict):
     precision: str
     tokens_per_second: float
     validation_loss: float | None
+    validation_examples: NotRequired[int | None]
     replay_loss: float | None
     corpus: dict[str, str]
     fingerprints: dict[str, str]
@@ -112,6 +113,7 @@ def write_summary(trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingI
         "precision": "bf16" if trainer.args.bf16 else "fp32",
         "tokens_per_second": metrics.tokens_per_second,
         "validation_loss": validated.get("loss"),
+        "validation_examples": validated.get("examples"),
         "replay_loss": validated.get("replay_loss"),
         "corpus": {"path": Path(inputs.corpus.path).name, "fingerprint": inputs.corpus.fingerprint},
         "fingerprints": inputs.fingerprints,
@@ -128,11 +130,13 @@ def write_summary(trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingI
 
 
 def validation_loss(recipe: Recipe, summary: Mapping[str, Any]) -> str | None:
-    """The validation loss of a finished run with its unit; None if nothing was held out."""
+    """The validation loss of a finished run with its unit; None if nothing was held out, or too little was read of it."""
     loss = summary["validation_loss"]
     unit = "pair" if recipe.objective.whole_steps else "token"
     unit = "sentence" if isinstance(recipe.model, AutoencoderModel) else unit
-    return None if loss is None else f"{loss:.4f} nats per {unit}"
+    if loss is None or too_few_examples(recipe.resolved(), summary.get("validation_examples")):
+        return None
+    return f"{loss:.4f} nats per {unit}"
 
 
 LOADERS = {
@@ -186,6 +190,7 @@ def model_card(run: RunFolder, standalone: bool) -> str:
         backbone = f"`{without_folders(values.get('sentence_encoder') or values['start'])}`, frozen"
         sources = ("stage", "start", "sentence_encoder", "text_encoder", "pooling")
         stage = {name: values[name] for name in (*sources, *values) if name in values}
+    loss, validated = validation_loss(recipe, summary), measured_on(run.recipe(), summary.get("validation_examples"))
     rows = {
         "parameters": count(summary["parameters"]),
         "backbone": backbone,
@@ -206,7 +211,7 @@ def model_card(run: RunFolder, standalone: bool) -> str:
         "learning rate": f"{recipe.learning_rate:g}, {training.schedule}",
         "precision": summary.get("precision"),
         "seed": str(recipe.seed),
-        "validation loss": validation_loss(recipe, summary),
+        "validation loss": None if loss is None else f"{loss}{validated}",
     }
     tokenizer = any((run.model / file).exists() for file in TOKENIZER_FILES)
     trust = ", trust_remote_code=True" if standalone else ""

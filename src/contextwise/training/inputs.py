@@ -261,7 +261,12 @@ def _validation_sets(
     vocabulary: Vocabulary,
     sentences: SentenceInputs | None,
 ) -> tuple[dict[str, Dataset], dict[str, Corpus]]:
-    """Validation examples of the new corpus and of the watched old one, and their corpora; empty if the new corpus has none."""
+    """Validation examples of the new corpus and of the watched old one, and their corpora.
+
+    Empty if the recipe asks for no validation, or the new corpus has no held-out documents.
+    """
+    if not recipe.training.evaluation_tokens:
+        return {}, {}
     if data.validation_split not in corpus.splits:  # a .bin file has the training split only
         if watched is not None:
             say(f"note: {watched.path} is not watched, because {corpus.path} has no validation split")

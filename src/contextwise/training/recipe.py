@@ -33,6 +33,27 @@ from contextwise.training.settings import (
     TrainingSettings,
 )
 
+FEWEST_STEPS = 100
+"""Runs of fewer optimizer steps have a warning: they end in the first fall of the loss. A demo of 32 steps decided what four
+times as many on the same tokens leave undecided."""
+
+
+def few_steps(steps: Mapping[str, int]) -> str:
+    """A warning that names the runs of fewer than :data:`FEWEST_STEPS` optimizer steps; empty if all have as many.
+
+    Args:
+        steps: name of a run -> its optimizer steps.
+    """
+    few = {name: number for name, number in steps.items() if number < FEWEST_STEPS}
+    if not few:
+        return ""
+    shown = [f"{name} {number}" for name, number in few.items()][:4]
+    more = f" and {len(few) - 4} more runs" if len(few) > 4 else ""
+    return (
+        f"Fewer than {FEWEST_STEPS} optimizer steps: {', '.join(shown)}{more}. Such losses are those of the start of training, "
+        "and a difference may be another one after more steps: set training.tokens_per_step lower, or train on more tokens."
+    )
+
 
 class Recipe(Settings):
     """The settings of one training run."""

@@ -577,7 +577,7 @@ class TrainingSettings(Settings):
     workers: int = Field(default=0, ge=0, le=128, description="processes that load windows in advance")
     log_every: int = Field(default=10, ge=1)
     evaluate_every: int = Field(default=0, ge=0, description="steps between validations; 0: only at the end")
-    evaluation_tokens: int = Field(default=65_536, ge=1, description="tokens per validation")
+    evaluation_tokens: int = Field(default=65_536, ge=0, description="tokens per validation; 0: no validation")
     curve_every: int = Field(default=0, ge=0, description="steps between context curves, and one at the end; 0: none")
     curve_tokens: int = Field(default=65_536, ge=1, description="approximate number of held-out tokens per curve")
     curve_longest: int | None = Field(
@@ -604,6 +604,8 @@ class TrainingSettings(Settings):
     @field_validator("patience")
     @classmethod
     def _validates(cls, patience: int | None, info: ValidationInfo) -> int | None:
+        if patience is not None and info.data.get("evaluation_tokens") == 0:
+            raise ConfigError(Problem("but there is no validation", value=patience, fix="set evaluation_tokens"))
         if patience is not None and info.data.get("evaluate_every") == 0:
             why = "but the only validation is the one at the end"
             raise ConfigError(Problem(why, value=patience, fix="set evaluate_every"))

@@ -337,17 +337,19 @@ class PretrainingTrainer(Trainer):
         self.metrics.start_clock()
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """Compute the mean loss of each set of validation examples, in nats per target."""
+        """Compute the mean loss of each set of validation examples, in nats per target, and count those of the corpus."""
         self.evaluation_pending = bool(self.validation)  # until it is complete
         if not self.validation:
             return {}
-        metrics = {}
+        metrics: dict[str, Any] = {}
         for name, examples in self.validation.items():
             loss = self._mean_loss(examples)
             if loss is None:
                 self.control.should_save = self.control.should_training_stop = True
                 return {}
             metrics[f"validation_{name}"] = loss
+            if name == "loss":
+                metrics["validation_examples"] = len(examples)  # type: ignore[arg-type]
         self.evaluation_pending = False
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)

@@ -22,7 +22,7 @@ from contextwise.experiments.trial.settings import DEFAULT_TOKENS, TrialSettings
 from contextwise.models.tokenizers import corpus_tokenizer_hash
 from contextwise.objectives.metadata import Conditioning
 from contextwise.training.inputs import TrainingInputs
-from contextwise.training.recipe import Recipe
+from contextwise.training.recipe import Recipe, few_steps
 from contextwise.training.settings import CorpusData
 
 LENGTHS = ("tokens", "steps", "epochs")
@@ -38,6 +38,7 @@ class Length:
 
     Attributes:
         budget: tokens of the reference's runs.
+        steps: optimizer steps of one run.
         seconds: of the training of one run, from timed steps; scoring: of the held-out documents, counted as two thirds of as
             many training tokens (a forward pass over windows that overlap by half).
     """
@@ -45,6 +46,7 @@ class Length:
     arm: str
     budget: int
     tokens: int
+    steps: int
     flops: float
     seconds: float
     scoring: float
@@ -92,8 +94,9 @@ class Arms:
             recipe = None if settings.recipe is None else _with_length(settings.recipe)
             whole = self.settings.recipe if settings.recipe is None else settings.recipe
             further = ["training.paired_initialization=true"]
-            if not (whole.get("training") or {}).get("evaluate_every"):
-                further.append("training.evaluation_tokens=1")  # the trial scores whole documents itself
+            own_validation = any(setting.startswith("training.evaluate_every=") for setting in settings.settings)
+            if not own_validation and not (whole.get("training") or {}).get("evaluate_every"):
+                further.append("training.evaluation_tokens=0")  # the trial scores whole documents itself
             runs[name] = Arm(settings=[*further, *settings.settings, *own], recipe=recipe)
         values = RunSetSettings(recipe=_with_length(self.settings.recipe), arms=runs, seeds=[seed])
         return RunSet.of(values, self.path, corpus=self.corpus, prefix=prefix)
@@ -164,6 +167,11 @@ class Arms:
                     f"{'more' if share > 0 else 'less'} {'FLOPs' if spent == 'flops' else spent} than those of {base}; longer "
                     "runs or smaller steps are closer."
                 )
+        if (search := self.settings.rates) is not None:
+            shortest = [length for length in lengths if length.budget == self.budgets[0]]
+            searched = {f"{each.arm}'s": int(search.share * each.steps) for each in shortest}
+            if warning := few_steps(searched):
+                notes.append(f"The short runs of the search over rates: {warning[0].lower()}{warning[1:]}")
         text = self.text if self.data.tokens is None else self.text.first(self.data.tokens)
         times = max(each.tokens for each in lengths) / text.tokens
         if times > 1:
@@ -201,7 +209,8 @@ class Arms:
             for name, recipe in self.recipes.items():
                 tokens = _whole_steps(budget * per_token[base] / per_token[name], recipe)
                 flops, scored = tokens * self.flops_per_token[name], 2 / 3 * self.scored_tokens
-                result.append(Length(name, budget, tokens, flops, tokens * seconds[name], scored * seconds[name]))
+                times = tokens * seconds[name], scored * seconds[name]
+                result.append(Length(name, budget, tokens, _steps(tokens, recipe), flops, *times))
         return result
 
     @cached_property
@@ -282,6 +291,19 @@ def _with_length(recipe: dict[str, Any]) -> dict[str, Any]:
 
 def _length_settings(tokens: int) -> list[str]:
     return [f"training.tokens={tokens}", "training.steps=null", "training.epochs=null"]
+
+
+def steps_warning(lengths: Sequence[Length]) -> str:
+    """The warning about runs of few steps (:func:`~contextwise.training.recipe.few_steps`); empty if there are none."""
+    several = len({length.budget for length in lengths}) > 1
+    at = {length: f" at {count(length.budget)} tokens" * several for length in lengths}
+    return few_steps({f"{length.arm}{at[length]}": length.steps for length in lengths})
+
+
+def _steps(tokens: int, recipe: Recipe) -> int:
+    """Optimizer steps of a run of so many tokens, a ramp-up of the batch size included."""
+    length = {"tokens": tokens, "steps": None, "epochs": None}
+    return recipe.model_copy(update={"training": recipe.training.model_copy(update=length)}).total_steps
 
 
 def _whole_steps(tokens: float, recipe: Recipe) -> int:

@@ -21,7 +21,7 @@ from contextwise.comparison.sequential import (
     upper_deviation,
 )
 from contextwise.comparison.speedup import Trend
-from contextwise.experiments.trial.arms import Length
+from contextwise.experiments.trial.arms import Length, steps_warning
 
 READINGS: dict[Documents, str] = {"fixed": "on these held-out documents", "random": "on any text like these documents"}
 MOST_SEEDS = 1000
@@ -245,10 +245,11 @@ class TrialResult(Viewed):
 
     @property
     def sentences(self) -> list[str]:
-        """The decision of each comparison, and what the budgets say together."""
+        """The decision of each comparison, what the budgets say together, and a warning about runs of few steps."""
         several = len(self.budgets) > 1
         along = [sentence for each in self.along for sentence in each.sentences]
-        return [*(each.in_words(several) for each in self.comparisons), *along]
+        warning = steps_warning(self.lengths)
+        return [*(each.in_words(several) for each in self.comparisons), *along, *([warning] if warning else [])]
 
     def to_dict(self) -> TrialJson:
         """Everything as JSON values."""
@@ -300,7 +301,19 @@ class TrialPlan:
     notes: list[str] = field(default_factory=list)
     widening_runs: int = 0
 
-    IN_JSON: ClassVar = ("affordable_seeds", "runs", "flops", "expected_seeds_by_margins", "least_difference")
+    IN_JSON: ClassVar = (
+        "affordable_seeds",
+        "runs",
+        "flops",
+        "expected_seeds_by_margins",
+        "least_difference",
+        "warning",
+    )
+
+    @property
+    def warning(self) -> str:
+        """About runs of few steps; empty if there are none."""
+        return steps_warning(self.lengths)
 
     @property
     def affordable_seeds(self) -> int:

@@ -23,9 +23,10 @@ DEFAULT_TOKENS = 524_288
 DEFAULT_RECIPE: dict[str, Any] = {
     "data": {"context": 256},
     "model": {"family": "gpt2", "size": "nano"},
-    "training": {"tokens_per_step": 4096} | FAST_TRAINING,
+    "training": {"tokens_per_step": 1024} | FAST_TRAINING,
 }
-"""What arms share where the trial has no recipe; everything else is at the defaults of training."""
+"""What arms share where the trial has no recipe; everything else is at the defaults of training. Runs of the default length
+have 512 steps, and the short ones of the search over rates 128."""
 BUILT_IN: dict[str, list[str]] = {
     "gpt2": [],
     "pm": ["model.extra_layers=2"],
