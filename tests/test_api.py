@@ -34,6 +34,7 @@ def results(corpus_folder, tmp_path_factory):
     ]
     return {
         "run": runs[0],
+        "other": runs[1],
         "evaluation": contextwise.evaluate(runs[0], corpus, limit=8),
         "curve": contextwise.curve(str(runs[0].path), corpus_folder, limit=8),
         "comparison": contextwise.compare(runs, corpus),
@@ -76,7 +77,7 @@ def test_held_out_documents_are_measured_if_no_split_is_chosen(results):
 def test_a_corpus_is_measured_as_it_was_opened(results, corpus_folder, tmp_path, measure):
     def corpus_of(corpus, **given):
         if measure == "compare":
-            return contextwise.compare([results["run"], results["run"].path / "model"], corpus, **given).corpus
+            return contextwise.compare([results["run"], results["other"]], corpus, **given).corpus
         out = tmp_path / str(len(list(tmp_path.iterdir())))
         return getattr(contextwise, measure)(results["run"], corpus, out=out, limit=4, **given).summary["corpus"]
 

@@ -244,7 +244,7 @@ def test_mup_keeps_the_sizes_of_activations(corpus_folder, tmp_path):
         given["recipe"]["training"] |= {"parametrization": name, "mup_base_width": 32, "learning_rate": 1e-2}
         found = {each.name: each.slope.value for each in transfer.coordinates(load_transfer(given))}
         for part in ("backbone", "predictor", "gate"):
-            assert abs(found[part]) < most if most else found[part] > 0.4, (name, part, found[part])
+            assert abs(found[part]) < most if most else found[part] > 0.2, (name, part, found[part])
 
 
 @pytest.mark.parametrize(

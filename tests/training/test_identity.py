@@ -280,7 +280,7 @@ def test_how_a_run_executes_is_no_part_of_it(tmp_path):
 
 def lossy(folder: Path) -> Path:
     """A tokenizer of three words; all others are one token."""
-    words = {"</s>": 0, "<unk>": 1, "apple": 2}
+    words = {"</s>": 0, "<unk>": 1, "apple": 2, "<end>": 3}
     backend = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", unk_token="<unk>").save_pretrained(folder)
@@ -290,7 +290,7 @@ def lossy(folder: Path) -> Path:
 def test_a_corpus_is_of_its_texts_and_the_token_between_them(tmp_path):
     tokenizer, file = lossy(tmp_path / "tokenizer"), tmp_path / "a.jsonl"
     prints = {}
-    for name, text, end in (("first", "an apple", None), ("longer", "the apple", None), ("end", "an apple", "<unk>")):
+    for name, text, end in (("first", "an apple", None), ("longer", "the apple", None), ("end", "an apple", "<end>")):
         write_rows(file, [{"text": f"{text} {number}"} for number in range(4)])
         corpus = prepare_corpus(file, tokenizer, tmp_path / name, validation=0, end_of_text=end)
         prints[name] = corpus.fingerprint, corpus.document(0).tolist()

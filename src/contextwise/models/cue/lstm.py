@@ -126,7 +126,9 @@ class LSTMForCausalLM(CausalLanguageModel):
             bound = module.hidden_size**-0.5
             for name, weight in module.named_parameters():
                 init.uniform_(weight, -bound, bound)
-                if name.startswith("bias_hh"):
+                if name.startswith("bias_hh") and not getattr(
+                    weight, "_is_hf_initialized", False
+                ):  # a slice has no mark
                     init.ones_(weight[module.hidden_size : 2 * module.hidden_size])
         else:
             super()._init_weights(module)
