@@ -72,11 +72,13 @@ def test_a_power_law_is_found_and_followed():
     assert by_time.context(2e3, 7e5) == pytest.approx(trend.context(2e13, 7e5), rel=1e-6)
 
 
-def test_the_lowest_point_varies_with_the_losses_as_its_leverage_says():
+def test_the_lowest_point_varies_with_the_losses_as_its_slopes_say():
     draw, losses = np.random.default_rng(0), 3 + 0.05 * np.log(CONTEXTS / 60) ** 2
     readings = [lowest_point(CONTEXTS, losses + 1e-4 * draw.standard_normal(5)) for _ in range(4000)]
-    spread = np.std([np.log(reading.context) for reading in readings])
-    assert spread == pytest.approx(1e-4 * np.sqrt(readings[0].leverage), rel=0.05)
+    spread, clean = np.std([np.log(reading.context) for reading in readings]), lowest_point(CONTEXTS, losses)
+    assert clean.curve == pytest.approx(0.05)
+    expected = 1e-4 * np.linalg.norm(list(clean.slopes.values())) / (2 * clean.curve)
+    assert spread == pytest.approx(expected, rel=0.05)
     variance = sum(reading.squares for reading in readings) / sum(reading.freedom for reading in readings)
     assert np.sqrt(variance) == pytest.approx(1e-4, rel=0.05)
 
@@ -134,8 +136,11 @@ def test_the_posterior_is_that_of_bayes():
     readings = {size: [reading for _, reading in measured_optima(observed, size)] for _, size in sizes}
     every = [reading for some in readings.values() for reading in some]
     variance = sum(reading.squares for reading in every) / sum(reading.freedom for reading in every)
-    shared = [variance * np.mean([reading.leverage for reading in some]) for some in readings.values()]
-    same = np.equal.outer(n, n) * np.repeat(shared, [len(some) for some in readings.values()])
+    rows = []
+    for size, some in readings.items():
+        curve = np.mean([reading.curve for reading in some])
+        rows += [(size, np.array([reading.slopes.get(at, 0) / (2 * curve) for at in CONTEXTS])) for reading in some]
+    same = variance * np.array([[a @ b * (size == other) for other, b in rows] for size, a in rows])
     around = wide**2 + dg**2 * np.outer(f, f) + dh**2 * np.outer(n, n) + same
     log_weights, means, off = [], [], log_l - g * f - h * n
     for spread in trend.spreads:
@@ -169,7 +174,7 @@ def test_what_all_budgets_share_is_not_averaged_out():
         np.log(np.divide(*np.quantile(fit_trend(o).samples(1e12, np.full(400, 1e6)), [0.95, 0.05])))
         for o in (clean, off)
     ]
-    assert widths[1] > 4 * widths[0]
+    assert widths[1] > 2 * widths[0]
 
 
 def test_the_shortest_context_is_no_optimum_where_others_are_inside():

@@ -5,12 +5,13 @@
 2. ln l = c + g ln F + h ln N is fitted to these, over budgets F and sizes N. The powers g and h have a normal prior, which is
    what other sweeps measured (``benchmarks/results/sweeps``). It is weighed against the sweep by the sweep's own spread:
 
-       y_i = c + g f_i + h n_i + u_s + e_i,    u_s ~ N(0, τ_s²),    e_i ~ N(0, σ²)
+       y_i = c + g f_i + h n_i + Σ_r a_ir d_r + e_i,    d_r ~ N(0, ρ²),    e_i ~ N(0, σ²)
 
-   σ, the scatter of the budgets around the trend, is unknown; its posterior is computed on a grid, and given σ everything else
-   is normal. u_s moves all optima of a size alike (they are of the same runs and documents), so that more budgets do not
-   average it out: τ_s follows from how far the losses are off their parabolas. A sweep without noise overrules the prior; one
-   of few and noisy budgets does not.
+   e_i is the scatter of a budget around the trend. σ is unknown; its posterior is computed on a grid, and given σ everything
+   else is normal. d_r is by how much the losses of a size at a context are off at all budgets alike, since these are the same
+   run further trained, on the same documents; the lowest point follows them with the weights a_ir of its parabola, and more
+   budgets do not average them out. ρ is the deviation of the losses from the parabolas. A sweep without noise overrules the
+   prior; one of few and noisy budgets does not.
 
 A law of the loss has an optimum too, but in runs that are far from trained to the end its form is wrong in the one respect that
 matters here, how fast long contexts catch up, and its interval does not know (docs/plan.md compares both on real sweeps).
@@ -19,7 +20,7 @@ Legend: n measured optima, K values of σ, S samples.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -40,13 +41,15 @@ STEP = 2.0
 """Its lowest point may be this factor from that context at most."""
 SPREADS = np.geomspace(0.005, 2.0, 80)
 """Values of σ, in ln l."""
+LEAST_DEVIATION = 1e-6
+"""Of losses, in nats."""
 
 
 class Powers(NamedTuple):
     """Prior of the powers with which the best context grows, a mean and a standard deviation each.
 
-    σ² has a scaled inverse χ² prior: about ``spread``², which counts as ``freedom`` optima. ``spread`` is also τ where the
-    losses say nothing of it.
+    σ² has a scaled inverse χ² prior: about ``spread``², which counts as ``freedom`` optima. ``spread`` is also the
+    deviation of an optimum by ρ where the losses say nothing of it.
     """
 
     budget: tuple[float, float] = (0.5, 0.3)
@@ -154,12 +157,14 @@ class Reading(NamedTuple):
 
     Attributes:
         context: in tokens.
-        leverage: variance of its logarithm for losses of variance 1.
+        curve: coefficient of (ln l)² of the parabola.
+        slopes: by how much the parabola's slope at the lowest loss changes with the loss of each context.
         squares, freedom: sum of the squared residuals of the losses, and their degrees of freedom.
     """
 
     context: float
-    leverage: float
+    curve: float
+    slopes: Mapping[float, float]
     squares: float
     freedom: int
 
@@ -175,16 +180,18 @@ def fit_trend(observed: Observations, unit: str = "flops", powers: Powers = MEAS
     if not located:
         raise _not_bracketed(observed, unit)
     size, budgets, readings = zip(*((i, *optimum) for i in located for optimum in by_size[i]), strict=True)
-    own = np.array(size)[:, None] == located  # (n, sizes)
+    runs = sorted({(i, context) for i, reading in zip(size, readings, strict=True) for context in reading.slopes})
+    weights = _weights(size, readings, runs)
     parameters, contexts = observed.size_parameters[list(size)], np.array([reading.context for reading in readings])
     log_n, log_f, log_l = np.log(parameters), np.log(budgets), np.log(contexts)
     centre = np.array([log_n.mean(), log_f.mean()])
     design = np.stack([np.ones(len(log_l)), log_f - centre[1], log_n - centre[0]], axis=1)
-    design = np.concatenate([design, own], axis=1)  # c, g, h and u of each size
-    prior_mean = np.array([0.0, powers.budget[0], powers.size[0], *np.zeros(len(located))])
-    deviations = np.array([powers.budget[1], powers.size[1], *_shared_spreads(readings, own, powers.spread)])
+    design = np.concatenate([design, weights], axis=1)  # c, g, h and d of each size and context
+    prior_mean = np.array([0.0, powers.budget[0], powers.size[0], *np.zeros(len(runs))])
+    shared = max(_deviation(readings, weights, powers.spread), LEAST_DEVIATION)
+    deviations = np.array([powers.budget[1], powers.size[1], *np.full(len(runs), shared)])
     precision = np.diag([0.0, *deviations**-2])
-    weights, means, covariances = [], [], []
+    logs, means, covariances = [], [], []
     for spread in SPREADS:
         inverse = np.linalg.inv(design.T @ design / spread**2 + precision)
         mean = inverse @ (design.T @ log_l / spread**2 + precision @ prior_mean)
@@ -193,10 +200,10 @@ def fit_trend(observed: Observations, unit: str = "flops", powers: Powers = MEAS
         )
         determinant = np.linalg.slogdet(inverse)[1] - 2 * len(log_l) * np.log(spread)
         of_spread = -powers.freedom * (2 * np.log(spread) + (powers.spread / spread) ** 2)
-        weights.append((determinant - squares + of_spread) / 2)  # on a grid that is even in ln σ
+        logs.append((determinant - squares + of_spread) / 2)  # on a grid that is even in ln σ
         means.append(mean[:3])
         covariances.append(inverse[:3, :3])
-    posterior = np.exp(np.array(weights) - max(weights))
+    posterior = np.exp(np.array(logs) - max(logs))
     measured = np.stack([parameters, budgets, contexts], axis=1)
     names = tuple(observed.sizes[i] for i in located)
     posterior /= posterior.sum()
@@ -233,17 +240,25 @@ def trend_for(observed: Observations, recommended: str, unit: str, far: bool) ->
     return None, [f"{why[0].upper()}{why[1:]}: what is recommended is the law's alone."]
 
 
-def _shared_spreads(readings: Sequence[Reading], own: Array, otherwise: float) -> Array:
-    """τ of each size: the deviation of its lowest points by the residuals of the losses; ``own`` (n, sizes) marks its readings.
+def _weights(sizes: Sequence[int], readings: Sequence[Reading], runs: Sequence[tuple[int, float]]) -> Array:
+    """(n, runs) by how much each best context, in ln l, changes with the losses of each size at a context.
 
-    The residuals of all sizes together give the variance of a loss. Parabolas through three points have none: ``otherwise``.
+    A parabola's lowest point is minus its slope over twice its curve. The curve is the mean of a size: by its own an optimum
+    that noise has moved far would also count as an uncertain one.
     """
+    rows = []
+    for size, reading in zip(sizes, readings, strict=True):
+        curve = np.mean([other.curve for of, other in zip(sizes, readings, strict=True) if of == size])
+        rows.append([-reading.slopes.get(at, 0.0) * (of == size) / (2 * curve) for of, at in runs])
+    return np.array(rows)
+
+
+def _deviation(readings: Sequence[Reading], weights: Array, spread: float) -> float:
+    """ρ, the deviation of the losses from the parabolas; where those have three points, what moves an optimum by ``spread``."""
     freedom = sum(reading.freedom for reading in readings)
-    if not freedom:
-        return np.full(own.shape[1], otherwise)
-    variance = sum(reading.squares for reading in readings) / freedom
-    leverage = np.array([reading.leverage for reading in readings]) @ own / own.sum(0)
-    return np.clip(np.sqrt(variance * leverage), SPREADS[0], np.log(NEAR))
+    if freedom:
+        return float(np.sqrt(sum(reading.squares for reading in readings) / freedom))
+    return float(spread / np.sqrt(np.square(weights).sum(1).mean()))
 
 
 def measured_optima(observed: Observations, size: str, unit: str = "flops") -> list[tuple[float, Reading]]:
@@ -318,20 +333,25 @@ def _not_bracketed(observed: Observations, unit: str) -> DataError:
 
 
 def lowest_point(contexts: Array, losses: Array) -> Reading:
-    """The lowest point of a parabola in ln l through the losses within :data:`NEAR` of the lowest, near that and inside all."""
+    """The lowest point of a parabola in ln l through the lowest loss, its neighbours and what is within :data:`NEAR` of it.
+
+    It stays near the lowest loss and inside all. Where the lowest loss has one neighbour, it is the lowest point itself.
+    """
     best = int(losses.argmin())
-    x = np.log(contexts / contexts[best])
-    near = np.abs(x) <= np.log(NEAR)
-    unknown = Reading(float(contexts[best]), np.log(STEP) ** 2, 0.0, 0)
-    if near.sum() < 3:
-        return unknown
-    powers = np.vander(x[near], 3)
-    inverse = np.linalg.inv(powers.T @ powers)
-    curve, slope, level = inverse @ powers.T @ losses[near]
-    if curve <= 0:
-        return unknown
+    alone = Reading(float(contexts[best]), 0.0, {}, 0.0, 0)
+    if not 0 < best < len(contexts) - 1:
+        return alone
+    x, beside = np.log(contexts / contexts[best]), np.abs(np.arange(len(contexts)) - best) <= 1
+    for near in (beside | (np.abs(x) <= np.log(NEAR)), beside):
+        powers = np.vander(x[near], 3)
+        solve = np.linalg.pinv(powers)
+        curve, slope, level = solve @ losses[near]
+        if curve > 0:
+            break
+    else:
+        return alone
     low, high = max(x[0], -np.log(STEP)), min(x[-1], np.log(STEP))
     context = float(contexts[best] * np.exp(np.clip(-slope / (2 * curve), low, high)))
-    change = np.array([slope / curve, -1.0, 0.0]) / (2 * curve)  # of the lowest point with each coefficient
     squares = np.square(losses[near] - powers @ [curve, slope, level]).sum()
-    return Reading(context, float(change @ inverse @ change), float(squares), int(near.sum()) - 3)
+    slopes = dict(zip(contexts[near].tolist(), solve[1].tolist(), strict=True))
+    return Reading(context, float(curve), slopes, float(squares), int(near.sum()) - 3)
