@@ -89,6 +89,11 @@ def test_equal_requests_have_equal_answers_also_at_once(server: Any) -> None:
             assert several[:2] == [alone[3], alone[4]]
             assert [*pool.map(answer, [3, 3, 3])] == [alone[3]] * 3
     assert answer(3) == alone[3] and answer(None) != answer(None)
+    state = torch.random.get_rng_state()
+    before = answer(None)
+    torch.random.set_rng_state(state)
+    answer(3)
+    assert answer(None) == before  # a seed is of its request alone
 
 
 def test_the_model_is_listed(client: Any, server: Any) -> None:

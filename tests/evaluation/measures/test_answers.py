@@ -134,17 +134,20 @@ def test_an_answer_ends_at_the_models_end_and_at_the_tokenizers():
 
 
 def test_later_turns_read_only_what_is_new():
+    """The tokens that the second prompt has in common with what the cache holds are not read again."""
     model, read = small_model("contextlm"), []
     model.register_forward_pre_hook(
-        lambda module, args, given: read.append(given["input_ids"].shape[1]), with_kwargs=True
+        lambda module, args, given: read.append(given["input_ids"][0].tolist()), with_kwargs=True
     )
     speaker = Speaker(model, tokenizer())
     texts, _ = speaker.answer(TURNS[:2], 5, GREEDY)
     turns = [{"role": "user", "content": TURNS[0]}, {"role": "assistant", "content": texts[0]}]
     prompts = [speaker.prompt(turns[:1]), speaker.prompt([*turns, {"role": "user", "content": TURNS[1]}])]
-    prefills = [length for length in read if length > 1]
-    assert prefills[0] == len(prompts[0])
-    assert 1 < prefills[1] <= len(prompts[1]) - len(prompts[0])
+    second = next(i for i, ids in enumerate(read) if i and len(ids) > 1)
+    held = [token for ids in read[:second] for token in ids]
+    assert held[: len(prompts[0])] == list(prompts[0])
+    common = next(i for i, (ours, theirs) in enumerate(zip(held, prompts[1], strict=False)) if ours != theirs)
+    assert common >= len(prompts[0]) and read[second] == list(prompts[1])[common:]
 
 
 def test_the_chat_template_writes_the_published_prompt():

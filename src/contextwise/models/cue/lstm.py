@@ -126,9 +126,8 @@ class LSTMForCausalLM(CausalLanguageModel):
             bound = module.hidden_size**-0.5
             for name, weight in module.named_parameters():
                 init.uniform_(weight, -bound, bound)
-                if name.startswith("bias_hh") and not getattr(
-                    weight, "_is_hf_initialized", False
-                ):  # a slice has no mark
+                loaded = getattr(weight, "_is_hf_initialized", False)  # which a slice of the weight does not know
+                if name.startswith("bias_hh") and not loaded:
                     init.ones_(weight[module.hidden_size : 2 * module.hidden_size])
         else:
             super()._init_weights(module)
