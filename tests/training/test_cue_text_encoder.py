@@ -17,10 +17,10 @@ from contextwise.models.cue.parts import CueContextEncoder
 from contextwise.models.loading import load_config
 from contextwise.models.spec import matrix_weights, pretraining_losses, training_flops_per_example
 from contextwise.training import train
+from contextwise.training.cue_settings import TRAINED
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import starting_model
 from contextwise.training.parameters import modules_of
-from contextwise.training.settings import TRAINED
 from contextwise.training.trainer import collate
 from cue_runs import Runs, part, recipe, same
 

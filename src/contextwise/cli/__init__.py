@@ -1,4 +1,4 @@
-"""The command line: a module for each panel of ``--help``, with a function for each verb, and a verb for each measure.
+"""The command line: its verbs are the entry points of the group ``contextwise.verbs``, and one for each measure.
 
 The verbs import what they run inside their functions: ``--help``, ``--version`` and mistyped verbs are answered without torch.
 
@@ -7,7 +7,7 @@ explains is one sentence too, with the path of a file that holds its traceback.
 """
 
 import contextlib
-import importlib
+import inspect
 import io
 import json
 import os
@@ -26,23 +26,13 @@ import typer
 from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
-from contextwise.base import stopping
+from contextwise.base import plugins, stopping
 from contextwise.base.errors import ConfigError, ContextwiseError, DataError, one_line
 from contextwise.base.pretrained import trust
 from contextwise.base.progress import console, document_printed, first_process
 
-PANELS = {
-    "Start": ["demo", "prepare", "corpus", "recipes", "schema"],
-    "Train": ["train", "sweep", "transfer", "parameters", "watch", "verify"],
-    "Measure": ["attention", "entropy", "judge"],
-    "Decide": ["trial", "compare", "compare-curves", "ledger", "forgetting", "plan", "report"],
-    "Use": ["generate", "embed", "serve", "export"],
-    "Papers": ["reproduce"],
-}
-"""The verbs that are written by hand; a panel's verbs are functions of the module with its name.
-
-The verbs of all other measures are in the panel of measures too; they are made from their settings.
-"""
+PANELS = ("Start", "Train", "Measure", "Decide", "Use", "Papers")
+"""The panels of ``--help``, in order. Others follow."""
 _NO_MEMORY = "can't allocate memory"
 """What torch says on a CPU."""
 
@@ -75,7 +65,7 @@ class LazyCommand(TyperCommand):
 
 
 class LazyCommands(TyperGroup):
-    """All verbs, in the order of :data:`PANELS`."""
+    """All verbs, by :func:`verbs`."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -92,19 +82,27 @@ class LazyCommands(TyperGroup):
 
 @cache
 def verbs() -> dict[str, tuple[str, Callable[..., None]]]:
-    """Name -> panel and function of each verb, in the order of ``--help``."""
+    """Name -> panel and function of each verb, in the order of ``--help``.
+
+    Verbs are the entry points of the group ``contextwise.verbs``, and the measures without such a verb of their own. The panel
+    of a verb is the ``PANEL`` of its module; in a panel, verbs have the order of their code, and measures that of the alphabet.
+    """
     from contextwise.cli.common import verb, with_revision
     from contextwise.evaluation.kernel import measures
 
-    result: dict[str, tuple[str, Callable[..., None]]] = {}
-    for panel, names in PANELS.items():
-        module = importlib.import_module(f"contextwise.cli.{panel.lower()}")
-        functions = {name: getattr(module, name.replace("-", "_")) for name in names}
-        if panel == "Measure":
-            made = {name: verb(measure) for name, measure in measures().items() if name not in functions}
-            functions = dict(sorted((functions | made).items()))
-        result |= {name: (panel, with_revision(function)) for name, function in functions.items()}
-    return result
+    functions: dict[str, Callable[..., None]] = plugins.load("verbs")
+    modules = {name: sys.modules[plugins.points("verbs")[name].module] for name in functions}
+    panels = {name: getattr(module, "PANEL", "More") for name, module in modules.items()}
+    functions = functions | {name: verb(measure) for name, measure in measures().items() if name not in functions}
+
+    def order(name: str) -> tuple[int, str, int, str]:
+        panel = panels.get(name, "Measure")
+        line = 0 if panel == "Measure" else inspect.unwrap(functions[name]).__code__.co_firstlineno
+        return PANELS.index(panel) if panel in PANELS else len(PANELS), panel, line, name
+
+    return {
+        name: (panels.get(name, "Measure"), with_revision(functions[name])) for name in sorted(functions, key=order)
+    }
 
 
 app = typer.Typer(

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from contextwise.analysis.scaling.observations import Observations
     from contextwise.analysis.scaling.planning import Budget
 
+PANEL = "Decide"
+
 ARM = "gpt2, pm, contextlm, contextlm-every, contextlm-behind, contextlm-add, multitoken, a recipe, or path.py:Name"
 ComparisonFile = Annotated[Path | None, Option(help="Write the comparison to this JSON file.")]
 

@@ -14,6 +14,8 @@ from contextwise.base.progress import say
 from contextwise.cli.common import ON_HUB, Device, Dtype, Prints, SummaryAsJson, show_line, show_values, verb
 from contextwise.evaluation.measures.entropy import Entropy, EntropyResult
 
+PANEL = "Measure"
+
 
 def attention(
     models: Annotated[

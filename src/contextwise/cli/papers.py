@@ -17,6 +17,8 @@ from contextwise.cli.common import Prints, set_option, show, show_json, show_lin
 if TYPE_CHECKING:
     from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Scale
 
+PANEL = "Papers"
+
 RUNS = Path("runs/reproduce")
 ASSUMED_FLOPS = 989e12 * 0.3
 """FLOPs a second of an H100 at 30% of its dense bf16 throughput."""

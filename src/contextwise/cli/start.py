@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from contextwise.experiments.demo import DemoScale
     from contextwise.experiments.trial.result import TrialResult
 
+PANEL = "Start"
+
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 SHORTEST_ROW = 64
 FILES = {

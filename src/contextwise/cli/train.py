@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from contextwise.experiments.sweep import Sweep
     from contextwise.training import Recipe
 
+PANEL = "Train"
+
 
 def train(
     recipe: Annotated[

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from contextwise.evaluation.generation import Sampling
 
+PANEL = "Use"
+
 BETWEEN = "-" * 8
 
 

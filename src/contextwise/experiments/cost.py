@@ -15,7 +15,7 @@ from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import model_config, stage_flops
 from contextwise.training.parameters import Upstream
 from contextwise.training.recipe import Recipe
-from contextwise.training.settings import CorpusData, trained_parts
+from contextwise.training.settings import CorpusData
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def cost_of(recipe: Recipe, vocab_size: int | None = None, upstream: Upstream | 
         upstream: knows the runs that it is made from; without it all of them must exist.
     """
     context, data, model = recipe.data.context, recipe.data, recipe.model
-    trained = trained_parts(model)
+    trained = model.trained
     targets: float = context
     if recipe.objective.name == "sentence" and upstream is not None:
         config, lengths = upstream.config_of(recipe), (context, 0)  # at most: sentences are shorter

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from contextwise.models.losses import linear_cross_entropy, token_losses
     from contextwise.models.multitoken import MultiTokenConfig, MultiTokenForCausalLM
     from contextwise.models.sizes import SIZES, ModelSize, named_size
-    from contextwise.models.spec import build_model
+    from contextwise.models.spec import Losses, ModelSpec, build_model, labelled_losses, register_model
 
 _MODULES = {
     "building": ("backbone_config", "parameter_count"),
@@ -25,14 +25,15 @@ _MODULES = {
     "loading": ("load_generating_model", "load_model", "load_tokenizer", "model_folder"),
     "losses": ("linear_cross_entropy", "token_losses"),
     "multitoken": ("MultiTokenConfig", "MultiTokenForCausalLM"),
-    "spec": ("build_model",),
+    "spec": ("Losses", "ModelSpec", "build_model", "labelled_losses", "register_model"),
     "sizes": ("SIZES", "ModelSize", "named_size"),
 }
 
 __all__ = ["SIZES", "ContextLMConfig", "ContextLMForCausalLM", "CueConfig", "CueForCausalLM", "ModelSize"]
 __all__ += ["MultiTokenConfig", "MultiTokenForCausalLM", "backbone_config", "build_model"]
 __all__ += ["linear_cross_entropy", "load_generating_model", "load_model", "load_tokenizer"]
-__all__ += ["model_folder", "named_size", "parameter_count", "token_losses"]
+__all__ += ["Losses", "ModelSpec", "labelled_losses", "model_folder", "named_size", "parameter_count", "register_model"]
+__all__ += ["token_losses"]
 
 _imported = lazy_exports(__name__, _MODULES)
 

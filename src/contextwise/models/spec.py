@@ -1,7 +1,8 @@
 """Model specifications: how a type of model is built, the FLOPs of its training, and its pretraining losses.
 
-Each model folder has a ``spec.py``, which registers its configurations, their classes and their :class:`ModelSpec`; those of
-stock transformers models are in this file. The functions at the end use the specification of a configuration.
+Each kind of model names the modules that register its configurations, their classes and their :class:`ModelSpec` when they are
+imported; those of stock transformers models are in this file. The functions at the end use the specification of a
+configuration.
 
 Losses are sums with counts, so that a step of several batches, on several processes, computes the mean over all targets. A
 batch is a dictionary of tensors, described in :mod:`contextwise.objectives.objective`.
@@ -18,7 +19,6 @@ import contextlib
 import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,6 +35,7 @@ from transformers import (
 )
 from transformers.pytorch_utils import Conv1D
 
+from contextwise.base import plugins
 from contextwise.models.families import new_stock_model
 from contextwise.models.loading import kind_of
 from contextwise.models.losses import IGNORED, final_hidden_states, linear_cross_entropy
@@ -316,12 +317,12 @@ def register_model(
 
 
 def register_models() -> None:
-    """Import ``spec.py`` of every model folder, which registers its models; once, as compiled steps cannot list folders."""
+    """Import the modules that register the models of every kind (``contextwise.models``); once."""
     if not _REGISTERED:
-        names = sorted(file.parent.name for file in Path(__file__).parent.glob("*/spec.py"))
-        for name in names:
-            importlib.import_module(f"contextwise.models.{name}.spec")
-        _REGISTERED.extend(names)
+        modules = sorted({module for kind in plugins.load("models").values() for module in kind.registers})
+        for module in modules:
+            importlib.import_module(module)
+        _REGISTERED.extend(modules)
 
 
 def spec_of(config: PreTrainedConfig) -> ModelSpec:

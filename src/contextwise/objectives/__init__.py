@@ -12,6 +12,7 @@ from contextwise.objectives.objective import (
     ExampleStream,
     Objective,
     SingleObjective,
+    WindowExamples,
     build_objective,
 )
 from contextwise.objectives.spans import UL2, SpanCorruption
@@ -19,4 +20,4 @@ from contextwise.objectives.vocabulary import SpecialToken, Vocabulary, add_spec
 
 __all__ = ["NO_LOSS", "UL2", "AnyObjective", "Causal", "Cut", "ExampleStream", "Examples", "Infilling", "Instruction"]
 __all__ += ["MixtureStream", "Objective", "SingleObjective", "SpanCorruption", "SpecialToken", "Vocabulary"]
-__all__ += ["add_special_tokens", "build_objective"]
+__all__ += ["WindowExamples", "add_special_tokens", "build_objective"]

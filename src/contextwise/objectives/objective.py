@@ -4,8 +4,8 @@
 2. :class:`Examples` are one pass over the corpus per epoch; ``example(epoch, index)`` builds them on demand.
 3. :class:`ExampleStream` shuffles and concatenates the examples of the epochs of a run.
 
-An objective registers itself when its module is imported, and every module of this folder is imported before a name is
-looked up: a new objective is one more file here.
+An objective is an entry point of the group ``contextwise.objectives`` (:mod:`contextwise.base.plugins`): a new one is one
+file, here or in another package. A class that is defined in a running program is known by its name too.
 
 All random numbers of an example come from :func:`generator`, seeded with (seed, epoch, number of the window or document,
 name of the objective) and nothing else. So an example is the same in any number of workers or processes, and after any
@@ -30,19 +30,17 @@ before torch is loaded: examples are made as NumPy arrays and become tensors in 
 from __future__ import annotations
 
 import bisect
-import importlib
 import inspect
-import pkgutil
 import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 
 import numpy as np
 from pydantic import BeforeValidator, GetJsonSchemaHandler, SerializeAsAny
 from pydantic_core import CoreSchema
 
+from contextwise.base import plugins
 from contextwise.base.config import Settings, validate
 from contextwise.base.errors import ConfigError
 from contextwise.objectives.kind import Kind, PromptForm
@@ -287,9 +285,7 @@ class ExampleStream:
 
 def objectives() -> dict[str, type[Objective]]:
     """The classes of all objectives by name, in alphabetical order."""
-    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
-        importlib.import_module(f"contextwise.objectives.{module.name}")
-    return dict(sorted(Objective.registered.items()))
+    return dict(sorted((Objective.registered | plugins.load("objectives")).items()))
 
 
 def read_objective(value: Any, base: type[Objective] = Objective) -> Any:

@@ -3,10 +3,13 @@
 from typing import TYPE_CHECKING
 
 from contextwise.base.lazy import lazy_exports
-from contextwise.training.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:
+    from contextwise.training.recipe import Recipe, load_recipe
     from contextwise.training.run import train
+    from contextwise.training.settings import ModelSettings
 
-__all__ = ["Recipe", "load_recipe", "train"]
-__getattr__ = lazy_exports(__name__, {"run": ["train"]})
+__all__ = ["ModelSettings", "Recipe", "load_recipe", "train"]
+__getattr__ = lazy_exports(
+    __name__, {"recipe": ["Recipe", "load_recipe"], "run": ["train"], "settings": ["ModelSettings"]}
+)

@@ -19,19 +19,18 @@ from contextwise.models.cue import (
 from contextwise.models.cue.encoding import TextSource
 from contextwise.models.loading import load_as, load_config, load_model, model_class
 from contextwise.models.spec import build_model
-from contextwise.training.recipe import Recipe
-from contextwise.training.settings import (
+from contextwise.training.cue_settings import (
     TRAINED,
     AdaptStage,
     ContextEncoderSettings,
-    CorpusData,
-    CueModel,
     ProxyStage,
     SentenceSettings,
     Stage,
     SwapStage,
     TextSettings,
 )
+from contextwise.training.recipe import Recipe
+from contextwise.training.settings import CorpusData
 
 TEXT_ENCODER, POOLING = "distilbert-base-cased", "cls"
 """Used if neither the recipe nor the starting run names a text encoder (CUE, Section 3.1)."""
@@ -47,8 +46,7 @@ def text_choice(recipe: Recipe, configs: Configs = load_config) -> dict[str, Any
     Raises:
         CheckpointError, ConfigError: the starting run does not exist, or has no context encoder to keep.
     """
-    assert isinstance(recipe.model, CueModel)
-    stage = recipe.model.cue
+    stage: Any = recipe.model.cue  # type: ignore[attr-defined]
     assert isinstance(stage, TextSettings)
     kept: dict[str, Any] = {}
     if keeps_context_encoder(stage):
@@ -84,8 +82,9 @@ def cue_config(recipe: Recipe, text: EncodedText | None, configs: Configs = load
         CheckpointError: such a run does not exist, or has the wrong type of model.
         ConfigError: parts do not match each other.
     """
-    assert isinstance(recipe.model, CueModel) and isinstance(recipe.data, CorpusData)
-    stage, context, contexts = recipe.model.cue, recipe.data.context, recipe.data.contexts
+    assert isinstance(recipe.data, CorpusData)
+    stage: Any = recipe.model.cue  # type: ignore[attr-defined]
+    context, contexts = recipe.data.context, recipe.data.contexts
     if isinstance(stage, AdaptStage):
         assert contexts is not None  # checked with the recipe
         return _adapted(stage, context, contexts, text, configs)

@@ -23,9 +23,11 @@ from contextwise.models.prefix import prompt_form
 from contextwise.models.spec import build_model
 from contextwise.models.tokenizers import put_around
 from contextwise.training.checkpoints import ties
+from contextwise.training.cue_kinds import AutoencoderModel, CueModel
 from contextwise.training.inputs import TrainingInputs
+from contextwise.training.parity_settings import ParityModel
 from contextwise.training.recipe import Recipe
-from contextwise.training.settings import AutoencoderModel, CueModel, ParityModel, PretrainedModel, SizedModel
+from contextwise.training.settings import PretrainedModel, SizedModel
 from contextwise.training.trainer import PretrainingTrainer
 
 
@@ -133,7 +135,7 @@ def validation_loss(recipe: Recipe, summary: Mapping[str, Any]) -> str | None:
     """The validation loss of a finished run with its unit; None if nothing was held out, or too little was read of it."""
     loss = summary["validation_loss"]
     unit = "pair" if recipe.objective.whole_steps else "token"
-    unit = "sentence" if isinstance(recipe.model, AutoencoderModel) else unit
+    unit = recipe.model.loss_unit if unit == "token" else unit
     if loss is None or too_few_examples(recipe.resolved(), summary.get("validation_examples")):
         return None
     return f"{loss:.4f} nats per {unit}"

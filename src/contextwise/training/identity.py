@@ -15,7 +15,7 @@ from contextwise.data.contexts import texts_digest
 from contextwise.data.corpus import Corpus
 from contextwise.data.sources.alpaca import PROMPT_CHARACTERS
 from contextwise.training.recipe import Recipe
-from contextwise.training.settings import CorpusData, CueModel, SyntheticData
+from contextwise.training.settings import CorpusData, SyntheticData
 
 
 def input_hashes(recipe: Recipe, known: Container[str] = ()) -> dict[str, str]:
@@ -98,16 +98,7 @@ def _of_corpora(data: CorpusData) -> Iterator[tuple[str, str]]:
 
 
 def _of_models(recipe: Recipe, data: CorpusData, known: Container[str]) -> Iterator[tuple[str, str]]:
-    sources = {name: source for name, source in recipe.model.starts.items() if name not in known}
-    if isinstance(recipe.model, CueModel):
-        from contextwise.models.cue.encoding import TextSource
-        from contextwise.training.cue_model import keeps_context_encoder, text_choice
-
-        # A text encoder may be the default's or that of the starting run; one of random weights has a vocabulary.
-        name = "model.cue.text_encoder"
-        of_start = keeps_context_encoder(recipe.model.cue) and "model.cue.start" in known and name not in sources
-        if data.contexts is not None and name not in known and not of_start:
-            sources[name] = TextSource.parse(text_choice(recipe)["name"]).folder
+    sources = recipe.model.sources(recipe, known)
     for name, source in sources.items():
         if (digest := start_digest(source)) is not None:
             yield name, digest

@@ -13,11 +13,9 @@ from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
 from contextwise.models.building import backbone_config, initialize_by_name
 from contextwise.models.contextlm import ContextLMConfig, ContextLMForCausalLM
-from contextwise.models.cue import UnigramConfig
 from contextwise.models.loading import kind_of, load_as, load_config, load_model, load_without_heads
 from contextwise.models.losses import has_plain_head, token_losses
 from contextwise.models.multitoken import MultiTokenConfig
-from contextwise.models.parity import ParityMLPConfig, ParityTransformerConfig
 from contextwise.models.rope import extend_config, stock_config
 from contextwise.models.spec import (
     Losses,
@@ -29,18 +27,9 @@ from contextwise.models.spec import (
 )
 from contextwise.models.variant.code import name_code
 from contextwise.models.variant.modeling import VariantConfig
-from contextwise.training import cue_model
 from contextwise.training.parametrization import Scale, mup_scales, scale_initial_values
-from contextwise.training.recipe import Recipe, prefix_problem, wrong_kind
-from contextwise.training.settings import (
-    AutoencoderModel,
-    CueModel,
-    ParityMLPModel,
-    ParityTransformerModel,
-    PretrainedModel,
-    SizedModel,
-    SyntheticData,
-)
+from contextwise.training.recipe import Recipe
+from contextwise.training.settings import PretrainedModel, SizedModel, prefix_problem, wrong_kind
 
 
 def model_config(recipe: Recipe, vocab_size: int | None, end_of_text: int | None) -> Any:
@@ -55,32 +44,7 @@ def model_config(recipe: Recipe, vocab_size: int | None, end_of_text: int | None
         ConfigError: the vocabulary size is unknown or larger than the recipe's; the recipe's settings contradict each other
             or the pretrained model.
     """
-    model = recipe.model
-    if isinstance(model, CueModel):
-        raise ConfigError(
-            "model.cue is built from the parts of earlier runs, so its size is not known in advance; `contextwise parameters` "
-            "counts it"
-        )
-    if isinstance(recipe.data, SyntheticData):
-        bits, tasks = recipe.data.context - 1, recipe.data.synthetic.tasks
-        if isinstance(model, ParityMLPModel):
-            return ParityMLPConfig(bits, tasks, model.feature_size, model.width, model.layers)
-        assert isinstance(model, ParityTransformerModel)  # checked with the recipe
-        return ParityTransformerConfig(
-            bits, tasks, hidden_size=model.width, num_hidden_layers=model.layers, num_attention_heads=model.heads
-        )
-    assert not isinstance(model, ParityMLPModel | ParityTransformerModel)
-    if isinstance(model, PretrainedModel):  # the caller compares its vocabulary with the corpus's
-        return _pretrained_config(recipe, model)
-    size = model.vocab_size or vocab_size
-    if size is None:
-        fix = "set it (for GPT-2's tokenizer, 50304)"
-        raise ConfigError(Problem("is missing: the corpus has no tokenizer", "model.vocab_size", fix=fix))
-    if vocab_size is not None and size < vocab_size:
-        raise ConfigError(f"model.vocab_size is {size}, but the corpus's tokenizer has {vocab_size} tokens")
-    if isinstance(model, AutoencoderModel):
-        return UnigramConfig(size, widths=[8 * model.width, model.width], eos_token_id=end_of_text)
-    return sized_config(model, size, recipe.data.context, end_of_text, recipe.has_pairs)
+    return recipe.model.config(recipe, vocab_size, end_of_text)
 
 
 def sized_config(
@@ -104,7 +68,7 @@ def sized_config(
     return _composed(config, model, pair_head)
 
 
-def _pretrained_config(recipe: Recipe, model: PretrainedModel) -> PreTrainedConfig:
+def pretrained_config(recipe: Recipe, model: PretrainedModel) -> PreTrainedConfig:
     config, context = load_config(model.pretrained), recipe.data.context
     kind = kind_of(config)
     problems = [problem for each in recipe.objectives for problem in wrong_kind(each, kind, model.pretrained)]
@@ -176,15 +140,20 @@ def starting_model(recipe: Recipe, config: PreTrainedConfig) -> Any:
         CheckpointError: ``model.pretrained`` could not be loaded.
         ConfigError: its logits are not those of a plain vocabulary head, which the chunked loss needs.
     """
-    settings = recipe.model
-    if isinstance(settings, CueModel):
-        return cue_model.starting_model(settings.cue, config)
-    if not isinstance(settings, PretrainedModel):
-        model = build_model(config)
-        if recipe.training.paired_initialization:
-            initialize_by_name(model, recipe.seed)
-        scale_initial_values(model, parameter_scales(recipe, config))
-        return model
+    return recipe.model.start(recipe, config)
+
+
+def new_model(recipe: Recipe, config: PreTrainedConfig) -> Any:
+    """Build a model with random weights; paired with those of other runs if the recipe asks for it."""
+    model = build_model(config)
+    if recipe.training.paired_initialization:
+        initialize_by_name(model, recipe.seed)
+    scale_initial_values(model, parameter_scales(recipe, config))
+    return model
+
+
+def continued_model(settings: PretrainedModel, config: Any) -> Any:
+    """Load a pretrained model, grow its vocabulary and positions to the configuration's, and add ContextLM's pathway."""
     model = _pretrained(settings.pretrained, config)
     if config.vocab_size > model.get_input_embeddings().num_embeddings:
         model.resize_token_embeddings(config.vocab_size)  # for the objective's special tokens

@@ -19,10 +19,12 @@ from contextwise.models.cue import CueConfig
 from contextwise.models.cue.encoding import TextSource
 from contextwise.models.loading import load_config
 from contextwise.models.spec import build_model, without_weights
+from contextwise.training.cue_kinds import CueModel
 from contextwise.training.cue_model import cue_config, freeze, text_choice
+from contextwise.training.cue_settings import TRAINED
 from contextwise.training.model import freeze_backbone, model_config
 from contextwise.training.recipe import Recipe, load_recipe
-from contextwise.training.settings import TRAINED, CorpusData, CueModel, PretrainedModel
+from contextwise.training.settings import CorpusData, PretrainedModel
 
 _KNOWN = {"distilbert-base-cased": DistilBertConfig(vocab_size=28_996)}
 """Configurations of text encoders on the Hub, to count their parameters without a network."""

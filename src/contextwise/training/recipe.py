@@ -3,34 +3,25 @@
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Union
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from contextwise.base.config import Name, Settings, read_yaml, validate, with_overrides
 from contextwise.base.errors import ConfigError, ContextwiseError, Problem
 from contextwise.base.recipes import recipe_path
 from contextwise.base.runs import RunFolder
-from contextwise.data.contexts import ContextSettings
-from contextwise.models.sizes import KINDS, MEASURED_WIDTHS, TRANSFORMERS, adamw_rate
+from contextwise.models.sizes import MEASURED_WIDTHS, TRANSFORMERS, adamw_rate
 from contextwise.objectives import AnyObjective, Causal, Cut, Objective
 from contextwise.training.batches import BatchSizes
 from contextwise.training.settings import (
-    AdaptStage,
     AnyData,
-    AnyModel,
-    AutoencoderModel,
     CorpusData,
-    CueModel,
-    JointStage,
-    ParityModel,
-    PretrainedModel,
-    ProxyStage,
+    ModelSettings,
     SizedModel,
-    Stage,
-    SwapStage,
     SyntheticData,
     TrainingSettings,
+    model_kinds,
 )
 
 FEWEST_STEPS = 100
@@ -53,6 +44,27 @@ def few_steps(steps: Mapping[str, int]) -> str:
         f"Fewer than {FEWEST_STEPS} optimizer steps: {', '.join(shown)}{more}. Such losses are those of the start of training, "
         "and a difference may be another one after more steps: set training.tokens_per_step lower, or train on more tokens."
     )
+
+
+def _tag(kind: type[ModelSettings]) -> str:
+    return f"<{kind.called}>"
+
+
+def _kind_of_model(values: Any) -> str:
+    """The tag of the kind of model that the values of a section ``model`` are of."""
+    if isinstance(values, ModelSettings):
+        return _tag(type(values))
+    known = model_kinds().values() if isinstance(values, dict) else ()
+    return _tag(next((kind for kind in known if kind.claims(values)), SizedModel))
+
+
+if TYPE_CHECKING:
+    AnyModel = ModelSettings
+else:
+    AnyModel = Annotated[
+        Union[tuple(Annotated[kind, Tag(_tag(kind))] for kind in model_kinds().values())],  # noqa: UP007
+        Discriminator(_kind_of_model),
+    ]
 
 
 class Recipe(Settings):
@@ -175,11 +187,11 @@ class Recipe(Settings):
     def _problems_of_data(self) -> Iterator[Problem]:
         """Contradictions between data, objective, measurements and the kind of model."""
         data, model, name = self.data, self.model, self.objective.name
-        synthetic, parity = isinstance(data, SyntheticData), isinstance(model, ParityModel)
-        if synthetic != parity:
+        if data.gives != model.reads:
             own = getattr(model, "pretrained", None) or f"model.family {getattr(model, 'family', 'cue')}"
-            if synthetic:
-                fix = "set model.family to parity_transformer or parity_mlp"
+            if isinstance(data, SyntheticData):
+                kinds = [name for name, kind in model_kinds().items() if kind.reads == data.gives]
+                fix = f"set model.family to {' or '.join(reversed(kinds))}"
                 yield Problem(f"needs one of its own models, not {own}", "data.synthetic", fix=fix)
             else:
                 why = f"{own} is a model for data.synthetic, not for a corpus"
@@ -193,7 +205,7 @@ class Recipe(Settings):
                 yield Problem("needs a corpus, but the data are synthetic", curve, fix="set it to 0")
             return
         yield from self._problems_of_whole_steps()
-        if data.contexts is not None and not isinstance(model, CueModel):
+        if data.contexts is not None and "contexts" not in model.sections:
             yield Problem("is used by model.cue only", "data.contexts", fix="remove it")
         if data.start_at_documents and name != "causal":
             why = f"does not apply to the objective {name!r}"
@@ -221,9 +233,6 @@ class Recipe(Settings):
             if curve:
                 why = "measures the loss at each context, but a sentence has no context before it"
                 yield Problem(why, curve, fix="set it to 0")
-        elif isinstance(model, CueModel | AutoencoderModel):
-            what = "model.cue" if isinstance(model, CueModel) else f"model.family {model.family}"
-            yield Problem(f"{what} is trained on single sentences", fix="set objective: sentence")
 
     def _problems_of_whole_steps(self) -> Iterator[Problem]:
         """Contradictions of an objective that compares all examples of a step."""
@@ -252,30 +261,13 @@ class Recipe(Settings):
             )
 
     def _problems_of_model(self) -> Iterator[Problem]:
-        model, context = self.model, self.data.context
+        model = self.model
         if self.training.learning_rate is None and model.learning_rate is None:
-            usual = "1e-3" if isinstance(model, CueModel) else "1e-4"
             why = "is missing: such a model has no default rate"
-            yield Problem(why, "training.learning_rate", fix=f"{usual} is usual")
-        if isinstance(model, CueModel) and isinstance(self.data, CorpusData):
-            yield from _problems_of_cue(model.cue, self.data.contexts)
-        if isinstance(model, SizedModel):
-            if model.max_context is not None and model.max_context < context:
-                why = f"but the model has only {model.max_context} positions (model.max_context)"
-                yield Problem(why, "data.context", context)
-            for objective in self.objectives:
-                yield from wrong_kind(objective, model.kind, family=model.family)
+            yield Problem(why, "training.learning_rate", fix=f"{model.usual_rate} is usual")
+        yield from model.problems(self)
         if self.training.parametrization == "mup":
             yield from _problems_of_mup(model, self.training)
-        if isinstance(model, SizedModel | PretrainedModel):
-            predictor = model.context_predictor
-            if predictor is not None and predictor.chunk_size > context:
-                name, value = "model.context_predictor.chunk_size", predictor.chunk_size
-                yield Problem(f"more than data.context ({context})", name, value)
-            prefix = next((each for each in self.objectives if each.has_prefix), None)
-            for section in ("context_predictor", "multi_token", "variant"):
-                if prefix is not None and getattr(model, section, None) is not None:
-                    yield prefix_problem(prefix, f"model.{section}")
 
     @property
     def objectives(self) -> list[Objective]:
@@ -403,15 +395,6 @@ class Recipe(Settings):
         return data
 
 
-def prefix_problem(objective: Objective, where: str) -> Problem:
-    """That a prefix objective cannot train a model with this part."""
-    why = (
-        f"the objective {objective.name!r} has bidirectional attention in a prefix, which would leak through {where} into "
-        "predictions of that prefix"
-    )
-    return Problem(why, fix="remove one of the two")
-
-
 def _problems_of_mup(model: Any, settings: TrainingSettings) -> Iterator[Problem]:
     name, base_width = "training.parametrization", settings.mup_base_width
     if not isinstance(model, SizedModel) or model.family not in TRANSFORMERS:
@@ -426,34 +409,6 @@ def _problems_of_mup(model: Any, settings: TrainingSettings) -> Iterator[Problem
         yield Problem(
             why, "training.mup_base_width", base_width, f"give training.learning_rate, or choose one of {measured}"
         )
-
-
-def _problems_of_cue(stage: Stage, contexts: ContextSettings | None) -> Iterator[Problem]:
-    if isinstance(stage, ProxyStage) and contexts is not None:
-        why = "is given, but stage proxy trains the decoder without contexts"
-        yield Problem(why, "data.contexts", fix="remove it")
-    if isinstance(stage, AdaptStage | SwapStage) and contexts is None:
-        why = f"is missing: stage {stage.stage} needs columns, or previous_sentence: true"
-        yield Problem(why, "data.contexts")
-    encoder = getattr(stage, "text_encoder", None)
-    if encoder is not None and encoder.startswith("trained:") and not isinstance(stage, JointStage):
-        why = f"but the stage {stage.stage} trains no text encoder"
-        yield Problem(why, "model.cue.text_encoder", encoder, "remove it, or name a pretrained one")
-    if isinstance(stage, JointStage) and contexts is None:
-        for name in ("text_encoder", "pooling", "text_tokens", "context_dropout"):
-            if getattr(stage, name):
-                yield Problem("has no effect without data.contexts", f"model.cue.{name}", fix="remove it")
-
-
-def wrong_kind(objective: Any, kind: str, pretrained: str = "", family: str = "") -> Iterator[Problem]:
-    """The problem of an objective for another kind of model than ``kind``, that of a pretrained model or a family."""
-    if objective.kind == kind:
-        return
-    families = [family for family, other in KINDS.items() if other == objective.kind]
-    model = pretrained or f"model.family {family}"
-    why = f"the objective {objective.name!r} needs another kind of model ({objective.kind}) than {model} ({kind})"
-    fix = "name another model" if pretrained else f"set model.family to {' or '.join(families)}"
-    yield Problem(why, fix=f"{fix}, or choose another objective")
 
 
 def with_newer_settings(recipe: dict[str, Any]) -> dict[str, Any]:

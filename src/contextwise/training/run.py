@@ -34,7 +34,7 @@ from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import RunMetrics, peak_flops
 from contextwise.training.model import compile_blocks, stage_flops, starting_model
 from contextwise.training.recipe import Recipe, with_newer_settings
-from contextwise.training.settings import SyntheticData, trained_parts
+from contextwise.training.settings import SyntheticData
 from contextwise.training.trainer import PretrainingTrainer, StepAbandoned
 
 DEFAULT_MICRO_BATCH_TOKENS = {"cpu": 8192, "cuda": 32768}
@@ -219,7 +219,7 @@ def _check_memory(recipe: Recipe, inputs: TrainingInputs, processes: PartialStat
     total = psutil.virtual_memory().total if on_cpu else torch.cuda.mem_get_info()[1]
     total *= processes.num_processes if recipe.training.fsdp and not on_cpu else 1
     needed, _ = training_memory(inputs.config, 0)
-    if needed > total * (1 if trained_parts(recipe.model) is None else 4):
+    if needed > total * (1 if recipe.model.trained is None else 4):
         parameters, where = (count(parameter_count(inputs.config)), "this machine" if on_cpu else "the GPU")
         raise ConfigError(
             f"the model has {parameters} parameters, which with gradients and optimizer take {needed / 1e9:,.0f} GB, but "
@@ -256,7 +256,7 @@ def build_trainer(
     if recipe.training.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     peak = peak_flops(torch.cuda.get_device_name() if torch.cuda.is_available() else None)
-    trained = trained_parts(recipe.model)
+    trained = recipe.model.trained
     metrics = RunMetrics(
         recipe.batch_sizes,
         recipe.data.context,

@@ -1,15 +1,17 @@
 """The sections ``data``, ``model`` and ``training`` of a recipe: one class for each variant, with only the settings that apply.
 
-``data`` is a corpus or a synthetic task; ``model`` has a size, or starts from a pretrained model, or is a CUE model or a
-small model of a synthetic task. Checking settings imports neither torch nor transformers.
+``data`` is a corpus or a synthetic task; ``model`` has a size, or starts from a pretrained model, or is of another kind that a
+package offers. Checking settings imports neither torch nor transformers.
 """
 
 import math
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
+from contextwise.base import plugins
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError, Problem
 from contextwise.base.recipes import RECIPES
@@ -17,7 +19,7 @@ from contextwise.data.contexts import ContextSettings
 from contextwise.data.synthetic import ParityData
 from contextwise.models.sizes import KINDS, SIZES, TRANSFORMERS, ModelSize, adamw_rate, named_size, shape_problems
 from contextwise.models.variant.code import digest, parse_variant, read_code
-from contextwise.objectives import AnyObjective
+from contextwise.objectives import AnyObjective, Objective
 from contextwise.objectives.kind import Kind
 from contextwise.objectives.metadata import MetadataSettings
 
@@ -41,6 +43,8 @@ class ReplaySettings(Settings):
 
 class CorpusData(Settings):
     """A corpus, and how its documents are cut into windows."""
+
+    gives: ClassVar[str] = "text"
 
     corpus: str = Field(description="folder of a prepared corpus, a Zarr array, or a nanoGPT .bin file")
     split: str = "train"
@@ -89,6 +93,8 @@ class CorpusData(Settings):
 
 class SyntheticData(Settings):
     """A synthetic task instead of a corpus."""
+
+    gives: ClassVar[str] = "parity"
 
     synthetic: ParityData = Field(description="settings of the task, such as bits and tasks")
 
@@ -155,18 +161,84 @@ class VariantSettings(Settings):
 
 
 class ModelSettings(Settings):
-    """Base class of model settings."""
+    """Settings of the section ``model``: a kind of model, and how models of this kind are built.
 
-    learning_rate: ClassVar[float | None] = None  # the default of the model, if it has one
+    A kind is an entry point of the group ``contextwise.models``. Recipes are checked without torch, so that a module of
+    settings imports it in methods only.
+
+    Attributes:
+        called: the kind in messages, such as ``a pretrained model``.
+        registers: modules that register configurations, classes and specifications when they are imported
+            (:func:`contextwise.models.spec.register_model`).
+        learning_rate: the default; None if there is none.
+        usual_rate: a rate that is usual where there is no default, for a message.
+        reads: what its inputs are: ``text``, or the name of a synthetic task.
+        sections: sections of ``data`` that are for this kind of model alone.
+        loss_unit: what the first loss is a mean over.
+    """
+
+    called: ClassVar[str]
+    registers: ClassVar[tuple[str, ...]] = ()
+    learning_rate: ClassVar[float | None] = None
+    usual_rate: ClassVar[str] = "1e-4"
+    reads: ClassVar[str] = "text"
+    sections: ClassVar[tuple[str, ...]] = ()
+    loss_unit: ClassVar[str] = "token"
+
+    @classmethod
+    def claims(cls, values: dict[str, Any]) -> bool:
+        """Whether the values of a section ``model`` are of this kind; those that no kind claims are a model of a named size."""
+        return False
 
     @property
     def starts(self) -> dict[str, str]:
         """The models whose weights training starts from, or keeps as parts, by setting."""
         return {}
 
+    @property
+    def trained(self) -> tuple[str, ...] | None:
+        """The parts of the model that are trained; None: all."""
+        return None
+
+    def sources(self, recipe: Any, known: Container[str]) -> dict[str, str]:
+        """The models in the identity of a run by setting, without the settings in ``known``."""
+        return {name: source for name, source in self.starts.items() if name not in known}
+
+    def problems(self, recipe: Any) -> Iterator[Problem]:
+        """What in a recipe contradicts the model; its sections are valid by themselves."""
+        yield from ()
+
+    def config(self, recipe: Any, vocab_size: int | None, end_of_text: int | None) -> Any:
+        """Build the configuration for a corpus with this vocabulary; see :func:`contextwise.training.model.model_config`."""
+        raise NotImplementedError
+
+    def start(self, recipe: Any, config: Any) -> Any:
+        """Build the model with its initial weights, in float32 on the CPU, ready to be trained."""
+        from contextwise.training.model import new_model
+
+        return new_model(recipe, config)
+
+
+def known_size(setting: int | None, vocab_size: int | None) -> int:
+    """The vocabulary size of a model: ``model.vocab_size``, or the corpus's; a ConfigError if it is unknown or too small."""
+    size = setting or vocab_size
+    if size is None:
+        fix = "set it (for GPT-2's tokenizer, 50304)"
+        raise ConfigError(Problem("is missing: the corpus has no tokenizer", "model.vocab_size", fix=fix))
+    if vocab_size is not None and size < vocab_size:
+        raise ConfigError(f"model.vocab_size is {size}, but the corpus's tokenizer has {vocab_size} tokens")
+    return size
+
 
 class SizedModel(ModelSettings):
     """A stock model of a named size or given dimensions, with random weights, and optionally ContextLM or multi-token heads."""
+
+    called = "a model of a named size"
+    registers = (
+        "contextwise.models.contextlm.spec",
+        "contextwise.models.multitoken.spec",
+        "contextwise.models.variant.spec",
+    )
 
     family: Literal["gpt2", "gpt2_rotary", "gpt_neox", "llama", "qwen3", "lstm", "bert", "t5"] = Field(
         default="gpt2",
@@ -221,6 +293,21 @@ class SizedModel(ModelSettings):
         """The learning rate of the size."""
         return self.shape.learning_rate
 
+    def problems(self, recipe: Any) -> Iterator[Problem]:
+        context = recipe.data.context
+        if self.max_context is not None and self.max_context < context:
+            why = f"but the model has only {self.max_context} positions (model.max_context)"
+            yield Problem(why, "data.context", context)
+        for objective in recipe.objectives:
+            yield from wrong_kind(objective, self.kind, family=self.family)
+        yield from _problems_of_parts(self, recipe)
+
+    def config(self, recipe: Any, vocab_size: int | None, end_of_text: int | None) -> Any:
+        from contextwise.training.model import sized_config
+
+        size = known_size(self.vocab_size, vocab_size)
+        return sized_config(self, size, recipe.data.context, end_of_text, recipe.has_pairs)
+
     @field_validator("size")
     @classmethod
     def _known_size(cls, size: str, info: ValidationInfo) -> str:
@@ -263,6 +350,8 @@ class SizedModel(ModelSettings):
 class PretrainedModel(ModelSettings):
     """A pretrained model as the starting point."""
 
+    called = "a pretrained model"
+
     pretrained: str = Field(description="a run, a model's folder, or NAME or NAME@REVISION on the Hub")
     context_predictor: ContextPredictorSettings | None = None
     freeze_backbone: bool = Field(default=False, description="train only the context pathway")
@@ -278,6 +367,27 @@ class PretrainedModel(ModelSettings):
     @property
     def starts(self) -> dict[str, str]:
         return {"model.pretrained": self.pretrained}
+
+    @classmethod
+    def claims(cls, values: dict[str, Any]) -> bool:
+        return "pretrained" in values
+
+    @property
+    def trained(self) -> tuple[str, ...] | None:
+        return ("context",) if self.freeze_backbone else None
+
+    def problems(self, recipe: Any) -> Iterator[Problem]:
+        yield from _problems_of_parts(self, recipe)
+
+    def config(self, recipe: Any, vocab_size: int | None, end_of_text: int | None) -> Any:
+        from contextwise.training.model import pretrained_config
+
+        return pretrained_config(recipe, self)  # the caller compares its vocabulary with the corpus's
+
+    def start(self, recipe: Any, config: Any) -> Any:
+        from contextwise.training.model import continued_model
+
+        return continued_model(self, config)
 
     @model_validator(mode="after")
     def _one_extension(self) -> "PretrainedModel":
@@ -300,195 +410,41 @@ class PretrainedModel(ModelSettings):
         return freeze
 
 
-# The section ``model.cue``: one class for each stage (CUE, Sections 3 and 4), without values that a stage takes from its start.
-TRAINED: dict[str, tuple[str, ...]] = {
-    "joint": ("decoder", "context_encoder", "text_encoder"),
-    "adapt": ("context_encoder",),
-    "proxy": ("decoder", "proxy"),
-    "swap": ("decoder",),
-}
-"""The parts that a stage trains (CUE, Table 1 and Section 4); in the proxy only its projection, and a text encoder only if it
-is a part of the model. Other parts are frozen."""
+def _problems_of_parts(model: SizedModel | PretrainedModel, recipe: Any) -> Iterator[Problem]:
+    """Contradictions between a recipe and the parts that are composed with a stock model."""
+    predictor, context = model.context_predictor, recipe.data.context
+    if predictor is not None and predictor.chunk_size > context:
+        name, value = "model.context_predictor.chunk_size", predictor.chunk_size
+        yield Problem(f"more than data.context ({context})", name, value)
+    prefix = next((each for each in recipe.objectives if each.has_prefix), None)
+    for section in ("context_predictor", "multi_token", "variant"):
+        if prefix is not None and getattr(model, section, None) is not None:
+            yield prefix_problem(prefix, f"model.{section}")
 
 
-def trained_parts(model: Any) -> tuple[str, ...] | None:
-    """The parts of a model that these settings train; None: all."""
-    if isinstance(model, CueModel):
-        return TRAINED[model.cue.stage]
-    return ("context",) if getattr(model, "freeze_backbone", False) else None
-
-
-CUE_STARTS = ("start", "sentence_encoder", "autoencoder", "text_encoder")
-
-
-class SentenceSettings(Settings):
-    """The frozen sentence model, and the decoder that is trained on top of it."""
-
-    sentence_encoder: str = Field(description="a sentence model: a run, a folder or a name on the Hub")
-    decoder: Literal["transformer", "concatenate"] = "transformer"
-    decoder_layers: Layers | None = Field(default=None, description="6 if not given")
-    decoder_heads: Width | None = Field(default=None, description="4 if not given")
-    sentence_inputs: bool = Field(default=True, description="false: only the contexts predict (Table 4)")
-    head: Literal["sentence_encoder", "random"] = Field(
-        default="sentence_encoder",
-        description="the decoder's initial head: a copy of the sentence encoder's, where the widths agree, or random weights",
+def prefix_problem(objective: Objective, where: str) -> Problem:
+    """That a prefix objective cannot train a model with this part."""
+    why = (
+        f"the objective {objective.name!r} has bidirectional attention in a prefix, which would leak through {where} into "
+        "predictions of that prefix"
     )
-
-    @field_validator("decoder_layers", "decoder_heads")
-    @classmethod
-    def _of_a_transformer(cls, value: int | None, info: ValidationInfo) -> int | None:
-        if value is not None and info.data.get("decoder") == "concatenate":
-            raise ConfigError("a decoder that concatenates has no layers and no heads; remove it")
-        return value
+    return Problem(why, fix="remove one of the two")
 
 
-class TextSettings(Settings):
-    """The frozen text encoder of the contexts; by default that of the starting run."""
-
-    text_encoder: str | None = Field(
-        default=None,
-        description="a folder or Hub name; default distilbert-base-cased. random:NAME has random weights that stay; "
-        "trained:NAME or trained:NAME:LAYERSxWIDTH is trained from random weights, in the stage joint",
-    )
-    pooling: Literal["cls", "mean"] | None = Field(default=None, description="of the text encoder; by default cls")
-    text_tokens: int | None = Field(
-        default=None,
-        ge=3,
-        description="maximum tokens of a context; by default the encoder's limit, of one that is trained data.context",
-    )
+def wrong_kind(objective: Any, kind: str, pretrained: str = "", family: str = "") -> Iterator[Problem]:
+    """The problem of an objective for another kind of model than ``kind``, that of a pretrained model or a family."""
+    if objective.kind == kind:
+        return
+    families = [family for family, other in KINDS.items() if other == objective.kind]
+    model = pretrained or f"model.family {family}"
+    why = f"the objective {objective.name!r} needs another kind of model ({objective.kind}) than {model} ({kind})"
+    fix = "name another model" if pretrained else f"set model.family to {' or '.join(families)}"
+    yield Problem(why, fix=f"{fix}, or choose another objective")
 
 
-class ContextEncoderSettings(TextSettings):
-    """The Transformer blocks over the set of a sentence's contexts."""
-
-    context_layers: int | None = Field(default=None, ge=0, le=DEEPEST, description="2 if not given")
-    context_heads: Width | None = Field(default=None, description="4 if not given")
-    context_feed_forward: Width | None = Field(default=None, description="4 times the width if not given")
-    context_dropout: float = Field(default=0.0, ge=0, lt=1, description="probability to drop a context in training")
-
-
-class JointStage(SentenceSettings, ContextEncoderSettings):
-    """The stage that trains decoder and context encoder together."""
-
-    stage: Literal["joint"]
-    width: Width | None = Field(default=None, description="of e_cue; the sentence encoder's if not given")
-
-
-class AdaptStage(ContextEncoderSettings):
-    """The stage that trains only the context encoder."""
-
-    stage: Literal["adapt"]
-    start: str = Field(description="the CUE run whose parts are kept")
-    fresh_context_encoder: bool = Field(default=False, description="a random context encoder instead of the start's")
-    width: Width | None = Field(default=None, description="of e_cue; must be the start's")
-
-
-class ProxyStage(SentenceSettings):
-    """The stage that trains the decoder without contexts, on noisy proxies."""
-
-    stage: Literal["proxy"]
-    autoencoder: str = Field(description="a run of model.family unigram_autoencoder")
-    noise: float = Field(default=0.0, ge=0, description="sigma of the noise on proxies (Eq. 7)")
-    width: Width | None = Field(default=None, description="of e_cue; the sentence encoder's if not given")
-
-
-class SwapStage(SentenceSettings, TextSettings):
-    """The stage that trains a new decoder on another sentence encoder, with the context encoder of an earlier run."""
-
-    stage: Literal["swap"]
-    start: str = Field(description="the CUE run whose context encoder is kept")
-    width: Width | None = Field(default=None, description="of e_cue; must be the start's")
-
-
-def _stage_variant(values: Any) -> str:
-    stage = values.get("stage") if isinstance(values, dict) else getattr(values, "stage", None)
-    return f"<the stage {stage}>"
-
-
-Stage = JointStage | AdaptStage | ProxyStage | SwapStage
-AnyStage = Annotated[
-    Annotated[JointStage, Tag("<the stage joint>")]
-    | Annotated[AdaptStage, Tag("<the stage adapt>")]
-    | Annotated[ProxyStage, Tag("<the stage proxy>")]
-    | Annotated[SwapStage, Tag("<the stage swap>")],
-    Discriminator(
-        _stage_variant,
-        custom_error_type="stage",
-        custom_error_message="Its stage must be one of joint, adapt, proxy and swap",
-    ),
-]
-
-
-class CueModel(ModelSettings):
-    """A sentence model conditioned on contexts, built from the parts of earlier runs."""
-
-    cue: AnyStage
-
-    @property
-    def starts(self) -> dict[str, str]:
-        named = {name: getattr(self.cue, name, None) for name in CUE_STARTS}
-        weightless = ("random:", "trained:")  # of a text encoder
-        return {
-            f"model.cue.{name}": value for name, value in named.items() if value and not value.startswith(weightless)
-        }
-
-
-class AutoencoderModel(ModelSettings):
-    """CUE's unigram autoencoder; the layers around the code are 8 times as wide (CUE, Section 4.2.1: 128 x 16 x 128)."""
-
-    learning_rate: ClassVar[float] = 1e-3
-    family: Literal["unigram_autoencoder"]
-    vocab_size: VocabSize | None = Field(default=None, description="vocabulary size; by default the tokenizer's")
-    width: Width = Field(default=16, description="width of the code")
-
-
-class ParityTransformerModel(ModelSettings):
-    """The parity task's Transformer, of the paper's size by default (intrinsic entropy, Section 4.3)."""
-
-    learning_rate: ClassVar[float] = 1e-3
-    family: Literal["parity_transformer"]
-    layers: Layers = 3
-    width: Width = 208
-    heads: Width = 4
-
-
-class ParityMLPModel(ModelSettings):
-    """The parity task's MLP."""
-
-    learning_rate: ClassVar[float] = 1e-3
-    family: Literal["parity_mlp"]
-    layers: Layers = 1
-    width: Width = 512
-    feature_size: Width = Field(default=80, description="width of its context feature")
-
-
-ParityModel = ParityTransformerModel | ParityMLPModel
-
-
-def _model_variant(values: Any) -> str:
-    if isinstance(values, ModelSettings):
-        values = values.model_dump()
-    if not isinstance(values, dict):
-        return "<a model of a named size>"
-    if "cue" in values:
-        return "<a CUE model>"
-    if "pretrained" in values:
-        return "<a pretrained model>"
-    family = values.get("family")
-    return f"<the family {family}>" if family in TASK_FAMILIES else "<a model of a named size>"
-
-
-TASK_FAMILIES = ("unigram_autoencoder", "parity_transformer", "parity_mlp")
-"""Families for one task each, without named sizes."""
-AnyModel = Annotated[
-    Annotated[SizedModel, Tag("<a model of a named size>")]
-    | Annotated[PretrainedModel, Tag("<a pretrained model>")]
-    | Annotated[CueModel, Tag("<a CUE model>")]
-    | Annotated[AutoencoderModel, Tag("<the family unigram_autoencoder>")]
-    | Annotated[ParityTransformerModel, Tag("<the family parity_transformer>")]
-    | Annotated[ParityMLPModel, Tag("<the family parity_mlp>")],
-    Discriminator(_model_variant),
-]
+def model_kinds() -> dict[str, type[ModelSettings]]:
+    """All kinds of models by name: the entry points of the group ``contextwise.models``."""
+    return plugins.load("models")
 
 
 class TrainingSettings(Settings):

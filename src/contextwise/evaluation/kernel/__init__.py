@@ -4,7 +4,7 @@
     result = measure(subject, Loss(context=256), corpus)     # opened again if it was made before
     print(result.summary["loss"], result.path)
 
-A new measure is a subclass of :class:`Measure` in a module of ``contextwise.evaluation.measures``
+A new measure is a subclass of :class:`Measure` and an entry point of the group ``contextwise.measures``
 (``docs/extending/measure.md``).
 Nothing here imports torch before a model is opened, so that settings are checked and help is printed at once.
 """

@@ -1,7 +1,5 @@
 """A measure: settings, how a subject is measured with them, and how the summary is shown."""
 
-import importlib
-import pkgutil
 import time
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NotRequired, Self, T
 
 from rich.console import RenderableType
 
+from contextwise.base import plugins
 from contextwise.base.config import Settings
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
 from contextwise.base.estimates import CONFIDENCE
@@ -289,9 +288,5 @@ def _content(name: str, path: Path) -> str:
 
 
 def measures() -> dict[str, type[Measure]]:
-    """All measures by name: the subclasses of :class:`Measure` in the modules of ``contextwise.evaluation.measures``."""
-    package = importlib.import_module("contextwise.evaluation.measures")
-    modules = [f"{package.__name__}.{module.name}" for module in pkgutil.iter_modules(package.__path__)]
-    values = [value for name in modules for value in vars(importlib.import_module(name)).values()]
-    classes = [value for value in values if isinstance(value, type) and issubclass(value, Measure)]
-    return {measure.name: measure for measure in classes if "name" in vars(measure)}
+    """All measures by name: the entry points of the group ``contextwise.measures``."""
+    return plugins.load("measures")

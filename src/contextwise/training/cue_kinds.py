@@ -1,0 +1,117 @@
+"""CUE's kinds of models in recipes: a CUE model, built in stages, and the unigram autoencoder of its proxies."""
+
+from collections.abc import Container, Iterator
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from contextwise.base.errors import ConfigError, Problem
+from contextwise.data.contexts import ContextSettings
+from contextwise.training.cue_settings import TRAINED, AdaptStage, AnyStage, JointStage, ProxyStage, Stage, SwapStage
+from contextwise.training.settings import ModelSettings, VocabSize, Width, known_size
+
+CUE_STARTS = ("start", "sentence_encoder", "autoencoder", "text_encoder")
+
+
+class CueModel(ModelSettings):
+    """A sentence model conditioned on contexts, built from the parts of earlier runs."""
+
+    called = "a CUE model"
+    registers = ("contextwise.models.cue.spec",)
+    usual_rate = "1e-3"
+    sections = ("contexts",)
+
+    cue: AnyStage
+
+    @property
+    def starts(self) -> dict[str, str]:
+        named = {name: getattr(self.cue, name, None) for name in CUE_STARTS}
+        weightless = ("random:", "trained:")  # of a text encoder
+        return {
+            f"model.cue.{name}": value for name, value in named.items() if value and not value.startswith(weightless)
+        }
+
+    @classmethod
+    def claims(cls, values: dict[str, Any]) -> bool:
+        return "cue" in values
+
+    @property
+    def trained(self) -> tuple[str, ...] | None:
+        return TRAINED[self.cue.stage]
+
+    def sources(self, recipe: Any, known: Container[str]) -> dict[str, str]:
+        from contextwise.models.cue.encoding import TextSource
+        from contextwise.training.cue_model import keeps_context_encoder, text_choice
+
+        sources = super().sources(recipe, known)
+        # A text encoder may be the default's or that of the starting run; one of random weights has a vocabulary.
+        name = "model.cue.text_encoder"
+        of_start = keeps_context_encoder(self.cue) and "model.cue.start" in known and name not in sources
+        if recipe.data.contexts is not None and name not in known and not of_start:
+            sources[name] = TextSource.parse(text_choice(recipe)["name"]).folder
+        return sources
+
+    def problems(self, recipe: Any) -> Iterator[Problem]:
+        if recipe.data.gives == "text":
+            yield from _problems_of_sentences(recipe, "model.cue")
+            yield from _problems_of_stage(self.cue, recipe.data.contexts)
+
+    def config(self, recipe: Any, vocab_size: int | None, end_of_text: int | None) -> Any:
+        raise ConfigError(
+            "model.cue is built from the parts of earlier runs, so its size is not known in advance; `contextwise parameters` "
+            "counts it"
+        )
+
+    def start(self, recipe: Any, config: Any) -> Any:
+        from contextwise.training.cue_model import starting_model
+
+        return starting_model(self.cue, config)
+
+
+class AutoencoderModel(ModelSettings):
+    """CUE's unigram autoencoder; the layers around the code are 8 times as wide (CUE, Section 4.2.1: 128 x 16 x 128)."""
+
+    called = "the family unigram_autoencoder"
+    registers = ("contextwise.models.cue.spec",)
+    learning_rate: ClassVar[float] = 1e-3
+    loss_unit = "sentence"
+
+    family: Literal["unigram_autoencoder"]
+    vocab_size: VocabSize | None = Field(default=None, description="vocabulary size; by default the tokenizer's")
+    width: Width = Field(default=16, description="width of the code")
+
+    @classmethod
+    def claims(cls, values: dict[str, Any]) -> bool:
+        return values.get("family") == "unigram_autoencoder"
+
+    def problems(self, recipe: Any) -> Iterator[Problem]:
+        if recipe.data.gives == "text":
+            yield from _problems_of_sentences(recipe, f"model.family {self.family}")
+
+    def config(self, recipe: Any, vocab_size: int | None, end_of_text: int | None) -> Any:
+        from contextwise.models.cue import UnigramConfig
+
+        size = known_size(self.vocab_size, vocab_size)
+        return UnigramConfig(size, widths=[8 * self.width, self.width], eos_token_id=end_of_text)
+
+
+def _problems_of_sentences(recipe: Any, what: str) -> Iterator[Problem]:
+    if recipe.objective.name != "sentence":
+        yield Problem(f"{what} is trained on single sentences", fix="set objective: sentence")
+
+
+def _problems_of_stage(stage: Stage, contexts: ContextSettings | None) -> Iterator[Problem]:
+    if isinstance(stage, ProxyStage) and contexts is not None:
+        why = "is given, but stage proxy trains the decoder without contexts"
+        yield Problem(why, "data.contexts", fix="remove it")
+    if isinstance(stage, AdaptStage | SwapStage) and contexts is None:
+        why = f"is missing: stage {stage.stage} needs columns, or previous_sentence: true"
+        yield Problem(why, "data.contexts")
+    encoder = getattr(stage, "text_encoder", None)
+    if encoder is not None and encoder.startswith("trained:") and not isinstance(stage, JointStage):
+        why = f"but the stage {stage.stage} trains no text encoder"
+        yield Problem(why, "model.cue.text_encoder", encoder, "remove it, or name a pretrained one")
+    if isinstance(stage, JointStage) and contexts is None:
+        for name in ("text_encoder", "pooling", "text_tokens", "context_dropout"):
+            if getattr(stage, name):
+                yield Problem("has no effect without data.contexts", f"model.cue.{name}", fix="remove it")

@@ -1,0 +1,117 @@
+"""The section ``model.cue`` of a recipe: a class for each stage (CUE, Sections 3 and 4)."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
+
+from contextwise.base.config import Settings
+from contextwise.base.errors import ConfigError
+from contextwise.training.settings import DEEPEST, Layers, Width
+
+# The section ``model.cue``: one class for each stage (CUE, Sections 3 and 4), without values that a stage takes from its start.
+TRAINED: dict[str, tuple[str, ...]] = {
+    "joint": ("decoder", "context_encoder", "text_encoder"),
+    "adapt": ("context_encoder",),
+    "proxy": ("decoder", "proxy"),
+    "swap": ("decoder",),
+}
+"""The parts that a stage trains (CUE, Table 1 and Section 4); in the proxy only its projection, and a text encoder only if it
+is a part of the model. Other parts are frozen."""
+
+
+class SentenceSettings(Settings):
+    """The frozen sentence model, and the decoder that is trained on top of it."""
+
+    sentence_encoder: str = Field(description="a sentence model: a run, a folder or a name on the Hub")
+    decoder: Literal["transformer", "concatenate"] = "transformer"
+    decoder_layers: Layers | None = Field(default=None, description="6 if not given")
+    decoder_heads: Width | None = Field(default=None, description="4 if not given")
+    sentence_inputs: bool = Field(default=True, description="false: only the contexts predict (Table 4)")
+    head: Literal["sentence_encoder", "random"] = Field(
+        default="sentence_encoder",
+        description="the decoder's initial head: a copy of the sentence encoder's, where the widths agree, or random weights",
+    )
+
+    @field_validator("decoder_layers", "decoder_heads")
+    @classmethod
+    def _of_a_transformer(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and info.data.get("decoder") == "concatenate":
+            raise ConfigError("a decoder that concatenates has no layers and no heads; remove it")
+        return value
+
+
+class TextSettings(Settings):
+    """The frozen text encoder of the contexts; by default that of the starting run."""
+
+    text_encoder: str | None = Field(
+        default=None,
+        description="a folder or Hub name; default distilbert-base-cased. random:NAME has random weights that stay; "
+        "trained:NAME or trained:NAME:LAYERSxWIDTH is trained from random weights, in the stage joint",
+    )
+    pooling: Literal["cls", "mean"] | None = Field(default=None, description="of the text encoder; by default cls")
+    text_tokens: int | None = Field(
+        default=None,
+        ge=3,
+        description="maximum tokens of a context; by default the encoder's limit, of one that is trained data.context",
+    )
+
+
+class ContextEncoderSettings(TextSettings):
+    """The Transformer blocks over the set of a sentence's contexts."""
+
+    context_layers: int | None = Field(default=None, ge=0, le=DEEPEST, description="2 if not given")
+    context_heads: Width | None = Field(default=None, description="4 if not given")
+    context_feed_forward: Width | None = Field(default=None, description="4 times the width if not given")
+    context_dropout: float = Field(default=0.0, ge=0, lt=1, description="probability to drop a context in training")
+
+
+class JointStage(SentenceSettings, ContextEncoderSettings):
+    """The stage that trains decoder and context encoder together."""
+
+    stage: Literal["joint"]
+    width: Width | None = Field(default=None, description="of e_cue; the sentence encoder's if not given")
+
+
+class AdaptStage(ContextEncoderSettings):
+    """The stage that trains only the context encoder."""
+
+    stage: Literal["adapt"]
+    start: str = Field(description="the CUE run whose parts are kept")
+    fresh_context_encoder: bool = Field(default=False, description="a random context encoder instead of the start's")
+    width: Width | None = Field(default=None, description="of e_cue; must be the start's")
+
+
+class ProxyStage(SentenceSettings):
+    """The stage that trains the decoder without contexts, on noisy proxies."""
+
+    stage: Literal["proxy"]
+    autoencoder: str = Field(description="a run of model.family unigram_autoencoder")
+    noise: float = Field(default=0.0, ge=0, description="sigma of the noise on proxies (Eq. 7)")
+    width: Width | None = Field(default=None, description="of e_cue; the sentence encoder's if not given")
+
+
+class SwapStage(SentenceSettings, TextSettings):
+    """The stage that trains a new decoder on another sentence encoder, with the context encoder of an earlier run."""
+
+    stage: Literal["swap"]
+    start: str = Field(description="the CUE run whose context encoder is kept")
+    width: Width | None = Field(default=None, description="of e_cue; must be the start's")
+
+
+def _stage_variant(values: Any) -> str:
+    stage = values.get("stage") if isinstance(values, dict) else getattr(values, "stage", None)
+    return f"<the stage {stage}>"
+
+
+Stage = JointStage | AdaptStage | ProxyStage | SwapStage
+AnyStage = Annotated[
+    Annotated[JointStage, Tag("<the stage joint>")]
+    | Annotated[AdaptStage, Tag("<the stage adapt>")]
+    | Annotated[ProxyStage, Tag("<the stage proxy>")]
+    | Annotated[SwapStage, Tag("<the stage swap>")],
+    Discriminator(
+        _stage_variant,
+        custom_error_type="stage",
+        custom_error_message="Its stage must be one of joint, adapt, proxy and swap",
+    ),
+]

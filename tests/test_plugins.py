@@ -1,0 +1,231 @@
+"""A package of a stranger offers an objective, a kind of model, a measure and a verb: a file each, found by entry points."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from contextwise.base import plugins
+from contextwise.base.errors import ConfigError
+from small import recipe_values
+
+SOURCE = Path(__file__).parents[1] / "src"
+
+PROJECT = """
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "strange-ideas"
+version = "0.1"
+
+[project.entry-points."contextwise.objectives"]
+backwards = "strange_ideas.backwards:Backwards"
+
+[project.entry-points."contextwise.models"]
+bigram = "strange_ideas.bigram:BigramModel"
+
+[project.entry-points."contextwise.measures"]
+surprise = "strange_ideas.surprise:Surprise"
+
+[project.entry-points."contextwise.verbs"]
+greet = "strange_ideas.greet:greet"
+broken = "strange_ideas.broken:broken"
+"""
+
+FILES = {
+    "__init__.py": "",
+    "backwards.py": '''
+from typing import Any, ClassVar, Literal
+
+from contextwise.objectives import SingleObjective, WindowExamples
+
+
+class BackwardsExamples(WindowExamples):
+    def arrays(self, epoch: int, index: int) -> dict[str, Any]:
+        window = self.window(index)
+        return window | {"input_ids": window["labels"][::-1].copy(), "labels": window["input_ids"][::-1].copy()}
+
+
+class Backwards(SingleObjective):
+    """Predicts each token from those behind it."""
+
+    name: Literal["backwards"] = "backwards"
+    kind: ClassVar = "decoder"
+
+    def examples(self, corpus, cut, seed, vocabulary):
+        return BackwardsExamples(cut.windows(corpus, cut.context, vocabulary), seed)
+''',
+    "bigram.py": '''
+from typing import Literal
+
+import torch
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutput
+
+from contextwise.models import ModelSpec, labelled_losses, register_model
+from contextwise.training import ModelSettings
+
+
+class BigramConfig(PreTrainedConfig):
+    model_type = "strange_bigram"
+
+    def __init__(self, vocab_size: int = 300, hidden_size: int = 16, **kwargs) -> None:
+        self.vocab_size, self.hidden_size = vocab_size, hidden_size
+        super().__init__(**kwargs)
+
+
+class BigramForCausalLM(PreTrainedModel):
+    config_class = BigramConfig
+
+    def __init__(self, config: BigramConfig) -> None:
+        super().__init__(config)
+        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    def get_input_embeddings(self):
+        return self.embedding
+
+    def get_output_embeddings(self):
+        return self.lm_head
+
+    def forward(self, input_ids, **_):
+        return CausalLMOutput(logits=self.lm_head(self.embedding(input_ids)))
+
+
+class BigramSpec(ModelSpec):
+    def flops_per_example(self, model, inputs, outputs=0, trained=None):
+        return 0.0
+
+    def losses(self, model, batch):
+        return labelled_losses(model.embedding(batch["input_ids"]), batch["labels"], model.lm_head)
+
+
+class BigramModel(ModelSettings):
+    """Predicts a token from the one before it."""
+
+    called = "a bigram model"
+    registers = (__name__,)
+    learning_rate = 1e-2
+
+    family: Literal["bigram"]
+    width: int = 16
+
+    @classmethod
+    def claims(cls, values):
+        return values.get("family") == "bigram"
+
+    def config(self, recipe, vocab_size, end_of_text):
+        return BigramConfig(vocab_size, self.width, eos_token_id=end_of_text)
+
+
+register_model(BigramConfig, BigramForCausalLM, BigramSpec(BigramForCausalLM))
+''',
+    "surprise.py": '''
+from pydantic import Field
+
+from contextwise.evaluation.kernel import Measure, Outcome
+
+
+class Surprise(Measure):
+    """Count the documents of a corpus, and those above a number of tokens."""
+
+    name = "surprise"
+    longer: int = Field(50, ge=1, description="Tokens above which a document counts.")
+
+    def run(self, subject, corpus, work):
+        return Outcome({"documents": len(corpus), "parameters": subject.model.num_parameters(), "longer": self.longer})
+
+    @classmethod
+    def table(cls, summary):
+        return f"{summary['documents']} documents"
+''',
+    "greet.py": '''
+PANEL = "Strange"
+
+
+def greet(name: str = "you") -> None:
+    """Greet someone."""
+    print(f"hello, {name}")
+''',
+    "broken.py": "import a_module_that_is_nowhere\n",
+}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """A folder into which pip has installed the package."""
+    project = tmp_path_factory.mktemp("strange")
+    (project / "strange_ideas").mkdir()
+    (project / "pyproject.toml").write_text(PROJECT)
+    for name, text in FILES.items():
+        (project / "strange_ideas" / name).write_text(text.lstrip("\n"))
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*command, "--target", str(project / "site"), str(project)], check=True)
+    return project / "site"
+
+
+def contextwise(site: Path, *arguments: object) -> subprocess.CompletedProcess:
+    """The command line where the package is installed, from a source tree that need not be."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(SOURCE), str(site)])}
+    command = [sys.executable, "-m", "contextwise", *map(str, arguments)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+def test_everything_is_used_by_its_name(site, tmp_path, corpus_folder):
+    values = recipe_values(corpus_folder, tmp_path / "run", steps=4) | {
+        "objective": "backwards",
+        "model": {"family": "bigram", "width": 8},
+    }
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(values))
+    trained = contextwise(site, "train", recipe)
+    assert trained.returncode == 0, trained.stderr
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["objective"] == "backwards"
+    config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    assert (config["model_type"], config["hidden_size"]) == ("strange_bigram", 8)
+
+    measured = contextwise(site, "surprise", tmp_path / "run", "--corpus", corpus_folder, "--longer", 7, "--json")
+    assert measured.returncode == 0, measured.stderr
+    result = json.loads(measured.stdout)
+    assert result["longer"] == 7 and result["parameters"] == 2 * 8 * config["vocab_size"]
+
+
+def test_verbs_have_their_panel_and_a_broken_one_is_left_out(site):
+    shown = contextwise(site, "--help")
+    assert (
+        shown.returncode == 0 and "Strange" in shown.stdout and "greet" in shown.stdout and "surprise" in shown.stdout
+    )
+    assert "'broken' of the package strange-ideas cannot be imported" in " ".join(shown.stderr.split())
+    assert contextwise(site, "greet", "--name", "world").stdout == "hello, world\n"
+
+
+def test_a_wrong_setting_of_a_strangers_model_is_one_sentence(site, tmp_path, corpus_folder):
+    values = recipe_values(corpus_folder, tmp_path / "run") | {"model": {"family": "bigram", "widht": 8}}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(values))
+    refused = contextwise(site, "train", tmp_path / "recipe.yaml")
+    assert refused.returncode == 2 and "model.widht is an unknown key; did you mean 'width'?" in " ".join(
+        refused.stderr.split()
+    )
+
+
+def test_one_name_is_offered_once(monkeypatch):
+    from importlib.metadata import EntryPoint, EntryPoints
+
+    other = EntryPoints([EntryPoint("evaluate", "elsewhere:Evaluate", "contextwise.measures")])
+    monkeypatch.setattr(plugins, "entry_points", lambda group: other)
+    with pytest.raises(ConfigError, match="'evaluate' in contextwise.measures is offered twice"):
+        plugins.points.__wrapped__("measures")
+
+
+def test_every_feature_of_ours_can_be_imported():
+    for group in ("models", "objectives", "measures", "verbs"):
+        assert plugins.points(group) and set(plugins.load(group)) == set(plugins.points(group))
