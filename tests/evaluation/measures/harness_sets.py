@@ -15,19 +15,33 @@ from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM, MultiTokenConfig, MultiTokenForCausalLM
 
 POSITIONS = 160
-TASKS = ("arc", "hellaswag", "race", "wikitext", "lambada", "winogrande", "piqa", "sciq", "commonsense_qa")
-TASKS += ("lambada_multilingual", "xcopa")
+FAMILY = {"arc_easy": "arc", "arc_challenge": "arc", "lambada_openai": "lambada"}
 WORDS = ["red", "blue", "green", "white", "black", "brown", "pink", "grey", "gold", "teal"]
 BYTES = byte_tokenizer().tokenizer
 
 
 @functools.cache
 def few_tasks() -> Any:
-    """The harness's index with the tasks of these tests alone: reading all of it takes seconds."""
+    """The harness's index with a few tasks alone: reading all of it takes seconds."""
     import lm_eval.tasks
 
     home = Path(lm_eval.tasks.__file__).parent
-    return lm_eval.tasks.TaskManager(include_defaults=False, include_path=[home / name for name in TASKS])
+    return lm_eval.tasks.TaskManager(include_defaults=False, include_path=[home / "arc", home / "hellaswag"])
+
+
+def define(folder: Path, task: str, **splits: list[dict[str, Any]]) -> Path:
+    """Write files, and a YAML file in which the harness's own task reads them."""
+    import lm_eval.tasks
+
+    folder.mkdir(exist_ok=True)
+    family = FAMILY.get(task, task)
+    files = {name: str(write_lines(folder / f"{task}_{name}.jsonl", rows)) for name, rows in splits.items()}
+    absent = {f"{part}_split": None for part in ("training", "validation", "test")}
+    named = {f"{'training' if name == 'train' else name}_split": name for name in splits}
+    data = {"dataset_path": "json", "dataset_name": None, "dataset_kwargs": {"data_files": files}}
+    own = Path(lm_eval.tasks.__file__).parent / family / f"{task}.yaml"
+    (folder / f"{task}.yaml").write_text(json.dumps({"include": str(own), **absent, **named, **data}))
+    return folder
 
 
 def model_of_bytes(kind: str = "gpt2", positions: int = POSITIONS, seed: int = 0) -> PreTrainedModel:
@@ -82,18 +96,6 @@ def arc_lines(count: int, seed: int = 0) -> list[dict[str, Any]]:
         rows.append({"id": f"q{i}", "question": f"Which is {sentence(draw, 2)}?", "choices": choices})
         rows[-1]["answerKey"] = draw.choice(labels)
     return rows
-
-
-def arc_in_olmo_form(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        {
-            "id": row["id"],
-            "query": f"Question: {row['question']}\nAnswer:",
-            "choices": row["choices"]["text"],
-            "gold": row["choices"]["label"].index(row["answerKey"]),
-        }
-        for row in rows
-    ]
 
 
 def hellaswag_lines(count: int, seed: int = 0) -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,12 @@ from harness_sets import (
     BYTES,
     POSITIONS,
     arc_lines,
+    define,
     few_tasks,
     hellaswag_lines,
     lambada_lines,
     model_of_bytes,
     save_model,
-    write_lines,
 )
 from lm_eval import evaluator
 from lm_eval.tasks.hellaswag.utils import preprocess
@@ -49,19 +48,19 @@ def model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sets")
-    write_lines(folder / "arc_easy_test.jsonl", arc_lines(20))
-    write_lines(folder / "arc_easy_train.jsonl", arc_lines(9, seed=1))
-    write_lines(folder / "hellaswag_validation.jsonl", hellaswag_lines(16))
-    write_lines(folder / "lambada_openai.jsonl", lambada_lines(15))
-    (folder / "wikitext_test.txt").write_text(" = A = \n \n red blue , green . \n = B = \n \n gold " + "teal " * 60)
+    define(folder, "arc_easy", test=arc_lines(20), train=arc_lines(9, seed=1))
+    define(folder, "hellaswag", validation=hellaswag_lines(16), train=hellaswag_lines(8, seed=1))
+    define(folder, "lambada_openai", test=lambada_lines(15))
+    define(folder, "wikitext", test=[{"page": page} for page in PAGES])
     return folder
 
 
+PAGES = (" = A = \n \n red blue , green . ", " = B = \n \n gold " + "teal " * 60)
 TASKS = ("arc_easy", "hellaswag", "lambada_openai", "wikitext")
 
 
 def evaluate(model, sets, out, tasks=TASKS, **settings):
-    return measure(str(model), HarnessTasks(tasks=list(tasks), task_data=sets, **settings), out=out)
+    return measure(str(model), HarnessTasks(tasks=list(tasks), include_path=sets, **settings), out=out)
 
 
 def measures(result):
@@ -73,11 +72,11 @@ def measures(result):
 
 
 def test_scores_are_those_of_the_harness_s_own_path(model, sets, tmp_path):
-    result = measures(evaluate(model, sets, tmp_path / "out", num_fewshot=[0, 2], skip_missing=True))
-    settings = HarnessTasks(tasks=list(TASKS), num_fewshot=[0, 2], task_data=sets, skip_missing=True)
+    result = measures(evaluate(model, sets, tmp_path / "out", num_fewshot=[0, 2]))
+    settings = HarnessTasks(tasks=list(TASKS), num_fewshot=[0, 2], include_path=sets)
     with quiet():
         for shots in (0, 2):
-            tasks = [plan.task for plan in settings.plan()[0] if plan.shots == shots]
+            tasks = [plan.task for plan in settings.plan() if plan.shots == shots]
             theirs = evaluator.simple_evaluate(
                 "hf",
                 model_args={"pretrained": str(model), "device": "cpu", "dtype": "float32"},
@@ -131,15 +130,14 @@ def test_hellaswag_against_transformers_alone(model, sets, tmp_path):
 
 def test_wikitext_counts_words_before_it_is_prepared(model, sets, tmp_path):
     result = measures(evaluate(model, sets, tmp_path / "out", ("wikitext",)))
-    pages = (" = A = \n \n red blue , green . ", " = B = \n \n gold " + "teal " * 60)
-    words = sum(len(re.split(r"\s+", page)) for page in pages)
+    words = sum(len(re.split(r"\s+", page)) for page in PAGES)
     ratio = math.log(result["wikitext", 0, "word_perplexity"]) / math.log(result["wikitext", 0, "byte_perplexity"])
-    assert ratio == pytest.approx(sum(map(len, pages)) / words)
+    assert ratio == pytest.approx(sum(map(len, PAGES)) / words)
 
 
 def test_what_is_written(model, sets, tmp_path):
     out = tmp_path / "out"
-    result = evaluate(model, sets, out, num_fewshot=[0, 2], limit=5, skip_missing=True)
+    result = evaluate(model, sets, out, num_fewshot=[0, 2], limit=5)
     assert sorted(path.name for path in out.iterdir()) == [
         "harness-0-shot.json",
         "harness-2-shot.json",
@@ -148,7 +146,7 @@ def test_what_is_written(model, sets, tmp_path):
     ]
     assert json.loads((out / "summary.json").read_text()) == result.summary
     theirs = json.loads((out / "harness-2-shot.json").read_text())
-    assert set(theirs["results"]) == {"arc_easy", "lambada_openai"}
+    assert set(theirs["results"]) == {"arc_easy", "hellaswag", "lambada_openai"}
     assert theirs["configs"]["arc_easy"]["dataset_kwargs"]["data_files"]["train"].endswith("arc_easy_train.jsonl")
     assert theirs["n-samples"]["arc_easy"]["effective"] == 5
 
@@ -156,44 +154,20 @@ def test_what_is_written(model, sets, tmp_path):
 def test_results_are_found_again_for_the_same_lines_only(model, sets, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     copy = tmp_path / "copy"
-    shutil.copytree(sets, copy)
+    define(copy, "lambada_openai", test=lambada_lines(15))
     first = evaluate(model, sets, None, ("lambada_openai",))
     assert first.path.parent == Path("evaluation") / "tiny" and first.path.name.startswith("tasks-lambada_openai-")
     assert evaluate(model, copy, None, ("lambada_openai",)).path == first.path
-    write_lines(copy / "arc_easy_test.jsonl", arc_lines(3))  # of another task
+    define(copy, "arc_easy", test=arc_lines(3))  # of another task
     assert evaluate(model, copy, None, ("lambada_openai",)).path == first.path
-    write_lines(copy / "lambada_openai.jsonl", lambada_lines(14))
+    define(copy, "lambada_openai", test=lambada_lines(14))
     other = evaluate(model, copy, None, ("lambada_openai",))
     assert other.path != first.path and other.summary["rows"][0]["documents"] == 14
 
 
-def test_sets_that_are_not_there_are_named_together(model, sets, tmp_path):
-    tasks = ("race", "arc_easy", "piqa", "hellaswag")
-    with pytest.raises(DataError) as error:
-        evaluate(model, sets, tmp_path / "out", tasks, num_fewshot=[0, 3])
-    message = str(error.value)
-    assert "lacks race_test.jsonl, piqa_validation.jsonl, piqa_train.jsonl (for examples), hellaswag" in message
-    assert "skip_missing" in message
-    assert not (tmp_path / "out").exists()
-
-
-def test_an_average_without_some_sets_is_marked(model, sets, tmp_path):
-    result = evaluate(model, sets, tmp_path / "out", ("race", "arc_easy", "lambada_openai"), skip_missing=True)
-    (average,) = result.summary["averages"]
-    figures = measures(result)
-    assert average["partial"] and average["tasks"] == ["arc_easy", "lambada_openai"]
-    assert average["acc"] == (figures["arc_easy", 0, "acc"] + figures["lambada_openai", 0, "acc"]) / 2
-    assert result.summary["missing"] == [{"task": "race", "shots": 0, "file": "race_test.jsonl", "examples": False}]
-
-
-def test_nothing_but_missing_sets_is_no_result(model, sets, tmp_path):
-    with pytest.raises(DataError, match=r"lacks race_test.jsonl; add these files, or name"):
-        evaluate(model, sets, tmp_path / "out", ("race",), skip_missing=True)
-
-
 def test_the_paper_s_average_is_the_plain_mean_of_nine():
     class Plan:
-        notes, source = (), {}
+        content = ""
 
         def __init__(self, name):
             self.name, self.shots = name, 5
@@ -204,7 +178,7 @@ def test_the_paper_s_average_is_the_plain_mean_of_nine():
         "n-shot": dict.fromkeys(values, 5),
         "n-samples": {name: {"effective": 9} for name in values},
     }
-    result = table_rows({5: results}, [Plan(name) for name in values], [], {5: {}})
+    result = table_rows({5: results}, [Plan(name) for name in values], {5: {}})
     assert result["averages"][0]["acc"] == pytest.approx(3.67 / 9)
     assert result["averages"][0]["as_the_paper"]
 
@@ -221,10 +195,10 @@ def test_texts_longer_than_the_model_are_said(model, sets, tmp_path):
 
 def test_a_shorter_context_is_what_the_harness_calls_max_length(model, sets, tmp_path):
     result = evaluate(model, sets, tmp_path / "out", ("wikitext",), context=32)
-    settings = HarnessTasks(tasks=["wikitext"], task_data=sets)
+    settings = HarnessTasks(tasks=["wikitext"], include_path=sets)
     with quiet():
         arguments = {"pretrained": str(model), "device": "cpu", "dtype": "float32", "max_length": 32}
-        tasks = [plan.task for plan in settings.plan()[0]]
+        tasks = [plan.task for plan in settings.plan()]
         theirs = evaluator.simple_evaluate("hf", model_args=arguments, tasks=tasks, task_manager=few_tasks())[
             "results"
         ]["wikitext"]
@@ -271,7 +245,7 @@ def test_the_hub_out_of_reach_is_said(model, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "contextwise.evaluation.measures.lm_eval.tasks.hub_problem", lambda: "the Hub cannot be reached"
     )
-    with pytest.raises(DataError, match=r"and the Hub cannot be reached; give local files as task_data"):
+    with pytest.raises(DataError, match=r"and the Hub cannot be reached; give a folder of definitions"):
         evaluate(model, None, tmp_path / "out", ("arc_easy",))
 
 
@@ -281,7 +255,7 @@ def test_data_that_the_hub_does_not_have_are_named(model, tmp_path, monkeypatch)
 
     monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.tasks.hub_problem", lambda: None)
     monkeypatch.setattr("datasets.load_dataset", absent)
-    with pytest.raises(DataError, match=r"arc_easy: .*no such dataset; give local files as task_data"):
+    with pytest.raises(DataError, match=r"arc_easy: .*no such dataset; local files need a definition"):
         evaluate(model, None, tmp_path / "out", ("arc_easy",))
 
 
@@ -289,11 +263,11 @@ def test_the_hub_s_copy_gives_the_scores_of_the_same_lines(model, sets, tmp_path
     """With the Hub's folder taken by a dataset of the same lines."""
     import datasets
 
+    local = measures(evaluate(model, sets, tmp_path / "local", ("arc_easy",), num_fewshot=[0, 2]))
     splits = {"test": arc_lines(20), "train": arc_lines(9, seed=1)}
     hub = datasets.DatasetDict({name: datasets.Dataset.from_list(rows) for name, rows in splits.items()})
     monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.tasks.hub_problem", lambda: None)
     monkeypatch.setattr("datasets.load_dataset", lambda path, name, **_: {"ARC-Easy": hub}[name])
-    local = measures(evaluate(model, sets, tmp_path / "local", ("arc_easy",), num_fewshot=[0, 2]))
     assert measures(evaluate(model, None, tmp_path / "hub", ("arc_easy",), num_fewshot=[0, 2])) == local
 
 
@@ -313,19 +287,19 @@ def test_settings_out_of_range_are_refused(settings, message):
 
 def command(model, sets, out, tasks="lambada_openai", num_fewshot="0"):
     verb(HarnessTasks)(
-        model=str(model), tasks=tasks, num_fewshot=num_fewshot, task_data=str(sets), skip_missing=True,
+        model=str(model), tasks=tasks, num_fewshot=num_fewshot, include_path=str(sets),
         limit=None, context=None, batch_tokens=16384, dtype="auto", device="auto", out=out, overwrite=False, as_json=False,
     )  # fmt: skip
 
 
 def test_the_command_prints_a_table_that_fits_80_columns(model, sets, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    command(model, sets, tmp_path / "out", "arc_easy, lambada_openai,race,wikitext", "0,5")
+    command(model, sets, tmp_path / "out", "arc_easy, lambada_openai,wikitext", "0,5")
     printed, _ = capsys.readouterr()
     rows = {tuple(line.split()[:2]): line for line in printed.splitlines() if line}
-    assert {("arc_easy", "0"), ("arc_easy", "5"), ("wikitext", "0"), ("race", "0")} <= set(rows)
-    assert " ± " in rows["lambada_openai", "0"] and "missing" in rows["race", "5"]
-    assert "Avg of 2, partial" in printed and "Missing with 5 shots: race_test.jsonl." in printed
+    assert {("arc_easy", "0"), ("arc_easy", "5"), ("wikitext", "0")} <= set(rows)
+    assert " ± " in rows["lambada_openai", "0"]
+    assert "Avg of 2" in printed
     assert all(len(line.rstrip()) <= 80 for line in printed.splitlines() if not line.startswith("written to"))
 
 

@@ -71,7 +71,7 @@ def test_printed_averages_are_those_of_the_printed_accuracies(name):
 @pytest.mark.parametrize(
     ("name", "settings", "words"),
     [
-        ("table3", ["task_data=nowhere"], "task_data is nowhere, which does not exist"),
+        ("table3", ["include_path=nowhere"], "include_path is nowhere"),
         ("table3", ["tasks=[]"], "tasks"),
         ("table3", ["limit=0"], "limit"),
         ("table3", ["claims=[{text: x, better: ContextLM, than: Pythai}]"], "claims names 'Pythai'"),
@@ -112,7 +112,7 @@ def test_bad_settings_get_one_sentence_before_any_training(name, settings, words
     monkeypatch.chdir(tmp_path)
     Path("other.json").write_text('[{"goal": "a"}]')
     Path("here.json").write_text('[{"instruction": "a", "output": "b"}]')
-    if name == "table3" and "task_data" in settings[0]:
+    if name == "table3" and "include_path" in settings[0]:
         pytest.importorskip("lm_eval", reason="the eval extra is not installed")
     item = ITEMS[f"contextlm/{name}"]
     with pytest.raises(ContextwiseError) as caught:
@@ -121,13 +121,11 @@ def test_bad_settings_get_one_sentence_before_any_training(name, settings, words
     assert not (tmp_path / "out").exists()
 
 
-def test_no_task_data_and_no_hub_says_how_to_give_it(tmp_path, monkeypatch):
+def test_no_definitions_and_no_hub_says_how_to_give_it(tmp_path, monkeypatch):
     pytest.importorskip("lm_eval", reason="the eval extra is not installed")
-    monkeypatch.setattr(
-        "contextwise.reproductions.contextlm.tables_1_2_3_12_harness.hub_problem", lambda: "there is no hub"
-    )
+    monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.tasks.hub_problem", lambda: "there is no hub")
     item = ITEMS["contextlm/table3"]
-    with pytest.raises(ContextwiseError, match="--set task_data=FOLDER"):
+    with pytest.raises(ContextwiseError, match="as include_path"):
         measure_at(item, "tiny").measure(item, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

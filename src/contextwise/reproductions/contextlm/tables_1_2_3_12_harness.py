@@ -18,10 +18,8 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from contextwise.base.errors import DataError
 from contextwise.base.estimates import FEWEST_DOCUMENTS, Estimate
 from contextwise.base.intervals import NORMAL, plus_minus, with_seeds
-from contextwise.base.machine import hub_problem
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
@@ -45,24 +43,15 @@ Summaries = dict[str, list[dict[str, Any]]]
 class OnHarness(TrainedModels):
     """Models measured by the harness."""
 
-    task_data: Path | None = Field(default=None, description="a folder of local files, or a mapping file; else the Hub")
+    include_path: Path | None = Field(
+        default=None, description="a folder of the tasks' definitions; else the Hub's data"
+    )
     limit: int | None = Field(default=None, ge=1, description="of the questions or texts of each task, the first ones")
 
-    def harness_tasks(self, tasks: list[str], shots: list[int], skip_missing: bool = True) -> HarnessTasks:
+    def harness_tasks(self, tasks: list[str], shots: list[int]) -> HarnessTasks:
         """The settings of the harness and the files that they need, checked before any training."""
         check_installed()
-        problem = hub_problem() if self.task_data is None else None
-        if problem:
-            raise DataError(
-                f"no local files of the tasks are given, and {problem}; give a folder of them with --set task_data=FOLDER"
-            )
-        if self.task_data is not None and not self.task_data.exists():
-            raise DataError(
-                f"task_data is {self.task_data}, which does not exist; give a folder of the tasks' files with "
-                "--set task_data=FOLDER"
-            )
-        own = {"tasks": tasks, "num_fewshot": shots, "skip_missing": skip_missing}
-        settings = self.settings_of(HarnessTasks, "task_data", "limit", **own)
+        settings = self.settings_of(HarnessTasks, "include_path", "limit", tasks=tasks, num_fewshot=shots)
         settings.plan()
         return settings
 
@@ -76,11 +65,13 @@ class OnHarness(TrainedModels):
 class TextPerplexity(OnHarness):
     """Models on a corpus, and, where their data are given, on the harness's texts."""
 
+    texts: list[str] = Field(default=list(TEXTS), min_length=1, description="the harness's tasks with a perplexity")
+
     def measure(self, item: Item, folder: Path) -> Outcome:
-        texts = None if self.task_data is None else self.harness_tasks(list(TEXTS), [0])
+        texts = None if self.include_path is None else self.harness_tasks(self.texts, [0])
         outcome = super().measure(item, folder)
         if texts is None:
-            say("note: WikiText and LAMBADA are not measured; give a folder of their files with --set task_data=FOLDER")
+            say("note: WikiText and LAMBADA are not measured; give their definitions with --set include_path=FOLDER")
             return outcome
         summaries = self.summaries(self.trained(folder), texts)
         groups = outcome.figures["comparison"]["groups"]
@@ -163,23 +154,16 @@ class TaskAccuracy(OnHarness):
 
     tasks: list[str] = Field(default=list(ACCURACY_TASKS), min_length=1)
     shots: list[int] = Field(default=[0, 5], min_length=1)
-    skip_missing: bool = Field(default=True, description="leave out the sets that the local files lack")
 
     def measure(self, item: Item, folder: Path) -> Outcome:
-        tasks = self.harness_tasks(self.tasks, self.shots, self.skip_missing)
+        tasks = self.harness_tasks(self.tasks, self.shots)
         runs = self.trained(folder)
         summaries = self.summaries(runs, tasks)
         first = next(iter(summaries.values()))[0]
         shots = [average["shots"] for average in first["averages"]]
         tables = [self._table(count, summaries) for count in shots]
         claims = [self._claim(claim, count, summaries) for count in shots for claim in self.claims]
-        gaps: dict[int, dict[str, None]] = {}
-        for gap in first["missing"]:
-            gaps.setdefault(gap["shots"], {})[gap["file"]] = None
-        notes = first["notes"] + [
-            f"with {count} shots these sets are missing and were left out: {', '.join(files)}"
-            for count, files in gaps.items()
-        ]
+        notes = first["notes"]
         for note in notes:
             say(f"note: {note}")
         figures = {
@@ -201,15 +185,13 @@ class TaskAccuracy(OnHarness):
         tasks = tasks_of(first, shots)
         rows = [[task, questions(row_of(first, shots, task)), *cells([task])] for task in tasks]
         average = [f"Avg of {len(rows)}", "", *cells(tasks)]
-        lost = dict.fromkeys(gap["task"] for gap in first["missing"] if gap["shots"] == shots)
-        missing = [[task, "missing", *[""] * (len(average) - 2)] for task in lost]
         changes = [(f"{other} minus {self.reference}", "+.2f") for other in self.others]
         cut = any(" cut" in row[1] for row in rows)
         return table_of(
             f"Accuracy, %, {shots} shots, ± one standard error over questions; {self.with_seeds}"
             + ("; cut: the beginning did not fit into the model's positions" if cut else ""),
             ["task", "questions", *summaries, *changes],
-            [*rows, *missing, average],
+            [*rows, average],
         )
 
     def _claim(self, claim: Better, shots: int, summaries: Summaries) -> Claim:
@@ -234,11 +216,11 @@ class PerplexityAndAccuracy(TaskAccuracy):
     accuracy_claims: list[Better] = Field(default=[])
 
     def measure(self, item: Item, folder: Path) -> Outcome:
-        if self.task_data is not None:
-            self.harness_tasks(self.tasks, self.shots, self.skip_missing)  # what is wrong with it, before any training
+        if self.include_path is not None:
+            self.harness_tasks(self.tasks, self.shots)  # what is wrong with it, before any training
         outcome = TrainedModels.measure(self, item, folder)
-        if self.task_data is None:
-            say("note: accuracies are not measured; give a folder of the tasks' files with --set task_data=FOLDER")
+        if self.include_path is None:
+            say("note: accuracies are not measured; give a folder of their definitions with --set include_path=FOLDER")
             return outcome
         accuracies = TaskAccuracy.measure(self.model_copy(update={"claims": self.accuracy_claims}), item, folder)
         outcome.tables += accuracies.tables

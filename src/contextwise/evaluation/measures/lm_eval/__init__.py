@@ -1,4 +1,4 @@
-"""Tasks of lm-evaluation-harness, on local files or the Hub, with bounded memory: ``contextwise tasks``.
+"""Tasks of lm-evaluation-harness, with bounded memory: ``contextwise tasks``.
 
 Needs the extra ``contextwise[eval]``.
 """
@@ -14,7 +14,7 @@ from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Subject, 
 
 if TYPE_CHECKING:
     from contextwise.data import Corpus
-    from contextwise.evaluation.measures.lm_eval.tasks import Missing, Planned
+    from contextwise.evaluation.measures.lm_eval.tasks import Planned
 
 
 class HarnessTasks(Measure):
@@ -33,10 +33,9 @@ class HarnessTasks(Measure):
     num_fewshot: list[Annotated[int, Field(ge=0, le=100)]] = Field(
         default=[0], min_length=1, description="Examples before each question; each task is measured with each number."
     )
-    task_data: InputFile | None = Field(
-        default=None, description="Folder of local files, or a mapping file, to read instead; default: the Hub."
+    include_path: InputFile | None = Field(
+        default=None, description="Folder of the harness's YAML files for tasks of yours or for local files."
     )
-    skip_missing: bool = Field(default=False, description="Leave out tasks without a local file.")
     limit: int | None = Field(default=None, ge=1, description="Ask only the first N documents of each task.")
     context: int | None = Field(
         default=None, ge=1, description="Most positions to use, the harness's max_length; default: all of the model's."
@@ -55,23 +54,24 @@ class HarnessTasks(Measure):
     def _ascending(cls, counts: list[int]) -> list[int]:
         return sorted(set(counts))
 
-    def plan(self) -> tuple[list["Planned"], list["Missing"]]:
-        """Plan every task with every number of examples, and list the missing files."""
+    def plan(self) -> list["Planned"]:
+        """Plan every task with every number of examples."""
         check_installed()
         from contextwise.evaluation.measures.lm_eval.tasks import plan_tasks, quiet
 
         with quiet():
-            planned, missing = plan_tasks(self.tasks, self.num_fewshot, self.task_data, self.skip_missing)
-        self._sets = [[task.name, task.shots, task.content] for task in planned]
-        return planned, missing
+            planned = plan_tasks(self.tasks, self.num_fewshot, self.include_path)
+            if self.include_path is not None:
+                self._sets = [[task.name, task.shots, task.content] for task in planned]
+        return planned
 
     def identity(self) -> dict[str, Any]:
         settings = self.model_dump(mode="json")
-        if self.task_data is None:
+        if self.include_path is None:
             return settings
         if self._sets is None:
             self.plan()
-        return settings | {"task_data": content_key(sets=self._sets)}
+        return settings | {"include_path": content_key(sets=self._sets)}
 
     def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
         context = subject.positions if self.context is None else subject.context(self.context)
@@ -81,10 +81,10 @@ class HarnessTasks(Measure):
         return "-".join(self.tasks) if len(self.tasks) <= 3 else f"{len(self.tasks)}-tasks"
 
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
-        planned, missing = self.plan()
+        planned = self.plan()
         from contextwise.evaluation.measures.lm_eval.tasks import ask_tasks
 
-        return Outcome(*ask_tasks(subject, planned, missing, self.context, self.limit))
+        return Outcome(*ask_tasks(subject, planned, self.context, self.limit))
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> RenderableType:

@@ -17,21 +17,16 @@ PERPLEXITIES = ("word_perplexity", "perplexity")
 
 
 def table_rows(
-    results: Mapping[int, Mapping[str, Any]],
-    planned: Sequence[Any],
-    missing: Sequence[Any],
-    cut: Mapping[int, Mapping[str, int]],
+    results: Mapping[int, Mapping[str, Any]], planned: Sequence[Any], cut: Mapping[int, Mapping[str, int]]
 ) -> dict[str, Any]:
-    """Build JSON-ready ``rows`` (per task and number of shots), ``averages`` (per number of shots), ``missing`` and ``notes``.
+    """Build JSON-ready ``rows`` (per task and number of shots), ``averages`` (per number of shots) and ``notes``.
 
     ``results`` are the harness's, by shots; ``cut`` counts the documents whose beginning was truncated, by shots and task.
     """
-    rows, averages = [], []
-    notes = list(dict.fromkeys(note for plan in planned for note in plan.notes))
-    gaps = [gap._asdict() for gap in missing]
+    rows, averages, notes = [], [], []
     for plan in planned:
         truncated = cut[plan.shots].get(plan.name, 0)
-        rows.append({**_row(plan.name, plan.shots, results[plan.shots]), "cut": truncated, **plan.source})
+        rows.append({**_row(plan.name, plan.shots, results[plan.shots]), "cut": truncated, "content": plan.content})
     for shots in results:
         measured = [row for row in rows if row["shots"] == shots]
         shortened = [f"{row['task']} {row['cut']:,} of {row['documents']:,}" for row in measured if row["cut"]]
@@ -47,11 +42,10 @@ def table_rows(
                     "shots": shots,
                     "acc": sum(accuracies.values()) / len(accuracies),
                     "tasks": list(accuracies),
-                    "partial": any(gap["shots"] == shots for gap in gaps),
                     "as_the_paper": set(accuracies) == set(ACCURACY_TASKS),
                 }
             )
-    return {"rows": rows, "averages": averages, "missing": gaps, "notes": notes}
+    return {"rows": rows, "averages": averages, "notes": notes}
 
 
 def _row(task: str, shots: int, result: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,31 +71,25 @@ def _row(task: str, shots: int, result: Mapping[str, Any]) -> dict[str, Any]:
 def tasks_table(summary: dict[str, Any]) -> RenderableType:
     """Build the table: a row per task and number of shots, the average of each number of shots, and notes."""
     settings = summary["settings"]
-    where = settings["task_data"] or "the Hub's data"
     limit = "" if settings["limit"] is None else f", the first {settings['limit']:,} documents of each"
     measured = {name for row in summary["rows"] for name in row["measures"]}
     ppl = "; ppl of words for wikitext, of last words for lambada" if measured & set(PERPLEXITIES) else ""
     heading = (
-        f"{summary['model']}, {summary['parameters']:,} parameters, {summary['positions']:,} positions, on {where}{limit}; "
+        f"{summary['model']}, {summary['parameters']:,} parameters, {summary['positions']:,} positions{limit}; "
         f"± one standard error{ppl}"
     )
     averages = {average["shots"]: average for average in summary["averages"]}
     rows: list[Row] = []
-    lines = []
     for shots in settings["num_fewshot"]:
         rows += [Row(_cells(row)) for row in summary["rows"] if row["shots"] == shots]
-        gaps = [gap for gap in summary["missing"] if gap["shots"] == shots]
-        rows += [Row([task, shots, "missing", "", "", ""]) for task in dict.fromkeys(gap["task"] for gap in gaps)]
-        if gaps:
-            lines.append(f"Missing with {shots} shots: {', '.join(gap['file'] for gap in gaps)}.")
         if shots in averages:
             average = averages[shots]
-            name = f"Avg of {len(average['tasks'])}{', partial' if average['partial'] else ''}"
+            name = f"Avg of {len(average['tasks'])}"
             rows.append(Row([name, shots, "", f"{100 * average['acc']:.2f}", "", ""], bold=True, last=True))
     counts = Column("shots", "integer"), Column("docs", "integer")
     columns: list[Column | str] = ["task", *counts, "acc %", "acc_norm %", "ppl"]
     notes = [f"Note: {note}." for note in summary["notes"]]
-    return terminal(Text(heading), Table("", columns, rows), *lines, *notes)
+    return terminal(Text(heading), Table("", columns, rows), *notes)
 
 
 def _cells(row: dict[str, Any]) -> list[Any]:
