@@ -34,7 +34,7 @@ from contextwise.base.progress import console, document_printed, first_process
 PANELS = {
     "Start": ["demo", "prepare", "corpus", "recipes", "schema"],
     "Train": ["train", "sweep", "transfer", "parameters", "watch", "verify"],
-    "Measure": ["attention", "entropy", "judge"],
+    "Measure": ["attention", "entropy"],
     "Decide": ["trial", "compare", "compare-curves", "ledger", "forgetting", "plan", "report"],
     "Use": ["generate", "embed", "serve", "export"],
     "Papers": ["reproduce"],
