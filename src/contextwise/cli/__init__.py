@@ -33,7 +33,7 @@ from contextwise.base.progress import console, document_printed, first_process
 
 PANELS = {
     "Start": ["demo", "prepare", "corpus", "recipes", "schema"],
-    "Train": ["train", "sweep", "transfer", "parameters", "watch", "verify"],
+    "Train": ["train", "sweep", "transfer", "parameters", "verify"],
     "Measure": ["attention", "entropy"],
     "Decide": ["trial", "compare", "compare-curves", "ledger", "forgetting", "plan", "report"],
     "Use": ["generate", "embed", "serve", "export"],
