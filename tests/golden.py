@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 FILE = Path(__file__).with_suffix(".json")
 TIMES = {
     "seconds",
+    "flops_per_second",
     "tokens_per_second",
     "input_tokens_per_second",
     "mfu",

@@ -54,7 +54,7 @@ STATUSES = """\
 |---:|---|
 | 0 | done; of a trial or a reproduction, whatever the answer |
 | 1 | a check did not pass (`causality`), part of the work failed while the input is valid (a run of a \
-sweep, a request to a judge, a loss that is not finite), or an unexpected error, whose traceback is in a file that the message \
+sweep, a loss that is not finite), or an unexpected error, whose traceback is in a file that the message \
 names |
 | 2 | the input is at fault: a setting, an option, a text, a corpus, a checkpoint. One sentence says what, where and how to \
 fix it |

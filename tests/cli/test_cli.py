@@ -314,7 +314,6 @@ def test_lists_and_refusals_import_neither_torch_nor_transformers(tmp_path: Path
         (2, ["curve", "no/run", "--corpus", "no/corpus", "--samples", "0"]),
         (2, ["ledger", "no/run"]),
         (2, ["report", "no/run"]),
-        (2, ["judge", "no/answers"]),
         (2, ["compare", "no/run", "no/other", "--corpus", "no/corpus"]),
         (2, ["forgetting", "no/run", "no/other", "--corpus", "no/corpus"]),
         (2, ["attention", "no/run", "--text", "a"]),

@@ -3,7 +3,6 @@
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +14,6 @@ from contextwise.data.sources import stdlib
 from contextwise.experiments import demo
 from contextwise.experiments.trial import trial
 from faults import POWER_FAILS, Disk, fresh, no_file_above, tree, until_power_fails
-from judge_server import JudgeServer, mt_bench_files, rate
 from processes import _FORKS
 from small import recipe_values, save_model, small_gpt2, write_documents
 from sweeping import sweep_values
@@ -38,24 +36,12 @@ COMMANDS = {
     "sweep": "sweep sweep.yaml --out out/sweep",
     "demo": "demo --quick --out out/demo",
     "reproduce": "reproduce paper/table --recipes recipes --out out/reproduced",
-    "judge": "judge good.jsonl --questions question.jsonl --endpoint JUDGE --judge-model it --retries 0 --out out/judged",
 }
 LONG = ("trial", "sweep", "demo")
 MARKS = dict.fromkeys((*LONG, "reproduce", "curve"), pytest.mark.slow)  # a curve is written as an evaluation is
-MARKS["judge"] = pytest.mark.skipif(find_spec("openai") is None, reason="the serve extra is not installed")
 MANY = [pytest.param(name, marks=MARKS.get(name, ())) for name in COMMANDS]
 POWER = ("prepare", "train", "report again")
 """Commands whose power fails in each test run: they write a folder, a run and a file. A process of its own takes seconds."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def judge() -> Iterator[None]:
-    """A judge behind the address in the command."""
-    with JudgeServer(rate) as server:
-        command = COMMANDS["judge"]
-        COMMANDS["judge"] = command.replace("JUDGE", server.url)
-        yield
-        COMMANDS["judge"] = command
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -108,7 +94,6 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     item["scales"] = {"tiny": {"machine": "one CPU thread", "settings": settings}}
     (folder / "recipes" / "paper").mkdir(parents=True)
     (folder / "recipes" / "paper" / "table.yaml").write_text(yaml.safe_dump(item))
-    mt_bench_files(folder)
     save_model(folder / "model", small_gpt2())
     corpus = Corpus.open(folder / "old" / "corpus", "validation")
     measure(folder / "model", Loss(limit=1), corpus, out=folder / "old" / "loss")

@@ -255,7 +255,7 @@ def test_hostile_command_lines(folder: Path, tmp_path: Path, rounds: int) -> Non
 
     draw, problems = random.Random(3), []
     parsed: Any = get_command(cli.app)
-    verbs = sorted(set(cli.verbs()) - {"serve", "watch", "demo", "trial", "sweep", "reproduce", "judge", "ruler"})
+    verbs = sorted(set(cli.verbs()) - {"serve", "demo", "trial", "sweep", "reproduce", "ruler"})
     place = tmp_path / "place"
     for _ in range(rounds):
         shutil.rmtree(place, ignore_errors=True)

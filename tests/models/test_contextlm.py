@@ -27,7 +27,7 @@ from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.models.contextlm.layers import INJECTIONS, POOLINGS
 from contextwise.models.families import FAMILIES as ADAPTERS
 from contextwise.models.families import Family
-from contextwise.training.settings import ContextPredictorSettings
+from contextwise.training.kinds import ContextPredictorSettings
 from examples import FEW
 
 

@@ -15,10 +15,11 @@ from contextwise.models.multitoken import MultiTokenConfig
 from contextwise.models.sizes import SIZES
 from contextwise.models.spec import meta_model
 from contextwise.training import Recipe, train
+from contextwise.training.kinds import SizedModel
 from contextwise.training.model import parameter_scales, starting_model
 from contextwise.training.optimizer import create_optimizer
 from contextwise.training.parametrization import BRANCH_ENDS, Scale, mup_scales, scale_initial_values
-from contextwise.training.settings import SizedModel, TrainingSettings
+from contextwise.training.settings import TrainingSettings
 from small import recipe_values
 
 MUP = {"parametrization": "mup", "mup_base_width": 16}

@@ -71,12 +71,6 @@ class CheckpointError(ContextwiseError):
     """A checkpoint, a run folder or an exported model is missing, damaged or does not match."""
 
 
-class IncompleteError(ContextwiseError):
-    """A part of the work failed, although the input is valid; the same command does the rest."""
-
-    exit_status = 1
-
-
 class TrainingError(ContextwiseError):
     """Training failed (for example with a loss that is not finite), although the input is valid."""
 

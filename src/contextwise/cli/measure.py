@@ -1,17 +1,15 @@
-"""Verbs of measuring with more options than their measure's settings: ``contextwise attention``, ``entropy`` and ``judge``."""
+"""Verbs of measuring with more options than their measure's settings: ``contextwise attention`` and ``entropy``."""
 
 import os
-import re
 import sys
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
 
-from contextwise.base.config import with_overrides
-from contextwise.base.errors import ConfigError, DataError, IncompleteError
+from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import say
-from contextwise.cli.common import ON_HUB, Device, Dtype, Prints, SummaryAsJson, show_line, show_values, verb
+from contextwise.cli.common import ON_HUB, Device, Dtype, Prints, show_line, show_values, verb
 from contextwise.evaluation.measures.entropy import Entropy, EntropyResult
 
 PANEL = "Measure"
@@ -127,85 +125,3 @@ def show_analysis(
 
 
 entropy = verb(Entropy, show_analysis)
-
-
-def judge(
-    answers: Annotated[
-        list[Path],
-        Argument(
-            metavar="ANSWERS...",
-            help="Files of answers, one a model, as `contextwise answers`, FastChat or alpaca_eval write them.",
-        ),
-    ],
-    endpoint: Annotated[str, Option(help="The judge's base URL, such as http://localhost:8000/v1.")],
-    judge_model: Annotated[str, Option(help="The judge's name there.")],
-    questions: Annotated[Path | None, Option(help="MT-Bench's questions, for its answers.")] = None,
-    references: Annotated[
-        Path | None, Option(help="MT-Bench's reference answers, for math, coding, reasoning.")
-    ] = None,
-    against: Annotated[
-        Path | None, Option(help="Another model's answers: compare with them, in both orders, instead of rating.")
-    ] = None,
-    length_controlled: Annotated[
-        bool, Option("--length-controlled", help="AlpacaEval's win rate at equal lengths, by its own package.")
-    ] = False,
-    out: Annotated[Path | None, Option(help="Folder to write.", show_default="beside the first answers")] = None,
-    key_file: Annotated[
-        Path | None, Option(help="File with the endpoint's key.", show_default="OPENAI_API_KEY")
-    ] = None,
-    limit: Annotated[int | None, Option(min=1, help="Use only the first questions, up to this number.")] = None,
-    concurrency: Annotated[int, Option(help="Requests at once.")] = 4,
-    timeout: Annotated[float, Option(help="Seconds for one attempt.")] = 120.0,
-    retries: Annotated[int, Option(min=0, help="Further attempts after a timeout, 429 or 5xx; the waits grow.")] = 5,
-    parameters: Annotated[
-        list[str] | None,
-        Option(
-            "--set",
-            help="Of each request, such as max_tokens=500; NAME=null leaves one out.",
-            show_default="temperature=0, max_tokens=2048",
-        ),
-    ] = None,
-    price_in: Annotated[float | None, Option(min=0, help="Of a million prompt tokens, for the estimate.")] = None,
-    price_out: Annotated[float | None, Option(min=0, help="Of a million answer tokens.")] = None,
-    dry_run: Annotated[bool, Option("--dry-run", help="Print the cost, and make no request.")] = False,
-    as_json: Annotated[SummaryAsJson, Prints("evaluation.measures.judging.judge:JudgingJson")] = False,
-) -> None:
-    """Let a judge behind an OpenAI-compatible endpoint grade or compare answers.
-
-    MT-Bench answers are rated from 1 to 10 by category; with --against they
-    are compared. AlpacaEval outputs are compared with --against a reference,
-    weighted by token probabilities where the endpoint gives them.
-
-    A stopped judging resumes.
-    """
-    from contextwise.evaluation.measures.judging.judge import Endpoint, judge_answers, read_key
-    from contextwise.evaluation.measures.judging.requests import Match
-    from contextwise.evaluation.measures.judging.results import judging_tables
-
-    match = Match.read(answers, against, questions, references, limit)
-    values = with_overrides({"temperature": 0, "max_tokens": 2048}, parameters or [])
-    for name in ("model", "messages", "stream", "n"):
-        if name in values:
-            raise ConfigError(f"--set {name}=… cannot be changed; leave it out")
-    values = {name: value for name, value in values.items() if value is not None}
-    label = re.sub(r"[^\w.-]+", "-", Path(judge_model).name) or "judge"
-    folder = out or answers[0].parent / f"judged-by-{label}"
-    summary = judge_answers(
-        match,
-        Endpoint(endpoint, judge_model, read_key(key_file), timeout, retries, values),
-        folder,
-        concurrency=concurrency,
-        price_in=price_in,
-        price_out=price_out,
-        dry_run=dry_run,
-        length_controlled=length_controlled,
-    )
-    if summary is None:
-        return
-    show_values(summary, as_json, judging_tables(summary))
-    say(f"written to {folder}/")
-    if missing := summary["missing"]:
-        raise IncompleteError(
-            f"{missing:,} of {missing + summary['judgments']:,} judgments are missing: {summary['why_missing']}; run the same "
-            "command again to make the missing requests"
-        )

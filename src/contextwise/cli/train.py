@@ -324,27 +324,6 @@ def parameters(
     show(Table("", columns, rows))
 
 
-def watch(
-    folder: Annotated[Path, Argument(help="A run, a sweep, a trial, or a folder of runs; finished or not.")],
-    port: Annotated[int, Option(min=1, max=65535, help="Port to listen on.")] = 8765,
-    out: Annotated[Path | None, Option(help="Write the page to this file, as it is now, and serve nothing.")] = None,
-) -> None:
-    """Serve a live page about runs: how far they are, losses, speed, time left.
-
-    It listens on this machine only, and follows until Ctrl-C. Only files are
-    read, so it may run beside the training, or later.
-    """
-    from contextwise.reports.watch import watch_page, watch_server
-
-    if out is not None:
-        watch_page(folder).write(out)
-        show_line(f"page: {out}")
-        return
-    with watch_server(folder, port) as server:
-        say(f"the page of {folder}: http://localhost:{port}/; Ctrl-C ends it")
-        server.serve_forever()
-
-
 def verify(
     run: Annotated[Path, Argument(help="A run, finished or stopped.")],
     as_json: Annotated[AsJson, Prints("training.verify:Check[]")] = False,

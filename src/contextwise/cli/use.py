@@ -359,38 +359,27 @@ def serve(
     host: Annotated[str, Option(help="Address to listen on.")] = "localhost",
     port: Annotated[int, Option(min=1, max=65535, help="Port to listen on.")] = 8000,
     device: Annotated[str, Option(help="cpu, cuda, …; auto: a GPU if there is one.")] = "auto",
-    key_file: Annotated[
-        Path | None, Option(help="File with a key that every request must have.", show_default="no key")
-    ] = None,
-    max_tokens: Annotated[int, Option(min=1, max=2**20, help="Maximum number of tokens of an answer.")] = 2048,
-    queue: Annotated[int, Option(min=1, max=10_000, help="Requests that are answered or wait at one time.")] = 32,
 ) -> None:
-    """Answer OpenAI-compatible requests, with the handlers of transformers.
+    """Answer OpenAI-compatible requests: transformers' own server with any model here.
 
     POST /v1/completions continues a prompt; /v1/chat/completions needs a
     tokenizer with a chat template. Requests name the model as it is printed.
     """
     from transformers.utils.import_utils import is_serve_available
 
-    from contextwise.evaluation.kernel import Subject
-    from contextwise.evaluation.measures.judging.judge import read_key
-    from contextwise.models import model_folder
-    from contextwise.models.loading import load_config, load_tokenizer, model_class
+    from contextwise.models import load_tokenizer, model_folder
+    from contextwise.models.loading import load_config, model_class
 
     if not is_serve_available():
         raise ConfigError("the server's packages are not installed; pip install 'contextwise[serve]'")
-    from contextwise.cli.server import LOOPBACK, run_server
+    from contextwise.cli.server import run_server
 
     folder = model_folder(model)
     model_class(load_config(folder))
-    key = None if key_file is None else read_key(key_file)
-    if key is None and host not in LOOPBACK:
-        say(f"warning: everyone who reaches {host} can use this server; --key-file gives it a key")
     if load_tokenizer(folder).chat_template is None:
         say("note: its tokenizer has no chat template, so that only /v1/completions answers")
-    chosen = str(Subject(folder, device=device).device)
     say(f"serving the model {folder} at http://{host}:{port}/v1; Ctrl-C ends it")
-    run_server(folder, host, port, chosen, key, max_tokens, queue)
+    run_server(folder, host, port, device)
 
 
 def export(

@@ -47,8 +47,9 @@ from contextwise.experiments.folder import PlannedRun, RunSetFolder
 from contextwise.experiments.grid import GRID, content_id, grid_points, size_name, slug
 from contextwise.experiments.scheduling import train_planned
 from contextwise.training.identity import input_hashes, refuse_changed, start_digest
+from contextwise.training.kinds import VariantSettings
 from contextwise.training.recipe import Recipe, few_steps, with_newer_settings
-from contextwise.training.settings import CorpusData, VariantSettings
+from contextwise.training.settings import CorpusData
 
 if TYPE_CHECKING:
     from contextwise.experiments.cost import RunCost

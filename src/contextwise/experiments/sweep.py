@@ -37,8 +37,9 @@ from contextwise.experiments.folder import PlannedRun, refuse_other_files
 from contextwise.experiments.grid import GRID, axis_points, axis_settings, content_id, grid_points, size_name
 from contextwise.experiments.run_set import Run, RunSet, planned_run
 from contextwise.training.identity import input_hashes
+from contextwise.training.kinds import SizedModel
 from contextwise.training.recipe import Recipe, few_steps
-from contextwise.training.settings import CorpusData, SizedModel
+from contextwise.training.settings import CorpusData
 
 if TYPE_CHECKING:
     from contextwise.experiments.cost import RunCost

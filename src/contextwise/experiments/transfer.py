@@ -35,11 +35,11 @@ from contextwise.models.contextlm.pathway import context_pathway
 from contextwise.models.families import adapter
 from contextwise.models.multitoken import MultiTokenForCausalLM
 from contextwise.training.inputs import TrainingInputs, targets_in
+from contextwise.training.kinds import SizedModel
 from contextwise.training.model import TrainedModel, parameter_scales, starting_model
 from contextwise.training.optimizer import create_optimizer
 from contextwise.training.parametrization import backbones
 from contextwise.training.recipe import Recipe
-from contextwise.training.settings import SizedModel
 from contextwise.training.trainer import NOT_FOR_MODELS, collate_step
 
 FLAT = 0.05

@@ -79,10 +79,6 @@ class TokenText:
         starts = np.searchsorted(np.cumsum(width), np.concatenate([[0], ends]), side="right")
         return text, starts.astype(np.int64)
 
-    def bytes_of(self, token: int) -> bytes | None:
-        """The bytes of a token; None if the tokenizer is not one over bytes."""
-        return None if self._bytes is None else self._bytes[token]
-
     def piece(self, token: int) -> str:
         """The text of one token with its white space; parts of a character are replaced. Empty for ids without a token."""
         if self._bytes is not None:

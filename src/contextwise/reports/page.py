@@ -89,7 +89,6 @@ class Page:
         assets: name of the page's own script and style sheet beside this module.
         data: what the script reads besides the figures, by the id of its element.
         below: parts below the sections.
-        refresh: seconds after which a browser loads the page again; 0: never.
     """
 
     title: str
@@ -99,7 +98,6 @@ class Page:
     assets: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
     below: Sequence[Part] = ()
-    refresh: int = 0
 
     def write(self, path: Path) -> None:
         """Write the page, complete or not at all, without the names of the folders above the current one.
@@ -123,7 +121,6 @@ class Page:
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="color-scheme" content="light dark">',
             f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
-            f'<meta http-equiv="refresh" content="{self.refresh}">' if self.refresh else "",
             f"<title>{title}</title>",
             f"<style>\n{asset('base.css')}{asset(f'{self.assets}.css')}</style>\n</head>\n<body>\n<main>",
             f"<header>\n<h1>{title}</h1>",

@@ -27,7 +27,6 @@ from contextwise.training.cue_settings import (
     SentenceSettings,
     Stage,
     SwapStage,
-    TextSettings,
 )
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import CorpusData
@@ -47,7 +46,6 @@ def text_choice(recipe: Recipe, configs: Configs = load_config) -> dict[str, Any
         CheckpointError, ConfigError: the starting run does not exist, or has no context encoder to keep.
     """
     stage: Any = recipe.model.cue  # type: ignore[attr-defined]
-    assert isinstance(stage, TextSettings)
     kept: dict[str, Any] = {}
     if keeps_context_encoder(stage):
         encoder = _start(stage.start, configs).context_encoder

@@ -25,9 +25,9 @@ from contextwise.models.tokenizers import put_around
 from contextwise.training.checkpoints import ties
 from contextwise.training.cue_kinds import AutoencoderModel, CueModel
 from contextwise.training.inputs import TrainingInputs
+from contextwise.training.kinds import PretrainedModel, SizedModel
 from contextwise.training.parity_settings import ParityModel
 from contextwise.training.recipe import Recipe
-from contextwise.training.settings import PretrainedModel, SizedModel
 from contextwise.training.trainer import PretrainingTrainer
 
 

@@ -37,10 +37,11 @@ from contextwise.objectives.metadata import (
 )
 from contextwise.objectives.vocabulary import add_tokens_of
 from contextwise.training.identity import input_hashes
+from contextwise.training.kinds import PretrainedModel
 from contextwise.training.model import model_config
 from contextwise.training.recipe import Recipe
 from contextwise.training.sentences import SentenceInputs, SentenceStream
-from contextwise.training.settings import CorpusData, PretrainedModel, SyntheticData
+from contextwise.training.settings import CorpusData, SyntheticData
 
 VALIDATION_SEED = 0
 """Runs with different seeds are validated on the same examples."""

@@ -29,7 +29,7 @@ from contextwise.models.variant.code import name_code
 from contextwise.models.variant.modeling import VariantConfig
 from contextwise.training.parametrization import Scale, mup_scales, scale_initial_values
 from contextwise.training.recipe import Recipe
-from contextwise.training.settings import PretrainedModel, SizedModel, prefix_problem, wrong_kind
+from contextwise.training.settings import prefix_problem, wrong_kind
 
 
 def model_config(recipe: Recipe, vocab_size: int | None, end_of_text: int | None) -> Any:
@@ -48,7 +48,7 @@ def model_config(recipe: Recipe, vocab_size: int | None, end_of_text: int | None
 
 
 def sized_config(
-    model: SizedModel, vocab_size: int, context: int, end_of_text: int | None, pair_head: bool = False
+    model: Any, vocab_size: int, context: int, end_of_text: int | None, pair_head: bool = False
 ) -> PreTrainedConfig:
     """Build the configuration of a model of a named size.
 
@@ -68,7 +68,7 @@ def sized_config(
     return _composed(config, model, pair_head)
 
 
-def pretrained_config(recipe: Recipe, model: PretrainedModel) -> PreTrainedConfig:
+def pretrained_config(recipe: Recipe, model: Any) -> PreTrainedConfig:
     config, context = load_config(model.pretrained), recipe.data.context
     kind = kind_of(config)
     problems = [problem for each in recipe.objectives for problem in wrong_kind(each, kind, model.pretrained)]
@@ -104,7 +104,7 @@ def pretrained_config(recipe: Recipe, model: PretrainedModel) -> PreTrainedConfi
     return _composed(config, model, recipe.has_pairs)
 
 
-def _grow(config: Any, model: PretrainedModel, context: int) -> None:
+def _grow(config: Any, model: Any, context: int) -> None:
     """Extend the positions of a pretrained model's configuration to a longer context."""
     trained = int(getattr(config, "max_position_embeddings", None) or 0)
     for folder in (Path(model.pretrained), Path(model.pretrained).parent):
@@ -118,15 +118,15 @@ def _grow(config: Any, model: PretrainedModel, context: int) -> None:
     extend_config(config, context, model.rope, model.rope_factor, model.rope_base, trained, model.pretrained)
 
 
-def _composed(config: PreTrainedConfig, model: SizedModel | PretrainedModel, pairs: bool) -> PreTrainedConfig:
+def _composed(config: PreTrainedConfig, model: Any, pairs: bool) -> PreTrainedConfig:
     """Add the pair head, ContextLM's pathway and multi-token heads of a recipe to a stock configuration."""
     if kind_of(config) == "encoder":
         config.architectures = ["BertForPreTraining"] if pairs else None
     if model.context_predictor is not None:
         config = ContextLMConfig(backbone_config=config, **model.context_predictor.model_dump())
-    if isinstance(model, SizedModel) and model.multi_token is not None:
+    if getattr(model, "multi_token", None) is not None:
         config = MultiTokenConfig(backbone_config=config, **model.multi_token.model_dump())
-    if isinstance(model, SizedModel) and (variant := model.variant) is not None:
+    if (variant := getattr(model, "variant", None)) is not None:
         name_code(variant.file, variant.sha256)
         config = VariantConfig(config, Path(variant.file).name, variant.name, variant.options, variant.sha256)
         meta_model(config)  # built once, so that what is wrong with it is found now
@@ -140,11 +140,8 @@ def starting_model(recipe: Recipe, config: PreTrainedConfig) -> Any:
         CheckpointError: ``model.pretrained`` could not be loaded.
         ConfigError: its logits are not those of a plain vocabulary head, which the chunked loss needs.
     """
-    return recipe.model.start(recipe, config)
-
-
-def new_model(recipe: Recipe, config: PreTrainedConfig) -> Any:
-    """Build a model with random weights; paired with those of other runs if the recipe asks for it."""
+    if (started := recipe.model.start(recipe, config)) is not None:
+        return started
     model = build_model(config)
     if recipe.training.paired_initialization:
         initialize_by_name(model, recipe.seed)
@@ -152,7 +149,7 @@ def new_model(recipe: Recipe, config: PreTrainedConfig) -> Any:
     return model
 
 
-def continued_model(settings: PretrainedModel, config: Any) -> Any:
+def continued_model(settings: Any, config: Any) -> Any:
     """Load a pretrained model, grow its vocabulary and positions to the configuration's, and add ContextLM's pathway."""
     model = _pretrained(settings.pretrained, config)
     if config.vocab_size > model.get_input_embeddings().num_embeddings:
@@ -171,7 +168,7 @@ def continued_model(settings: PretrainedModel, config: Any) -> Any:
 def parameter_scales(recipe: Recipe, config: PreTrainedConfig) -> dict[str, Scale]:
     """Factors of initial values and learning rates of the model of a recipe with this configuration, by parameter."""
     settings, model = recipe.training, recipe.model
-    if settings.parametrization == "standard" or not isinstance(model, SizedModel):
+    if settings.parametrization == "standard" or model.at_width is None:
         return {}
     whole = meta_model(config)
     vocabulary = whole.get_input_embeddings().num_embeddings

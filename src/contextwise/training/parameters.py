@@ -22,9 +22,10 @@ from contextwise.models.spec import build_model, without_weights
 from contextwise.training.cue_kinds import CueModel
 from contextwise.training.cue_model import cue_config, freeze, text_choice
 from contextwise.training.cue_settings import TRAINED
+from contextwise.training.kinds import PretrainedModel
 from contextwise.training.model import freeze_backbone, model_config
 from contextwise.training.recipe import Recipe, load_recipe
-from contextwise.training.settings import CorpusData, PretrainedModel
+from contextwise.training.settings import CorpusData
 
 _KNOWN = {"distilbert-base-cased": DistilBertConfig(vocab_size=28_996)}
 """Configurations of text encoders on the Hub, to count their parameters without a network."""

@@ -18,7 +18,6 @@ from contextwise.training.settings import (
     AnyData,
     CorpusData,
     ModelSettings,
-    SizedModel,
     SyntheticData,
     TrainingSettings,
     model_kinds,
@@ -46,6 +45,10 @@ def few_steps(steps: Mapping[str, int]) -> str:
     )
 
 
+USUAL = "sized"
+"""The kind of model of a section that no kind claims."""
+
+
 def _tag(kind: type[ModelSettings]) -> str:
     return f"<{kind.called}>"
 
@@ -55,7 +58,7 @@ def _kind_of_model(values: Any) -> str:
     if isinstance(values, ModelSettings):
         return _tag(type(values))
     known = model_kinds().values() if isinstance(values, dict) else ()
-    return _tag(next((kind for kind in known if kind.claims(values)), SizedModel))
+    return _tag(next((kind for kind in known if kind.claims(values)), model_kinds()[USUAL]))
 
 
 if TYPE_CHECKING:
@@ -74,7 +77,7 @@ class Recipe(Settings):
     seed: int = Field(default=0, ge=0, lt=2**31)
     data: AnyData
     objective: AnyObjective = Field(default_factory=Causal, description="a name, or a name with settings")
-    model: AnyModel = SizedModel()
+    model: AnyModel = Field(default_factory=lambda: model_kinds()[USUAL]())
     training: TrainingSettings
     output: str = Field(default="", description="the run folder; by default runs/<name>-seed<seed>")
 
@@ -397,7 +400,7 @@ class Recipe(Settings):
 
 def _problems_of_mup(model: Any, settings: TrainingSettings) -> Iterator[Problem]:
     name, base_width = "training.parametrization", settings.mup_base_width
-    if not isinstance(model, SizedModel) or model.family not in TRANSFORMERS:
+    if model.at_width is None or model.family not in TRANSFORMERS:
         why = f"but only new models of the families {', '.join(TRANSFORMERS)} have this parametrization"
         yield Problem(why, name, "mup", "set it to standard")
     elif base_width * model.shape.heads % model.shape.width:

@@ -19,8 +19,7 @@ from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.evaluation.answering.readers import Speaker
 from contextwise.evaluation.generation import Sampling
 from contextwise.evaluation.kernel import measure
-from contextwise.evaluation.measures.answers import Answers
-from contextwise.evaluation.measures.judging.files import Question, read_answers, read_questions
+from contextwise.evaluation.measures.answers import Answers, Question, read_questions
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM
 from contextwise.models.prefix import set_prompt_form, with_prefix
 from contextwise.objectives.kind import PromptForm
@@ -188,8 +187,6 @@ def test_mt_bench_answers_are_fastchats(model_folder, mt_bench, tmp_path):
     for row in rows:
         assert set(row) == {"question_id", "answer_id", "model_id", "choices", "tstamp"}
         assert row["model_id"] == "tiny" and [len(choice["turns"]) for choice in row["choices"]] == [2]
-    benchmark, answers = read_answers(out)
-    assert benchmark == "mt-bench" and answers.texts[82] == tuple(rows[1]["choices"][0]["turns"])
 
 
 def test_alpaca_eval_outputs_are_a_list(model_folder, tmp_path):
@@ -261,15 +258,6 @@ def test_a_wrong_file_of_questions_gets_one_sentence(tmp_path, content, message)
     (tmp_path / "x.jsonl").write_text(content)
     with pytest.raises(DataError, match=message):
         read_questions(tmp_path / "x.jsonl")
-
-
-def test_missing_and_mixed_files_of_answers(tmp_path):
-    with pytest.raises(DataError, match="there is no file"):
-        read_answers(tmp_path / "none.jsonl")
-    rows = [{"instruction": str(i), "output": "", "generator": f"model {i}"} for i in range(2)]
-    (tmp_path / "two.json").write_text(json.dumps(rows))
-    with pytest.raises(DataError, match="holds answers of 2 models"):
-        read_answers(tmp_path / "two.json")
 
 
 def test_the_command_counts_what_was_too_long(tmp_path, mt_bench):

@@ -1,25 +1,20 @@
 """Tuned models and a judge of their answers; attention received by phrases: in miniature."""
 
-import contextlib
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from test_contextlm_tasks import corpus, item_of, settings  # noqa: F401
 
 from contextwise.base.config import validate
+from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate
 from contextwise.evaluation.attention import ModelReading, Reading
-from contextwise.evaluation.measures.judging.judge import Endpoint
 from contextwise.reproductions.claims import above
 from contextwise.reproductions.contextlm.figure_5_attention import AttentionReceived, chunks_table, tokens_of
-from contextwise.reproductions.contextlm.table_4_figure_3_answers import (
-    NO_JUDGE,
-    InstructionAnswers,
-    mean_over_seeds,
-    win_rate,
-)
+from contextwise.reproductions.contextlm.table_4_figure_3_answers import InstructionAnswers, mean_over_seeds, win_rate
 
 TEXT = "the context window learns. This model reads"
 QUESTIONS = [
@@ -46,6 +41,7 @@ def answering(corpus, tmp_path_factory):  # noqa: F811
     values["recipe"] = values["recipe"] | {"data": {"context": 256}}
     values["recipe"]["training"] = values["recipe"]["training"] | {"tokens_per_step": 256}
     values |= {"instructions": str(folder / "alpaca.json"), "questions": str(folder / "question.jsonl")}
+    values["benchmark"] = "mt-bench"
     return folder, values | {"max_new_tokens": 4}
 
 
@@ -55,28 +51,41 @@ def measured(answering, **changes):
     return measure.measure(item_of("instruction_answers"), folder / "out")
 
 
-@pytest.fixture
-def judge(monkeypatch):
-    """Lets a function of the messages answer in place of an endpoint; the protocol has tests of its own."""
-
-    def use(answer):
-        asked = []
-
-        def ask(endpoint, client, request):
-            asked.append(endpoint.model)
-            without = {"top_logprobs": None} if request.weighted else {}
-            return {"text": answer(request.messages), "finish_reason": "stop", **without}
-
-        monkeypatch.setattr(Endpoint, "client", lambda endpoint: contextlib.nullcontext())
-        monkeypatch.setattr(Endpoint, "ask", ask)
-        return asked
-
-    return use
+def answers_of(answering, outcome, name):
+    """Question -> the answers of the first seed, as they were written for the judge."""
+    text = (answering[0] / "out" / outcome.figures["answers"][name][0]).read_text()
+    return {row["question_id"]: row["choices"][0]["turns"] for row in map(json.loads, text.splitlines())}
 
 
-def test_without_a_judge_the_models_answer_and_claims_stay_open(answering):
+def rate(answering, outcome, folder, scores, seeds=1, judge="gpt-4"):
+    """FastChat's file of ratings, by category, for the models a and b."""
+    folder.mkdir(exist_ok=True)
+    rows = []
+    for name in ("a", "b"):
+        for seed in range(seeds):
+            text = (answering[0] / "out" / outcome.figures["answers"][name][seed]).read_text()
+            for row, question in zip(map(json.loads, text.splitlines()), QUESTIONS, strict=True):
+                for turn, answer in enumerate(row["choices"][0]["turns"], 1):
+                    row = {
+                        "question_id": row["question_id"],
+                        "turn": turn,
+                        "model": f"{name}-s{seed}",
+                        "tstamp": 0.5,
+                    } | {
+                        "judge": [judge, "single-v1"],
+                        "user_prompt": f"[The Start of Assistant's Answer]\n{answer}\n[The End]",
+                        "judgment": "",
+                        "score": scores[question["category"]],
+                    }
+                    rows.append(json.dumps(row) + "\n")
+    (folder / f"{judge}_single.jsonl").write_text("".join(rows))
+
+
+def test_without_judgments_the_models_answer_and_claims_stay_open(answering):
     outcome = measured(answering)
-    assert [(claim.holds, claim.evidence) for claim in outcome.claims] == [(None, NO_JUDGE)]
+    (claim,) = outcome.claims
+    assert claim.holds is None and "gen_judgment.py --model-list b-s0 a-s0 " in claim.evidence
+    assert all(len(turns) == 2 for turns in answers_of(answering, outcome, "b").values())
     (table,) = outcome.tables
     assert [row[0] for row in table.rows] == ["a", "b"]
     assert all(row[2] == "6" and float(row[1]) > 0 for row in table.rows)
@@ -87,34 +96,61 @@ def test_without_a_judge_the_models_answer_and_claims_stay_open(answering):
     assert tuned[0]["corpus"] == tuned[1]["corpus"]
 
 
-def test_a_judge_rates_by_category(answering, judge):
-    judge(lambda messages: "[[4]]" if "stem" in messages[-1]["content"] else "[[6]]")
-    outcome = measured(answering, endpoint="http://judge/v1", judge_model="judge")
+def test_fastchats_ratings_by_category(answering, tmp_path):
+    rate(answering, measured(answering), tmp_path, {"writing": 6, "stem": 4, "roleplay": -1})
+    outcome = measured(answering, judgments=str(tmp_path))
+    assert (
+        outcome.tables[1].title.startswith("Ratings by gpt-4")
+        and "4 judgments without a verdict" in outcome.tables[1].title
+    )
     rows = {row[0]: row[1:] for row in outcome.tables[1].rows}
-    assert rows["stem"][0].startswith("4.00") and rows["writing"][0].startswith("6.00")
+    assert rows["stem"][0].startswith("4.00") and rows["writing"][0].startswith("6.00") and "roleplay" not in rows
     (claim,) = outcome.claims
     assert claim.holds is None and "b minus a: +0.00" in claim.evidence
     (plot,) = outcome.plots
-    assert {point["x"]: point["y"] for point in plot.series["b"]} == {"writing": 6, "stem": 4, "roleplay": 6}
+    assert {point["x"]: point["y"] for point in plot.series["b"]} == {"writing": 6, "stem": 4}
 
 
-def test_a_judge_that_likes_the_first_answer_tells_nothing(answering, judge):
-    asked = judge(lambda messages: "[[A]]")
-    changes = {"pairwise": True, "questions": str(answering[0] / "alpaca_eval.json")}
-    outcome = measured(answering, endpoint="http://judge/v1", judge_model="first", **changes)
-    assert set(asked) == {"first"}
-    # model, win rate, wins, ties, losses, verdicts that follow the order.
-    assert outcome.tables[1].rows[0][2:] == ["0", "3", "0", "3"]
-    assert outcome.tables[1].rows[0][1].startswith("50.00")
-    assert outcome.claims[0].holds is None
+def test_judgments_of_other_answers_or_of_two_judges_are_refused(answering, tmp_path):
+    scores = {"writing": 6, "stem": 4, "roleplay": 5}
+    rate(answering, measured(answering), tmp_path, scores)
+    rate(answering, measured(answering), tmp_path, scores, judge="other")
+    with pytest.raises(DataError, match="judgments of gpt-4, other; give those of one judge"):
+        measured(answering, judgments=str(tmp_path))
+    row = json.loads((tmp_path / "gpt-4_single.jsonl").read_text().splitlines()[0]) | {"user_prompt": "\0"}
+    (tmp_path / "other_single.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(DataError, match="other_single.jsonl:1 judges another answer of a-s0 than the present one"):
+        measured(answering, judgments=str(tmp_path))
+
+
+def test_alpaca_evals_preferences(answering, tmp_path):
+    changes = {"benchmark": "alpaca-eval", "questions": str(answering[0] / "alpaca_eval.json")}
+    outcome = measured(answering, **changes)
+    first, out = outcome.claims[0].evidence, answering[0] / "out"
+    files = [str(out / outcome.figures["answers"][name][0]) for name in ("b", "a")]
+    assert f"alpaca_eval --model_outputs {files[0]} --reference_outputs {files[1]} --output_path" in first
+    ours, theirs = (json.loads(Path(file).read_text()) for file in files)
+    rows = [
+        {"instruction": b["instruction"], "output_1": a["output"], "output_2": b["output"], "annotator": "gpt"}
+        | {"generator_1": a["generator"], "generator_2": b["generator"], "preference": preference}
+        for a, b, preference in zip(theirs, ours, (1.75, 1.5, 1.25), strict=True)
+    ]
+    folder = tmp_path / "b-a" / "weighted_alpaca_eval_gpt4_turbo"
+    folder.mkdir(parents=True)
+    (folder / "annotations.json").write_text(json.dumps(rows))
+    (folder / "leaderboard.csv").write_text(",win_rate,length_controlled_winrate\nb-s0,50.0,51.5\ngpt4,50,50\n")
+    outcome = measured(answering, judgments=str(tmp_path), **changes)
+    # model, win rate, wins, ties, losses, length-controlled win rate
+    assert outcome.tables[1].rows[0][2:] == ["1", "1", "1", "51.50"]
+    assert outcome.tables[1].rows[0][1].startswith("50.00") and outcome.claims[0].holds is None
 
 
 @pytest.mark.parametrize(("questions", "holds"), [(3, None), (5, None), (20, True)])
 def test_wins_in_all_questions_are_certain_only_where_there_are_many(questions, holds):
-    result = win_rate({"value": 1.0, "low": 1.0, "high": 1.0, "questions": questions})
+    result = win_rate({(question, 1): 1.0 for question in range(questions)})
     assert result.low < 1 and above(result, 0.5).holds is holds
-    spread = {"value": 0.6, "low": 0.5, "high": 0.7, "questions": 9}
-    assert win_rate(spread) == Estimate.from_dict(spread) and win_rate(None) is None
+    spread = win_rate({(question, 1): question / 10 for question in range(11)})
+    assert spread.value == pytest.approx(0.5) and spread.low < 0.5 and win_rate({}) is None
 
 
 def test_seeds_widen_the_interval_over_questions():
@@ -131,14 +167,12 @@ def test_seeds_widen_the_interval_over_questions():
 
 
 @pytest.mark.slow
-def test_a_judge_of_two_seeds(answering, judge):
-    judge(lambda messages: "[[6]]")
-    outcome = measured(answering, endpoint="http://judge/v1", judge_model="judge", seeds=[0, 1])
-    assert len(outcome.figures["judged"]["b against a"]) == 2
+def test_ratings_of_two_seeds(answering, tmp_path):
+    rate(answering, measured(answering, seeds=[0, 1]), tmp_path, {"writing": 6, "stem": 4, "roleplay": 5}, seeds=2)
+    outcome = measured(answering, seeds=[0, 1], judgments=str(tmp_path))
     assert "mean of 2 seeds" in outcome.tables[1].title
     texts = [(answering[0] / "out" / path).read_text() for path in outcome.figures["answers"]["a"]]
     assert len(set(texts)) == 2  # each seed answers for itself
-    assert len(list((answering[0] / "out" / "judged").glob("*-s1-by-*"))) == 1
 
 
 def reading(pieces, *levels, has_start=True):

@@ -27,7 +27,7 @@ from contextwise.base.errors import ContextwiseError, DataError
 from contextwise.base.estimates import Estimate, as_json, count
 from contextwise.experiments.grid import size_name
 from contextwise.models.sizes import SIZES
-from contextwise.training.settings import SizedModel
+from contextwise.training.kinds import SizedModel
 
 FREE_SIZES = 3
 """Number of sizes from which the plan also recommends sizes between and beyond them."""

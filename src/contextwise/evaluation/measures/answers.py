@@ -1,11 +1,15 @@
 """A model's answers to the questions of MT-Bench or AlpacaEval, in the files that their judges read: ``contextwise answers``.
 
 The turns of a question are one conversation (:class:`~contextwise.evaluation.answering.readers.Speaker`).
-ContextLM, Section 3.4.
+ContextLM, Section 3.4. FastChat and alpaca_eval judge the answers.
+
+MT-Bench (FastChat): JSON Lines; a question has ``question_id``, ``category`` and ``turns``. AlpacaEval: a JSON list of entries
+with ``instruction``. Either may be a JSON list or JSON Lines, also as ``.gz``.
 """
 
 import json
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -13,19 +17,67 @@ from pydantic import Field
 from rich.console import RenderableType
 from rich.text import Text
 
+from contextwise.base.errors import DataError
 from contextwise.base.progress import interruption, progress_bar
+from contextwise.data.input_files import Form, checked, read_objects
 from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Result, Subject, Work, content_key
 
 if TYPE_CHECKING:
     from contextwise.data import Corpus
     from contextwise.evaluation.generation import Sampling
-    from contextwise.evaluation.measures.judging.files import Question
 
+Benchmark = Literal["mt-bench", "alpaca-eval"]
 # FastChat, ``llm_judge/common.py``
 TEMPERATURES = dict.fromkeys(("extraction", "math", "coding", "reasoning"), 0.0)
 TEMPERATURES |= dict.fromkeys(("stem", "humanities"), 0.1)
 OTHER_TEMPERATURE = 0.7
 FILES = {"mt-bench": "mt-bench-answers.jsonl", "alpaca-eval": "alpaca-eval-outputs.json"}
+WANTED = "the questions or answers of MT-Bench or AlpacaEval, as JSON Lines or a JSON list"
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question of one turn or several.
+
+    Attributes:
+        id: MT-Bench's ``question_id``; AlpacaEval's instruction itself.
+        category: MT-Bench's ``category``, AlpacaEval's ``dataset``.
+    """
+
+    id: int | str
+    category: str
+    turns: tuple[str, ...]
+
+
+class _MtBenchQuestion(Form):
+    question_id: int | str
+    turns: list[str] = Field(min_length=1)
+    category: Any = "all"
+
+
+class _Instruction(Form):
+    instruction: str
+    dataset: Any = "all"
+
+
+def read_questions(path: Path) -> tuple[Benchmark, tuple[Question, ...]]:
+    """A benchmark, recognized by the fields, and its questions."""
+    rows = list(read_objects(path, WANTED))
+    if not rows:
+        raise DataError(f"{path} is empty; give {WANTED}")
+    mend = "give a file of MT-Bench or AlpacaEval"
+    if "turns" not in rows[0][1]:
+        instructions = [checked(_Instruction, row, where, mend) for where, row in rows]
+        return "alpaca-eval", tuple(Question(q.instruction, str(q.dataset), (q.instruction,)) for q in instructions)
+    questions: dict[int | str, Question] = {}
+    for where, row in rows:
+        asked = checked(_MtBenchQuestion, row, where, mend)
+        if asked.question_id in questions:
+            raise DataError(
+                f"{where} names the question {str(asked.question_id)[:60]!r} a second time; keep one of them"
+            )
+        questions[asked.question_id] = Question(asked.question_id, str(asked.category), tuple(asked.turns))
+    return "mt-bench", tuple(questions.values())
 
 
 class AnswersResult(Result):
@@ -39,9 +91,7 @@ class AnswersResult(Result):
     @property
     def rows(self) -> list[dict[str, Any]]:
         """The rows of the file. A row has ``errors`` where a turn was too long for the model."""
-        from contextwise.evaluation.measures.judging.files import read_rows
-
-        return [row for _, row in read_rows(self.file)]
+        return [row for _, row in read_objects(self.file, WANTED)]
 
 
 class Answers(Measure):
@@ -75,13 +125,10 @@ class Answers(Measure):
         return self.model_copy(update={"model_id": self.model_id or Path(subject.source).resolve().name})
 
     def label(self, corpus: "Corpus | None") -> str:
-        from contextwise.evaluation.measures.judging.files import read_questions
-
         return read_questions(self.questions)[0]
 
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
         from contextwise.evaluation.answering.readers import Speaker
-        from contextwise.evaluation.measures.judging.files import read_questions
 
         benchmark, questions = read_questions(self.questions)
         questions = questions[: self.limit]
@@ -106,7 +153,7 @@ class Answers(Measure):
             text = json.dumps(rows, indent=2) + "\n"
         return Outcome(summary, {FILES[benchmark]: text})
 
-    def sampling(self, question: "Question") -> "Sampling":
+    def sampling(self, question: Question) -> "Sampling":
         """How the tokens of an answer to this question are chosen; each question has its own seed."""
         from contextwise.evaluation.generation import Sampling
 
@@ -117,7 +164,7 @@ class Answers(Measure):
         return Sampling(temperature=value or 1.0, seed=seed, greedy=value == 0)
 
     def _row(
-        self, benchmark: str, question: "Question", key: str, texts: list[str], problems: list[str | None]
+        self, benchmark: str, question: Question, key: str, texts: list[str], problems: list[str | None]
     ) -> dict[str, Any]:
         """A row of the benchmark's file; ``errors`` and AlpacaEval's ``answer_id`` are ours."""
         row: dict[str, Any]

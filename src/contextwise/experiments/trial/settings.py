@@ -15,7 +15,7 @@ from contextwise.comparison.sequential import Documents
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.run_set import FAST_TRAINING, Arm, with_identified_code, with_sections
 from contextwise.models.variant.code import is_variant
-from contextwise.training.settings import VariantSettings
+from contextwise.training.kinds import VariantSettings
 
 RESOLVED = "trial.yaml"
 """File of a trial's folder with all of its settings."""

@@ -1,14 +1,16 @@
 """Trained models tuned on instructions, their answers, and a judge's verdicts on them (ContextLM, Section 3.4).
 
 1. Every model is pretrained, and tuned with the same recipe: the same batches in the same order, the same steps.
-2. Each answers the questions of MT-Bench or AlpacaEval.
-3. A judge behind an OpenAI-compatible endpoint rates the answers (Figure 3), or compares those of two models in both orders
-   (Table 4), seed by seed. Without an endpoint the answers are written, and the claims stay open.
+2. Each answers the questions of MT-Bench or AlpacaEval, in the file that FastChat or alpaca_eval reads.
+3. FastChat's ratings (Figure 3) or alpaca_eval's preferences (Table 4) are read, seed by seed. Where they do not exist yet, the
+   claims stay open, and a note gives the command that makes them.
 """
 
-import importlib.util
+import csv
 import re
-from dataclasses import replace
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,25 +19,73 @@ from pydantic import Field, model_validator
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate
-from contextwise.base.intervals import wilson, with_seeds
+from contextwise.base.files import atomic_write
+from contextwise.base.intervals import estimate, wilson, with_seeds
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
+from contextwise.data.input_files import Form, checked, read_objects
 from contextwise.data.sources import BadRecord, open_source
 from contextwise.evaluation.kernel import measure
-from contextwise.evaluation.measures.answers import Answers, AnswersResult
-from contextwise.evaluation.measures.judging.files import Benchmark, read_questions, read_references
-from contextwise.evaluation.measures.judging.judge import Endpoint, judge_answers, read_key
-from contextwise.evaluation.measures.judging.requests import Match
+from contextwise.evaluation.measures.answers import Answers, AnswersResult, Benchmark, Question, read_questions
 from contextwise.experiments.run_set import Arm, RunSet
 from contextwise.reproductions.claims import Better, Claim, above, undecided
 from contextwise.reproductions.item import Item, Outcome, corpus_folder, prepared_once, registered
 from contextwise.reproductions.models import TrainedModels
 from contextwise.reproductions.tables import Plot, points, seeds_behind, table_of
 
-NO_JUDGE = "no judge was named; give one with --set endpoint=URL --set judge_model=NAME, and the answers are judged"
 TUNED = "-SFT"
 """Ends the name of a model's run that is tuned on instructions."""
+Values = dict[tuple[int | str, int], float]
+"""(question, turn) -> rating, or share of a win."""
+Questions = Mapping[int | str, Question]
+
+
+class _Rating(Form):
+    """A row of FastChat's ``model_judgment/JUDGE_single.jsonl``; ``score`` is -1 where the judge gave none."""
+
+    question_id: int | str
+    model: str
+    judge: list[str] = Field(min_length=1)
+    user_prompt: str
+    score: float
+    turn: int = Field(ge=1)
+
+
+class _Preference(Form):
+    """An entry of alpaca_eval's ``annotations.json``: 1 for the reference's output to 2 for the model's; a tie is 1.5 or 0."""
+
+    instruction: str
+    output_1: str
+    output_2: str
+    generator_1: str
+    generator_2: str
+    annotator: str
+    preference: float | None
+
+
+@dataclass
+class Judged:
+    """What a judge said of the answers.
+
+    Attributes:
+        judges: their names.
+        values: a model, or a model and its reference -> its ratings, or its shares of wins.
+        without: the same -> how many judgments without a verdict.
+        controlled: a model and its reference -> alpaca_eval's length-controlled win rate, in percent.
+    """
+
+    judges: set[str] = field(default_factory=set)
+    values: dict[tuple[str, ...], Values] = field(default_factory=dict)
+    without: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    controlled: dict[tuple[str, ...], float] = field(default_factory=dict)
+
+    def add(self, of: tuple[str, ...], judge: str, key: tuple[int | str, int], value: float | None) -> None:
+        self.judges.add(judge)
+        if value is None:
+            self.without[of] += 1
+        else:
+            self.values.setdefault(of, {})[key] = value
 
 
 @registered("instruction_answers")
@@ -45,28 +95,17 @@ class InstructionAnswers(TrainedModels):
     tuning: dict[str, Any] = Field(description="a recipe without corpus and model, the same for all models")
     instructions: Path | None = Field(default=None, description="of Alpaca's form: instruction, input, output")
     instructions_validation: float = Field(default=0.05, gt=0, lt=1, description="share held out of the instructions")
+    benchmark: Benchmark = Field(description="mt-bench: answers are rated; alpaca-eval: compared with another model's")
     questions: Path | None = Field(default=None, description="MT-Bench's, or AlpacaEval's")
-    references: Path | None = Field(default=None, description="MT-Bench's reference answers")
-    pairwise: bool = Field(
-        default=False, description="compare the answers of each of the claims instead of rating them"
+    judgments: Path | None = Field(
+        default=None, description="folder with what FastChat or alpaca_eval wrote; not given: judged/, beside answers/"
     )
-    length_controlled: bool = Field(default=False, description="with pairwise: also the win rate at equal lengths")
     limit: int | None = Field(default=None, ge=1, description="use only the first questions, up to this number")
     max_new_tokens: int = Field(default=1024, ge=1)
     temperature: float | Literal["published"] = 0.0
-    endpoint: str | None = Field(default=None, description="the judge's base URL, such as http://localhost:8000/v1")
-    judge_model: str | None = Field(default=None, description="the judge's name there")
-    key_file: Path | None = Field(default=None, description="with the endpoint's key; not given: OPENAI_API_KEY")
-    judge_tokens: int = Field(default=2048, ge=1, description="of an answer of the judge at most")
-    concurrency: int = Field(default=4, ge=1, description="requests to the judge at once")
 
     @model_validator(mode="after")
-    def _judgeable(self) -> "InstructionAnswers":
-        if (self.endpoint is None) != (self.judge_model is None):
-            given, lacking = ("endpoint", "judge_model") if self.endpoint else ("judge_model", "endpoint")
-            raise ConfigError(f"{given} is given without {lacking}; give both, or neither")
-        if self.length_controlled and not self.pairwise:
-            raise ConfigError("length_controlled is for answers that are compared; give pairwise: true too")
+    def _has_claims(self) -> "InstructionAnswers":
         if not self.claims:
             raise ConfigError("claims name no pair of models whose answers are to be compared")
         return self
@@ -87,26 +126,45 @@ class InstructionAnswers(TrainedModels):
     def measure(self, item: Item, folder: Path) -> Outcome:
         questions = self._checked()
         tuned = self._tuned(folder)
-        results = {name: [measure(run.path, self._answering(name)) for run in runs] for name, runs in tuned.items()}
-        answers = {name: [result.file for result in seeds] for name, seeds in results.items()}
-        files = {name: [str(path.relative_to(folder)) for path in seeds] for name, seeds in answers.items()}
-        outcome = Outcome([answers_table(tuned, results)], [], {"answers": files}, self.run_set(folder).paths)
-        if self.endpoint is None:
-            say(f"note: {NO_JUDGE}")
-            outcome.claims = [Claim.of(claim.text, undecided(NO_JUDGE)) for claim in self.claims]
-            return outcome
+        results = {
+            name: [measure(run.path, self._answering(label(name, s))) for s, run in zip(self.seeds, runs, strict=True)]
+            for name, runs in tuned.items()
+        }
+        files = {
+            name: [
+                handed_over(answers, label(name, s), folder) for s, answers in zip(self.seeds, of_seeds, strict=True)
+            ]
+            for name, of_seeds in results.items()
+        }
+        shown = {name: [str(file.relative_to(folder)) for file in of_seeds] for name, of_seeds in files.items()}
+        outcome = Outcome([answers_table(tuned, results)], [], {"answers": shown}, self.run_set(folder).paths)
+        texts = {
+            (label(name, seed), row.get("question_id", row.get("instruction"))): texts_of(row)
+            for name, of_seeds in results.items()
+            for seed, answers in zip(self.seeds, of_seeds, strict=True)
+            for row in answers.rows
+        }
+        rated = self.benchmark == "mt-bench"
+        judged = (read_ratings if rated else read_preferences)(self.judgments or folder / "judged", texts)
+        if len(judged.judges) > 1:
+            raise DataError(
+                f"the answers have judgments of {', '.join(sorted(judged.judges))}; give those of one judge"
+            )
         for pair in self.claims:
-            summaries = self._judged(pair, answers, questions, folder)
-            outcome.figures.setdefault("judged", {})[f"{pair.better} against {pair.than}"] = summaries
-            table, claim = _compared(pair, summaries) if self.pairwise else _rated(pair, summaries)
+            table, claim = (_rated if rated else _compared)(pair, judged, self.seeds, questions)
+            if table is None:
+                command = _how_to_judge(self.benchmark, files, pair, folder)
+                say(f"note: {pair.better} against {pair.than}: {command}")
+                outcome.claims.append(Claim.of(pair.text, undecided(command)))
+                continue
             outcome.tables.append(table)
             outcome.claims.append(claim.over_seeds(len(self.seeds)))
-            if not self.pairwise:
-                outcome.plots.append(_figure(pair, summaries))
+            if rated:
+                outcome.plots.append(_figure(pair, judged, self.seeds, questions))
         return outcome
 
-    def _checked(self) -> Path:
-        """The questions' file, after a check of all settings and files, before any training."""
+    def _checked(self) -> dict[int | str, Question]:
+        """The questions, after a check of all settings and files, before any training."""
         if self.instructions is None or not self.instructions.is_file():
             given = self.instructions
             what = "no instructions are given" if given is None else f"there is no file {given}"
@@ -120,37 +178,17 @@ class InstructionAnswers(TrainedModels):
                 "--set questions=FILE"
             )
         self._answering("model")
-        self._check_judging(read_questions(self.questions)[0])
-        return self.questions
-
-    def _check_judging(self, benchmark: Benchmark) -> None:
-        """Check that the settings of the judge fit the questions, and that their package is installed."""
-        if benchmark == "alpaca-eval" and not self.pairwise:
+        benchmark, questions = read_questions(self.questions)
+        if benchmark != self.benchmark:
             raise ConfigError(
-                f"{self.questions} holds AlpacaEval's instructions, whose answers are compared and not rated; give MT-Bench's "
-                "questions, or --set pairwise=true"
+                f"{self.questions} holds questions of {benchmark}, not of {self.benchmark}; give --set questions=FILE"
             )
-        if self.references is not None:
-            read_references(self.references)
-        if self.endpoint is None:
-            return
-        self._endpoint()
-        if not self.length_controlled:
-            return
-        leave = "leave it out with --set length_controlled=false"
-        if benchmark == "mt-bench":
-            raise ConfigError(f"length_controlled is for AlpacaEval's instructions, not for MT-Bench; {leave}")
-        if importlib.util.find_spec("alpaca_eval") is None:
-            raise ConfigError(
-                f"length_controlled needs the alpaca_eval package, which is not installed; pip install alpaca_eval, or {leave}"
-            )
+        if self.judgments is not None and not self.judgments.is_dir():
+            raise DataError(f"there is no folder {self.judgments}; give the one with the judgments")
+        return {question.id: question for question in questions[: self.limit]}
 
     def _answering(self, name: str) -> Answers:
         return self.settings_of(Answers, "questions", "max_new_tokens", "temperature", "limit", model_id=name)
-
-    def _endpoint(self) -> Endpoint:
-        parameters = {"temperature": 0, "max_tokens": self.judge_tokens}
-        return Endpoint(self.endpoint or "", self.judge_model or "", read_key(self.key_file), parameters=parameters)
 
     def _tuned(self, folder: Path) -> dict[str, list[RunFolder]]:
         """The tuned models, seed by seed; pretrained and tuned where that has not been done."""
@@ -162,26 +200,84 @@ class InstructionAnswers(TrainedModels):
         runs = self.train(folder)
         return {name: runs.folders(f"{name}{TUNED}") for name in self.models}
 
-    def _judged(
-        self, pair: Better, answers: dict[str, list[Path]], questions: Path, folder: Path
-    ) -> list[dict[str, Any]]:
-        """The summaries of a judge's verdicts on one pair, seed by seed."""
-        kind = "compared" if self.pairwise else "rated"
-        summaries = []
-        for seed, better, than in zip(self.seeds, answers[pair.better], answers[pair.than], strict=True):
-            given = [better] if self.pairwise else [than, better]
-            match = Match.read(given, than if self.pairwise else None, questions, self.references, self.limit)
-            label = f"{kind}-{pair.better}-{pair.than}-s{seed}-by-{Path(self.judge_model or '').name}"
-            summary = judge_answers(
-                match,
-                self._endpoint(),
-                folder / "judged" / re.sub(r"[^\w.-]+", "-", label),
-                concurrency=self.concurrency,
-                length_controlled=self.length_controlled,
-            )
-            assert summary is not None  # only a dry run has none
-            summaries.append(summary)
-        return summaries
+
+def label(name: str, seed: int) -> str:
+    """The name of a model of one seed in the files of answers and judgments."""
+    return re.sub(r"[^\w.-]+", "-", f"{name}-s{seed}")
+
+
+def handed_over(answers: AnswersResult, name: str, folder: Path) -> Path:
+    """A copy of the answers that is called after the model, which FastChat needs."""
+    copy = folder / "answers" / f"{name}{answers.file.suffix}"
+    copy.parent.mkdir(exist_ok=True)
+    atomic_write(copy, answers.file.read_text())
+    return copy
+
+
+def _how_to_judge(benchmark: Benchmark, files: dict[str, list[Path]], pair: Better, folder: Path) -> str:
+    """The command whose results are read."""
+    better, than = files[pair.better], files[pair.than]
+    if benchmark == "mt-bench":
+        models = " ".join(file.stem for file in (*better, *than))
+        return (
+            f"no seed's answers are all rated; copy {folder / 'answers'}/*.jsonl to FastChat's data/mt_bench/model_answer, run "
+            f"python gen_judgment.py --model-list {models} there in fastchat/llm_judge, and give its "
+            "data/mt_bench/model_judgment with --set judgments=FOLDER"
+        )
+    return (
+        f"not every seed's answers are compared; run alpaca_eval --model_outputs {better[0]} --reference_outputs {than[0]} "
+        f"--output_path {folder / 'judged' / better[0].stem}-{than[0].stem}, so for each seed, and this command again"
+    )
+
+
+def read_ratings(folder: Path, texts: Mapping[tuple[str, int | str], list[str]]) -> Judged:
+    """FastChat's ratings of these answers; of several of one answer the last.
+
+    Raises:
+        DataError: a rating is of another answer.
+    """
+    judged = Judged()
+    for path in sorted(folder.rglob("*_single.jsonl")):
+        for where, values in read_objects(path, "FastChat's judgments"):
+            row = checked(_Rating, values, where, "give FastChat's judgments")
+            turns = texts.get((row.model, row.question_id))
+            if turns is not None:
+                _check_same(row.turn <= len(turns) and turns[row.turn - 1] in row.user_prompt, where, row.model)
+                score = row.score if row.score >= 0 else None
+                judged.add((row.model,), row.judge[0], (row.question_id, row.turn), score)
+    return judged
+
+
+def read_preferences(folder: Path, texts: Mapping[tuple[str, int | str], list[str]]) -> Judged:
+    """alpaca_eval's preferences between these answers, and its length-controlled win rates.
+
+    Raises:
+        DataError: a preference is of other answers.
+    """
+    judged = Judged()
+    for path in sorted(folder.rglob("annotations.json")):
+        pairs = set()
+        for where, values in read_objects(path, "alpaca_eval's annotations"):
+            row = checked(_Preference, values, where, "give alpaca_eval's annotations")
+            ours, theirs = (texts.get((name, row.instruction)) for name in (row.generator_2, row.generator_1))
+            if ours is not None and theirs is not None:
+                _check_same([*ours, *theirs] == [row.output_2, row.output_1], where, row.generator_2)
+                pairs.add((row.generator_2, row.generator_1))
+                share = None if row.preference is None else (row.preference or 1.5) - 1
+                judged.add((row.generator_2, row.generator_1), row.annotator, (row.instruction, 1), share)
+        board = path.parent / "leaderboard.csv"
+        if len(pairs) == 1 and board.is_file():
+            (pair,) = pairs
+            with board.open(newline="") as file:
+                rates = {row[""]: row.get("length_controlled_winrate") for row in csv.DictReader(file)}
+            if rates.get(pair[0]):
+                judged.controlled[pair] = float(rates[pair[0]] or "nan")
+    return judged
+
+
+def _check_same(same: bool, where: str, model: str) -> None:
+    if not same:
+        raise DataError(f"{where} judges another answer of {model} than the present one; judge the present answers")
 
 
 def check_instructions(path: Path) -> None:
@@ -233,85 +329,94 @@ def mean_over_seeds(of_seeds: list[Estimate | None]) -> Estimate | None:
     return with_seeds(replace(known[0], value=float(values.mean()), low=float(low), high=float(high)), values)
 
 
-def _rated(claim: Better, summaries: list[dict[str, Any]]) -> tuple[Table, Claim]:
-    judged = _judged_words(summaries)
-    title = f"Ratings by {summaries[0]['judge']}, from 1 to 10, {judged}"
-    parts = {name: _by_category(summaries, name) for name in (claim.than, claim.better)}
-    rows = [
-        [category, *(values.get(category) for values in parts.values())]
-        for category in dict.fromkeys(category for values in parts.values() for category in values)
-    ]
-    table = table_of(title, ["category", *((name, ".2f") for name in parts)], rows)
-    measured = [summary["differences"][f"{claim.better} - {claim.than}"] for summary in summaries]
-    difference = mean_over_seeds([None if each is None else Estimate.from_dict(each) for each in measured])
-    if difference is None:
-        return table, Claim.of(claim.text, undecided("no answer of both was rated"), judged)
-    verdict = above(difference)
-    if any(each["low"] is not None and each["low"] == each["high"] for each in measured):
-        verdict = undecided("all questions agree, so the uncertainty of the mean is unknown")
-    return table, claim.decided(verdict, f": {difference:+.2f}; {judged}")
-
-
-def _by_category(summaries: list[dict[str, Any]], name: str) -> dict[str, Estimate | None]:
-    """A model's ratings by category and of all questions, mean over seeds."""
-    rated = [{**summary["models"][name]["categories"], "all": summary["models"][name]["all"]} for summary in summaries]
-    measured = {category: [of_seed.get(category) for of_seed in rated] for category in rated[0]}
-    return {
-        category: mean_over_seeds([None if each is None else Estimate.from_dict(each) for each in of_seeds])
-        for category, of_seeds in measured.items()
-    }
-
-
-def _compared(claim: Better, summaries: list[dict[str, Any]]) -> tuple[Table, Claim]:
-    judged = _judged_words(summaries)
-    judge, verdicts = summaries[0]["judge"], summaries[0]["verdicts"]
-    title = f"Against {claim.than}, both orders, judged by {judge}, verdicts from {verdicts}; {judged}"
-    counts = ["wins", "ties", "losses", "verdicts_that_follow_the_order"]
-    rate = mean_over_seeds([win_rate(summary["all"]) for summary in summaries])
-    percent = None if rate is None else rate.scaled(100)
-    columns: list[str | tuple[str, str]] = ["model", ("win rate %", ".2f")]
-    columns += [(name, ",") for name in (*counts[:3], "follow the order")]
-    row = [claim.better, percent, *(sum(summary[name] for summary in summaries) for name in counts)]
-    controlled = [summary["length_controlled"] for summary in summaries]
-    if None not in controlled:
-        columns, row = [*columns, ("LC win rate %", ".2f")], [*row, 100 * np.mean(controlled)]
-    table = table_of(title, columns, [row])
-    if rate is None:
-        return table, Claim.of(claim.text, undecided("no comparison has a verdict in both orders"), judged)
-    return table, Claim.of(claim.text, above(rate, 0.5), f"win rate {percent:.2f}%; {judged}")
-
-
-def win_rate(measured: dict[str, Any] | None) -> Estimate | None:
-    """A summary's win rate; with Wilson's interval where the questions agree, which have no spread."""
-    if measured is None:
+def mean(values: Values) -> Estimate | None:
+    """The mean over questions and turns with its interval over questions, whose turns stay together; None without a value."""
+    if not values:
         return None
-    questions = measured["questions"]
-    agree = measured["low"] == measured["high"]
-    rate = wilson(measured["value"], questions) if agree else Estimate.from_dict(measured)
-    return replace(rate, documents=questions)
+    of_question: dict[int | str, list[float]] = defaultdict(list)
+    for (question, _), value in values.items():
+        of_question[question].append(value)
+    weights = np.array([len(turns) for turns in of_question.values()], dtype=np.float64)
+    return estimate([np.array([[sum(turns) for turns in of_question.values()]])], weights)
 
 
-def _judged_words(summaries: list[dict[str, Any]]) -> str:
-    """How much was judged, and whether anything is missing."""
-    first = summaries[0]
-    judgments, without, missing = (
-        sum(summary[name] for summary in summaries) for name in ("judgments", "without_verdict", "missing")
-    )
-    words = f"{first['questions']:,} questions, {seeds_behind(len(summaries))}, 95% intervals"
-    if without:
-        words += f"; {without:,} of {judgments:,} judgments without a verdict"
-    if missing:
-        why = next(summary["why_missing"] for summary in summaries if summary["missing"])
-        words += f"; {missing:,} judgments are missing ({why}), run the same command again to request them"
-    return words
+def _rated(claim: Better, judged: Judged, seeds: Sequence[int], questions: Questions) -> tuple[Table | None, Claim]:
+    models = [[(label(name, seed),) for seed in seeds] for name in (claim.than, claim.better)]
+    if not all(model in judged.values for of_seeds in models for model in of_seeds):
+        return None, Claim.of(claim.text, undecided("no judgments"))
+    than, better = [[judged.values[model] for model in of_seeds] for of_seeds in models]
+    words = _judged_words(judged, [*models[0], *models[1]], seeds, questions)
+    parts = [by_category(of_seeds, questions) for of_seeds in (than, better)]
+    rows = [[category, *(values.get(category) for values in parts)] for category in parts[0] | parts[1]]
+    title = f"Ratings by {judged.judges.copy().pop()}, from 1 to 10, {words}"
+    table = table_of(title, ["category", (claim.than, ".2f"), (claim.better, ".2f")], rows)
+    differences = [
+        mean({key: ours[key] - theirs[key] for key in sorted(ours.keys() & theirs.keys(), key=str)})
+        for ours, theirs in zip(better, than, strict=True)
+    ]
+    difference = mean_over_seeds(differences)
+    if difference is None:
+        return table, Claim.of(claim.text, undecided("no answer of both was rated"), words)
+    verdict = above(difference)
+    if any(each is not None and each.has_interval and each.low == each.high for each in differences):
+        verdict = undecided("all questions agree, so the uncertainty of the mean is unknown")
+    return table, claim.decided(verdict, f": {difference:+.2f}; {words}")
 
 
-def _figure(pair: Better, summaries: list[dict[str, Any]]) -> Plot:
-    """Ratings of two models by category."""
-    by_model = {name: _by_category(summaries, name) for name in (pair.than, pair.better)}
-    series = {
-        name: points({category: rating for category, rating in ratings.items() if category != "all"})
-        for name, ratings in by_model.items()
+def by_category(of_seeds: Sequence[Values], questions: Questions) -> dict[str, Estimate | None]:
+    """A model's ratings by category and of all questions, mean over seeds."""
+    categories = dict.fromkeys(questions[question].category for values in of_seeds for question, _ in values)
+    parts = {
+        category: [{k: v for k, v in values.items() if questions[k[0]].category == category} for values in of_seeds]
+        for category in categories
     }
-    title = f"MT-Bench by category: {pair.better} and {pair.than}"
-    return Plot(title, "category", "rating", series, kind="bars")
+    return {
+        name: mean_over_seeds([mean(values) for values in part]) for name, part in (parts | {"all": of_seeds}).items()
+    }
+
+
+def _compared(claim: Better, judged: Judged, seeds: Sequence[int], questions: Questions) -> tuple[Table | None, Claim]:
+    pairs = [(label(claim.better, seed), label(claim.than, seed)) for seed in seeds]
+    if not all(pair in judged.values for pair in pairs):
+        return None, Claim.of(claim.text, undecided("no judgments"))
+    words = _judged_words(judged, pairs, seeds, questions)
+    shares = [share for pair in pairs for share in judged.values[pair].values()]
+    rate = mean_over_seeds([win_rate(judged.values[pair]) for pair in pairs])
+    assert rate is not None
+    columns: list[str | tuple[str, str]] = ["model", ("win rate %", ".2f")]
+    columns += [(name, ",") for name in ("wins", "ties", "losses")]
+    counts = [sum(share > 0.5 for share in shares), shares.count(0.5), sum(share < 0.5 for share in shares)]
+    row = [claim.better, rate.scaled(100), *counts]
+    if all(pair in judged.controlled for pair in pairs):
+        columns, row = (
+            [*columns, ("LC win rate %", ".2f")],
+            [*row, np.mean([judged.controlled[pair] for pair in pairs])],
+        )
+    table = table_of(f"Against {claim.than}, preferences by {judged.judges.copy().pop()}; {words}", columns, [row])
+    return table, Claim.of(claim.text, above(rate, 0.5), f"win rate {rate.scaled(100):.2f}%; {words}")
+
+
+def win_rate(shares: Values) -> Estimate | None:
+    """The mean share of wins; with Wilson's interval where the questions agree, which have no spread."""
+    measured = mean(shares)
+    if measured is None or measured.low != measured.high:
+        return measured
+    return replace(wilson(measured.value, len(shares)), documents=len(shares))
+
+
+def _judged_words(judged: Judged, of: Sequence[tuple[str, ...]], seeds: Sequence[int], questions: Questions) -> str:
+    """How much was judged, and whether anything is missing."""
+    known, without = sum(len(judged.values[each]) for each in of), sum(judged.without[each] for each in of)
+    missing = len(of) * sum(len(question.turns) for question in questions.values()) - known - without
+    words = f"{len(questions):,} questions, {seeds_behind(len(seeds))}, 95% intervals"
+    words += f"; {without:,} judgments without a verdict" if without else ""
+    return words + (f"; {missing:,} judgments are missing" if missing > 0 else "")
+
+
+def _figure(pair: Better, judged: Judged, seeds: Sequence[int], questions: Questions) -> Plot:
+    """Ratings of two models by category."""
+    series = {}
+    for name in (pair.than, pair.better):
+        ratings = by_category([judged.values[label(name, seed),] for seed in seeds], questions)
+        series[name] = points({category: rating for category, rating in ratings.items() if category != "all"})
+    return Plot(f"MT-Bench by category: {pair.better} and {pair.than}", "category", "rating", series, kind="bars")
