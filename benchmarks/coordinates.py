@@ -17,7 +17,7 @@ from contextwise.base.estimates import as_json
 from contextwise.base.progress import console
 from contextwise.base.tables import Column, Table, terminal
 from contextwise.data import Corpus
-from contextwise.experiments.transfer import coordinates, load_transfer
+from contextwise_plan.transfer import coordinates, load_transfer
 
 MODELS: dict[str, dict[str, Any]] = {
     "backbone": {},

@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.harness import alternate, peak_memory, publish
 from contextwise.base import machine
-from contextwise.evaluation.measures.entropy.covariance import RunningCovariance
+from contextwise_papers.intrinsic_entropy.entropy.covariance import RunningCovariance
 
 BATCH = 64
 CONTENDERS = ("contextwise", "PCA", "PCA, covariance_eigh")

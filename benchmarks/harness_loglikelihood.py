@@ -53,9 +53,9 @@ def path(which: str, kind: str, context: int) -> Callable[[], list[float]]:
     from transformers import LlamaForCausalLM
 
     from contextwise.data.tokenizers import byte_tokenizer
-    from contextwise.evaluation.measures.lm_eval.model import BoundedLM
     from contextwise.evaluation.scoring.windows import score_documents
     from contextwise.models import ModelSize, backbone_config
+    from contextwise_evals.harness.model import BoundedLM
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if which != "lm_eval" and device == "cpu":

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import publish
-from contextwise.analysis.scaling.analysis import Analysis
-from contextwise.analysis.scaling.observations import observations
-from contextwise.analysis.scaling.optimum import Cost, Optimum, best_anywhere, best_context, measured_cost
-from contextwise.analysis.scaling.trend import fit_trend
-from contextwise.analysis.sweep_points import SweepPoint
 from contextwise.base.errors import DataError
+from contextwise_plan.scaling.analysis import Analysis
+from contextwise_plan.scaling.observations import observations
+from contextwise_plan.scaling.optimum import Cost, Optimum, best_anywhere, best_context, measured_cost
+from contextwise_plan.scaling.trend import fit_trend
+from contextwise_plan.sweep_points import SweepPoint
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 laws: Any = importlib.import_module("laws")

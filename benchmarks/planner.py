@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import RESULTS, publish
-from contextwise.analysis.scaling.analysis import Analysis
-from contextwise.analysis.scaling.hindcast import predicted_loss
-from contextwise.analysis.scaling.observations import EQUAL, Observations, budgets_of, measured, read_table
-from contextwise.analysis.scaling.optimum import best_context, measured_cost
-from contextwise.analysis.scaling.trend import Powers, Trend, fit_trend
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate, as_json
 from contextwise.base.intervals import mean_estimate
+from contextwise_plan.scaling.analysis import Analysis
+from contextwise_plan.scaling.hindcast import predicted_loss
+from contextwise_plan.scaling.observations import EQUAL, Observations, budgets_of, measured, read_table
+from contextwise_plan.scaling.optimum import best_context, measured_cost
+from contextwise_plan.scaling.trend import Powers, Trend, fit_trend
 
 SWEEPS = RESULTS / "sweeps"
 SHOWN = 3

@@ -12,10 +12,10 @@ import numpy as np
 
 from benchmarks.harness import publish
 from benchmarks.planner import SWEEPS
-from contextwise.analysis.optimum import Cell, cells, tracks
-from contextwise.analysis.scaling.observations import Observations, budgets_of, read_table
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import ratio_difference
+from contextwise_plan.optimum import Cell, cells, tracks
+from contextwise_plan.scaling.observations import Observations, budgets_of, read_table
 
 Cells = dict[tuple[str, int], Cell]
 

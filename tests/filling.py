@@ -12,7 +12,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, T
 import small
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM
-from contextwise.objectives import Infilling, SpanCorruption, Vocabulary, add_special_tokens
+from contextwise.objectives import Vocabulary, add_special_tokens
+from contextwise_papers.objectives import Infilling, SpanCorruption
 
 LETTERS = "abcd"
 BYTES = byte_tokenizer()

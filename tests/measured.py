@@ -9,8 +9,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForC
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.kernel.result import write_result
 from contextwise.evaluation.measures.loss import Loss
-from contextwise.evaluation.measures.sentences import SentenceLoss
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM
+from contextwise_papers.cue.sentences import SentenceLoss
 
 VOCABULARY = 23
 CONTEXT = 12

@@ -2,7 +2,7 @@
 
 from contextwise.base.config import read_yaml
 from contextwise.base.recipes import RECIPES
-from contextwise.reproductions.item import list_items
+from contextwise_papers.item import list_items
 
 ALL_ITEMS = list_items(RECIPES)
 """Name -> item of a reproduction."""

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from contextwise.evaluation.kernel import Measure, Result, Subject
     from contextwise.evaluation.measures.curve import CurveResult
     from contextwise.evaluation.measures.loss import Evaluation
-    from contextwise.experiments.sweep import Sweep
     from contextwise.experiments.trial.result import TrialResult
     from contextwise.training import Recipe
+    from contextwise_plan.sweep import Sweep
 
     Model: TypeAlias = str | Path | RunFolder | PreTrainedModel | Subject
     Documents: TypeAlias = str | Path | Corpus
@@ -203,7 +203,7 @@ def sweep(
         changes: settings in place of the file's, such as ``{"base.seed": 1}``.
         out: the sweep's folder.
     """
-    from contextwise.experiments.sweep import load_sweep, run_sweep
+    from contextwise_plan.sweep import load_sweep, run_sweep
 
     loaded = load_sweep(recipe, _plain(changes), out)
     with _output(verbose):

@@ -7,15 +7,15 @@ import pytest
 import torch
 from scipy import stats
 
-from contextwise.analysis import density
-from contextwise.analysis.density import (
+from contextwise.base.errors import ConfigError, DataError
+from contextwise_papers.intrinsic_entropy import density
+from contextwise_papers.intrinsic_entropy.density import (
     density_directions,
     further_dimensions,
     kde_entropy,
     leading_directions,
     scott_factor,
 )
-from contextwise.base.errors import ConfigError, DataError
 
 
 def gaussian(points, covariance, seed=0):

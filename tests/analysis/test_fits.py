@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from contextwise.analysis.fits import correlations, fit_line, fit_power
 from contextwise.base.errors import ConfigError
 from contextwise.base.intervals import correlation_estimate
+from contextwise_plan.fits import correlations, fit_line, fit_power
 
 CONTEXTS = [16, 32, 64, 128, 256, 512, 1024]
 QUICK = settings(max_examples=40)

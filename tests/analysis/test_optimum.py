@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from contextwise.analysis.optimum import (
+from contextwise.base.intervals import estimate, mean_estimate, plus_minus
+from contextwise.data.windows import LastTenthWindows, last_tenth_length
+from contextwise_plan.optimum import (
     Cell,
     Landscape,
     Optimum,
@@ -24,9 +26,7 @@ from contextwise.analysis.optimum import (
     tracks,
     window_reach,
 )
-from contextwise.analysis.sweep_points import SweepPoint
-from contextwise.base.intervals import estimate, mean_estimate, plus_minus
-from contextwise.data.windows import LastTenthWindows, last_tenth_length
+from contextwise_plan.sweep_points import SweepPoint
 from synthetic_sweep import CONTEXTS, SIZES, flops, law
 
 

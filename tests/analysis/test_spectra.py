@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextwise.analysis.fits import fit_line
-from contextwise.analysis.spectra import (
+from contextwise.base.errors import ConfigError, DataError
+from contextwise_papers.intrinsic_entropy.spectra import (
     THRESHOLDS,
     chosen_sizes,
     exponential_regime,
@@ -18,7 +18,7 @@ from contextwise.analysis.spectra import (
     rank,
     relative_eigenvalues,
 )
-from contextwise.base.errors import ConfigError, DataError
+from contextwise_plan.fits import fit_line
 
 positive = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=12)
 

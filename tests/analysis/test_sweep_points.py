@@ -3,11 +3,11 @@
 import pytest
 import yaml
 
-from contextwise.analysis.sweep_points import SweepPoint, run_points, sweep_points
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, DataError
 from contextwise.experiments.grid import size_name
-from contextwise.experiments.sweep import Sweep, SweepRecipe
+from contextwise_plan.sweep import Sweep, SweepRecipe
+from contextwise_plan.sweep_points import SweepPoint, run_points, sweep_points
 from sweeping import sweep_values
 
 

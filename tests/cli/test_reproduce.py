@@ -10,7 +10,7 @@ from contextwise.base.estimates import duration
 from contextwise.base.files import write_sealed_json
 from contextwise.base.runs import RunFolder
 from contextwise.data.synthetic import ParityData
-from contextwise.reproductions.item import measure_at, recipes_folder
+from contextwise_papers.item import measure_at, recipes_folder
 from shipped import ALL_ITEMS
 
 SHIPPED = ALL_ITEMS

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from contextwise.data.tokenizers import byte_tokenizer
-from contextwise.evaluation.measures.ruler.tasks import made_words
+from contextwise_evals.ruler.tasks import made_words
 from small import save_model, small_gpt2, write_rows
 
 

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from contextwise.base.errors import TrainingError
-from contextwise.experiments.sweep import Sweep
+from contextwise_plan.sweep import Sweep
 from sweeping import InProcess, sweep_values
 
 

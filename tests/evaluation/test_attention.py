@@ -14,7 +14,10 @@ from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadMo
 from contextwise import ContextLMConfig, ContextLMForCausalLM, MultiTokenForCausalLM
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.data import Corpus
-from contextwise.evaluation.attention import (
+from contextwise.models import token_losses
+from contextwise.models.contextlm.layers import INJECTIONS
+from contextwise.models.contextlm.pathway import context_pathway, without_context
+from contextwise_papers.contextlm.attention import (
     MOST_TOKENS,
     ModelReading,
     Reading,
@@ -24,9 +27,6 @@ from contextwise.evaluation.attention import (
     read_with_models,
     token_pieces,
 )
-from contextwise.models import token_losses
-from contextwise.models.contextlm.layers import INJECTIONS
-from contextwise.models.contextlm.pathway import context_pathway, without_context
 from examples import FEW
 
 VOCABULARY = 300

@@ -3,7 +3,7 @@
 import pytest
 
 from contextwise.base.config import validate
-from contextwise.experiments.sweep import Sweep, SweepRecipe
+from contextwise_plan.sweep import Sweep, SweepRecipe
 from sweeping import sweep_values
 
 

@@ -11,8 +11,8 @@ from test_executors import long_enough, same_as_alone, wait_for_checkpoint
 
 from contextwise.base.errors import ConfigError
 from contextwise.experiments.executors import ExecutorSettings, train_run
-from contextwise.experiments.ray_executor import RayExecutor
-from contextwise.experiments.sweep import run_sweep
+from contextwise_plan.ray_executor import RayExecutor
+from contextwise_plan.sweep import run_sweep
 
 
 def test_the_error_without_ray_names_the_package_to_install(claimed, monkeypatch):
@@ -79,7 +79,7 @@ def test_a_lost_node_costs_no_result(settings, tmp_path):
 DRIVER = """
 import time
 from contextwise.experiments.executors import ExecutorSettings
-from contextwise.experiments.ray_executor import RayExecutor
+from contextwise_plan.ray_executor import RayExecutor
 executor = RayExecutor(None, ExecutorSettings())
 print("up", flush=True)
 time.sleep(1000)

@@ -9,7 +9,7 @@ from contextwise.base.files import exclusive
 from contextwise.base.progress import interruption
 from contextwise.experiments import scheduling
 from contextwise.experiments.scheduling import LiveTable
-from contextwise.experiments.sweep import Sweep, run_sweep
+from contextwise_plan.sweep import Sweep, run_sweep
 from sweeping import InProcess
 
 

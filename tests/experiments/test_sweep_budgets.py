@@ -12,16 +12,16 @@ import yaml
 from safetensors.torch import load_file
 from torch import equal
 
-from contextwise.analysis.scaling.observations import read_observations
-from contextwise.analysis.sweep_points import sweep_points
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DivergedError, TrainingError
 from contextwise.base.runs import RunFolder
 from contextwise.experiments.executors import train_run
 from contextwise.experiments.scheduling import LiveTable, schedule
-from contextwise.experiments.sweep import Sweep, SweepRecipe, run_sweep
 from contextwise.training import load_recipe, train
 from contextwise.training.trainer import PretrainingTrainer
+from contextwise_plan.scaling.observations import read_observations
+from contextwise_plan.sweep import Sweep, SweepRecipe, run_sweep
+from contextwise_plan.sweep_points import sweep_points
 from sweeping import InProcess, sweep_values, timeless
 
 STEPS = {"data.context": [16, 32], "training.steps": [6, 12]}

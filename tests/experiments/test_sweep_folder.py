@@ -8,9 +8,9 @@ import yaml
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.data import prepare_corpus
 from contextwise.experiments.folder import Failure
-from contextwise.experiments.sweep import Sweep, notes
 from contextwise.models import load_model
 from contextwise.training import load_recipe, train
+from contextwise_plan.sweep import Sweep, notes
 from small import write_documents, write_rows
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.base.recipes import RECIPES
-from contextwise.experiments.sweep import SweepRecipe, grid_runs, load_sweep, run_id
 from contextwise.models.sizes import OUR_SIZES, adamw_rate
+from contextwise_plan.sweep import SweepRecipe, grid_runs, load_sweep, run_id
 from sweeping import sweep_values
 
 SWEEPS = RECIPES / "context_scaling"

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate
 from contextwise.base.runs import RunFolder
-from contextwise.experiments import transfer
-from contextwise.experiments.transfer import Coordinate, WidthRow, best_factor, load_transfer
+from contextwise_plan import transfer
+from contextwise_plan.transfer import Coordinate, WidthRow, best_factor, load_transfer
 from small import recipe_values
 
 FACTORS = [0.25, 0.5, 1.0, 2.0, 4.0]

@@ -7,7 +7,6 @@ from transformers import GenerationConfig, GPTNeoXConfig, GPTNeoXForCausalLM
 
 from contextwise.base.errors import ConfigError
 from contextwise.data.tokenizers import byte_tokenizer
-from contextwise.evaluation.measures.lm_eval.model import score_rows
 from contextwise.evaluation.scoring.truncated import Targets, truncated_passes
 from contextwise.evaluation.scoring.windows import Plan, score_documents, window_losses
 from contextwise.models import decoding, token_losses
@@ -17,6 +16,7 @@ from contextwise.models.prefix import in_form, prompt_form, set_prompt_form, wit
 from contextwise.models.spec import pretraining_losses
 from contextwise.objectives import NO_LOSS, Cut, Vocabulary, add_special_tokens, build_objective
 from contextwise.objectives.kind import PromptForm
+from contextwise_evals.harness.model import score_rows
 from small import small_gpt2
 
 UL2 = PromptForm(before=(50, 51), after=(52,), opening=(53,))
@@ -141,7 +141,7 @@ def test_a_target_alone_has_all_before_it_as_its_prefix():
 @pytest.mark.parametrize("form", [PromptForm(), UL2])
 def test_answers_of_the_harness_follow_a_prefix_of_the_question(form):
     pytest.importorskip("lm_eval")
-    from contextwise.evaluation.measures.lm_eval.model import BoundedLM
+    from contextwise_evals.harness.model import BoundedLM
 
     model = model_of("gpt2", form)
     lm = BoundedLM.__new__(BoundedLM)

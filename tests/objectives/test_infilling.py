@@ -13,7 +13,7 @@ from tokenizers import normalizers, pre_tokenizers
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data.tokenizers import CorpusTokenizer
 from contextwise.objectives import Cut, Vocabulary, add_special_tokens, build_objective
-from contextwise.objectives.infilling import Arrangement
+from contextwise_papers.objectives.infilling import Arrangement
 
 P, S, M, E = 1, 2, 3, 4
 

@@ -18,10 +18,11 @@ from contextwise.data.sources.alpaca import CHAT_TEMPLATE, PROMPT_CHARACTERS, pr
 from contextwise.data.windows import stack
 from contextwise.models import ContextLMForCausalLM, load_model, load_tokenizer
 from contextwise.models.spec import pretraining_losses
-from contextwise.objectives import Cut, Instruction, Vocabulary
+from contextwise.objectives import Cut, Vocabulary
 from contextwise.training import Recipe, train
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.trainer import tokens_read
+from contextwise_papers.objectives import Instruction
 from small import recipe_values
 
 RECORDS = [

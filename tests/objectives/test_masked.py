@@ -10,8 +10,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from contextwise.objectives import NO_LOSS, Cut, Vocabulary, build_objective
-from contextwise.objectives.masked import Masking
 from contextwise.objectives.text import TokenText
+from contextwise_papers.objectives.masked import Masking
 
 WINDOWS = 2000
 

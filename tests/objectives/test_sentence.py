@@ -14,8 +14,8 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.contexts import ContextSettings
 from contextwise.objectives import NO_LOSS, Cut, Vocabulary, build_objective
-from contextwise.objectives.sentence import ContextTexts
 from contextwise.objectives.text import SentenceIndex
+from contextwise_papers.cue.sentence import ContextTexts
 
 pytest.importorskip("sentencex", reason="needs contextwise[sentences]")
 

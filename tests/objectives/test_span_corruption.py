@@ -11,7 +11,7 @@ from scipy.stats import chisquare
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.objectives import Cut, build_objective
-from contextwise.objectives.spans import Corruption, noise_mask, span_numbers
+from contextwise_papers.objectives.spans import Corruption, noise_mask, span_numbers
 
 SENTINELS = np.arange(1000, 1100)
 

@@ -9,7 +9,7 @@ from scipy.stats import chisquare
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.objectives import NO_LOSS, Cut, Vocabulary, build_objective
-from contextwise.objectives.spans import PUBLISHED
+from contextwise_papers.objectives.spans import PUBLISHED
 
 
 class FirstDocuments:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from contextwise.evaluation.attention import ModelReading, Reading
+from contextwise_papers.contextlm.attention import ModelReading, Reading
 
 PIECES = ["<|endoftext|>", "The", " <b>", " said", " &", "\n", "more", ",", " “x”", "."]
 

@@ -14,7 +14,7 @@ from sweep_pages import make_sweep
 from contextwise.base.files import write_json
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation.scoring.windows import totals
-from contextwise.reports.sweep import write_sweep_page
+from contextwise_plan.sweep_page import write_sweep_page
 from measured import write_evaluation
 
 DOCUMENTS = 40

@@ -15,8 +15,9 @@ from browser import browser, needs_browser
 from rich.console import Console
 
 from contextwise.base.errors import ConfigError
-from contextwise.evaluation.attention import mean_received
-from contextwise.reports.attention import (
+from contextwise.reports.page import write_csv_files
+from contextwise_papers.contextlm.attention import mean_received
+from contextwise_papers.contextlm.attention_page import (
     csv_files,
     lens_words,
     numbers,
@@ -25,7 +26,6 @@ from contextwise.reports.attention import (
     terminal_report,
     write_attention_page,
 )
-from contextwise.reports.page import write_csv_files
 
 
 @pytest.fixture(scope="module")

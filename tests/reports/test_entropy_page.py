@@ -11,18 +11,18 @@ import pytest
 import torch
 from browser import browser, needs_browser
 
-from contextwise.analysis import intrinsic
-from contextwise.analysis.intrinsic import IntrinsicEntropy
-from contextwise.analysis.spectra import THRESHOLDS
 from contextwise.base.errors import ConfigError
 from contextwise.evaluation.kernel.result import write_result
-from contextwise.evaluation.measures.entropy import EntropyResult
-from contextwise.evaluation.measures.entropy.covariance import RunningCovariance
-from contextwise.evaluation.measures.entropy.running import ContextState, entropy_files
 from contextwise.evaluation.scoring.truncated import Targets, TruncatedBatch
-from contextwise.reports.entropy import FIGURES, csv_files, fits_csv, verdict, write_entropy_page
-from contextwise.reports.entropy_figures import MOST_POINTS, figures_of
 from contextwise.reports.page import write_csv_files
+from contextwise_papers.intrinsic_entropy import analysis as intrinsic
+from contextwise_papers.intrinsic_entropy.analysis import IntrinsicEntropy
+from contextwise_papers.intrinsic_entropy.entropy import EntropyResult
+from contextwise_papers.intrinsic_entropy.entropy.covariance import RunningCovariance
+from contextwise_papers.intrinsic_entropy.entropy.running import ContextState, entropy_files
+from contextwise_papers.intrinsic_entropy.figures import MOST_POINTS, figures_of
+from contextwise_papers.intrinsic_entropy.page import FIGURES, csv_files, fits_csv, verdict, write_entropy_page
+from contextwise_papers.intrinsic_entropy.spectra import THRESHOLDS
 
 SAMPLES, WIDTH = 120, 12
 

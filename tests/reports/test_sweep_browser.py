@@ -10,9 +10,9 @@ import pytest
 from browser import browser, needs_browser
 from sweep_pages import rows
 
-from contextwise.reports.sweep import sweep_tables
-from contextwise.reports.sweep_data import SweepData
-from contextwise.reports.sweep_figures import budget_words
+from contextwise_plan.sweep_data import SweepData
+from contextwise_plan.sweep_figures import budget_words
+from contextwise_plan.sweep_page import sweep_tables
 
 
 class Opened:

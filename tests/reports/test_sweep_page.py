@@ -15,12 +15,12 @@ from scipy import stats
 from sweep_pages import rows, write_curve
 from test_page import HOSTILE, Page
 
-from contextwise.analysis.optimum import Landscape
-from contextwise.analysis.scaling.observations import read_observations, read_table, write_table
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
-from contextwise.reports.sweep import runs_table, write_sweep_page
-from contextwise.reports.sweep_data import CurveLine, SweepData, per_byte_where_needed
-from contextwise.reports.sweep_figures import budget_words, sweep_verdict
+from contextwise_plan.optimum import Landscape
+from contextwise_plan.scaling.observations import read_observations, read_table, write_table
+from contextwise_plan.sweep_data import CurveLine, SweepData, per_byte_where_needed
+from contextwise_plan.sweep_figures import budget_words, sweep_verdict
+from contextwise_plan.sweep_page import runs_table, write_sweep_page
 from small import write_rows
 from synthetic_sweep import write_sweep
 

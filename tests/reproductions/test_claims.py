@@ -11,7 +11,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import CONFIDENCE, Estimate
 from contextwise.base.intervals import estimate
 from contextwise.comparison.sequential import seeds_to_decide
-from contextwise.reproductions.claims import (
+from contextwise_papers.claims import (
     Claim,
     Verdict,
     above,

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from contextwise.experiments.cost import cost_of, costs_of
-from contextwise.reproductions.claims import LEAST_SEEDS
-from contextwise.reproductions.item import measure_at
-from contextwise.reproductions.models import GivenModel
-from contextwise.reproductions.tables import printed_table
+from contextwise_papers.claims import LEAST_SEEDS
+from contextwise_papers.item import measure_at
+from contextwise_papers.models import GivenModel
+from contextwise_papers.tables import printed_table
 from shipped import ALL_ITEMS
 
 DOCUMENTS = ("intrinsic_entropy", "context_scaling", "objectives")

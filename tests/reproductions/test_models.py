@@ -9,9 +9,9 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.intervals import ratios
 from contextwise.data import prepare_corpus
 from contextwise.experiments.cost import cost_of
-from contextwise.reproductions.claims import Claim
-from contextwise.reproductions.item import Item, Scale, measure_at
-from contextwise.reproductions.models import TrainedModels, difference_of_leads
+from contextwise_papers.claims import Claim
+from contextwise_papers.item import Item, Scale, measure_at
+from contextwise_papers.models import TrainedModels, difference_of_leads
 from shipped import ALL_ITEMS
 from small import write_documents
 

@@ -12,7 +12,7 @@ import pytest
 from contextwise.base.files import read_json
 from contextwise.data import Corpus
 from contextwise.data.tokenizers import byte_tokenizer
-from contextwise.reproductions.item import CorpusMeasure, Item, Outcome, measure_at
+from contextwise_papers.item import CorpusMeasure, Item, Outcome, measure_at
 from shipped import ALL_ITEMS
 from small import save_model, small_gpt2, write_rows
 

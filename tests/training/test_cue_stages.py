@@ -12,11 +12,11 @@ from contextwise.models.cue.encoding import TextEncoder
 from contextwise.models.export import export_model_folder
 from contextwise.models.loading import load_config
 from contextwise.objectives import Cut, Vocabulary, build_objective
-from contextwise.objectives.sentence import ContextTexts
 from contextwise.training import train
 from contextwise.training.export import context_encoder_card, model_card
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import starting_model
+from contextwise_papers.cue.sentence import ContextTexts
 from cue_runs import CONTEXTS, part, recipe, same, weights
 
 

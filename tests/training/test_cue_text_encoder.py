@@ -9,8 +9,6 @@ from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import measure
-from contextwise.evaluation.measures.sentences import SentenceLoss
-from contextwise.evaluation.scoring.sentences import open_text_encoder
 from contextwise.models import load_model
 from contextwise.models.cue.encoding import TextEncoder
 from contextwise.models.cue.parts import CueContextEncoder
@@ -22,6 +20,8 @@ from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import starting_model
 from contextwise.training.parameters import modules_of
 from contextwise.training.trainer import collate
+from contextwise_papers.cue.scoring import open_text_encoder
+from contextwise_papers.cue.sentences import SentenceLoss
 from cue_runs import Runs, part, recipe, same
 
 TEXT = "text_model."

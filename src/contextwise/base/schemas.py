@@ -21,9 +21,9 @@ PLAIN: dict[Any, dict[str, Any]] = {
 
 
 def named_schema(name: str) -> dict[str, Any]:
-    """The JSON Schema of a class of the package, ``MODULE:NAME``, or of a list of them, ``MODULE:NAME[]``."""
+    """The JSON Schema of a class, ``MODULE:NAME``, or of a list of them, ``MODULE:NAME[]``."""
     module, _, member = name.removesuffix("[]").partition(":")
-    schema = json_schema(getattr(importlib.import_module(f"contextwise.{module}"), member))
+    schema = json_schema(getattr(importlib.import_module(module), member))
     return {"type": "array", "items": schema} if name.endswith("[]") else schema
 
 

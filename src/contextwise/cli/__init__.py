@@ -31,7 +31,7 @@ from contextwise.base.errors import ConfigError, ContextwiseError, DataError, on
 from contextwise.base.pretrained import trust
 from contextwise.base.progress import console, document_printed, first_process
 
-PANELS = ("Start", "Train", "Measure", "Decide", "Use", "Papers")
+PANELS = ("Start", "Train", "Measure", "Decide", "Use")
 """The panels of ``--help``, in order. Others follow."""
 _NO_MEMORY = "can't allocate memory"
 """What torch says on a CPU."""

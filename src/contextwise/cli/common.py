@@ -49,7 +49,7 @@ AsJson = Annotated[bool, Option("--json", help="Print everything as JSON.")]
 class Prints:
     """What an option ``--json`` prints: one of these types.
 
-    ``MODULE:NAME`` is a class of the package, ``MODULE:NAME[]`` a list of them, and the name of a measure its summary.
+    ``MODULE:NAME`` is a class, ``MODULE:NAME[]`` a list of them, and the name of a measure its summary.
     """
 
     def __init__(self, *types: str) -> None:

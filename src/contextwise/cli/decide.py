@@ -1,6 +1,5 @@
 """Verbs that decide: ``trial``, and those that compare, plan and report."""
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
@@ -16,8 +15,7 @@ from contextwise.base.recipes import recipe_path, shipped_recipe
 from contextwise.cli.common import AsJson, Label, Prints, set_option, show, show_json, show_line, show_values
 
 if TYPE_CHECKING:
-    from contextwise.analysis.scaling.observations import Observations
-    from contextwise.analysis.scaling.planning import Budget
+    pass
 
 PANEL = "Decide"
 
@@ -76,9 +74,9 @@ def trial(
     as_json: Annotated[
         AsJson,
         Prints(
-            "experiments.trial.result:TrialResult",
-            "experiments.trial.result:TrialPlan",
-            "experiments.trial.ledger:LedgerRow[]",
+            "contextwise.experiments.trial.result:TrialResult",
+            "contextwise.experiments.trial.result:TrialPlan",
+            "contextwise.experiments.trial.ledger:LedgerRow[]",
         ),
     ] = False,
 ) -> None:
@@ -160,7 +158,7 @@ def compare(
     unit: Annotated[str, Option(help="Of differences: token (nats) or byte (bits).")] = "token",
     out: ComparisonFile = None,
     html: Annotated[Path | None, Option(help="Write a page with the table and the curves.")] = None,
-    as_json: Annotated[AsJson, Prints("comparison.comparison:Comparison")] = False,
+    as_json: Annotated[AsJson, Prints("contextwise.comparison.comparison:Comparison")] = False,
 ) -> None:
     """Compare runs on the same documents.
 
@@ -196,7 +194,7 @@ def _show_and_write(tables: list[RenderableType], what: str, values: Any, out: P
 def compare_curves(
     runs: Annotated[list[str], Argument(help="Runs, or folders of contextwise curve.")],
     out: ComparisonFile = None,
-    as_json: Annotated[AsJson, Prints("comparison.curves:ComparedCurve[]")] = False,
+    as_json: Annotated[AsJson, Prints("contextwise.comparison.curves:ComparedCurve[]")] = False,
 ) -> None:
     """Compare context curves: average, last tenth, best context.
 
@@ -216,7 +214,7 @@ def compare_curves(
 def ledger(
     runs: Annotated[list[str], Argument(help="Runs.")],
     out: Annotated[Path | None, Option(help="Write the ledger to this JSON file.")] = None,
-    as_json: Annotated[AsJson, Prints("comparison.budgets:LedgerJson")] = False,
+    as_json: Annotated[AsJson, Prints("contextwise.comparison.budgets:LedgerJson")] = False,
 ) -> None:
     """List objectives side by side: tokens read and predicted, FLOPs, own losses.
 
@@ -246,7 +244,7 @@ def forgetting(
     stride: Annotated[int | None, Option(help="Between windows.", show_default="half the context")] = None,
     limit: Annotated[int | None, Option(help="Score only the first N documents of each corpus.")] = None,
     out: Annotated[Path | None, Option(help="Write the report to this JSON file.")] = None,
-    as_json: Annotated[AsJson, Prints("comparison.forgetting:Forgetting")] = False,
+    as_json: Annotated[AsJson, Prints("contextwise.comparison.forgetting:Forgetting")] = False,
 ) -> None:
     """Measure what models forget of an old corpus while they are trained on a new one.
 
@@ -260,159 +258,6 @@ def forgetting(
     corpora = [Corpus.open(path, split=split) for path in (old, new)]
     result = Forgetting(models, *corpora, context=context, stride=stride, limit=limit)
     _show_and_write([forgetting_tables(result)], "the report on forgetting", result, out, as_json)
-
-
-def plan(
-    sweep: Annotated[Path, Argument(help="Folder of a sweep, or the table of one (JSON).")],
-    budget: Annotated[float | None, Option(help="FLOPs of the training run to plan.")] = None,
-    hours: Annotated[
-        float | None,
-        Option(
-            help="Hours of training instead: on the sweep's machine, at the speeds measured there, or with --tokens-per-second."
-        ),
-    ] = None,
-    tokens_per_second: Annotated[float | None, Option(help="Training speed of another machine.")] = None,
-    measured_at: Annotated[
-        str | None,
-        Option(
-            metavar="SIZE:CONTEXT",
-            help="Size and context at which that speed was measured.",
-            show_default="the sweep's largest size at its shortest context",
-        ),
-    ] = None,
-    check: Annotated[
-        bool, Option("--check", help="Hide the largest budgets, predict them, and compare with what was measured.")
-    ] = False,
-    hide_above: Annotated[
-        float | None, Option(help="The same, hiding measurements above this number of FLOPs.")
-    ] = None,
-    far: Annotated[
-        bool,
-        Option("--far", help="Answer beyond 30 times the sweep's largest run too, and where it shows no best context."),
-    ] = False,
-    partial: Annotated[bool, Option("--partial", help="Use the measurements of unfinished runs too.")] = False,
-    early: Annotated[
-        float | None, Option(help="Share of a run's tokens before which its points are left out.", show_default="0.05")
-    ] = None,
-    resamples: Annotated[int, Option(help="Of whole runs, for the intervals.")] = 200,
-    confidence: Annotated[float, Option(help="Of the intervals.")] = 0.9,
-    seed: Annotated[int, Option(min=0, help="Of the resamples.")] = 0,
-    residuals: Annotated[bool, Option("--residuals", help="Show how far each run lies off the law.")] = False,
-    table: Annotated[
-        Path | None,
-        Option(metavar="FILE", help="Write the sweep's points to one JSON file, from which plan plans too."),
-    ] = None,
-    as_json: Annotated[AsJson, Prints("analysis.scaling.planning:PlanJson")] = False,
-) -> None:
-    """Recommend model size, training context and tokens for a budget, from a sweep.
-
-    A law of the loss over context, size and tokens is fitted to the sweep, its
-    form chosen by held-out runs; every number has an interval over runs. Where
-    the sweep does not determine an answer, the plan is refused, with the reason.
-    """
-    from contextwise.analysis.scaling.analysis import Analysis
-    from contextwise.analysis.scaling.hindcast import Hindcast
-    from contextwise.analysis.scaling.observations import EARLY, read_observations, read_table, write_table
-    from contextwise.analysis.scaling.planning import Plan, PlanJson
-    from contextwise.reports.scaling import hindcast_tables, law_tables, plan_tables, residual_table
-
-    checking = check or hide_above is not None
-    if budget is not None and hours is not None:
-        raise ConfigError("--budget and --hours both say what may be spent; give one of them")
-    if budget is None and hours is None and not checking and table is None:
-        raise ConfigError(
-            "there is no budget; give --budget (FLOPs) or --hours, or --check to see how well the sweep predicts itself"
-        )
-    if table is not None and sweep.is_file():
-        raise ConfigError(f"--table writes the points of a sweep's folder, and {sweep} is a table already; copy it")
-    if tokens_per_second is not None and hours is None:
-        raise ConfigError("--tokens-per-second says how fast the --hours pass; give both")
-    if measured_at is not None and tokens_per_second is None:
-        raise ConfigError("--measured-at belongs to --tokens-per-second; give both")
-    speed = {"--tokens-per-second": tokens_per_second, "--hide-above": hide_above}
-    for name, value in {"--budget": budget, "--hours": hours, **speed}.items():
-        if value is not None and not 0 < value < float("inf"):
-            raise ConfigError(f"{name} is {value:g}, but must be a positive number")
-    if early is not None and not 0 <= early < 1:
-        raise ConfigError(f"--early is {early:g}, but must be a share: 0 or more, below 1")
-    if not 0 < confidence < 1:
-        raise ConfigError(f"--confidence is {confidence:g}, but must be between 0 and 1")
-    if resamples < 20:
-        raise ConfigError(f"--resamples is {resamples}, but intervals need 20 at least")
-    if resamples * (1 - confidence) < 2 * (1 - 1e-9):
-        needed = math.ceil(2 / (1 - confidence) - 1e-6)
-        raise ConfigError(
-            f"--resamples is {resamples}, but an interval of {confidence:g} needs {needed:,}, one beyond each of its ends"
-        )
-    if sweep.is_file() and (partial or early is not None):
-        raise ConfigError(
-            f"{sweep} is a table, which holds the points that were chosen when it was written; give the sweep's folder with "
-            "--early and --partial"
-        )
-
-    observations = (
-        read_table(sweep)
-        if sweep.is_file()
-        else read_observations(sweep, early=EARLY if early is None else early, partial=partial)
-    )
-    values: PlanJson = {}
-    tables: list[RenderableType] = []
-    if budget is not None or hours is not None:
-        spent = _budget(observations, budget, hours or 0, tokens_per_second, measured_at)
-        analysis = Analysis(observations, resamples, confidence, seed)
-        answer = Plan(analysis, spent, far=far)
-        values["plan"], values["law"] = answer, analysis
-        tables += [plan_tables(answer, analysis), law_tables(analysis)]
-        tables += [residual_table(analysis)] if residuals else []
-    if checking:
-        compared = Hindcast(observations, hide_above, resamples, confidence, seed)
-        values["check"] = compared
-        tables += [hindcast_tables(compared)]
-        tables += [residual_table(compared.analysis)] if residuals and len(tables) == 1 else []
-    show_values(values, as_json, *tables)
-    if table is not None:
-        write_table(observations, table, sweep)
-        (say if as_json else show_line)(f"written to {table}")
-
-
-def _budget(
-    sweep: "Observations", flops: float | None, hours: float, speed: float | None, measured_at: str | None
-) -> "Budget":
-    """What may be spent, in FLOPs, or in seconds of the sweep's machine.
-
-    Args:
-        speed: tokens per second of another machine.
-        measured_at: size and context of that speed, such as ``nano:512``.
-    """
-    from contextwise.analysis.scaling.optimum import measured_cost
-    from contextwise.analysis.scaling.planning import Budget
-    from contextwise.base.estimates import count, duration
-
-    if flops is not None:
-        return Budget("flops", flops, f"{flops:.3g} FLOPs")
-    seconds = 3600 * hours
-    if speed is None:
-        label = f"{duration(seconds)} on the sweep's machine, at the speeds it measured"
-        return Budget("seconds", seconds, label)
-    size, context = sweep.sizes[-1], float(sweep.context.min())
-    if measured_at is not None:
-        size, colon, text = measured_at.rpartition(":")
-        if not colon or not text.isdigit() or int(text) < 1:
-            raise ConfigError(
-                f"--measured-at is {measured_at!r}, but must be SIZE:CONTEXT, such as {sweep.sizes[-1]}:512"
-            )
-        if size not in sweep.sizes:
-            raise ConfigError(f"--measured-at names the size {size!r}, but the sweep's are {', '.join(sweep.sizes)}")
-        context = float(text)
-    parameters = sweep.size_parameters[sweep.sizes.index(size)]
-    per_token = float(measured_cost(sweep, "flops").per_token(parameters, context))
-    flops = seconds * speed * per_token
-    return Budget(
-        "flops",
-        flops,
-        f"{flops:.3g} FLOPs: {duration(seconds)} at {count(speed)} tokens/s of {size} with a context of {context:.0f} "
-        f"({per_token:.2g} FLOPs a token)",
-    )
 
 
 class ReportJson(TypedDict):
@@ -438,7 +283,9 @@ def report(
         Path | None, Option(help="Of a sweep: also write the table behind every figure into this folder.")
     ] = None,
     as_json: Annotated[
-        bool, Option("--json", help="Print the paths of the files as JSON."), Prints("cli.decide:ReportJson")
+        bool,
+        Option("--json", help="Print the paths of the files as JSON."),
+        Prints("contextwise.cli.decide:ReportJson"),
     ] = False,
 ) -> None:
     """Write one page about runs: losses, differences, curves, and how they were made.
@@ -455,7 +302,7 @@ def report(
     if is_sweep:
         if label is not None:
             raise ConfigError("--label chooses an evaluation of runs, and a sweep has none; leave it out")
-        from contextwise.reports.sweep import write_sweep_page
+        from contextwise_plan.sweep_page import write_sweep_page
 
         _show_files([page, *write_sweep_page(first, page, others=runs[1:], tables=csv)], as_json)
         return

@@ -34,7 +34,7 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 SHORTEST_ROW = 64
 FILES = {
     "recipe": "contextwise.training.recipe:Recipe",
-    "sweep": "contextwise.experiments.sweep:SweepRecipe",
+    "sweep": "contextwise_plan.sweep:SweepRecipe",
     "trial": "contextwise.experiments.trial.settings:TrialSettings",
 }
 """Kind of file -> the class of its settings."""
@@ -45,7 +45,9 @@ def demo(
     out: Annotated[Path | None, Option(help="Folder for corpus and trial.", show_default="runs/demo")] = None,
     seed: Annotated[int, Option(min=0, max=999_990, help="The first seed.")] = 0,
     as_json: Annotated[
-        bool, Option("--json", help="Print the trial's result as JSON."), Prints("experiments.trial.result:TrialResult")
+        bool,
+        Option("--json", help="Print the trial's result as JSON."),
+        Prints("contextwise.experiments.trial.result:TrialResult"),
     ] = False,
 ) -> None:
     """Decide on real text whether ContextLM beats GPT-2, and GPT-2 with as many parameters.
@@ -170,7 +172,7 @@ def prepare(
         ),
     ] = None,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace the corpus at --out.")] = False,
-    as_json: Annotated[AsJson, Prints("data.prepare:PrepareJson")] = False,
+    as_json: Annotated[AsJson, Prints("contextwise.data.prepare:PrepareJson")] = False,
 ) -> None:
     """Tokenize text into a corpus: documents, split by their content, with their metadata."""
     from contextwise.data import Corpus, prepare_corpus
@@ -248,7 +250,9 @@ def corpus(
         ),
     ] = None,
     text_field: Annotated[str, Option(help="Field of a source in --overlap that holds the text.")] = "text",
-    as_json: Annotated[AsJson, Prints("data.document_lengths:LengthsJson", "data.near_copies:Overlap[]")] = False,
+    as_json: Annotated[
+        AsJson, Prints("contextwise.data.document_lengths:LengthsJson", "contextwise.data.near_copies:Overlap[]")
+    ] = False,
 ) -> None:
     """Report how long the documents of a corpus are, and how much training context they can reward.
 
@@ -360,7 +364,7 @@ def recipes(
     copy: Annotated[
         Path | None, Option(help="Copy the recipe, or all of them in folders of their documents, into this folder.")
     ] = None,
-    as_json: Annotated[AsJson, Prints("base.recipes:Shipped[]")] = False,
+    as_json: Annotated[AsJson, Prints("contextwise.base.recipes:Shipped[]")] = False,
 ) -> None:
     """List the recipes that come with the package, print one, or copy them to be changed.
 

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from contextwise.base.errors import CheckpointError, ConfigError
+from contextwise.base.errors import CheckpointError
 from contextwise.base.progress import first_process, say
 from contextwise.base.tables import Column, Row, Table
-from contextwise.cli.common import ON_HUB, AsJson, Prints, set_option, show, show_json, show_line, show_values
+from contextwise.cli.common import ON_HUB, AsJson, Prints, set_option, show, show_json, show_line
 
 if TYPE_CHECKING:
     from contextwise.base.runs import RunFolder
-    from contextwise.experiments.sweep import Sweep
     from contextwise.training import Recipe
 
 PANEL = "Train"
@@ -33,7 +32,7 @@ def train(
     as_json: Annotated[
         bool,
         Option("--json", help="Print the run's folder and summary as JSON; with --dry-run: the report."),
-        Prints("training.export:RunJson", "training.dry_run:DryRunJson"),
+        Prints("contextwise.training.export:RunJson", "contextwise.training.dry_run:DryRunJson"),
     ] = False,
 ) -> None:
     """Train the model of a recipe; run the same command again to resume.
@@ -169,125 +168,6 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
         show_line(f"  {name:<12} {value}")
 
 
-def sweep(
-    recipe: Annotated[
-        str | None, Argument(help="A YAML file (a base recipe and a grid of settings), or a name that `recipes` lists.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None, set_option("A setting before the file's: --set base.training.weight_decay=0. Repeatable.")
-    ] = None,
-    out: Annotated[Path | None, Option(help="The sweep's folder.", show_default="sweeps/NAME")] = None,
-    jobs: Annotated[int | None, Option(help="Runs at a time here.")] = None,
-    executor: Annotated[str | None, Option(help="Where runs run: local or ray.")] = None,
-    address: Annotated[str | None, Option(help="Of a Ray cluster, or auto.")] = None,
-    retries: Annotated[int | None, Option(help="How often a failed run is tried again in one call.")] = None,
-    dry_run: Annotated[
-        bool, Option("--dry-run", help="Check and list the runs and what they cost; start none.")
-    ] = False,
-    status: Annotated[Path | None, Option(help="List the runs of this sweep's folder and how far they are.")] = None,
-    as_json: Annotated[
-        bool,
-        Option("--json", help="With --dry-run or --status: the list as JSON."),
-        Prints("experiments.folder:RunSetJson"),
-    ] = False,
-) -> None:
-    """Train a grid of model sizes and contexts; run it again to resume.
-
-    Every run keeps its tokens per step while the context grows. The runs of a
-    size, context and seed share one trunk: each budget is a finished run that
-    trains only its decay. Finished runs are skipped, failed ones tried again.
-    """
-    if status is not None and recipe is not None:
-        raise ConfigError(f"--status lists the sweep in the folder {status}; leave the recipe {recipe} out")
-    if status is None and recipe is None:
-        raise ConfigError("a sweep is missing; give its file or name, or --status and a sweep's folder")
-    if as_json and not dry_run and status is None:
-        raise ConfigError("--json goes with --dry-run or --status")
-    if jobs is not None and jobs < 1:
-        raise ConfigError(f"--jobs is {jobs}, but at least one run at a time is needed")
-    from contextwise.experiments.sweep import Sweep, load_sweep, run_sweep
-
-    if recipe is None:
-        _list_runs(Sweep.open(status or ""), as_json)
-        return
-    given = {"kind": executor, "jobs": jobs, "address": address, "retries": retries}
-    options = [f"executor.{name}={value}" for name, value in given.items() if value is not None]
-    sweep_settings = load_sweep(recipe, [*(settings or []), *options], out)
-    if not dry_run:
-        print(run_sweep(sweep_settings).path)
-        return
-    planned = Sweep.planned(sweep_settings)
-    _list_runs(planned, as_json)
-    if not as_json:
-        show(*(f"note: {note}" for note in planned.notes))
-
-
-def _list_runs(sweep: "Sweep", as_json: bool) -> None:
-    """Print the runs, what they cost and how far they are."""
-    from contextwise.base.estimates import count
-    from contextwise.experiments.folder import RunSetJson
-    from contextwise.experiments.scheduling import plan_table
-
-    states = sweep.states()
-    if as_json:
-        values: RunSetJson = {"path": str(sweep.path), "flops": sweep.flops, "runs": states}
-        show_json(values)
-        return
-    parts = ", ".join(f"{number} {state}" for state, number in sweep.count().items() if number)
-    runs_counted = f"{len(states)} run{'s' * (len(states) != 1)}"
-    show(plan_table(states), f"{runs_counted} ({parts}), {count(sweep.tokens)} tokens, {sweep.flops:.2e} FLOPs")
-    for state in states:
-        if failure := state.failure:
-            times = f"{failure.attempts} time{'s' * (failure.attempts != 1)}"
-            show_line(f"{state.run.id} failed {times}: {failure.reason}")
-
-
-def transfer(
-    recipe: Annotated[
-        str, Argument(help="A recipe with a model of a named size: a YAML file, or a name that `recipes` lists.")
-    ],
-    widths: Annotated[str, Option(metavar="<int>,…", help="Widths that are trained.")] = "64,128,256",
-    factors: Annotated[str, Option(metavar="<float>,…", help="Of the recipe's learning rates.")] = "0.25,0.5,1,2,4",
-    seeds: Annotated[int, Option(min=2, help="Seeds of each run.")] = 2,
-    to: Annotated[
-        int | None, Option(help="The width whose rate is asked for.", show_default="twice the largest")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        set_option("A setting in place of the recipe's: --set training.parametrization=mup. Repeatable."),
-    ] = None,
-    jobs: Annotated[int, Option(help="Runs at a time.")] = 1,
-    out: Annotated[Path | None, Option(help="Folder of the runs.", show_default="transfer/NAME")] = None,
-    as_json: Annotated[AsJson, Prints("experiments.transfer:Transfer")] = False,
-) -> None:
-    """Find whether a model's learning rates hold at other widths, and the rates of a larger one.
-
-    Trains the recipe at each width and factor of its rates, and checks how its
-    activations depend on the width. Run the same command again to resume.
-    """
-    from contextwise.base.config import read_yaml
-    from contextwise.base.estimates import as_json as json_values
-    from contextwise.base.files import write_json
-    from contextwise.base.recipes import recipe_path
-
-    file = recipe_path(recipe)
-    values = {
-        "recipe": {"name": file.stem, **read_yaml(file)},
-        "widths": widths.split(","),
-        "factors": factors.split(","),
-        "seeds": list(range(seeds)),
-        "to": to,
-        "executor": {"jobs": jobs},
-        "output": "" if out is None else str(out),
-    }
-    from contextwise.experiments.transfer import load_transfer, run_transfer, transfer_tables
-
-    loaded = load_transfer(values, settings or [])
-    result = run_transfer(loaded)
-    write_json(loaded.folder / "transfer.json", json_values(result), "the result")
-    show_values(result, as_json, *transfer_tables(result), *result.sentences)
-
-
 def parameters(
     source: Annotated[
         str,
@@ -297,7 +177,7 @@ def parameters(
         ),
         ON_HUB,
     ],
-    as_json: Annotated[AsJson, Prints("training.parameters:Module[]")] = False,
+    as_json: Annotated[AsJson, Prints("contextwise.training.parameters:Module[]")] = False,
 ) -> None:
     """Report where a model's parameters are, and which of them are trained.
 
@@ -326,7 +206,7 @@ def parameters(
 
 def verify(
     run: Annotated[Path, Argument(help="A run, finished or stopped.")],
-    as_json: Annotated[AsJson, Prints("training.verify:Check[]")] = False,
+    as_json: Annotated[AsJson, Prints("contextwise.training.verify:Check[]")] = False,
 ) -> None:
     """Check that a run's files are intact and that its newest checkpoint continues as the run did.
 

@@ -89,7 +89,9 @@ def generate(
     ] = None,
     dtype: Annotated[str, Option(help="Of the weights: float32, bfloat16, float16; auto: as saved.")] = "auto",
     as_json: Annotated[
-        bool, Option("--json", help="Print the new texts as JSON, all at the end."), Prints("cli.use:GenerateJson")
+        bool,
+        Option("--json", help="Print the new texts as JSON, all at the end."),
+        Prints("contextwise.cli.use:GenerateJson"),
     ] = False,
 ) -> None:
     """Continue a prompt with a model, or fill in between --prefix and --suffix.
@@ -121,8 +123,8 @@ def generate(
             "a prompt is given together with --prefix or --suffix; the text before the hole is the prefix alone"
         )
     from contextwise.evaluation.kernel import Subject
-    from contextwise.evaluation.measures.infill.filling import Infiller, filling_objective
     from contextwise.models import load_generating_model, load_tokenizer
+    from contextwise_evals.infill.filling import Infiller, filling_objective
 
     subject = Subject(model, dtype=dtype)
     infiller = Infiller(
@@ -171,7 +173,7 @@ def _continue(
     tokenizer, model = load_tokenizer(source), load_model(source, weights)
     given = {}
     if contexts is not None:
-        from contextwise.evaluation.measures.rescoring.contexts import contexts_for
+        from contextwise_papers.cue.rescoring.contexts import contexts_for
 
         given = contexts_for(model, source, contexts)
     elif model.config.model_type == "cue":
@@ -262,7 +264,7 @@ def embed(
     ] = None,
     dtype: Dtype = "auto",
     device: Device = "auto",
-    as_json: Annotated[AsJson, Prints("cli.use:EmbedJson")] = False,
+    as_json: Annotated[AsJson, Prints("contextwise.cli.use:EmbedJson")] = False,
 ) -> None:
     """Turn each text of a file into a vector; row i of the NumPy file is the vector of line i.
 
@@ -278,7 +280,7 @@ def embed(
             if value is not None:
                 option = name if name == "FILE" else f"--{name.replace('_', '-')}"
                 raise ConfigError(f"{option} is given together with --contexts; leave one of the two out")
-        from contextwise.evaluation.measures.rescoring.contexts import write_cue_vectors
+        from contextwise_papers.cue.rescoring.contexts import write_cue_vectors
 
         rows, width = write_cue_vectors(model, contexts, out, dtype=dtype, device=device)
         _say_written(rows, width, "e_cue of contexts", out)
@@ -393,7 +395,7 @@ def export(
             "where Contextwise is not installed.",
         ),
     ] = False,
-    as_json: Annotated[AsJson, Prints("cli.use:ExportJson")] = False,
+    as_json: Annotated[AsJson, Prints("contextwise.cli.use:ExportJson")] = False,
 ) -> None:
     """Copy a model into a new folder with a model card, ready to be shared."""
     from contextwise.base.runs import RunFolder

@@ -21,8 +21,8 @@ from contextwise.evaluation.kernel import Result, Subject, is_result, measure
 from contextwise.evaluation.kernel.result import column_or_none
 from contextwise.evaluation.kernel.subject import results_of_model
 from contextwise.evaluation.measures.loss import Evaluation, Loss
-from contextwise.evaluation.measures.sentences import SentenceLoss
 from contextwise.training.recipe import with_newer_settings
+from contextwise_papers.cue.sentences import SentenceLoss
 
 _SEED_SUFFIX = re.compile(r"(^|[-_. ]|(?<=/))s(eed)?[-_. ]?\d+$")
 _STARTS = ("pretrained", "sentence_encoder", "start", "autoencoder")
@@ -94,7 +94,7 @@ def evaluate_all(sources: Sequence[str | Path], corpus: Corpus, **settings: Any)
 
     Args:
         settings: of :class:`~contextwise.evaluation.measures.loss.Loss`, or of
-            :class:`~contextwise.evaluation.measures.sentences.SentenceLoss`.
+            :class:`~contextwise_papers.cue.sentences.SentenceLoss`.
     """
     subjects = [Subject(source) for source in sources]
     by_sentence = any(subject.is_cue for subject in subjects)

@@ -29,7 +29,7 @@ def train_planned(folder: RunSetFolder, settings: ExecutorSettings) -> None:
     with LiveTable(folder) as table:
         executor: Executor
         if settings.kind == "ray":
-            from contextwise.experiments.ray_executor import RayExecutor
+            from contextwise_plan.ray_executor import RayExecutor
 
             executor = RayExecutor(folder, settings)
         else:

@@ -111,7 +111,7 @@ def labelled_losses(
 
 
 def contrastive_losses(states_BTD: Tensor, mask_BT: Tensor, document_B: Tensor, temperature_B: Tensor) -> Losses:
-    """InfoNCE of pairs of rows (2 i, 2 i + 1) in a batch, in both directions; see :mod:`contextwise.objectives.contrastive`.
+    """InfoNCE of pairs of rows (2 i, 2 i + 1) in a batch, in both directions; see its objective.
 
     A row is the mean of its states where the mask is 1, scaled to length 1. Rows of a pair's own document are no negatives. A
     last row without a partner is ignored.

@@ -25,11 +25,11 @@ from contextwise.models.loading import load_config, load_model
 from contextwise.models.tokenizers import check_tokenizer
 from contextwise.objectives import NO_LOSS, ExampleStream
 from contextwise.objectives.objective import generator
-from contextwise.objectives.sentence import ContextTexts, SentenceExamples
 from contextwise.training.cue_kinds import AutoencoderModel, CueModel
 from contextwise.training.cue_model import cue_config, keeps_context_encoder, text_choice
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import CorpusData
+from contextwise_papers.cue.sentence import ContextTexts, SentenceExamples
 
 _AT_ONCE = 8192
 """Sentences whose contexts are looked up together."""

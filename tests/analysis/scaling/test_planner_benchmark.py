@@ -8,9 +8,9 @@ import pytest
 from benchmarks.harness import RESULTS
 from benchmarks.planner import LEAST, VAGUE, ahead, compare, parabola, prior, regret, summary, vertex
 
-from contextwise.analysis.scaling.observations import budgets_of, observations
-from contextwise.analysis.scaling.trend import MEASURED, fit_trend
-from contextwise.analysis.sweep_points import SweepPoint
+from contextwise_plan.scaling.observations import budgets_of, observations
+from contextwise_plan.scaling.trend import MEASURED, fit_trend
+from contextwise_plan.sweep_points import SweepPoint
 from laws import flops_per_token, one_size_loss
 
 CONTEXTS = np.array([16.0, 32.0, 64.0, 128.0])

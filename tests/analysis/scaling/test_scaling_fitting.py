@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from contextwise.analysis.scaling.analysis import data_of
-from contextwise.analysis.scaling.fitting import HUBER, Data, huber, minimise, refit, search
-from contextwise.analysis.scaling.forms import ONE_SIZE, SEVERAL_SIZES, Law
-from contextwise.analysis.scaling.observations import observations
+from contextwise_plan.scaling.analysis import data_of
+from contextwise_plan.scaling.fitting import HUBER, Data, huber, minimise, refit, search
+from contextwise_plan.scaling.forms import ONE_SIZE, SEVERAL_SIZES, Law
+from contextwise_plan.scaling.observations import observations
 from laws import drawn_points, one_size_loss
 
 HARDER_ONE = next(form for form in ONE_SIZE if form.name == "harder")

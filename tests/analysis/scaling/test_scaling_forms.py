@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from contextwise.analysis.scaling.forms import ONE_SIZE, SEVERAL_SIZES, Law, features_of
+from contextwise_plan.scaling.forms import ONE_SIZE, SEVERAL_SIZES, Law, features_of
 
 FORMS = {form.name: form for form in SEVERAL_SIZES}
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from benchmarks.harness import RESULTS
 
-from contextwise.analysis.optimum import NEARLY, Landscape, cells, tracks
-from contextwise.analysis.scaling.analysis import Analysis
-from contextwise.analysis.scaling.hindcast import Hindcast
-from contextwise.analysis.scaling.observations import budgets_of, common_budgets, measured, observations, read_table
-from contextwise.analysis.scaling.trend import METHOD, fit_trend
 from contextwise.base.errors import DataError
+from contextwise_plan.optimum import NEARLY, Landscape, cells, tracks
+from contextwise_plan.scaling.analysis import Analysis
+from contextwise_plan.scaling.hindcast import Hindcast
+from contextwise_plan.scaling.observations import budgets_of, common_budgets, measured, observations, read_table
+from contextwise_plan.scaling.trend import METHOD, fit_trend
 from laws import CONTEXTS, drawn_points, flops_per_token, true_loss
 
 
@@ -153,7 +153,7 @@ def test_hiding_nothing_or_all_is_refused(observed):
 
 def test_the_whole_sweep_and_the_check_are_quick(observed):
     """Not timed, but counted: a plan of 200 resamples solves few batches, not thousands of fits one by one."""
-    from contextwise.analysis.scaling import fitting
+    from contextwise_plan.scaling import fitting
 
     calls = []
     original = fitting.minimise

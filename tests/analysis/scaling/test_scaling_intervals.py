@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from contextwise.analysis.scaling.analysis import LAW_ERROR, Analysis, compare_forms, data_of, not_significantly_worse
-from contextwise.analysis.scaling.fitting import Data, ensemble, search, widened_residuals
-from contextwise.analysis.scaling.forms import ONE_SIZE, SEVERAL_SIZES, Law
-from contextwise.analysis.scaling.observations import observations
-from contextwise.analysis.scaling.planning import Budget, Plan
+from contextwise_plan.scaling.analysis import LAW_ERROR, Analysis, compare_forms, data_of, not_significantly_worse
+from contextwise_plan.scaling.fitting import Data, ensemble, search, widened_residuals
+from contextwise_plan.scaling.forms import ONE_SIZE, SEVERAL_SIZES, Law
+from contextwise_plan.scaling.observations import observations
+from contextwise_plan.scaling.planning import Budget, Plan
 from laws import drawn_points, flops_per_token, one_size_loss
 
 NANO = {"nano": 900e3}

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from contextwise.analysis.scaling.forms import ONE_SIZE, SEVERAL_SIZES, Law
-from contextwise.analysis.scaling.observations import observations
-from contextwise.analysis.scaling.optimum import Cost, best_anywhere, best_context, best_of_sizes, measured_cost
+from contextwise_plan.scaling.forms import ONE_SIZE, SEVERAL_SIZES, Law
+from contextwise_plan.scaling.observations import observations
+from contextwise_plan.scaling.optimum import Cost, best_anywhere, best_context, best_of_sizes, measured_cost
 from laws import SIZES, drawn_points, flops_per_token
 
 HARDER = next(form for form in SEVERAL_SIZES if form.name == "harder")

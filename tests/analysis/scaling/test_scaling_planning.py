@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from contextwise.analysis.scaling.analysis import Analysis, compare_forms, not_significantly_worse
-from contextwise.analysis.scaling.next_runs import remaining_widths
-from contextwise.analysis.scaling.observations import check_enough, observations, read_observations
-from contextwise.analysis.scaling.planning import Budget, Plan, bound_notes
-from contextwise.analysis.scaling.trend import METHOD, fit_trend
 from contextwise.base.errors import CheckpointError, DataError
 from contextwise.models.building import backbone_config, parameter_count
 from contextwise.models.sizes import named_size
-from contextwise.reports.scaling import plan_tables
+from contextwise_plan.scaling.analysis import Analysis, compare_forms, not_significantly_worse
+from contextwise_plan.scaling.next_runs import remaining_widths
+from contextwise_plan.scaling.observations import check_enough, observations, read_observations
+from contextwise_plan.scaling.planning import Budget, Plan, bound_notes
+from contextwise_plan.scaling.trend import METHOD, fit_trend
+from contextwise_plan.tables import plan_tables
 from laws import CONTEXTS, SIZES, drawn_points, flops_per_token, one_size_loss, true_loss, write_sweep
 
 

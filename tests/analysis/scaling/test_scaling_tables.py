@@ -6,18 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from contextwise.analysis.optimum import Landscape
-from contextwise.analysis.scaling.observations import (
-    check_enough,
-    observations,
-    read_observations,
-    read_table,
-    write_table,
-)
-from contextwise.analysis.sweep_points import sweep_points
 from contextwise.base.errors import DataError
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus
+from contextwise_plan.optimum import Landscape
+from contextwise_plan.scaling.observations import check_enough, observations, read_observations, read_table, write_table
+from contextwise_plan.sweep_points import sweep_points
 from laws import drawn_points, write_sweep
 
 

@@ -16,13 +16,13 @@ from contextwise.base.progress import interruption
 from contextwise.cli import app
 from contextwise.data.sources.alpaca import CHAT_TEMPLATE, prompt_text
 from contextwise.data.tokenizers import byte_tokenizer
-from contextwise.evaluation.answering.readers import Speaker
 from contextwise.evaluation.generation import Sampling
 from contextwise.evaluation.kernel import measure
-from contextwise.evaluation.measures.answers import Answers, Question, read_questions
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM
 from contextwise.models.prefix import set_prompt_form, with_prefix
 from contextwise.objectives.kind import PromptForm
+from contextwise_evals.answering.readers import Speaker
+from contextwise_papers.contextlm.answers import Answers, Question, read_questions
 
 GREEDY = Sampling(greedy=True)
 TURNS = ("Name a colour.", "And another one?", "Which is the darker of the two?")

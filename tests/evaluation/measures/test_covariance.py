@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contextwise.evaluation.measures.entropy import covariance
-from contextwise.evaluation.measures.entropy.covariance import RunningCovariance
+from contextwise_papers.intrinsic_entropy.entropy import covariance
+from contextwise_papers.intrinsic_entropy.entropy.covariance import RunningCovariance
 
 QUICK = settings(max_examples=30)
 

@@ -10,9 +10,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.evaluation.kernel import measure
-from contextwise.evaluation.measures.entropy import Entropy, EntropyResult
-from contextwise.evaluation.measures.entropy import running as module
 from contextwise.evaluation.scoring.truncated import TruncatedBatch, choose_targets
+from contextwise_papers.intrinsic_entropy.entropy import Entropy, EntropyResult
+from contextwise_papers.intrinsic_entropy.entropy import running as module
 from small import write_documents
 
 CONTEXTS = [4, 8, 16]

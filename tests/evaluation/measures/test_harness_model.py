@@ -16,8 +16,8 @@ from harness_sets import BYTES, POSITIONS, model_of_bytes, request, sentence
 from lm_eval.models.huggingface import HFLM
 
 from contextwise.base.errors import CheckpointError, DataError, Interrupted
-from contextwise.evaluation.measures.lm_eval.model import BoundedLM, Row, score_rows
 from contextwise.evaluation.scoring.windows import batches, score_documents
+from contextwise_evals.harness.model import BoundedLM, Row, score_rows
 
 KINDS = ("gpt2", "contextlm", "multitoken", "gemma2")
 
@@ -122,7 +122,7 @@ def test_pieces_change_nothing(monkeypatch):
     model = model_of_bytes()
     asked = requests()
     expected = bounded(model).loglikelihood(asked)
-    monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.model.rows_at_once", lambda *_: 3)
+    monkeypatch.setattr("contextwise_evals.harness.model.rows_at_once", lambda *_: 3)
     found = bounded(model).loglikelihood(asked)
     assert [nats for nats, _ in found] == pytest.approx([nats for nats, _ in expected], abs=1e-5)
     assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]

@@ -28,14 +28,14 @@ from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
 from contextwise.cli.common import verb
 from contextwise.evaluation.kernel import measure
-from contextwise.evaluation.measures.lm_eval import HarnessTasks
-from contextwise.evaluation.measures.lm_eval.tables import ACCURACY_TASKS, table_rows
-from contextwise.evaluation.measures.lm_eval.tasks import quiet
+from contextwise_evals.harness import HarnessTasks
+from contextwise_evals.harness.tables import ACCURACY_TASKS, table_rows
+from contextwise_evals.harness.tasks import quiet
 
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch):
-    monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.tasks.harness_tasks", few_tasks)
+    monkeypatch.setattr("contextwise_evals.harness.tasks.harness_tasks", few_tasks)
     # Asks pip and git for seconds
     monkeypatch.setattr("lm_eval.evaluator.add_env_info", lambda results: None)
 
@@ -242,9 +242,7 @@ def test_the_hub_is_not_asked_where_files_serve(model, sets, tmp_path, monkeypat
 
 
 def test_the_hub_out_of_reach_is_said(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "contextwise.evaluation.measures.lm_eval.tasks.hub_problem", lambda: "the Hub cannot be reached"
-    )
+    monkeypatch.setattr("contextwise_evals.harness.tasks.hub_problem", lambda: "the Hub cannot be reached")
     with pytest.raises(DataError, match=r"and the Hub cannot be reached; give a folder of definitions"):
         evaluate(model, None, tmp_path / "out", ("arc_easy",))
 
@@ -253,7 +251,7 @@ def test_data_that_the_hub_does_not_have_are_named(model, tmp_path, monkeypatch)
     def absent(*arguments, **options):
         raise FileNotFoundError("no such dataset")
 
-    monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.tasks.hub_problem", lambda: None)
+    monkeypatch.setattr("contextwise_evals.harness.tasks.hub_problem", lambda: None)
     monkeypatch.setattr("datasets.load_dataset", absent)
     with pytest.raises(DataError, match=r"arc_easy: .*no such dataset; local files need a definition"):
         evaluate(model, None, tmp_path / "out", ("arc_easy",))
@@ -266,7 +264,7 @@ def test_the_hub_s_copy_gives_the_scores_of_the_same_lines(model, sets, tmp_path
     local = measures(evaluate(model, sets, tmp_path / "local", ("arc_easy",), num_fewshot=[0, 2]))
     splits = {"test": arc_lines(20), "train": arc_lines(9, seed=1)}
     hub = datasets.DatasetDict({name: datasets.Dataset.from_list(rows) for name, rows in splits.items()})
-    monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.tasks.hub_problem", lambda: None)
+    monkeypatch.setattr("contextwise_evals.harness.tasks.hub_problem", lambda: None)
     monkeypatch.setattr("datasets.load_dataset", lambda path, name, **_: {"ARC-Easy": hub}[name])
     assert measures(evaluate(model, None, tmp_path / "hub", ("arc_easy",), num_fewshot=[0, 2])) == local
 

@@ -9,7 +9,7 @@ pytest.importorskip("lm_eval", reason="needs contextwise[eval]")
 from harness_sets import arc_lines, define, few_tasks, write_lines
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.evaluation.measures.lm_eval.tasks import load_tasks, plan_tasks
+from contextwise_evals.harness.tasks import load_tasks, plan_tasks
 
 OLMO = {
     "task": "mine",
@@ -25,7 +25,7 @@ OLMO = {
 
 @pytest.fixture(autouse=True)
 def _few_tasks(monkeypatch):
-    monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.tasks.harness_tasks", few_tasks)
+    monkeypatch.setattr("contextwise_evals.harness.tasks.harness_tasks", few_tasks)
 
 
 def olmo(folder, rows):

@@ -14,9 +14,10 @@ from transformers import BertConfig, BertForMaskedLM
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.evaluation.generation import Sampling
 from contextwise.evaluation.kernel import Subject
-from contextwise.evaluation.measures.infill.filling import Infiller, filling_objective, form_of, infill
 from contextwise.models import load_generating_model
-from contextwise.objectives import UL2, Infilling, SpanCorruption, Vocabulary
+from contextwise.objectives import Vocabulary
+from contextwise_evals.infill.filling import Infiller, filling_objective, form_of, infill
+from contextwise_papers.objectives import UL2, Infilling, SpanCorruption
 from filling import (
     BYTES,
     END,

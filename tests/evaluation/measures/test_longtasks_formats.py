@@ -6,7 +6,7 @@ import json
 import pytest
 
 from contextwise.base.errors import DataError
-from contextwise.evaluation.measures.long_tasks.items import LONGBENCH, chosen_items, read_items
+from contextwise_evals.long_tasks.items import LONGBENCH, chosen_items, read_items
 from longtasks_files import leval_line, longbench_line, write_lines
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from rapidfuzz.distance import LCSseq
 
 from contextwise.base.errors import ConfigError
-from contextwise.evaluation.measures.long_tasks import metrics
-from contextwise.evaluation.measures.long_tasks.metrics import METRICS, score, words
+from contextwise_evals.long_tasks import metrics
+from contextwise_evals.long_tasks.metrics import METRICS, score, words
 
 HAS_ROUGE = importlib.util.find_spec("rouge_score") is not None
 needs_rouge = pytest.mark.skipif(not HAS_ROUGE, reason="rouge_score, of the extra 'eval', is not installed")

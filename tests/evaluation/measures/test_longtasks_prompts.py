@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.evaluation.answering.prompts import Encoder
-from contextwise.evaluation.measures.long_tasks.items import read_items
-from contextwise.evaluation.measures.long_tasks.prompts import (
+from contextwise.models.rope import extend_positions
+from contextwise_evals.answering.prompts import Encoder
+from contextwise_evals.long_tasks.items import read_items
+from contextwise_evals.long_tasks.prompts import (
     LongPrompt,
     check_visible,
     encode_item,
@@ -20,7 +21,6 @@ from contextwise.evaluation.measures.long_tasks.prompts import (
     read_templates,
     shown_at,
 )
-from contextwise.models.rope import extend_positions
 from longtasks_files import BYTES, leval_line, longbench_line, write_lines
 
 

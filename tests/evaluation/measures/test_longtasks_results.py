@@ -5,8 +5,8 @@ import pytest
 from rich.console import Console
 
 from contextwise.base.intervals import ratios
-from contextwise.evaluation.measures.long_tasks import LongBench, _heading, verdict
-from contextwise.evaluation.measures.long_tasks.results import level_of, level_rows, mean_level
+from contextwise_evals.long_tasks import LongBench, _heading, verdict
+from contextwise_evals.long_tasks.results import level_of, level_rows, mean_level
 
 
 def scores(*columns):

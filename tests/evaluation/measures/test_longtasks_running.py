@@ -10,9 +10,9 @@ from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DataError, Interrupted
 from contextwise.base.progress import interruption
 from contextwise.evaluation.kernel import measure
-from contextwise.evaluation.measures.long_tasks import LongBench, read_range
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM, load_model
 from contextwise.models.rope import extend_positions, frequencies_for
+from contextwise_evals.long_tasks import LongBench, read_range
 from longtasks_files import BYTES, leval_line, longbench_line, write_lines
 
 TRAINED = 256

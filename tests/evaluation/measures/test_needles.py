@@ -13,9 +13,13 @@ from transformers import GPT2Config
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.data.tokenizers import byte_tokenizer, learn_bpe
-from contextwise.evaluation.answering.prompts import Encoder
 from contextwise.evaluation.kernel import Subject, measure
-from contextwise.evaluation.measures.needles import (
+from contextwise.models import token_losses
+from contextwise.models.prefix import set_prompt_form, with_prefix
+from contextwise.objectives.kind import PromptForm
+from contextwise_evals.answering.prompts import Encoder
+from contextwise_evals.ruler.questions import NOISE, Size
+from contextwise_papers.intrinsic_entropy.needles import (
     Needles,
     all_nats,
     answer_ids,
@@ -23,10 +27,6 @@ from contextwise.evaluation.measures.needles import (
     needle_rows,
     two_needle_question,
 )
-from contextwise.evaluation.measures.ruler.questions import NOISE, Size
-from contextwise.models import token_losses
-from contextwise.models.prefix import set_prompt_form, with_prefix
-from contextwise.objectives.kind import PromptForm
 from small import small_gpt2
 
 BYTES = byte_tokenizer().tokenizer

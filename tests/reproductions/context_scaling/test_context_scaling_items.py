@@ -7,21 +7,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from contextwise.analysis.optimum import Cell, Landscape, Optimum
-from contextwise.analysis.sweep_points import SweepPoint
 from contextwise.base.config import validate
 from contextwise.base.estimates import Estimate
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.reproductions.claims import share_error
-from contextwise.reproductions.context_scaling.section_3_optimum import OptimalContext, context_claims, optimum_plots
-from contextwise.reproductions.context_scaling.sections_1_2_curves import (
+from contextwise_papers.claims import share_error
+from contextwise_papers.context_scaling.section_3_optimum import OptimalContext, context_claims, optimum_plots
+from contextwise_papers.context_scaling.sections_1_2_curves import (
     ContextCurve,
     DocumentLengths,
     TrainingLossMisleads,
     bins_difference,
     misleading_claims,
 )
-from contextwise.reproductions.item import Item, Scale
+from contextwise_papers.item import Item, Scale
+from contextwise_plan.optimum import Cell, Landscape, Optimum
+from contextwise_plan.sweep_points import SweepPoint
 from small import write_documents
 
 ITEM = Item(title="t", source="s", measure="m", printed={}, scales={"tiny": Scale(machine="any", settings={})})

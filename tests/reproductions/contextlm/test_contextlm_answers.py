@@ -11,10 +11,10 @@ from test_contextlm_tasks import corpus, item_of, settings  # noqa: F401
 from contextwise.base.config import validate
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate
-from contextwise.evaluation.attention import ModelReading, Reading
-from contextwise.reproductions.claims import above
-from contextwise.reproductions.contextlm.figure_5_attention import AttentionReceived, chunks_table, tokens_of
-from contextwise.reproductions.contextlm.table_4_figure_3_answers import InstructionAnswers, mean_over_seeds, win_rate
+from contextwise_papers.claims import above
+from contextwise_papers.contextlm.attention import ModelReading, Reading
+from contextwise_papers.contextlm.figure_5_attention import AttentionReceived, chunks_table, tokens_of
+from contextwise_papers.contextlm.table_4_figure_3_answers import InstructionAnswers, mean_over_seeds, win_rate
 
 TEXT = "the context window learns. This model reads"
 QUESTIONS = [

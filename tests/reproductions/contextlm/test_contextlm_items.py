@@ -7,7 +7,7 @@ import yaml
 
 from contextwise.base.errors import ConfigError, ContextwiseError
 from contextwise.base.recipes import RECIPES
-from contextwise.reproductions.item import measure_at
+from contextwise_papers.item import measure_at
 from shipped import ALL_ITEMS
 
 SHARED = {"table3": "table2", "table5": "table2", "figure3": "table2", "table4": "table2"}
@@ -124,7 +124,7 @@ def test_bad_settings_get_one_sentence_before_any_training(name, settings, words
 
 def test_no_definitions_and_no_hub_says_how_to_give_it(tmp_path, monkeypatch):
     pytest.importorskip("lm_eval", reason="the eval extra is not installed")
-    monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.tasks.hub_problem", lambda: "there is no hub")
+    monkeypatch.setattr("contextwise_evals.harness.tasks.hub_problem", lambda: "there is no hub")
     item = ITEMS["contextlm/table3"]
     with pytest.raises(ContextwiseError, match="as include_path"):
         measure_at(item, "tiny").measure(item, tmp_path / "out")

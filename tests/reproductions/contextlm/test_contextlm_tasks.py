@@ -9,16 +9,10 @@ import pytest
 
 from contextwise.base.config import validate
 from contextwise.data import prepare_corpus
-from contextwise.reproductions.claims import above
-from contextwise.reproductions.contextlm.table_5_long_tasks import OVERALL, LongTaskScores, levels_of, with_each_seed
-from contextwise.reproductions.contextlm.tables_1_2_3_12_harness import (
-    NORMAL,
-    Average,
-    TaskAccuracy,
-    TextPerplexity,
-    accuracy,
-)
-from contextwise.reproductions.item import Item, Scale
+from contextwise_papers.claims import above
+from contextwise_papers.contextlm.table_5_long_tasks import OVERALL, LongTaskScores, levels_of, with_each_seed
+from contextwise_papers.contextlm.tables_1_2_3_12_harness import NORMAL, Average, TaskAccuracy, TextPerplexity, accuracy
+from contextwise_papers.item import Item, Scale
 from longtasks_files import longbench_line, write_lines
 from small import write_documents
 
@@ -152,7 +146,7 @@ def test_tasks_in_miniature(corpus, tmp_path, monkeypatch):
     assert table.rows[-1][2].startswith(f"{100 * sum(values) / 2:.1f} ± ")
     assert [claim.holds for claim in outcome.claims] == [None]
     # Asked again, nothing is answered again.
-    monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.tasks.ask_tasks", None)
+    monkeypatch.setattr("contextwise_evals.harness.tasks.ask_tasks", None)
     again = measure.measure(item_of("task_accuracy"), tmp_path / "out")
     assert again.figures == outcome.figures
 

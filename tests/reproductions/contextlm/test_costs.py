@@ -8,8 +8,9 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.intervals import mean_estimate
 from contextwise.base.recipes import RECIPES
 from contextwise.data import prepare_corpus
-from contextwise.reproductions.claims import Better
-from contextwise.reproductions.contextlm.table_10_cost import (
+from contextwise.training.recipe import Recipe
+from contextwise_papers.claims import Better
+from contextwise_papers.contextlm.table_10_cost import (
     COMPONENTS,
     PLAIN,
     WITH_PREDICTOR,
@@ -19,8 +20,7 @@ from contextwise.reproductions.contextlm.table_10_cost import (
     decided_by_time,
     log_ratio,
 )
-from contextwise.reproductions.item import Item, Scale, find_item, measure_at
-from contextwise.training.recipe import Recipe
+from contextwise_papers.item import Item, Scale, find_item, measure_at
 from small import write_documents
 
 

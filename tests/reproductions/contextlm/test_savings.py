@@ -5,16 +5,16 @@ import math
 import numpy as np
 import pytest
 
-from contextwise.analysis.scaling.forms import DATA_AND_SIZE
-from contextwise.analysis.scaling.observations import observations
-from contextwise.analysis.sweep_points import SweepPoint
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate
 from contextwise.base.runs import RunFolder
 from contextwise.data import prepare_corpus
-from contextwise.reproductions.contextlm.figure_1_savings import Family, Savings, _end, saved_share, saved_text
-from contextwise.reproductions.item import Item, Scale
+from contextwise_papers.contextlm.figure_1_savings import Family, Savings, _end, saved_share, saved_text
+from contextwise_papers.item import Item, Scale
+from contextwise_plan.scaling.forms import DATA_AND_SIZE
+from contextwise_plan.scaling.observations import observations
+from contextwise_plan.sweep_points import SweepPoint
 from small import write_documents
 
 SIZES, BUDGETS, SEEDS = (1e6, 3e6, 9e6), (1e8, 3e8, 9e8), (0, 1, 2)

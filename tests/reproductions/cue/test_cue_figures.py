@@ -8,19 +8,13 @@ import pytest
 from scipy import sparse
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.reproductions.cue.figure_3_attention import most_weight, relative_weights, same_order
-from contextwise.reproductions.cue.figure_6_clusters import (
-    clustered,
-    likeness,
-    likeness_claim,
-    salient_words,
-    word_vectors,
-)
-from contextwise.reproductions.cue.runs import HeldOut, some
-from contextwise.reproductions.cue.section_7_cache import bins_table, cache_claims, types_table
-from contextwise.reproductions.cue.tables_1_2_counts import ModuleCounts, module_claims, no_article_twice
-from contextwise.reproductions.item import Item, measure_at
 from contextwise.training.parameters import Module
+from contextwise_papers.cue.figure_3_attention import most_weight, relative_weights, same_order
+from contextwise_papers.cue.figure_6_clusters import clustered, likeness, likeness_claim, salient_words, word_vectors
+from contextwise_papers.cue.runs import HeldOut, some
+from contextwise_papers.cue.section_7_cache import bins_table, cache_claims, types_table
+from contextwise_papers.cue.tables_1_2_counts import ModuleCounts, module_claims, no_article_twice
+from contextwise_papers.item import Item, measure_at
 from sentence_models import WORDS
 from shipped import ALL_ITEMS
 

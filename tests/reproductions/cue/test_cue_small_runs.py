@@ -14,14 +14,14 @@ from contextwise.base.recipes import RECIPES
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.models.cue import CueContextConfig, CueContextEncoder
-from contextwise.reproductions.claims import Claim
-from contextwise.reproductions.cue import figure_3_attention, section_7_cache
-from contextwise.reproductions.cue.figure_3_attention import AttentionOverTraining, attention_at
-from contextwise.reproductions.cue.figure_6_clusters import ContextClusters
-from contextwise.reproductions.cue.runs import HeldOut
-from contextwise.reproductions.cue.section_7_cache import CacheOfWords
-from contextwise.reproductions.cue.tables_1_2_counts import CorpusCounts, ModuleCounts
-from contextwise.reproductions.item import Item
+from contextwise_papers.claims import Claim
+from contextwise_papers.cue import figure_3_attention, section_7_cache
+from contextwise_papers.cue.figure_3_attention import AttentionOverTraining, attention_at
+from contextwise_papers.cue.figure_6_clusters import ContextClusters
+from contextwise_papers.cue.runs import HeldOut
+from contextwise_papers.cue.section_7_cache import CacheOfWords
+from contextwise_papers.cue.tables_1_2_counts import CorpusCounts, ModuleCounts
+from contextwise_papers.item import Item
 from sentence_models import WORDS, write_text_encoder
 from shipped import ALL_ITEMS
 

@@ -12,9 +12,9 @@ from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.recipes import RECIPES
 from contextwise.data import prepare_corpus
-from contextwise.reproductions.claims import Claim, Verdict
-from contextwise.reproductions.cue import tables_3_to_6_perplexity
-from contextwise.reproductions.cue.tables_3_to_6_perplexity import (
+from contextwise_papers.claims import Claim, Verdict
+from contextwise_papers.cue import tables_3_to_6_perplexity
+from contextwise_papers.cue.tables_3_to_6_perplexity import (
     CuePartitions,
     CuePerplexity,
     Scored,
@@ -22,7 +22,7 @@ from contextwise.reproductions.cue.tables_3_to_6_perplexity import (
     mean_kept_gain,
     mean_over_partitions,
 )
-from contextwise.reproductions.item import Item, Scale, find_item, measure_at
+from contextwise_papers.item import Item, Scale, find_item, measure_at
 from cue_runs import save_text_encoder, write_articles
 
 TEMPLATES = {

@@ -9,14 +9,14 @@ import pytest
 
 from contextwise.base.config import validate
 from contextwise.data import prepare_corpus
-from contextwise.reproductions.intrinsic_entropy.figures_4_12_14_optimum import (
+from contextwise_papers.intrinsic_entropy.figures_4_12_14_optimum import (
     LAW,
     CorpusOptimum,
     Optima,
     best_context_of,
     fit_law,
 )
-from contextwise.reproductions.item import Item, Scale
+from contextwise_papers.item import Item, Scale
 
 KNOWN = {"E": 1.5, "C": 4.0, "gamma": 0.5, "A": 60.0, "alpha": 0.4, "b": 0.25}
 

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from contextwise.analysis.density import kde_entropy, leading_directions
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.data import prepare_corpus
-from contextwise.evaluation.answering.prompts import Encoder
-from contextwise.evaluation.measures.ruler.features import RulerFeatures
-from contextwise.evaluation.measures.ruler.results import task_results
 from contextwise.models import load_model
 from contextwise.models.loading import load_tokenizer
-from contextwise.reproductions.claims import share_error
-from contextwise.reproductions.intrinsic_entropy.figures_5_9_long_texts import (
+from contextwise_evals.answering.prompts import Encoder
+from contextwise_evals.ruler.features import RulerFeatures
+from contextwise_evals.ruler.results import task_results
+from contextwise_papers.claims import share_error
+from contextwise_papers.intrinsic_entropy.density import kde_entropy, leading_directions
+from contextwise_papers.intrinsic_entropy.figures_5_9_long_texts import (
     NeedleCurves,
     RulerCurves,
     entropy_claims,
@@ -26,7 +26,7 @@ from contextwise.reproductions.intrinsic_entropy.figures_5_9_long_texts import (
     needle_losses,
     optimum_claims,
 )
-from contextwise.reproductions.item import Item, Scale
+from contextwise_papers.item import Item, Scale
 from small import write_documents
 
 ITEM = Item(title="t", source="s", measure="m", printed={}, scales={"tiny": Scale(machine="any", settings={})})

@@ -16,22 +16,22 @@ from contextwise.base.recipes import RECIPES
 from contextwise.data.synthetic import MASK, ParityData
 from contextwise.data.synthetic.samples import Samples
 from contextwise.models.parity import ParityMLP, ParityMLPConfig
-from contextwise.reproductions.intrinsic_entropy.appendix_d_2_distances import loss_exponents, scaling_claims
-from contextwise.reproductions.intrinsic_entropy.appendix_j_3_dimension import (
+from contextwise_papers.intrinsic_entropy.appendix_d_2_distances import loss_exponents, scaling_claims
+from contextwise_papers.intrinsic_entropy.appendix_j_3_dimension import (
     ParityDimension,
     best_step,
     joint_entropy,
     measure_features,
     thresholds,
 )
-from contextwise.reproductions.intrinsic_entropy.table_1_figures_6_7_parity import (
+from contextwise_papers.intrinsic_entropy.table_1_figures_6_7_parity import (
     ParityEntropy,
     ParityTable,
     feature_eigenvalues,
     first_lasting,
     measure_contexts,
 )
-from contextwise.reproductions.item import Item, Scale, find_item, measure_at
+from contextwise_papers.item import Item, Scale, find_item, measure_at
 
 SAMPLES = Samples(ParityData(bits=12, tasks=18, first=4, shortest=3), 0, "validation")
 

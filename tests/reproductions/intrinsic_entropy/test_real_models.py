@@ -5,14 +5,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from contextwise.analysis.fits import correlations, fit_line, fit_power
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
 from contextwise.data import prepare_corpus
-from contextwise.reproductions.claims import Claim, exact
-from contextwise.reproductions.intrinsic_entropy import figures_1_to_15_real_models as figures
-from contextwise.reproductions.intrinsic_entropy.figures_1_to_15_real_models import (
+from contextwise_papers.claims import Claim, exact
+from contextwise_papers.intrinsic_entropy import figures_1_to_15_real_models as figures
+from contextwise_papers.intrinsic_entropy.figures_1_to_15_real_models import (
     Limits,
     RealEntropy,
     context_view,
@@ -21,7 +20,8 @@ from contextwise.reproductions.intrinsic_entropy.figures_1_to_15_real_models imp
     regimes_view,
     spectra_view,
 )
-from contextwise.reproductions.item import Item, Scale
+from contextwise_papers.item import Item, Scale
+from contextwise_plan.fits import correlations, fit_line, fit_power
 from small import write_documents
 
 CONTEXTS = [8, 16, 32, 64, 128, 256]

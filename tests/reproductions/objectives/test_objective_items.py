@@ -10,13 +10,9 @@ from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.data import prepare_corpus
 from contextwise.objectives import Vocabulary
-from contextwise.reproductions.item import Item, Scale
-from contextwise.reproductions.objectives.exercise_4_continual import (
-    ContinualPretraining,
-    stdlib_part,
-    without_docstrings,
-)
-from contextwise.reproductions.objectives.exercises_1_to_3 import FimFormats, ObjectiveCounts, SpanBudget, count_example
+from contextwise_papers.item import Item, Scale
+from contextwise_papers.objectives.exercise_4_continual import ContinualPretraining, stdlib_part, without_docstrings
+from contextwise_papers.objectives.exercises_1_to_3 import FimFormats, ObjectiveCounts, SpanBudget, count_example
 from small import write_documents
 
 

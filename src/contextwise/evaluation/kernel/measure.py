@@ -83,7 +83,7 @@ class Measure(Settings):
         takes_cue: whether it gives a CUE model its contexts; other measures read it without contexts, with a note.
         changes_model: whether it changes the model, such as its positions; a subject then loads it again for the next measure.
         result: class of its results.
-        numbers: the type of its own part of the summary, ``MODULE:NAME`` in the package, for the JSON Schema.
+        numbers: the type of its own part of the summary, ``MODULE:NAME``, for the JSON Schema.
         default_dtype: default number format of the weights, as for :class:`Subject`.
     """
 

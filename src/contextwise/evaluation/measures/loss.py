@@ -52,7 +52,7 @@ class Loss(Measure):
     """
 
     name = "evaluate"
-    numbers = "evaluation.scoring.windows:TotalsJson"
+    numbers = "contextwise.evaluation.scoring.windows:TotalsJson"
     version = 5
     result = Evaluation
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from contextwise.data.tokenizers import byte_tokenizer
-from contextwise.evaluation.measures.ruler.questions import Size
+from contextwise_evals.ruler.questions import Size
 
 BYTES: PreTrainedTokenizerBase = byte_tokenizer().tokenizer
 COLOURS = ("red", "blue", "green", "white", "black", "brown", "pink", "grey")

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from ruler_reader import size, write_squad
 from scipy import stats
 
-from contextwise.evaluation.measures.ruler.documents import DocumentQA, read_passages
-from contextwise.evaluation.measures.ruler.questions import NOISE, distances_behind
-from contextwise.evaluation.measures.ruler.tasks import FrequentWords, VariableTracking, scatter, word_counts
+from contextwise_evals.ruler.documents import DocumentQA, read_passages
+from contextwise_evals.ruler.questions import NOISE, distances_behind
+from contextwise_evals.ruler.tasks import FrequentWords, VariableTracking, scatter, word_counts
 
 SURE = 1e-3  # below this p-value a law is rejected; the seeds are fixed
 

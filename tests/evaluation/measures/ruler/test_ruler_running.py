@@ -11,12 +11,12 @@ from ruler_reader import BYTES, WholeParagraphReader, write_squad
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError, Interrupted
 from contextwise.base.progress import interruption
-from contextwise.evaluation.answering.prompts import Encoded, Encoder, answer_all, plan_batches
-from contextwise.evaluation.answering.readers import ModelReader
 from contextwise.evaluation.kernel import Result, Subject, Work, measure
-from contextwise.evaluation.measures.ruler import Ruler
-from contextwise.evaluation.measures.ruler.results import task_results
 from contextwise.models import load_model
+from contextwise_evals.answering.prompts import Encoded, Encoder, answer_all, plan_batches
+from contextwise_evals.answering.readers import ModelReader
+from contextwise_evals.ruler import Ruler
+from contextwise_evals.ruler.results import task_results
 
 VISIBLE = (100, 300, 500, 700, 900)
 

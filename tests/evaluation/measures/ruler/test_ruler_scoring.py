@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from contextwise.evaluation.measures.ruler import verdict
-from contextwise.evaluation.measures.ruler.results import best_shares, string_match
+from contextwise_evals.ruler import verdict
+from contextwise_evals.ruler.results import best_shares, string_match
 
 
 @pytest.mark.parametrize(

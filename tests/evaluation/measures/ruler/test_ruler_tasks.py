@@ -17,17 +17,11 @@ from transformers import PreTrainedTokenizerFast
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data.tokenizers import learn_bpe
-from contextwise.evaluation.answering.prompts import Encoder, Question
-from contextwise.evaluation.measures.needles import two_needle_question
-from contextwise.evaluation.measures.ruler.documents import DocumentQA, read_passages
-from contextwise.evaluation.measures.ruler.questions import NOISE, Size, Task, largest_fit
-from contextwise.evaluation.measures.ruler.tasks import (
-    CommonWords,
-    FrequentWords,
-    VariableTracking,
-    made_words,
-    read_words,
-)
+from contextwise_evals.answering.prompts import Encoder, Question
+from contextwise_evals.ruler.documents import DocumentQA, read_passages
+from contextwise_evals.ruler.questions import NOISE, Size, Task, largest_fit
+from contextwise_evals.ruler.tasks import CommonWords, FrequentWords, VariableTracking, made_words, read_words
+from contextwise_papers.intrinsic_entropy.needles import two_needle_question
 
 
 @pytest.fixture(scope="module")

@@ -14,13 +14,13 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.data import Corpus
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.evaluation.kernel import measure
-from contextwise.evaluation.measures.rescoring import RankedLists, Rescore
-from contextwise.evaluation.measures.rescoring.contexts import write_cue_vectors
-from contextwise.evaluation.measures.rescoring.ranking import Candidate, rescore
-from contextwise.evaluation.scoring.sentences import Sentences, settings_of
 from contextwise.models.cue import CueForCausalLM
 from contextwise.models.cue.encoding import TextEncoder
-from contextwise.objectives.sentence import ContextTexts
+from contextwise_papers.cue.rescoring import RankedLists, Rescore
+from contextwise_papers.cue.rescoring.contexts import write_cue_vectors
+from contextwise_papers.cue.rescoring.ranking import Candidate, rescore
+from contextwise_papers.cue.scoring import Sentences, settings_of
+from contextwise_papers.cue.sentence import ContextTexts
 from measured import evaluate_sentences
 from sentence_models import cue_model, make_corpus, save, sentence_model, write_text_encoder
 

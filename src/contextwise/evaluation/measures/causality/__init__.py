@@ -19,7 +19,7 @@ class CausalityCheck(Measure):
     """
 
     name = "causality"
-    numbers = "evaluation.measures.causality.perturbations:Causality"
+    numbers = "contextwise.evaluation.measures.causality.perturbations:Causality"
     on_corpus = False
     takes_cue = True
     default_dtype = "float32"

@@ -63,7 +63,7 @@ class Curve(Measure):
     """
 
     name = "curve"
-    numbers = "evaluation.measures.curve.readings:CurveJson"
+    numbers = "contextwise.evaluation.measures.curve.readings:CurveJson"
     changes_model = True
     result = CurveResult
 

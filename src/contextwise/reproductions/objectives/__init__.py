@@ -1,1 +1,0 @@
-"""Exercises and tables of the objectives document."""

@@ -1,0 +1,1 @@
+"""Tasks of lm-evaluation-harness, tasks by visible context, RULER, and infilling."""

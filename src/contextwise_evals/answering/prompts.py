@@ -1,0 +1,258 @@
+"""Prompts of questions on texts, of which only the nearest part is visible; and their answers, in batches that resume.
+
+A prompt is three sequences of token ids: what precedes the text, the text's last ``visible`` tokens, and what follows it (the
+question and the beginning of the answer). The first and the third are always whole. For a chat model they hold the marks of
+its template too. So a text is cut at exact numbers of tokens, and everything else is the same at every visible context.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from contextwise.base.errors import ConfigError
+from contextwise.base.progress import interruption, progress_bar
+from contextwise.evaluation.kernel import Subject, Work
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from contextwise_evals.answering.readers import ModelReader
+
+Key = tuple[str, int, int]
+"""An answer's task, visible context, and question."""
+_MARK = "\N{WHITE SQUARE}text\N{WHITE SQUARE}"
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A question as token ids; ``head`` and ``tail`` are never cut."""
+
+    head: tuple[int, ...]
+    body: tuple[int, ...]
+    tail: tuple[int, ...]
+
+    def visible_body(self, visible: int) -> tuple[int, ...]:
+        """The nearest ``visible`` tokens of the body, or all of it where it is shorter."""
+        return self.body[max(0, len(self.body) - visible) :]
+
+    def prompt(self, visible: int) -> list[int]:
+        """Token ids (T,) with ``visible`` tokens of the body."""
+        return [*self.head, *self.visible_body(visible), *self.tail]
+
+
+def body_lengths(prompts: "Sequence[Prompt]") -> dict[str, float]:
+    """The mean, the least and the most tokens of the prompts' bodies."""
+    lengths = [len(prompt.body) for prompt in prompts]
+    return {"mean": sum(lengths) / len(lengths), "least": min(lengths), "most": max(lengths)}
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question on a text; a model reads ``opening + body + ending``, and then ``answer_prefix``.
+
+    Attributes:
+        opening: precedes the text: what is to be done, and a worked example where the task has one.
+        body: the text, the only part that may be cut.
+        ending: the question.
+        answer_prefix: the beginning of the answer, which the model continues.
+        answers: looked for in the model's answer.
+        needles: (start, end) of each part of ``body`` that the answer depends on, in characters.
+    """
+
+    opening: str
+    body: str
+    ending: str
+    answer_prefix: str
+    answers: tuple[str, ...]
+    needles: tuple[tuple[int, int], ...]
+
+
+class Needle(NamedTuple):
+    """Position of a part of the text that the answer depends on, in tokens.
+
+    Attributes:
+        behind: tokens of the text behind its last token: its distance from the end.
+        reach: tokens from its first token to the end of the text: the smallest visible context that holds all of it.
+    """
+
+    behind: int
+    reach: int
+
+
+@dataclass(frozen=True)
+class Encoded(Prompt):
+    """A question on a text as token ids; the body is the text."""
+
+    question: Question
+    needles: tuple[Needle, ...]
+
+    def in_view(self, visible: int) -> float:
+        """Share of the needles that lie wholly within the nearest ``visible`` tokens."""
+        return sum(needle.reach <= visible for needle in self.needles) / len(self.needles)
+
+
+class Encoder:
+    """Turns questions into token ids for one model.
+
+    Args:
+        tokenizer: the model's.
+        chat: put the question into the tokenizer's chat template, as a user's message; the model continues the answer's
+            beginning. Thinking is switched off in templates that have it.
+        name: of the model in errors.
+
+    Raises:
+        ConfigError: the tokenizer has no character offsets (it is not a fast one), or no chat template.
+    """
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", chat: bool = False, name: str = "the model") -> None:
+        if not getattr(tokenizer, "is_fast", False):
+            raise ConfigError(
+                f"the tokenizer of {name} gives no character offsets of its tokens; "
+                "convert it to a tokenizer.json (a fast tokenizer)"
+            )
+        if chat and not tokenizer.chat_template:
+            raise ConfigError(f"chat is given, but {name} has no chat template; leave chat out")
+        self.tokenizer, self.chat, self.name = tokenizer, chat, name
+
+    def count(self, text: str) -> int:
+        """Number of tokens of a text, without special ones."""
+        return len(self.ids(text))
+
+    def encode(self, question: Question) -> Encoded:
+        """The parts of a question as token ids, and the positions of its needles."""
+        head, tail = self._around(question)
+        coded = self.tokenizer(
+            question.body, add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=True
+        )
+        needles = _needles(question.needles, coded["offset_mapping"])
+        return Encoded(tuple(head), tuple(coded["input_ids"]), tuple(tail), question, needles)
+
+    def _around(self, question: Question) -> tuple[list[int], list[int]]:
+        """Token ids before and after the body."""
+        if not self.chat:
+            whole, first = self.tokenizer("a").input_ids, self.ids("a")[:1]
+            special = whole[: whole.index(first[0])] if first and first[0] in whole else []
+            return special + self.ids(question.opening), self.ids(question.ending + question.answer_prefix)
+        message = {"role": "user", "content": f"{question.opening}{_MARK}{question.ending}".rstrip()}
+        text = self.tokenizer.apply_chat_template(
+            [message], tokenize=False, add_generation_prompt=True, enable_thinking=False
+        )
+        parts = str(text).split(_MARK)
+        if len(parts) != 2:
+            raise ConfigError(f"the chat template of {self.name} changes a user's message")
+        head, tail = (self.tokenizer(part, add_special_tokens=False).input_ids for part in parts)
+        return head, tail + self.ids(question.answer_prefix)
+
+    def ids(self, text: str) -> list[int]:
+        """Token ids of a text, without special ones."""
+        return self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids
+
+
+def check_vocabulary(subject: Subject, questions: Iterable[Prompt]) -> None:
+    """Raise a ConfigError if the questions have token ids that the model's vocabulary lacks."""
+    highest = max(max(question.prompt(len(question.body)), default=0) for question in questions)
+    size = int(subject.model.get_input_embeddings().weight.shape[0])
+    if highest >= size:
+        raise ConfigError(
+            f"the tokenizer of {subject.source} made the token {highest}, but the model has a vocabulary of {size}; "
+            "save the model's own tokenizer with it"
+        )
+
+
+def check_positions(
+    subject: Subject, questions: Iterable[tuple[str, Prompt, int]], visible: int, further: str = ""
+) -> None:
+    """Raise a ConfigError if the longest prompt with its answer does not fit into the model's positions.
+
+    Args:
+        questions: name in the message, question, most tokens of its answer.
+        visible: tokens of the body.
+        further: another fix than a smaller visible context, appended to the message.
+    """
+    limit, questions = subject.positions, list(questions)
+    sizes = [(len(question.prompt(visible)) + new, name) for name, question, new in questions]
+    needed, longest = max(sizes, key=lambda pair: pair[0])
+    if limit is None or needed <= limit:
+        return
+    room = limit - max(len(question.head) + len(question.tail) + new for _, question, new in questions)
+    fix = f"give at most {room:,} visible tokens" if room > 0 else "give questions or answers with fewer tokens"
+    raise ConfigError(
+        f"{subject.source} has {limit:,} positions, but {longest} needs {needed:,} with its answer at a visible context of "
+        f"{visible:,}; {fix}{further}"
+    )
+
+
+def _needles(spans: Sequence[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> tuple[Needle, ...]:
+    """Positions of the tokens that hold the characters of each span; ``offsets`` are each token's (first, after the last)."""
+    token_starts, token_stops = np.array(offsets).reshape(-1, 2).T
+    starts, stops = np.array(spans).reshape(-1, 2).T
+    first = np.searchsorted(token_stops, starts, side="right")
+    last = np.searchsorted(token_starts, stops, side="left") - 1
+    count = len(offsets)
+    return tuple(Needle(count - 1 - b, count - a) for a, b in zip(first.tolist(), last.tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Questions of one task that are answered together, at one visible context."""
+
+    task: str
+    visible: int
+    indices: tuple[int, ...]
+    new_tokens: int
+
+
+def plan_batches(
+    questions: Mapping[str, Sequence[Prompt]], new_tokens: dict[str, int], visible: Sequence[int], batch_tokens: int
+) -> list[Batch]:
+    """All batches of a measurement, the longest prompts first, so that one too large for the memory fails at once.
+
+    The plan depends on the arguments alone. So an answer comes from the same batch, with the same rounding, however often a
+    measurement is interrupted.
+    """
+    batches = []
+    for context in sorted(visible, reverse=True):
+        for task, encoded in questions.items():
+            longest = max(len(question.prompt(context)) for question in encoded) + new_tokens[task]
+            batches += split(task, context, range(len(encoded)), new_tokens[task], longest, batch_tokens)
+    return batches
+
+
+def split(
+    task: str, visible: int, indices: Sequence[int], new_tokens: int, longest: int, batch_tokens: int
+) -> list[Batch]:
+    """Questions in batches of at most ``batch_tokens`` positions, in their order; a batch has at least one.
+
+    ``longest`` counts the tokens of the longest prompt and its answer.
+    """
+    rows = max(1, batch_tokens // longest)
+    return [
+        Batch(task, visible, tuple(indices[first : first + rows]), new_tokens) for first in range(0, len(indices), rows)
+    ]
+
+
+def answer_all(
+    reader: "ModelReader",
+    questions: Mapping[str, Sequence[Prompt]],
+    batches: Sequence[Batch],
+    work: Work,
+    title: str = "answer",
+) -> dict[Key, str]:
+    """Answer the questions that the unfinished work lacks; returns all answers."""
+    total = sum(len(batch.indices) for batch in batches)
+    with work.journal("answers", _key) as journal, progress_bar(title, total, "answers") as advance:
+        for batch in batches:
+            rows = [{"task": batch.task, "visible": batch.visible, "index": index} for index in batch.indices]
+            if not all(_key(row) in journal.rows for row in rows):
+                interruption.check(f"stopped after {len(journal.rows):,} of {total:,} answers")
+                prompts = [questions[batch.task][index].prompt(batch.visible) for index in batch.indices]
+                answers = reader.answer(prompts, batch.new_tokens)
+                journal.add(*(row | {"answer": text} for row, text in zip(rows, answers, strict=True)))
+            advance(len(rows), note=f"{batch.task}, {batch.visible:,} visible")
+        return {_key(row): row["answer"] for row in journal.rows.values()}
+
+
+def _key(row: dict[str, Any]) -> Key:
+    return row["task"], row["visible"], row["index"]

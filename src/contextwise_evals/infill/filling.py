@@ -1,0 +1,296 @@
+"""Infilling: generation of the middle between a prefix and a suffix (objectives, Sections 6.2.3 and 6.2.5).
+
+1. A :class:`Form` is the prompt format of the model's training, and the tokens that end its output. Decoders read what
+   :class:`~contextwise_papers.objectives.infilling.Arrangement` writes, up to where the middle begins: PSM, or SPM on request.
+   Encoder-decoders read ``prefix <extra_id_0> suffix`` and end-of-text, and write ``<extra_id_0>`` and the middle.
+2. Prefix and suffix are tokenized separately, as in training; if they are too long, the tokens farthest from the hole are
+   omitted (:meth:`Infiller.prompt`).
+3. ``generate()`` of transformers writes the middles of a batch of prompts (:meth:`Infiller.fill`).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from contextwise.base.errors import ConfigError
+from contextwise.base.progress import say
+from contextwise.evaluation.generation import Sampling
+from contextwise.evaluation.kernel import Subject
+from contextwise.evaluation.kernel.subject import DEFAULT_CONTEXT_LIMIT, positions
+from contextwise.evaluation.scoring.windows import vocabulary_size
+from contextwise.models.decoding import generate
+from contextwise.models.loading import kind_of
+from contextwise.objectives import SpecialToken, build_objective
+from contextwise_papers.objectives import UL2, Infilling, SpanCorruption
+from contextwise_papers.objectives.infilling import Arrangement
+from contextwise_papers.objectives.spans import sentinel_tokens
+
+FillingObjective = Infilling | SpanCorruption | UL2
+_NOTHING = np.empty(0, dtype=np.int64)
+KNOWN_NAMES = (
+    Infilling(),
+    Infilling(prefix_token="<fim_prefix>", suffix_token="<fim_suffix>", middle_token="<fim_middle>", end_token=None),
+)
+"""Names of the tokens in models without a recipe: those of this package, Qwen and CodeGemma, and those of StarCoder."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """Prompt format for filling a hole.
+
+    Attributes:
+        write: maps token ids of a prefix (P,) and a suffix (S,) to the ids of the prompt, int64.
+        stops: ids of the tokens that end the middle.
+        opening: ids that an encoder-decoder's decoder begins with; empty for a decoder, which continues its prompt.
+    """
+
+    name: Literal["PSM", "SPM", "sentinels"]
+    write: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    stops: tuple[int, ...]
+    opening: tuple[int, ...] = ()
+
+    @property
+    def special(self) -> int:
+        """Number of tokens that the form adds to prefix and suffix."""
+        return len(self.write(_NOTHING, _NOTHING))
+
+
+class Prompt(NamedTuple):
+    """Prompt for a hole.
+
+    Attributes:
+        ids: (T,) int64 token ids.
+        before: the prefix's last token, after which the middle is decoded; None if the prefix has no tokens.
+        dropped: numbers of tokens omitted at the prefix's start and at the suffix's end.
+    """
+
+    ids: np.ndarray
+    before: int | None
+    dropped: tuple[int, int]
+
+
+class Filling(NamedTuple):
+    """Generated middle; ``complete`` if the model ended it, not the limit of new tokens."""
+
+    text: str
+    complete: bool
+
+
+def infill(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prefix: str,
+    suffix: str,
+    *,
+    spm: bool = False,
+    objective: FillingObjective | None = None,
+    max_new_tokens: int = 100,
+    context: int | None = None,
+    sampling: Sampling | None = None,
+) -> str:
+    """Generate the text between ``prefix`` and ``suffix``, without special tokens.
+
+    Args:
+        spm: ask a decoder in the order suffix, prefix, middle.
+        objective: objective of the model's training, if its tokens have unusual names.
+        max_new_tokens: maximum number of tokens of the middle.
+        context: number of positions to use; by default all of the model's, or 1024 if it has no limit.
+        sampling: how tokens are chosen; by default always the likeliest.
+
+    Raises:
+        ConfigError: the model was not trained to fill holes, or a setting is out of range.
+    """
+    infiller = Infiller(model, tokenizer, spm=spm, objective=objective, max_new_tokens=max_new_tokens, context=context)
+    prompt = infiller.prompt(prefix, suffix)
+    if note := infiller.note(prompt):
+        say(note)
+    return next(infiller.texts(prompt, sampling))
+
+
+class Infiller:
+    """Fills holes with a model; the arguments and errors are those of :func:`infill`.
+
+    Attributes:
+        room: maximum number of tokens of prefix and suffix together.
+        new_tokens: maximum number of tokens of a middle. In a decoder they share the positions of the prompt: at most half.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        spm: bool = False,
+        objective: FillingObjective | None = None,
+        max_new_tokens: int = 100,
+        context: int | None = None,
+    ) -> None:
+        self.model, self.tokenizer = model, tokenizer
+        self.form = form_of(model, tokenizer, objective, spm)
+        if max_new_tokens < 1:
+            raise ConfigError(f"{max_new_tokens} tokens were asked for; ask for at least 1")
+        limit = positions(model.config)
+        if context is not None and limit is not None and context > limit:
+            raise ConfigError(
+                f"the context is {context}, but the model has only {limit} positions; give at most {limit}"
+            )
+        context = context or limit or DEFAULT_CONTEXT_LIMIT
+        self.room = context - self.form.special
+        if self.form.opening:
+            available = max_new_tokens if limit is None else limit - len(self.form.opening)
+            self.new_tokens = min(max_new_tokens, available)
+        else:
+            self.new_tokens = min(max_new_tokens, context // 2)
+            self.room -= self.new_tokens
+        if self.room < 1 or self.new_tokens < 1:
+            raise ConfigError(
+                f"{context} positions are too few to fill a hole: {self.form.special} go to special tokens"
+            )
+
+    def prompt(self, prefix: str, suffix: str) -> Prompt:
+        """Build the prompt for a hole. Special tokens that are written out in the texts are encoded as text.
+
+        If the texts do not fit, each receives half of the room, plus the unused part of the other half.
+        """
+        prefix_ids, suffix_ids = (
+            np.array(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids, np.int64)
+            for text in (prefix, suffix)
+        )
+        first = min(len(prefix_ids), max(self.room - self.room // 2, self.room - len(suffix_ids)))
+        second = min(len(suffix_ids), self.room - first)
+        dropped = len(prefix_ids) - first, len(suffix_ids) - second
+        prefix_ids, suffix_ids = prefix_ids[dropped[0] :], suffix_ids[:second]
+        before = int(prefix_ids[-1]) if first else None
+        return Prompt(self.form.write(prefix_ids, suffix_ids), before, dropped)
+
+    def note(self, prompt: Prompt) -> str:
+        """Describe the tokens omitted from a prompt, for the terminal; empty if none were."""
+        ends = zip(("first", "last"), ("prefix", "suffix"), prompt.dropped, strict=True)
+        parts = [f"the {side} {count:,} tokens of the {name}" for side, name, count in ends if count]
+        fit = f"so that {self.room:,} tokens around the hole fit into the model's context"
+        return f"note: {' and '.join(parts)} were left out, {fit}" if parts else ""
+
+    def texts(self, prompt: Prompt, sampling: Sampling | None = None, samples: int = 1) -> Iterator[str]:
+        """Generate several middles for a hole; the first does not depend on their number."""
+        torch.manual_seed((sampling or Sampling()).seed)
+        for _ in range(samples):
+            yield self.fill([prompt], sampling)[0].text
+
+    @torch.no_grad()
+    def fill(self, prompts: Sequence[Prompt], sampling: Sampling | None = None) -> list[Filling]:
+        """Generate the middles of a batch; greedy ones (``sampling`` None) do not depend on the other prompts."""
+        rows = [torch.from_numpy(prompt.ids) for prompt in prompts]
+        # Generation continues at the right end of a decoder's input; an encoder counts its positions from the left end.
+        side = "right" if self.form.opening else "left"
+        pad = self.form.stops[0] if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id
+        ids = pad_sequence(rows, batch_first=True, padding_value=pad, padding_side=side)
+        mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side=side)
+        device, opening = self.model.device, {}
+        if self.form.opening:
+            opening["decoder_input_ids"] = torch.tensor([self.form.opening] * len(rows)).to(device)
+        out = generate(
+            self.model,
+            ids.to(device),
+            attention_mask=mask.to(device),
+            max_new_tokens=self.new_tokens,
+            eos_token_id=list(self.form.stops),
+            pad_token_id=pad,
+            **opening,
+            **(sampling or Sampling(greedy=True)).arguments(),
+        )
+        fillings, middles = [], out[:, len(self.form.opening) or ids.shape[1] :].tolist()
+        for prompt, new in zip(prompts, middles, strict=True):
+            end = next((index for index, token in enumerate(new) if token in self.form.stops), None)
+            # Decoded after the preceding token: many tokenizers drop the space of a text's first word.
+            before = [] if prompt.before is None else [prompt.before]
+            known = self.tokenizer.decode(before, skip_special_tokens=True)
+            text = self.tokenizer.decode(before + new[:end], skip_special_tokens=True)
+            fillings.append(Filling(text[len(known) :], end is not None))
+        return fillings
+
+
+def form_of(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    objective: FillingObjective | None = None,
+    spm: bool = False,
+) -> Form:
+    """Determine the prompt format of a model; arguments and errors are those of :func:`infill`."""
+    kind = kind_of(model.config)
+    if kind == "encoder":
+        raise ConfigError("the model is an encoder, which cannot fill a hole of unknown length; give another")
+    rows = vocabulary_size(model)
+
+    def ids(tokens: Sequence[SpecialToken]) -> list[int | None]:
+        numbers = [token.of(tokenizer) for token in tokens]
+        return [None if number is None or number >= rows else number for number in numbers]
+
+    if kind == "decoder":
+        return _middle_form(ids, tokenizer.eos_token_id, objective, spm)
+    if spm:
+        raise ConfigError("SPM is an order of a decoder's input, and the model is an encoder-decoder; leave it out")
+    return _sentinel_form(ids, tokenizer.eos_token_id, objective, model.config)
+
+
+_Ids = Callable[[Sequence[SpecialToken]], list[int | None]]
+
+
+def _middle_form(ids: _Ids, end: int | None, objective: FillingObjective | None, spm: bool) -> Form:
+    known = (objective,) if isinstance(objective, Infilling) else KNOWN_NAMES
+    for settings in known:
+        first, second, third, *last = ids(settings.special_tokens)
+        if first is not None and second is not None and third is not None:
+            break
+    else:
+        names = ", ".join(token.text for token in known[0].special_tokens[:3])
+        raise ConfigError(
+            f"the model cannot fill a hole: it has no tokens {names}; train it with the objective 'infilling'"
+        )
+    if isinstance(objective, Infilling) and settings.spm_share == float(not spm):
+        trained, requested = ("PSM", "SPM") if spm else ("SPM", "PSM")
+        raise ConfigError(
+            f"the model was trained in the order {trained} alone (objective.spm_share is {settings.spm_share:g}), "
+            f"but {requested} is asked for; ask for {trained}"
+        )
+    # Without an end token: the model must generate it, so the arrangement does not write it.
+    arrangement = Arrangement([first, second, third], settings.spm == "marked")
+    stops = tuple(token for token in (*last, end) if token is not None)
+    if not stops:
+        raise ConfigError("the model cannot fill a hole: it has neither a token that ends a middle nor end-of-text")
+    return Form("SPM" if spm else "PSM", lambda p, s: arrangement.write(p, _NOTHING, s, spm), stops)
+
+
+def _sentinel_form(ids: _Ids, end: int | None, objective: FillingObjective | None, config: Any) -> Form:
+    spans = objective if isinstance(objective, SpanCorruption | UL2) else SpanCorruption()
+    numbers = ids(sentinel_tokens(spans.sentinels))
+    if numbers[0] is None or end is None:
+        raise ConfigError(
+            "the model cannot fill a hole: it has no token <extra_id_0>, or no end-of-text; train it with the objective "
+            "'spans' or 'ul2'"
+        )
+    sentinels = [number for number in numbers if number is not None]
+    # UL2's models expect a mode token first. A hole inside a text is a short span: mode R, if it was trained.
+    modes = (objective if isinstance(objective, UL2) else UL2()).modes
+    mode_tokens = [] if isinstance(objective, SpanCorruption) else [modes.R, modes.X, modes.S]
+    mode = [number for number in ids([SpecialToken(text) for text in mode_tokens]) if number is not None][:1]
+
+    def write(prefix: np.ndarray, suffix: np.ndarray) -> np.ndarray:
+        parts = [mode, prefix, sentinels[:1], suffix, [end]]
+        return np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
+
+    start = config.decoder_start_token_id
+    return Form("sentinels", write, (end, *sentinels), (end if start is None else start, sentinels[0]))
+
+
+def filling_objective(subject: Subject) -> FillingObjective | None:
+    """Infilling objective in the recipe of a run, or of its replayed corpus; None for other models and runs."""
+    recipe = subject.run.recipe() if subject.run else {}
+    replay = (recipe.get("data") or {}).get("replay") or {}
+    written = [each for each in (recipe.get("objective"), replay.get("objective")) if isinstance(each, dict)]
+    singles = [single for each in written for single in build_objective(**each).singles]
+    return next((single for single in singles if isinstance(single, FillingObjective)), None)

@@ -1,0 +1,260 @@
+"""Questions on long texts from files of LongBench's and L-Eval's form, both JSON Lines, ``.gz`` too.
+
+LongBench: a line is a question, with ``context``, ``input``, ``answers``, ``dataset`` and optionally ``length``, ``language``,
+``all_classes`` and ``_id``. L-Eval: a line is a document, with ``input`` (the text), ``instructions``, ``outputs`` and
+``evaluation``. A line of LongBench's form may also give its own ``prompt``, ``metric``, ``group`` and ``max_new_tokens``, so
+that a user's own data set needs no code.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, PositiveInt
+
+from contextwise.base.errors import DataError
+from contextwise.data.input_files import Form, checked, read_objects
+from contextwise_evals.long_tasks.metrics import METRICS, Metric, check_installed, true_paragraph
+
+SINGLE, MULTI, SUMMARY, SYNTHETIC, CODE = "Single-Doc", "Multi-Doc", "Summary", "Synthetic", "Code & Class."
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set of questions.
+
+    Attributes:
+        group: its score is averaged with those of the same group.
+        new_tokens: most tokens of an answer.
+        few_shot: the text holds examples: only the first line of an answer counts, and no chat template is used.
+        continues: the answer continues the text, as code does: no chat template either.
+    """
+
+    metric: Metric
+    group: str
+    new_tokens: int
+    few_shot: bool = False
+    continues: bool = False
+
+
+LONGBENCH = {
+    "narrativeqa": Dataset("qa_f1", SINGLE, 128),
+    "qasper": Dataset("qa_f1", SINGLE, 128),
+    "multifieldqa_en": Dataset("qa_f1", SINGLE, 64),
+    "multifieldqa_zh": Dataset("qa_f1", SINGLE, 64),
+    "hotpotqa": Dataset("qa_f1", MULTI, 32),
+    "2wikimqa": Dataset("qa_f1", MULTI, 32),
+    "musique": Dataset("qa_f1", MULTI, 32),
+    "dureader": Dataset("rouge", MULTI, 128),
+    "gov_report": Dataset("rouge", SUMMARY, 512),
+    "qmsum": Dataset("rouge", SUMMARY, 512),
+    "multi_news": Dataset("rouge", SUMMARY, 512),
+    "vcsum": Dataset("rouge", SUMMARY, 512),
+    "passage_count": Dataset("count", SYNTHETIC, 32),
+    "passage_retrieval_en": Dataset("retrieval", SYNTHETIC, 32),
+    "passage_retrieval_zh": Dataset("retrieval", SYNTHETIC, 32),
+    "trec": Dataset("classification", CODE, 64, few_shot=True),
+    "triviaqa": Dataset("qa_f1", CODE, 32, few_shot=True),
+    "samsum": Dataset("rouge", CODE, 128, few_shot=True),
+    "lsht": Dataset("classification", CODE, 64, few_shot=True),
+    "lcc": Dataset("code", CODE, 64, continues=True),
+    "repobench-p": Dataset("code", CODE, 64, continues=True),
+}
+"""LongBench's tasks, in the groups of ContextLM's Table 5.
+
+The table does not say which tasks its groups hold. Here its "Code & Class." has LongBench's few-shot tasks beside code.
+"""
+
+LEVAL = {
+    "exam": Dataset("exam", "Exams", 16),
+    "f1": Dataset("qa_f1", "Questions", 64),
+    "rouge": Dataset("rouge", SUMMARY, 512),
+}
+"""L-Eval's kinds of evaluation; those by judges ("LLM", "human") have no metric."""
+
+OTHER = Dataset("qa_f1", "Other", 64)
+"""For a data set of the user's own, as far as its lines do not give it."""
+
+FORMS = (
+    "a line of LongBench has 'context', 'input', 'answers' and 'dataset'; one of L-Eval 'input', 'instructions', 'outputs' "
+    "and 'evaluation'"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item(Dataset):
+    """One question on a long text.
+
+    Attributes:
+        where: file and line.
+        length: words of the text (characters of Chinese), as the file gives it.
+        template: the line's own prompt; None without one.
+    """
+
+    dataset: str
+    where: str
+    context: str
+    question: str
+    answers: tuple[str, ...]
+    length: int
+    language: str = "en"
+    classes: tuple[str, ...] = ()
+    template: str | None = None
+
+    @cached_property
+    def document(self) -> str:
+        """Identifies the text: questions on one text are not independent of each other."""
+        return hashlib.sha256(self.context.encode()).hexdigest()[:16]
+
+
+class LongBenchLine(Form):
+    """The fields of LongBench's form."""
+
+    context: str = Field(min_length=1)
+    input: str
+    answers: list[str] = Field(min_length=1)
+    dataset: str = Field(min_length=1)
+    length: int | None = Field(default=None, ge=0)
+    language: str | None = None
+    all_classes: list[str] | None = None
+    prompt: str | None = None
+    metric: Metric | None = None
+    group: str | None = Field(default=None, min_length=1)
+    max_new_tokens: PositiveInt | None = None
+
+
+class LEvalLine(Form):
+    """The fields of L-Eval's form."""
+
+    input: str = Field(min_length=1)
+    instructions: list[str] = Field(min_length=1)
+    outputs: list[str]
+    evaluation: str
+    prompt: str | None = None
+    max_new_tokens: PositiveInt | None = None
+
+
+def read_items(paths: Sequence[Path]) -> tuple[list[Item], list[str]]:
+    """All questions of some files, and notes for a reader of their scores."""
+    items: list[Item] = []
+    notes: list[str] = []
+    for path in paths:
+        before, judged = len(items), Counter[str]()
+        for where, row in read_objects(path, f"JSON Lines: {FORMS}"):
+            if "instructions" in row or "outputs" in row:
+                line = checked(LEvalLine, row, where, FORMS)
+                if line.evaluation in ("LLM", "human"):
+                    judged[line.evaluation] += 1
+                else:
+                    items += _leval_items(line, path, where)
+            else:
+                items.append(_longbench_item(checked(LongBenchLine, row, where, FORMS), where))
+        if judged:
+            notes.append(f"{judged.total():,} documents of {path} are for judges, without a metric; they were left out")
+        elif len(items) == before:
+            raise DataError(f"{path} is empty; give JSON Lines: {FORMS}")
+    if not items:
+        raise DataError(f"no question can be scored: {'; '.join(notes)}")
+    return items, notes
+
+
+def _longbench_item(line: LongBenchLine, where: str) -> Item:
+    known = LONGBENCH.get(line.dataset.removesuffix("_e"))  # LongBench-E's tasks are qasper_e and so on
+    if known is None and line.metric is None:
+        raise DataError(
+            f"{where}: 'dataset' is {line.dataset!r}, which is none of LongBench's; add the field 'metric', "
+            f"one of {', '.join(METRICS)}"
+        )
+    own = {"metric": line.metric, "group": line.group, "new_tokens": line.max_new_tokens}
+    known = replace(known or OTHER, **{name: value for name, value in own.items() if value})  # type: ignore[arg-type]
+    if known.metric == "classification" and not set(line.answers) <= set(line.all_classes or ()):
+        raise DataError(
+            f"{where}: 'answers' must be among 'all_classes', which has all the class names; add them there"
+        )
+    if known.metric == "retrieval" and not all(map(true_paragraph, line.answers)):
+        raise DataError(f"{where}: 'answers' must be of the form 'Paragraph 12' for the metric retrieval")
+    return Item(
+        **vars(known),
+        dataset=line.dataset,
+        where=where,
+        context=line.context,
+        question=line.input,
+        answers=tuple(line.answers),
+        length=len(line.context.split()) if line.length is None else line.length,
+        language=line.language or "en",
+        classes=tuple(line.all_classes or ()),
+        template=line.prompt,
+    )
+
+
+def _leval_items(line: LEvalLine, path: Path, where: str) -> list[Item]:
+    if len(line.instructions) != len(line.outputs):
+        raise DataError(
+            f"{where}: 'instructions' has {len(line.instructions)} entries, but 'outputs' {len(line.outputs)}; "
+            "each question needs one answer"
+        )
+    known = LEVAL.get(line.evaluation)
+    if known is None:
+        raise DataError(
+            f"{where}: 'evaluation' is {line.evaluation!r}; it must be one of {', '.join(LEVAL)}, LLM, human"
+        )
+    name = path.name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".json").removeprefix("leval_")
+    about: dict[str, Any] = {"metric": known.metric, "group": known.group, "prompt": line.prompt}
+    about |= {"context": line.input, "dataset": name, "max_new_tokens": line.max_new_tokens or known.new_tokens}
+    pairs = zip(line.instructions, line.outputs, strict=True)
+    return [
+        _longbench_item(LongBenchLine(input=question, answers=[answer], **about), f"{where}, question {i}")
+        for i, (question, answer) in enumerate(pairs, start=1)
+    ]
+
+
+def chosen_items(
+    files: Sequence[Path],
+    lengths: tuple[int, int | None] | None = None,
+    limit: int | None = None,
+    new_tokens: int | None = None,
+) -> tuple[list[Item], list[str]]:
+    """The questions of the files that are used, and notes for a reader of their scores.
+
+    Args:
+        lengths: words of a text, from and below; None below: without a limit.
+        limit: use only so many questions of each data set: the first of each text, then the second of each, and so on.
+        new_tokens: most tokens of an answer, instead of each data set's own.
+
+    Raises:
+        DataError: a file is wrong, or no question is in the range.
+        ConfigError: a package that scores the answers is missing.
+    """
+    items, notes = read_items(files)
+    low, high = lengths or (0, None)
+    in_range = [item for item in items if item.length >= low and (high is None or item.length < high)]
+    if not in_range:
+        words = [item.length for item in items]
+        raise DataError(
+            f"no text has a length from {low:,} to below {'any' if high is None else format(high, ',')} words: the "
+            f"shortest has {min(words):,}, the longest {max(words):,}; give other lengths"
+        )
+    if len(in_range) < len(items):
+        notes.append(
+            f"{len(items) - len(in_range):,} of {len(items):,} questions were left out for their text's length"
+        )
+    chosen = in_range if limit is None else _of_many_texts(in_range, limit)
+    if new_tokens is not None:
+        chosen = [replace(item, new_tokens=new_tokens) for item in chosen]
+    check_installed({item.metric for item in chosen})
+    return chosen, notes
+
+
+def _of_many_texts(items: Sequence[Item], limit: int) -> list[Item]:
+    """So many questions of each data set, of as many texts as there are, in their order."""
+    of_text: Counter[tuple[str, str]] = Counter()
+    turns: dict[str, list[tuple[int, int]]] = {}
+    for i, item in enumerate(items):
+        turns.setdefault(item.dataset, []).append((of_text[item.dataset, item.document], i))
+        of_text[item.dataset, item.document] += 1
+    kept = sorted(i for of_set in turns.values() for _, i in sorted(of_set)[:limit])
+    return [items[i] for i in kept]

@@ -1,0 +1,194 @@
+"""Prompts of questions on long texts, cut to a visible context, and their batches.
+
+A prompt is made from a template with ``{context}`` and ``{input}``: the line's own, that of its data set in a file such as
+LongBench's ``dataset2prompt.json``, or a plain one. It is tokenized once, as a whole. Of V visible tokens,
+
+    ends     are the prompt's first and last floor(V/2) tokens, as LongBench truncates in the middle;
+    nearest  are all tokens around the text, and as many of the text's last tokens as V leaves room for, as in RULER.
+
+LongBench decodes the two ends and tokenizes the text again, which may differ at the cut; here the tokens are kept.
+Special tokens and a chat template's marks are not counted in V, and are never cut.
+"""
+
+import string
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from transformers import PreTrainedModel
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.progress import interruption, progress_bar
+from contextwise.data.input_files import read_value
+from contextwise.models.rope import follows_length, rotary_modules
+from contextwise_evals.answering.prompts import Batch, Encoder, Prompt, Question, split
+from contextwise_evals.long_tasks.items import SUMMARY, Item
+
+Keep = Literal["ends", "nearest"]
+
+PLAIN = "Read the text, and answer the question about it.\n\n{context}\n\nQuestion: {input}\nAnswer:"
+PLAIN_EXAM = PLAIN.replace("about it.", "about it. Where there are options, give the letter alone.")
+PLAIN_SUMMARY = "Read the text, and do what is asked for.\n\n{context}\n\nTask: {input}\nAnswer:"
+PLAIN_NO_QUESTION = "{context}\n\nA summary of the text above:"
+PLAIN_CONTINUED = "{context}{input}"
+
+
+@dataclass(frozen=True)
+class LongPrompt(Prompt):
+    """A question as token ids.
+
+    Attributes:
+        head, tail: special tokens and chat marks around the prompt; never cut.
+        body: the prompt.
+        text: (start, end) of the text in ``body``, tokens.
+    """
+
+    item: Item
+    keep: Keep
+    text: tuple[int, int]
+
+    @property
+    def around(self) -> int:
+        """Tokens of the prompt outside the text."""
+        return len(self.body) - (self.text[1] - self.text[0])
+
+    def visible_body(self, visible: int) -> tuple[int, ...]:
+        """At most ``visible`` tokens of the prompt; all of it where it has no more."""
+        body, (first, last) = self.body, self.text
+        if len(body) <= visible:
+            return body
+        if self.keep == "ends":
+            half = visible // 2
+            return body[:half] + body[len(body) - half :]
+        return body[:first] + body[last - (visible - self.around) : last] + body[last:]
+
+
+def read_templates(path: Path) -> dict[str, str]:
+    """Data set -> template, from a JSON file such as LongBench's ``dataset2prompt.json``."""
+    templates = read_value(path, "one object: data set -> template")
+    if not isinstance(templates, dict) or not all(isinstance(text, str) for text in templates.values()):
+        raise DataError(f"{path} is not one JSON object of data set -> template, a text with {{context}}")
+    return templates
+
+
+def given_template(item: Item, templates: dict[str, str]) -> str | None:
+    """A question's own template, or that of its data set; None where neither is given."""
+    names = (item.dataset, item.dataset.removesuffix("_e"))
+    return item.template or next((templates[name] for name in names if name in templates), None)
+
+
+def filled(item: Item, templates: dict[str, str]) -> tuple[str, tuple[int, int]]:
+    """The whole prompt of a question, and (start, end) of the text in it, in characters."""
+    template = given_template(item, templates) or _plain(item)
+    where = f"{item.where}: the template of {item.dataset!r}"
+    try:
+        pieces = [(text, name) for text, name, _, _ in string.Formatter().parse(template)]
+    except ValueError as error:
+        raise DataError(f"{where} cannot be read ({error}); write {{{{ for a brace") from None
+    names = [name for _, name in pieces if name is not None]
+    unknown = sorted(set(names) - {"context", "input"})
+    if unknown:
+        raise DataError(f"{where} names {{{unknown[0]}}}; it may name {{context}} and {{input}}")
+    if names.count("context") != 1:
+        raise DataError(f"{where} names {{context}} {names.count('context')} times; once is needed")
+    prompt, start = "", 0
+    for text, name in pieces:
+        prompt += text
+        start = len(prompt) if name == "context" else start
+        prompt += {"context": item.context, "input": item.question}.get(name or "", "")
+    return prompt, (start, start + len(item.context))
+
+
+def _plain(item: Item) -> str:
+    if item.few_shot:
+        return "{context}\n{input}"
+    if item.metric == "code":
+        return PLAIN_CONTINUED
+    if item.metric == "rouge" and not item.question.strip():
+        return PLAIN_NO_QUESTION
+    if item.metric == "exam":
+        return PLAIN_EXAM
+    return PLAIN_SUMMARY if item.group == SUMMARY else PLAIN
+
+
+def encode_item(
+    item: Item, templates: dict[str, str], encoder: Encoder, chat: Encoder | None, keep: Keep
+) -> LongPrompt:
+    """A question as token ids; ``chat`` encodes with a chat template, for questions that are asked through it."""
+    prompt, span = filled(item, templates)
+    chosen = encoder if chat is None or item.few_shot or item.continues else chat
+    # For the encoder the whole prompt is the text, and the text in it the needle.
+    encoded = chosen.encode(Question("", prompt, "", "", item.answers, (span,)))
+    (text,) = encoded.needles
+    count = len(encoded.body)
+    span = (count - text.reach, count - text.behind)
+    return LongPrompt(encoded.head, encoded.body, encoded.tail, item, keep, span)
+
+
+def check_visible(prompts: Sequence[LongPrompt], visible: int) -> None:
+    """Raise a ConfigError for a visible context so small that it holds nothing of some text."""
+    if visible < 2:
+        raise ConfigError(f"a visible context is {visible}, but must be at least 2")
+    worst = max(prompts, key=lambda prompt: prompt.around)
+    if worst.keep == "nearest" and worst.around >= visible and len(worst.body) > visible:
+        raise ConfigError(
+            f"a visible context of {visible} holds nothing of a text: the prompt around it takes {worst.around} tokens at "
+            f"{worst.item.where}; give at least {worst.around + 1}, or keep the ends"
+        )
+
+
+def encode_items(
+    items: Sequence[Item], templates: dict[str, str], encoder: Encoder, chat: Encoder | None, keep: Keep
+) -> dict[str, list[LongPrompt]]:
+    """Data set -> its questions as token ids, in their order; arguments as :func:`encode_item` takes them."""
+    prompts: dict[str, list[LongPrompt]] = defaultdict(list)
+    with progress_bar("encode questions", len(items)) as advance:
+        for item in items:
+            interruption.check("stopped while the questions were encoded")
+            encoded = prompts[item.dataset]
+            for field in ("group", "metric"):
+                if encoded and getattr(encoded[0].item, field) != getattr(item, field):
+                    raise DataError(
+                        f"{item.where}: the {field} of {item.dataset!r} is {getattr(item, field)!r}, but "
+                        f"{getattr(encoded[0].item, field)!r} at {encoded[0].item.where}; give a data set one {field}"
+                    )
+            encoded.append(encode_item(item, templates, encoder, chat, keep))
+            advance(note=item.dataset)
+    return dict(prompts)
+
+
+def shown_at(prompt: LongPrompt, visible: int, contexts: Sequence[int]) -> int:
+    """The context whose answer is used at ``visible``: the smallest that holds the whole prompt, else ``visible``."""
+    if len(prompt.body) > visible:
+        return visible
+    return min(context for context in contexts if len(prompt.body) <= context)
+
+
+def plan_answers(
+    prompts: Mapping[str, Sequence[LongPrompt]],
+    visible: Sequence[int],
+    batch_tokens: int,
+    model: PreTrainedModel | None = None,
+) -> list[Batch]:
+    """All batches of a measurement, as :func:`~contextwise_evals.answering.prompts.plan_batches` makes them.
+
+    A prompt that is wholly visible in several visible contexts is answered once. Where rotary frequencies follow the length, a
+    batch holds prompts of one length beyond the trained one, so that no answer depends on the others in its batch.
+    """
+    modules = [] if model is None else [module for _, module in rotary_modules(model)]
+    trained = min((m.original_max_seq_len for m in modules if follows_length(m)), default=None)
+    batches = []
+    for context in sorted(visible, reverse=True):
+        for name, encoded in prompts.items():
+            alike: dict[tuple[int, int], list[int]] = defaultdict(list)
+            for index, prompt in enumerate(encoded):
+                if shown_at(prompt, context, visible) == context:
+                    new = prompt.item.new_tokens
+                    length = len(prompt.prompt(context)) + new
+                    alike[new, 0 if trained is None else max(trained, length)].append(index)
+            for (new, _), indices in sorted(alike.items(), reverse=True):
+                longest = max(len(encoded[index].prompt(context)) for index in indices) + new
+                batches += split(name, context, indices, new, longest, batch_tokens)
+    return batches

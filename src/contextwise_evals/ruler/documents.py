@@ -1,0 +1,196 @@
+"""qa_1: a question on one paragraph among many (RULER's document QA; intrinsic entropy, Figure 8).
+
+The questions come from a file in SQuAD's form (Rajpurkar et al. 2016, 2018), ``.gz`` too: SQuAD's own JSON (``data`` →
+``paragraphs`` → ``qas``), or the flattened JSON Lines of the Hugging Face Hub (``title``, ``context``, ``question``,
+``answers``, a row a question). Questions without an answer, which SQuAD 2.0 has, are left out.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BeforeValidator, StringConstraints
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.data.input_files import Form, check_text, checked, parse_json, read_bytes, read_objects
+from contextwise_evals.answering.prompts import Question
+from contextwise_evals.ruler.questions import Size, Spans, Task, distances_behind, join_pieces
+
+DEMAND = "Answer the question from the documents. Give the answer alone, without any other words."
+HEADING = "Document {}:\n"
+FORMS = (
+    "give SQuAD's JSON, or JSON Lines whose rows have 'context' (the paragraph), 'question' and 'answers' (with 'text'), and "
+    "optionally 'id' and 'title'"
+)
+
+
+def _answer_texts(value: Any) -> Any:
+    """The texts of the answers, in the forms of SQuAD and of the Hub."""
+    if isinstance(value, dict):
+        return value.get("text")
+    if isinstance(value, list):
+        return [answer.get("text") if isinstance(answer, dict) else answer for answer in value]
+    return value
+
+
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+class _Question(Form):
+    question: Text
+    answers: Annotated[list[str], BeforeValidator(_answer_texts)]
+
+
+class _Row(_Question):
+    context: Text
+    title: Any = None
+
+
+class _Paragraph(Form):
+    context: Text
+    qas: list[_Question]
+
+
+class _Article(Form):
+    paragraphs: list[_Paragraph]
+    title: Any = None
+
+
+class _Squad(Form):
+    data: list[_Article]
+
+
+@dataclass(frozen=True)
+class PassageQuestion:
+    """A question; ``paragraph`` is the index of the paragraph that answers it."""
+
+    text: str
+    answers: tuple[str, ...]
+    paragraph: int
+
+
+@dataclass(frozen=True)
+class Passages:
+    """Different paragraphs of a file, the titles of their articles (one without is its own article), and questions on them."""
+
+    path: Path
+    paragraphs: tuple[str, ...]
+    titles: tuple[str, ...]
+    questions: tuple[PassageQuestion, ...]
+
+
+def read_passages(path: Path) -> Passages:
+    """Read a file of questions and answers."""
+    paragraphs: dict[str, int] = {}
+    titles: list[str] = []
+    questions: list[PassageQuestion] = []
+    for context, title, row in _rows(path):
+        answers = tuple(dict.fromkeys(text.strip() for text in row.answers if text.strip()))
+        if context not in paragraphs:
+            paragraphs[context] = len(paragraphs)
+            titles.append(str(title or f"paragraph {len(paragraphs)}"))
+        if answers:
+            questions.append(PassageQuestion(row.question, answers, paragraphs[context]))
+    if not questions:
+        raise DataError(f"{path} has no question with an answer; give a file with some")
+    return Passages(path, tuple(paragraphs), tuple(titles), tuple(questions))
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Any, _Question]]:
+    """Paragraph, title of its article, and question, one question after the other."""
+    content = read_bytes(path)
+    try:
+        whole = parse_json(content)
+    except ValueError:
+        whole = None
+    if isinstance(whole, dict) and "data" in whole:
+        check_text(whole, content, str(path))
+        for article in checked(_Squad, whole, str(path), FORMS).data:
+            for paragraph in article.paragraphs:
+                for question in paragraph.qas:
+                    yield paragraph.context, article.title, question
+    else:
+        for where, row in read_objects(path, FORMS.removeprefix("give ")):
+            flat = checked(_Row, row, where, FORMS)
+            yield flat.context, flat.title, flat
+
+
+class DocumentQA(Task):
+    """Paragraphs, one of which answers the question.
+
+    The others are of the same article first, in random order, then of any; as many as fit, shuffled. Then the position of the
+    answering paragraph is drawn by the law, among the positions between the others.
+
+    Args:
+        passages: paragraphs and questions; only questions whose paragraph fits are used, each once before any is repeated.
+    """
+
+    name, title = "qa_1", "document QA"
+    match = "part"
+    new_tokens = 32
+
+    def __init__(self, passages: Passages, size: Size) -> None:
+        self.passages, self.size = passages, size
+        self.sizes = np.array([size.tokens(_piece(1, text)) for text in passages.paragraphs])
+        if self.sizes.sum() < size.length:
+            raise DataError(
+                f"the {len(self.sizes):,} paragraphs of {passages.path} have {self.sizes.sum():,} tokens together, too few "
+                f"for a text of {size.length:,}; give a smaller length, or a larger file"
+            )
+        asked = {q.paragraph for q in passages.questions if self.sizes[q.paragraph] <= size.length}
+        # A text ends without the empty line of a piece, which may be cut into other tokens.
+        fits = {i for i in asked if size.tokens(_piece(1, passages.paragraphs[i]).rstrip()) <= size.length}
+        self.questions = [q for q in passages.questions if q.paragraph in fits]
+        if not self.questions:
+            shortest = min(int(self.sizes[q.paragraph]) for q in passages.questions)
+            raise ConfigError(
+                f"length is {size.length}, but the shortest paragraph with a question in {passages.path} has "
+                f"{shortest} tokens; give at least that, and more for further paragraphs"
+            )
+        self.left_out = len(passages.questions) - len(self.questions)
+        self.order = size.generator(f"{self.name} order", 0).permutation(len(self.questions))
+
+    def question(self, index: int) -> Question:
+        question = self.questions[self.order[index % len(self.order)]]
+        others = self._others(question.paragraph, index)
+        body, needles = self._text(question.paragraph, others, index)
+        ending = f"\n\n{DEMAND}\n\nQuestion: {question.text}\n"
+        return Question(f"{DEMAND}\n\nThe documents:\n\n", body, ending, "Answer:", question.answers, needles)
+
+    def _others(self, paragraph: int, index: int) -> list[int]:
+        """Other paragraphs that fit together, those of the same article first, each in random order.
+
+        A joined text has a few tokens more or fewer than its paragraphs one by one, so it is measured: a paragraph too many is
+        left out, and as long as one that was not tried fits into what is missing, it is added.
+        """
+        order = self.size.generator(f"{self.name} others", index).permutation(len(self.sizes)).tolist()
+        titles = self.passages.titles
+        left = sorted((i for i in order if i != paragraph), key=lambda i: titles[i] != titles[paragraph])
+        length, chosen = self.size.length, list[int]()
+        room = int(length - self.sizes[paragraph])
+        while True:
+            rest, left, before = left, list[int](), len(chosen)
+            for other in rest:
+                fits = self.sizes[other] <= room
+                (chosen if fits else left).append(other)
+                room -= int(self.sizes[other]) if fits else 0
+            if len(chosen) == before:
+                return chosen
+            while (room := length - self.size.tokens(self._text(paragraph, chosen, index)[0])) < 0 and chosen:
+                chosen.pop()
+
+    def _text(self, paragraph: int, others: list[int], index: int) -> tuple[str, Spans]:
+        draw = self.size.generator(self.name, index)
+        shuffled = draw.permutation(np.array(others, dtype=np.int64))
+        distances = np.minimum(distances_behind(self.sizes[shuffled]), self.size.length - 1)
+        position = int(self.size.draw_positions(draw, distances)[0])
+        paragraphs = np.insert(shuffled, position, paragraph)
+        pieces = [_piece(i, self.passages.paragraphs[p]) for i, p in enumerate(paragraphs, start=1)]
+        text, ((start, end),) = join_pieces(pieces, [position])
+        return text.rstrip(), ((start + len(HEADING.format(position + 1)), end),)
+
+
+def _piece(number: int, paragraph: str) -> str:
+    return f"{HEADING.format(number)}{paragraph}\n\n"

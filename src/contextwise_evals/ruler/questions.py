@@ -1,0 +1,200 @@
+"""Questions of RULER: a text that holds the answers, a question after it; and the law of the answers' positions.
+
+A task makes question number i from (seed, task, i) and the settings alone, so that every model with the same tokenizer, and
+every visible context, gets the same questions.
+
+The position of an answer follows a law (intrinsic entropy, Appendix A.1):
+
+    P(x) ∝ (1 - x/L)^γ
+
+x is the distance of a position from the end of the text: the number of the text's tokens after it, 0 for the nearest. L is
+the length of the text in tokens. With γ = 0 all positions are equally likely, which is RULER itself (Hsieh et al. 2024); a
+greater γ draws nearer to the end. The law is over positions between pieces of text, not over tokens: between n paragraphs there
+are n + 1 positions, each with its own distance.
+"""
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from contextwise.base.errors import ConfigError
+from contextwise.objectives.objective import generator
+from contextwise_evals.answering.prompts import Question
+
+Spans = tuple[tuple[int, int], ...]
+NOISE = "The river runs slowly. The hills are quiet. A bell rings at noon. Then nothing happens for a while.\n"
+
+
+@dataclass(frozen=True)
+class Size:
+    """The length of the texts, and the law of positions in them.
+
+    Attributes:
+        length: most tokens of a body; L of the law.
+        gamma: γ of the law.
+        tokens: counts the tokens of a text, by the model's tokenizer.
+        seed: of all draws.
+        samples: questions of a task; where one of them does not fit, the error names a length that is enough for all.
+    """
+
+    length: int
+    gamma: float
+    tokens: Callable[[str], int]
+    seed: int = 0
+    samples: int = 1
+
+    def generator(self, name: str, index: int) -> np.random.Generator:
+        """The generator of all draws for one question of a task."""
+        return generator(self.seed, 0, index, f"ruler {name}")
+
+    def fill(
+        self,
+        what: str,
+        index: int,
+        tokens_of: Callable[[int, int], int],
+        fewest: int,
+        guess: int,
+        most: int | None = None,
+    ) -> int:
+        """The most pieces, ``fewest`` at least, with which the text of question ``index`` has no more tokens than the length.
+
+        Args:
+            what: the text's name in an error.
+            tokens_of: tokens of the text of a question (first argument) with a number of pieces (second argument).
+            guess, most: as for :func:`largest_fit`.
+
+        Raises:
+            ConfigError: not even the fewest pieces fit.
+        """
+        count = largest_fit(lambda n: tokens_of(index, n), self.length, guess, most)
+        if count < fewest:
+            raise self.too_short(what, index, lambda i: tokens_of(i, fewest))
+        return count
+
+    def too_short(self, what: str, index: int, least_of: Callable[[int], int]) -> ConfigError:
+        """The error of a text that is longer than the length with the fewest tokens, ``least_of`` each question."""
+        least = max(least_of(i) for i in range(max(self.samples, index + 1)))
+        return ConfigError(f"length is {self.length}, but {what} has {least} tokens at least; give at least that")
+
+    def probabilities(self, distances: np.ndarray) -> np.ndarray:
+        """Probability of each position by the law, (positions,) float64; they sum to 1.
+
+        Args:
+            distances: (positions,) x of each position, tokens; a ValueError unless it is at least 0 and below the length.
+        """
+        distances = np.asarray(distances, dtype=np.float64)
+        if distances.size == 0 or distances.min() < 0 or distances.max() >= self.length:
+            raise ValueError(f"distances must be from 0 to below {self.length}")
+        logarithms = self.gamma * np.log1p(-distances / self.length)
+        weights = np.exp(logarithms - logarithms.max())
+        return weights / weights.sum()
+
+    def draw_positions(self, draw: np.random.Generator, distances: np.ndarray, count: int = 1) -> np.ndarray:
+        """Indices of ``count`` different positions at these distances, (count,) int64, in the order of the draws.
+
+        The first follows the law, each later one the same among the positions that are left.
+        """
+        # The largest of log p + Gumbel noise is a draw from p, the next largest one from the rest, and so on.
+        with np.errstate(divide="ignore"):
+            keys = np.log(self.probabilities(distances)) + draw.gumbel(size=len(distances))
+        return np.argsort(-keys)[:count]
+
+
+class Task(ABC):
+    """One of RULER's tasks.
+
+    Attributes:
+        name: RULER's.
+        title: the name in words.
+        match: ``all``: the score is the share of the answers that occur; ``part``: 1 if one of them does, else 0.
+        new_tokens: most tokens of an answer, RULER's.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    match: ClassVar[Literal["all", "part"]] = "all"
+    new_tokens: ClassVar[int]
+
+    @abstractmethod
+    def question(self, index: int) -> Question:
+        """Question number ``index``, from 0 on."""
+
+
+class FilledTask(Task):
+    """A task whose text is filled up to the length with pieces that hold no answer.
+
+    Attributes:
+        fewest: pieces that a text has at least.
+    """
+
+    fewest: ClassVar[int]
+
+    def __init__(self, size: Size, guess: int = 1) -> None:
+        self.size, self._guess = size, guess
+        if self.tokens(0, self.fewest) > size.length:
+            raise self.too_short(0)
+
+    @abstractmethod
+    def body(self, index: int, count: int) -> tuple[str, Spans, Any]:
+        """The text with ``count`` pieces, the spans of the answers in it, and what the task asks for."""
+
+    def tokens(self, index: int, count: int) -> int:
+        """Tokens of :meth:`body`."""
+        return self.size.tokens(self.body(index, count)[0])
+
+    def largest_count(self, index: int, most: int | None = None) -> int:
+        """The most pieces with which the text fits; the search begins at the last result."""
+        self._guess = self.size.fill(f"a text of {self.name}", index, self.tokens, self.fewest, self._guess, most)
+        return self._guess
+
+    def too_short(self, index: int) -> ConfigError:
+        """The error of a length that is too short for question ``index``."""
+        return self.size.too_short(f"a text of {self.name}", index, lambda i: self.tokens(i, self.fewest))
+
+
+def largest_fit(tokens_of: Callable[[int], int], room: int, guess: int, most: int | None = None) -> int:
+    """The largest n ≥ 0 with ``tokens_of(n) <= room``; -1 if even none fits.
+
+    Args:
+        tokens_of: does not decrease with n.
+        guess: the search begins here; the nearer to the result, the fewer calls.
+        most: upper limit of n.
+    """
+    beyond = sys.maxsize if most is None else most + 1
+    low, high, step, n = -1, beyond, 1, max(0, min(guess, beyond - 1))
+    while high - low > 1:
+        low, high = (n, high) if tokens_of(n) <= room else (low, n)
+        if high == beyond:
+            n = min(low + step, beyond - 1)
+        elif low < 0:
+            n = max(high - step, 0)
+        else:
+            n = (low + high) // 2
+        step *= 2
+    return low
+
+
+def join_pieces(pieces: Sequence[str], wanted: Sequence[int]) -> tuple[str, Spans]:
+    """Join pieces to one text, and find the spans in characters of those with the indices ``wanted``.
+
+    White space at the ends of a piece is not part of its span.
+    """
+    stops = np.cumsum([len(piece) for piece in pieces])
+    spans = []
+    for index in wanted:
+        piece = pieces[index]
+        start = int(stops[index]) - len(piece)
+        spans.append((start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())))
+    return "".join(pieces), tuple(spans)
+
+
+def distances_behind(sizes: np.ndarray) -> np.ndarray:
+    """Distances (n + 1,) int64 of the positions before, between and after n pieces of ``sizes`` (n,) tokens.
+
+    Position i is before piece i, with pieces i, i + 1, … after it; the last has nothing after it.
+    """
+    return np.append(np.cumsum(np.asarray(sizes, dtype=np.int64)[::-1])[::-1], 0)

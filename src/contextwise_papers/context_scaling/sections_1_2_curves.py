@@ -1,0 +1,197 @@
+"""Context curves of trained or given models, and the lengths of documents: context scaling, Sections 1 and 2."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from contextwise.base.config import Lengths, Seeds
+from contextwise.base.estimates import Estimate
+from contextwise.base.intervals import ratio_difference, wilson
+from contextwise.base.tables import Table
+from contextwise.comparison.curves import ComparedCurve, compare_curves, curves_table
+from contextwise.data import Corpus
+from contextwise.evaluation.kernel import measure
+from contextwise.evaluation.measures.curve import Curve, CurveResult, measures_table
+from contextwise.experiments.run_set import Arm, RecipeValues, RunSet, RunSetSettings
+from contextwise_papers.claims import LEAST_SEEDS, Claim, Verdict, above, all_agree, all_hold, below
+from contextwise_papers.item import CorpusMeasure, Item, Outcome, registered
+from contextwise_papers.models import GivenModel
+from contextwise_papers.tables import Plot, points, table_of
+
+
+@registered("context_curve")
+class ContextCurve(GivenModel):
+    """The loss of one model at each number of visible tokens, up to its training context or beyond it."""
+
+    context: int = Field(ge=8, description="the longest context that is measured")
+    trained_context: int | None = Field(default=None, ge=4, description="of a given model, where below `context`")
+    limit_documents: int | None = Field(default=None, ge=1, description="measure only the first so many documents")
+
+    @property
+    def trained(self) -> int:
+        """Tokens that the model was trained with."""
+        own = (self.recipe or {}).get("data", {}).get("context") if not self.model else self.trained_context
+        return min(own or self.context, self.context)
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        settings = self.settings_of(Curve, "context", limit=self.limit_documents)
+        curve = self.measured(settings, folder, f"curve-{self.context}")
+        where = "" if self.model else "in this one run, "
+        claims = [_improves(curve, self.trained, where)]
+        if self.trained < self.context:
+            claims.append(_deteriorates(curve, self.trained, where))
+        figures = {"bins": curve.bins, "measures": curve.measures}
+        tables = [bins_table([curve]), measures_table(curve.summary, "Read off the curve")]
+        return Outcome(tables, claims, figures, self.run_set(folder).paths, [curves_plot([curve])])
+
+
+def bins_table(curves: list[CurveResult]) -> Table:
+    """Losses of the bins of some curves."""
+    columns = [{(b["visible_from"], b["visible_to"]): _bin_loss(b) for b in curve.bins} for curve in curves]
+    rows = [
+        [" to ".join(f"{end:,}" for end in sorted(set(limits))), *(column.get(limits) for column in columns)]
+        for limits in sorted(set().union(*columns))
+    ]
+    return table_of(
+        "Context curve: loss, nats per token, over the held-out documents that are long enough; 95% intervals",
+        ["visible tokens", *((Path(curve.summary["model"]).name, ".3f") for curve in curves)],
+        rows,
+    )
+
+
+def _bin_loss(row: dict[str, Any]) -> Estimate:
+    return Estimate(row["loss"], row["low"], row["high"])
+
+
+def curves_plot(curves: list[CurveResult]) -> Plot:
+    """The bins of some curves, by the names of their models."""
+    series = {
+        Path(curve.summary["model"]).name: points(
+            {float(np.sqrt(b["visible_from"] * b["visible_to"])): _bin_loss(b) for b in curve.bins}
+        )
+        for curve in curves
+    }
+    return Plot("Context curve", "visible tokens", "loss, nats per token", series, logarithmic="x")
+
+
+def bins_difference(curve: CurveResult, first: int, second: int) -> Estimate:
+    """Loss of one bin minus that of another, with its interval over documents."""
+    table, count = curve.documents, len(curve.bins)
+    nats, targets = (table[name].to_numpy().reshape(-1, count) for name in ("nats", "targets"))
+    sums = np.array([nats, targets.astype(float)])
+    return ratio_difference(sums[:, :, first], sums[:, :, second])
+
+
+def _improves(curve: CurveResult, trained: int, where: str) -> Claim:
+    """Section 1: the loss improves throughout the context, here in its last doubling; ``where`` begins the evidence."""
+    ends = [b["visible_to"] for b in curve.bins if b["visible_to"] <= trained]
+    last = len(ends) - 1
+    half = max((i for i, end in enumerate(ends) if end <= ends[last] / 2), default=0)
+    difference = bins_difference(curve, half, last)
+    evidence = f"{where}from {ends[half]:,} to {ends[last]:,} tokens it falls by {difference:.3f} nats"
+    return Claim.of("the loss improves throughout the training context", above(difference), evidence)
+
+
+def _deteriorates(curve: CurveResult, trained: int, where: str) -> Claim:
+    """Section 2: beyond the training context the predictions deteriorate."""
+    ends = [b["visible_to"] for b in curve.bins]
+    inside = max(i for i, end in enumerate(ends) if end <= trained)
+    difference = bins_difference(curve, len(ends) - 1, inside)
+    evidence = f"{where}from {ends[inside]:,} to {ends[-1]:,} tokens it changes by {difference:+.3f}"
+    return Claim.of("beyond the training context the loss deteriorates", above(difference), evidence)
+
+
+@registered("training_loss_misleads")
+class TrainingLossMisleads(CorpusMeasure):
+    """One model trained with a short and with a long context on as many tokens: average loss against best-context loss."""
+
+    recipe: RecipeValues
+    contexts: Lengths = Field(min_length=2, max_length=2, description="the short one and the long one")
+    seeds: Seeds = Field(default=[0], min_length=1)
+    limit_documents: int | None = Field(default=None, ge=2)
+
+    def run_set(self, folder: Path) -> RunSet:
+        arms = {str(self.recipe.get("name", "misleads")): Arm()}
+        grid: dict[str, list[Any]] = {"data.context": self.contexts}
+        settings = RunSetSettings(recipe=self.recipe, arms=arms, seeds=self.seeds, grid=grid)
+        return RunSet.of(settings, folder, corpus=self.corpus_folder(folder))
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        settings = self.settings_of(Curve, limit=self.limit_documents)
+        runs = self.train(folder).paths
+        held_out = Corpus.open(self.prepared(folder), split="validation")
+        curves = [measure(run, settings, held_out) for run in runs]
+        tables, pairs, figures = [], [], {}
+        for index, seed in enumerate(self.seeds):
+            pair = curves[2 * index : 2 * index + 2]
+            pairs.append(compare_curves(pair))
+            tables += [bins_table(pair), curves_table(pairs[-1], "By average, and by best context")]
+            figures[str(seed)] = [curve.measures for curve in pair]
+        return Outcome(tables, misleading_claims(pairs), figures, runs, [curves_plot(curves)])
+
+
+def misleading_claims(pairs: list[list[ComparedCurve]]) -> list[Claim]:
+    """The claims of Section 2 on its Models A (short) and B (long), decided where three seeds or more agree.
+
+    Args:
+        pairs: the curves of A and B with each seed.
+    """
+    texts = (
+        "the model of the longer context has the lower average loss",
+        "yet the model of the shorter context is better at every context that both have",
+        "and has the lower best-context loss",
+    )
+    decided = [_misleads(long) for _, long in pairs]
+    claims = []
+    for text, of_seeds in zip(texts, zip(*decided, strict=True), strict=True):
+        verdicts, evidence = zip(*of_seeds, strict=True)
+        verdict = all_agree(verdicts, "seeds", LEAST_SEEDS)
+        claims.append(Claim.of(text, verdict, "long minus short, seed by seed: " + ", ".join(evidence)))
+    return claims
+
+
+def _misleads(long: ComparedCurve) -> list[tuple[Verdict, str]]:
+    """Verdict and evidence of each claim with one seed."""
+    assert long.average_difference is not None and long.best_difference is not None
+    assert long.below is not None and long.bin_differences is not None
+    average, best = long.average_difference, long.best_difference
+    every_bin = all_hold(above(each) for each in long.bin_differences.values())
+    return [
+        (below(average), f"{average:+.3f}"),
+        (every_bin, "lower in {} of {} bins".format(*long.below)),
+        (above(best), f"{best:+.3f}"),
+    ]
+
+
+@registered("document_lengths")
+class DocumentLengths(CorpusMeasure):
+    """Shares of documents and of tokens by document length (context scaling, Section 1)."""
+
+    lengths: list[int] = Field(default=[256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536], min_length=1)
+    claimed: int | None = Field(default=None, ge=1, description="tokens that most documents are said to lack")
+    share: float = Field(default=0.9, gt=0, lt=1)
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        path = self.prepared(folder)
+        splits = Corpus.open(path).splits
+        lengths = np.concatenate([np.asarray(Corpus.open(path, split=split).lengths) for split in splits])
+        limits, total = sorted(self.lengths), lengths.sum()
+        shorter = {limit: float((lengths < limit).mean()) for limit in limits}
+        longer = {limit: lengths[lengths >= limit].sum() / total for limit in limits}
+        inside = {limit: np.minimum(lengths, limit).sum() / total for limit in limits}
+        table = table_of(
+            f"{len(lengths):,} documents, {total:,} tokens",
+            [("tokens", ","), *((name, ".1%") for name in
+             ("shorter documents", "text in longer ones", "text with less before it"))],
+            [[limit, shorter[limit], longer[limit], inside[limit]] for limit in limits],
+        )  # fmt: skip
+        claims = []
+        if self.claimed is not None:
+            share = wilson(float((lengths < self.claimed).mean()), len(lengths))
+            text = f"over {self.share:.0%} of the documents are shorter than {self.claimed:,} tokens"
+            claims = [Claim.of(text, above(share, self.share), f"{share:.3f}")]
+        series = {"documents": points(shorter)}
+        plot = Plot("Share of documents that are shorter", "tokens", "share", series, logarithmic="x")
+        return Outcome([table], claims, {"documents": len(lengths), "tokens": int(total)}, plots=[plot])

@@ -1,0 +1,184 @@
+"""A model's answers to the questions of MT-Bench or AlpacaEval, in the files that their judges read: ``contextwise answers``.
+
+The turns of a question are one conversation (:class:`~contextwise_evals.answering.readers.Speaker`).
+ContextLM, Section 3.4. FastChat and alpaca_eval judge the answers.
+
+MT-Bench (FastChat): JSON Lines; a question has ``question_id``, ``category`` and ``turns``. AlpacaEval: a JSON list of entries
+with ``instruction``. Either may be a JSON list or JSON Lines, also as ``.gz``.
+"""
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import Field
+from rich.console import RenderableType
+from rich.text import Text
+
+from contextwise.base.errors import DataError
+from contextwise.base.progress import interruption, progress_bar
+from contextwise.data.input_files import Form, checked, read_objects
+from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Result, Subject, Work, content_key
+
+if TYPE_CHECKING:
+    from contextwise.data import Corpus
+    from contextwise.evaluation.generation import Sampling
+
+Benchmark = Literal["mt-bench", "alpaca-eval"]
+# FastChat, ``llm_judge/common.py``
+TEMPERATURES = dict.fromkeys(("extraction", "math", "coding", "reasoning"), 0.0)
+TEMPERATURES |= dict.fromkeys(("stem", "humanities"), 0.1)
+OTHER_TEMPERATURE = 0.7
+FILES = {"mt-bench": "mt-bench-answers.jsonl", "alpaca-eval": "alpaca-eval-outputs.json"}
+WANTED = "the questions or answers of MT-Bench or AlpacaEval, as JSON Lines or a JSON list"
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question of one turn or several.
+
+    Attributes:
+        id: MT-Bench's ``question_id``; AlpacaEval's instruction itself.
+        category: MT-Bench's ``category``, AlpacaEval's ``dataset``.
+    """
+
+    id: int | str
+    category: str
+    turns: tuple[str, ...]
+
+
+class _MtBenchQuestion(Form):
+    question_id: int | str
+    turns: list[str] = Field(min_length=1)
+    category: Any = "all"
+
+
+class _Instruction(Form):
+    instruction: str
+    dataset: Any = "all"
+
+
+def read_questions(path: Path) -> tuple[Benchmark, tuple[Question, ...]]:
+    """A benchmark, recognized by the fields, and its questions."""
+    rows = list(read_objects(path, WANTED))
+    if not rows:
+        raise DataError(f"{path} is empty; give {WANTED}")
+    mend = "give a file of MT-Bench or AlpacaEval"
+    if "turns" not in rows[0][1]:
+        instructions = [checked(_Instruction, row, where, mend) for where, row in rows]
+        return "alpaca-eval", tuple(Question(q.instruction, str(q.dataset), (q.instruction,)) for q in instructions)
+    questions: dict[int | str, Question] = {}
+    for where, row in rows:
+        asked = checked(_MtBenchQuestion, row, where, mend)
+        if asked.question_id in questions:
+            raise DataError(
+                f"{where} names the question {str(asked.question_id)[:60]!r} a second time; keep one of them"
+            )
+        questions[asked.question_id] = Question(asked.question_id, str(asked.category), tuple(asked.turns))
+    return "mt-bench", tuple(questions.values())
+
+
+class AnswersResult(Result):
+    """Answers in the form of their benchmark."""
+
+    @property
+    def file(self) -> Path:
+        """The file that a judge reads."""
+        return self.path / self.summary["file"]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of the file. A row has ``errors`` where a turn was too long for the model."""
+        return [row for _, row in read_objects(self.file, WANTED)]
+
+
+class Answers(Measure):
+    """Let a model answer the questions of MT-Bench or AlpacaEval, in their file formats.
+
+    The turns of a question are one conversation; a later turn reads only what is new. A stopped command resumes.
+    """
+
+    name = "answers"
+    on_corpus = False
+    result = AnswersResult
+
+    questions: InputFile = Field(
+        description="MT-Bench's questions (question.jsonl), or AlpacaEval's (alpaca_eval.json); also as .gz."
+    )
+    model_id: str | None = Field(
+        default=None, min_length=1, description="The model's name in the file; default: its folder's."
+    )
+    max_new_tokens: int = Field(default=1024, ge=1, description="Most tokens of an answer.")
+    temperature: Annotated[float, Field(ge=0)] | Literal["published"] = Field(
+        default=0.0, description="0: the likeliest token; published: MT-Bench's of each category; or a number."
+    )
+    seed: int = Field(default=0, ge=0, description="Of the draws, anew for each question.")
+    template: Literal["auto", "chat", "alpaca"] = Field(
+        default="auto",
+        description="chat: the tokenizer's own; alpaca: the published prompt; auto: its own, if it has one.",
+    )
+    limit: int | None = Field(default=None, ge=1, description="Answer only the first N questions.")
+
+    def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
+        return self.model_copy(update={"model_id": self.model_id or Path(subject.source).resolve().name})
+
+    def label(self, corpus: "Corpus | None") -> str:
+        return read_questions(self.questions)[0]
+
+    def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
+        from contextwise_evals.answering.readers import Speaker
+
+        benchmark, questions = read_questions(self.questions)
+        questions = questions[: self.limit]
+        speaker = Speaker(subject.model, subject.tokenizer, self.template)
+        shared = {"model": subject.digest, "dtype": str(subject.model.dtype), "settings": self.identity()}
+        keys = [content_key(turns=q.turns, category=q.category, **shared) for q in questions]
+        title = f"answers of {self.model_id}"
+        with work.journal("answers") as journal, progress_bar(title, len(questions), "questions") as advance:
+            for key, question in zip(keys, questions, strict=True):
+                if key not in journal.rows:
+                    interruption.check(f"stopped after {len(journal.rows):,} of {len(questions):,} questions")
+                    sampling = self.sampling(question)
+                    texts, problems = speaker.answer(question.turns, self.max_new_tokens, sampling)
+                    journal.add({"key": key, "row": self._row(benchmark, question, key, texts, problems)})
+                advance()
+            rows = [journal.rows[key]["row"] for key in keys]
+        errors = [next(filter(None, row["errors"])) for row in rows if "errors" in row]
+        summary: dict[str, Any] = {"benchmark": benchmark, "file": FILES[benchmark], "questions": len(rows)}
+        summary |= {"unanswered": len(errors), "first_error": errors[0] if errors else None}
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        if benchmark == "alpaca-eval":
+            text = json.dumps(rows, indent=2) + "\n"
+        return Outcome(summary, {FILES[benchmark]: text})
+
+    def sampling(self, question: Question) -> "Sampling":
+        """How the tokens of an answer to this question are chosen; each question has its own seed."""
+        from contextwise.evaluation.generation import Sampling
+
+        value = self.temperature
+        if value == "published":
+            value = TEMPERATURES.get(question.category, OTHER_TEMPERATURE)
+        seed = int(content_key(seed=self.seed, turns=question.turns)[:8], 16)
+        return Sampling(temperature=value or 1.0, seed=seed, greedy=value == 0)
+
+    def _row(
+        self, benchmark: str, question: Question, key: str, texts: list[str], problems: list[str | None]
+    ) -> dict[str, Any]:
+        """A row of the benchmark's file; ``errors`` and AlpacaEval's ``answer_id`` are ours."""
+        row: dict[str, Any]
+        if benchmark == "alpaca-eval":
+            row = {"dataset": question.category, "instruction": question.turns[0], "output": texts[0]}
+            row |= {"generator": self.model_id, "answer_id": key[:22]}
+        else:
+            row = {"question_id": question.id, "answer_id": key[:22], "model_id": self.model_id}
+            row |= {"choices": [{"index": 0, "turns": texts}], "tstamp": time.time()}
+        return row | ({"errors": problems} if any(problems) else {})
+
+    @classmethod
+    def table(cls, summary: dict[str, Any]) -> RenderableType:
+        text = f"{summary['model']}: answers to {summary['questions']:,} questions, in {summary['file']}."
+        if summary["unanswered"]:
+            text += f" {summary['unanswered']:,} of them have a turn without an answer; the first: {summary['first_error']}."
+        return Text(text)

@@ -1,0 +1,86 @@
+"""The verb ``contextwise attention``."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.cli.common import ON_HUB, Device, Dtype, Prints, show_line, show_values
+
+PANEL = "Measure"
+
+
+def attention(
+    models: Annotated[
+        list[str],
+        Argument(help="One to four runs, Hugging Face model folders, or names on the Hub, with the same tokenizer."),
+        ON_HUB,
+    ],
+    text: Annotated[
+        str, Option(help="The text in quotes, a file with it, or - (standard input); without one last line break.")
+    ],
+    context_chunk: Annotated[
+        int | None,
+        Option(help="Tokens of a chunk in which attention is summed.", show_default="the ContextLM's, else 4"),
+    ] = None,
+    start: Annotated[
+        bool, Option("--start/--no-start", help="The token that begins a document before the text, as in training.")
+    ] = True,
+    out: Annotated[Path, Option(help="The page.")] = Path("attention.html"),
+    csv: Annotated[
+        Path | None, Option(help="Write tokens.csv and attention.csv (each layer and head) into this folder.")
+    ] = None,
+    as_json: Annotated[
+        bool,
+        Option("--json", help="Print the numbers as JSON, not a table."),
+        Prints("contextwise_papers.contextlm.attention_page:NumbersJson"),
+    ] = False,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+) -> None:
+    """Show which tokens a model attends to, and where predicting the context helped.
+
+    One page: the text coloured by the attention that each token receives, for
+    one to four models side by side, by layer and head, and in bars by chunk.
+    For a ContextLM also the context lens: the loss of each token without the
+    predicted context, less the loss with it.
+    """
+    if out.is_dir():
+        raise ConfigError(f"{out} is a folder; give the name of a file for the page with --out")
+    if csv is not None and csv.exists() and not csv.is_dir():
+        raise ConfigError(f"{csv} is a file; give a folder for the CSV files with --csv")
+    # os.path.exists is false for what cannot be the name of a file, such as a long text; Path.exists may raise an error.
+    if text != "-" and out.exists() and os.path.exists(text) and out.samefile(text):  # noqa: PTH110
+        raise ConfigError(f"--out is {out}, the file with the text, which would be lost; give another name")
+    words = _read_text(text)
+
+    from contextwise.reports.page import write_csv_files
+    from contextwise_papers.contextlm.attention import read_with_models
+    from contextwise_papers.contextlm.attention_page import csv_files, numbers, terminal_report, write_attention_page
+
+    reading = read_with_models(models, words, context_chunk=context_chunk, start=start, dtype=dtype, device=device)
+    write_attention_page(reading, out, ["contextwise", *sys.argv[1:]])
+    if csv is not None:
+        write_csv_files(csv_files(reading), csv)
+    show_values(numbers(reading), as_json, terminal_report(reading))
+    if not as_json:
+        show_line(f"page: {out}" + (f"\nCSV: {csv}" if csv is not None else ""))
+
+
+def _read_text(source: str) -> str:
+    """The text of a file or of standard input, less one last line break; the words themselves where they name no file."""
+    name = "standard input" if source == "-" else source
+    if len(source.split()) > 1 and not os.path.exists(source):  # noqa: PTH110
+        return source
+    try:
+        content = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
+        return content.decode("utf-8").removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{name} is no UTF-8 text (byte {error.start}); save it as UTF-8 and try again") from None
+    except OSError as error:
+        raise DataError(
+            f"the text {name} cannot be read: {error.strerror}; give a file, or - for standard input"
+        ) from None

@@ -1,0 +1,115 @@
+"""The attention that each token of one text receives from trained models (ContextLM, Section 4.3, Figure 5).
+
+What a token receives is the mean over layers, heads and the positions that can see it
+(:mod:`contextwise_papers.contextlm.attention`); a phrase or chunk receives the sum over its tokens. A claim is
+decided by the t-interval of the difference over seeds.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from contextwise.base.errors import ConfigError
+from contextwise.base.intervals import estimate_over_seeds
+from contextwise.base.tables import Table
+from contextwise_papers.claims import Better, Claim, above
+from contextwise_papers.contextlm.attention import MOST_MODELS, Reading, Received, read_with_models
+from contextwise_papers.item import Item, Outcome, registered
+from contextwise_papers.models import TrainedModels, paths_of
+from contextwise_papers.tables import Plot, point, table_of
+
+
+@registered("attention_received")
+class AttentionReceived(TrainedModels):
+    """The models read one text; ``claims`` name the model that attends more to each phrase, according to the document."""
+
+    text: str
+    phrases: list[str] = Field(min_length=1, description="of the text")
+    received: Received = "mean"
+
+    @model_validator(mode="after")
+    def _phrases_in_text(self) -> "AttentionReceived":
+        for phrase in self.phrases:
+            count = self.text.count(phrase) if phrase else 0
+            if count != 1:
+                raise ConfigError(f"the phrase {phrase!r} is {count} times in the text; give one that is in it once")
+        if len(self.models) > MOST_MODELS:
+            raise ConfigError(f"{len(self.models)} models are given; give one to {MOST_MODELS}")
+        return self
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        runs = self.trained(folder)
+        readings = [
+            read_with_models([str(run.path) for run in of_seed], self.text)
+            for of_seed in zip(*runs.values(), strict=True)
+        ]
+        reading = readings[0]
+        attention = {
+            name: np.stack([of_seed.models[m].received(self.received) for of_seed in readings])
+            for m, name in enumerate(runs)
+        }
+        phrases = {phrase: tokens_of(reading, self.text, phrase) for phrase in self.phrases}
+        figures = {name: getattr(reading, name) for name in ("pieces", "has_start", "chunk_size")}
+        figures |= {"attention": attention, "phrases": phrases}
+        claims = [self._claim(claim, *where, attention) for where in phrases.items() for claim in self.claims]
+        tables = [chunks_table(reading, attention, self.reference, self.with_seeds)]
+        return Outcome(tables, claims, figures, paths_of(runs), drawn(reading, attention, self.reference))
+
+    def _claim(self, claim: Better, phrase: str, positions: list[int], attention: dict[str, np.ndarray]) -> Claim:
+        better, than = (attention[name][:, positions].sum(axis=1) for name in claim.names)
+        difference = estimate_over_seeds(better, than, paired=True)
+        ratio = better.mean() / than.mean() - 1
+        evidence = f" on {len(positions)} tokens: {difference:+.2g}, {ratio:+.1%}; {self.with_seeds}"
+        return claim.decided(above(difference), evidence, f": {phrase!r}").over_seeds(len(self.seeds))
+
+
+def tokens_of(reading: Reading, text: str, phrase: str) -> list[int]:
+    """Positions of the tokens that overlap a phrase; the first and the last may reach beyond it."""
+    start = text.index(phrase)
+    end, shown, positions = start + len(phrase), 0, []
+    for position, piece in enumerate(reading.pieces):
+        if position == 0 and reading.has_start:
+            continue
+        # White space before a word is part of its token, and of no phrase.
+        low, shown = shown + len(piece) - len(piece.lstrip()), shown + len(piece)
+        if low < end and start < shown:
+            positions.append(position)
+    return positions
+
+
+def chunks_table(reading: Reading, attention: dict[str, np.ndarray], reference: str, seeds: str) -> Table:
+    """Attention received by each chunk, and how much more than the reference's."""
+    sums = {name: reading.chunk_sums(values).mean(axis=0) for name, values in attention.items()}
+    others = [name for name in sums if name != reference]
+    first = int(reading.has_start)
+    shown = [*(f"{piece} " for piece in reading.pieces[:first]), *reading.pieces[first:]]
+    rows = []
+    for chunk in range(len(sums[reference])):
+        text = "".join(piece for piece, of in zip(shown, reading.chunks, strict=True) if of == chunk)
+        changes = (sums[name][chunk] / sums[reference][chunk] - 1 for name in others)
+        rows.append([f"{chunk + 1}: {text.strip()}", *(values[chunk] for values in sums.values()), *changes])
+    columns = [(name, ".4f") for name in sums] + [(f"{name} to {reference}", "+.1%") for name in others]
+    title = f"Attention received by each chunk of {reading.chunk_size} tokens; {seeds}"
+    return table_of(title, ["chunk", *columns], rows)
+
+
+def drawn(reading: Reading, attention: dict[str, np.ndarray], reference: str) -> list[Plot]:
+    """A line a model, by token, and the same over the reference's.
+
+    The token before the text is left out, since it receives many times what others do.
+    """
+    means = {name: values.mean(axis=0) for name, values in attention.items()}
+    shares = {name: values / means[reference] for name, values in means.items()}
+    title, positions = "Attention received by each token", range(int(reading.has_start), len(reading.ids))
+    plots = []
+    for heading, y, by_model in (
+        (title, "attention received", means),
+        (f"{title}, over that from {reference}", f"times that from {reference}", shares),
+    ):
+        series = {
+            name: [point(i, float(values[i])) | {"text": reading.pieces[i]} for i in positions]
+            for name, values in by_model.items()
+        }
+        plots.append(Plot(heading, "token", y, series))
+    return plots

@@ -1,0 +1,136 @@
+"""Cost of training and generation beside what the complexity of attention says (ContextLM, Section 7.5, Table 10).
+
+With w tokens in a chunk, the predictor attends over T/w positions: its attention costs 1/w² of that of as many layers of the
+token decoder in training, and 1/w for a generated token.
+
+Times are measured in rounds. A round of training makes a dry run of every model, a round of generation a text with every
+trained model, both in turning order. Models are compared by their ratio within a round, which a slow round leaves as it is;
+intervals are over rounds. The time of a model does not depend on its weights, so a round's is the mean over the seeds.
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from contextwise.base.estimates import Estimate
+from contextwise.base.intervals import mean_estimate
+from contextwise.base.tables import Table
+from contextwise.evaluation.generation import measure_generation
+from contextwise.experiments.cost import step_rounds
+from contextwise.models import load_model
+from contextwise.training.recipe import Recipe
+from contextwise_papers.claims import Better, Claim, Verdict, above, below, check_names
+from contextwise_papers.item import Item, Outcome, registered
+from contextwise_papers.models import TrainedModels, paths_of
+from contextwise_papers.tables import table_of
+
+PLAIN = ("O(T²d)", "O(Td)")
+COMPONENTS = {"token decoder": PLAIN, "context predictor": ("O((T/w)²d)", "O((T/w)d)")}
+WITH_PREDICTOR = ("≈ O((1 + 1/w²) T²d)", "≈ O((1 + 1/w) Td)")
+"""Complexity of attention in training and for a generated token, as Table 10 prints it: T tokens, d channels, w to a chunk."""
+
+Rounds = dict[str, np.ndarray]
+"""Model -> (R,) its time, or its tokens a second, in each round."""
+
+
+@registered("training_and_generation_cost")
+class Costs(TrainedModels):
+    """Tokens a second in training and milliseconds for a generated token; ``claims`` are about the latter."""
+
+    throughput_claims: list[Better] = Field(default=[], description="about tokens a second in training")
+    rounds: int = Field(default=20, ge=1, description="timed training steps, and texts, of each model")
+    new_tokens: int = Field(default=128, ge=8, description="tokens of a timed text")
+
+    @model_validator(mode="after")
+    def _known_throughput(self) -> "Costs":
+        names = [name for claim in self.throughput_claims for name in claim.names]
+        check_names({"throughput_claims": names}, self.models)
+        return self
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        trained = self.train(folder)
+        runs = {name: trained.folders(name) for name in self.models}
+        recipes = {name: trained.of_arm(name)[0].recipe() for name in self.models}
+        seconds = step_rounds(recipes, self.rounds)
+        rates = {name: recipe.tokens_per_step / np.array(seconds[name]) for name, recipe in recipes.items()}
+        models = {str(path): load_model(path) for path in paths_of(runs)}
+        timed = measure_generation(models, new_tokens=self.new_tokens, repeats=self.rounds)
+        times = {
+            name: np.mean([timed[str(run.path)]["repeats"] for run in each], axis=0) for name, each in runs.items()
+        }
+        planned = {run.arm: plan.flops / plan.tokens for run, plan in zip(trained.runs, trained.plan, strict=True)}
+        shares = [[name, planned[name], *attention_cost(recipes[name])] for name in self.models]
+        columns = ["model", ("FLOPs/token", ".3g"), ("in training", ".3f"), ("for a token", ".3f")]
+        table = table_of("Cost by count: attention is a multiple of the plain model's layers'", columns, shares)
+        tables = [self.measured_table(recipes, rates, times), self.ratio_table(recipes, rates, times), table]
+        claims = [decided_by_time(claim, times) for claim in self.claims]
+        claims += [decided_by_throughput(claim, rates) for claim in self.throughput_claims]
+        figures = {"tokens_per_second": rates, "ms_per_token": times, "flops_per_token": planned}
+        return Outcome(tables, claims, figures, paths_of(runs))
+
+    def measured_table(self, recipes: dict[str, Recipe], rates: Rounds, times: Rounds) -> Table:
+        """The document's table: theoretical complexity, and our measurements."""
+        rows: list[list[Any]] = [[name, *theory, None, None] for name, theory in COMPONENTS.items()]
+        for name, recipe in recipes.items():
+            theory = PLAIN if _predictor(recipe) is None else WITH_PREDICTOR
+            rows.append([name, *theory, mean_estimate(rates[name]), mean_estimate(times[name])])
+        return table_of(
+            f"Theoretical complexity of attention, and measurements over {self.rounds} rounds, {self.with_seeds}",
+            ["component or model", "training", "a token", ("train tok/s", ",.0f"), ("ms/token", ".2f")],
+            rows,
+        )
+
+    def ratio_table(self, recipes: dict[str, Recipe], rates: Rounds, times: Rounds) -> Table:
+        """Each model with a predictor over each without one."""
+        plain = [name for name, recipe in recipes.items() if _predictor(recipe) is None]
+        rows = [
+            [name, than, *(log_ratio(values[name], values[than]).map(math.exp) for values in (rates, times))]
+            for name in recipes
+            for than in plain
+            if name not in plain
+        ]
+        columns = ["model", "over", ("train tok/s", ".3f"), ("ms/token", ".3f")]
+        return table_of(f"Ratios within a round, geometric mean of {self.rounds} rounds", columns, rows)
+
+
+def log_ratio(a_R: np.ndarray, b_R: np.ndarray) -> Estimate:
+    """Mean of ln(a / b), paired by round, with its t-interval over rounds; none for one round."""
+    return mean_estimate(np.log(np.asarray(a_R) / np.asarray(b_R)))
+
+
+def decided_by_time(claim: Better, times: Rounds) -> Claim:
+    """A claim that one model takes less time for a generated token than another."""
+    ratio = log_ratio(times[claim.better], times[claim.than])
+    difference = mean_estimate(times[claim.better] - times[claim.than])
+    return _decided(claim, below(ratio), ratio, f"time for a generated token, {difference:+.3f} ms")
+
+
+def decided_by_throughput(claim: Better, rates: Rounds) -> Claim:
+    """A claim that one model trains more tokens a second than another."""
+    ratio = log_ratio(rates[claim.better], rates[claim.than])
+    difference = mean_estimate(rates[claim.better] - rates[claim.than])
+    return _decided(claim, above(ratio), ratio, f"training throughput, {difference:+,.0f} tok/s")
+
+
+def _decided(claim: Better, verdict: Verdict, ratio: Estimate, what: str) -> Claim:
+    rounds = "1 round" if ratio.n is None else f"{ratio.n} rounds"
+    return claim.decided(verdict, f": {ratio.map(math.expm1):change} {what}, over {rounds}")
+
+
+def attention_cost(recipe: Recipe) -> tuple[float, float]:
+    """Cost of attention over a full window and for one generated token, as multiples of those of the layers of the size."""
+    model: Any = recipe.model
+    layers, extra, predictor = model.shape.layers, model.extra_layers, _predictor(recipe)
+    plain = 1 + extra / layers
+    if predictor is None:
+        return plain, plain
+    added, w = predictor.predictor_layers / layers, predictor.chunk_size
+    return plain + added / w**2, plain + added / w
+
+
+def _predictor(recipe: Recipe) -> Any:
+    model: Any = recipe.model
+    return model.context_predictor

@@ -1,0 +1,165 @@
+"""CUE's training runs: templates, overrides, and ``@name`` for the folder of another run that a run starts from.
+
+``joint`` may be ``[joint, model.cue.sentence_encoder=@sentence LM]``: the template of that name, with settings as on the
+command line.
+
+Legend of shapes: N sentences, K contexts of a set.
+"""
+
+import re
+from abc import abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from contextwise.base.config import Seeds, with_overrides
+from contextwise.base.errors import ConfigError
+from contextwise.data import Corpus
+from contextwise.data.contexts import column_texts
+from contextwise.evaluation.kernel import Subject
+from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
+from contextwise.models.cue.encoding import EncodedTexts
+from contextwise.objectives.text import SentenceIndex
+from contextwise.objectives.vocabulary import Vocabulary
+from contextwise.training.settings import CorpusData
+from contextwise_papers.cue.scoring import ContextSets, language_of, open_text_encoder, settings_of, trained_types
+from contextwise_papers.cue.sentence import ContextTexts
+from contextwise_papers.item import ItemMeasure
+
+REFERENCE = re.compile(r"@([^@]+)$")
+
+
+class CueRuns(ItemMeasure):
+    """A measure of CUE's runs: sentence language models, joint training and adaptation, each from the runs before it."""
+
+    name: str = Field(description="prefix of the runs' folders; items with the same name share runs")
+    corpus: str = Field(default="corpora/news", description="a prepared corpus with metadata columns")
+    vocabulary: int = Field(default=8192, ge=2, description="size, for --dry-run before the corpus exists")
+    split: str = "test"
+    templates: dict[str, dict[str, Any]]
+    runs: dict[str, list[str]]
+    seeds: Seeds = Field(default=[0], min_length=1, description="seeds of the runs")
+    columns: list[str] | None = Field(
+        default=None,
+        min_length=1,
+        description="metadata columns of another corpus, in every template that has contexts",
+    )
+
+    @property
+    @abstractmethod
+    def wanted(self) -> list[str]:
+        """Names of the runs that are measured."""
+
+    @property
+    def vocab_size(self) -> int:
+        return self.vocabulary
+
+    @model_validator(mode="after")
+    def _templates_known(self) -> "CueRuns":
+        for run, settings in self.runs.items():
+            if not settings or settings[0] not in self.templates:
+                given = settings[0] if settings else "nothing"
+                raise ConfigError(
+                    f"the run {run!r} is of the template {given!r}, which is none of {', '.join(self.templates)}"
+                )
+        return self
+
+    def run_set(self, folder: Path) -> RunSet:
+        """The measured runs, each after its parents."""
+        arms = {
+            run: Arm(recipe=self._template(template), settings=settings)
+            for run, (template, *settings) in self.runs.items()
+        }
+        settings, corpus = RunSetSettings(arms=arms, seeds=self.seeds), Path(self.corpus)
+        return RunSet.of(settings, folder, corpus=corpus, prefix=self.name, wanted=self.wanted)
+
+    def _template(self, name: str) -> dict[str, Any]:
+        """A template, with the columns of this corpus."""
+        template = self.templates[name]
+        if self.columns is None or not template.get("data", {}).get("contexts"):
+            return template
+        return with_overrides(template, {"data.contexts.columns": self.columns})
+
+    def prepared(self, folder: Path) -> Path:
+        """The folder of the corpus, which must exist and have the columns that the runs and rows read."""
+        corpus = self.held_out()
+        for name in self._read_columns(folder):
+            column_texts(corpus, name)  # says which there are
+        return corpus.path
+
+    def _read_columns(self, folder: Path) -> list[str]:
+        """The metadata columns that are read, each once."""
+        for name, (_, *settings) in self.runs.items():
+            own = [each for each in settings if each.startswith("data.contexts.columns=[") and not each.endswith("[]")]
+            if self.columns is not None and own:
+                raise ConfigError(f"columns is given, but the run {name!r} has its own ({own[0]}); change runs instead")
+        data = [recipe.data for recipe in self.recipes(folder)]
+        contexts = [each.contexts for each in data if isinstance(each, CorpusData) and each.contexts is not None]
+        return list(dict.fromkeys(name for each in contexts for name in each.columns))
+
+    def held_out(self) -> Corpus:
+        """The documents that are scored."""
+        return Corpus.open(self.corpus, split=self.split)
+
+
+class OneRun(CueRuns):
+    """A run with contexts and its parents, with each seed: CUE's Figures 3 and 6, and Section 7."""
+
+    run: str = Field(description="the run to measure")
+
+    @model_validator(mode="after")
+    def _known(self) -> "OneRun":
+        for run in self.wanted:
+            if run not in self.runs:
+                raise ConfigError(f"the run {run!r} is none of {', '.join(self.runs)}")
+        return self
+
+    @property
+    def wanted(self) -> list[str]:
+        return [self.run]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Sentences with the contexts that a CUE model was trained with.
+
+    Attributes:
+        types: names of the contexts.
+        articles: (N,) document of each sentence.
+        texts: for each sentence the texts of its K contexts; None for a missing one.
+        vectors: the same as tensors, a batch at a time.
+    """
+
+    types: list[str]
+    articles: np.ndarray
+    texts: list[list[str | None]]
+    vectors: ContextSets
+
+
+def sentences_of(corpus: Corpus, run: Path) -> tuple[Subject, SentenceIndex]:
+    """A run's model, and the sentences of a split, cut as for its training."""
+    subject = Subject(run, dtype="float32")
+    subject.check_corpus(corpus)
+    vocabulary = Vocabulary(corpus.tokenizer(), corpus.end_of_text)
+    return subject, SentenceIndex(corpus, vocabulary, language_of(subject))
+
+
+def given_contexts(subject: Subject, sentences: SentenceIndex, numbers: np.ndarray) -> HeldOut:
+    """The contexts of some sentences, by number."""
+    model = subject.model
+    encoder = open_text_encoder(model, subject.source)
+    known = ContextTexts(sentences, settings_of(trained_types(model.config)))
+    texts = [known.of(number) for number in numbers.tolist()]
+    encoded = EncodedTexts(encoder, Path(sentences.corpus.path) / "encoded")
+    articles = np.searchsorted(sentences.starts, numbers, side="right") - 1
+    return HeldOut(known.types, articles, texts, ContextSets(texts, encoded.vectors, model))
+
+
+def some(numbers: np.ndarray, count: int) -> np.ndarray:
+    """At most ``count`` of the numbers, drawn without replacement and with a fixed seed, in order."""
+    if len(numbers) <= count:
+        return numbers
+    return np.sort(np.random.default_rng(0).choice(numbers, count, replace=False))

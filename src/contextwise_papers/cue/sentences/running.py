@@ -1,0 +1,275 @@
+"""Losses of sentences, each scored on its own, with its contexts where the model takes any, and their tables."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from rich.console import Group
+from rich.text import Text
+from transformers import PreTrainedModel
+
+from contextwise.base.errors import ConfigError, did_you_mean
+from contextwise.base.estimates import Estimate, exponential, number
+from contextwise.base.intervals import estimate, ratios
+from contextwise.base.progress import progress_bar
+from contextwise.base.tables import Column, Table
+from contextwise.data.contexts import PREVIOUS
+from contextwise.data.corpus import Corpus
+from contextwise.evaluation.kernel import Subject
+from contextwise.evaluation.measures.loss import MEASURES, evaluation_table, lost_note
+from contextwise.evaluation.scoring.windows import Scores, documents_table, totals
+from contextwise.models.cue.encoding import EncodedTexts
+from contextwise.objectives.text import TokenText
+from contextwise_papers.cue import scoring
+from contextwise_papers.cue.sentence import ContextTexts
+from contextwise_papers.cue.sentences import cache_effect
+
+PROXY = "proxy"
+"""In place of contexts: the input of a proxy-trained model's training."""
+
+
+def chosen_types(subject: Subject, corpus: Corpus, requested: Sequence[str] | None, drop: float) -> list[str]:
+    """Names of the contexts to score with: the requested ones, or those of the training; none for a model that takes none.
+
+    ``proxy`` alone stands for the proxies of a model that was trained on them. Types that the model was not trained with are
+    allowed where the corpus has them: the text encoder reads any text, and what that is worth without adaptation is a
+    separate question (CUE, Table 5, rows 5 and 9). Raises ConfigError for contexts that do not exist here.
+    """
+    if not subject.is_cue:
+        for name, given in (("contexts", requested is not None), ("drop_contexts", drop > 0)):
+            if given:
+                raise ConfigError(
+                    f"{name} is given, but {subject.source} is no CUE model and takes no contexts; leave it out"
+                )
+        return []
+    config, trained = subject.config, scoring.trained_types(subject.config)
+    types = trained if requested is None else list(requested)
+    if requested is not None and not (types == [PROXY] and config.proxy is not None):
+        if requested and config.context_encoder is None:
+            raise ConfigError(
+                f"contexts names {requested[0]!r}, but the model has no context encoder; leave contexts out"
+            )
+        others = [name for name in corpus.columns if name != "document_hash"]
+        known = list(dict.fromkeys([*trained, *others, PREVIOUS]))
+        for name in requested:
+            if name not in known and name.partition(".")[0] not in known:
+                near = did_you_mean(name, known)
+                raise ConfigError(f"contexts names {name!r}, which is no context here; {near}")
+            if types.count(name) > 1:
+                raise ConfigError(f"contexts names {name!r} twice; name it once")
+        types = sorted(types, key=known.index) if set(types) <= set(known) else types
+    if drop and types in ([], [PROXY]):
+        raise ConfigError(f"drop_contexts is {drop}, but {subject.source} is scored without contexts; leave it out")
+    return types
+
+
+def score_sentences(
+    subject: Subject, corpus: Corpus, types: list[str], drop: float, limit: int | None
+) -> tuple[dict[str, Any], dict[str, pa.Table]]:
+    """The summary and the tables of the sentences of a corpus, each scored on its own.
+
+    Args:
+        types: names of the contexts; ``["proxy"]`` for proxies.
+        drop: share of the contexts that is withheld at random.
+
+    Returns:
+        The summary; and the tables ``documents`` (:func:`documents_table`, ``sentences`` and ``end_nats``) and
+        ``tokens``: ``document``, ``sentence`` in it, ``position`` in that, ``visible`` tokens and ``nats`` of each
+        target; of a CUE model also ``sentence_encoder_nats``, and with contexts the ``bin`` (:mod:`.cache_effect`).
+    """
+    model: Any = subject.model
+    sentences = scoring.Sentences(corpus, limit, scoring.language_of(subject))
+    sets, further, about = _contexts(subject, sentences, types, drop)
+    total = int(sentences.rows.lengths.sum()) * (2 if subject.is_cue else 1)
+    with progress_bar(f"score {subject.name}", total, "tokens") as advance:
+
+        def score(scorer: PreTrainedModel, given: scoring.Further | None) -> Scores:
+            tokens = subject.batch_tokens
+            return scoring.score_rows(scorer, sentences.rows, given, batch_tokens=tokens, on_progress=advance)
+
+        scores = score(model, further)
+        # A CUE model is also compared with its sentence encoder alone.
+        alone = score(model.sentence_encoder, None).nats if subject.is_cue else None
+    articles_N = sentences.of_targets(sentences.articles)
+    columns: dict[str, Any] = {
+        "document": articles_N,
+        "sentence": sentences.of_targets(sentences.numbers),
+        "position": sentences.positions(),
+        "visible": scores.visible,
+        "nats": scores.nats,
+    }
+    if alone is not None:
+        columns["sentence_encoder_nats"] = alone
+        about["sentence_encoder"] = _difference(sentences, scores.nats, alone)
+    if alone is not None and sets is not None:
+        tokenizer = sentences.index.vocabulary.tokenizer
+        assert tokenizer is not None  # the sentences needed it
+        bins, occurs_KN = cache_effect.bins_of(TokenText(tokenizer), sentences.rows, sets)
+        columns["bin"] = pa.DictionaryArray.from_arrays(pa.array(bins), pa.array(cache_effect.BINS))
+        about["cache_effect"] = {
+            "bins": cache_effect.cache_effect(bins, articles_N, scores.nats[None], alone[None]),
+            "types": cache_effect.shares_of_types(occurs_KN, bins, articles_N, types),
+        }
+    documents = _documents(corpus, sentences, scores.nats)
+    lengths = sentences.rows.lengths
+    summary = {
+        "by_sentence": True,
+        "condition": _condition(types, scoring.trained_types(subject.config), drop),
+        "sentences": {
+            "count": len(sentences),
+            "language": sentences.index.language,
+            "longest": int(lengths.max()) - 1,
+            "positions": subject.positions,
+            "in_windows": int((lengths > scoring.window_of(model, sentences.rows)).sum()),
+        },
+        **totals(documents),
+        **_without_ends(documents),
+        **about,
+    }
+    return summary, {"documents": documents, "tokens": pa.table(columns)}
+
+
+def _condition(types: list[str], trained: list[str], drop: float) -> str | None:
+    """How the contexts differ from those of the training, in words; None where they do not."""
+    parts = []
+    if types != trained:
+        parts.append("proxies" if types == [PROXY] else ", ".join(types) or "no contexts")
+    if drop:
+        parts.append(f"{drop:g} of the contexts dropped")
+    return "; ".join(parts) or None
+
+
+def _contexts(
+    subject: Subject, sentences: scoring.Sentences, types: list[str], drop: float
+) -> tuple[Sequence[scoring.Texts] | None, scoring.Further | None, dict[str, Any]]:
+    """The texts of each sentence's contexts, the further inputs of the model, and their part of the summary."""
+    if not subject.is_cue:
+        return None, None, {}
+    model: Any = subject.model
+    about: dict[str, Any] = {"types": types, "trained": scoring.trained_types(subject.config)}
+    if types == [PROXY]:
+        about["noise"] = model.config.proxy.noise
+        return None, scoring.proxies(sentences.rows.tokens, model), {"contexts": about}
+    if not types:
+        return None, None, {"contexts": about}
+    known = ContextTexts(sentences.index, scoring.settings_of(types))
+    order = [known.types.index(name) for name in types]
+    sets: Sequence[scoring.Texts] = [[known.of(i)[k] for k in order] for i in range(len(sentences))]
+    if drop:
+        sets = scoring.dropped(sets, drop)
+    encoder = scoring.open_text_encoder(model, subject.source)
+    encoded = EncodedTexts(encoder, Path(sentences.index.corpus.path) / "encoded")
+    contexts = scoring.ContextSets(sets, encoded.vectors, model)
+    missing = np.array([[text is None for text in texts] for texts in sets]).mean(axis=0)
+    about |= {
+        "dropped": drop,
+        "missing": dict(zip(types, missing.tolist(), strict=True)),
+        "texts": len(contexts.texts),
+        "truncated": encoded.truncated(encoded.rows(contexts.texts)) if contexts.texts else 0,
+    }
+    return sets, contexts.batch, {"contexts": about}
+
+
+def _documents(corpus: Corpus, sentences: scoring.Sentences, nats_N: np.ndarray) -> pa.Table:
+    counts = np.bincount(sentences.articles, minlength=sentences.documents)
+    targets = sentences.article_sums(np.ones(len(nats_N))).astype(np.int64)
+    table = documents_table(corpus, Scores(targets, nats_N, sentences.positions(), 0))
+    table = table.append_column("sentences", pa.array(counts))
+    end_nats = sentences.article_sums(np.where(sentences.rows.ends(), nats_N, 0.0))
+    return table.append_column("end_nats", pa.array(end_nats))
+
+
+def _without_ends(documents: pa.Table) -> dict[str, Any]:
+    """Loss and perplexity of the tokens alone, without the ends of the sentences."""
+    nats, end_nats, tokens, ends = (documents[name].to_numpy() for name in ("nats", "end_nats", "tokens", "sentences"))
+    loss = ratios(nats - end_nats, {"tokens": tokens - ends})["tokens"]
+    return {"loss_without_ends": loss.to_dict(), "perplexity_without_ends": loss.map(exponential).to_dict()}
+
+
+def _difference(sentences: scoring.Sentences, own_N: np.ndarray, alone_N: np.ndarray) -> dict[str, Any]:
+    """The sentence encoder's own loss on the same targets, and the difference to it, paired by article."""
+    own, alone = sentences.article_sums(own_N), sentences.article_sums(alone_N)
+    targets = sentences.article_sums(np.ones(len(own_N)))
+    loss = ratios(alone, {"tokens": targets})["tokens"]
+    difference = estimate([(own - alone)[None]], targets)
+    return {
+        "loss": loss.to_dict(),
+        "perplexity": loss.map(exponential).to_dict(),
+        "difference": difference.to_dict(),
+        "relative_perplexity": difference.map(lambda nats: exponential(nats) - 1).to_dict(),
+    }
+
+
+def sentences_tables(summary: dict[str, Any]) -> Group:
+    """The heading and the tables for the terminal, in 80 columns."""
+    about = summary["sentences"]
+    heading = (
+        f"{summary['model']} on {summary['label']}: {about['count']:,} sentences of {summary['documents']:,} documents, each "
+        f"on its own; {summary['tokens']:,} tokens, the end-of-text that ends each sentence among them. "
+        + _contexts_sentence(summary)
+    )
+    if about["in_windows"]:
+        heading += (
+            f" {about['in_windows']:,} sentences are longer than the model's {about['positions']:,} positions; they were "
+            "scored in overlapping windows."
+        )
+    heading += lost_note(summary)
+    if summary["documents"] == 1:
+        heading += " One document allows no interval."
+    without_ends = {f"{name}_without_ends": f"{name} without ends" for name in ("loss", "perplexity")}
+    parts: list[Any] = [Text(heading), evaluation_table(summary, MEASURES | without_ends)]
+    if alone := summary.get("sentence_encoder"):
+        gain, loss = Estimate.from_dict(alone["relative_perplexity"]), alone["difference"]
+        parts.append(
+            Text(
+                f"Its sentence encoder alone: perplexity {number(alone['perplexity']['value'])}. Relative to that: "
+                f"{gain:change}, {loss['value']:+.4f} nats per token."
+            )
+        )
+    if effect := summary.get("cache_effect"):
+        shares = sorted(effect["types"].items(), key=lambda item: -item[1]["value"])
+        known = ", ".join(f"{name} {share['value']:.1%}" for name, share in shares)
+        parts += [_cache_table(effect["bins"]), Text(f"Tokens whose word occurs in the context: {known}.")]
+    return Group(*parts)
+
+
+def _contexts_sentence(summary: dict[str, Any]) -> str:
+    contexts = summary.get("contexts")
+    if contexts is None:
+        return "The model takes no contexts."
+    if contexts["types"] == [PROXY]:
+        return f"In place of contexts: proxies of the sentences' own words, noise {contexts['noise']:g} (an oracle)."
+    if not contexts["types"]:
+        return "No contexts."
+    missing = contexts["missing"]
+    given = [f"{name} ({1 - missing[name]:.0%})" for name in contexts["types"]]
+    words = f"Contexts (share of the sentences that have them): {', '.join(given)}."
+    if contexts["dropped"]:
+        words += f" {contexts['dropped']:.0%} of them withheld at random."
+    foreign = [name for name in contexts["types"] if name not in contexts["trained"]]
+    if foreign:
+        words += f" Not trained with: {', '.join(foreign)}."
+    if contexts["truncated"]:
+        were = "was" if contexts["truncated"] == 1 else "were"
+        words += (
+            f" {contexts['truncated']:,} of {contexts['texts']:,} texts {were} too long for the text encoder, and cut."
+        )
+    return words
+
+
+def _cache_table(bins: dict[str, Any]) -> Table:
+    """The gain for tokens of words that occur in the contexts, and for others."""
+    rows: list[list[Any]] = []
+    for name in (*cache_effect.BINS, cache_effect.ALL):
+        if row := bins.get(name):
+            share = None if row["share"] is None else row["share"]["value"]
+            estimates = (Estimate.from_dict(row[key]) for key in ("log_likelihood_gain", "likelihood_gain"))
+            rows.append([name, share, row["loss_without"], row["loss_with"], *estimates])
+    shares = [Column("of all\ntokens", "percent")]
+    losses = [Column(title, "estimate", ".4f") for title in ("nats\nalone", "nats\nwith")]
+    titles = ("gain in log-\nlikelihood", "gain in\nlikelihood")
+    gains = [Column(title, "difference", "change", interval="below") for title in titles]
+    title = "gain over the sentence encoder alone (contexts and decoder together), by word"
+    return Table(title, ["", *shares, *losses, *gains], rows)

@@ -1,0 +1,196 @@
+"""Entropy of features by a Gaussian kernel density, and their dimension by distances.
+
+The density at a point is the mean of Gaussians about the other points, each with the covariance of the points themselves times
+the square of a bandwidth (intrinsic entropy, Appendix C.2, which uses scipy's default: Scott's factor N^(-1/(D + 4)), 0.997756
+for 10,000 points of 4,096 channels). The entropy is minus the mean logarithm of that density.
+
+**Bias.** The kernel widens what it covers: of a Gaussian the estimate tends to a value that is
+(D / 2) [ln(1 + h²) − h² / (1 + h²)] too high, and comes near it with few points only in few dimensions. In many dimensions no
+two points are near each other. If a point counts in its own density, as in the source, its kernel is then all there is, and
+the estimate is ln N + (D / 2) ln(2π h²) + ½ ln det Σ whatever the shape of the data: the log-determinant of the covariance
+again, so that it *must* agree with the entropy from its eigenvalues. A point that is left out of its own density (the default
+here) does not have that, but the estimate is then far too high. Read differences between contexts, not values.
+
+Legend of shapes: N points, D channels, M leading directions.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise_papers.intrinsic_entropy.spectra import SMALLEST
+from contextwise_plan.fits import LineFit, fit_line
+
+_PAIRS_AT_ONCE = 2**24
+_LEAST_POINTS_PER_DIRECTION = 10
+_LEAST_POINTS, _NEIGHBOURS = 100, 20
+
+
+def scott_factor(points: int, dimensions: int) -> float:
+    """Scott's bandwidth N^(-1/(D + 4)), in units of the standard deviation."""
+    return float(points ** (-1 / (dimensions + 4)))
+
+
+def check_bandwidth(bandwidth: float) -> None:
+    """Refuse a bandwidth that is not positive, or not finite, with a ConfigError."""
+    if not 0 < bandwidth < math.inf:
+        raise ConfigError(
+            f"the bandwidth of the kernel density is {bandwidth}, but must be above 0 and finite; Scott's is just below 1"
+        )
+
+
+def kde_entropy(features_ND: Any, bandwidth: float | None = None, leave_one_out: bool = True) -> float:
+    """Entropy in nats of the density that Gaussian kernels estimate.
+
+    Args:
+        features_ND: (N, D) points, N > D; a tensor or an array. The N² distances exist in pieces only, in 64-bit numbers.
+        bandwidth: h, in units of the points' own covariance; Scott's if None.
+        leave_one_out: whether a point is left out of its own density.
+
+    Raises:
+        ConfigError: the bandwidth is not positive, or so small or large that the density is not finite.
+        DataError: a point is not finite, there are too few points, or they span fewer dimensions.
+    """
+    x_ND = _points(features_ND)
+    points, dimensions = x_ND.shape
+    h = scott_factor(points, dimensions) if bandwidth is None else bandwidth
+    check_bandwidth(h)
+    if points <= dimensions:
+        raise DataError(
+            f"a kernel density over {dimensions} dimensions needs more than {dimensions} points, and there are {points}; "
+            "give more samples, or fewer leading directions"
+        )
+    centred_ND = x_ND - x_ND.mean(0)
+    values_D, vectors_DD = torch.linalg.eigh(centred_ND.mT @ centred_ND / (points - 1))
+    if not values_D[-1] > 0 or values_D[0] <= SMALLEST * values_D[-1]:
+        raise DataError(
+            f"the points span fewer than their {dimensions} dimensions, so a density over all of those does not exist; "
+            "estimate it over leading directions"
+        )
+    white_ND = centred_ND @ vectors_DD / (values_D.sqrt() * h)
+    log_sums_N = _log_kernel_sums(white_ND, leave_one_out)
+    # Normalisation of a kernel: (2π)^(D/2) h^D sqrt(det Σ).
+    log_volume = dimensions * (0.5 * math.log(2 * math.pi) + math.log(h)) + 0.5 * float(values_D.log().sum())
+    entropy = math.log(points - leave_one_out) + log_volume - float(log_sums_N.mean())
+    if not math.isfinite(entropy):
+        raise ConfigError(f"a kernel density of bandwidth {h:g} has no finite entropy; give one nearer to 1")
+    return entropy
+
+
+def _log_kernel_sums(white_ND: torch.Tensor, leave_one_out: bool) -> torch.Tensor:
+    """ln Σ_j exp(−|x_i − x_j|² / 2) for every i, (N,)."""
+    squares_N = white_ND.square().sum(1)
+    rows = max(1, _PAIRS_AT_ONCE // len(white_ND))
+    sums = []
+    for start in range(0, len(white_ND), rows):
+        part = white_ND[start : start + rows]
+        exponents = part @ white_ND.mT - 0.5 * (squares_N + squares_N[start : start + rows, None])
+        own = torch.arange(len(part))
+        exponents[own, own + start] = -math.inf if leave_one_out else 0.0
+        sums.append(exponents.logsumexp(1))
+    return torch.cat(sums)
+
+
+def leading_directions(features_ND: Any, directions: int) -> torch.Tensor:
+    """The points in the coordinates of their leading principal directions: (N, M) float64."""
+    x_ND = _points(features_ND)
+    centred_ND = x_ND - x_ND.mean(0)
+    _, vectors_DD = torch.linalg.eigh(centred_ND.mT @ centred_ND)
+    return centred_ND @ vectors_DD.flip(1)[:, :directions]
+
+
+def density_directions(points: int, dimensions: int) -> int:
+    """Number of leading directions to estimate a density over: all, but at most one for every ten points."""
+    return max(1, min(dimensions, points // _LEAST_POINTS_PER_DIRECTION))
+
+
+def _points(features_ND: Any) -> torch.Tensor:
+    x_ND = torch.as_tensor(features_ND).to(torch.float64)
+    if x_ND.dim() != 2 or len(x_ND) < 2:
+        raise DataError(f"points must be rows of a matrix, two or more of them, not of shape {tuple(x_ND.shape)}")
+    if not torch.isfinite(x_ND).all():
+        raise DataError("a point is not finite (NaN or infinity); measure the features again, in float32")
+    return x_ND
+
+
+def further_dimensions(features_ND: Any, most: int = 2000) -> dict[str, float]:
+    """Estimates of the dimension from the distances between points.
+
+    - ``TwoNN`` (Facco et al. 2017): from the ratio of the distances to the two nearest points, by a line through the origin
+      without the largest tenth.
+    - ``MLE`` (Levina and Bickel 2004, averaged over points as by MacKay and Ghahramani): from the distances to the 20 nearest.
+    - ``CorrInt`` (Grassberger and Procaccia 1983): growth of the number of pairs between the median distances to the 10th and
+      the 20th nearest.
+    - ``NN``: the mean distance to the nearest of D points falls as D^(-1/d) (intrinsic entropy, Theorem 1 with a density
+      bounded from below); over D halved up to four times.
+
+    Args:
+        features_ND: (N, D) points; copies of a point are left out, and points as near to one as float32 resolves.
+        most: number of points that are used, the first ones; all pairs are compared.
+
+    Returns:
+        Estimator -> dimension, without those that have no positive value, as where all distances are equal.
+
+    Raises:
+        DataError: fewer than 100 different points.
+    """
+    distances_NN = _distances(features_ND, most)
+    near_NK = distances_NN.topk(_NEIGHBOURS, dim=1, largest=False).values
+    kept = int(0.9 * len(distances_NN))
+    ratios = (near_NK[:, 1] / near_NK[:, 0]).log().sort().values[:kept]
+    levels = -torch.log1p(-torch.arange(1, kept + 1) / len(distances_NN))
+    inverse_N = (near_NK[:, -1:] / near_NK[:, :-1]).log().mean(1)
+    radii = near_NK[:, [_NEIGHBOURS // 2 - 1, _NEIGHBOURS - 1]].median(0).values
+    pairs = torch.stack([(distances_NN < radius).sum() for radius in radii])
+    slope = distance_line(_by_count(distances_NN)).slope.value
+    found = {
+        "TwoNN": float(ratios @ levels.to(ratios) / (ratios @ ratios)),
+        "MLE": float(1 / inverse_N.mean()),
+        "CorrInt": float((pairs[1] / pairs[0]).log() / (radii[1] / radii[0]).log()),
+        "NN": -1 / slope if abs(slope) > 1e-6 else math.nan,  # a smaller one is rounding
+    }
+    return {name: value for name, value in found.items() if 0 < value < math.inf}
+
+
+def nearest_distances(features_ND: Any, most: int = 2000) -> dict[int, float]:
+    """Mean distance of D points to the nearest other one, by D: all points, and halves, quarters, … of them.
+
+    The distance of intrinsic entropy, Theorem 1 (Appendix D.2), whose cap no finite sample reaches. Arguments and errors as of
+    :func:`further_dimensions`.
+    """
+    return _by_count(_distances(features_ND, most))
+
+
+def distance_line(distances: Mapping[int, float]) -> LineFit:
+    """ln of the mean nearest distance over ln D; its slope is -1/d where the density is bounded from below (Eq. 17)."""
+    logs = {count: math.log(distance) for count, distance in distances.items()}
+    return fit_line({count: math.log(count) for count in distances}, logs)
+
+
+def _distances(features_ND: Any, most: int) -> torch.Tensor:
+    """Distances between all pairs of different points in a random order, (N, N), infinite on the diagonal."""
+    x_ND = torch.unique(_points(features_ND)[:most], dim=0)
+    resolution = torch.finfo(torch.float32).eps * x_ND.norm(dim=1).max()  # features are measured in float32
+    x_ND = x_ND - x_ND.mean(0)  # cdist loses distances that are short beside the norms
+    distances_NN = torch.cdist(x_ND, x_ND)
+    distances_NN = torch.maximum(distances_NN, distances_NN.mT)  # equal up to rounding
+    different = (~(distances_NN < resolution).tril(-1).any(1)).nonzero()[:, 0]
+    if len(different) < _LEAST_POINTS:
+        raise DataError(
+            f"dimensions by distances need {_LEAST_POINTS} different points, and there are {len(different)}"
+        )
+    order = different[torch.randperm(len(different), generator=torch.Generator().manual_seed(0))]
+    return distances_NN[order][:, order].fill_diagonal_(math.inf)
+
+
+def _by_count(distances_NN: torch.Tensor) -> dict[int, float]:
+    mean: dict[int, float] = {}
+    for halvings in range(5):
+        count = len(distances_NN) >> halvings
+        # All disjoint parts of the points, so that every D has as many distances.
+        parts = [slice(i * count, (i + 1) * count) for i in range(1 << halvings)]
+        mean[count] = float(torch.cat([distances_NN[part, part].amin(1) for part in parts]).mean())
+    return mean

@@ -1,0 +1,154 @@
+"""Losses and spectra of a model's features at several visible contexts: ``contextwise entropy``.
+
+The same targets are predicted from the nearest l tokens, for each context l (:mod:`contextwise.evaluation.scoring.truncated`).
+The features from which they are predicted, one for each target, are added to a running covariance in 64-bit numbers; its
+eigenvalues, the losses and a bounded sample of features are kept (intrinsic entropy, Section 2.2.2). Everything derived from
+them is computed from the files (:mod:`contextwise.analysis`).
+"""
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import BeforeValidator, Field, model_validator
+from rich.console import RenderableType
+from rich.text import Text
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.evaluation.kernel import Measure, Outcome, Result, Subject, Work
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import torch
+
+    from contextwise.data import Corpus
+
+LEAST_SAMPLES = 50
+
+
+def _layer(value: Any) -> Any:
+    """``last``, or the number of a hidden state, also as text."""
+    if value != "last" and not str(value).isdecimal():
+        raise ValueError("must be last, or the number of a hidden state, from 0")
+    return value if value == "last" else int(value)
+
+
+Layer = Annotated[Literal["last"] | int, BeforeValidator(_layer)]
+
+
+class EntropyResult(Result):
+    """Losses, spectra and kept features at several contexts.
+
+    Each method raises DataError if its file cannot be read.
+    """
+
+    @property
+    def contexts(self) -> list[int]:
+        """The contexts measured, the shortest first."""
+        return list(self.summary["settings"]["contexts"])
+
+    def losses(self) -> dict[int, float]:
+        """Context -> mean loss in nats."""
+        return {int(context): loss["value"] for context, loss in self.summary["losses"].items()}
+
+    def spectra(self) -> "dict[int, np.ndarray]":
+        """Context -> (D,) eigenvalues, the largest first."""
+        table = self.table_of("spectra")
+        context, values = table["context"].to_numpy(), table["eigenvalue"].to_numpy()
+        return {length: values[context == length] for length in self.contexts}
+
+    def targets(self) -> "pa.Table":
+        """One row a target and context: ``context``, ``document``, ``position``, ``nats``."""
+        return self.table_of("losses")
+
+    def features(self, context: int) -> "torch.Tensor":
+        """(K, D) features that were kept at a context."""
+        from safetensors import SafetensorError, safe_open
+
+        file = self.path / "features.safetensors"
+        try:
+            with safe_open(file, "pt") as content:
+                return content.get_tensor(str(context))
+        except (OSError, SafetensorError) as error:
+            raise DataError(
+                f"the features {file} cannot be read ({str(error)[:120]}); remove {self.path} and measure again"
+            ) from None
+
+
+class Entropy(Measure):
+    """Measure a model's loss and the spectrum of its features at several contexts.
+
+    The same tokens are predicted from the nearest 16, 32, … tokens. From the covariance of the features: intrinsic entropy,
+    intrinsic dimension, and how the loss depends on them. A stopped measurement resumes.
+    """
+
+    name = "entropy"
+    result = EntropyResult
+
+    contexts: list[int] = Field(
+        default=[16, 32, 64, 128, 256],
+        min_length=1,
+        description="Visible tokens, each a measurement; all targets have the longest of them before them.",
+    )
+    samples: int = Field(default=10_000, ge=1, description="Targets: tokens whose loss and features are measured.")
+    layer: Layer = Field(
+        default="last",
+        description="Which features: last, what the vocabulary head reads, or the number of a hidden state.",
+    )
+    centred: bool = Field(default=True, description="Eigenvalues of the scatter about the mean, not about the origin.")
+    density_samples: int = Field(
+        default=2000, ge=2, description="Features kept on disk for each context, for the density estimate."
+    )
+    seed: int = Field(default=0, ge=0, description="Of the choice of targets.")
+
+    @model_validator(mode="after")
+    def _different_contexts(self) -> Self:
+        if min(self.contexts) < 1 or len(set(self.contexts)) < len(self.contexts):
+            given = ", ".join(map(str, self.contexts))
+            raise ValueError(f"contexts is {given}; give different lengths of at least 1 token, such as 16,32,64")
+        return self
+
+    def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
+        from contextwise.evaluation.scoring.truncated import choose_targets
+
+        assert corpus is not None
+        contexts = sorted(self.contexts)
+        samples = len(choose_targets(corpus, contexts[-1], self.samples, self.seed))
+        if samples < LEAST_SAMPLES:
+            raise ConfigError(
+                f"{samples} samples are too few for a spectrum: each eigenvalue would be uncertain by more than a fifth of "
+                f"itself (the square root of 2 / samples); set samples to {LEAST_SAMPLES} or more, and take a corpus "
+                f"({corpus.path}) with as many tokens that have the longest context before them"
+            )
+        return self.model_copy(update={"contexts": contexts})
+
+    def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
+        from contextwise.evaluation.scoring.truncated import choose_targets
+        from contextwise_papers.intrinsic_entropy.entropy.running import (
+            entropy_files,
+            mean_nats,
+            measure_contexts,
+            notes,
+        )
+
+        assert corpus is not None
+        targets = choose_targets(corpus, self.contexts[-1], self.samples, self.seed)
+        count, kept = len(targets), min(self.density_samples, len(targets))
+        rows = np.sort(np.random.default_rng([self.seed, 1]).choice(count, size=kept, replace=False))
+        states = measure_contexts(subject, corpus, work, targets, rows, self)
+        nats = {str(context): states[context].nats for context in self.contexts}
+        *shorter, longest = nats
+        width = states[self.contexts[0]].kept.shape[1]
+        summary = {
+            "samples": count,
+            "documents": len(np.unique(targets.document)),
+            "width": width,
+            "kept": kept,
+            "losses": {context: mean_nats(nats[context], targets) for context in nats},
+            "differences": {c: mean_nats(nats[c] - nats[longest], targets) for c in shorter},
+            "notes": notes(count, self.samples, width),
+        }
+        return Outcome(summary, entropy_files(targets, states))
+
+    @classmethod
+    def table(cls, summary: dict[str, Any]) -> RenderableType:
+        return Text(f"{summary['model']}: losses and spectra at {len(summary['settings']['contexts'])} contexts")

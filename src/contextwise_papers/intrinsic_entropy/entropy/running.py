@@ -1,0 +1,193 @@
+"""The measurement of ``contextwise entropy``, and its files.
+
+Legend of shapes: N targets, K kept features, D channels.
+"""
+
+import contextlib
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from safetensors.torch import save
+
+from contextwise.base.errors import CheckpointError, ConfigError
+from contextwise.base.estimates import EstimateJson
+from contextwise.base.intervals import ratios
+from contextwise.base.progress import progress_bar, say
+from contextwise.data import Corpus
+from contextwise.evaluation.kernel import Subject, Work
+from contextwise.evaluation.scoring.truncated import Targets, TruncatedBatch, truncated_passes
+from contextwise_papers.intrinsic_entropy.entropy.covariance import RunningCovariance
+
+LEAST_PER_CHANNEL = 0.25
+
+
+class ContextState:
+    """Losses, sums and kept features of one context.
+
+    The arrays have their full size from the start: a small block for each batch would be allocated in memory that the batch's
+    logits have freed, and the process would grow by the logits of a batch with each of them.
+
+    Args:
+        samples: N.
+        kept_rows: (K,) numbers of the targets whose features are kept, ascending.
+
+    Attributes:
+        done: number of targets that were added.
+        nats: (N,) float32, losses of the targets.
+        kept: (K, D), as soon as features were added.
+        eigenvalues: (D,) float64 once it is finished, the largest first.
+    """
+
+    def __init__(self, context: int, samples: int, kept_rows: np.ndarray) -> None:
+        self.context, self.kept_rows = context, kept_rows
+        self.done = 0
+        self.nats = np.zeros(samples, np.float32)
+        self.kept = torch.empty(len(kept_rows), 0)
+        self.running: RunningCovariance | None = None
+        self.eigenvalues: np.ndarray | None = None
+
+    def add(self, batch: TruncatedBatch) -> None:
+        """Add the next batch."""
+        assert batch.start == self.done and batch.features is not None
+        if self.running is None:
+            width, device = batch.features.shape[1], batch.features.device
+            self.running = RunningCovariance(width, device)
+            self.kept = torch.empty(len(self.kept_rows), width, dtype=batch.features.dtype)
+        self.running.add(batch.features)
+        self.nats[batch.start : batch.stop] = batch.nats
+        first, last = np.searchsorted(self.kept_rows, [batch.start, batch.stop])
+        rows = torch.from_numpy(self.kept_rows[first:last] - batch.start)
+        self.kept[first:last] = batch.features[rows.to(batch.features.device)].cpu()
+        self.done = batch.stop
+
+    def finish(self, centred: bool) -> bool:
+        """Turn the sums into eigenvalues, and drop the sums; returns whether the features vary."""
+        assert self.running is not None
+        self.eigenvalues = self.running.eigenvalues(centred).numpy()
+        spread = self.eigenvalues if centred else self.running.eigenvalues(True)
+        mean_square = float(self.running.mean().square().sum()) + float(spread.sum())
+        self.running = None
+        return bool(spread[0] > 1e-12 * mean_square)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The finished part, from which :meth:`load` continues."""
+        kept = self.kept[: np.searchsorted(self.kept_rows, self.done)]
+        state = {"nats": torch.from_numpy(self.nats[: self.done]), "kept": kept}
+        if self.eigenvalues is not None:
+            return state | {"eigenvalues": torch.from_numpy(self.eigenvalues)}
+        assert self.running is not None
+        return state | {f"running.{name}": value for name, value in self.running.state().items()}
+
+    def load(self, state: dict[str, torch.Tensor], device: torch.device | str) -> None:
+        """Continue from :meth:`tensors`; a KeyError leaves the state as it was."""
+        nats, kept = state["nats"], state["kept"]
+        if "eigenvalues" in state:
+            self.eigenvalues = state["eigenvalues"].numpy()
+        else:
+            prefix = "running."
+            sums = {n.removeprefix(prefix): value for n, value in state.items() if n.startswith(prefix)}
+            self.running = RunningCovariance.from_state(sums, device)
+        self.done = len(nats)
+        self.nats[: self.done] = nats.numpy()
+        self.kept = torch.empty(len(self.kept_rows), kept.shape[1], dtype=kept.dtype)
+        self.kept[: len(kept)] = kept
+
+
+def entropy_files(targets: Targets, states: dict[int, ContextState]) -> dict[str, Any]:
+    """The tables of losses and spectra, and the kept features."""
+    contexts = np.array(sorted(states), np.int32)
+    nats = [states[context].nats for context in contexts]
+    spectra = [np.asarray(states[context].eigenvalues) for context in contexts]
+    width = len(spectra[0])
+    losses = {
+        "context": np.repeat(contexts, len(targets)),
+        "document": np.tile(targets.document, len(contexts)),
+        "position": np.tile(targets.position, len(contexts)),
+        "nats": np.concatenate(nats),
+    }
+    eigenvalues = {
+        "context": np.repeat(contexts, width),
+        "index": np.tile(np.arange(1, width + 1, dtype=np.int32), len(contexts)),
+        "eigenvalue": np.concatenate(spectra),
+    }
+    features = {str(length): state.kept for length, state in states.items()}
+    return {"losses": pa.table(losses), "spectra": pa.table(eigenvalues), "features.safetensors": save(features)}
+
+
+def measure_contexts(
+    subject: Subject, corpus: Corpus, work: Work, targets: Targets, kept: np.ndarray, settings: Any
+) -> dict[int, ContextState]:
+    """Measure the targets at all contexts, and save the finished part from time to time.
+
+    Args:
+        kept: (K,) numbers of the targets whose features are kept, ascending.
+        settings: :class:`.Entropy`.
+
+    Raises:
+        ConfigError: there are too few samples for the features' width.
+        CheckpointError: the model returns no features, or features that are not finite or do not vary.
+        Interrupted: the process was asked to stop; the finished part is kept.
+    """
+    model, contexts, layer = subject.model, settings.contexts, settings.layer
+    states = {context: ContextState(context, len(targets), kept) for context in contexts}
+    total = len(targets) * len(states)
+    for context, state in states.items():
+        if (finished := work.load(f"context-{context}", torch=True)) is not None:
+            with contextlib.suppress(KeyError):  # a damaged file
+                state.load(finished, model.device)
+    done = {context: state.done for context, state in states.items()}
+    if sum(done.values()):
+        say(f"resuming: {sum(done.values()):,} of {total:,} predictions are done")
+    tokens = subject.batch_tokens
+    passes = truncated_passes(model, corpus, targets, contexts, batch_tokens=tokens, features=layer, done=done)
+    with progress_bar("measure", total, "predictions") as advance, contextlib.closing(passes):
+        advance(sum(done.values()))
+        for batch in passes:
+            assert batch.features is not None
+            state = states[batch.context]
+            width = batch.features.shape[1]
+            if len(targets) < (least := math.ceil(LEAST_PER_CHANNEL * width)):
+                raise ConfigError(
+                    f"{len(targets):,} samples are too few for features of {width:,} channels: even features that vary alike "
+                    "in all directions would then show eigenvalues of which the largest is nine times the smallest, and three "
+                    f"of four are zero; set samples to {least:,} or more, better {width * 5:,}"
+                )
+            state.add(batch)
+            if state.done == len(targets) and not state.finish(settings.centred):
+                raise CheckpointError(
+                    f"the features (layer {layer}) do not vary from sample to sample at a context of {state.context:,} "
+                    "tokens, so they have no spectrum; choose another layer, or check the model"
+                )
+            where = f"at a context of {batch.context} tokens, after {batch.stop:,} targets"
+            work.checkpoint(f"context-{state.context}", state.tensors, where, state.eigenvalues is not None)
+            advance(batch.stop - batch.start, note=f"context {batch.context:,}")
+    return states
+
+
+def mean_nats(nats: np.ndarray, targets: Targets) -> EstimateJson:
+    """Mean over targets, in nats, with its 95% interval over documents."""
+    _, document = np.unique(targets.document, return_inverse=True)
+    sums, counts = np.bincount(document, weights=nats), np.bincount(document)
+    return ratios(sums, {"loss": counts})["loss"].to_dict()
+
+
+def notes(samples: int, requested: int, width: int) -> list[str]:
+    notes = []
+    if samples < requested:
+        notes.append(
+            f"There are only {samples:,} tokens with the longest context before them, not {requested:,}: all of them were used."
+        )
+    if samples <= width:
+        notes.append(
+            f"{samples:,} samples are no more than the {width:,} channels: at most {samples - 1:,} eigenvalues can differ "
+            "from zero, the large ones come out too large and the small ones too small."
+        )
+    elif samples < 5 * width:
+        notes.append(
+            f"{samples:,} samples are few for {width:,} channels: small eigenvalues come out too small, large ones too large. "
+            f"Five times as many samples as channels ({5 * width:,}) or more are better."
+        )
+    return notes

@@ -1,0 +1,253 @@
+"""The optimal training context by size of the training set: intrinsic entropy, Section 3, Figures 4, 12 and 14.
+
+For each size of the training set and each context a model is trained until the loss on held-out data rises. With several seeds
+a claim is decided where it holds in each of them, or in none; one seed decides none.
+
+On a corpus every step has as many tokens, and the lowest best-context loss along each run is compared: the mean over the last
+tenth of the training context, on the same held-out tokens for every context. The source compares the mean over all positions,
+which is easier for models of longer contexts (context scaling, Section 2); that mean is reported too.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from contextwise.base.config import Lengths, Seeds, with_overrides
+from contextwise.base.runs import RunFolder
+from contextwise.base.tables import Table
+from contextwise.experiments.run_set import RecipeValues, RunSet, RunSetSettings
+from contextwise_papers.claims import LEAST_SEEDS, Claim, Verdict, all_agree, exact
+from contextwise_papers.intrinsic_entropy.appendix_d_2_distances import add_data_scaling
+from contextwise_papers.intrinsic_entropy.table_1_figures_6_7_parity import data_of, parity_runs
+from contextwise_papers.item import CorpusMeasure, Item, ItemMeasure, Outcome, registered
+from contextwise_papers.tables import Plot, points, seeds_behind, table_of
+from contextwise_plan.scaling.fitting import Data, search
+from contextwise_plan.scaling.forms import ONE_SIZE, Law, features_of
+from contextwise_plan.sweep_points import SweepPoint, run_points
+
+LAW = next(form for form in ONE_SIZE if form.name == "harder")
+"""Eq. 5 with A(l) = A·l^b and a constant α: six parameters, which about a dozen runs can determine."""
+
+
+@dataclass(frozen=True)
+class Optima:
+    """Lowest losses by (training-set size, context), seed by seed.
+
+    Attributes:
+        losses: one value a seed, nats.
+        sizes: of the training set, the smallest first.
+        contexts: the shortest first.
+    """
+
+    losses: Mapping[tuple[int, int], Sequence[float]]
+    sizes: Sequence[int]
+    contexts: Sequence[int]
+
+    @property
+    def means(self) -> dict[tuple[int, int], float]:
+        """Means over seeds."""
+        return {key: float(np.mean(values)) for key, values in self.losses.items()}
+
+    @property
+    def best(self) -> dict[int, int]:
+        """Size -> the context of the lowest mean; the shorter one of two."""
+        return self._best(self.means)
+
+    @property
+    def best_of_seeds(self) -> dict[int, list[int]]:
+        """Size -> the context of the lowest loss, seed by seed."""
+        every = [self._best(losses) for losses in self._of_seeds()]
+        return {n: [best[n] for best in every] for n in self.sizes}
+
+    def _of_seeds(self) -> list[dict[tuple[int, int], float]]:
+        return [dict(zip(self.losses, values, strict=True)) for values in zip(*self.losses.values(), strict=True)]
+
+    def _best(self, losses: Mapping[tuple[int, int], float]) -> dict[int, int]:
+        return {n: min(self.contexts, key=lambda context: losses[n, context]) for n in self.sizes}
+
+    def by_size(self, values: Mapping[tuple[int, int], Any]) -> dict[str, dict[str, Any]]:
+        """Values by size and then by context, with texts as keys."""
+        return {str(n): {str(c): values[n, c] for c in self.contexts} for n in self.sizes}
+
+    def table(self, title: str, unit: str, lowest: Mapping[int, str] | None = None) -> Table:
+        """Losses of each context (rows) and size (columns); ``lowest`` has a further cell of each context."""
+        seeds = seeds_behind(len(next(iter(self.losses.values()))))
+        means, best = self.means, self.best
+        rows = [
+            [context, *([] if lowest is None else [lowest[context]])]
+            + [f"{means[n, context]:.4f}{'*' if best[n] == context else ''}" for n in self.sizes]
+            for context in self.contexts
+        ]
+        head = ["context"] if lowest is None else ["context", "lowest"]
+        columns = [*head, *(f"{n:,} {unit}" for n in self.sizes)]
+        return table_of(f"{title} ({seeds}; * the lowest of a column)", columns, rows)
+
+    def plot(self, title: str, unit: str, x: str, y: str, gap: bool = False) -> Plot:
+        """Mean losses over the context; with ``gap`` each training set's lowest loss is subtracted."""
+        means, series = self.means, {}
+        for n in self.sizes:
+            least = min(means[n, c] for c in self.contexts) if gap else 0.0
+            series[f"{n:,} {unit}"] = points({c: means[n, c] - least for c in self.contexts})
+        return Plot(title, x, y, series, logarithmic="x")
+
+    def inner(self, text: str, least: float) -> Claim:
+        """Whether for ``least`` or more of the sizes a context between the shortest and the longest is best."""
+
+        def inside(best: Mapping[int, int]) -> int:
+            return sum(self.contexts[0] < best[n] < self.contexts[-1] for n in self.sizes)
+
+        verdict = self._each_seed(lambda best: inside(best) >= least)
+        return Claim.of(text, verdict, f"for {inside(self.best)} of {len(self.sizes)}")
+
+    def grows(self, text: str) -> Claim:
+        """Whether the best context grows with the training set."""
+
+        def growing(best: Mapping[int, int]) -> bool:
+            contexts = [best[n] for n in self.sizes]
+            return contexts == sorted(contexts) and contexts[-1] > contexts[0]
+
+        evidence = ", ".join(f"{n:,}: {c}" for n, c in self.best.items())
+        return Claim.of(text, self._each_seed(growing), evidence)
+
+    def _each_seed(self, holds: Callable[[Mapping[int, int]], bool]) -> Verdict:
+        """A condition on the best contexts, over seeds."""
+        verdicts = (exact(holds(self._best(losses)), *losses.values()) for losses in self._of_seeds())
+        return all_agree(verdicts, "seeds", LEAST_SEEDS)
+
+
+class BestContext(ItemMeasure):
+    """Models trained to overfitting on sets of several sizes, at several contexts."""
+
+    name: str
+    recipe: RecipeValues
+    sizes: Lengths = Field(min_length=2, description="training tokens or samples, the smallest set first")
+    contexts: Lengths = Field(min_length=3, description="the shortest first")
+    seeds: Seeds = Field(min_length=1, description="each with training sets and weights of its own")
+
+    def optima(self, runs: RunSet, section: str, size: str, lowest: Callable[[RunFolder], float]) -> Optima:
+        """The lowest losses of the runs; the settings ``size`` and ``context`` are in ``section``."""
+        losses = {}
+        for n, c in product(self.sizes, self.contexts):
+            of_seeds = runs.folders(self.name, {f"{section}.{size}": n, f"{section}.context": c})
+            losses[n, c] = [lowest(run) for run in of_seeds]
+        return Optima(losses, self.sizes, self.contexts)
+
+
+def lowest_mean(run: RunFolder) -> float:
+    """The lowest validation loss along a run."""
+    return min(row["loss"] for row in run.metrics("validation"))
+
+
+def lowest(run: RunFolder) -> SweepPoint:
+    """The point of a run at which its best-context loss was lowest."""
+    return min(run_points(run.path), key=lambda point: point.loss)
+
+
+@registered("corpus_optimum")
+class CorpusOptimum(CorpusMeasure, BestContext):
+    """Models trained on the first tokens of a corpus, all with as many tokens in a step (Figures 4 and 14)."""
+
+    def run_set(self, folder: Path) -> RunSet:
+        training = self.recipe.get("training", {})
+        curves = {"curve_every": training.get("evaluate_every"), "curve_longest": max(self.contexts)}
+        recipe = {**self.recipe, "training": {**training, **curves}}
+        grid = {"data.tokens": self.sizes, "data.context": self.contexts}
+        settings = RunSetSettings(recipe=recipe, arms={self.name: []}, seeds=self.seeds, grid=grid)
+        return RunSet.of(settings, folder, corpus=self.corpus_folder(folder))
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        runs = self.train(folder)
+        best = self.optima(runs, "data", "tokens", lambda run: lowest(run).loss)
+        mean = self.optima(runs, "data", "tokens", lowest_mean)
+        read = self.optima(runs, "data", "tokens", lambda run: lowest(run).tokens).means
+        law = fit_law(best.means)
+        predicted = {n: best_context_of(law, n, (self.contexts[0], self.contexts[-1])) for n in self.sizes}
+        tables = [
+            best.table("Lowest best-context loss, nats", "tokens"),
+            mean.table("Lowest mean over all positions, nats: what the source compares", "tokens"),
+            table_of(
+                "Tokens read before the loss rose",
+                ["context", *((f"{n:,} tokens", ",.0f") for n in self.sizes)],
+                [[c, *(read[n, c] for n in self.sizes)] for c in self.contexts],
+            ),
+            table_of(
+                f"Eq. 5, {LAW.formula}, and where Eq. 6 has its optimum",
+                [("training tokens", ","), "measured", ("by the law", ".0f")],
+                [[n, best.best[n], predicted[n]] for n in self.sizes],
+            ),
+        ]
+        figures = {
+            "best_context_loss": best.by_size(best.means),
+            "mean_loss": mean.by_size(mean.means),
+            "optima": best.best,
+            "optima_of_seeds": best.best_of_seeds,
+            "optima_of_the_mean": mean.best,
+            "optima_by_law": predicted,
+            "law": {name: float(value) for name, value in law.printed().items()},
+        }
+        text = "for every size of the training set a context between the shortest and the longest is best"
+        claims = [best.inner(text, len(self.sizes)), best.grows("the best context grows with the training set")]
+        claims.append(mean.grows("so does the context of the lowest mean over all positions"))
+        words = ("tokens", "training context", "nats per token")
+        plots = [
+            best.plot("Lowest loss (Figure 14)", *words),
+            best.plot("Loss minus the lowest of its training set (Figure 4)", *words, gap=True),
+            mean.plot("The same by the mean over all positions, as the source has it", *words),
+        ]
+        return Outcome(tables, claims, figures, runs.paths, plots)
+
+
+def fit_law(losses: dict[tuple[int, int], float]) -> Law:
+    """Eq. 5 fitted to losses by (training tokens, context)."""
+    tokens, contexts = (np.array(column, dtype=np.float64) for column in zip(*losses, strict=True))
+    centre = np.array([np.log(contexts).mean(), 0.0, np.log(tokens).mean()])
+    features = features_of(centre, contexts, np.ones_like(contexts), tokens)
+    theta = search(LAW, Data(features, np.log(np.array(list(losses.values())))))
+    return Law(LAW, theta[0], centre)
+
+
+def best_context_of(law: Law, tokens: float, contexts: tuple[float, float]) -> float:
+    """Where the law is lowest for a training set, between two contexts (Eq. 6)."""
+    grid = np.geomspace(*contexts, 2001)
+    return float(grid[np.argmin(law.loss(grid, 1.0, tokens))])
+
+
+@registered("parity_optimum")
+class ParityOptimum(BestContext):
+    """MLPs trained on samples of the parity task; each one's best validation (Appendix F, Figure 12).
+
+    From three sizes on, also how the approximation loss and the distances of features scale with samples (Appendix D.2).
+    """
+
+    def run_set(self, folder: Path) -> RunSet:
+        recipe = with_overrides(self.recipe, {"data.synthetic.masked": 0.0})
+        return parity_runs(recipe, folder, self.name, self.seeds, samples=self.sizes, context=self.contexts)
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        runs = self.train(folder)
+        optima = self.optima(runs, "data.synthetic", "samples", lowest_mean)
+        parity = data_of(runs.runs[0]).parity()
+        least = {c: f"{parity.minimum_cross_entropy(c):.4f}" for c in self.contexts}
+        text = "for most sizes of the training set the best context lies between the shortest and the longest"
+        most = len(self.sizes) // 2 + 1
+        claims = [optima.inner(text, most), optima.grows("the best context grows with the training set")]
+        figures = {
+            "losses": optima.by_size(optima.losses),
+            "optima": optima.best,
+            "optima_of_seeds": optima.best_of_seeds,
+        }
+        title = "Best validation cross entropy"
+        plots = [optima.plot(title, "samples", "context, bits", "nats")]
+        outcome = Outcome([optima.table(f"{title}, nats", "samples", least)], claims, figures, runs.paths, plots)
+        if len(self.sizes) > 2:
+            largest = {
+                c: runs.of_arm(self.name, {"data.synthetic.samples": self.sizes[-1], "data.synthetic.context": c})
+                for c in self.contexts
+            }
+            add_data_scaling(outcome, optima.losses, largest)
+        return outcome

@@ -1,0 +1,257 @@
+"""Report of intrinsic entropy: the source's figures for one model, with their numbers, as a page and on the terminal."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import RenderableType
+
+from contextwise.base.estimates import Estimate
+from contextwise.base.intervals import correlation_estimate
+from contextwise.base.tables import Cell, Column, Table, csv_text, spread, terminal
+from contextwise.reports import page
+from contextwise.reports.page import Page, Plot, Section
+from contextwise_papers.intrinsic_entropy.analysis import SHARE_OF_SUBSPACES, IntrinsicEntropy
+from contextwise_papers.intrinsic_entropy.figures import figures_of, shown_thresholds
+from contextwise_papers.intrinsic_entropy.spectra import increments, relative_eigenvalues
+from contextwise_plan.fits import LineFit
+
+FIGURES = {
+    "loss": (
+        "Loss against visible context",
+        "The same tokens at every context. Bars: 95% intervals over documents of the difference to the longest context, which "
+        "is what they tell apart. Line: the fit.",
+    ),
+    "spectra": (
+        "Spectra",
+        "Eigenvalues of the covariance of the features, each over the largest. Dotted lines: some thresholds θ of the "
+        "intrinsic dimension.",
+    ),
+    "increments": (
+        "How the spectrum changes with context",
+        "Relative change of each relative eigenvalue since the shortest context.",
+    ),
+    "entropy": (
+        "Loss against intrinsic entropy",
+        "S_N is the sum of ln(λ_i / λ_1) over the first N eigenvalues; a point for each context, joined in their order. Each "
+        "S_N is counted from its value at the shortest context.",
+    ),
+    "lines": (
+        "Which subspaces correlate with the loss",
+        "Correlation over contexts of −CE with S_N, for every N. The source finds values near one.",
+    ),
+    "dimension": (
+        "Loss against intrinsic dimension",
+        "The dimension is the number of eigenvalues with λ_i / λ_1 ≥ θ; a point for each context.",
+    ),
+    "kde": (
+        "Loss against Gaussian-KDE entropy",
+        "Entropy of a Gaussian kernel density over the leading directions. Where each point counts in its own density, as in "
+        "the source, the estimate comes close to the log-determinant of the covariance in many dimensions.",
+    ),
+    "kde_entropy": (
+        "Gaussian-KDE entropy against intrinsic entropy",
+        "Two estimates of one thing, at each context; both counted from the shortest context. Each point is left out of its "
+        "own density.",
+    ),
+    "kde_dimension": (
+        "Gaussian-KDE entropy against intrinsic dimension",
+        "The same KDE entropy over the number of eigenvalues with λ_i / λ_1 ≥ θ.",
+    ),
+    "correlation": (
+        "Correlations between subspaces",
+        "Pearson's correlations over contexts: −CE, S_N for some N, and the KDE entropy.",
+    ),
+}
+"""Id of a figure -> headline and caption."""
+NOTES = (
+    "Intervals of fits come from the scatter of the contexts about the fit; the losses of neighbouring contexts are of the "
+    "same tokens and so not independent.",
+    "A covariance does not determine the shape of a distribution: S_N is the entropy of the features only if it is Gaussian.",
+)
+LINE = "slope slope_low slope_high intercept r_squared correlation"
+FITS: list[Column | str] = [
+    "loss against",
+    Column("slope", "difference", "+.3g", interval="own", missing="no line"),
+    Column("R²", "estimate", ".3f"),
+]
+
+
+def write_entropy_page(entropy: IntrinsicEntropy, path: Path, command: list[str] | None = None) -> None:
+    """Write the page (:meth:`~contextwise.reports.page.Page.write`); ``command``: the command line that made it."""
+    summary, figures, tables = entropy.measurement.summary, figures_of(entropy), csv_files(entropy)
+    fallback = "This figure needs JavaScript. The CSV file holds its numbers."
+    plots = []
+    for name, (headline, caption) in FIGURES.items():
+        if name in figures:
+            link = page.csv_link(tables[name], f"{name}.csv", "CSV")
+            below = page.markup("{caption} {link}", caption=caption, link=link)
+            controls = page.choices("Horizontal axis") if name == "spectra" else ""
+            plots.append(Section(headline, [Plot(name, figures[name], headline, below, fallback, controls)]))
+    title = "The loss as a line over each measure: nats per nat of entropy, or per dimension."
+    by_context = measures(entropy, 3, 3, "By visible context. Losses and entropies in nats.", further=True)
+    environment = page.facts(page.environment_facts(summary["environment"]))
+    notes = [*entropy.notes, *NOTES]
+    if entropy.kde:
+        notes.append(
+            f"The kernel density is over {entropy.directions:,} leading directions of {summary['kept']:,} features. Its values "
+            "are biased, and more so in more dimensions; differences between contexts are what to read."
+        )
+    sections = [
+        Section("Measures", [by_context, Table(title, FITS, line_rows(entropy))]),
+        *plots,
+        Section("Notes", [page.bullets(notes)]),
+        Section("How it was made", [*page.command_line(command), page.details("Environment", environment)]),
+    ]
+    title, settings, corpus = (f"Intrinsic entropy of {summary['name']}", summary["settings"], summary["corpus"])
+    last = settings["layer"] == "last"
+    layer = "what the vocabulary head reads" if last else f"hidden state {settings['layer']}"
+    subtitle = (
+        f"{summary['samples']:,} tokens of {summary['documents']:,} documents ({Path(corpus['path']).name}, split "
+        f"{corpus['split']}), {summary['width']:,} channels of {layer}, {summary['dtype']}, covariances "
+        f"{'centred' if settings['centred'] else 'not centred'}"
+    )
+    Page(title, sections, subtitle, verdict(entropy), "entropy").write(path)
+
+
+def terminal_report(entropy: IntrinsicEntropy) -> RenderableType:
+    """The table by context, the fits and the notes, for 80 columns."""
+    summary = entropy.measurement.summary
+    heading = (
+        f"{summary['model']} on {summary['label']}: {summary['samples']:,} tokens of {summary['documents']:,} documents, each "
+        f"predicted from the nearest tokens only; {summary['width']:,} channels, "
+        f"{'centred' if summary['settings']['centred'] else 'not centred'}."
+    )
+    return terminal(
+        heading,
+        measures(entropy, 2, 2),
+        Table("", FITS, line_rows(entropy, 3, 3)),
+        *verdict(entropy),
+        *(f"Note: {note}" for note in entropy.notes),
+    )
+
+
+def csv_files(entropy: IntrinsicEntropy) -> dict[str, str]:
+    """Name of a figure -> the CSV with all its numbers (and more of them than it draws)."""
+    tables: dict[str, str] = {}
+
+    def add(name: str, head: str, rows: Iterable[Sequence[Any]]) -> None:
+        tables[name] = csv_text(head.split(" "), rows)
+
+    contexts, kde = entropy.contexts, entropy.kde
+    losses = {context: loss.value for context, loss in entropy.losses.items()}
+    fitted = entropy.power.at(np.array(contexts)) if entropy.power is not None else [None] * len(contexts)
+    rows = [[c, *_limits(entropy.losses[c]), *_limits(entropy.differences.get(c))] for c in contexts]
+    head = "context loss low high minus_longest minus_longest_low minus_longest_high fitted"
+    add("loss", head, ([*row, fit] for row, fit in zip(rows, fitted, strict=True)))
+    pairs = {c: np.stack([values, relative_eigenvalues(values)], 1) for c, values in entropy.spectra.items()}
+    rows = [[c, i, *pair] for c, both in pairs.items() for i, pair in enumerate(both, 1)]
+    add("spectra", "context index eigenvalue relative", rows)
+    rows = [[c, i, x] for c, row in increments(entropy.spectra).items() for i, x in enumerate(row, 1)]
+    add("increments", "context index increment", rows)
+    sums = [(n, c, value) for n, values in entropy.entropies.items() for c, value in values.items()]
+    add("entropy", "n context entropy loss", ([n, c, s, losses[c]] for n, c, s in sums))
+    add("lines", f"n {LINE}", ([n, *_line(fit)] for n, fit in entropy.by_entropy.items()))
+    counts = [(t, c, int(value)) for t, values in entropy.dimensions.items() for c, value in values.items()]
+    rows = [[t, c, d, losses[c], *_line(entropy.by_dimension.get(t))] for t, c, d in counts]
+    add("dimension", f"threshold context dimension loss {LINE}", rows)
+    series = [kde, entropy.kde_with_own, losses, *entropy.further.values()]
+    head = " ".join(["context entropy entropy_with_own_point loss", *entropy.further])
+    add("kde", head, ([c, *(values.get(c) for values in series)] for c in contexts))
+    add("kde_entropy", "n context entropy kde", ([*row, kde[row[1]]] for row in sums if row[1] in kde))
+    rows = [[*row, kde[row[1]]] for row in counts if row[1] in kde]
+    add("kde_dimension", "threshold context dimension kde", rows)
+    correlations = zip(entropy.names, entropy.correlation.tolist(), strict=True)
+    add("correlation", " ".join(["", *entropy.names]), ([name, *row] for name, row in correlations))
+    return tables
+
+
+def fits_csv(entropy: IntrinsicEntropy) -> str:
+    """The power law over context and the line over the KDE entropy, term by term; other lines are in their figures' CSV."""
+    terms: list[tuple[str, str, Estimate, float]] = []
+    if power := entropy.power:
+        named = {"C0": power.floor, "C": power.scale, "gamma": power.exponent}
+        terms += [("C0 + C / l^gamma", name, value, power.r_squared) for name, value in named.items()]
+    if kde := entropy.by_kde:
+        named = {"slope": kde.slope, "intercept": kde.intercept}
+        terms += [("line over KDE entropy", name, value, kde.r_squared) for name, value in named.items()]
+    rows = ([fit, name, *_limits(value), r_squared] for fit, name, value, r_squared in terms)
+    return csv_text(["fit", "term", "value", "low", "high", "r_squared"], rows)
+
+
+def _limits(estimate: Estimate | None) -> list[float | None]:
+    return [None] * 3 if estimate is None else [estimate.value, estimate.low, estimate.high]
+
+
+def _line(fit: LineFit | None) -> list[float | None]:
+    if fit is None:
+        return [None] * len(LINE.split(" "))
+    return [*_limits(fit.slope), fit.intercept.value, fit.r_squared, fit.correlation]
+
+
+def measures(entropy: IntrinsicEntropy, sizes: int, thresholds: int, title: str = "", further: bool = False) -> Table:
+    """The table by context: the loss, S_N for some N, the dimension at some thresholds, the KDE entropy.
+
+    ``further``: whether to include dimensions by distances, if there are any.
+    """
+    some_n, some_theta = spread(entropy.sizes, sizes), spread(shown_thresholds(entropy), thresholds)
+    estimates = entropy.further if further else {}
+    columns: dict[Column, dict[int, Any]] = {
+        Column("context", "integer", align="right"): {c: c for c in entropy.contexts},
+        Column("loss", "estimate", ".4f"): {c: entropy.losses[c].value for c in entropy.contexts},
+        **{Column(f"S,\nN={n}", "estimate", ".2f"): entropy.entropies[n] for n in some_n},
+        **{Column(f"dim,\nθ={t:.2g}", "estimate", ".0f"): entropy.dimensions[t] for t in some_theta},
+        **({Column("KDE", "estimate", ".2f"): entropy.kde} if entropy.kde else {}),
+        **{Column(f"dim,\n{name}", "estimate", ".1f"): values for name, values in estimates.items()},
+    }
+    rows = [[values.get(context) for values in columns.values()] for context in entropy.contexts]
+    return Table(title, list(columns), rows)
+
+
+def line_rows(entropy: IntrinsicEntropy, sizes: int = 6, thresholds: int = 6) -> list[list[Cell]]:
+    """Rows ``what, slope, R²`` of the lines that are shown."""
+    some_n, some_theta = spread(entropy.sizes, sizes), spread(shown_thresholds(entropy), thresholds)
+    fits = {f"S_N, N = {n}": entropy.by_entropy.get(n) for n in some_n}
+    fits |= {f"dimension, θ = {t:.2g}": entropy.by_dimension.get(t) for t in some_theta}
+    fits |= {"KDE entropy": entropy.by_kde} if entropy.kde else {}
+    return [[name, *((fit.slope, fit.r_squared) if fit else (None, None))] for name, fit in fits.items()]
+
+
+def verdict(entropy: IntrinsicEntropy) -> list[str]:
+    """The results in sentences; each follows from the numbers of the tables."""
+    contexts, losses = entropy.contexts, entropy.losses
+    first, last = losses[contexts[0]], losses[contexts[-1]]
+    best = min(contexts, key=lambda context: losses[context].value)
+    between = entropy.differences.get(contexts[0])
+    known = between is not None and between.has_interval
+    difference = f" (a difference of {between:.4f}, 95% interval over documents)" if known else ""
+    sentences = [
+        f"Of the same {entropy.measurement.summary['samples']:,} tokens, the loss is {first.value:.4f} nats with "
+        f"{contexts[0]:,} tokens visible and {last.value:.4f} with {contexts[-1]:,}{difference}; it is least with "
+        f"{best:,} ({losses[best].value:.4f})."
+    ]
+    if entropy.power is not None:
+        power = entropy.power
+        sentences.append(
+            f"CE ≈ C₀ + C / l^γ with C₀ = {power.floor:.4f}, C = {power.scale:.3g}, "
+            f"γ = {power.exponent:.3g}, R² = {power.r_squared:.4f}."
+        )
+    if entropy.by_entropy:
+        lines = list(entropy.by_entropy.values())
+        falls = sum(fit.slope.above(0.0) is False for fit in lines)
+        rises = sum(fit.slope.above(0.0) is True for fit in lines)
+        squares = sorted(fit.r_squared for fit in lines)
+        sentences.append(
+            f"The source finds that the loss falls along a line as S_N grows. Here, of {len(lines):,} values of N, it falls at "
+            f"{falls:,}, rises at {rises:,}, and at {len(lines) - falls - rises:,} the interval of the slope includes zero; "
+            f"the median R² is {squares[len(squares) // 2]:.3f}."
+        )
+    least = entropy.least_subspace_correlation()
+    if least is not None:
+        correlation = correlation_estimate(least, len(contexts))
+        sentences.append(
+            f"Between the entropies S_N of subspaces of at least {SHARE_OF_SUBSPACES:.0%} of the channels, the least "
+            f"correlation over contexts is {correlation:.3f} (the source: above 0.97)."
+        )
+    return sentences

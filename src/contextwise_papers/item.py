@@ -1,0 +1,358 @@
+"""Items: tables and figures of the source documents, their printed figures, and settings to reproduce them at several scales.
+
+1. An item is a recipe ``<document>/<item>.yaml`` with the key ``scales``: the printed figures, the name of the measure
+   that reproduces them, and that measure's settings at each scale. A file without that key is a recipe for training.
+2. A measure is settings (so that a misspelt key is refused) with two methods: ``run_set(folder)``, the training runs that it
+   needs, and ``measure(item, folder)``, which trains them and returns an :class:`Outcome`. It registers its name with
+   :func:`registered`; a new one is a file in this package.
+3. Runs are in the folder of document and scale. Finished runs are used again, by other items too; interrupted ones are resumed.
+"""
+
+import importlib
+import pkgutil
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+
+from pydantic import Field
+
+from contextwise.base.config import Settings, read_yaml, validate, with_overrides
+from contextwise.base.errors import ConfigError, did_you_mean
+from contextwise.base.estimates import as_json, duration
+from contextwise.base.files import read_json
+from contextwise.base.hashes import content_key
+from contextwise.base.machine import describe_environment
+from contextwise.base.recipes import RECIPES
+from contextwise.base.runs import RunFolder
+from contextwise.base.tables import Table
+from contextwise.data.corpus import MANIFEST
+from contextwise.data.documents import read_splits
+from contextwise.data.sources import source_digest
+from contextwise.data.tokenizers import tokenizer_digest
+from contextwise.evaluation.kernel import Measure
+from contextwise.experiments.executors import ExecutorSettings
+from contextwise.experiments.run_set import RunSet
+from contextwise.training.recipe import Recipe
+from contextwise_papers.claims import Claim, ClaimJson, share_error
+from contextwise_papers.tables import Plot
+
+if TYPE_CHECKING:
+    from contextwise.experiments.cost import RunCost
+
+
+class Scale(Settings):
+    """Size and machine of a reproduction."""
+
+    machine: str = Field(description="machine that the scale is meant for")
+    minutes: float | None = Field(default=None, gt=0, description="approximate run time on that machine")
+    over_ten_minutes: str = Field(default="", description="why it takes that long")
+    supports: str = Field(default="", description="the claims that a run of this size can support")
+    settings: dict[str, Any] = Field(description="of the item's measure")
+
+
+class Item(Settings):
+    """A table or figure of a source document."""
+
+    title: str
+    source: str = Field(description="document and section")
+    also: list[str] = Field(default=[], description="further names of the same item, such as table9")
+    measure: str
+    printed: dict[str, Any] = Field(description="the document's own figures")
+    inferred: list[str] = Field(default=[], description="what the document leaves open, and was chosen here")
+    gpu_hours: dict[str, float] = Field(default={}, description="A100 hours that the document spent, by run")
+    scales: dict[str, Scale]
+
+
+_Settings = TypeVar("_Settings", bound=Measure)
+
+
+class ItemMeasure(Settings, ABC):
+    """Settings of an item's measure at one scale; subclasses give the training runs it needs and the tables made from them."""
+
+    executor: ExecutorSettings = ExecutorSettings()
+
+    def run_set(self, folder: Path) -> RunSet:
+        """The training runs; none for a measure that trains nothing."""
+        return RunSet(folder, [])
+
+    def recipes(self, folder: Path) -> list[Recipe]:
+        """The recipes of the training runs, as they are planned."""
+        return [run.planned_recipe() for run in self.run_set(folder).trained]
+
+    def passes(self, folder: Path) -> "list[RunCost]":
+        """Cost of the measurement itself, if it is considerable."""
+        return []
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Size of the models' vocabulary, if it is known before the corpus exists."""
+        return None
+
+    def prepared(self, folder: Path) -> Path | None:
+        """Prepare what the training runs read; returns the folder of the corpus, if there is one."""
+        return None
+
+    def train(self, folder: Path) -> RunSet:
+        """Train the missing runs."""
+        self.prepared(folder)
+        runs = self.run_set(folder)
+        runs.warn_of_few_steps()
+        runs.train_missing(self.executor.processes)
+        return runs
+
+    def settings_of(self, measure: type[_Settings], *shared: str, **own: Any) -> _Settings:
+        """Settings of a measure of models, to be made before any training; ``shared`` are settings that both have.
+
+        Raises:
+            ConfigError: a value is out of range.
+        """
+        values = {name: getattr(self, name) for name in shared} | own
+        return validate(measure, values, f"the settings of {measure.name}")
+
+    @abstractmethod
+    def measure(self, item: Item, folder: Path) -> "Outcome":
+        """Train the missing runs, and measure."""
+
+    def reproduce(self, item: Item, folder: Path) -> "Outcome":
+        """Measure, with the error shared over the item's claims, and with the time that it took.
+
+        Training of earlier calls counts with the seconds that its runs have noted; measurements that are found again do not.
+        """
+        began, started = time.time(), time.monotonic()
+        outcome = self.measure(item, folder)
+        runs = [run for run in map(RunFolder, self.run_set(folder).paths) if run.finished]
+        earlier = sum(run.summary()["seconds"] for run in runs if run.summary_file.stat().st_mtime < began)
+        outcome.seconds = time.monotonic() - started + earlier
+        outcome.claims = share_error(outcome.claims)
+        return outcome
+
+
+class CorpusMeasure(ItemMeasure):
+    """Settings of a measure on a corpus: a prepared one, or a source that is prepared once, in the folder of the item."""
+
+    corpus: str = Field(
+        default="stdlib", description="a prepared corpus; or a source, as `contextwise prepare` takes it"
+    )
+    tokenizer: str = Field(default="train:4096", description="for a source that has to be prepared")
+    validation: float = Field(default=0.1, gt=0, lt=1, description="share held out of a source")
+
+    @property
+    def corpus_tokenizer(self) -> str:
+        """The tokenizer of a source that has to be prepared."""
+        return self.tokenizer
+
+    def corpus_folder(self, folder: Path) -> Path:
+        """Folder of the corpus below that of the reproduction, unless it is prepared already; nothing is prepared."""
+        return corpus_folder(folder, self.corpus, self.corpus_tokenizer, self.validation)
+
+    def known_tokenizer(self, folder: Path) -> Path | str:
+        """The tokenizer of the corpus, for :func:`corpus_folder`: a prepared corpus, or the name of a new one's folder."""
+        path = self.corpus_folder(folder)
+        return path if path == Path(self.corpus) else path.name
+
+    def prepared(self, folder: Path) -> Path:
+        """The corpus; a source is prepared, once."""
+        return prepared_once(self.corpus, self.corpus_tokenizer, self.corpus_folder(folder), self.validation)
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Size of the vocabulary of a tokenizer that has to be trained; None for any other."""
+        kind, _, size = self.tokenizer.partition(":")
+        return int(size) if kind == "train" and size.isdigit() else None
+
+
+def corpus_folder(folder: Path, source: str, tokenizer: str | Path, validation: float) -> Path:
+    """Folder of the corpus of a source, below that of a reproduction; a prepared corpus stays where it is.
+
+    The name ends with a hash of the content of the source and the tokenizer, and of the share held out: what has changed, or
+    has the same name elsewhere, is prepared in another folder.
+    """
+    given = Path(source)
+    if (given / MANIFEST).exists():
+        return given
+    sources, splits = read_splits([source])
+    key = content_key(
+        sources=[source_digest(each) for each in sources],
+        splits=splits,
+        tokenizer=tokenizer_digest(tokenizer),
+        validation=validation,
+    )
+    return folder / "corpora" / re.sub(r"[^\w.]+", "-", f"{given.name}-{Path(tokenizer).name}-{key[:8]}")
+
+
+def prepared_once(source: str, tokenizer: str | Path, target: Path, validation: float) -> Path:
+    """The corpus in ``target``, which is prepared if it does not exist."""
+    if not (target / MANIFEST).exists():
+        from contextwise.data.prepare import prepare_corpus
+
+        prepare_corpus(source, tokenizer, target, validation=validation, reuse=True)
+    return target
+
+
+_MEASURES: dict[str, type[ItemMeasure]] = {}
+_Registered = TypeVar("_Registered", bound=type[ItemMeasure])
+
+
+def registered(name: str) -> Callable[[_Registered], _Registered]:
+    """Register the class as the measure that items call ``name``."""
+
+    def register(measure: _Registered) -> _Registered:
+        _MEASURES[name] = measure
+        return measure
+
+    return register
+
+
+def all_measures() -> dict[str, type[ItemMeasure]]:
+    """All registered measures by name; every file of this package is imported to find them."""
+    import contextwise_papers as package
+
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        importlib.import_module(module.name)
+    return dict(sorted(_MEASURES.items()))
+
+
+class OutcomeJson(TypedDict):
+    """An outcome as JSON, with the item's texts and figures."""
+
+    title: str
+    source: str
+    scale: str
+    printed: dict[str, Any]
+    supports: str
+    inferred: list[str]
+    date: str
+    environment: dict[str, Any]
+    tables: list[dict[str, Any]]
+    claims: list[ClaimJson]
+    plots: list[Plot]
+    runs: list[dict[str, Any]]
+    figures: dict[str, Any]
+    seconds: float | None
+
+
+class ItemJson(TypedDict):
+    """An item as JSON; ``also``: its further names."""
+
+    name: str
+    title: str
+    source: str
+    also: list[str]
+    scales: dict[str, Scale]
+
+
+@dataclass
+class Outcome:
+    """The result of a reproduction.
+
+    Attributes:
+        figures: the numbers of the tables, and further ones, for computing; estimates and arrays become JSON values.
+        runs: folders of the training runs behind them.
+        seconds: of wall-clock time, training included; None until the measurement has ended.
+    """
+
+    tables: list[Table]
+    claims: list[Claim]
+    figures: dict[str, Any] = field(default_factory=dict)
+    runs: list[Path] = field(default_factory=list)
+    plots: list[Plot] = field(default_factory=list)
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        self.figures = as_json(self.figures)
+
+    def to_dict(self, item: Item, scale: str) -> OutcomeJson:
+        """Convert to JSON values, with what the document prints."""
+        facts = ("name", "seed", "parameters", "tokens", "flops", "seconds", "corpus")
+        summaries = (RunFolder(run).summary() for run in self.runs)
+        return {
+            "title": item.title,
+            "source": item.source,
+            "scale": scale,
+            "printed": item.printed,
+            "supports": item.scales[scale].supports,
+            "inferred": item.inferred,
+            "date": datetime.now(UTC).date().isoformat(),
+            "environment": describe_environment(),
+            "tables": [table.to_dict() for table in self.tables],
+            "claims": [claim.to_dict() for claim in self.claims],
+            "plots": self.plots,
+            "runs": [{name: summary[name] for name in facts} for summary in summaries],
+            "figures": self.figures,
+            "seconds": self.seconds,
+        }
+
+
+def recipes_folder(given: Path | None = None) -> Path:
+    """The folder of the items: the given one, or that of the package.
+
+    Raises:
+        ConfigError: it does not exist.
+    """
+    folder = given or RECIPES
+    if not folder.is_dir():
+        raise ConfigError(f"there is no folder of recipes at {folder}")
+    return folder
+
+
+def list_items(recipes: Path, pattern: str = "*/*.yaml") -> dict[str, Item]:
+    """All items by name, ``document/item``."""
+    items = {}
+    for path in sorted(recipes.glob(pattern)):
+        values = read_yaml(path)
+        if "scales" in values:
+            items[f"{path.parent.name}/{path.stem}"] = validate(Item, values, f"the item {path}")
+    return items
+
+
+def find_item(name: str, recipes: Path) -> tuple[str, Item]:
+    """An item by any of its names, with the name of its file.
+
+    Raises:
+        ConfigError: there is none of that name, or its file is wrong.
+    """
+    if re.fullmatch(r"[\w-]+/[\w.-]+", name) and (items := list_items(recipes, f"{name}.yaml")):
+        return name, items[name]
+    items = list_items(recipes)
+    for known, item in items.items():
+        if name in {f"{known.split('/')[0]}/{other}" for other in item.also}:
+            return known, item
+    near = [known for known in items if name.lower() in known][:6]
+    hint = f"did you mean {' or '.join(near)}?" if near else did_you_mean(name, items, f"there are {', '.join(items)}")
+    raise ConfigError(f"there is no item {name!r} in {recipes}; {hint}")
+
+
+def last_run(runs: Path, name: str, scale: str) -> str | None:
+    """Scale, verdicts, date and time of an item's last run in the folder of all reproductions; None if it has not been run."""
+    document, _, item = name.partition("/")
+    file = runs / document / scale / f"{item}.json"
+    if not file.exists():
+        return None
+    outcome = read_json(file, "the outcome")
+    verdicts = [claim["holds"] for claim in outcome["claims"]]
+    words = {True: "hold", False: "do not hold", None: "undecided"}
+    counts = [f"{verdicts.count(holds)} {word}" for holds, word in words.items() if holds in verdicts]
+    about = [outcome.get("date", "no date"), *([duration(outcome["seconds"])] if outcome.get("seconds") else [])]
+    return f"{scale}: {', '.join(counts) or 'no claims'} ({', '.join(about)})"
+
+
+def measure_at(item: Item, scale: str, overrides: list[str] | None = None) -> ItemMeasure:
+    """The item's measure, with its settings at a scale and ``key=value`` settings in place of them.
+
+    Raises:
+        ConfigError: there is no such scale or measure, or a setting is wrong.
+    """
+    if scale not in item.scales:
+        hint = did_you_mean(scale, item.scales, f"it has {', '.join(item.scales)}")
+        raise ConfigError(f"{item.title!r} has no scale {scale!r}; {hint}")
+    measures = all_measures()
+    if item.measure not in measures:
+        hint = did_you_mean(item.measure, measures, f"there are {', '.join(measures)}")
+        raise ConfigError(f"{item.title!r} names the measure {item.measure!r}, which does not exist; {hint}")
+    settings = with_overrides(item.scales[scale].settings, overrides or [])
+    return validate(measures[item.measure], settings, f"scale {scale!r} of {item.title!r}")

@@ -1,0 +1,185 @@
+"""Forgetting of an old corpus during training on a new one, and its remedies: objectives, Exercise 6.2.4."""
+
+import ast
+import json
+import platform
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from contextwise.base.config import Seeds, with_overrides
+from contextwise.base.errors import ConfigError
+from contextwise.base.files import atomic_write
+from contextwise.base.tables import Table
+from contextwise.comparison.forgetting import Forgetting
+from contextwise.data import Corpus
+from contextwise.data.sources.stdlib import StandardLibrary
+from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
+from contextwise_papers.claims import Claim, above, all_hold, below
+from contextwise_papers.item import CorpusMeasure, Item, Outcome, corpus_folder, prepared_once, registered
+from contextwise_papers.models import difference_between
+from contextwise_papers.tables import Plot, points, table_of
+
+PARTS = ("docstrings", "code")
+"""Two corpora on every machine: the English of the standard library's docstrings, and its code without them."""
+
+
+@registered("continual_pretraining")
+class ContinualPretraining(CorpusMeasure):
+    """A model trained on ``corpus`` continues on ``new``, in several ways that differ in some settings."""
+
+    corpus: str = Field(default="docstrings", description="the old one: a corpus, a source, or docstrings")
+    new: str = Field(default="code", description="the new one; it is prepared with the old one's tokenizer")
+    name: str = "continual"
+    base: dict[str, Any] = Field(description="recipe of the model before")
+    model: str = Field(default="", description="the model before, where it is given: `base` is not trained then")
+    recipe: dict[str, Any] = Field(description="of the continued training; its model is the one before")
+    ways: dict[str, list[str]] = Field(min_length=1, description="name -> settings; the first has none")
+    seeds: Seeds = Field(default=[0], min_length=1, description="of the continued training")
+
+    @model_validator(mode="after")
+    def _plain_first(self) -> "ContinualPretraining":
+        first = next(iter(self.ways))
+        if self.ways[first]:
+            raise ConfigError(
+                f"the first of ways, {first!r}, has settings; it is the one that the others are compared to"
+            )
+        return self
+
+    def corpus_folder(self, folder: Path) -> Path:
+        return corpus_folder(folder, _named(self.corpus), self.tokenizer, self.validation)
+
+    def new_folder(self, folder: Path) -> Path:
+        """Folder of the new corpus."""
+        return corpus_folder(folder, _named(self.new), self.known_tokenizer(folder), self.validation)
+
+    def prepared(self, folder: Path) -> Path:
+        """Both corpora; returns the old one's folder."""
+        old, new = self.corpus_folder(folder), self.new_folder(folder)
+        prepared_once(_source(self.corpus, folder), self.tokenizer, old, self.validation)
+        prepared_once(_source(self.new, folder), old / "tokenizer", new, self.validation)
+        return old
+
+    def run_set(self, folder: Path) -> RunSet:
+        """The model before, and the runs that continue it."""
+        old, base = str(self.corpus_folder(folder)), self.base
+        recipe = {**base, "name": f"{self.name}-before", "data": {**base.get("data", {}), "corpus": old}}
+        before = Arm(recipe=recipe, settings=[f"name={self.name}-before"], seeds=[base.get("seed", 0)])
+        arms = {"before": Arm(model=self.model, recipe=base) if self.model else before}
+        for way, settings in self.ways.items():
+            values = with_overrides({"data": {}, **self.recipe}, settings)
+            data = {**base.get("data", {}), **values["data"], "corpus": str(self.new_folder(folder))}
+            if "replay" in data:
+                data["replay"] = {"corpus": old, **data["replay"]}
+            else:
+                data["watch"] = old
+            arms[way] = Arm(recipe={**values, "data": data, "model": {"pretrained": "@before"}})
+        return RunSet.of(RunSetSettings(arms=arms, seeds=self.seeds), folder, prefix=self.name)
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        runs = self.train(folder)
+        (start,) = runs.of_arm("before")
+        sources = [start.source, *(run.source for way in self.ways for run in runs.of_arm(way))]
+        folders = (self.corpus_folder(folder), self.new_folder(folder))
+        forgetting = Forgetting(sources, *(Corpus.open(path, split="validation") for path in folders))
+        first, *others = self.ways
+        figures = {
+            change.group: {"forgetting": change.forgetting, "learning": change.learning}
+            for change in forgetting.changes
+        }
+        claims = [claim.over_seeds(len(self.seeds)) for claim in forgetting_claims(forgetting, first, others)]
+        tables = [changes_table(forgetting, first)]
+        return Outcome(tables, claims, figures, runs.paths, during_plots(forgetting))
+
+
+def _named(name: str) -> str:
+    """A part of the standard library by its full name, which its version belongs to; or another source."""
+    return f"{StandardLibrary.kind}:{name}" if name in PARTS else name
+
+
+def _source(name: str, folder: Path) -> str:
+    """The source of a corpus; a part of the standard library is written out first."""
+    if name not in PARTS:
+        return name
+    path = folder / "sources" / f"{name}-{platform.python_version()}.jsonl"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = (json.dumps({"text": text, "module": module}) for module, text in stdlib_part(name))
+        atomic_write(path, "\n".join(lines) + "\n", "the text")
+    return str(path)
+
+
+def stdlib_part(part: str) -> Iterator[tuple[str, str]]:
+    """(module, text) of each module of the standard library: its ``docstrings``, or its ``code`` without them."""
+    for document in StandardLibrary().records("text"):
+        docstrings, code = without_docstrings(document.text)
+        text = docstrings if part == "docstrings" else code
+        if text.strip():
+            yield str(document.metadata["module"]), text
+
+
+def without_docstrings(source: str) -> tuple[str, str]:
+    """A module's docstrings one after the other, and its source without them; no docstrings if it cannot be parsed."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return "", source
+    lines = source.splitlines()
+    texts, removed = [], np.zeros(len(lines) + 1, dtype=bool)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        text = ast.get_docstring(node)
+        if text is not None:
+            texts.append((node.body[0].lineno, text))
+            removed[node.body[0].lineno : (node.body[0].end_lineno or 0) + 1] = True
+    code = "\n".join(line for number, line in enumerate(lines, 1) if not removed[number])
+    return "\n\n".join(text for _, text in sorted(texts)), re.sub(r"\n{3,}", "\n\n", code)
+
+
+def changes_table(forgetting: Forgetting, first: str) -> Table:
+    """Forgetting and learning of each way, and the differences to the first."""
+    rows = []
+    for change in forgetting.changes:
+        both = (forgetting.old, forgetting.new) if change.group != first else ()
+        differences: list[Any] = [difference_between(comparison, change.group, first) for comparison in both]
+        rows.append([change.group, change.forgetting, change.learning, *(differences or [None, None])])
+    title = (
+        f"Loss after minus before on held-out documents, nats per token, 95% intervals; {forgetting.old.documents} old and "
+        f"{forgetting.new.documents} new documents"
+    )
+    numbers = ("forgotten", "learned", f"forgotten minus {first}", f"learned minus {first}")
+    return table_of(title, ["way", *((name, "+.3f") for name in numbers)], rows)
+
+
+def forgetting_claims(forgetting: Forgetting, first: str, others: list[str]) -> list[Claim]:
+    """Continued training forgets, and every remedy forgets less."""
+    changes = {change.group: change for change in forgetting.changes}
+    plain = changes[first]
+    text = f"{first}: the model forgets its old documents while it learns the new ones"
+    evidence = f"forgotten {plain.forgetting:+.3f}, learned {plain.learning:+.3f} nats per token"
+    claims = [Claim.of(text, all_hold([above(plain.forgetting), below(plain.learning)]), evidence)]
+    for way in others:
+        difference = difference_between(forgetting.old, way, first)
+        evidence = f"{way} minus {first} on the old documents: {difference:+.3f}"
+        if plain.forgetting.value > 0:
+            evidence += f"; {-difference.value / plain.forgetting.value:.0%} of what was forgotten"
+        claims.append(Claim.of(f"{way}: less is forgotten", below(difference), evidence))
+    return claims
+
+
+def during_plots(forgetting: Forgetting) -> list[Plot]:
+    """Losses on the old and on the new documents during the continued training."""
+    plots = []
+    for title, name in (("Old documents during continued training", "old"), ("New documents", "new")):
+        series = {
+            change.group: points({loss.tokens: getattr(loss, name) for loss in change.during})
+            for change in forgetting.changes
+        }
+        if any(series.values()):
+            plots.append(Plot(title, "tokens of continued training", "validation loss, nats", series))
+    return plots

@@ -1,0 +1,1 @@
+"""Sweeps over sizes and contexts, transfer of learning rates, scaling laws, and the planner."""

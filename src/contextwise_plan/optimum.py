@@ -1,0 +1,493 @@
+"""The optimal training context for a budget, from the measurements of a sweep.
+
+1. A *track* is the points of one model size, training context and seed: best-context losses along a budget (training FLOPs,
+   seconds, GPU-hours or tokens).
+2. At a budget the loss is interpolated along the track, linearly in the logarithm of the budget. Runs are whole steps, so equal
+   budgets differ a little: up to 2% beyond its ends a track's line is continued. Where a track is one point, that point stands
+   for these budgets, and the most that the loss may change so far is added to the interval. Tracks of one model size and
+   training context that differ in seed are averaged: a *cell*.
+3. The *optimum* of a size is its cell of the lowest loss; the overall optimum is the lowest of all (context scaling,
+   Section 3). It is *decided* only if it was compared with its neighbours: runs of equal length end at different FLOPs, and at
+   the largest budgets only the most expensive runs are left, with nothing to compare them to.
+4. Every interval is of 95%: over held-out documents, and over seeds where there are several. All runs have the same documents
+   (and about as many targets in each), so that differences between contexts are paired by document and by seed. The spread
+   between seeds is that of all contexts of a size together: two seeds of one context say little about it.
+5. The optimum varies due to noise in the loss, so lines over the budget show the most common one in a window (its
+   footnote 5).
+
+What is said of a size in words (:meth:`Optimum.sentence`) is said by the page of a sweep and by its plan alike.
+
+Legend: S seeds, N documents, M points, C contexts.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from contextwise.base.estimates import Estimate, count, duration
+from contextwise.base.intervals import NORMAL, Part, plus_minus, ratio_difference, ratios, within_groups
+from contextwise.data.document_lengths import in_tokens, token_count
+from contextwise_plan.sweep_points import SweepPoint
+
+STEPS = 97
+"""Number of budgets, evenly spaced in the logarithm."""
+NEARLY = 1.02
+"""Budgets within this factor are equal: runs are whole steps."""
+WINDOW = 2.0
+"""Width of the window of footnote 5: its largest budget is about twice its smallest."""
+
+Item = TypeVar("Item", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Track:
+    """The points of a size, context and seed: ``losses`` and ``errors`` (nats per token, (M,)) at increasing ``budgets`` (M,).
+
+    ``run`` is the longest of them. ``errors`` are NaN where they are not known. ``sums`` (M, 2, N) are nats and targets of each
+    of the ``documents``; None where they are not known.
+    """
+
+    run: str
+    size: str
+    parameters: int
+    context: int
+    budgets: np.ndarray
+    losses: np.ndarray
+    errors: np.ndarray
+    seed: int = 0
+    documents: tuple[int, ...] = ()
+    sums: np.ndarray | None = None
+
+    def _line(self, budget: float) -> tuple[int, int]:
+        """The two points through which the line at a budget goes; the same point twice if there is no second one.
+
+        Beyond the first or last point they are that one and the nearest that differs by :data:`NEARLY` or more, since the line
+        through closer points has the slope of their noise.
+        """
+        budgets, last = self.budgets, len(self.budgets) - 1
+        if budget >= budgets[-1]:
+            return last, next((i for i in range(last - 1, -1, -1) if budgets[i] * NEARLY <= budgets[-1]), last)
+        if budget <= budgets[0]:
+            return 0, next((i for i in range(1, last + 1) if budgets[i] >= budgets[0] * NEARLY), 0)
+        right = int(np.searchsorted(budgets, budget, side="right"))
+        return right - 1, right
+
+    def slope(self, budget: float) -> float:
+        """Change of the loss for each unit of the logarithm of the budget; NaN for a single point, and where there is none."""
+        a, b = self._line(budget)
+        if a == b or not self.covers(budget):
+            return math.nan
+        return float((self.losses[b] - self.losses[a]) / np.log(self.budgets[b] / self.budgets[a]))
+
+    def covers(self, budget: float) -> bool:
+        """Whether the run was measured at a budget, or at most :data:`NEARLY` from it."""
+        return bool(self.budgets[0] / NEARLY <= budget <= self.budgets[-1] * NEARLY)
+
+    def at(self, budget: float, slope: float = math.nan) -> "Reading | None":
+        """The loss at a budget; None where the run did not measure.
+
+        Args:
+            slope: the steepest known of the same size, for a track of a single point.
+        """
+        if not self.covers(budget):
+            return None
+        a, b = self._line(budget)
+        distance, part = float(np.log(budget / self.budgets[a])), 0.0
+        if a != b:
+            part = distance / float(np.log(self.budgets[b] / self.budgets[a]))
+
+        def on_line(values: np.ndarray) -> Any:
+            return values[a] + part * (values[b] - values[a])
+
+        error = float(self.errors[a] + max(part, 0) * (self.errors[b] - self.errors[a]))
+        shift = abs(distance * slope) if a == b and distance else 0.0
+        sums = None if self.sums is None else on_line(self.sums)
+        return Reading(float(on_line(self.losses)), error, self.documents, sums, shift)
+
+
+class Reading(NamedTuple):
+    """A loss at a budget, nats per token.
+
+    Attributes:
+        error: standard error over documents; NaN if it is not known.
+        sums: (2, N) nats and targets of each of the ``documents``; None if they are not known.
+        shift: the most that the loss of a single point may change up to the budget; NaN if that is not known.
+    """
+
+    loss: float
+    error: float
+    documents: tuple[int, ...] = ()
+    sums: np.ndarray | None = None
+    shift: float = 0.0
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A model size at a training context, at one budget.
+
+    Attributes:
+        loss: mean over the ``runs`` (seeds) that measured there.
+        half_width: of its 95% interval over held-out documents and, with several runs, seeds; None where neither is known. The
+            documents are those of all runs and all budgets, so their part does not shrink with the number of runs.
+        documents: how many; 0 if it is not known.
+        readings: seed -> that of its run.
+    """
+
+    size: str
+    parameters: int
+    context: int
+    loss: float
+    half_width: float | None
+    runs: int
+    documents: int = 0
+    readings: Mapping[int, Reading] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def row(self) -> tuple[str | int | float | None, ...]:
+        """The values of :data:`CELL_COLUMNS`."""
+        return tuple(getattr(self, name) for name in CELL_COLUMNS)
+
+
+CELL_COLUMNS = ("size", "parameters", "context", "loss", "half_width", "runs", "documents")
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """The best cell of a size, or of all sizes, at one budget.
+
+    Attributes:
+        decided: whether it was compared with its neighbours.
+        unmeasured: contexts (of an overall optimum: sizes) next to it that were not measured at this budget.
+        edge: ``shortest`` or ``longest`` if no shorter or longer context was tried; else empty.
+        differences: other context of the size -> its loss minus the optimum's, paired; without an interval if none is known,
+            and without ``seeds`` if the interval is over documents only.
+        ends: the shortest and the longest context that the size was or will be trained with.
+    """
+
+    cell: Cell
+    decided: bool
+    unmeasured: tuple[int | str, ...]
+    edge: str
+    differences: Mapping[int, Estimate] = field(default_factory=dict, compare=False, repr=False)
+    ends: tuple[int, int] = field(default=(0, 0), compare=False, repr=False)
+
+    @property
+    def inside(self) -> bool:
+        """Whether it is decided and both a shorter and a longer context are worse."""
+        return self.decided and not self.edge
+
+    @property
+    def within_noise(self) -> tuple[int, ...]:
+        """The other contexts whose loss is not significantly higher, ascending."""
+        return tuple(sorted(context for context, difference in self.differences.items() if not difference.above(0.0)))
+
+    def sentence(self) -> str:
+        """What the points say of the best context of this size at this budget."""
+        size, best, noise = self.cell.size, in_tokens(self.cell.context), self.within_noise
+        if not self.decided:
+            missing = [context for context in self.unmeasured if isinstance(context, int)]
+            return (
+                f"{size}: lowest at {best}, but {contexts_listed(missing)} was not measured at this budget, so no optimum is "
+                "drawn."
+            )
+        known = [
+            difference for difference in self.differences.values() if difference.has_interval and not difference.too_few
+        ]
+        measured = sorted((self.cell.context, *self.differences))
+        ends = [context for context in (measured[0], measured[-1]) if context != self.cell.context]
+        doubt = ""
+        if not known:
+            too_few = next((difference.too_few for difference in self.differences.values()), "")
+            doubt = too_few or "no interval is known, which takes several held-out documents and several budgets"
+        elif set(ends) <= set(noise):
+            doubt = _within_noise(ends)
+        if doubt:
+            words = [f"the sweep does not show which context is best here; {best} has the lowest loss, but {doubt}"]
+        else:
+            words = [f"{best} is best", *([_within_noise(noise)] if noise else [])]
+            behind = [
+                (difference.value, context) for context, difference in self.differences.items() if context not in noise
+            ]
+            if behind:
+                value, second = min(behind)
+                low, _ = self.differences[second].limits
+                words.append(f"{in_tokens(second)} is {value:.4f} ± {value - low:.4f} behind")
+            named = dict(zip(self.ends, ("shortest", "longest"), strict=True))
+            edge = next((context for context in (self.cell.context, *noise) if context in named), None)
+            if edge is not None:
+                words[-1] += (
+                    f"; {token_count(edge)} is the {named[edge]} that was tried, the true optimum may be beyond"
+                )
+        if known and not any(difference.seeds for difference in known):
+            words[-1] += "; with one seed, so differences between seeds are not in the interval"
+        return f"{size}: {', '.join(words)}."
+
+
+def _within_noise(contexts: Sequence[int]) -> str:
+    return f"{contexts_listed(contexts)} {'are' if len(contexts) > 1 else 'is'} within its noise"
+
+
+def contexts_listed(contexts: Sequence[int]) -> str:
+    """Contexts in words: ``64, 1,024``."""
+    return ", ".join(map(token_count, contexts))
+
+
+def power_of_ten(value: float) -> str:
+    """A positive number as 1.3 × 10¹⁵."""
+    digits, power = f"{value:.1e}".split("e")
+    return f"{digits} × 10{str(int(power)).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
+
+
+def budget_words(unit: str, budget: float) -> str:
+    """A budget in words: 1.3 × 10¹⁵ FLOPs, 12.5 min, 3.2 GPU-hours, 8.19M tokens."""
+    if unit == "flops":
+        return f"{power_of_ten(budget)} FLOPs"
+    if unit == "seconds":
+        return f"{duration(budget) if budget >= 10 else f'{budget:.2g} s'} of training"
+    return f"{budget:.3g} GPU-hours" if unit == "gpu_hours" else f"{count(budget)} tokens"
+
+
+def tracks(points: Iterable[SweepPoint], unit: str, gpus: Mapping[str, int] | None = None) -> list[Track]:
+    """The track of each size, context and seed, along one kind of budget.
+
+    Args:
+        unit: ``flops``, ``seconds``, ``tokens`` or ``gpu_hours``.
+        gpus: of each run; needed for ``gpu_hours``.
+
+    Losses that are not finite, and measurements before anything was spent, are left out.
+    """
+    by_cell: dict[tuple[str, int, int], dict[float, SweepPoint]] = {}
+    for point in points:
+        hours = unit == "gpu_hours"
+        spent = point.seconds * (gpus or {})[point.run] / 3600 if hours else getattr(point, unit)
+        if spent > 0 and np.isfinite(point.loss):
+            by_cell.setdefault(point.cell, {})[float(spent)] = point
+    tracks = []
+    for measured in by_cell.values():
+        budgets = sorted(measured)
+        along = [measured[budget] for budget in budgets]
+        losses = np.array([each.loss for each in along])
+        errors = np.array([each.standard_error for each in along], dtype=float)  # None: NaN
+        last = along[-1]
+        documents, sums = last.document_ids or tuple(range(len(last.document_targets))), None
+        if documents and len({(each.document_ids, each.document_targets) for each in along}) == 1:
+            sums = np.array([(each.document_nats, each.document_targets) for each in along], dtype=np.float64)
+        about = last.run, last.size, last.parameters, last.context, np.array(budgets), losses, errors
+        tracks.append(Track(*about, last.seed, documents, sums))
+    return tracks
+
+
+def budget_steps(tracks: Sequence[Track], steps: int = STEPS) -> np.ndarray:
+    """Budgets from the smallest to the largest that any run measured, (steps,); fewer if there is only one."""
+    if not tracks:
+        return np.empty(0)
+    low, high = min(track.budgets[0] for track in tracks), max(track.budgets[-1] for track in tracks)
+    return np.geomspace(low, high, steps) if high > low else np.array([low])
+
+
+def cells(tracks: Sequence[Track], budget: float) -> list[Cell]:
+    """Every size and context that was measured at a budget, by parameters and context."""
+    measured: dict[tuple[int, str, int], dict[int, Reading]] = {}
+    steepest: dict[str, float] = {}
+    for track in tracks:
+        if math.isfinite(slope := track.slope(budget)):
+            steepest[track.size] = max(abs(slope), steepest.get(track.size, 0.0))
+    for track in tracks:
+        reading = track.at(budget, steepest.get(track.size, math.nan))
+        if reading is not None:
+            measured.setdefault((track.parameters, track.size, track.context), {})[track.seed] = reading
+    rows = []
+    for (parameters, size, context), by_seed in sorted(measured.items()):
+        readings = list(by_seed.values())
+        seeds = within_groups(_losses(group) for (_, other, _), group in measured.items() if other == size)
+        loss, half = float(np.mean(_losses(by_seed))), _half_width(readings, [], seeds)
+        documents = len(readings[0].documents) if _same_documents(readings) else 0
+        rows.append(Cell(size, parameters, context, loss, half, len(readings), documents, by_seed))
+    return rows
+
+
+def _losses(readings: Mapping[int, Reading]) -> list[float]:
+    return [reading.loss for reading in readings.values()]
+
+
+def _same_documents(readings: Sequence[Reading]) -> bool:
+    """Whether the losses over documents are known, and are of the same documents."""
+    return all(reading.sums is not None and reading.documents == readings[0].documents for reading in readings)
+
+
+def _half_width(readings: Sequence[Reading], others: Sequence[Reading], seeds: Part | None) -> float | None:
+    """Half the 95% interval of the mean of readings minus the mean of others; None if it is not known.
+
+    Documents of two contexts are paired although their targets differ a little: a tenth of a context does not divide a tenth of
+    the longest evenly (:class:`~contextwise.data.windows.LastTenthWindows`).
+
+    Args:
+        seeds: the variance between seeds of one reading; of each pair of readings where both have the same seeds.
+    """
+    parts, groups = [], [each for each in (readings, others) if each]
+    if _same_documents([*readings, *others]):
+        sums = [np.mean([np.asarray(reading.sums) for reading in each], axis=0) for each in groups]
+        documents = ratio_difference(sums[0], sums[1]) if others else ratios(sums[0][0], {"": sums[0][1]})[""]
+        parts += [] if documents.high is None else [documents.high - documents.value]
+    else:  # as if the documents were different ones, which is wider
+        errors = [np.mean([reading.error for reading in each]) for each in groups]
+        parts += [NORMAL * math.hypot(*errors)] if np.isfinite(errors).all() else []
+    if seeds is not None:
+        parts.append(Part(seeds.variance / len(readings), seeds.freedom).half_width)
+    half = math.hypot(*parts) + sum(np.mean([reading.shift for reading in each]) for each in groups)
+    return float(half) if parts and math.isfinite(half) else None
+
+
+def _between_pairs(groups: Sequence[Mapping[int, Reading]]) -> Part | None:
+    """The variance between seeds of a difference of two contexts, from all contexts of a size that have the same seeds.
+
+    Seeds are blocks: what a seed does to all contexts alike does not count. None for less than two seeds.
+    """
+    seeds = set.intersection(*map(set, groups))
+    if len(seeds) < 2:
+        return None
+    losses = np.array([[group[seed].loss for seed in sorted(seeds)] for group in groups])  # (C, S)
+    rest = losses - losses.mean(0) - losses.mean(1, keepdims=True) + losses.mean()
+    freedom = (losses.shape[0] - 1) * (losses.shape[1] - 1)
+    return Part(2 * float(np.square(rest).sum()) / freedom, freedom)
+
+
+def _differences(best: Cell, others: Sequence[Cell]) -> dict[int, Estimate]:
+    """The loss of each other context minus that of the best, paired by document, and by seed where all have the same seeds."""
+    groups = [cell.readings for cell in (best, *others)]
+    pairs, alone = _between_pairs(groups), within_groups(map(_losses, groups))
+    differences = {}
+    for cell in others:
+        shared = sorted(set(cell.readings) & set(best.readings))
+        mine, theirs = ([one.readings[seed] for seed in shared or one.readings] for one in (cell, best))
+        value = float(np.mean([reading.loss for reading in mine]) - np.mean([reading.loss for reading in theirs]))
+        spread = pairs
+        if pairs is None and alone is not None:
+            spread = Part(alone.variance * (1 + len(mine) / len(theirs)), alone.freedom)
+        half = _half_width(mine, theirs, spread)
+        about = {"documents": cell.documents or None, "seeds": None if spread is None else len(mine)}
+        differences[cell.context] = plus_minus(value, math.nan if half is None else half, method="t", **about)
+    return differences
+
+
+def size_optima(measured_cells: Sequence[Cell], planned: Mapping[str, Sequence[int]]) -> dict[str, Optimum]:
+    """The optimum of each size that was measured at two contexts or more.
+
+    ``planned``: size -> all its training contexts, also those that this budget lacks.
+    """
+    optima = {}
+    for size in dict.fromkeys(cell.size for cell in measured_cells):
+        own = [cell for cell in measured_cells if cell.size == size]
+        if len(own) < 2:
+            continue
+        best = min(own, key=lambda cell: cell.loss)
+        contexts = sorted(planned[size])
+        index, measured = contexts.index(best.context), {cell.context for cell in own}
+        missing = [context for context in _beside(contexts, index) if context not in measured]
+        edge = "shortest" if index == 0 else "longest" if index == len(contexts) - 1 else ""
+        differences = _differences(best, [cell for cell in own if cell is not best])
+        ends = contexts[0], contexts[-1]
+        optima[size] = Optimum(best, not missing, tuple(missing), edge, differences, ends)
+    return optima
+
+
+def overall_optimum(optima: Mapping[str, Optimum], sizes: Sequence[str]) -> Optimum | None:
+    """The lowest of the sizes' optima; decided if it is decided for its size and for the sizes (by parameters) next to it."""
+    if not optima:
+        return None
+    size, best = min(optima.items(), key=lambda item: item[1].cell.loss)
+    beside = _beside(list(sizes), list(sizes).index(size))
+    missing = [other for other in beside if other not in optima or not optima[other].decided]
+    return replace(best, decided=best.decided and not missing, unmeasured=best.unmeasured + tuple(missing))
+
+
+def _beside(items: Sequence[Item], index: int) -> list[Item]:
+    """The neighbours of an item."""
+    return [items[near] for near in (index - 1, index + 1) if 0 <= near < len(items)]
+
+
+def window_reach(budgets: np.ndarray, width: float = WINDOW) -> int:
+    """Number of steps on each side of a budget that are in its window: those within a factor of about the root of ``width``."""
+    if len(budgets) < 2:
+        return 0
+    return max(1, round(np.log(width) / 2 / np.log(budgets[1] / budgets[0])))
+
+
+def mode_smoothed(values: Sequence[Item | None], reach: int) -> list[Item | None]:
+    """The most common value in a window of ``reach`` steps on each side (context scaling, footnote 5).
+
+    Of equally common values the one at the step itself is taken, else the nearest. A step without a value (None) stays without,
+    and does not count in the windows of others.
+    """
+    smoothed: list[Item | None] = []
+    for step, own in enumerate(values):
+        window = range(max(0, step - reach), min(len(values), step + reach + 1))
+        near = (values[i] for i in sorted(window, key=lambda i: abs(i - step)))
+        counts = Counter(value for value in near if value is not None)
+        # Of equal counts the first is the most common.
+        smoothed.append(None if own is None else counts.most_common(1)[0][0])
+    return smoothed
+
+
+class Landscape:
+    """Losses and optima over one kind of budget; without budgets if nothing was measured.
+
+    Args:
+        points, unit, gpus: as for :func:`tracks`.
+        planned: size -> all its training contexts; sizes by parameters.
+
+    Attributes:
+        budgets: (B,), evenly spaced in the logarithm.
+        cells, optima: of each budget; optima by size.
+        overall: of each budget; None where no size has an optimum.
+        contexts: size -> its optimal context at each budget, smoothed; None where it is not decided.
+        pairs: (size, context) of the overall optimum at each budget, smoothed; None where it is not decided.
+        reach: steps on each side of a budget in the windows of the smoothing.
+    """
+
+    def __init__(
+        self,
+        points: Iterable[SweepPoint],
+        unit: str,
+        planned: Mapping[str, Sequence[int]],
+        gpus: Mapping[str, int] | None = None,
+    ) -> None:
+        lines = tracks(points, unit, gpus)
+        self.unit, self.budgets = unit, budget_steps(lines)
+        self.cells = [cells(lines, budget) for budget in self.budgets]
+        self.optima = [size_optima(some, planned) for some in self.cells]
+        self.overall = [overall_optimum(some, list(planned)) for some in self.optima]
+        self.reach = window_reach(self.budgets)
+        known = [{size: o.cell.context for size, o in some.items() if o.decided} for some in self.optima]
+        self.contexts = {size: mode_smoothed([some.get(size) for some in known], self.reach) for size in planned}
+        best = [(o.cell.size, o.cell.context) if o and o.decided else None for o in self.overall]
+        self.pairs = mode_smoothed(best, self.reach)
+
+    def lead(self, step: int, pair: tuple[str, int], other: tuple[str, int]) -> Estimate | None:
+        """The loss of another (size, context) minus that of ``pair`` at a budget, paired; None where one was not measured."""
+        at = {(cell.size, cell.context): cell for cell in self.cells[step]}
+        if pair not in at or other not in at:
+            return None
+        return _differences(at[pair], [at[other]])[other[1]]
+
+    def findings(self) -> list[str]:
+        """For each size a sentence on its best context, at the largest budget at which that can be read off."""
+        sentences = []
+        for size in self.contexts:
+            steps = [i for i, some in enumerate(self.optima) if size in some and some[size].decided]
+            if steps:
+                at = budget_words(self.unit, float(self.budgets[steps[-1]]))
+                sentences.append(f"At {at}, {self.optima[steps[-1]][size].sentence()}")
+        return sentences
+
+    @property
+    def last_decided(self) -> int:
+        """Step of the largest budget whose overall optimum is decided; else the largest of those with the most cells."""
+        decided = [step for step, best in enumerate(self.overall) if best is not None and best.decided]
+        if decided:
+            return decided[-1]
+        return max(range(len(self.cells)), key=lambda step: (len(self.cells[step]), step))

@@ -1,0 +1,349 @@
+"""From the points of a sweep to one law with its ensemble: forms compared, one chosen, its uncertainty measured.
+
+R² does not distinguish forms: the fall of the loss in training is most of its variance, and every form has that. Each form is
+fitted without one run in turn and predicts that run. The error of a run is the root mean square of ln L over its points; that
+of a form is the geometric mean over runs, so that a run at the edge of the grid, which has to be extrapolated, does not decide
+alone. Forms whose errors are at most two standard errors above the least (of ln of the ratio, paired over runs) have no
+significant difference to it: the simplest of them is chosen, and all of them take part in the intervals.
+
+The error on held-out budgets is reported too: all runs are fitted on the first third of their tokens. It decides nothing, since
+the points of a run are correlated: a form that overfits a run in its first third looks better there.
+
+Legend: R laws, G runs, S minima, P parameters, n points.
+"""
+
+from dataclasses import dataclass, replace
+from typing import TypedDict
+
+import numpy as np
+from scipy.stats import norm
+
+from contextwise.base.errors import DataError
+from contextwise.base.estimates import Estimate, as_json
+from contextwise.base.intervals import mean_estimate, percentile_interval
+from contextwise_plan.scaling.fitting import RESAMPLES, Data, ensemble, refit, search, widened_residuals
+from contextwise_plan.scaling.forms import EVERY, ONE_SIZE, SEVERAL_SIZES, Array, Form, Law, features_of, widened
+from contextwise_plan.scaling.observations import Observations, check_enough
+
+CONFIDENCE = 0.9
+LATE = 1 / 3
+"""Points after this share of a run's tokens are held out as the largest budgets."""
+APART = 2.0
+"""Standard errors of a difference from which on two forms differ significantly."""
+SAME = 1e-6
+"""Errors of ln L below this are equal."""
+LAW_ERROR = 0.012
+"""Standard deviation of ln L that a law is off at e times the largest FLOPs of its sweep, beside what its ensemble varies by.
+
+On the six sweeps of ``benchmarks/results/sweeps``, of which the smaller budgets were fitted, the most likely value is 0.011."""
+
+
+class Score:
+    """A form fitted to the data, and its errors.
+
+    Attributes:
+        theta: (S, P) the fit to all points first, then other minima.
+        fitted: error on the points it was fitted to.
+        held_out_budgets: error on budgets it had not seen.
+        errors: (G,) of each run when it is held out; ``logs``: their ln, where smaller ones count as :data:`SAME`; ``error``:
+            their geometric mean.
+        sees_context: whether the fit depends on the training context; a fit whose terms of the context vanish does not.
+    """
+
+    def __init__(self, form: Form, data: Data, observed: Observations) -> None:
+        theta = search(form, data)
+        runs = np.arange(len(observed.runs))
+        inside = (observed.run[None] == runs[:, None]).astype(np.float64)  # (G, n)
+        last = np.array([observed.tokens[observed.run == run].max() for run in runs])
+        late = (observed.tokens > LATE * last[observed.run]).astype(np.float64)
+        if (inside * (1 - late)).sum(1).min() == 0:
+            late = (observed.tokens == last[observed.run]).astype(np.float64)
+        without = refit(form, data, np.concatenate([1 - inside, 1 - late[None]]), theta[:2])
+
+        def squares(theta: Array) -> Array:
+            return (np.log(form.value_and_slope(theta, data.features)[0]) - data.log_loss) ** 2
+
+        def errors(squares: Array, points: Array) -> Array:
+            """Root mean square over the points of each run that ``points`` (G, n) marks."""
+            return np.asarray(np.sqrt((squares * points).sum(1) / points.sum(1)))
+
+        def mean(errors: Array) -> float:
+            return float(np.exp(np.log(np.maximum(errors, 1e-12)).mean()))
+
+        held_out = squares(without)
+        self.form, self.theta, self.errors = form, theta, errors(held_out[:-1], inside)
+        self.logs: Array = np.log(np.maximum(self.errors, SAME))
+        self.error = float(np.exp(self.logs.mean()))
+        self.fitted = mean(errors(squares(theta[:1]), inside))
+        self.held_out_budgets = mean(errors(held_out[-1:], inside * late))
+        middle = {name: np.zeros_like(x) if "l" in name else x for name, x in data.features.items()}
+        anywhere, there = (np.log(form.value_and_slope(theta[:1], x)[0]) for x in (data.features, middle))
+        self.sees_context = bool(np.abs(anywhere - there).max() > SAME)
+
+
+def data_of(observed: Observations) -> Data:
+    """Convert points to the data of a fit, centred on the middle of the points."""
+    features = features_of(observed.centre, observed.context, observed.parameters, observed.tokens)
+    return Data(features, np.log(observed.loss))
+
+
+def compare_forms(observed: Observations) -> list[Score]:
+    """Every form that the sweep allows, with its errors, the simplest first; a DataError if none sees the context."""
+    forms = ONE_SIZE if len(observed.sizes) == 1 else SEVERAL_SIZES
+    data, runs = data_of(observed), len(observed.runs)
+    least = min(len(form.parameters) for form in forms if form.sees_context) - 1
+    if runs < least:
+        raise DataError(
+            f"the sweep has {runs} runs of different size, context and seed, but a law of the training context needs at least "
+            f"{least}: add contexts or seeds{_measured(observed)}"
+        )
+    return [Score(form, data, observed) for form in forms if len(form.parameters) < runs + 2]
+
+
+def that_see_context(scores: list[Score]) -> list[Score]:
+    """Those whose fit depends on the training context; where none does, those whose form might."""
+    return [score for score in scores if score.sees_context] or [score for score in scores if score.form.sees_context]
+
+
+def not_significantly_worse(scores: list[Score]) -> list[Score]:
+    """The best of the forms that see the context, and those that are not significantly worse; the simplest first."""
+    seeing = that_see_context(scores)
+    best = min(seeing, key=lambda score: score.error)
+
+    def worse(score: Score) -> bool:
+        excess = score.logs - best.logs
+        return bool(excess.mean() > APART * excess.std(ddof=1) / np.sqrt(len(excess)))
+
+    kept = (score for score in seeing if not worse(score))
+    return sorted(kept, key=lambda score: (len(score.form.parameters), score.error))
+
+
+@dataclass(frozen=True)
+class Preference:
+    """The best law whose exponent of the data depends on the context (Eq. 4 of intrinsic entropy) against the best without.
+
+    Attributes:
+        form, other: their names.
+        ratio: error of the first over that of the other on held-out runs, with a 95% interval over runs.
+        delta: δ of the first, α(l) = α - δ ln l: positive where the exponent falls with the context, as Eq. 4 says.
+    """
+
+    form: str
+    other: str
+    ratio: Estimate
+    delta: float
+
+    def sentence(self) -> str:
+        """Which of the two the data prefer, and by how much."""
+        how = "falls" if self.delta > 0 else "does not fall"
+        low, high = self.ratio.limits
+        verdict = "the data prefer neither"
+        if high < 1 or low > 1:
+            verdict = f"the data prefer {self.form if high < 1 else self.other}"
+        return (
+            f"Exponent of the data (Eq. 4): in {self.form} it {how} with the context (δ = {self.delta:.3g}); its error on "
+            f"held-out runs is {self.ratio:.2f} times that of {self.other}, the best law with one exponent: {verdict}."
+        )
+
+
+def exponent_preference(scores: list[Score], centre: Array) -> Preference | None:
+    """Whether held-out runs prefer an exponent that depends on the context; None without forms of both kinds."""
+    seeing = that_see_context(scores)
+    kinds = [[score for score in seeing if score.form.changes_exponent is kind] for kind in (True, False)]
+    if not all(kinds):
+        return None
+    first, other = (min(scores, key=lambda score: score.error) for scores in kinds)
+    logs = mean_estimate(first.logs - other.logs)
+    low, high = (logs.value if limit is None else limit for limit in (logs.low, logs.high))
+    ratio = replace(logs, value=float(np.exp(logs.value)), low=float(np.exp(low)), high=float(np.exp(high)))
+    delta = Law(first.form, first.theta[0], centre).printed()["delta"]
+    return Preference(first.form.name, other.form.name, ratio, float(delta))
+
+
+def ensemble_estimate(
+    value: float | Array, samples: Array, confidence: float, method: str = "wild bootstrap over runs"
+) -> Estimate:
+    """A value with the percentile interval of an ensemble's values; the interval holds the value itself."""
+    low, high = percentile_interval(samples, confidence)
+    limits = float(min(low, value)), float(max(high, value))
+    return Estimate(float(value), *limits, n=len(samples), method=method, confidence=confidence)
+
+
+class FormJson(TypedDict):
+    """A form of the law and its errors of ln L on points that were fitted and on held-out ones."""
+
+    form: str
+    formula: str
+    numbers: int
+    seen: float
+    unseen_runs: float
+    unseen_budgets: float | None
+    in_intervals: bool
+
+
+class ResidualJson(TypedDict):
+    """A measured point and how far it lies off the law."""
+
+    run: str
+    size: str
+    context: float
+    parameters: float
+    tokens: float
+    flops: float
+    loss: float
+    residual: float
+
+
+class LawJson(TypedDict):
+    """:class:`Analysis` as JSON."""
+
+    form: str
+    formula: str
+    confidence: float
+    resamples: int
+    points: int
+    left_out: int
+    runs: int
+    sizes: dict[str, float]
+    contexts: list[float]
+    exponent: Preference | None
+    parameters: dict[str, Estimate]
+    at_bounds: list[str]
+    forms: list[FormJson]
+    residuals: list[ResidualJson]
+
+
+class Analysis:
+    """A sweep's law: the forms are compared, one is chosen and fitted with an ensemble of ``resamples`` laws.
+
+    Attributes:
+        scores: of all forms, the simplest first.
+        tied: forms without a significant difference to the best on held-out runs; the first, the simplest, is ``chosen``.
+        preference: whether an exponent that depends on the context predicts held-out runs better.
+        law: the fit of the chosen form; ``own``: its fits to the resamples.
+        ensemble: R laws of the tied forms, as many of each: what intervals of predictions come from.
+        residuals: (n,) ln of measured over fitted loss.
+        run_effects: (G,) mean deviation of each run from the law, widened by its leverage.
+
+    Raises:
+        DataError: the points do not determine a law of the context.
+    """
+
+    def __init__(
+        self, observed: Observations, resamples: int = RESAMPLES, confidence: float = CONFIDENCE, seed: int = 0
+    ) -> None:
+        check_enough(observed)
+        self.observed, self.confidence, self.seed = observed, confidence, seed
+        self.scores = compare_forms(observed)
+        self.tied = not_significantly_worse(self.scores)
+        self.chosen = self.tied[0]
+        self.preference = exponent_preference(self.scores, observed.centre)
+        _check_context_matters(self.scores, observed)
+        data, chosen, forms = data_of(observed), self.chosen, len(self.tied)
+        own, *others = (
+            ensemble(score.form, score.theta, data, observed.run, count, seed)
+            for score, count in zip(self.tied, [resamples] + [resamples // forms] * forms, strict=False)
+        )
+        mixed = [widened(chosen.form, own[: resamples - sum(map(len, others))])]
+        mixed += [widened(score.form, theta) for score, theta in zip(self.tied[1:], others, strict=True)]
+        self.law, self.own = (Law(chosen.form, theta, observed.centre) for theta in (chosen.theta[0], own))
+        self.ensemble = Law(EVERY, np.concatenate(mixed), observed.centre)
+        wide = widened_residuals(chosen.form, chosen.theta[0], data, observed.run)
+        fitted = np.log(chosen.form.value_and_slope(chosen.theta[:1], data.features)[0][0])
+        self.residuals: Array = data.log_loss - fitted
+        self.run_effects = np.array([wide[observed.run == run].mean() for run in range(len(observed.runs))])
+
+    def parameters(self) -> dict[str, Estimate]:
+        """The law's parameters, in the formula's own units."""
+        values, samples = self.law.printed(), self.own.printed()
+        return {name: ensemble_estimate(values[name], samples[name], self.confidence) for name in values}
+
+    @property
+    def at_bounds(self) -> set[str]:
+        """Parameters that the fit left at a bound of its search: the points do not determine them."""
+        low, high = self.chosen.form.bounds
+        held = (self.law.theta <= low) | (self.law.theta >= high)
+        return {parameter.name for parameter, at in zip(self.chosen.form.parameters, held, strict=True) if at}
+
+    def to_dict(self) -> LawJson:
+        """The forms that were compared, the parameters of the chosen one and every residual, for JSON."""
+        observed = self.observed
+        return {
+            "form": self.chosen.form.name,
+            "formula": self.chosen.form.formula,
+            "confidence": self.confidence,
+            "resamples": len(self.ensemble.theta),
+            "points": len(observed),
+            "left_out": observed.left_out,
+            "runs": len(observed.runs),
+            "sizes": dict(zip(observed.sizes, observed.size_parameters.tolist(), strict=True)),
+            "contexts": np.unique(observed.context).tolist(),
+            "exponent": None if self.preference is None else as_json(self.preference),
+            "parameters": as_json(self.parameters()),
+            "at_bounds": sorted(self.at_bounds),
+            "forms": [
+                {
+                    "form": score.form.name,
+                    "formula": score.form.formula,
+                    "numbers": len(score.form.parameters),
+                    "seen": score.fitted,
+                    "unseen_runs": score.error,
+                    "unseen_budgets": score.held_out_budgets,
+                    "in_intervals": any(score is tied for tied in self.tied),
+                }
+                for score in self.scores
+            ],
+            "residuals": as_json(
+                [
+                    {"run": observed.runs[observed.run[i]], "size": observed.sizes[observed.size[i]]}
+                    | {
+                        name: getattr(observed, name)[i]
+                        for name in ("context", "parameters", "tokens", "flops", "loss")
+                    }
+                    | {"residual": self.residuals[i]}
+                    for i in range(len(observed))
+                ]
+            ),
+        }
+
+    def beyond(self, log_losses: Array, reach: float) -> Array:
+        """(R, ...) ln losses of the ensemble with the error of a law at ``reach`` times the sweep's largest budget.
+
+        The ensemble varies as laws do that are fitted to other runs. That no form is the true one shows beyond the points:
+        :data:`LAW_ERROR` times ln of the reach, and nothing within the sweep.
+        """
+        count = len(log_losses)
+        normal = norm.ppf((np.random.default_rng(self.seed + 2).permutation(count) + 0.5) / count)
+        error = LAW_ERROR * np.log(max(reach, 1.0)) * normal
+        return np.asarray(log_losses + error.reshape(-1, *[1] * (log_losses.ndim - 1)))
+
+    def one_run(self, log_losses: Array) -> Array:
+        """(R, ...) ln losses of the ensemble with a random effect of one new run each, to compare with a measurement."""
+        draw, count = np.random.default_rng(self.seed + 1), len(log_losses)
+        effects = self.run_effects[draw.integers(len(self.run_effects), size=count)]
+        effects = effects * draw.choice([-1.0, 1.0], size=count)
+        return log_losses + effects.reshape(-1, *[1] * (log_losses.ndim - 1))
+
+
+def _measured(observed: Observations) -> str:
+    """What the sweep shows without a law, for errors."""
+    said = " ".join(observed.landscape().findings())
+    return f"; measured, without a law: {said}" if said else ""
+
+
+def _check_context_matters(scores: list[Score], observed: Observations) -> None:
+    constant = scores[0]
+
+    blind = min((score for score in scores if not score.sees_context), key=lambda score: score.error)
+    seeing = min(that_see_context(scores), key=lambda score: score.error)
+    if min(blind.error, seeing.error) >= constant.error:
+        raise DataError(
+            f"no law predicts held-out runs better than a constant does (error of ln L {seeing.error:.4f} against "
+            f"{constant.error:.4f}): the sweep is too small or too noisy for a plan; add runs or tokens{_measured(observed)}"
+        )
+    if blind.error <= seeing.error:
+        raise DataError(
+            f"held-out runs are predicted as well without the training context (error of ln L {blind.error:.4f}) as with it "
+            f"({seeing.error:.4f}): the sweep does not show what the context is worth in a law; add contexts, seeds or "
+            f"tokens{_measured(observed)}"
+        )

@@ -1,0 +1,350 @@
+"""The points of a sweep that a law is fitted to, from its folder or from its table.
+
+The table is one small JSON file, from which ``contextwise plan`` plans as from the folder. The loss over each held-out document
+is part of it, so that contexts can be compared paired by document.
+
+At a constant rate early points are left out: those of the warm-up, and those before :data:`EARLY` of a run's own tokens. Their
+loss depends on the start of the learning rate more than on scale, and it is high, so that they would have the largest weight.
+Finished runs that have decayed all count.
+
+The points of one model size, context and seed have their beginning in common: they are one *run* here, whether they were
+measured along it or are the ends of branches.
+"""
+
+import contextlib
+import json
+import math
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from contextwise.base.errors import CheckpointError, ConfigError, DataError
+from contextwise.base.files import atomic_write, read_json
+from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, differing_keys
+from contextwise.data import Corpus
+from contextwise.experiments.grid import size_name
+from contextwise.training.settings import in_steps
+from contextwise_plan.optimum import Cell, Landscape, cells, tracks
+from contextwise_plan.scaling.forms import Array
+from contextwise_plan.sweep import Sweep
+from contextwise_plan.sweep_points import COLUMNS, SweepPoint, run_points, sweep_folders
+
+EARLY = 0.05
+"""Share of a run's tokens before which its points are left out."""
+WARM_UPS = 2
+"""Points before this multiple of the warm-up are left out."""
+FEWEST_CONTEXTS = 4
+FEWEST_BUDGETS = 3
+EQUAL = 1.05
+"""Runs are whole steps: their FLOPs are the budget's up to this factor."""
+_SHOWN = 5
+RATE = "training.learning_rate"
+"""May differ between model sizes, not within one."""
+VARIED = KEPT_OUT_OF_COMPARISON | {"name", "seed", "data.context"}
+VARIED |= {f"model.{name}" for name in ("size", "layers", "width", "heads", "max_context")}
+VARIED |= {f"training.{name}" for name in ("steps", "tokens", "micro_batch_tokens")}
+VARIED |= {f"training.{name}_every" for name in ("curve", "log", "evaluate")}
+"""Settings in which the runs of a sweep may differ."""
+TABLE = "the table of a sweep"
+OF_A_RUN = {"context", "steps", "tokens", "branches", "trunk"}
+"""Settings in which the runs of a sweep differ: the points of a table say what they are."""
+
+
+@dataclass(frozen=True)
+class Observations:
+    """Points as columns, n of them.
+
+    Attributes:
+        run: (n,) index into ``runs``: one for each size, context and seed, with the id of the longest.
+        size: (n,) index into ``sizes``, which ascend by parameters.
+        context, parameters, tokens, flops, seconds, loss: (n,) float64. The parameters are those of the size: the fewest
+            among its runs, since learned positions add to them with the context but compute nothing.
+        model: ``model`` of a recipe for each size, by name.
+        left_out: how many early points were left out.
+        constant_rate: whether the points are readings at a constant learning rate.
+        points: the n points themselves; shown: with those that were left out, as the sweep's page shows them, if there are any.
+        planned: all training contexts of each size, also those that were not measured.
+    """
+
+    run: NDArray[np.int64]
+    size: NDArray[np.int64]
+    context: Array
+    parameters: Array
+    tokens: Array
+    flops: Array
+    seconds: Array
+    loss: Array
+    runs: list[str]
+    sizes: list[str]
+    model: dict[str, dict[str, Any]]
+    left_out: int = 0
+    constant_rate: bool = False
+    points: tuple[SweepPoint, ...] = ()
+    shown: tuple[SweepPoint, ...] = ()
+    planned: dict[str, list[int]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.run)
+
+    def where(self, kept: NDArray[np.bool_]) -> "Observations":
+        """Some of the points; runs and sizes without points are dropped."""
+        columns: dict[str, Any] = {name: getattr(self, name)[kept] for name in _COLUMNS}
+        runs, columns["run"] = np.unique(self.run[kept], return_inverse=True)
+        sizes, columns["size"] = np.unique(self.size[kept], return_inverse=True)
+        points = tuple(point for point, keep in zip(self.points, kept, strict=True) if keep)
+        columns |= {"runs": [self.runs[i] for i in runs], "sizes": [self.sizes[i] for i in sizes]}
+        return replace(self, points=points, shown=(), **columns)
+
+    def landscape(self, unit: str = "flops") -> Landscape:
+        """The losses and optima over the budgets, as the page of the sweep shows them."""
+        return Landscape(self.shown or self.points, unit, {size: self.planned[size] for size in self.sizes})
+
+    @property
+    def size_parameters(self) -> Array:
+        """(sizes,)"""
+        return np.array([self.parameters[self.size == i][0] for i in range(len(self.sizes))])
+
+    @property
+    def centre(self) -> Array:
+        """(3,) middle of ln l, ln N, ln D."""
+        return np.array([np.log(x).mean() for x in (self.context, self.parameters, self.tokens)])
+
+
+_COLUMNS = ("context", "parameters", "tokens", "flops", "seconds", "loss")
+
+
+def read_observations(path: Path, early: float = EARLY, partial: bool = False) -> Observations:
+    """The points of a sweep's folder that a law is fitted to.
+
+    Args:
+        early: share of a run's tokens before which its points are left out.
+        partial: use the measurements of unfinished runs.
+
+    Raises:
+        CheckpointError: there is no sweep, or some of its runs are not finished.
+        DataError: losses that are not finite, no losses, or runs that differ in more than size, context, data and seed.
+    """
+    sweep = Sweep.open(path)
+    states = {state.run.id: state.state for state in sweep.states()}
+    missing = [f"{run}: {state}" for run, state in states.items() if state != "finished"]
+    if missing and not partial:
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        raise CheckpointError(
+            f"the sweep {path} is not finished: {len(missing)} of its {len(states)} runs "
+            f"{'is' if len(missing) == 1 else 'are'} missing ({', '.join(missing[:_SHOWN])}{more}); run the sweep again, or "
+            "plan from the finished part with --partial"
+        )
+    folders = sweep_folders(sweep)
+    recipes = {folder.path.name: folder.recipe() for folder in folders}
+    kept, every = list[SweepPoint](), list[SweepPoint]()
+    models, constant = {}, False
+    for folder in folders:
+        points, recipe = run_points(folder.path, ends=True), recipes[folder.path.name]
+        schedule = recipe.get("training", {}).get("schedule")
+        constant |= schedule == "constant"
+        every += points
+        bad = next((point for point in points if not 0 < point.loss < math.inf), None)
+        if bad is not None:
+            raise DataError(
+                f"the run {folder.path} has a loss that is no positive number ({bad.loss}) at step {bad.step}: it diverged or "
+                "its metrics.jsonl is damaged; remove the run and run the sweep again"
+            )
+        last = max((point.step for point in points), default=0)
+        warmup = in_steps(recipe.get("training", {}).get("warmup_steps", 0), last)
+        first = max(WARM_UPS * warmup, early * last) if schedule in ("constant", None) else 0
+        kept += [point for point in points if point.step >= first]
+        models.update({point.size: recipe["model"] for point in points})
+    if not kept and every:
+        raise DataError(
+            f"all {len(every)} measurements of {path} are before {WARM_UPS} times the warm-up, where the loss does not depend "
+            "on scale; train on more tokens, or with a shorter base.training.warmup_steps"
+        )
+    if not kept:
+        raise DataError(f"the runs of {path} have measured no context curves yet; run the sweep first")
+    _refuse_other_differences(path, recipes)
+    about = {"left_out": len(every) - len(kept), "constant_rate": constant, "planned": sweep.contexts}
+    about |= {"shown": tuple(every)} if len(every) > len(kept) else {}
+    return observations(kept, models, **about)
+
+
+def observations(
+    points: list[SweepPoint], models: dict[str, dict[str, Any]] | None = None, **about: Any
+) -> Observations:
+    """Points as columns; ``about``: further fields, of which ``planned`` is by default the contexts of the points."""
+    fewest: dict[str, int] = {}
+    for point in points:
+        fewest[point.size] = min(point.parameters, fewest.get(point.size, point.parameters))
+    sizes = sorted(fewest, key=lambda size: fewest[size])
+    longest: dict[tuple[str, int, int], SweepPoint] = {}
+    for point in points:
+        if point.tokens >= longest.setdefault(point.cell, point).tokens:
+            longest[point.cell] = point
+    runs = sorted(point.run for point in longest.values())
+    columns: dict[str, Any] = {
+        name: np.array([getattr(point, name) for point in points], dtype=np.float64) for name in _COLUMNS
+    }
+    columns["parameters"] = np.array([fewest[point.size] for point in points], dtype=np.float64)
+    run = np.array([runs.index(longest[point.cell].run) for point in points])
+    size = np.array([sizes.index(point.size) for point in points])
+    planned = {size: sorted({point.context for point in points if point.size == size}) for size in sizes}
+    columns |= {"model": models or {}, "points": tuple(points), "planned": planned}
+    return Observations(run, size, runs=runs, sizes=sizes, **columns | about)
+
+
+def check_enough(observed: Observations) -> None:
+    """Refuse points of too few contexts or budgets, to which no law can be fitted."""
+    contexts = np.unique(observed.context)
+    if len(contexts) < FEWEST_CONTEXTS:
+        named = ", ".join(f"{context:.0f}" for context in contexts)
+        raise DataError(
+            f"the sweep has {len(contexts)} training context{'s' * (len(contexts) > 1)} ({named}), and the law of the "
+            f"context needs {FEWEST_CONTEXTS} at least; add contexts to the sweep"
+        )
+    sizes = [observed.parameters[observed.size == i][0] for i in range(len(observed.sizes))]
+    for i, parameters in enumerate(sizes):
+        if parameters in sizes[:i]:
+            raise DataError(
+                f"two sizes of the sweep have {parameters:,.0f} parameters, and a law of the size cannot tell them apart; plan "
+                "from a sweep with one of them"
+            )
+    budgets = [len(np.unique(observed.tokens[observed.run == run])) for run in range(len(observed.runs))]
+    if np.median(budgets) < FEWEST_BUDGETS:
+        raise DataError(
+            f"the runs of the sweep have {np.median(budgets):.0f} measured budgets each after their first steps, and "
+            f"{FEWEST_BUDGETS} at least are needed to separate data from context; give every size and context more budgets, or "
+            "at a constant rate measure more often"
+        )
+
+
+def budgets_of(observed: Observations) -> list[float]:
+    """The budgets of a sweep in FLOPs, ascending: each the smallest of the points within :data:`EQUAL` of it."""
+    budgets = list[float]()
+    for flops in np.unique(observed.flops).tolist():
+        if not budgets or flops > budgets[-1] * EQUAL:
+            budgets.append(flops)
+    return budgets
+
+
+def common_budgets(observed: Observations, size: int, unit: str = "flops", count: int = 8) -> Array:
+    """Budgets that the runs of all contexts of a size have in common, log-spaced and ascending; may be empty."""
+    mine = observed.size == size
+    contexts = np.unique(observed.context[mine])
+    spent = [getattr(observed, unit)[mine & (observed.context == context)] for context in contexts]
+    low, high = max(values.min() for values in spent), min(values.max() for values in spent)
+    if len(contexts) < 3 or low >= high:
+        return np.zeros(0)
+    return np.geomspace(low, high, count)
+
+
+def cells_at(observed: Observations, size: int, budget: float, unit: str = "flops") -> list[Cell]:
+    """The contexts of a size that reached a budget, ascending, as a sweep's page has them."""
+    own = [point for point in observed.points if point.size == observed.sizes[size]]
+    return sorted(cells(tracks(own, unit), budget), key=lambda cell: cell.context)
+
+
+def measured(observed: Observations, size: int, budget: float, unit: str = "flops") -> tuple[Array, Array]:
+    """The contexts of a size that reached a budget, ascending, and their losses there, in nats."""
+    at_budget = cells_at(observed, size, budget, unit)
+    contexts = np.array([cell.context for cell in at_budget], dtype=np.float64)
+    return contexts, np.array([cell.loss for cell in at_budget])
+
+
+def _refuse_other_differences(path: Path, recipes: dict[str, dict[str, Any]]) -> None:
+    """Refuse runs that differ in settings other than size, context and tokens, which the law does not model."""
+    first: dict[str, dict[str, Any]] = {}
+    everywhere = next(iter(recipes.values()))
+    for recipe in recipes.values():
+        of_size = first.setdefault(size_name(recipe["model"]), recipe)
+        other = differing_keys(everywhere, recipe) - VARIED - {RATE}
+        other |= {RATE} & differing_keys(of_size, recipe)
+        if other:
+            raise DataError(
+                f"the runs of {path} differ in {', '.join(sorted(other))} as well, which the law of context, size and data "
+                "does not know; plan from a sweep in which that is the same for all runs"
+            )
+
+
+def write_table(observed: Observations, path: Path, folder: Path) -> None:
+    """Write the points of the sweep in a folder, with the settings that their runs share and what they were trained on.
+
+    Raises:
+        ConfigError: there is another file, which would be lost.
+    """
+    if path.exists():
+        try:
+            read_table(path)
+        except DataError:
+            raise ConfigError(f"{path} is no table of a sweep, and would be lost; give another name") from None
+    sweep = Sweep.open(folder)
+    recipe = sweep.run_folder(observed.points[0].run).recipe()
+    shared = {
+        part: {name: value for name, value in recipe[part].items() if name not in OF_A_RUN}
+        for part in ("data", "training")
+    }
+    corpus = Path(recipe["data"]["corpus"])
+    shared["data"]["corpus"] = corpus.name
+    median = None
+    with contextlib.suppress(DataError):  # the corpus is elsewhere
+        texts = Corpus.open(corpus)
+        median = float(np.median(texts.lengths)) if texts.fingerprint == sweep.corpus else None
+    documents = {p.context: {"ids": p.document_ids, "targets": p.document_targets} for p in observed.points}
+    rows = [
+        [*(getattr(point, name) for name in COLUMNS), [round(nats, 2) for nats in point.document_nats]]
+        for point in observed.points
+    ]
+    values = {
+        "name": folder.resolve().name,
+        "recipe": shared,
+        "corpus_sha256": sweep.corpus,
+        "median_document": median,
+        "models": observed.model,
+        "planned": observed.planned,
+        "constant_rate": observed.constant_rate,
+        "left_out": observed.left_out,
+        "documents": documents,
+        "columns": [*COLUMNS, "document_nats"],
+    }
+    lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in values.items()]
+    points = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
+    atomic_write(path, "{" + ",\n".join([*lines, f'"points": [\n{points}\n]']) + "}\n", TABLE)
+
+
+def read_table(path: Path) -> Observations:
+    """Read what :func:`write_table` wrote.
+
+    Raises:
+        DataError: there is no such file, or it is no table of a sweep.
+    """
+    values = read_json(path, TABLE)
+    try:
+        points = [_point(values, dict(zip(values["columns"], row, strict=True))) for row in values["points"]]
+        for name in ("loss", "parameters", "context", "tokens", "flops", "seconds"):
+            numbers = [getattr(point, name) for point in points]
+            if not points or not all(_is_number(number) and 0 < number < float("inf") for number in numbers):
+                raise ValueError(f"{name} is missing, or is no positive number")
+        for point in points:
+            if len(point.document_nats) not in (0, len(point.document_targets)):
+                raise ValueError("document_nats is not of the documents")
+            if point.context not in values["planned"].get(point.size, []):
+                raise ValueError(f"planned lacks size {point.size!r} at context {point.context}")
+        about = {name: values[name] for name in ("planned", "constant_rate", "left_out")}
+        return observations(points, values["models"], **about)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise DataError(
+            f"{path} is no table of a sweep ({why}); give a file that contextwise plan --table wrote"
+        ) from None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _point(values: dict[str, Any], row: dict[str, Any]) -> SweepPoint:
+    documents = values["documents"][str(row["context"])]
+    about = {"document_ids": documents["ids"], "document_targets": documents["targets"]}
+    row |= {name: tuple(numbers) for name, numbers in about.items()} | {"document_nats": tuple(row["document_nats"])}
+    return SweepPoint(**row)

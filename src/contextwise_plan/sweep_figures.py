@@ -1,0 +1,308 @@
+"""The figures of a sweep's page, as Plotly figures without colours, and its results in sentences.
+
+Those that a control changes are laid out here and filled by the page's script, from the numbers that :func:`landscape_json` and
+:func:`curves_json` give it.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from contextwise.base.estimates import count
+from contextwise.data.document_lengths import DocumentLengths, in_tokens, token_count
+from contextwise.reports.page import SYMBOLS, figure, plain, scatter
+from contextwise_plan.optimum import Cell, Landscape, Optimum, budget_words, contexts_listed, power_of_ten
+from contextwise_plan.sweep_data import CurveLine, SweepData
+
+UNIT_NAMES = {"flops": "FLOPs", "seconds": "training time", "gpu_hours": "GPU-hours", "tokens": "tokens"}
+APART = 0.06
+"""Distance, in doublings, between lines at the same context, so that none hides another."""
+DECADES = 2.0
+"""Of a budget's axis; a longer one has ticks at the powers of ten alone, which a phone has room for."""
+MOST_TICKS = 10
+SHORTEST_SHOWN = 16
+"""Visible tokens: the steep start of the curves does not set the vertical axis."""
+
+
+def loss_figure(contexts: Sequence[int]) -> dict[str, Any]:
+    """Best-context loss against training context; the traces come from the script."""
+    axis = _context_axis(contexts, "training context, tokens")
+    return figure(xaxis=axis, yaxis={"title": "best-context loss, nats per token", "nticks": 7})
+
+
+def curves_figure(curves: Sequence[CurveLine], unit: str) -> dict[str, Any]:
+    """Context curves; the traces come from the script."""
+    longest = max(curve.bins[-1][1] for curve in curves)
+    doublings = range(3, longest.bit_length() + 1)
+    powers = [2**power for power in doublings[:: 1 if len(doublings) <= MOST_TICKS else 2]] or [longest]
+    axis = _context_axis(powers, "visible tokens", high=longest)
+    left, right = np.log10(min(SHORTEST_SHOWN / 2, longest / 8)), axis["range"][1]
+    axis["range"] = [left, right + 0.08 * (right - left)]
+    return figure(xaxis=axis, yaxis={"title": f"loss, {unit}", "nticks": 7}, showlegend=False)
+
+
+def context_figure(landscape: Landscape, series: dict[str, int]) -> dict[str, Any]:
+    """Optimal context against the budget: a smoothed line for each size, and the unsmoothed optima, faint.
+
+    A triangle is an optimum at the end of the grid.
+    """
+    symbols = {"": SYMBOLS[0], "longest": "triangle-up", "shortest": "triangle-down"}
+    traces: list[go.Scatter] = []
+    for size, number in series.items():
+        shift = 2.0 ** (APART * (number - (len(series) - 1) / 2))
+        shared = {"name": plain(size), "legendgroup": size}
+        smoothed = landscape.contexts[size]
+        y = [None if context is None else context * shift for context in smoothed]
+        line, words = {"width": 2.5, "shape": "hvh"}, _words(landscape, smoothed)
+        hover = "%{fullData.name}<br>%{customdata}"
+        traces.append(scatter(landscape.budgets, y, number, hover, mode="lines", line=line, customdata=words, **shared))
+        optima = [some.get(size) for some in landscape.optima]
+        decided = {step: best for step, best in enumerate(optima) if best is not None and best.decided}
+        words = _words(landscape, [best.cell.context if best else None for best in optima])
+        x, y = landscape.budgets[list(decided)], [best.cell.context * shift for best in decided.values()]
+        marker = {"size": 6, "symbol": [symbols[best.edge] for best in decided.values()]}
+        style = {"mode": "markers", "marker": marker, "opacity": 0.45, "showlegend": False, **shared}
+        hover, words = "%{fullData.name}, not smoothed<br>%{customdata}", [words[step] for step in decided]
+        traces.append(scatter(x, y, number, hover, customdata=words, **style))
+    axis = _context_axis(_measured_contexts(landscape), "optimal context, tokens")
+    return figure(traces, xaxis=_budget_axis(landscape), yaxis=axis)
+
+
+def pair_figure(landscape: Landscape, series: dict[str, int]) -> dict[str, Any]:
+    """The optimal pair against the budget: the height is its context, the colour and the symbol its size."""
+    budgets, pairs = landscape.budgets, landscape.pairs
+    style: dict[str, Any] = {"mode": "lines", "line": {"width": 1, "shape": "hvh"}, "showlegend": False}
+    traces = [scatter(budgets, [pair and pair[1] for pair in pairs], None, **style)]
+    for size, number in series.items():
+        own = [pair[1] if pair is not None and pair[0] == size else None for pair in pairs]
+        marker = {"size": 6, "symbol": SYMBOLS[number % len(SYMBOLS)]}
+        style = {"mode": "lines+markers", "line": {"width": 3, "shape": "hvh"}, "marker": marker}
+        style |= {"customdata": _words(landscape, own), "name": plain(size), "showlegend": True}
+        traces.append(scatter(budgets, own, number, "%{fullData.name}<br>%{customdata}", **style))
+    axis = _context_axis(_measured_contexts(landscape), "context of the optimal pair, tokens")
+    return figure(traces, xaxis=_budget_axis(landscape), yaxis=axis, height=380)
+
+
+def lengths_figure(meter: DocumentLengths) -> dict[str, Any]:
+    """Shares of documents and tokens by length, and the share of tokens with at least this many before them."""
+    rows = [row for row in meter.bins() if row.shortest >= SHORTEST_SHOWN or row.documents]
+    names = [token_count(row.shortest) for row in rows]
+    spans = [f"{token_count(row.shortest)} to {token_count(row.longest + 1)}" for row in rows]
+    traces: list[Any] = []
+    for number, (kind, total) in enumerate({"documents": meter.documents, "tokens": meter.tokens}.items()):
+        hover = f"%{{customdata}} tokens: %{{y:.1%}} of the {kind}"
+        shares = [getattr(row, kind) / total for row in rows]
+        style = {"kind": go.Bar, "customdata": spans, "name": f"{kind} of l to 2l", "opacity": 0.55}
+        traces.append(scatter(names, shares, number, hover, **style))
+    hover, preceded = "%{y:.1%} of the tokens have %{x} or more before them", [row.preceded for row in rows]
+    style = {"name": "tokens with l before them", "mode": "lines+markers"}
+    traces.append(scatter(names, preceded, 2, hover, **style))
+    xaxis, yaxis = {"type": "category", "title": "length l, tokens"}, {"title": "share", "tickformat": ".0%"}
+    return figure(traces, xaxis=xaxis, yaxis={**yaxis, "range": [0, 1.02]}, barmode="group", height=380)
+
+
+def landscape_json(landscape: Landscape, planned: dict[str, list[int]], series: dict[str, int]) -> dict[str, Any]:
+    """The data that the script draws at each step of the slider."""
+    cells = []
+    for some in landscape.cells:
+        ordered = sorted(some, key=lambda cell: (series[cell.size], cell.context))
+        cells.append([[series[cell.size], *cell.row[1:]] for cell in ordered])
+    return {
+        "unit": landscape.unit,
+        "label": UNIT_NAMES[landscape.unit],
+        "start": landscape.last_decided,
+        "window": window_words(landscape),
+        "budgets": landscape.budgets.tolist(),
+        "words": [budget_words(landscape.unit, budget) for budget in landscape.budgets],
+        "sentences": [sentences_at(landscape, step, planned) for step in range(len(landscape.budgets))],
+        "cells": cells,
+        "circles": [
+            [[series[size], best.cell.context, best.cell.loss] for size, best in some.items() if best.decided]
+            for some in landscape.optima
+        ],
+        "overall": [
+            [series[best.cell.size], best.cell.context] if best is not None and best.decided else None
+            for best in landscape.overall
+        ],
+        "context": context_figure(landscape, series),
+        "pair": pair_figure(landscape, series),
+    }
+
+
+def curves_json(curves: Sequence[CurveLine]) -> list[dict[str, Any]]:
+    """The curves with the position of each bin on a logarithmic axis: the geometric mean of its ends."""
+    names = ("label", "group", "series", "context", "bins", "losses", "intervals", "spent")
+    return [
+        {name: getattr(curve, name) for name in names} | {"x": np.sqrt(np.prod(curve.bins, axis=1)).tolist()}
+        for curve in curves
+    ]
+
+
+def _words(landscape: Landscape, contexts: Sequence[int | None]) -> list[str]:
+    """The context at each step with its budget; empty where there is none."""
+    return [
+        "" if context is None else f"{token_count(context)} at {budget_words(landscape.unit, budget)}"
+        for context, budget in zip(contexts, landscape.budgets, strict=True)
+    ]
+
+
+def _measured_contexts(landscape: Landscape) -> list[int]:
+    return sorted({cell.context for some in landscape.cells for cell in some})
+
+
+def _context_axis(contexts: Sequence[int], title: str, high: float | None = None) -> dict[str, Any]:
+    """A logarithmic axis with a tick at each context."""
+    limits = np.log10([min(contexts) / 2**0.5, high or max(contexts) * 2**0.5]).tolist()
+    ticks = {"tickmode": "array", "tickvals": list(contexts), "ticktext": list(map(token_count, contexts))}
+    return {"type": "log", "title": title, **ticks, "range": limits, "minor": {"ticks": ""}}
+
+
+def _budget_axis(landscape: Landscape) -> dict[str, Any]:
+    name = {"seconds": "training time, seconds", "gpu_hours": "GPU-hours of training"}
+    budgets = np.log10(landscape.budgets[[0, -1]])
+    room = 0.03 * (budgets[1] - budgets[0]) or 0.1
+    steps = (1,) if budgets[1] - budgets[0] > DECADES else (1, 2, 5)
+    powers = range(math.floor(budgets[0]) - 1, math.ceil(budgets[1]) + 1)
+    ticks = [step * 10.0**power for power in powers for step in steps]
+    shown = power_of_ten if landscape.unit == "flops" else count
+    return {
+        "type": "log",
+        "title": name.get(landscape.unit, f"training {UNIT_NAMES[landscape.unit]}"),
+        "range": [budgets[0] - room, budgets[1] + room],
+        "tickmode": "array",
+        "tickvals": ticks,
+        "ticktext": [shown(tick) for tick in ticks],
+    }
+
+
+def sentences_at(landscape: Landscape, step: int, planned: dict[str, list[int]]) -> list[str]:
+    """The overall optimum at one budget, that of each size, and what was not measured."""
+    cells, optima = landscape.cells[step], landscape.optima[step]
+    sentences = [_overall(landscape.overall[step])]
+    sentences += [optima[size].sentence() for size in planned if size in optima]
+    measured, missing = {(cell.size, cell.context) for cell in cells}, []
+    for size, contexts in planned.items():
+        lacking = [context for context in contexts if (size, context) not in measured]
+        missing += [f"{size} with {contexts_listed(lacking)}"] if lacking else []
+    if missing:
+        sentences.append(f"Not measured at this budget, and not drawn: {'; '.join(missing)}.")
+    return [sentence for sentence in sentences if sentence]
+
+
+def _overall(best: Optimum | None) -> str:
+    if best is None:
+        return "No size was measured with two contexts at this budget, so there is no optimum."
+    pair = f"{best.cell.size} with a context of {in_tokens(best.cell.context)}"
+    if best.decided:
+        return f"The lowest loss of all sizes is that of {pair}, {_loss(best.cell)}."
+    return (
+        f"The lowest loss measured is that of {pair}, {_loss(best.cell)}, but no overall optimum is drawn: not all that is "
+        "next to it was measured at this budget."
+    )
+
+
+def _loss(cell: Cell) -> str:
+    half = "" if cell.half_width is None else f" ± {cell.half_width:.4f}"
+    documents = f" on {cell.documents} held-out document{'s' * (cell.documents > 1)}" if cell.documents else ""
+    seeds = f", {cell.runs} seeds" if cell.runs > 1 else ", one seed"
+    return f"{cell.loss:.4f}{half} nats per token{documents}{seeds}"
+
+
+def sweep_verdict(data: SweepData) -> list[str]:
+    """The optimum at the largest budget, how it changes with the budget, and what the sweep cannot show."""
+    landscape = data.landscapes[0]
+    step = landscape.last_decided
+    best = landscape.overall[step]
+    sentences, limits = [], []
+    if len(data.contexts) == 1:
+        context = in_tokens(data.contexts[0])
+        limits.append(
+            f"This sweep has one training context ({context}), so there is no optimum to look for: sweep several."
+        )
+    if len(data.sizes) == 1:
+        (size,) = data.sizes
+        limits.append(f"This sweep has one model size ({size}), so larger ones were not compared.")
+    if best is not None and best.decided:
+        sentences.append(
+            f"With {budget_words(landscape.unit, landscape.budgets[step])}, the largest budget at which the optimum and its "
+            f"neighbours were all measured, {best.cell.size} trained with a context of {in_tokens(best.cell.context)} "
+            f"reaches the lowest best-context loss, {_loss(best.cell)}."
+        )
+        if len(data.sizes) > 1 and best.cell.size == list(data.sizes)[-1]:
+            sentences.append(f"{best.cell.size} is the largest size that was tried; a larger one may be better.")
+    elif len(data.contexts) > 1:
+        sentences.append("At no budget were the overall optimum and all its neighbours measured.")
+    sentences += [moved for size in data.sizes if (moved := _moves(landscape, size))]
+    sentences += landscape.findings()
+    return [" ".join(some) for some in (sentences, limits) if some]
+
+
+def _moves(landscape: Landscape, size: str) -> str:
+    """How the context with the lowest loss of a size changes with the budget."""
+    steps = [i for i, some in enumerate(landscape.optima) if size in some and some[size].decided]
+    if len(steps) < 2:
+        return ""
+    first, last = (landscape.optima[i][size] for i in (steps[0], steps[-1]))
+    low, high = (budget_words(landscape.unit, landscape.budgets[i]) for i in (steps[0], steps[-1]))
+    if first.cell.context == last.cell.context:
+        return f"The context of {size} with the lowest loss is {in_tokens(first.cell.context)} both at {low} and at {high}."
+    ends = [
+        f"{in_tokens(one.cell.context)} at {budget}"
+        + f" ({token_count(other.cell.context)} is within its noise)" * (other.cell.context in one.within_noise)
+        for one, other, budget in ((first, last, low), (last, first, high))
+    ]
+    return f"The context of {size} with the lowest loss goes from {' to '.join(ends)}."
+
+
+def window_words(landscape: Landscape) -> str:
+    """The window of the smoothing, in words."""
+    if len(landscape.budgets) < 2:
+        return "one budget"
+    ratio = (landscape.budgets[1] / landscape.budgets[0]) ** landscape.reach
+    steps = f"{2 * landscape.reach + 1} of {len(landscape.budgets)} steps"
+    return f"{steps}, from the budget divided by {ratio:.2f} to {ratio:.2f} times it"
+
+
+def missing_sentences(data: SweepData) -> list[str]:
+    """Which runs are missing, unfinished or failed, and measurements that were left out."""
+    sentences = []
+    drawn = {point.run for point in data.points}
+    partly = any(state.run.id in drawn for state in data.states if state.state == "unfinished")
+    for kind, meaning in (
+        ("failed", "failed"),
+        ("unfinished", f"are unfinished, and are {'drawn as far as they got' if partly else 'not drawn'}"),
+        ("missing", "have not begun"),
+    ):
+        runs = [state.run.id for state in data.states if state.state == kind]
+        if runs:
+            sentences.append(f"{len(runs)} of {len(data.states)} runs {meaning}: {', '.join(runs)}.")
+    finished = {state.run.id for state in data.states if state.state == "finished"}
+    silent = finished - {point.run for point in data.points}
+    if silent:
+        sentences.append(f"{len(silent)} finished runs measured no curve: {', '.join(sorted(silent))}.")
+    if data.dropped:
+        sentences.append(f"{data.dropped} measurements had a loss that is no number, and are left out.")
+    return sentences
+
+
+def corpus_sentences(meter: DocumentLengths, contexts: Sequence[int]) -> list[str]:
+    """Which of a sweep's training contexts the documents of the corpus are long enough for."""
+    rewards = [meter.reward(context) for context in contexts]
+    enough = [reward for reward in rewards if reward.enough]
+    too_long = [reward for reward in rewards if not reward.enough]
+    sentences = []
+    if enough:
+        longest = enough[-1]
+        sentences.append(
+            f"The corpus rewards training contexts up to {in_tokens(longest.context)} of this sweep: {longest.preceded:.1%} "
+            f"of the tokens have {in_tokens(longest.half)} or more before them."
+        )
+    if too_long:
+        sentences.append(
+            f"Longer than this corpus can reward: {contexts_listed([reward.context for reward in too_long])} "
+            f"({in_tokens(too_long[0].context)}: {too_long[0].shortfall})."
+        )
+    return sentences

@@ -1,0 +1,302 @@
+"""The page of a sweep: the optimal training context and model size at each budget, as one interactive HTML file."""
+
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from contextwise.base.estimates import count
+from contextwise.base.tables import Cell, Column, Row, Table, csv_text, spread
+from contextwise.data.document_lengths import in_tokens, token_count
+from contextwise.reports import page
+from contextwise.reports.page import Markup, Page, Part, Plot, Section, figure
+from contextwise_plan.optimum import CELL_COLUMNS, NEARLY, Landscape
+from contextwise_plan.sweep_data import SweepData
+from contextwise_plan.sweep_figures import (
+    budget_words,
+    corpus_sentences,
+    curves_figure,
+    curves_json,
+    landscape_json,
+    lengths_figure,
+    loss_figure,
+    missing_sentences,
+    sweep_verdict,
+    window_words,
+)
+from contextwise_plan.sweep_points import COLUMNS
+
+SHOWN_BUDGETS = 6
+DYNAMIC = ("best-context-loss", "curves")
+"""Tables that the page's script writes, of what its figure shows."""
+LOSS_HEAD = ["unit", "budget", *CELL_COLUMNS]
+CONTEXT_HEAD = [*LOSS_HEAD[:6], "decided", "edge", "within_noise", "smoothed_context"]
+PAIR_HEAD = ["unit", "budget", "size", "context", "loss", "decided", "smoothed_size", "smoothed_context"]
+CURVE_HEAD = ["group", "run", "spent_flops", "spent_seconds", "spent_tokens"]
+CURVE_HEAD += ["visible_from", "visible_to", "loss", "low", "high", "unit"]
+LENGTH_HEAD = ["length_from", "length_to", "documents", "tokens"]
+LENGTH_HEAD += ["share_of_documents_shorter", "share_of_tokens_with_length_from_before"]
+
+
+def write_sweep_page(sweep: Path, path: Path, *, others: Sequence[Path] = (), tables: Path | None = None) -> list[Path]:
+    """Write the page of a sweep, and its tables.
+
+    Args:
+        sweep: its folder, or its table, of which the page shows the points alone.
+        path: the page.
+        others: runs or folders of measured curves whose context curves are shown as well.
+        tables: a folder for the tables as CSV files, if wanted.
+
+    Returns:
+        The CSV files.
+
+    Raises:
+        CheckpointError: there is no sweep.
+        ConfigError: nothing was measured yet; ``path`` is a folder; curves cannot be compared.
+        DataError: a file is damaged, or cannot be written.
+    """
+    page.check_file(path)
+    data = SweepData(sweep, others)
+    contexts = data.contexts
+    texts = sweep_tables(data)
+    interval = " to ".join(token_count(context) for context in sorted({contexts[0], contexts[-1]}))
+    numbers = {"run": data.runs, "model size": len(data.sizes), "training context": len(contexts)}
+    runs, *axes = (f"{number} {what}{'s' * (number != 1)}" for what, number in numbers.items())
+    subtitle = f"{runs}: {', '.join(axes)} ({interval} tokens); corpus {data.corpus}."
+    sections = [
+        Section("What is missing", _missing(data)),
+        Section("Loss against training context, at a budget", _losses(data)),
+        Section("Optimal context against budget", _optimal_contexts(data)),
+        Section("Optimal size and context against budget", _optimal_pairs(data)),
+        Section("Context curves", _curves(data)),
+        Section("Document lengths of the corpus", _lengths(data)),
+        Section("The runs", [runs_table(data)] if data.states else []),
+        Section("How it was made", _making(data, others)),
+    ]
+    series = {size: number for number, size in enumerate(data.sizes)}
+    sent = {
+        "sizes": list(data.sizes),
+        "contexts": {str(context): token_count(context) for context in contexts},
+        "landscapes": [landscape_json(landscape, data.planned, series) for landscape in data.landscapes],
+        "curves": curves_json(data.curves),
+        "curvesUnit": data.loss_unit,
+        "nearly": NEARLY,
+        "tables": {name: text for name, text in texts.items() if name not in DYNAMIC},
+        "heads": {"best-context-loss": LOSS_HEAD, "curves": CURVE_HEAD},
+    }
+    result = sweep_verdict(data)
+    Page(f"Sweep {data.name}", sections, subtitle, result, "sweep", {"sweep": sent}).write(path)
+    return page.write_csv_files(texts, tables) if tables is not None else []
+
+
+def _missing(data: SweepData) -> list[Part]:
+    sentences = missing_sentences(data)
+    reasons = {state.run.id: state.failure.reason for state in data.states if state.failure is not None}
+    failures = [page.details(f"{run}: why it failed", page.code(reason)) for run, reason in reasons.items()]
+    return [page.bullets(sentences), *failures] if sentences else []
+
+
+def _losses(data: SweepData) -> list[Part]:
+    controls = page.markup(
+        '<div class="controls" hidden>\n{units}<label class="budget"><span>budget</span><input type="range" id="budget" '
+        'min="0" step="1"><output id="budget-words" for="budget"></output></label>\n</div>',
+        units=page.choices("Unit of the budget", "units"),
+    )
+    documents = max((cell.documents for landscape in data.landscapes for cell in landscape.cells[-1]), default=0)
+    number = f"{documents} " if documents else ""
+    caption = (
+        f"Bars: 95% intervals over {number}held-out document{'s' * (documents != 1)}, and over seeds where there are several. "
+        "The documents are the same for all runs: "
+        "differences between contexts are paired, and more certain than the bars suggest; the sentences below are about them. "
+        "Circles: the lowest loss of a size. Dashed: the lowest of all. Losses between two points are interpolated linearly in "
+        "the logarithm of the budget; nothing is drawn more than 2% of the budget beyond what was measured."
+    )
+    label = "Best-context loss against training context, a line for each model size"
+    return [
+        Plot("loss", loss_figure(data.contexts), label, caption, controls=controls),
+        Markup('<ul class="findings" id="findings" aria-live="polite"></ul>'),
+        _download("best-context-loss", "What the figure shows"),
+        _download("points", "All measurements"),
+        optima_table(data, data.landscapes[0]),
+    ]
+
+
+def _optimal_contexts(data: SweepData) -> list[Part]:
+    caption = page.markup(
+        'Lines: the most common optimum in a window (<span id="window">{window}</span>). Points: the optimum without '
+        "smoothing; a triangle where it is the longest (upwards) or the shortest context that was tried, so that the true "
+        "optimum may be beyond. Only optima whose neighbouring contexts were measured at the same budget. Sizes are a little "
+        "apart where they share a context.",
+        window=window_words(data.landscapes[0]),
+    )
+    label = "Optimal training context against the budget, a line for each model size"
+    absent = (
+        "At no budget of this kind can the optimal context of a size be read off: the contexts next to the best one were not "
+        "measured there."
+    )
+    return _filled("context", label, caption, absent, "Optimal contexts")
+
+
+def _optimal_pairs(data: SweepData) -> list[Part]:
+    if len(data.sizes) == 1:  # the figure above shows the same
+        return []
+    caption = (
+        "The most common pair in the same window. Only where the optimum's neighbours, in context and in size, were measured "
+        "at the same budget."
+    )
+    label = "Context of the optimal pair of size and context against the budget; its size is the colour"
+    absent = (
+        "At no budget of this kind can an overall optimum be read off: the sizes next to the best one, or the contexts next to "
+        "its own, were not measured there."
+    )
+    return _filled("pair", label, caption, absent, "Optimal pairs")
+
+
+def _filled(id: str, label: str, caption: str, absent: str, table: str) -> list[Part]:
+    """A figure that the page's script fills in, the note where there is nothing to draw, and the table behind it."""
+    note = page.missing(absent, f' id="no-{id}" hidden')
+    return [Plot(id, figure(), label, caption), note, _download(f"optimal-{id}", table)]
+
+
+def _curves(data: SweepData) -> list[Part]:
+    if not data.curves:
+        return [
+            page.missing("No run has a context curve." if data.states else "The sweep's table has no context curves.")
+        ]
+    several = any(len(curve.losses) > 1 for curve in data.curves)
+    controls = page.markup(
+        '<div class="controls" hidden>\n{moments}</div>\n<div id="switches" class="switches"></div>\n',
+        moments=page.choices("Moment of training", "moment") if several else "",
+    )
+    caption = page.markup(
+        "Mean loss, {unit}, by the number of tokens that a prediction sees; each line ends at its training context, which "
+        "is its colour, from blue for the shortest to orange; sizes differ in dashes. Only the last tenth of each line is "
+        "measured on the same targets for all runs. Dotted: measured afterwards by <code>contextwise curve</code>, on its own "
+        "windows, with 95% intervals. A double click shows all, "
+        "the steep start included.",
+        unit=data.loss_unit,
+    )
+    label = "Loss at each number of visible tokens, a line for each run that is switched on"
+    return [
+        Plot("curves", curves_figure(data.curves, data.loss_unit), label, caption, controls=controls),
+        page.missing("", ' id="no-curves" hidden'),
+        _download("curves", "The curves that are shown"),
+    ]
+
+
+def _lengths(data: SweepData) -> list[Part]:
+    if data.meter is None:
+        text = "The corpus could not be read, so the lengths of its documents are not shown: "
+        return [page.missing(f"{text}{data.no_corpus}.")]
+    caption = (
+        f"{data.corpus}, the documents that were trained on. A token can be predicted from no more tokens than precede it "
+        "in its document."
+    )
+    label = "Shares of documents and of tokens by document length, and share of tokens preceded by that many"
+    return [
+        Plot("lengths", lengths_figure(data.meter), label, caption),
+        page.bullets(corpus_sentences(data.meter, data.contexts)),
+        _download("document-lengths", "Document lengths"),
+    ]
+
+
+def _making(data: SweepData, others: Sequence[Path]) -> list[Part]:
+    report = shlex.join(["contextwise", "report", str(data.path), *map(str, others)])
+    if not data.states:
+        recipe = page.details("the settings that its runs share", page.code(data.recipe))
+        return ["To make this page of the sweep's table again:", page.commands([report]), recipe]
+    resume = shlex.join(["contextwise", "sweep", str(data.path / "sweep.yaml"), "--out", str(data.path)])
+    return [
+        "To resume the sweep, and to make this page again:",
+        page.commands([resume, report]),
+        page.details("sweep.yaml", page.code(data.recipe)),
+    ]
+
+
+def _download(table: str, label: str) -> Markup:
+    button = '<button type="button" class="csv" data-table="{table}" hidden>{label} (CSV)</button>'
+    return page.markup(button, table=table, label=label)
+
+
+def optima_table(data: SweepData, landscape: Landscape) -> Table:
+    """Optimal contexts at some budgets, for readers without JavaScript and for quotation."""
+    rows: list[list[Cell]] = []
+    for step in spread(range(len(landscape.budgets)), SHOWN_BUDGETS):
+        row: list[Cell] = [budget_words(landscape.unit, landscape.budgets[step])]
+        for size in data.sizes:
+            best = landscape.optima[step].get(size)
+            if best is None:
+                row.append(None)
+                continue
+            context = in_tokens(best.cell.context)
+            row.append((context if best.decided else f"({context})", f"{best.cell.loss:.4f}"))
+        best = landscape.overall[step]
+        row.append(f"{best.cell.size}, {in_tokens(best.cell.context)}" if best and best.decided else None)
+        rows.append(row)
+    title = (
+        "Optimal training context at some budgets, with its best-context loss in nats per token; in brackets where a context "
+        "beside it was not measured at that budget."
+    )
+    return Table(title, ["budget", *data.sizes, "overall optimum"], rows)
+
+
+def runs_table(data: SweepData) -> Table:
+    """Every run of the grid: its state, and the last loss that it measured."""
+    last = {point.run: point for point in data.points}
+    rows = []
+    for state in data.states:
+        run, point = state.run, last.get(state.run.id)
+        size = run.size, f"{count(run.parameters)} parameters"
+        context = in_tokens(run.context), f"seed {run.seed}"
+        trained = (count(point.tokens if point else 0), f"of {count(run.tokens)}")
+        cells = [size, context, state.state, trained, point.estimate if point else None, run.id]
+        rows.append(Row(cells, list(data.sizes).index(run.size)))
+    title = (
+        "Best-context loss at the last measurement of each run: the mean over the last tenth of its training context, nats per "
+        "token, with its 95% interval over documents."
+    )
+    loss = Column("loss", "estimate", ".4f", interval="below")
+    return Table(title, ["size", "context", "state", "trained on, tokens", loss, "run"], rows)
+
+
+def sweep_tables(data: SweepData) -> dict[str, str]:
+    """Name of each table -> its CSV; a row a budget, size and context that was measured there, and so on."""
+    losses, contexts, pairs = [], [], []
+    for landscape in data.landscapes:
+        for step, budget in enumerate(landscape.budgets.tolist()):
+            at = [landscape.unit, budget]
+            losses += [[*at, *cell.row] for cell in landscape.cells[step]]
+            for size, best in landscape.optima[step].items():
+                noise = " ".join(map(str, best.within_noise))
+                chosen = [*at, *best.cell.row[:4], _yes(best.decided), best.edge, noise]
+                contexts.append([*chosen, landscape.contexts[size][step]])
+            overall = landscape.overall[step]
+            if overall is not None:
+                cell, smoothed = overall.cell, landscape.pairs[step] or ("", "")
+                pairs.append([*at, cell.size, cell.context, cell.loss, _yes(overall.decided), *smoothed])
+    tables = {
+        "points": csv_text(COLUMNS, map(attrgetter(*COLUMNS), data.points)),
+        "best-context-loss": csv_text(LOSS_HEAD, losses),
+        "optimal-context": csv_text(CONTEXT_HEAD, contexts),
+        "optimal-pair": csv_text(PAIR_HEAD, pairs),
+        "curves": csv_text(CURVE_HEAD, _curve_rows(data)),
+    }
+    if data.meter is not None:
+        tables["document-lengths"] = csv_text(LENGTH_HEAD, map(astuple, data.meter.bins()))
+    return tables
+
+
+def _curve_rows(data: SweepData) -> Iterable[Sequence[Any]]:
+    """A row a run, step and bin."""
+    for curve in data.curves:
+        for step, losses in enumerate(curve.losses):
+            spent = [curve.spent[kind][step] if curve.spent else "" for kind in ("flops", "seconds", "tokens")]
+            limits = curve.intervals or [(None, None)] * len(curve.bins)
+            for visible, loss, interval in zip(curve.bins, losses, limits, strict=True):
+                yield [curve.group, curve.label, *spent, *visible, loss, *interval, data.loss_unit]
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

@@ -1,0 +1,291 @@
+"""Verbs of planning: ``contextwise sweep``, ``transfer`` and ``plan``."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from rich.console import RenderableType
+from typer import Argument, Option
+
+from contextwise.base.config import read_yaml
+from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import as_json as json_values
+from contextwise.base.progress import say
+from contextwise.base.recipes import recipe_path
+from contextwise.cli.common import AsJson, Prints, set_option, show, show_json, show_line, show_values
+
+if TYPE_CHECKING:
+    from contextwise_plan.scaling.observations import Observations
+    from contextwise_plan.scaling.planning import Budget
+    from contextwise_plan.sweep import Sweep
+
+PANEL = "Plan"
+
+
+def sweep(
+    recipe: Annotated[
+        str | None, Argument(help="A YAML file (a base recipe and a grid of settings), or a name that `recipes` lists.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, set_option("A setting before the file's: --set base.training.weight_decay=0. Repeatable.")
+    ] = None,
+    out: Annotated[Path | None, Option(help="The sweep's folder.", show_default="sweeps/NAME")] = None,
+    jobs: Annotated[int | None, Option(help="Runs at a time here.")] = None,
+    executor: Annotated[str | None, Option(help="Where runs run: local or ray.")] = None,
+    address: Annotated[str | None, Option(help="Of a Ray cluster, or auto.")] = None,
+    retries: Annotated[int | None, Option(help="How often a failed run is tried again in one call.")] = None,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Check and list the runs and what they cost; start none.")
+    ] = False,
+    status: Annotated[Path | None, Option(help="List the runs of this sweep's folder and how far they are.")] = None,
+    as_json: Annotated[
+        bool,
+        Option("--json", help="With --dry-run or --status: the list as JSON."),
+        Prints("contextwise.experiments.folder:RunSetJson"),
+    ] = False,
+) -> None:
+    """Train a grid of model sizes and contexts; run it again to resume.
+
+    Every run keeps its tokens per step while the context grows. The runs of a
+    size, context and seed share one trunk: each budget is a finished run that
+    trains only its decay. Finished runs are skipped, failed ones tried again.
+    """
+    if status is not None and recipe is not None:
+        raise ConfigError(f"--status lists the sweep in the folder {status}; leave the recipe {recipe} out")
+    if status is None and recipe is None:
+        raise ConfigError("a sweep is missing; give its file or name, or --status and a sweep's folder")
+    if as_json and not dry_run and status is None:
+        raise ConfigError("--json goes with --dry-run or --status")
+    if jobs is not None and jobs < 1:
+        raise ConfigError(f"--jobs is {jobs}, but at least one run at a time is needed")
+    from contextwise_plan.sweep import Sweep, load_sweep, run_sweep
+
+    if recipe is None:
+        _list_runs(Sweep.open(status or ""), as_json)
+        return
+    given = {"kind": executor, "jobs": jobs, "address": address, "retries": retries}
+    options = [f"executor.{name}={value}" for name, value in given.items() if value is not None]
+    sweep_settings = load_sweep(recipe, [*(settings or []), *options], out)
+    if not dry_run:
+        print(run_sweep(sweep_settings).path)
+        return
+    planned = Sweep.planned(sweep_settings)
+    _list_runs(planned, as_json)
+    if not as_json:
+        show(*(f"note: {note}" for note in planned.notes))
+
+
+def _list_runs(sweep: "Sweep", as_json: bool) -> None:
+    """Print the runs, what they cost and how far they are."""
+    from contextwise.base.estimates import count
+    from contextwise.experiments.folder import RunSetJson
+    from contextwise.experiments.scheduling import plan_table
+
+    states = sweep.states()
+    if as_json:
+        values: RunSetJson = {"path": str(sweep.path), "flops": sweep.flops, "runs": states}
+        show_json(values)
+        return
+    parts = ", ".join(f"{number} {state}" for state, number in sweep.count().items() if number)
+    runs_counted = f"{len(states)} run{'s' * (len(states) != 1)}"
+    show(plan_table(states), f"{runs_counted} ({parts}), {count(sweep.tokens)} tokens, {sweep.flops:.2e} FLOPs")
+    for state in states:
+        if failure := state.failure:
+            times = f"{failure.attempts} time{'s' * (failure.attempts != 1)}"
+            show_line(f"{state.run.id} failed {times}: {failure.reason}")
+
+
+def transfer(
+    recipe: Annotated[
+        str, Argument(help="A recipe with a model of a named size: a YAML file, or a name that `recipes` lists.")
+    ],
+    widths: Annotated[str, Option(metavar="<int>,…", help="Widths that are trained.")] = "64,128,256",
+    factors: Annotated[str, Option(metavar="<float>,…", help="Of the recipe's learning rates.")] = "0.25,0.5,1,2,4",
+    seeds: Annotated[int, Option(min=2, help="Seeds of each run.")] = 2,
+    to: Annotated[
+        int | None, Option(help="The width whose rate is asked for.", show_default="twice the largest")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        set_option("A setting in place of the recipe's: --set training.parametrization=mup. Repeatable."),
+    ] = None,
+    jobs: Annotated[int, Option(help="Runs at a time.")] = 1,
+    out: Annotated[Path | None, Option(help="Folder of the runs.", show_default="transfer/NAME")] = None,
+    as_json: Annotated[AsJson, Prints("contextwise_plan.transfer:Transfer")] = False,
+) -> None:
+    """Find whether a model's learning rates hold at other widths, and the rates of a larger one.
+
+    Trains the recipe at each width and factor of its rates, and checks how its
+    activations depend on the width. Run the same command again to resume.
+    """
+    from contextwise.base.files import write_json
+
+    file = recipe_path(recipe)
+    values = {
+        "recipe": {"name": file.stem, **read_yaml(file)},
+        "widths": widths.split(","),
+        "factors": factors.split(","),
+        "seeds": list(range(seeds)),
+        "to": to,
+        "executor": {"jobs": jobs},
+        "output": "" if out is None else str(out),
+    }
+    from contextwise_plan.transfer import load_transfer, run_transfer, transfer_tables
+
+    loaded = load_transfer(values, settings or [])
+    result = run_transfer(loaded)
+    write_json(loaded.folder / "transfer.json", json_values(result), "the result")
+    show_values(result, as_json, *transfer_tables(result), *result.sentences)
+
+
+def plan(
+    sweep: Annotated[Path, Argument(help="Folder of a sweep, or the table of one (JSON).")],
+    budget: Annotated[float | None, Option(help="FLOPs of the training run to plan.")] = None,
+    hours: Annotated[
+        float | None,
+        Option(
+            help="Hours of training instead: on the sweep's machine, at the speeds measured there, or with --tokens-per-second."
+        ),
+    ] = None,
+    tokens_per_second: Annotated[float | None, Option(help="Training speed of another machine.")] = None,
+    measured_at: Annotated[
+        str | None,
+        Option(
+            metavar="SIZE:CONTEXT",
+            help="Size and context at which that speed was measured.",
+            show_default="the sweep's largest size at its shortest context",
+        ),
+    ] = None,
+    check: Annotated[
+        bool, Option("--check", help="Hide the largest budgets, predict them, and compare with what was measured.")
+    ] = False,
+    hide_above: Annotated[
+        float | None, Option(help="The same, hiding measurements above this number of FLOPs.")
+    ] = None,
+    far: Annotated[
+        bool,
+        Option("--far", help="Answer beyond 30 times the sweep's largest run too, and where it shows no best context."),
+    ] = False,
+    partial: Annotated[bool, Option("--partial", help="Use the measurements of unfinished runs too.")] = False,
+    early: Annotated[
+        float | None, Option(help="Share of a run's tokens before which its points are left out.", show_default="0.05")
+    ] = None,
+    resamples: Annotated[int, Option(help="Of whole runs, for the intervals.")] = 200,
+    confidence: Annotated[float, Option(help="Of the intervals.")] = 0.9,
+    seed: Annotated[int, Option(min=0, help="Of the resamples.")] = 0,
+    residuals: Annotated[bool, Option("--residuals", help="Show how far each run lies off the law.")] = False,
+    table: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Write the sweep's points to one JSON file, from which plan plans too."),
+    ] = None,
+    as_json: Annotated[AsJson, Prints("contextwise_plan.scaling.planning:PlanJson")] = False,
+) -> None:
+    """Recommend model size, training context and tokens for a budget, from a sweep.
+
+    A law of the loss over context, size and tokens is fitted to the sweep, its
+    form chosen by held-out runs; every number has an interval over runs. Where
+    the sweep does not determine an answer, the plan is refused, with the reason.
+    """
+    from contextwise_plan.scaling.analysis import Analysis
+    from contextwise_plan.scaling.hindcast import Hindcast
+    from contextwise_plan.scaling.observations import EARLY, read_observations, read_table, write_table
+    from contextwise_plan.scaling.planning import Plan, PlanJson
+    from contextwise_plan.tables import hindcast_tables, law_tables, plan_tables, residual_table
+
+    checking = check or hide_above is not None
+    if budget is not None and hours is not None:
+        raise ConfigError("--budget and --hours both say what may be spent; give one of them")
+    if budget is None and hours is None and not checking and table is None:
+        raise ConfigError(
+            "there is no budget; give --budget (FLOPs) or --hours, or --check to see how well the sweep predicts itself"
+        )
+    if table is not None and sweep.is_file():
+        raise ConfigError(f"--table writes the points of a sweep's folder, and {sweep} is a table already; copy it")
+    if tokens_per_second is not None and hours is None:
+        raise ConfigError("--tokens-per-second says how fast the --hours pass; give both")
+    if measured_at is not None and tokens_per_second is None:
+        raise ConfigError("--measured-at belongs to --tokens-per-second; give both")
+    speed = {"--tokens-per-second": tokens_per_second, "--hide-above": hide_above}
+    for name, value in {"--budget": budget, "--hours": hours, **speed}.items():
+        if value is not None and not 0 < value < float("inf"):
+            raise ConfigError(f"{name} is {value:g}, but must be a positive number")
+    if early is not None and not 0 <= early < 1:
+        raise ConfigError(f"--early is {early:g}, but must be a share: 0 or more, below 1")
+    if not 0 < confidence < 1:
+        raise ConfigError(f"--confidence is {confidence:g}, but must be between 0 and 1")
+    if resamples < 20:
+        raise ConfigError(f"--resamples is {resamples}, but intervals need 20 at least")
+    if resamples * (1 - confidence) < 2 * (1 - 1e-9):
+        needed = math.ceil(2 / (1 - confidence) - 1e-6)
+        raise ConfigError(
+            f"--resamples is {resamples}, but an interval of {confidence:g} needs {needed:,}, one beyond each of its ends"
+        )
+    if sweep.is_file() and (partial or early is not None):
+        raise ConfigError(
+            f"{sweep} is a table, which holds the points that were chosen when it was written; give the sweep's folder with "
+            "--early and --partial"
+        )
+
+    observations = (
+        read_table(sweep)
+        if sweep.is_file()
+        else read_observations(sweep, early=EARLY if early is None else early, partial=partial)
+    )
+    values: PlanJson = {}
+    tables: list[RenderableType] = []
+    if budget is not None or hours is not None:
+        spent = _budget(observations, budget, hours or 0, tokens_per_second, measured_at)
+        analysis = Analysis(observations, resamples, confidence, seed)
+        answer = Plan(analysis, spent, far=far)
+        values["plan"], values["law"] = answer, analysis
+        tables += [plan_tables(answer, analysis), law_tables(analysis)]
+        tables += [residual_table(analysis)] if residuals else []
+    if checking:
+        compared = Hindcast(observations, hide_above, resamples, confidence, seed)
+        values["check"] = compared
+        tables += [hindcast_tables(compared)]
+        tables += [residual_table(compared.analysis)] if residuals and len(tables) == 1 else []
+    show_values(values, as_json, *tables)
+    if table is not None:
+        write_table(observations, table, sweep)
+        (say if as_json else show_line)(f"written to {table}")
+
+
+def _budget(
+    sweep: "Observations", flops: float | None, hours: float, speed: float | None, measured_at: str | None
+) -> "Budget":
+    """What may be spent, in FLOPs, or in seconds of the sweep's machine.
+
+    Args:
+        speed: tokens per second of another machine.
+        measured_at: size and context of that speed, such as ``nano:512``.
+    """
+    from contextwise.base.estimates import count, duration
+    from contextwise_plan.scaling.optimum import measured_cost
+    from contextwise_plan.scaling.planning import Budget
+
+    if flops is not None:
+        return Budget("flops", flops, f"{flops:.3g} FLOPs")
+    seconds = 3600 * hours
+    if speed is None:
+        label = f"{duration(seconds)} on the sweep's machine, at the speeds it measured"
+        return Budget("seconds", seconds, label)
+    size, context = sweep.sizes[-1], float(sweep.context.min())
+    if measured_at is not None:
+        size, colon, text = measured_at.rpartition(":")
+        if not colon or not text.isdigit() or int(text) < 1:
+            raise ConfigError(
+                f"--measured-at is {measured_at!r}, but must be SIZE:CONTEXT, such as {sweep.sizes[-1]}:512"
+            )
+        if size not in sweep.sizes:
+            raise ConfigError(f"--measured-at names the size {size!r}, but the sweep's are {', '.join(sweep.sizes)}")
+        context = float(text)
+    parameters = sweep.size_parameters[sweep.sizes.index(size)]
+    per_token = float(measured_cost(sweep, "flops").per_token(parameters, context))
+    flops = seconds * speed * per_token
+    return Budget(
+        "flops",
+        flops,
+        f"{flops:.3g} FLOPs: {duration(seconds)} at {count(speed)} tokens/s of {size} with a context of {context:.0f} "
+        f"({per_token:.2g} FLOPs a token)",
+    )
