@@ -32,9 +32,9 @@ SHAPES = ((4, 128), (12, 256))
 
 def one_step(which: str, head: str, n: int, context: int) -> None:
     """Child process: one training step of n heads at ``context`` tokens; prints the bytes it took beside the parameters."""
-    from contextwise.models.multitoken import MultiTokenConfig, MultiTokenForCausalLM
-    from contextwise.models.multitoken.modeling import future_targets
     from contextwise.training.model import TrainedModel
+    from contextwise_papers.objectives.multitoken import MultiTokenConfig, MultiTokenForCausalLM
+    from contextwise_papers.objectives.multitoken.modeling import future_targets
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     backbone = backbone_config("gpt2", ModelSize(4, 256, 4, 1e-3), VOCABULARY, context)
@@ -166,7 +166,7 @@ def _bounds(cost: float, n: int) -> str:
 
 def block_costs(rounds: int, new: int = 48) -> dict[str, Any]:
     """What a verified block costs in plain steps, by size and heads; models as they are drawn, which accept nothing."""
-    from contextwise.models.multitoken import MultiTokenConfig, MultiTokenForCausalLM
+    from contextwise_papers.objectives.multitoken import MultiTokenConfig, MultiTokenForCausalLM
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     results: dict[str, Any] = {"new_tokens": new, "rounds": rounds}

@@ -23,10 +23,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks.harness import Worker, alternate, publish, serve
-from contextwise.models import ContextLMConfig, ModelSize, MultiTokenConfig, backbone_config, build_model
+from contextwise.models import ContextLMConfig, ModelSize, backbone_config, build_model
 from contextwise.models.spec import training_flops_per_example, training_flops_per_target
 from contextwise.training.model import TrainedModel, compile_blocks
 from contextwise.training.run import fast_steps
+from contextwise_papers.objectives import MultiTokenConfig
 
 SHAPES = {
     # name: family, layers, width, heads, vocabulary, context, rows

@@ -18,7 +18,8 @@ from transformers import (
 )
 
 from contextwise.data.tokenizers import byte_tokenizer
-from contextwise.models import ContextLMConfig, ContextLMForCausalLM, MultiTokenConfig, MultiTokenForCausalLM
+from contextwise.models import ContextLMConfig, ContextLMForCausalLM
+from contextwise_papers.objectives import MultiTokenConfig, MultiTokenForCausalLM
 
 VOCABULARY = 261  # bytes, end-of-text, and four more
 END, CLS, SEP = 256, 257, 258

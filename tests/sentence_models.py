@@ -9,7 +9,7 @@ from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
 
 from contextwise.data import prepare_corpus
 from contextwise.data.tokenizers import byte_tokenizer
-from contextwise.models.cue import (
+from contextwise_papers.cue import (
     CueConfig,
     CueContextConfig,
     CueDecoderConfig,
@@ -17,7 +17,7 @@ from contextwise.models.cue import (
     ProxyConfig,
     UnigramConfig,
 )
-from contextwise.models.cue.encoding import TextEncoder
+from contextwise_papers.cue.encoding import TextEncoder
 
 SENTENCE = "grain oil bank trade rises falls in on the a of Japan London price said it will"
 WORDS = SENTENCE.split(" ")

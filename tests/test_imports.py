@@ -1,7 +1,7 @@
 """One way for the data: a core whose packages import only to the left, and three packages that stand on it.
 
-``outward_imports.txt`` lists what still goes the wrong way: from the core to what stands on it, or by a string in the core to the
-right. The list may only become shorter.
+``outward_imports.txt`` lists what still goes the wrong way: from the core to what stands on it, or by a string in the core to
+the right. The list may only become shorter.
 """
 
 import ast

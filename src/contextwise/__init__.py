@@ -13,14 +13,7 @@ if TYPE_CHECKING:
     from contextwise.api import compare, curve, evaluate, load, measure, prepare, sweep, train, trial
     from contextwise.base.runs import RunFolder
     from contextwise.data import Corpus
-    from contextwise.models import (
-        ContextLMConfig,
-        ContextLMForCausalLM,
-        CueConfig,
-        CueForCausalLM,
-        MultiTokenConfig,
-        MultiTokenForCausalLM,
-    )
+    from contextwise.models import ContextLMConfig, ContextLMForCausalLM
 
     __version__: str
 
@@ -28,10 +21,6 @@ __all__ = [
     "ContextLMConfig",
     "ContextLMForCausalLM",
     "Corpus",
-    "CueConfig",
-    "CueForCausalLM",
-    "MultiTokenConfig",
-    "MultiTokenForCausalLM",
     "RunFolder",
     "compare",
     "curve",

@@ -33,7 +33,6 @@ from contextwise.experiments.grid import learning_rates, rate_settings
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.models.contextlm.pathway import context_pathway
 from contextwise.models.families import adapter
-from contextwise.models.multitoken import MultiTokenForCausalLM
 from contextwise.training.inputs import TrainingInputs, targets_in
 from contextwise.training.kinds import SizedModel
 from contextwise.training.model import TrainedModel, parameter_scales, starting_model
@@ -41,6 +40,7 @@ from contextwise.training.optimizer import create_optimizer
 from contextwise.training.parametrization import backbones
 from contextwise.training.recipe import Recipe
 from contextwise.training.trainer import NOT_FOR_MODELS, collate_step
+from contextwise_papers.objectives.multitoken import MultiTokenForCausalLM
 
 FLAT = 0.05
 """Slope in log-log below which activations do not depend on the width."""

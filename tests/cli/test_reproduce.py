@@ -9,7 +9,7 @@ import yaml
 from contextwise.base.estimates import duration
 from contextwise.base.files import write_sealed_json
 from contextwise.base.runs import RunFolder
-from contextwise.data.synthetic import ParityData
+from contextwise_papers.intrinsic_entropy.synthetic import ParityData
 from contextwise_papers.item import measure_at, recipes_folder
 from shipped import ALL_ITEMS
 

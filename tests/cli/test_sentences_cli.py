@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from contextwise.data.tokenizers import byte_tokenizer
-from contextwise.models.cue import CueForCausalLM
-from contextwise.models.cue.encoding import TextEncoder
+from contextwise_papers.cue import CueForCausalLM
+from contextwise_papers.cue.encoding import TextEncoder
 from sentence_models import cue_model, make_corpus, save, sentence_model, write_text_encoder
 from small import write_rows
 

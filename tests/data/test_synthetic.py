@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.data.synthetic import MASK, Parity, ParityData, ParitySettings, VisibleLaw
-from contextwise.data.synthetic.parity import FIRST_TASK
-from contextwise.data.synthetic.samples import ParityStream, Samples, open_samples, write_samples
 from contextwise.data.windows import stack
+from contextwise_papers.intrinsic_entropy.synthetic import MASK, Parity, ParityData, ParitySettings, VisibleLaw
+from contextwise_papers.intrinsic_entropy.synthetic.parity import FIRST_TASK
+from contextwise_papers.intrinsic_entropy.synthetic.samples import ParityStream, Samples, open_samples, write_samples
 
 # Intrinsic entropy, Table 1, "Minimum CE Loss Calculated"; the row of context 20 is explained in the module.
 TABLE_1 = {17: 0.4643, 23: 0.3437, 25: 0.3116, 28: 0.2686, 30: 0.2429, 35: 0.1864, 40: 0.1387, 50: 0.0612}

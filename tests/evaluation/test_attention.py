@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from contextwise import ContextLMConfig, ContextLMForCausalLM, MultiTokenForCausalLM
+from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.data import Corpus
 from contextwise.models import token_losses
@@ -27,6 +27,7 @@ from contextwise_papers.contextlm.attention import (
     read_with_models,
     token_pieces,
 )
+from contextwise_papers.objectives import MultiTokenForCausalLM
 from examples import FEW
 
 VOCABULARY = 300

@@ -9,7 +9,8 @@ from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.evaluation.scoring.truncated import Targets, choose_targets, truncated_passes
-from contextwise.models import ContextLMConfig, MultiTokenConfig, MultiTokenForCausalLM
+from contextwise.models import ContextLMConfig
+from contextwise_papers.objectives import MultiTokenConfig, MultiTokenForCausalLM
 
 CONTEXTS = [1, 3, 8]
 

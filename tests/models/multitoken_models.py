@@ -5,7 +5,7 @@ import copy
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPTNeoXConfig, LlamaConfig, Qwen3Config
 
-from contextwise.models.multitoken import MultiTokenConfig, MultiTokenForCausalLM
+from contextwise_papers.objectives.multitoken import MultiTokenConfig, MultiTokenForCausalLM
 
 VOCABULARY, LONGEST = 23, 64
 

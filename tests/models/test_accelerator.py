@@ -33,17 +33,23 @@ import contextwise
 from accelerator import DEVICE, FakeAccelerator, Synchronised, is_part_of
 from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.base.recipes import RECIPES
-from contextwise.models import MultiTokenConfig, MultiTokenForCausalLM, losses, masks
+from contextwise.models import losses, masks
 from contextwise.models.decoding import StaticDecoding
 from contextwise.models.families import FAMILIES
 from contextwise.models.losses import final_hidden_states
-from contextwise.models.parity.spec import ParityMLP, ParityMLPConfig, ParityTransformer, ParityTransformerConfig
 from contextwise.models.spec import _SPECS, register_models
 from contextwise.models.variant.code import digest, name_code, read_code
 from contextwise.models.variant.modeling import VariantConfig, VariantForCausalLM
 from contextwise.training.model import TrainedModel, freeze_backbone
 from contextwise.training.optimizer import create_optimizer
 from contextwise.training.recipe import TrainingSettings
+from contextwise_papers.intrinsic_entropy.parity.spec import (
+    ParityMLP,
+    ParityMLPConfig,
+    ParityTransformer,
+    ParityTransformerConfig,
+)
+from contextwise_papers.objectives import MultiTokenConfig, MultiTokenForCausalLM
 from small import as_on_an_accelerator
 
 LENGTH = 12

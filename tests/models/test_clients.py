@@ -8,9 +8,10 @@ from torch import nn
 from transformers import DataCollatorForLanguageModeling, DynamicCache, Trainer, TrainingArguments
 from transformers.utils.generic import find_labels
 
-from contextwise import ContextLMForCausalLM, CueConfig, CueForCausalLM, MultiTokenConfig, MultiTokenForCausalLM
-from contextwise.models.cue import LSTMConfig, LSTMForCausalLM
+from contextwise import ContextLMForCausalLM
 from contextwise.models.variant.modeling import VariantForCausalLM
+from contextwise_papers.cue import CueConfig, CueForCausalLM, LSTMConfig, LSTMForCausalLM
+from contextwise_papers.objectives import MultiTokenConfig, MultiTokenForCausalLM
 from small import as_on_an_accelerator
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from contextlm_models import backbone, contextlm, draw
 
-from contextwise import MultiTokenConfig, MultiTokenForCausalLM
 from contextwise.training.model import TrainedModel
+from contextwise_papers.objectives import MultiTokenConfig, MultiTokenForCausalLM
 
 
 @pytest.mark.slow

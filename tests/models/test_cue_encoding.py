@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
-from contextwise.models.cue import encoding
-from contextwise.models.cue.encoding import PACKAGED, EncodedTexts, TextEncoder, check_encoder, text_key
+from contextwise_papers.cue import encoding
+from contextwise_papers.cue.encoding import PACKAGED, EncodedTexts, TextEncoder, check_encoder, text_key
 from embedding_models import bert, tokenizer
 from examples import FEW
 

@@ -9,9 +9,9 @@ from cue.cue_models import sentence_encoder
 from multitoken_models import multitoken
 from transformers import TextStreamer
 
-from contextwise import MultiTokenConfig, MultiTokenForCausalLM
 from contextwise.base.errors import ConfigError
 from contextwise.models import decoding
+from contextwise_papers.objectives import MultiTokenConfig, MultiTokenForCausalLM
 
 PADDED = torch.tensor([[0, 0, 1, 1, 1, 1], [1] * 6, [0, 0, 0, 0, 0, 1]])
 OPTIONS = {"attention_mask": PADDED, "max_new_tokens": 20, "pad_token_id": 0, "do_sample": False}

@@ -9,21 +9,14 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, GPT2Config, MistralConfig, Qwen2Config, set_seed
 
-from contextwise.models import (
-    ContextLMConfig,
-    ContextLMForCausalLM,
-    ModelSize,
-    MultiTokenConfig,
-    MultiTokenForCausalLM,
-    backbone_config,
-    build_model,
-)
+from contextwise.models import ContextLMConfig, ContextLMForCausalLM, ModelSize, backbone_config, build_model
 from contextwise.models.building import initialize_by_name
-from contextwise.models.cue import CueDecoder
-from contextwise.models.cue.config import CueDecoderConfig
 from contextwise.models.families import FAMILIES
 from contextwise.training.model import model_config, starting_model
 from contextwise.training.recipe import Recipe
+from contextwise_papers.cue import CueDecoder
+from contextwise_papers.cue.config import CueDecoderConfig
+from contextwise_papers.objectives import MultiTokenConfig, MultiTokenForCausalLM
 from small import recipe_values
 
 WIDTH = 64

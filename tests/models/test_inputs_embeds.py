@@ -6,8 +6,8 @@ from contextlm_models import contextlm, draw
 from multitoken_models import VOCABULARY, multitoken
 from torch.nn.functional import pad
 
-from contextwise import MultiTokenForCausalLM
 from contextwise.base.errors import ConfigError
+from contextwise_papers.objectives import MultiTokenForCausalLM
 
 MODELS = {
     "context": lambda family: contextlm(family, chunk_size=3),

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.base.errors import ConfigError
-from contextwise.models.multitoken import MultiTokenConfig, MultiTokenForCausalLM
+from contextwise_papers.objectives.multitoken import MultiTokenConfig, MultiTokenForCausalLM
 from examples import FEW
 
 HEADS = pytest.mark.parametrize("head", ["layer", "linear"])

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy, pad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from contextwise.models import losses
-from contextwise.models.multitoken.modeling import future_targets
+from contextwise_papers.objectives.multitoken.modeling import future_targets
 
 HEADS = pytest.mark.parametrize("head", ["layer", "linear"])
 

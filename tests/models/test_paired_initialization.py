@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, set_seed
 from contextwise.models import ModelSize, backbone_config, build_model
 from contextwise.models.building import initialize_by_name
 from contextwise.models.contextlm import ContextLMConfig
-from contextwise.models.multitoken import MultiTokenConfig
+from contextwise_papers.objectives.multitoken import MultiTokenConfig
 
 SIZE = ModelSize(2, 32, 2, 1e-3)
 

@@ -6,11 +6,16 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from contextwise.base.errors import ConfigError
-from contextwise.data.synthetic import MASK, ParityData
-from contextwise.data.synthetic.samples import Samples
 from contextwise.models import build_model, parameter_count
-from contextwise.models.parity import ParityMLP, ParityMLPConfig, ParityTransformer, ParityTransformerConfig
 from contextwise.models.spec import pretraining_losses, training_flops_per_example
+from contextwise_papers.intrinsic_entropy.parity import (
+    ParityMLP,
+    ParityMLPConfig,
+    ParityTransformer,
+    ParityTransformerConfig,
+)
+from contextwise_papers.intrinsic_entropy.synthetic import MASK, ParityData
+from contextwise_papers.intrinsic_entropy.synthetic.samples import Samples
 
 DATA = ParityData(bits=12, tasks=18, first=4, shortest=3)
 CONFIGS = [

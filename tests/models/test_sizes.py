@@ -12,7 +12,6 @@ from contextwise.models import (
     SIZES,
     ContextLMConfig,
     ModelSize,
-    MultiTokenConfig,
     backbone_config,
     build_model,
     named_size,
@@ -21,6 +20,7 @@ from contextwise.models import (
 from contextwise.models.contextlm.layers import POOLINGS
 from contextwise.models.spec import pretraining_losses, training_flops_per_example, training_flops_per_target
 from contextwise.training.model import freeze_backbone
+from contextwise_papers.objectives import MultiTokenConfig
 
 # GPT-2: the released checkpoints. Pythia: the table of the Pythia paper (vocabulary padded to 50,304).
 DECODERS = ["gpt2", "gpt2_rotary", "gpt_neox", "llama", "qwen3"]

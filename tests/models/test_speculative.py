@@ -13,7 +13,7 @@ from transformers import DynamicCache, GenerationConfig, PreTrainedTokenizerFast
 
 from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.base.errors import ConfigError
-from contextwise.models.multitoken import MultiTokenConfig, MultiTokenForCausalLM, speculative
+from contextwise_papers.objectives.multitoken import MultiTokenConfig, MultiTokenForCausalLM, speculative
 from examples import FEW
 
 GREEDY = {"do_sample": False, "pad_token_id": 0}

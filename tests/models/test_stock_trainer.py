@@ -7,7 +7,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast, Trainer, TrainingArguments
 
-from contextwise import MultiTokenConfig, MultiTokenForCausalLM
+from contextwise_papers.objectives import MultiTokenConfig, MultiTokenForCausalLM
 
 
 def tokenizer():

@@ -16,14 +16,9 @@ import torch
 import transformers
 from contextlm_models import VOCABULARY, backbone
 
-from contextwise import (
-    ContextLMConfig,
-    ContextLMForCausalLM,
-    CueConfig,
-    CueForCausalLM,
-    MultiTokenConfig,
-    MultiTokenForCausalLM,
-)
+from contextwise import ContextLMConfig, ContextLMForCausalLM
+from contextwise_papers.cue import CueConfig, CueForCausalLM
+from contextwise_papers.objectives import MultiTokenConfig, MultiTokenForCausalLM
 
 SOURCE = Path(os.environ.get("TRANSFORMERS_SOURCE") or Path(transformers.__file__).parents[2])
 COMMON = "test_modeling_common"

@@ -5,8 +5,9 @@ import torch
 from contextlm_models import backbone
 from datasets import Dataset
 
-from contextwise import ContextLMConfig, ContextLMForCausalLM, MultiTokenConfig, MultiTokenForCausalLM
+from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.data.tokenizers import byte_tokenizer
+from contextwise_papers.objectives import MultiTokenConfig, MultiTokenForCausalLM
 
 trl = pytest.importorskip("trl", reason="trl is not installed")
 pytestmark = pytest.mark.slow

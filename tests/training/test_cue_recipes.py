@@ -8,11 +8,11 @@ import pytest
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DataError
 from contextwise.base.recipes import RECIPES
 from contextwise.data import prepare_corpus
-from contextwise.models.cue import CueConfig
 from contextwise.training import load_recipe, train
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import model_config
 from contextwise.training.parameters import modules_of
+from contextwise_papers.cue import CueConfig
 from cue_runs import CONTEXTS, recipe, save_text_encoder, write_articles
 
 FOLDER = RECIPES / "cue"
@@ -222,6 +222,6 @@ def test_a_folder_with_another_run_is_refused_before_contexts_are_encoded(life, 
     def too_late(*_arguments, **_options):
         raise AssertionError("contexts were encoded first")
 
-    monkeypatch.setattr("contextwise.training.sentences.EncodedContexts", too_late)
+    monkeypatch.setattr("contextwise_papers.cue.streams.EncodedContexts", too_late)
     with pytest.raises(ConfigError, match=r"joint contains another run \(its recipe differs in training.steps\)"):
         train(recipe(life.stage("joint") | {"training": life.stage("joint")["training"] | {"steps": 5}}))

@@ -7,8 +7,6 @@ from transformers import AutoModel, AutoModelForCausalLM
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus
 from contextwise.models import load_model, parameter_count, token_losses
-from contextwise.models.cue import CueConfig, CueForCausalLM
-from contextwise.models.cue.encoding import TextEncoder
 from contextwise.models.export import export_model_folder
 from contextwise.models.loading import load_config
 from contextwise.objectives import Cut, Vocabulary, build_objective
@@ -16,6 +14,8 @@ from contextwise.training import train
 from contextwise.training.export import context_encoder_card, model_card
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import starting_model
+from contextwise_papers.cue import CueConfig, CueForCausalLM
+from contextwise_papers.cue.encoding import TextEncoder
 from contextwise_papers.cue.sentence import ContextTexts
 from cue_runs import CONTEXTS, part, recipe, same, weights
 

@@ -10,18 +10,18 @@ from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import measure
 from contextwise.models import load_model
-from contextwise.models.cue.encoding import TextEncoder
-from contextwise.models.cue.parts import CueContextEncoder
 from contextwise.models.loading import load_config
 from contextwise.models.spec import matrix_weights, pretraining_losses, training_flops_per_example
 from contextwise.training import train
-from contextwise.training.cue_settings import TRAINED
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import starting_model
 from contextwise.training.parameters import modules_of
 from contextwise.training.trainer import collate
+from contextwise_papers.cue.encoding import TextEncoder
+from contextwise_papers.cue.parts import CueContextEncoder
 from contextwise_papers.cue.scoring import open_text_encoder
 from contextwise_papers.cue.sentences import SentenceLoss
+from contextwise_papers.cue.settings import TRAINED
 from cue_runs import Runs, part, recipe, same
 
 TEXT = "text_model."

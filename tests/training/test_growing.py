@@ -10,11 +10,11 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM, load_model
-from contextwise.models.multitoken import MultiTokenConfig
 from contextwise.models.rope import extend_config, extend_positions, rotary_modules
 from contextwise.training import Recipe, train
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import starting_model
+from contextwise_papers.objectives.multitoken import MultiTokenConfig
 from small import recipe_values, save_model
 
 SHORT, LONG = 16, 48

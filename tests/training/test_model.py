@@ -16,13 +16,13 @@ from contextwise.models import (
     ContextLMConfig,
     ContextLMForCausalLM,
     ModelSize,
-    MultiTokenConfig,
     backbone_config,
     build_model,
     load_model,
 )
 from contextwise.training import Recipe, train
 from contextwise.training.model import TrainedModel, model_config, starting_model
+from contextwise_papers.objectives import MultiTokenConfig
 from small import recipe_values, write_documents
 
 

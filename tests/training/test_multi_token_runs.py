@@ -9,10 +9,11 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus
 from contextwise.data.windows import stack
-from contextwise.models import MultiTokenForCausalLM, build_model, load_model, parameter_count
+from contextwise.models import build_model, load_model, parameter_count
 from contextwise.training import Recipe, train
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import model_config
+from contextwise_papers.objectives import MultiTokenForCausalLM
 from small import EXACT, recipe_values
 
 

@@ -11,7 +11,6 @@ from transformers import set_seed
 from contextwise.base.errors import ConfigError
 from contextwise.models import ModelSize, backbone_config, build_model
 from contextwise.models.contextlm import ContextLMConfig
-from contextwise.models.multitoken import MultiTokenConfig
 from contextwise.models.sizes import SIZES
 from contextwise.models.spec import meta_model
 from contextwise.training import Recipe, train
@@ -20,6 +19,7 @@ from contextwise.training.model import parameter_scales, starting_model
 from contextwise.training.optimizer import create_optimizer
 from contextwise.training.parametrization import BRANCH_ENDS, Scale, mup_scales, scale_initial_values
 from contextwise.training.settings import TrainingSettings
+from contextwise_papers.objectives.multitoken import MultiTokenConfig
 from small import recipe_values
 
 MUP = {"parametrization": "mup", "mup_base_width": 16}

@@ -13,10 +13,10 @@ from transformers import AutoModelForSequenceClassification
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.runs import RunFolder
-from contextwise.data.synthetic import ParityData
-from contextwise.data.synthetic.samples import Samples, write_samples
 from contextwise.training import Recipe, train
 from contextwise.training.trainer import PretrainingTrainer
+from contextwise_papers.intrinsic_entropy.synthetic import ParityData
+from contextwise_papers.intrinsic_entropy.synthetic.samples import Samples, write_samples
 from processes import finish_training
 
 TASK = {"bits": 8, "tasks": 6, "first": 3, "shortest": 2, "validation_samples": 512}

@@ -19,10 +19,10 @@ from transformers import (
 from transformers import initialization as init
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.cue.lstm import LSTMConfig
 from contextwise.models.families import initialize_module
 from contextwise.models.sizes import ModelSize, shape_problems
 from contextwise.models.spec import meta_model
+from contextwise_papers.cue.lstm import LSTMConfig
 
 STATE_BYTES = 16
 """Of each parameter in training: weight, gradient and two moments in float32."""

@@ -35,6 +35,7 @@ from contextwise.models.loading import (
 from contextwise.models.tokenizers import put_around
 
 PACKAGE = "contextwise"
+"""The packages of this distribution begin with it."""
 SHARED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.md", "LICENSE*", "NOTICE*")
 """Files of a model that an export holds: no code, nothing that would have to be unpickled."""
 CONFIGS = ("config.json", "generation_config.json", "tokenizer_config.json")
@@ -158,7 +159,7 @@ def _classes(source: str | Path) -> dict[str, type]:
     if config.model_type == "variant":
         raise ConfigError(f"{source} is a variant of your own, which Contextwise loads; leave out standalone")
     model = model_class(config)
-    if not model.__module__.startswith(f"{PACKAGE}."):
+    if not model.__module__.startswith(PACKAGE):
         raise ConfigError(
             f"{source} is a stock {config.model_type}, which loads everywhere without extra code; leave out standalone"
         )
@@ -179,7 +180,7 @@ def _code(modules: list[str]) -> dict[str, str]:
         text = Path(spec.origin).read_text(encoding="utf-8")
         lines = text.split("\n")
         for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == PACKAGE:
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0].startswith(PACKAGE):
                 name, i = str(node.module), node.lineno - 1
                 lines[i] = lines[i].replace(f"from {name} ", f"from .{_flat(name)} ")
                 pending.append(name)

@@ -16,19 +16,19 @@ from contextwise.base.hashes import seal
 from contextwise.base.runs import RunFolder, measured_on, too_few_examples
 from contextwise.data.contexts import ContextSettings
 from contextwise.models.building import parameter_count
-from contextwise.models.cue import CueContextConfig, CueForCausalLM
 from contextwise.models.embedding import Frame
 from contextwise.models.loading import TOKENIZER_FILES, kind_of, load_config
 from contextwise.models.prefix import prompt_form
 from contextwise.models.spec import build_model
 from contextwise.models.tokenizers import put_around
 from contextwise.training.checkpoints import ties
-from contextwise.training.cue_kinds import AutoencoderModel, CueModel
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.kinds import PretrainedModel, SizedModel
-from contextwise.training.parity_settings import ParityModel
 from contextwise.training.recipe import Recipe
 from contextwise.training.trainer import PretrainingTrainer
+from contextwise_papers.cue import CueContextConfig, CueForCausalLM
+from contextwise_papers.cue.kinds import AutoencoderModel, CueModel
+from contextwise_papers.intrinsic_entropy.parity_kinds import ParityModel
 
 
 class RunJson(TypedDict):
@@ -167,7 +167,7 @@ def model_card(run: RunFolder, standalone: bool) -> str:
     cue = model.cue if isinstance(model, CueModel) else None
     contexts = getattr(recipe.data, "contexts", None)
     config: Any = load_config(run.path)
-    ours = type(config).__module__.startswith("contextwise.")  # a variant for training alone leaves a stock model
+    ours = type(config).__module__.startswith("contextwise")  # a variant for training alone leaves a stock model
     parity, unigrams = isinstance(model, ParityModel), isinstance(model, AutoencoderModel)
     embeds = recipe.objective.pooling is not None and not ours
     special = "parity" if parity else "unigrams" if unigrams else "embeddings" if embeds else ""
@@ -285,7 +285,7 @@ def _encoded(config: CueContextConfig, trained: str) -> list[str]:
     types = ContextSettings(**config.contexts).types
     return [
         "import torch",
-        "from contextwise.models.cue.encoding import TextEncoder",
+        "from contextwise_papers.cue.encoding import TextEncoder",
         f"text_encoder = TextEncoder.open({json.dumps(name)}, {json.dumps(pooling)}, {options})",
         f"# the contexts of one sentence, in any order ({', '.join(types)}); dates in this format",
         'texts = ["A title", "Wednesday 29 May 1985"]',

@@ -33,7 +33,7 @@ def input_hashes(recipe: Recipe, known: Container[str] = ()) -> dict[str, str]:
         CheckpointError: a model does not exist.
     """
     if isinstance(recipe.data, SyntheticData):
-        from contextwise.data.synthetic.samples import Samples
+        from contextwise_papers.intrinsic_entropy.synthetic.samples import Samples
 
         return {"train": Samples(recipe.data.synthetic, recipe.seed).fingerprint}
     return dict([*_of_corpora(recipe.data), *_of_models(recipe, recipe.data, known)])

@@ -18,11 +18,9 @@ from contextwise.base.progress import say, say_once
 from contextwise.data.corpus import Corpus
 from contextwise.data.document_lengths import short_documents_note
 from contextwise.data.sources.alpaca import CHAT_TEMPLATE
-from contextwise.data.synthetic.samples import ParityStream, Samples, open_samples
 from contextwise.data.windows import LastTenthWindows
 from contextwise.models.embedding import TRAINED_POOLING
 from contextwise.models.loading import load_tokenizer
-from contextwise.models.parity import ParityMLPConfig
 from contextwise.models.prefix import prompt_form, set_prompt_form
 from contextwise.models.tokenizers import check_tokenizer, corpus_tokenizer_hash, model_tokenizer_hash
 from contextwise.objectives import NO_LOSS, Cut, ExampleStream, MixtureStream, Vocabulary, add_special_tokens
@@ -40,8 +38,10 @@ from contextwise.training.identity import input_hashes
 from contextwise.training.kinds import PretrainedModel
 from contextwise.training.model import model_config
 from contextwise.training.recipe import Recipe
-from contextwise.training.sentences import SentenceInputs, SentenceStream
 from contextwise.training.settings import CorpusData, SyntheticData
+from contextwise_papers.cue.streams import SentenceInputs, SentenceStream
+from contextwise_papers.intrinsic_entropy.parity import ParityMLPConfig
+from contextwise_papers.intrinsic_entropy.synthetic.samples import ParityStream, Samples, open_samples
 
 VALIDATION_SEED = 0
 """Runs with different seeds are validated on the same examples."""

@@ -76,7 +76,7 @@ class SizedModel(ModelSettings):
     called = "a model of a named size"
     registers = (
         "contextwise.models.contextlm.spec",
-        "contextwise.models.multitoken.spec",
+        "contextwise_papers.objectives.multitoken.spec",
         "contextwise.models.variant.spec",
     )
 

@@ -15,7 +15,6 @@ from contextwise.models.building import backbone_config, initialize_by_name
 from contextwise.models.contextlm import ContextLMConfig, ContextLMForCausalLM
 from contextwise.models.loading import kind_of, load_as, load_config, load_model, load_without_heads
 from contextwise.models.losses import has_plain_head, token_losses
-from contextwise.models.multitoken import MultiTokenConfig
 from contextwise.models.rope import extend_config, stock_config
 from contextwise.models.spec import (
     Losses,
@@ -30,6 +29,7 @@ from contextwise.models.variant.modeling import VariantConfig
 from contextwise.training.parametrization import Scale, mup_scales, scale_initial_values
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import prefix_problem, wrong_kind
+from contextwise_papers.objectives.multitoken import MultiTokenConfig
 
 
 def model_config(recipe: Recipe, vocab_size: int | None, end_of_text: int | None) -> Any:

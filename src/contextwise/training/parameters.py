@@ -15,17 +15,17 @@ from contextwise.base.config import read_yaml, validate
 from contextwise.base.recipes import recipe_path, shipped_recipe
 from contextwise.base.runs import RunFolder
 from contextwise.data.corpus import Corpus
-from contextwise.models.cue import CueConfig
-from contextwise.models.cue.encoding import TextSource
 from contextwise.models.loading import load_config
 from contextwise.models.spec import build_model, without_weights
-from contextwise.training.cue_kinds import CueModel
-from contextwise.training.cue_model import cue_config, freeze, text_choice
-from contextwise.training.cue_settings import TRAINED
 from contextwise.training.kinds import PretrainedModel
 from contextwise.training.model import freeze_backbone, model_config
 from contextwise.training.recipe import Recipe, load_recipe
 from contextwise.training.settings import CorpusData
+from contextwise_papers.cue import CueConfig
+from contextwise_papers.cue.encoding import TextSource
+from contextwise_papers.cue.kinds import CueModel
+from contextwise_papers.cue.settings import TRAINED
+from contextwise_papers.cue.stages import cue_config, freeze, text_choice
 
 _KNOWN = {"distilbert-base-cased": DistilBertConfig(vocab_size=28_996)}
 """Configurations of text encoders on the Hub, to count their parameters without a network."""

@@ -14,10 +14,10 @@ from contextwise.base import plugins
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError, Problem
 from contextwise.data.contexts import ContextSettings
-from contextwise.data.synthetic import ParityData
 from contextwise.models.sizes import KINDS
 from contextwise.objectives import AnyObjective, Objective
 from contextwise.objectives.metadata import MetadataSettings
+from contextwise_papers.intrinsic_entropy.synthetic import ParityData
 
 DEEPEST = 1024
 Layers = Annotated[int, Field(ge=1, le=DEEPEST)]

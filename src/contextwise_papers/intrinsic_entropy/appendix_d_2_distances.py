@@ -15,11 +15,11 @@ from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import mean_estimate
 from contextwise.base.tables import Table
-from contextwise.data.synthetic.samples import Samples
 from contextwise.experiments.run_set import Run
 from contextwise.training.inputs import VALIDATION_SEED
 from contextwise_papers.claims import Claim, above, all_hold, below, undecided, within
 from contextwise_papers.intrinsic_entropy.density import distance_line, nearest_distances
+from contextwise_papers.intrinsic_entropy.synthetic.samples import Samples
 from contextwise_papers.intrinsic_entropy.table_1_figures_6_7_parity import data_of, opened
 from contextwise_papers.item import Outcome
 from contextwise_papers.tables import Plot, points, seeds_behind, table_of

@@ -23,13 +23,13 @@ from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import mean_correlation, mean_estimate
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
-from contextwise.data.synthetic import Parity
-from contextwise.data.synthetic.samples import Samples
 from contextwise.experiments.run_set import RecipeValues, Run, RunSet
-from contextwise.models.parity import ParityMLP
 from contextwise.training.checkpoints import WEIGHTS
 from contextwise_papers.claims import LEAST_SEEDS, Claim, above, all_agree, all_hold, exact, within
+from contextwise_papers.intrinsic_entropy.parity import ParityMLP
 from contextwise_papers.intrinsic_entropy.spectra import relative_eigenvalues
+from contextwise_papers.intrinsic_entropy.synthetic import Parity
+from contextwise_papers.intrinsic_entropy.synthetic.samples import Samples
 from contextwise_papers.intrinsic_entropy.table_1_figures_6_7_parity import (
     data_of,
     feature_eigenvalues,

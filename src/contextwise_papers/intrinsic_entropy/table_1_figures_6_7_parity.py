@@ -18,15 +18,15 @@ from contextwise.base.config import Lengths, Seeds
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate, as_json
 from contextwise.base.intervals import NORMAL, mean_correlation, mean_estimate, plus_minus, with_seeds
-from contextwise.data.synthetic import ParityData
-from contextwise.data.synthetic.samples import Samples
 from contextwise.experiments.run_set import RecipeValues, Run, RunSet, RunSetSettings
 from contextwise.models.loading import load_as, load_config
-from contextwise.models.parity import ParityMLP, ParityTransformer
 from contextwise.training.inputs import VALIDATION_SEED
 from contextwise.training.settings import SyntheticData
 from contextwise_papers.claims import LEAST_SEEDS, Claim, above, all_agree, all_hold, exact
+from contextwise_papers.intrinsic_entropy.parity import ParityMLP, ParityTransformer
 from contextwise_papers.intrinsic_entropy.spectra import intrinsic_entropies, relative_eigenvalues, shared_rank
+from contextwise_papers.intrinsic_entropy.synthetic import ParityData
+from contextwise_papers.intrinsic_entropy.synthetic.samples import Samples
 from contextwise_papers.item import Item, ItemMeasure, Outcome, registered
 from contextwise_papers.tables import Plot, point, points, seeds_behind, table_of
 from contextwise_plan.fits import LineFit, fit_line

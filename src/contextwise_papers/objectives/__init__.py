@@ -3,13 +3,19 @@
 from typing import TYPE_CHECKING
 
 from contextwise.base.lazy import lazy_exports
+from contextwise.models import registering
 
 if TYPE_CHECKING:
     from contextwise_papers.objectives.infilling import Infilling
     from contextwise_papers.objectives.instruction import Instruction
+    from contextwise_papers.objectives.multitoken import MultiTokenConfig, MultiTokenForCausalLM
     from contextwise_papers.objectives.spans import UL2, SpanCorruption
 
-__all__ = ["UL2", "Infilling", "Instruction", "SpanCorruption"]
-__getattr__ = lazy_exports(
-    __name__, {"infilling": ["Infilling"], "instruction": ["Instruction"], "spans": ["UL2", "SpanCorruption"]}
-)
+_MODULES = {
+    "infilling": ["Infilling"],
+    "instruction": ["Instruction"],
+    "multitoken": ["MultiTokenConfig", "MultiTokenForCausalLM"],
+    "spans": ["UL2", "SpanCorruption"],
+}
+__all__ = ["UL2", "Infilling", "Instruction", "MultiTokenConfig", "MultiTokenForCausalLM", "SpanCorruption"]
+__getattr__ = registering(lazy_exports(__name__, _MODULES))

@@ -12,7 +12,8 @@ import torch
 from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from contextwise.data.tokenizers import byte_tokenizer
-from contextwise.models import ContextLMConfig, ContextLMForCausalLM, MultiTokenConfig, MultiTokenForCausalLM
+from contextwise.models import ContextLMConfig, ContextLMForCausalLM
+from contextwise_papers.objectives import MultiTokenConfig, MultiTokenForCausalLM
 
 POSITIONS = 160
 FAMILY = {"arc_easy": "arc", "arc_challenge": "arc", "lambada_openai": "lambada"}

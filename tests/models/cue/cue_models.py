@@ -3,13 +3,13 @@
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config
 
-from contextwise import CueForCausalLM
-from contextwise.models.cue import (
+from contextwise_papers.cue import (
     CueConfig,
     CueContextConfig,
     CueContextEncoder,
     CueDecoder,
     CueDecoderConfig,
+    CueForCausalLM,
     LSTMConfig,
     LSTMForCausalLM,
     ProxyConfig,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.cue import CueContextConfig, CueContextEncoder
+from contextwise_papers.cue import CueContextConfig, CueContextEncoder
 from examples import FEW
 
 layers = pytest.mark.parametrize("layers", [0, 1, 2])

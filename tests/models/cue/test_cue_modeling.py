@@ -23,14 +23,14 @@ from cue_models import (
 from torch import nn
 from transformers import DynamicCache, GPT2Config
 
-from contextwise import ContextLMConfig, ContextLMForCausalLM, CueForCausalLM
+from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.models import build_model, token_losses
-from contextwise.models.cue import CueDecoderConfig, UnigramConfig
 from contextwise.models.loading import model_class
 from contextwise.models.losses import has_plain_head
 from contextwise.models.spec import pretraining_losses
 from contextwise.testing import measure_causality
+from contextwise_papers.cue import CueDecoderConfig, CueForCausalLM, UnigramConfig
 
 FORMS = pytest.mark.parametrize(
     "options",

@@ -19,20 +19,21 @@ from cue_models import (
 )
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
-import contextwise
-from contextwise import CueConfig, CueForCausalLM
+import contextwise_papers.cue
 from contextwise.base.errors import CheckpointError
 from contextwise.models import build_model, load_model, parameter_count
-from contextwise.models.cue import (
+from contextwise.models.loading import kind_of
+from contextwise.models.spec import pretraining_losses
+from contextwise_papers.cue import (
+    CueConfig,
     CueContextConfig,
     CueContextEncoder,
     CueDecoder,
     CueDecoderConfig,
+    CueForCausalLM,
     LSTMConfig,
     LSTMForCausalLM,
 )
-from contextwise.models.loading import kind_of
-from contextwise.models.spec import pretraining_losses
 
 FORMS = pytest.mark.parametrize(
     "options",
@@ -208,7 +209,7 @@ def test_a_configuration_builds_a_fresh_model():
     assert config.max_position_embeddings == LONGEST
     assert (config.vocab_size, config.hidden_size, config.num_hidden_layers) == (VOCABULARY, WIDTH, 2)
     assert config.get_text_config() is config
-    assert contextwise.CueConfig is CueConfig
+    assert contextwise_papers.cue.CueConfig is CueConfig
     assert parameter_count(config) == sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -13,8 +13,8 @@ from transformers import AutoConfig, AutoModel
 
 from contextwise.base.errors import ConfigError
 from contextwise.models import build_model, parameter_count
-from contextwise.models.cue import ProxyConfig, ProxyEncoder, UnigramAutoencoder, UnigramConfig
 from contextwise.models.spec import pretraining_losses
+from contextwise_papers.cue import ProxyConfig, ProxyEncoder, UnigramAutoencoder, UnigramConfig
 from examples import FEW
 
 LABELS = torch.tensor([[5, 7, 5, 9, END], [3, END, -100, -100, -100], [8, 8, 8, -100, -100]])

@@ -7,11 +7,11 @@ from transformers import AutoModelForCausalLM, DynamicCache
 
 from contextwise.base.errors import ConfigError
 from contextwise.models import build_model, parameter_count, token_losses
-from contextwise.models.cue import LSTMConfig, LSTMForCausalLM
 from contextwise.models.loading import kind_of
 from contextwise.models.losses import has_plain_head
 from contextwise.models.spec import pretraining_losses
 from contextwise.testing import measure_causality
+from contextwise_papers.cue import LSTMConfig, LSTMForCausalLM
 
 
 @pytest.fixture

@@ -13,9 +13,8 @@ from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.recipes import RECIPES
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.models.cue import CueContextConfig, CueContextEncoder
 from contextwise_papers.claims import Claim
-from contextwise_papers.cue import figure_3_attention, section_7_cache
+from contextwise_papers.cue import CueContextConfig, CueContextEncoder, figure_3_attention, section_7_cache
 from contextwise_papers.cue.figure_3_attention import AttentionOverTraining, attention_at
 from contextwise_papers.cue.figure_6_clusters import ContextClusters
 from contextwise_papers.cue.runs import HeldOut

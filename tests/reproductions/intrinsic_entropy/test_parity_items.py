@@ -13,9 +13,6 @@ from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.estimates import Estimate
 from contextwise.base.recipes import RECIPES
-from contextwise.data.synthetic import MASK, ParityData
-from contextwise.data.synthetic.samples import Samples
-from contextwise.models.parity import ParityMLP, ParityMLPConfig
 from contextwise_papers.intrinsic_entropy.appendix_d_2_distances import loss_exponents, scaling_claims
 from contextwise_papers.intrinsic_entropy.appendix_j_3_dimension import (
     ParityDimension,
@@ -24,6 +21,9 @@ from contextwise_papers.intrinsic_entropy.appendix_j_3_dimension import (
     measure_features,
     thresholds,
 )
+from contextwise_papers.intrinsic_entropy.parity import ParityMLP, ParityMLPConfig
+from contextwise_papers.intrinsic_entropy.synthetic import MASK, ParityData
+from contextwise_papers.intrinsic_entropy.synthetic.samples import Samples
 from contextwise_papers.intrinsic_entropy.table_1_figures_6_7_parity import (
     ParityEntropy,
     ParityTable,

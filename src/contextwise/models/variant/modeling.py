@@ -18,7 +18,7 @@ from contextwise.models.losses import final_hidden_states
 from contextwise.models.spec import build_model, meta_model
 from contextwise.models.variant.code import known_code, run_code
 
-STOCK = ("transformers.", "contextwise.")
+STOCK = ("transformers.", "contextwise")
 """Modules whose forward passes are known."""
 
 

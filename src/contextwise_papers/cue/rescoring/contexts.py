@@ -14,9 +14,9 @@ from contextwise.base.progress import progress_bar, say
 from contextwise.data.contexts import as_english
 from contextwise.data.input_files import read_objects, read_value
 from contextwise.evaluation.kernel import Subject
-from contextwise.models.cue import CueConfig, CueContextConfig, CueContextEncoder
-from contextwise.models.cue.encoding import TextEncoder
 from contextwise.models.loading import load_as
+from contextwise_papers.cue import CueConfig, CueContextConfig, CueContextEncoder
+from contextwise_papers.cue.encoding import TextEncoder
 from contextwise_papers.cue.scoring import ContextSets, Texts, open_text_encoder, trained_types
 
 SETS = "one object of contexts a line"

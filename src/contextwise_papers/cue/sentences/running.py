@@ -20,9 +20,9 @@ from contextwise.data.corpus import Corpus
 from contextwise.evaluation.kernel import Subject
 from contextwise.evaluation.measures.loss import MEASURES, evaluation_table, lost_note
 from contextwise.evaluation.scoring.windows import Scores, documents_table, totals
-from contextwise.models.cue.encoding import EncodedTexts
 from contextwise.objectives.text import TokenText
 from contextwise_papers.cue import scoring
+from contextwise_papers.cue.encoding import EncodedTexts
 from contextwise_papers.cue.sentence import ContextTexts
 from contextwise_papers.cue.sentences import cache_effect
 

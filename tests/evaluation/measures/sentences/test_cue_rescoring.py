@@ -14,8 +14,8 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.data import Corpus
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.evaluation.kernel import measure
-from contextwise.models.cue import CueForCausalLM
-from contextwise.models.cue.encoding import TextEncoder
+from contextwise_papers.cue import CueForCausalLM
+from contextwise_papers.cue.encoding import TextEncoder
 from contextwise_papers.cue.rescoring import RankedLists, Rescore
 from contextwise_papers.cue.rescoring.contexts import write_cue_vectors
 from contextwise_papers.cue.rescoring.ranking import Candidate, rescore

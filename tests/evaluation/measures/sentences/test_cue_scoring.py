@@ -15,8 +15,8 @@ from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.comparison.compared_runs import evaluate_all
 from contextwise.comparison.comparison import compare
 from contextwise.data import Corpus
-from contextwise.models.cue.encoding import TextEncoder
 from contextwise.objectives.objective import generator
+from contextwise_papers.cue.encoding import TextEncoder
 from contextwise_papers.cue.scoring import Rows, Sentences, dropped, score_rows
 from measured import evaluate_model, evaluate_sentences
 from sentence_models import cue_model, make_corpus, proxy_model, save, sentence_model, write_text_encoder

@@ -357,7 +357,7 @@ def measure_causality(
     """
     rows = Rows(model, lengths, chunk_size, tolerance, seed)
     if packed is None:
-        packed = any(type(module).__module__.startswith("contextwise.") for module in rows.inner.modules())
+        packed = any(type(module).__module__.startswith("contextwise") for module in rows.inner.modules())
     with _evaluation_mode(model, seed) as gates_opened, torch.inference_mode(False), torch.no_grad():
         rows.prepare()
         effects = tuple(_effect(check, rows, packed) for check in checks)

@@ -7,8 +7,8 @@ from pydantic import Field
 
 from contextwise.base.errors import ConfigError, Problem
 from contextwise.data.contexts import ContextSettings
-from contextwise.training.cue_settings import TRAINED, AdaptStage, AnyStage, JointStage, ProxyStage, Stage, SwapStage
 from contextwise.training.settings import ModelSettings, VocabSize, Width, known_size
+from contextwise_papers.cue.settings import TRAINED, AdaptStage, AnyStage, JointStage, ProxyStage, Stage, SwapStage
 
 CUE_STARTS = ("start", "sentence_encoder", "autoencoder", "text_encoder")
 
@@ -17,7 +17,7 @@ class CueModel(ModelSettings):
     """A sentence model conditioned on contexts, built from the parts of earlier runs."""
 
     called = "a CUE model"
-    registers = ("contextwise.models.cue.spec",)
+    registers = ("contextwise_papers.cue.spec",)
     usual_rate = "1e-3"
     sections = ("contexts",)
 
@@ -40,8 +40,8 @@ class CueModel(ModelSettings):
         return TRAINED[self.cue.stage]
 
     def sources(self, recipe: Any, known: Container[str]) -> dict[str, str]:
-        from contextwise.models.cue.encoding import TextSource
-        from contextwise.training.cue_model import keeps_context_encoder, text_choice
+        from contextwise_papers.cue.encoding import TextSource
+        from contextwise_papers.cue.stages import keeps_context_encoder, text_choice
 
         sources = super().sources(recipe, known)
         # A text encoder may be the default's or that of the starting run; one of random weights has a vocabulary.
@@ -63,7 +63,7 @@ class CueModel(ModelSettings):
         )
 
     def start(self, recipe: Any, config: Any) -> Any:
-        from contextwise.training.cue_model import starting_model
+        from contextwise_papers.cue.stages import starting_model
 
         return starting_model(self.cue, config)
 
@@ -72,7 +72,7 @@ class AutoencoderModel(ModelSettings):
     """CUE's unigram autoencoder; the layers around the code are 8 times as wide (CUE, Section 4.2.1: 128 x 16 x 128)."""
 
     called = "the family unigram_autoencoder"
-    registers = ("contextwise.models.cue.spec",)
+    registers = ("contextwise_papers.cue.spec",)
     learning_rate: ClassVar[float] = 1e-3
     loss_unit = "sentence"
 
@@ -89,7 +89,7 @@ class AutoencoderModel(ModelSettings):
             yield from _problems_of_sentences(recipe, f"model.family {self.family}")
 
     def config(self, recipe: Any, vocab_size: int | None, end_of_text: int | None) -> Any:
-        from contextwise.models.cue import UnigramConfig
+        from contextwise_papers.cue import UnigramConfig
 
         size = known_size(self.vocab_size, vocab_size)
         return UnigramConfig(size, widths=[8 * self.width, self.width], eos_token_id=end_of_text)

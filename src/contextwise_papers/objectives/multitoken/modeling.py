@@ -8,7 +8,7 @@ The whole model on a page::
     loss = sum over i of the cross entropy of logits_i at t against token t+i   # objectives, Section 6.2.6
 
 Generation runs the trunk and the first head only, at the cost of a stock model. Speculative generation runs all heads, and
-verifies the tokens that heads 2..n propose in the next forward pass (:mod:`contextwise.models.multitoken.speculative`).
+verifies the tokens that heads 2..n propose in the next forward pass (``speculative.py``).
 
 The backbone is a stock transformers model; none of its arithmetic is reimplemented.
 
@@ -32,8 +32,8 @@ from contextwise.models.composition import ComposedForCausalLM, check_labels, pr
 from contextwise.models.contextlm.cache import static_inputs
 from contextwise.models.families import initialize_module
 from contextwise.models.losses import IGNORED, kept_positions, linear_cross_entropy
-from contextwise.models.multitoken.config import MultiTokenConfig, shorten
-from contextwise.models.multitoken.speculative import Acceptance, speculative_options
+from contextwise_papers.objectives.multitoken.config import MultiTokenConfig, shorten
+from contextwise_papers.objectives.multitoken.speculative import Acceptance, speculative_options
 
 
 class FutureLoss(NamedTuple):

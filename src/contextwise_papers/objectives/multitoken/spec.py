@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from contextwise.models.multitoken.config import MultiTokenConfig
-from contextwise.models.multitoken.modeling import MultiTokenForCausalLM
 from contextwise.models.spec import Batch, Losses, ModelSpec, Parts, block_operations, register_model, spec_of
+from contextwise_papers.objectives.multitoken.config import MultiTokenConfig
+from contextwise_papers.objectives.multitoken.modeling import MultiTokenForCausalLM
 
 
 class MultiTokenSpec(ModelSpec):

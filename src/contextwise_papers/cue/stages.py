@@ -8,7 +8,11 @@ from transformers import PreTrainedConfig
 
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.data.contexts import ContextSettings
-from contextwise.models.cue import (
+from contextwise.models.loading import load_as, load_config, load_model, model_class
+from contextwise.models.spec import build_model
+from contextwise.training.recipe import Recipe
+from contextwise.training.settings import CorpusData
+from contextwise_papers.cue import (
     CueConfig,
     CueContextConfig,
     CueDecoderConfig,
@@ -16,10 +20,8 @@ from contextwise.models.cue import (
     UnigramAutoencoder,
     UnigramConfig,
 )
-from contextwise.models.cue.encoding import TextSource
-from contextwise.models.loading import load_as, load_config, load_model, model_class
-from contextwise.models.spec import build_model
-from contextwise.training.cue_settings import (
+from contextwise_papers.cue.encoding import TextSource
+from contextwise_papers.cue.settings import (
     TRAINED,
     AdaptStage,
     ContextEncoderSettings,
@@ -28,8 +30,6 @@ from contextwise.training.cue_settings import (
     Stage,
     SwapStage,
 )
-from contextwise.training.recipe import Recipe
-from contextwise.training.settings import CorpusData
 
 TEXT_ENCODER, POOLING = "distilbert-base-cased", "cls"
 """Used if neither the recipe nor the starting run names a text encoder (CUE, Section 3.1)."""

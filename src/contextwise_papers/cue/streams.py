@@ -19,17 +19,17 @@ from torch.utils.data import Dataset
 
 from contextwise.data.contexts import ContextSettings
 from contextwise.data.corpus import Corpus
-from contextwise.models.cue import CueConfig
-from contextwise.models.cue.encoding import EncodedTexts, TextEncoder, TextSource, TokenTexts, check_encoder
 from contextwise.models.loading import load_config, load_model
 from contextwise.models.tokenizers import check_tokenizer
 from contextwise.objectives import NO_LOSS, ExampleStream
 from contextwise.objectives.objective import generator
-from contextwise.training.cue_kinds import AutoencoderModel, CueModel
-from contextwise.training.cue_model import cue_config, keeps_context_encoder, text_choice
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import CorpusData
+from contextwise_papers.cue import CueConfig
+from contextwise_papers.cue.encoding import EncodedTexts, TextEncoder, TextSource, TokenTexts, check_encoder
+from contextwise_papers.cue.kinds import AutoencoderModel, CueModel
 from contextwise_papers.cue.sentence import ContextTexts, SentenceExamples
+from contextwise_papers.cue.stages import cue_config, keeps_context_encoder, text_choice
 
 _AT_ONCE = 8192
 """Sentences whose contexts are looked up together."""

@@ -12,7 +12,7 @@ HEADS = ("layer", "linear")
 
 
 class MultiTokenConfig(ComposedConfig):
-    """Configuration of :class:`~contextwise.models.multitoken.MultiTokenForCausalLM`.
+    """Configuration of :class:`~contextwise_papers.objectives.multitoken.MultiTokenForCausalLM`.
 
     Args:
         backbone_config: configuration of the decoder-only backbone (a transformers config, or its dictionary). Its

@@ -11,7 +11,7 @@ class ParityTransformerModel(ModelSettings):
     """The parity task's Transformer, of the paper's size by default (intrinsic entropy, Section 4.3)."""
 
     called = "the family parity_transformer"
-    registers = ("contextwise.models.parity.spec",)
+    registers = ("contextwise_papers.intrinsic_entropy.parity.spec",)
     learning_rate: ClassVar[float] = 1e-3
     reads = "parity"
 
@@ -25,7 +25,7 @@ class ParityTransformerModel(ModelSettings):
         return values.get("family") == "parity_transformer"
 
     def config(self, recipe: Any, vocab_size: int | None, end_of_text: int | None) -> Any:
-        from contextwise.models.parity import ParityTransformerConfig
+        from contextwise_papers.intrinsic_entropy.parity import ParityTransformerConfig
 
         shape = {"hidden_size": self.width, "num_hidden_layers": self.layers, "num_attention_heads": self.heads}
         return ParityTransformerConfig(recipe.data.context - 1, recipe.data.synthetic.tasks, **shape)
@@ -35,7 +35,7 @@ class ParityMLPModel(ModelSettings):
     """The parity task's MLP."""
 
     called = "the family parity_mlp"
-    registers = ("contextwise.models.parity.spec",)
+    registers = ("contextwise_papers.intrinsic_entropy.parity.spec",)
     learning_rate: ClassVar[float] = 1e-3
     reads = "parity"
 
@@ -49,7 +49,7 @@ class ParityMLPModel(ModelSettings):
         return values.get("family") == "parity_mlp"
 
     def config(self, recipe: Any, vocab_size: int | None, end_of_text: int | None) -> Any:
-        from contextwise.models.parity import ParityMLPConfig
+        from contextwise_papers.intrinsic_entropy.parity import ParityMLPConfig
 
         bits, tasks = recipe.data.context - 1, recipe.data.synthetic.tasks
         return ParityMLPConfig(bits, tasks, self.feature_size, self.width, self.layers)

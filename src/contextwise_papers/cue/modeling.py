@@ -23,10 +23,10 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.composition import CausalLanguageModel
-from contextwise.models.cue.config import CueConfig
-from contextwise.models.cue.parts import CueContextEncoder, CueDecoder, ProxyEncoder
 from contextwise.models.families import new_stock_model
 from contextwise.models.losses import final_hidden_states
+from contextwise_papers.cue.config import CueConfig
+from contextwise_papers.cue.parts import CueContextEncoder, CueDecoder, ProxyEncoder
 
 PARTS = ("sentence_encoder", "context_encoder", "proxy", "decoder")
 
@@ -37,9 +37,9 @@ class CueForCausalLM(CausalLanguageModel):
     Attributes:
         sentence_encoder: a causal language model, frozen when created (CUE, Section 3.2). Its own vocabulary head is not
             used, but kept for comparison.
-        context_encoder: :class:`~contextwise.models.cue.CueContextEncoder` or None.
-        proxy: :class:`~contextwise.models.cue.ProxyEncoder` or None.
-        decoder: :class:`~contextwise.models.cue.CueDecoder`.
+        context_encoder: :class:`~contextwise_papers.cue.CueContextEncoder` or None.
+        proxy: :class:`~contextwise_papers.cue.ProxyEncoder` or None.
+        decoder: :class:`~contextwise_papers.cue.CueDecoder`.
     """
 
     config: CueConfig
@@ -161,7 +161,7 @@ class CueForCausalLM(CausalLanguageModel):
             attention_mask: (B, T), 0 for padding on the left; padding on the right needs no mask.
             position_ids: (B, T); by default counted from each row's first real token.
             inputs_embeds: (B, T, D) token vectors of the sentence encoder, instead of ``input_ids``.
-            contexts, context_mask: (B, K, C) and (B, K), as for :class:`~contextwise.models.cue.CueContextEncoder`.
+            contexts, context_mask: (B, K, C) and (B, K), as for :class:`~contextwise_papers.cue.CueContextEncoder`.
             cue: (B, W), a precomputed e_cue.
             proxy_targets: (B, T) tokens to predict, -100 for no target, for proxies.
             proxy_noise: (B, P) standard normal numbers, for proxies.

@@ -4,10 +4,6 @@ from typing import Any
 
 from transformers import AutoModel
 
-from contextwise.models.cue.config import CueConfig, UnigramConfig
-from contextwise.models.cue.lstm import LSTMConfig, LSTMForCausalLM
-from contextwise.models.cue.modeling import CueForCausalLM
-from contextwise.models.cue.parts import CueContextEncoder, CueDecoder, ProxyEncoder, UnigramAutoencoder
 from contextwise.models.spec import (
     Batch,
     Losses,
@@ -18,6 +14,10 @@ from contextwise.models.spec import (
     register_model,
     spec_of,
 )
+from contextwise_papers.cue.config import CueConfig, UnigramConfig
+from contextwise_papers.cue.lstm import LSTMConfig, LSTMForCausalLM
+from contextwise_papers.cue.modeling import CueForCausalLM
+from contextwise_papers.cue.parts import CueContextEncoder, CueDecoder, ProxyEncoder, UnigramAutoencoder
 
 TRAINED = ("context_encoder", "proxy", "decoder")
 """The parts of a CUE model that are usually trained."""

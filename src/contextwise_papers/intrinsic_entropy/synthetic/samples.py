@@ -24,7 +24,7 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import atomic_directory, read_sealed_json, write_sealed_json
 from contextwise.base.hashes import sha256_file
 from contextwise.base.progress import progress_bar
-from contextwise.data.synthetic.parity import FIRST_TASK, MASK, ParityData
+from contextwise_papers.intrinsic_entropy.synthetic.parity import FIRST_TASK, MASK, ParityData
 
 Split = Literal["train", "validation"]
 _MANIFEST = "manifest.json"

@@ -15,11 +15,11 @@ from transformers.modeling_outputs import ModelOutput
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.composition import as_config
-from contextwise.models.cue.config import CueContextConfig, CueDecoderConfig, ProxyConfig, UnigramConfig
-from contextwise.models.cue.encoding import trained_text_model
 from contextwise.models.families import family_of
 from contextwise.models.losses import IGNORED
 from contextwise.models.masks import causal_mask
+from contextwise_papers.cue.config import CueContextConfig, CueDecoderConfig, ProxyConfig, UnigramConfig
+from contextwise_papers.cue.encoding import trained_text_model
 
 
 class CueContextEncoder(PreTrainedModel):
