@@ -227,5 +227,5 @@ def test_one_name_is_offered_once(monkeypatch):
 
 
 def test_every_feature_of_ours_can_be_imported():
-    for group in ("models", "objectives", "measures", "verbs"):
+    for group in ("models", "data", "objectives", "measures", "verbs"):
         assert plugins.points(group) and set(plugins.load(group)) == set(plugins.points(group))

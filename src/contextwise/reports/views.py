@@ -1,13 +1,10 @@
 """Results in a notebook: the page of each kind of result, and the table, figure and data frame that are taken from it."""
 
 import re
-from collections.abc import Iterator
-from functools import singledispatch
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import plotly.graph_objects as go
 from rich.console import Group
 from rich.padding import Padding
 
@@ -15,80 +12,87 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate, count, duration
 from contextwise.base.runs import RunFolder, measured_on
 from contextwise.base.tables import Column, Table
-from contextwise.comparison.comparison import Comparison
-from contextwise.evaluation.kernel import Result, measures
-from contextwise.evaluation.measures.curve import CurveResult
-from contextwise.evaluation.measures.loss import Evaluation
-from contextwise.experiments.trial.result import TrialResult
-from contextwise.experiments.trial.settings import RESOLVED
-from contextwise.reports import page
-from contextwise.reports.page import Page, Plot, Section, markup, scatter, shown
-from contextwise.reports.runs import report_page
-from contextwise.reports.trial import trial_command, trial_page
+from contextwise.reports.page import (
+    Page,
+    Plot,
+    Section,
+    asset,
+    error_bars,
+    figure,
+    joined,
+    level,
+    markup,
+    scatter,
+    shown,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
-
-COLOURS = re.findall(r"--series-\d: (#\w+)", page.asset("base.css"))[:6]
-"""Colours of the series on a light ground, as on pages."""
+    import plotly.graph_objects as go
 
 
-@singledispatch
 def page_of(result: Any) -> Page:
-    """The page of a result."""
-    raise ConfigError(f"a {type(result).__name__} has no page")
+    """The page of a result; a ConfigError if results of its class have none."""
+    return _own(PAGES, result)(result)
 
 
-@page_of.register(RunFolder)
-def _(result: RunFolder) -> Page:
-    return report_page([result])
+def _own(views: Mapping[str, Callable[[Any], Any]], result: Any) -> Callable[[Any], Any]:
+    """The view of a result's class or of its nearest base class, by the name of the class, so that no other is imported."""
+    name = next((kind.__name__ for kind in type(result).__mro__ if kind.__name__ in views), None)
+    if name is None:
+        raise ConfigError(f"a {type(result).__name__} has no page")
+    return views[name]
 
 
-@page_of.register(Comparison)
-def _(result: Comparison) -> Page:
-    return report_page([], result)
+def _page_of_run(run: RunFolder) -> Page:
+    from contextwise.reports.runs import report_page
+
+    return report_page([run])
 
 
-@page_of.register(TrialResult)
-def _(result: TrialResult) -> Page:
+def _page_of_comparison(comparison: Any) -> Page:
+    from contextwise.reports.runs import report_page
+
+    return report_page([], comparison)
+
+
+def _page_of_trial(result: Any) -> Page:
+    from contextwise.experiments.trial.settings import RESOLVED
+    from contextwise.reports.trial import trial_command, trial_page
+
     recipe = (result.path / RESOLVED).read_text(encoding="utf-8")
     return trial_page(result, recipe, trial_command(result.path))
 
 
-@page_of.register(Result)
-def _(result: Result) -> Page:
-    return _measured(result)
-
-
-@page_of.register(Evaluation)
-def _(result: Evaluation) -> Page:
+def _page_of_evaluation(result: Any) -> Page:
     documents = result.documents
     tokens, nats = (documents[name].to_numpy() for name in ("tokens", "nats"))
     scored = tokens > 0
     loss = nats[scored] / tokens[scored]
     points = scatter(tokens[scored], loss, 0, "%{x:,} tokens: %{y:.4f}", mode="markers")
     xaxis, yaxis = {"title": "tokens of the document", "type": "log"}, {"title": "loss, nats per token"}
-    mean = page.level(float(np.sum(nats) / np.sum(tokens)))
-    layout = page.figure([points], xaxis=xaxis, yaxis=yaxis, shapes=[mean])
+    mean = level(float(nats.sum() / tokens.sum()))
+    layout = figure([points], xaxis=xaxis, yaxis=yaxis, shapes=[mean])
     plot = Plot("documents", layout, "Loss of each document", "A point is a document; the line is the loss of all.")
     return _measured(result, Section("Document by document", [plot]))
 
 
-@page_of.register(CurveResult)
-def _(result: CurveResult) -> Page:
+def _page_of_curve(result: Any) -> Page:
     bins = [each for each in result.bins if each["targets"]]
     at = [(each["visible_from"] * each["visible_to"]) ** 0.5 for each in bins]
     losses = [Estimate(each["loss"], each["low"], each["high"]) for each in bins]
-    bars = {"error_y": page.error_bars(losses)} if losses and all(loss.has_interval for loss in losses) else {}
+    bars = {"error_y": error_bars(losses)} if losses and all(loss.has_interval for loss in losses) else {}
     y = [loss.value for loss in losses]
     line = scatter(at, y, 0, "%{x:.0f} visible: %{y:.4f}", mode="lines+markers", **bars)
     xaxis, yaxis = {"title": "visible tokens", "type": "log"}, {"title": "loss, nats per token"}
-    plot = Plot("curve", page.figure([line], xaxis=xaxis, yaxis=yaxis), "Loss at each number of visible tokens")
+    plot = Plot("curve", figure([line], xaxis=xaxis, yaxis=yaxis), "Loss at each number of visible tokens")
     return _measured(result, Section("The curve", [plot]))
 
 
-def _measured(result: Result, *further: Section) -> Page:
+def _measured(result: Any, *further: Section) -> Page:
     """The page of a measurement: what the verb prints, and further sections."""
+    from contextwise.evaluation.kernel import measures
+
     sections = (Section("Result", list(_parts(measures()[result.measure].table(result.summary)))), *further)
     model, label = Path(result.summary["model"]).name, result.summary.get("label") or ""
     return Page(f"{result.measure}: {model}", sections, f"{result.summary['model']} · {label}".rstrip(" ·"))
@@ -133,11 +137,11 @@ def html_of(result: Any) -> str:
     whole = page_of(result)
     tables = next(([part for part in section.parts if not isinstance(part, Plot)] for section in whole.sections), [])
     head = markup("<h4>{title}</h4>", title=whole.title)
-    return "\n".join([head, *(f"<p>{shown(each)}</p>" for each in whole.result), page.joined(tables)])
+    return "\n".join([head, *(f"<p>{shown(each)}</p>" for each in whole.result), joined(tables)])
 
 
-def figure_of(result: Any) -> go.Figure:
-    """The first figure of the page of a result, in the colours of pages.
+def figure_of(result: Any) -> "go.Figure":
+    """The first figure of the page of a result, in the colours that pages have on a light ground.
 
     Raises:
         ConfigError: the page has no figure.
@@ -145,18 +149,26 @@ def figure_of(result: Any) -> go.Figure:
     plots = [part for section in page_of(result).sections for part in section.parts if isinstance(part, Plot)]
     if not plots:
         raise ConfigError(f"a {type(result).__name__} of {getattr(result, 'path', '')} has no figure")
-    values = plots[0].figure
-    figure = go.Figure(values["data"], values["layout"])
-    for trace in figure.data:
+    import plotly.graph_objects as go
+
+    values, colours = plots[0].figure, re.findall(r"--series-\d: (#\w+)", asset("base.css"))[:6]
+    drawn = go.Figure(values["data"], values["layout"])
+    for trace in drawn.data:
         series = (trace.meta or {}).get("series")
-        colour = "#333333" if series is None else COLOURS[series % len(COLOURS)]
+        colour = "#333333" if series is None else colours[series % len(colours)]
         trace.update({part: {"color": colour} for part in ("line", "marker", "error_x", "error_y") if part in trace})
-    return figure.update_layout(template="plotly_white")
+    return drawn.update_layout(template="plotly_white")
 
 
-@singledispatch
 def frame_of(result: Any) -> "pd.DataFrame":
     """The numbers of a result: by default those of the first table of its page."""
+    import pandas as pd
+
+    names = {kind.__name__ for kind in type(result).__mro__}
+    if "Evaluation" in names:
+        return result.documents.to_pandas()
+    if names & {"RunFolder", "CurveResult"}:
+        return pd.DataFrame(result.metrics() if "RunFolder" in names else result.bins)
     tables = (part for section in page_of(result).sections for part in section.parts if isinstance(part, Table))
     first = next(tables, None)
     if first is None:
@@ -164,20 +176,12 @@ def frame_of(result: Any) -> "pd.DataFrame":
     return first.to_pandas()
 
 
-@frame_of.register(RunFolder)
-def _(result: RunFolder) -> "pd.DataFrame":
-    import pandas as pd
-
-    return pd.DataFrame(result.metrics())
-
-
-@frame_of.register(Evaluation)
-def _(result: Evaluation) -> "pd.DataFrame":
-    return result.documents.to_pandas()
-
-
-@frame_of.register(CurveResult)
-def _(result: CurveResult) -> "pd.DataFrame":
-    import pandas as pd
-
-    return pd.DataFrame(result.bins)
+PAGES: dict[str, Callable[[Any], Page]] = {
+    "RunFolder": _page_of_run,
+    "Comparison": _page_of_comparison,
+    "TrialResult": _page_of_trial,
+    "Evaluation": _page_of_evaluation,
+    "CurveResult": _page_of_curve,
+    "Result": _measured,
+}
+"""Name of a class -> the page of its results."""

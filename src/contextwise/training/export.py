@@ -27,8 +27,7 @@ from contextwise.training.kinds import PretrainedModel, SizedModel
 from contextwise.training.recipe import Recipe
 from contextwise.training.trainer import PretrainingTrainer
 from contextwise_papers.cue import CueContextConfig, CueForCausalLM
-from contextwise_papers.cue.kinds import AutoencoderModel, CueModel
-from contextwise_papers.intrinsic_entropy.parity_kinds import ParityModel
+from contextwise_papers.cue.kinds import CueModel
 
 
 class RunJson(TypedDict):
@@ -145,8 +144,6 @@ LOADERS = {
     "decoder": ("AutoModelForCausalLM", "text-generation"),
     "encoder": ("AutoModelForMaskedLM", "fill-mask"),
     "encoder-decoder": ("AutoModelForSeq2SeqLM", None),
-    "parity": ("AutoModelForSequenceClassification", None),
-    "unigrams": ("AutoModel", None),
     "embeddings": ("AutoModel", "feature-extraction"),
 }
 """Auto class, and the Hub's name of the task, by kind of model."""
@@ -168,10 +165,8 @@ def model_card(run: RunFolder, standalone: bool) -> str:
     contexts = getattr(recipe.data, "contexts", None)
     config: Any = load_config(run.path)
     ours = type(config).__module__.startswith("contextwise")  # a variant for training alone leaves a stock model
-    parity, unigrams = isinstance(model, ParityModel), isinstance(model, AutoencoderModel)
     embeds = recipe.objective.pooling is not None and not ours
-    special = "parity" if parity else "unigrams" if unigrams else "embeddings" if embeds else ""
-    loader, task = LOADERS[special or kind_of(config)]
+    loader, task = model.loader or LOADERS["embeddings" if embeds else kind_of(config)]
     data = ModelCardData(
         library_name="transformers",
         pipeline_tag=task,

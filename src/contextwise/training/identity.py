@@ -15,7 +15,7 @@ from contextwise.data.contexts import texts_digest
 from contextwise.data.corpus import Corpus
 from contextwise.data.sources.alpaca import PROMPT_CHARACTERS
 from contextwise.training.recipe import Recipe
-from contextwise.training.settings import CorpusData, SyntheticData
+from contextwise.training.settings import CorpusData
 
 
 def input_hashes(recipe: Recipe, known: Container[str] = ()) -> dict[str, str]:
@@ -32,10 +32,9 @@ def input_hashes(recipe: Recipe, known: Container[str] = ()) -> dict[str, str]:
         DataError: a corpus does not exist, or lacks a column.
         CheckpointError: a model does not exist.
     """
-    if isinstance(recipe.data, SyntheticData):
-        from contextwise_papers.intrinsic_entropy.synthetic.samples import Samples
-
-        return {"train": Samples(recipe.data.synthetic, recipe.seed).fingerprint}
+    if (own := recipe.data.hashes(recipe)) is not None:
+        return own
+    assert isinstance(recipe.data, CorpusData)
     return dict([*_of_corpora(recipe.data), *_of_models(recipe, recipe.data, known)])
 
 

@@ -38,10 +38,8 @@ from contextwise.training.identity import input_hashes
 from contextwise.training.kinds import PretrainedModel
 from contextwise.training.model import model_config
 from contextwise.training.recipe import Recipe
-from contextwise.training.settings import CorpusData, SyntheticData
+from contextwise.training.settings import CorpusData
 from contextwise_papers.cue.streams import SentenceInputs, SentenceStream
-from contextwise_papers.intrinsic_entropy.parity import ParityMLPConfig
-from contextwise_papers.intrinsic_entropy.synthetic.samples import ParityStream, Samples, open_samples
 
 VALIDATION_SEED = 0
 """Runs with different seeds are validated on the same examples."""
@@ -59,7 +57,7 @@ class TrainingInputs:
     replayed or watched, ``replay_loss``; with metadata before the text, ``metadata_loss``, of the same text.
     """
 
-    corpus: Corpus | Samples  # the training split, or synthetic samples
+    corpus: Any  # the training split (Corpus), or samples with a path and a fingerprint
     config: PreTrainedConfig  # of the model; its vocabulary includes the tokens that the objective added
     tokenizer: PreTrainedTokenizerFast | None  # the corpus's, if it has one, with the objective's special tokens
     stream: Dataset  # the examples of the whole run, in order
@@ -78,8 +76,9 @@ class TrainingInputs:
     def open(cls, recipe: Recipe) -> "TrainingInputs":
         """Open the corpora; a ConfigError or DataError if corpora, objective and model do not match each other."""
         data, objective = recipe.data, recipe.objective
-        if isinstance(data, SyntheticData):
-            return cls._synthetic(recipe, data)
+        if (own := data.open(recipe)) is not None:
+            return own
+        assert isinstance(data, CorpusData)
         corpus = Corpus.open(data.corpus, split=data.split)
         corpus = corpus if data.tokens is None else corpus.first(data.tokens)
         sentences = SentenceInputs.open(recipe, corpus)
@@ -137,26 +136,6 @@ class TrainingInputs:
         every = (corpus, config, exported, stream, validation, corpora, recipe, added, curve, sentences)
         return cls(*every, cut, conditioning)
 
-    @classmethod
-    def _synthetic(cls, recipe: Recipe, data: SyntheticData) -> "TrainingInputs":
-        """The samples of a synthetic task: generated on access, or stored."""
-        task = data.synthetic
-        drawn = Samples(task, recipe.seed)
-        samples = drawn
-        if task.stored is not None:
-            samples = open_samples(drawn, task.stored)
-            needed = task.samples or recipe.examples
-            if len(samples) < needed:
-                raise ConfigError(
-                    f"data.synthetic.stored has {len(samples):,} samples, but the run needs {needed:,}; set samples to at most "
-                    "that many, or write more"
-                )
-        held_out = Samples(task, VALIDATION_SEED, "validation")
-        validation = ParityStream(held_out, task.validation_samples, None)
-        stream = ParityStream(samples, recipe.examples, task.samples)
-        config = model_config(recipe, None, None)
-        return cls(samples, config, None, stream, {"loss": validation}, {"train": samples}, recipe)
-
     @cached_property
     def fingerprints(self) -> dict[str, str]:
         """Content hashes of what the run is made from (:func:`~contextwise.training.identity.input_hashes`)."""
@@ -165,8 +144,8 @@ class TrainingInputs:
     @property
     def lengths(self) -> tuple[int, int]:
         """Positions per example: of the decoder or encoder, and of an encoder-decoder's decoder."""
-        if isinstance(self.config, ParityMLPConfig):  # one vector per sample, for any number of bits
-            return 1, 0
+        if self.recipe.model.positions is not None:
+            return self.recipe.model.positions, 0
         if isinstance(self.stream, SentenceStream):  # batches are trimmed, so use the mean length
             return max(1, round(float(self.stream.lengths.mean()))), 0
         first: dict[str, Any] = self.stream[0]

@@ -15,11 +15,11 @@ from contextwise.models.sizes import MEASURED_WIDTHS, TRANSFORMERS, adamw_rate
 from contextwise.objectives import AnyObjective, Causal, Cut, Objective
 from contextwise.training.batches import BatchSizes
 from contextwise.training.settings import (
-    AnyData,
     CorpusData,
+    DataSettings,
     ModelSettings,
-    SyntheticData,
     TrainingSettings,
+    data_kinds,
     model_kinds,
 )
 
@@ -45,29 +45,29 @@ def few_steps(steps: Mapping[str, int]) -> str:
     )
 
 
-USUAL = "sized"
-"""The kind of model of a section that no kind claims."""
+USUAL = {"model": "sized", "data": "corpus"}
+"""The kind of a section that no kind claims."""
 
 
-def _tag(kind: type[ModelSettings]) -> str:
-    return f"<{kind.called}>"
+def _any_of(section: str, kinds: Mapping[str, type[Any]]) -> Any:
+    """The type of a section of one of these kinds; each has the tag ``<CALLED>``."""
 
+    def tag_of(values: Any) -> str:
+        if isinstance(values, dict):
+            claimed = (kind for kind in kinds.values() if kind.claims(values))
+            return f"<{next(claimed, kinds[USUAL[section]]).called}>"
+        return f"<{getattr(values, 'called', kinds[USUAL[section]].called)}>"
 
-def _kind_of_model(values: Any) -> str:
-    """The tag of the kind of model that the values of a section ``model`` are of."""
-    if isinstance(values, ModelSettings):
-        return _tag(type(values))
-    known = model_kinds().values() if isinstance(values, dict) else ()
-    return _tag(next((kind for kind in known if kind.claims(values)), model_kinds()[USUAL]))
+    tagged = tuple(Annotated[kind, Tag(f"<{kind.called}>")] for kind in kinds.values())
+    return Annotated[Union[tagged], Discriminator(tag_of)]  # noqa: UP007
 
 
 if TYPE_CHECKING:
     AnyModel = ModelSettings
+    AnyData = DataSettings
 else:
-    AnyModel = Annotated[
-        Union[tuple(Annotated[kind, Tag(_tag(kind))] for kind in model_kinds().values())],  # noqa: UP007
-        Discriminator(_kind_of_model),
-    ]
+    AnyModel = _any_of("model", model_kinds())
+    AnyData = _any_of("data", data_kinds())
 
 
 class Recipe(Settings):
@@ -77,7 +77,7 @@ class Recipe(Settings):
     seed: int = Field(default=0, ge=0, lt=2**31)
     data: AnyData
     objective: AnyObjective = Field(default_factory=Causal, description="a name, or a name with settings")
-    model: AnyModel = Field(default_factory=lambda: model_kinds()[USUAL]())
+    model: AnyModel = Field(default_factory=lambda: model_kinds()[USUAL["model"]]())
     training: TrainingSettings
     output: str = Field(default="", description="the run folder; by default runs/<name>-seed<seed>")
 
@@ -192,21 +192,17 @@ class Recipe(Settings):
         data, model, name = self.data, self.model, self.objective.name
         if data.gives != model.reads:
             own = getattr(model, "pretrained", None) or f"model.family {getattr(model, 'family', 'cue')}"
-            if isinstance(data, SyntheticData):
+            if data.gives != "text":
                 kinds = [name for name, kind in model_kinds().items() if kind.reads == data.gives]
                 fix = f"set model.family to {' or '.join(reversed(kinds))}"
-                yield Problem(f"needs one of its own models, not {own}", "data.synthetic", fix=fix)
+                yield Problem(f"needs one of its own models, not {own}", data.gives, fix=fix)
             else:
-                why = f"{own} is a model for data.synthetic, not for a corpus"
+                why = f"{own} is a model for {model.reads}, not for a corpus"
                 yield Problem(why, fix="choose another family")
-        curve = "training.curve_every" if self.training.curve_every else ""
-        if isinstance(data, SyntheticData):
-            if name != "causal":
-                why = f"the objective {name!r} is for text, but the data are synthetic"
-                yield Problem(why, fix="remove it")
-            if curve:
-                yield Problem("needs a corpus, but the data are synthetic", curve, fix="set it to 0")
+        yield from data.problems(self)
+        if not isinstance(data, CorpusData):
             return
+        curve = "training.curve_every" if self.training.curve_every else ""
         yield from self._problems_of_whole_steps()
         if data.contexts is not None and "contexts" not in model.sections:
             yield Problem("is used by model.cue only", "data.contexts", fix="remove it")
@@ -285,7 +281,7 @@ class Recipe(Settings):
 
     @property
     def _samples(self) -> int | None:
-        return self.data.synthetic.samples if isinstance(self.data, SyntheticData) else None
+        return self.data.samples
 
     @property
     def tokens_per_step(self) -> int:

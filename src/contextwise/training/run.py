@@ -34,7 +34,6 @@ from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import RunMetrics, peak_flops
 from contextwise.training.model import compile_blocks, stage_flops, starting_model
 from contextwise.training.recipe import Recipe, with_newer_settings
-from contextwise.training.settings import SyntheticData
 from contextwise.training.trainer import PretrainingTrainer, StepAbandoned
 
 DEFAULT_MICRO_BATCH_TOKENS = {"cpu": 8192, "cuda": 32768}
@@ -332,7 +331,7 @@ def examples_per_pass(recipe: Recipe, processes: PartialState) -> int:
         )
     default = DEFAULT_MICRO_BATCH_TOKENS.get(processes.device.type, 8192)
     whole = recipe.objective.whole_steps
-    if whole or isinstance(recipe.data, SyntheticData):  # whose models are small
+    if whole or recipe.data.one_pass:
         default = recipe.tokens_per_step
     limit = max(1, (recipe.training.micro_batch_tokens or default) // context)
     if whole and (processes.num_processes > 1 or limit < recipe.examples_per_step):

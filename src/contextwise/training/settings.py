@@ -6,9 +6,9 @@ package offers. Checking settings imports neither torch nor transformers.
 
 import math
 from collections.abc import Container, Iterator
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from contextwise.base import plugins
 from contextwise.base.config import Settings
@@ -17,7 +17,6 @@ from contextwise.data.contexts import ContextSettings
 from contextwise.models.sizes import KINDS
 from contextwise.objectives import AnyObjective, Objective
 from contextwise.objectives.metadata import MetadataSettings
-from contextwise_papers.intrinsic_entropy.synthetic import ParityData
 
 DEEPEST = 1024
 Layers = Annotated[int, Field(ge=1, le=DEEPEST)]
@@ -37,10 +36,54 @@ class ReplaySettings(Settings):
     )
 
 
-class CorpusData(Settings):
+class DataSettings(Settings):
+    """Settings of the section ``data``: a kind of data that models are trained on.
+
+    A kind is an entry point of the group ``contextwise.data``; a model says which it reads (:attr:`ModelSettings.reads`).
+
+    Attributes:
+        called: the kind in messages, such as ``a corpus``.
+        gives: what examples are made from: ``text``, or the section of a synthetic task.
+        one_pass: whether a step is one forward pass if the recipe sets no other limit.
+
+    Each kind has a field or property ``context``: tokens of an example.
+    """
+
+    called: ClassVar[str]
+    gives: ClassVar[str] = "text"
+    one_pass: ClassVar[bool] = False
+
+    if TYPE_CHECKING:  # the settings of a kind, as ``context``
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    @classmethod
+    def claims(cls, values: dict[str, Any]) -> bool:
+        """Whether the values of a section ``data`` are of this kind; those that no kind claims are a corpus."""
+        return False
+
+    @property
+    def samples(self) -> int | None:
+        """Examples of an epoch of a fixed set of samples; None if there is no such set."""
+        return None
+
+    def problems(self, recipe: Any) -> Iterator[Problem]:
+        """What in a recipe contradicts the data; the section is valid by itself."""
+        yield from ()
+
+    def hashes(self, recipe: Any) -> dict[str, str] | None:
+        """Content hash of each input by name; None for those of corpora and models (:mod:`contextwise.training.identity`)."""
+        return None
+
+    def open(self, recipe: Any) -> Any:
+        """The :class:`~contextwise.training.inputs.TrainingInputs` of a run; None for those of a corpus."""
+        return None
+
+
+class CorpusData(DataSettings):
     """A corpus, and how its documents are cut into windows."""
 
-    gives: ClassVar[str] = "text"
+    called = "a corpus"
 
     corpus: str = Field(description="folder of a prepared corpus, a Zarr array, or a nanoGPT .bin file")
     split: str = "train"
@@ -87,30 +130,6 @@ class CorpusData(Settings):
         return watch
 
 
-class SyntheticData(Settings):
-    """A synthetic task instead of a corpus."""
-
-    gives: ClassVar[str] = "parity"
-
-    synthetic: ParityData = Field(description="settings of the task, such as bits and tasks")
-
-    @property
-    def context(self) -> int:
-        """Tokens per sample."""
-        return self.synthetic.length
-
-
-def _data_variant(values: Any) -> str:
-    synthetic = "synthetic" in values if isinstance(values, dict) else isinstance(values, SyntheticData)
-    return "<synthetic data>" if synthetic else "<a corpus>"
-
-
-AnyData = Annotated[
-    Annotated[CorpusData, Tag("<a corpus>")] | Annotated[SyntheticData, Tag("<synthetic data>")],
-    Discriminator(_data_variant),
-]
-
-
 class ModelSettings(Settings):
     """Settings of the section ``model``: a kind of model, and how models of this kind are built.
 
@@ -123,7 +142,9 @@ class ModelSettings(Settings):
             (:func:`contextwise.models.spec.register_model`).
         learning_rate: the default; None if there is none.
         usual_rate: a rate that is usual where there is no default, for a message.
-        reads: what its inputs are: ``text``, or the name of a synthetic task.
+        reads: what it reads, as :attr:`DataSettings.gives`.
+        positions: positions of an example, where they are not those of its inputs.
+        loader: the Auto class that loads it and the Hub's name of its task, where they are not those of its kind.
         sections: sections of ``data`` that are for this kind of model alone.
         loss_unit: what the first loss is a mean over.
         at_width: a method that returns the model with another width; None if the kind has no such models.
@@ -136,6 +157,8 @@ class ModelSettings(Settings):
     reads: ClassVar[str] = "text"
     sections: ClassVar[tuple[str, ...]] = ()
     loss_unit: ClassVar[str] = "token"
+    positions: ClassVar[int | None] = None
+    loader: ClassVar[tuple[str, str | None] | None] = None
     at_width: ClassVar[Any] = None
 
     @classmethod
@@ -199,6 +222,11 @@ def wrong_kind(objective: Any, kind: str, pretrained: str = "", family: str = ""
     why = f"the objective {objective.name!r} needs another kind of model ({objective.kind}) than {model} ({kind})"
     fix = "name another model" if pretrained else f"set model.family to {' or '.join(families)}"
     yield Problem(why, fix=f"{fix}, or choose another objective")
+
+
+def data_kinds() -> dict[str, type[DataSettings]]:
+    """All kinds of data by name: the entry points of the group ``contextwise.data``."""
+    return plugins.load("data")
 
 
 def model_kinds() -> dict[str, type[ModelSettings]]:

@@ -75,6 +75,7 @@ class AutoencoderModel(ModelSettings):
     registers = ("contextwise_papers.cue.spec",)
     learning_rate: ClassVar[float] = 1e-3
     loss_unit = "sentence"
+    loader = ("AutoModel", None)
 
     family: Literal["unigram_autoencoder"]
     vocab_size: VocabSize | None = Field(default=None, description="vocabulary size; by default the tokenizer's")

@@ -1,10 +1,73 @@
-"""Settings of the parity task's models in recipes."""
+"""The parity task in recipes: its data, and its kinds of models."""
 
+from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from contextwise.training.settings import Layers, ModelSettings, Width
+from contextwise.base.errors import ConfigError, Problem
+from contextwise.training.settings import DataSettings, Layers, ModelSettings, Width
+from contextwise_papers.intrinsic_entropy.synthetic import ParityData
+
+
+class SyntheticData(DataSettings):
+    """A synthetic task instead of a corpus."""
+
+    called = "synthetic data"
+    gives = "data.synthetic"
+    one_pass = True  # its models are small
+
+    synthetic: ParityData = Field(description="settings of the task, such as bits and tasks")
+
+    @classmethod
+    def claims(cls, values: dict[str, Any]) -> bool:
+        return "synthetic" in values
+
+    @property
+    def context(self) -> int:
+        """Tokens per sample."""
+        return self.synthetic.length
+
+    @property
+    def samples(self) -> int | None:
+        return self.synthetic.samples
+
+    def problems(self, recipe: Any) -> Iterator[Problem]:
+        if recipe.objective.name != "causal":
+            yield Problem(
+                f"the objective {recipe.objective.name!r} is for text, but the data are synthetic", fix="remove it"
+            )
+        if recipe.training.curve_every:
+            yield Problem("needs a corpus, but the data are synthetic", "training.curve_every", fix="set it to 0")
+
+    def hashes(self, recipe: Any) -> dict[str, str]:
+        from contextwise_papers.intrinsic_entropy.synthetic.samples import Samples
+
+        return {"train": Samples(self.synthetic, recipe.seed).fingerprint}
+
+    def open(self, recipe: Any) -> Any:
+        """The samples of the task: generated on access, or stored."""
+        from contextwise.training.inputs import VALIDATION_SEED, TrainingInputs
+        from contextwise.training.model import model_config
+        from contextwise_papers.intrinsic_entropy.synthetic.samples import ParityStream, Samples, open_samples
+
+        task = self.synthetic
+        drawn = Samples(task, recipe.seed)
+        samples = drawn
+        if task.stored is not None:
+            samples = open_samples(drawn, task.stored)
+            needed = task.samples or recipe.examples
+            if len(samples) < needed:
+                raise ConfigError(
+                    f"data.synthetic.stored has {len(samples):,} samples, but the run needs {needed:,}; set samples to at most "
+                    "that many, or write more"
+                )
+        held_out = Samples(task, VALIDATION_SEED, "validation")
+        validation = ParityStream(held_out, task.validation_samples, None)
+        stream = ParityStream(samples, recipe.examples, task.samples)
+        return TrainingInputs(
+            samples, model_config(recipe, None, None), None, stream, {"loss": validation}, {"train": samples}, recipe
+        )
 
 
 class ParityTransformerModel(ModelSettings):
@@ -13,7 +76,8 @@ class ParityTransformerModel(ModelSettings):
     called = "the family parity_transformer"
     registers = ("contextwise_papers.intrinsic_entropy.parity.spec",)
     learning_rate: ClassVar[float] = 1e-3
-    reads = "parity"
+    loader = ("AutoModelForSequenceClassification", None)
+    reads = "data.synthetic"
 
     family: Literal["parity_transformer"]
     layers: Layers = 3
@@ -37,7 +101,9 @@ class ParityMLPModel(ModelSettings):
     called = "the family parity_mlp"
     registers = ("contextwise_papers.intrinsic_entropy.parity.spec",)
     learning_rate: ClassVar[float] = 1e-3
-    reads = "parity"
+    loader = ("AutoModelForSequenceClassification", None)
+    reads = "data.synthetic"
+    positions = 1  # one vector, for any number of bits
 
     family: Literal["parity_mlp"]
     layers: Layers = 1

@@ -21,9 +21,9 @@ from contextwise.base.intervals import NORMAL, mean_correlation, mean_estimate, 
 from contextwise.experiments.run_set import RecipeValues, Run, RunSet, RunSetSettings
 from contextwise.models.loading import load_as, load_config
 from contextwise.training.inputs import VALIDATION_SEED
-from contextwise.training.settings import SyntheticData
 from contextwise_papers.claims import LEAST_SEEDS, Claim, above, all_agree, all_hold, exact
 from contextwise_papers.intrinsic_entropy.parity import ParityMLP, ParityTransformer
+from contextwise_papers.intrinsic_entropy.parity_kinds import SyntheticData
 from contextwise_papers.intrinsic_entropy.spectra import intrinsic_entropies, relative_eigenvalues, shared_rank
 from contextwise_papers.intrinsic_entropy.synthetic import ParityData
 from contextwise_papers.intrinsic_entropy.synthetic.samples import Samples

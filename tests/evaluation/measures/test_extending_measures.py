@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,9 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 from typer.testing import CliRunner
 
+from contextwise.base import plugins
 from contextwise.cli import app, verbs
 from contextwise.data import Corpus
-from contextwise.evaluation import measures
 from contextwise.evaluation.kernel import results_of
 
 GUIDE = Path(__file__).parents[3] / "docs" / "extending" / "measure.md"
@@ -22,12 +23,15 @@ GUIDE = Path(__file__).parents[3] / "docs" / "extending" / "measure.md"
 @pytest.fixture
 def run(tmp_path, monkeypatch, corpus_folder):
     """Types a command where the package of measures also has the file of the guide."""
-    (tmp_path / "more").mkdir()
     example = re.search(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)[1]
+    (tmp_path / "more").mkdir()
     (tmp_path / "more" / "surprise.py").write_text(example)
-    monkeypatch.setattr(measures, "__path__", [*measures.__path__, str(tmp_path / "more")])
-    monkeypatch.delitem(sys.modules, f"{measures.__name__}.surprise", raising=False)
-    monkeypatch.setattr(measures, "surprise", None, raising=False)
+    monkeypatch.syspath_prepend(tmp_path / "more")
+    points = plugins.points
+    point = EntryPoint("surprise", "surprise:Surprise", "contextwise.measures")
+    known = plugins.points("measures") | {"surprise": point}
+    monkeypatch.setattr(plugins, "points", lambda group: known if group == "measures" else points(group))
+    plugins.load.cache_clear()
     monkeypatch.chdir(tmp_path)
     config = GPT2Config(vocab_size=Corpus.open(corpus_folder).vocab_size, n_positions=32, n_embd=8, n_layer=1, n_head=1)
     torch.manual_seed(0)
@@ -37,7 +41,8 @@ def run(tmp_path, monkeypatch, corpus_folder):
     verbs.cache_clear()
     yield lambda *arguments: CliRunner().invoke(app, [str(each) for each in arguments], catch_exceptions=False)
     verbs.cache_clear()
-    sys.modules.pop(f"{measures.__name__}.surprise", None)
+    plugins.load.cache_clear()
+    sys.modules.pop("surprise", None)
 
 
 def test_one_file_gives_a_verb_and_a_result(run, tmp_path, corpus_folder):
