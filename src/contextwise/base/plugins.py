@@ -79,6 +79,13 @@ def load(group: str) -> dict[str, Any]:
     return result
 
 
+@cache
+def is_ours(module: str) -> bool:
+    """Whether a module lies in a package of this distribution: this one, or one beside it whose name begins alike."""
+    package = module.split(".")[0]
+    return package.startswith(PROJECT) and (Path(__file__).parents[2] / package / "__init__.py").is_file()
+
+
 def _package(point: EntryPoint) -> str:
     """The distribution of an entry point; empty for one of the source tree."""
     return "" if point.dist is None else point.dist.name

@@ -19,6 +19,7 @@ from transformers import AutoModel, AutoModelForCausalLM
 from contextwise.base.errors import CheckpointError, ConfigError, one_line
 from contextwise.base.files import atomic_directory, output_folder, read_json, without_folders
 from contextwise.base.hashes import MANIFEST, check_intact, seal
+from contextwise.base.plugins import is_ours
 from contextwise.base.pretrained import trust
 from contextwise.base.progress import say
 from contextwise.models.composition import ComposedConfig
@@ -34,8 +35,6 @@ from contextwise.models.loading import (
 )
 from contextwise.models.tokenizers import put_around
 
-PACKAGE = "contextwise"
-"""The packages of this distribution begin with it."""
 SHARED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.md", "LICENSE*", "NOTICE*")
 """Files of a model that an export holds: no code, nothing that would have to be unpickled."""
 CONFIGS = ("config.json", "generation_config.json", "tokenizer_config.json")
@@ -159,7 +158,7 @@ def _classes(source: str | Path) -> dict[str, type]:
     if config.model_type == "variant":
         raise ConfigError(f"{source} is a variant of your own, which Contextwise loads; leave out standalone")
     model = model_class(config)
-    if not model.__module__.startswith(PACKAGE):
+    if not is_ours(model.__module__):
         raise ConfigError(
             f"{source} is a stock {config.model_type}, which loads everywhere without extra code; leave out standalone"
         )
@@ -180,7 +179,7 @@ def _code(modules: list[str]) -> dict[str, str]:
         text = Path(spec.origin).read_text(encoding="utf-8")
         lines = text.split("\n")
         for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0].startswith(PACKAGE):
+            if isinstance(node, ast.ImportFrom) and is_ours(node.module or ""):
                 name, i = str(node.module), node.lineno - 1
                 lines[i] = lines[i].replace(f"from {name} ", f"from .{_flat(name)} ")
                 pending.append(name)

@@ -13,6 +13,7 @@ from contextwise.base.config import validate
 from contextwise.base.estimates import count
 from contextwise.base.files import atomic_directory, read_json, without_folders
 from contextwise.base.hashes import seal
+from contextwise.base.plugins import is_ours
 from contextwise.base.runs import RunFolder, measured_on, too_few_examples
 from contextwise.data.contexts import ContextSettings
 from contextwise.models.building import parameter_count
@@ -164,7 +165,7 @@ def model_card(run: RunFolder, standalone: bool) -> str:
     cue = model.cue if isinstance(model, CueModel) else None
     contexts = getattr(recipe.data, "contexts", None)
     config: Any = load_config(run.path)
-    ours = type(config).__module__.startswith("contextwise")  # a variant for training alone leaves a stock model
+    ours = is_ours(type(config).__module__)  # a variant for training alone leaves a stock model
     embeds = recipe.objective.pooling is not None and not ours
     loader, task = model.loader or LOADERS["embeddings" if embeds else kind_of(config)]
     data = ModelCardData(

@@ -13,13 +13,11 @@ from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
 
 from contextwise.base.errors import ConfigError, ContextwiseError, one_line
+from contextwise.base.plugins import is_ours
 from contextwise.models.composition import ComposedConfig
 from contextwise.models.losses import final_hidden_states
 from contextwise.models.spec import build_model, meta_model
 from contextwise.models.variant.code import known_code, run_code
-
-STOCK = ("transformers.", "contextwise")
-"""Modules whose forward passes are known."""
 
 
 class VariantConfig(ComposedConfig):
@@ -153,7 +151,7 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
         It is not where model, base model and head are run by methods of transformers or this package, without hooks.
         """
         model, head = self.model, self.model.get_output_embeddings()
-        stock = all(type(each).forward.__module__.startswith(STOCK) for each in (model, model.base_model))
+        stock = all(_is_stock(type(each).forward.__module__) for each in (model, model.base_model))
         parts = (model, model.base_model, head)
         changed = any("forward" in vars(each) or each._forward_hooks or each._forward_pre_hooks for each in parts)
         return not stock or changed or type(head) is not nn.Linear
@@ -234,3 +232,8 @@ def _keep_initial_values(model: Any, stock: set[nn.Module] | None = None) -> Non
     for module in model.modules() if isinstance(model, nn.Module) else ():
         if stock is None or module not in stock:
             module.keeps_initial_values = True
+
+
+def _is_stock(module: str) -> bool:
+    """Whether a module is of transformers or of this distribution, and not the user's own."""
+    return module.startswith("transformers.") or is_ours(module)

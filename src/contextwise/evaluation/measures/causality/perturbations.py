@@ -20,6 +20,7 @@ from rich.text import Text
 from transformers import PreTrainedModel
 
 from contextwise.base.estimates import as_json
+from contextwise.base.plugins import is_ours
 from contextwise.base.tables import Column, Table
 from contextwise.evaluation.measures.causality.rows import (
     ALL_CUTS,
@@ -357,7 +358,7 @@ def measure_causality(
     """
     rows = Rows(model, lengths, chunk_size, tolerance, seed)
     if packed is None:
-        packed = any(type(module).__module__.startswith("contextwise") for module in rows.inner.modules())
+        packed = any(is_ours(type(module).__module__) for module in rows.inner.modules())
     with _evaluation_mode(model, seed) as gates_opened, torch.inference_mode(False), torch.no_grad():
         rows.prepare()
         effects = tuple(_effect(check, rows, packed) for check in checks)
