@@ -342,4 +342,4 @@ def test_tab_completes_verbs_and_options():
         "    try:\n        cli.main()\n    except SystemExit as end:\n        assert end.code == 0\n"
     )
     done = run(sys.executable, "-c", code)
-    assert done.stdout.split() == ["train", "transfer", "trial", "--seeds", "--set"], done.stderr
+    assert done.stdout.split() == ["train", "trial", "transfer", "--seeds", "--set"], done.stderr

@@ -3,7 +3,7 @@
 The same targets are predicted from the nearest l tokens, for each context l (:mod:`contextwise.evaluation.scoring.truncated`).
 The features from which they are predicted, one for each target, are added to a running covariance in 64-bit numbers; its
 eigenvalues, the losses and a bounded sample of features are kept (intrinsic entropy, Section 2.2.2). Everything derived from
-them is computed from the files (:mod:`contextwise.analysis`).
+them is computed from the files (``analysis.py``).
 """
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
