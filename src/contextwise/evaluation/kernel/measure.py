@@ -72,8 +72,8 @@ class Outcome:
 class Measure(Settings):
     """Settings of a measurement, and how it is made.
 
-    A subclass is registered by its name; the command line's verb, its options and the folder of the result follow from it. Each
-    field has its help text (``Field(description=...)``), default and bounds.
+    A measure is an entry point of the group ``contextwise.measures``; its verb, options and folder of results
+    follow from it. Each field has its help text (``Field(description=...)``), default and bounds.
 
     Attributes:
         name: of the verb and of the results.
