@@ -1,7 +1,7 @@
 """Verbs that decide: ``trial``, and those that compare, plan and report."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 from rich.console import RenderableType
 from typer import Argument, Option
@@ -13,9 +13,6 @@ from contextwise.base.files import write_output
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_path, shipped_recipe
 from contextwise.cli.common import AsJson, Label, Prints, set_option, show, show_json, show_line, show_values
-
-if TYPE_CHECKING:
-    pass
 
 PANEL = "Decide"
 

@@ -5,6 +5,7 @@ package offers. Checking settings imports neither torch nor transformers.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -130,7 +131,7 @@ class CorpusData(DataSettings):
         return watch
 
 
-class ModelSettings(Settings):
+class ModelSettings(Settings, ABC):
     """Settings of the section ``model``: a kind of model, and how models of this kind are built.
 
     A kind is an entry point of the group ``contextwise.models``. Recipes are checked without torch, so that a module of
@@ -184,9 +185,9 @@ class ModelSettings(Settings):
         """What in a recipe contradicts the model; its sections are valid by themselves."""
         yield from ()
 
+    @abstractmethod
     def config(self, recipe: Any, vocab_size: int | None, end_of_text: int | None) -> Any:
         """Build the configuration for a corpus with this vocabulary; see :func:`contextwise.training.model.model_config`."""
-        raise NotImplementedError
 
     def start(self, recipe: Any, config: Any) -> Any:
         """Build the model as training starts with it, in float32 on the CPU; None for one with random weights."""
