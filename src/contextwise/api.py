@@ -260,7 +260,7 @@ def _plain(changes: "Changes | None") -> Any:
             if section != key and section.endswith("data."):
                 own = {"split": value.split} | ({} if value.limit is None else {"tokens": value.limit})
                 values |= {f"{section}{name}": each for name, each in own.items() if f"{section}{name}" not in changes}
-            elif value.limit is not None or value.split != (HELD_OUT if key.endswith("watch") else "train"):
+            elif value.limit is not None or value.split != "train":
                 raise ConfigError(
                     f"{key} is {value}, but a corpus is given whole there; give its path, and choose documents by the recipe's "
                     "data.split and data.tokens"

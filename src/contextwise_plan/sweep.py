@@ -39,7 +39,7 @@ from contextwise.experiments.run_set import Run, RunSet, planned_run
 from contextwise.training.identity import input_hashes
 from contextwise.training.kinds import SizedModel
 from contextwise.training.recipe import Recipe, few_steps
-from contextwise.training.settings import CorpusData
+from contextwise.training.settings import CorpusData, model_kinds
 
 if TYPE_CHECKING:
     from contextwise.experiments.cost import RunCost
@@ -316,7 +316,7 @@ class SweepRecipe(Settings):
                 "learning_rate: width divides rates by the width, which base.training.parametrization: mup does by itself; set "
                 "learning_rate to fixed"
             )
-        base = validate(SizedModel, self.base.get("model") or {}, "base.model")
+        base: Any = validate(model_kinds()["sized"], self.base.get("model") or {}, "base.model")
         assert isinstance(recipe.model, SizedModel)
         return rate * base.shape.width / recipe.model.shape.width
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.data.contexts import ContextSettings, as_english
+from contextwise.data.metadata import as_english
+from contextwise_papers.cue.contexts import ContextSettings
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,7 @@ def test_types_are_columns_then_the_previous_sentence():
     ("values", "problem"),
     [
         ({}, "there is no context; name columns, or set previous_sentence: true"),
-        ({"columns": ["a", "b", "a"]}, "the context column 'a' is named twice"),
+        ({"columns": ["a", "b", "a"]}, "the column 'a' is named twice"),
         ({"columns": ["previous_sentence"]}, "is not a column but the sentence before"),
         (
             {"columns": ["a", "document_hash"]},

@@ -21,6 +21,7 @@ from contextwise.models.contextlm.layers import POOLINGS
 from contextwise.models.spec import pretraining_losses, training_flops_per_example, training_flops_per_target
 from contextwise.training.model import freeze_backbone
 from contextwise_papers.objectives import MultiTokenConfig
+from contextwise_papers.objectives.kinds import EncoderDecoderModel, EncoderModel
 
 # GPT-2: the released checkpoints. Pythia: the table of the Pythia paper (vocabulary padded to 50,304).
 DECODERS = ["gpt2", "gpt2_rotary", "gpt_neox", "llama", "qwen3"]
@@ -183,7 +184,8 @@ def test_gpt2_with_rotary_positions_is_gpt2_where_nothing_is_rotated():
 def test_operations_of_encoders_are_those_that_torch_counts(family):
     """With fewer targets than inputs; the head of an encoder is counted for its targets alone."""
     inputs, outputs = 64, 24
-    config = backbone_config(family, ModelSize(3, 64, 2, 1e-3), 200, inputs, end_of_text=0)
+    kind = EncoderModel if family == "bert" else EncoderDecoderModel
+    config = kind(family=family, layers=3, width=64, heads=2).whole(200, inputs, end_of_text=0)
     model = build_model(config)
     model.set_attn_implementation("eager")
     batch = {"input_ids": torch.randint(0, 200, (1, inputs)), "labels": torch.randint(0, 200, (1, outputs))}

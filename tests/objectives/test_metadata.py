@@ -15,6 +15,7 @@ from contextwise.base.progress import say_once
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.comparison import compare
 from contextwise.data import Corpus, prepare_corpus
+from contextwise.data.metadata import MetadataTexts
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.loss import Loss
 from contextwise.experiments.cost import cost_of
@@ -23,17 +24,11 @@ from contextwise.experiments.trial import TrialSettings, run_trial
 from contextwise.experiments.trial.arms import Arms
 from contextwise.models import load_model, token_losses
 from contextwise.objectives import NO_LOSS, Cut, ExampleStream, Vocabulary
-from contextwise.objectives.metadata import (
-    Conditioning,
-    HeldOutWindows,
-    MetadataExamples,
-    MetadataStream,
-    MetadataTexts,
-)
 from contextwise.objectives.objective import WindowExamples
 from contextwise.training import Recipe, train
 from contextwise.training.dry_run import dry_run
 from contextwise.training.inputs import TrainingInputs
+from contextwise_papers.cue.metadata import Conditioning, HeldOutWindows, MetadataExamples, MetadataStream
 from small import recipe_values
 
 ROWS = [
@@ -283,7 +278,7 @@ def test_given_metadata_is_scored_as_a_part_of_its_document(path, tmp_path):
 
 def test_a_plan_and_a_trial_say_how_much_text_is_conditioned(path, tmp_path, monkeypatch):
     values = recipe(path, tmp_path / "run", steps=2)
-    assert dry_run(values).conditioning == Conditioning(31 / 36, 36 / 60)
+    assert dry_run(values).notes == {"metadata": Conditioning(31 / 36, 36 / 60).sentence()}
     rows = [{"text": f"{i} {'ab' * 12}", "who": f"N{i}"} for i in range(80)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     corpus = prepare_corpus([f"{tmp_path / 'rows.jsonl'}"], "bytes", tmp_path / "rows", validation=0.5).path

@@ -12,10 +12,10 @@ from transformers import PreTrainedTokenizerFast
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.data.contexts import ContextSettings
 from contextwise.objectives import NO_LOSS, Cut, Vocabulary, build_objective
 from contextwise.objectives.text import SentenceIndex
-from contextwise_papers.cue.sentence import ContextTexts
+from contextwise_papers.cue.contexts import ContextSettings
+from contextwise_papers.cue.sentence_examples import ContextTexts
 
 pytest.importorskip("sentencex", reason="needs contextwise[sentences]")
 
@@ -169,7 +169,7 @@ def test_columns_that_cannot_be_contexts_are_refused(prepare):
     corpus = prepare(articles)
     with pytest.raises(DataError, match="no metadata column 'topic'; did you mean 'topics'"):
         contexts_of(corpus, "topic")
-    with pytest.raises(DataError, match="values of the context column 'mixed' of .* have no common type"):
+    with pytest.raises(DataError, match="values of the column 'mixed' of .* have no common type"):
         contexts_of(corpus, "mixed")
     with pytest.raises(DataError, match="no sentence of the split 'train' of .* has any of the contexts nothing;"):
         contexts_of(corpus, "nothing")

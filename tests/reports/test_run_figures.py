@@ -37,7 +37,7 @@ def test_the_loss_on_an_old_corpus_is_drawn_beside_that_on_the_new_one(make_run:
     new, old = figure["data"][2:]
     assert list(old["y"]) == [row["replay_loss"] for row in rows] and list(new["y"]) == [row["loss"] for row in rows]
     assert list(old["x"]) == list(new["x"])
-    assert old["marker"]["symbol"] == "circle-open" and "old corpus" in old["hovertemplate"]
+    assert old["marker"]["symbol"] == "circle-open" and "replay loss" in old["hovertemplate"]
 
 
 def test_a_run_without_a_log_has_no_figure(make_run: Callable[..., Any]) -> None:

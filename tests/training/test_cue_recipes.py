@@ -79,7 +79,7 @@ def test_a_small_recipe_builds_on_the_recipes_beside_it(news, text_encoder, tmp_
         (lambda r: r["training"].update(examples_per_step=0), "examples_per_step is 0"),
         (lambda r: r["training"].pop("learning_rate"), "training.learning_rate is missing"),
         (lambda r: r["training"].update(curve_every=2), "curve_every measures the loss at each context"),
-        (lambda r: r["data"].update(watch="x"), "data.watch does not apply to the objective 'sentence'"),
+        (lambda r: r["data"].update(replay={"corpus": "x", "share": 0}), "data.replay does not apply to the objective"),
         (lambda r: r["data"].update(replay={"corpus": "x"}), "data.replay does not apply to the objective"),
         (lambda r: r["data"].update(contexts={}), "there is no context; name columns"),
         (lambda r: r["data"].pop("contexts"), "model.cue.text_encoder has no effect without data.contexts"),

@@ -74,13 +74,13 @@ def of_arrays(folder: Path, kind: str, changed: bool) -> None:
     group.create_array("train", shape=(64, 2**14), chunks=(1, 2**14), dtype="u2")[:] = tokens.reshape(64, -1)
 
 
-def corpora(role: str, **changes: Any) -> tuple[Callable[[Path], Any], Callable[[Path], Any]]:
-    """A recipe with a second corpus in a role, and how that one changes."""
+def replayed(share: float = 0.5, **changes: Any) -> tuple[Callable[[Path], Any], Callable[[Path], Any]]:
+    """A recipe with a second corpus, and how that one changes."""
 
     def build(folder: Path) -> dict[str, Any]:
         prepared(folder / "corpus")
         old = str(prepared(folder / "old", OTHERS, TEXTS))
-        return data_of(folder, **{role: {"corpus": old, "share": 0.5} if role == "replay" else old})
+        return data_of(folder, replay={"corpus": old, "share": share})
 
     return build, lambda folder: prepared(folder / "old", **{"train": OTHERS, "held_out": TEXTS} | changes)
 
@@ -141,9 +141,9 @@ KINDS = {
     "metadata": columns("title", title=("new", "held")),
     "metadata of held-out documents": columns("title", title=("old", "other")),
     "where answers begin": (instructions, lambda folder: instructions(folder, longer=True)),
-    "replayed corpus": corpora("replay", train=OTHERS[::-1]),
-    "held-out documents of a replayed corpus": corpora("replay", held_out=OTHERS),
-    "watched corpus": corpora("watch", held_out=OTHERS),
+    "replayed corpus": replayed(train=OTHERS[::-1]),
+    "held-out documents of a replayed corpus": replayed(held_out=OTHERS),
+    "corpus that is validated on only": replayed(share=0, held_out=OTHERS),
     ".bin file": array("bin"),
     "Zarr array": array("zarr"),
     "weights": in_place(pretrained, "base", "model.safetensors"),

@@ -12,17 +12,11 @@ from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.runs import RunFolder
 from contextwise.data import prepare_corpus
 from contextwise.data.tokenizers import byte_tokenizer
-from contextwise.models import (
-    ContextLMConfig,
-    ContextLMForCausalLM,
-    ModelSize,
-    backbone_config,
-    build_model,
-    load_model,
-)
+from contextwise.models import ContextLMConfig, ContextLMForCausalLM, build_model, load_model
 from contextwise.training import Recipe, train
 from contextwise.training.model import TrainedModel, model_config, starting_model
 from contextwise_papers.objectives import MultiTokenConfig
+from contextwise_papers.objectives.kinds import EncoderModel
 from small import recipe_values, write_documents
 
 
@@ -185,8 +179,7 @@ def test_models_whose_logits_are_not_a_plain_product_are_refused(corpus_folder, 
 def test_pairs_of_a_part_of_a_step_count_as_in_the_whole_step():
     """Rows without a pair's label, as in a mixture, and parts of a step that have few of them."""
     torch.manual_seed(0)
-    config = backbone_config("bert", ModelSize(2, 32, 2, 1e-3), 50, 16)
-    config.architectures = ["BertForPreTraining"]
+    config = EncoderModel(family="bert", layers=2, width=32, heads=2).whole(50, 16, pairs=True)
     model = build_model(config).eval()
     batch = {"input_ids": torch.randint(0, 50, (6, 16)), "labels": torch.randint(0, 50, (6, 16))}
     batch["pair_label"] = torch.tensor([1, -100, -100, -100, 0, 1])

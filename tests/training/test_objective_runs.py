@@ -239,7 +239,7 @@ def test_a_run_begun_before_a_setting_existed_is_the_same_run(sentences_folder, 
         ),
         (
             {"objective": "masked", "model": {"family": "bert", "multi_token": {}}},
-            "needs a decoder of Transformer blocks, but bert is not one",
+            "model.multi_token does not apply to the family bert",
         ),
         ({"objective": "mlm"}, "the objective is 'mlm', but must be one of causal"),
         ({"objective": {"name": "masked", "rate": 1.5}}, "rate"),

@@ -162,7 +162,7 @@ def test_resuming_with_another_task_is_refused(tmp_path):
     [
         (lambda r: r["data"].update(corpus="corpora/x"), "data.corpus does not apply to synthetic data"),
         (lambda r: r["data"].update(context=256), "data.context does not apply to synthetic data"),
-        (lambda r: r["data"].update(watch="corpora/x"), "data.watch does not apply to synthetic data"),
+        (lambda r: r["data"].update(replay={"corpus": "x"}), "data.replay does not apply to synthetic data"),
         (lambda r: r["data"].update(synthetic=3), "synthetic is 3, but input should be a valid dictionary"),
         (lambda r: r["data"]["synthetic"].update(bit=9), "did you mean 'bits'"),
         (

@@ -253,10 +253,10 @@ class TestRuns:
         broken = recipe(corpora, tmp_path / "run", share=0.5, learning_rate=1e30, warmup_steps=0, tokens_per_step=256)
         stream = TrainingInputs.open(broken).stream
         names = [
-            f"{int(example['window'])}{' (replayed)' if example['corpus'] else ''}"
+            f"{int(example['window'])}{' (of another corpus)' if example['corpus'] else ''}"
             for example in (stream[index] for index in range(8, 16))
         ]
-        assert 0 < sum("replayed" in name for name in names) < 8
+        assert 0 < sum("another" in name for name in names) < 8
         with pytest.raises(TrainingError) as error:
             train(broken)
         assert f"step 2 (windows {', '.join(names)} of the training split)" in str(error.value)
@@ -272,7 +272,7 @@ class TestRuns:
             result = values(corpora, tmp_path / name, share=share, **options | {"warmup_steps": 20})
             result |= {"model": more["model"]}
             if share is None:
-                result["data"]["watch"] = str(corpora[0])
+                result["data"]["replay"] = {"corpus": str(corpora[0]), "share": 0}
             run = train(validate(Recipe, result, "the recipe"))
             ends[name] = run.metrics("validation")[-1]
             # The learning rate begins low again, rises over the warm-up, and only then falls.
@@ -284,10 +284,10 @@ class TestRuns:
         # Both learned the new corpus; ln 256 is 5.5
         assert ends["replay"]["loss"] < 3 > ends["naive"]["loss"]
 
-    def test_watching_changes_nothing_but_the_log(self, corpora, tmp_path):
+    def test_a_share_of_0_changes_nothing_but_the_log(self, corpora, tmp_path):
         plain = train(recipe(corpora, tmp_path / "plain", share=None))
         result = values(corpora, tmp_path / "watched", share=None)
-        watched = train(changed(result, data=result["data"] | {"watch": str(corpora[0])}))
+        watched = train(changed(result, data=result["data"] | {"replay": {"corpus": str(corpora[0]), "share": 0}}))
         assert farthest(plain.path, watched.path) == 0
         rows = [run.metrics("validation") for run in (plain, watched)]
         assert [row["loss"] for row in rows[0]] == [row["loss"] for row in rows[1]]
@@ -332,16 +332,16 @@ class TestRefusals:
     def test_a_run_begun_before_there_was_replay_goes_on(self, corpora, tmp_path):
         run = train(recipe(corpora, tmp_path / "run", share=None, steps=4))
         kept = yaml.safe_load(run.recipe_file.read_text())
-        assert kept["data"].pop("replay") is None and kept["data"].pop("watch") is None
+        assert kept["data"].pop("replay") is None
         run.recipe_file.write_text(yaml.safe_dump(kept))
         train(recipe(corpora, tmp_path / "run", share=None, steps=4))
 
-    @pytest.mark.parametrize("key", ["replay", "watch"])
-    def test_corpora_that_do_not_go_together(self, key, corpora, tmp_path):
+    @pytest.mark.parametrize("share", [0.1, 0])
+    def test_corpora_that_do_not_go_together(self, share, corpora, tmp_path):
         def refused(path, words, kind=DataError, tokens=None):
             result = values(corpora, tmp_path / "run", share=None)
             result["data"]["tokens"] = tokens
-            result["data"][key] = str(path) if key == "watch" else {"corpus": str(path)}
+            result["data"]["replay"] = {"corpus": str(path), "share": share}
             with pytest.raises(kind, match=words):
                 train(validate(Recipe, result, "the recipe"))
             assert not (tmp_path / "run").exists()
@@ -362,21 +362,22 @@ class TestRefusals:
         larger.save_pretrained(tmp_path / "larger")
         more = prepare_corpus(tmp_path / "t.jsonl", str(tmp_path / "larger"), tmp_path / "more", validation=0.1)
         refused(more.path, "has a vocabulary of 258 tokens, but the model's has 257")
-        if key == "replay":
-            refused(corpora[1], "the same documents as data.corpus", ConfigError)
-            refused(corpora[1], "the same documents as data.corpus", ConfigError, tokens=500)  # the first ones of it
-        else:
+        refused(corpora[1], "the same documents as data.corpus", ConfigError)
+        refused(corpora[1], "the same documents as data.corpus", ConfigError, tokens=500)  # the first ones of it
+        if not share:
             bare = prepare_corpus(tmp_path / "t.jsonl", "bytes", tmp_path / "bare", validation=0.0)
             refused(bare.path, "no split 'validation'")
 
     @pytest.mark.parametrize(
         ("data", "words"),
         [
-            ({"replay": {"corpus": "old", "share": 0}}, "data.replay.share is 0, but input should be greater than 0"),
+            (
+                {"replay": {"corpus": "old", "share": -1}},
+                "data.replay.share is -1, but input should be greater than or equal",
+            ),
             ({"replay": {"corpus": "old", "share": 1}}, "data.replay.share is 1, but input should be less than 1"),
             ({"replay": {"share": 0.1}}, "data.replay.corpus is missing"),
             ({"replay": {"corpus": "old", "shar": 0.1}}, "data.replay.shar is an unknown key; did you mean 'share'"),
-            ({"replay": {"corpus": "old"}, "watch": "other"}, "watch: given together with replay .old."),
         ],
     )
     def test_settings_that_make_no_sense(self, data, words, tmp_path):

@@ -28,11 +28,8 @@ from contextwise.base.files import (
 )
 from contextwise.base.views import Viewed
 
-KEPT_OUT_OF_COMPARISON = {
+_EXECUTION = {
     "output",
-    "data.corpus",
-    "data.replay.corpus",
-    "data.watch",
     "model.variant.file",
     "training.compile",
     "training.fsdp",
@@ -45,9 +42,7 @@ KEPT_OUT_OF_COMPARISON = {
     "training.branches",
     "training.workers",
 }
-"""Settings that may differ when a run is resumed: they say how it executes, and change its result by rounding at most.
-
-The data is compared by its hash."""
+"""Settings that say how a run executes, and change its result by rounding at most."""
 
 
 FEWEST_EXAMPLES = FEWEST_DOCUMENTS
@@ -199,7 +194,7 @@ class RunFolder(Viewed):
         files = self.path.iterdir() if self.path.exists() else []
         holds_files = any(not file.name.startswith(".") for file in files)
         if self.recipe_file.exists():
-            different = differing_keys(completed(self.recipe()), recipe) - KEPT_OUT_OF_COMPARISON
+            different = differing_keys(comparable(completed(self.recipe())), comparable(recipe))
             if different:
                 raise ConfigError(
                     f"{self.path} contains another run (its recipe differs in {', '.join(sorted(different)[:5])}); "
@@ -262,6 +257,22 @@ def _is_row(row: Any) -> bool:
         return False
     counted = ("tokens", "seconds", "loss") if row.get("kind") in ("train", "validation") else ()
     return all(isinstance(row.get(name), int | float) and math.isfinite(row[name]) for name in counted)
+
+
+def comparable(recipe: dict[str, Any], *left_out: str) -> dict[str, Any]:
+    """The settings of a recipe that change the result of its run, without the dotted keys ``left_out``.
+
+    Corpora are compared by their hash, so the settings ``corpus`` in ``data`` and its sections do not count.
+    """
+    kept = without(recipe, _EXECUTION | set(left_out))
+    if isinstance(data := kept.get("data"), dict):
+        kept["data"] = _without_paths(data)
+    return kept
+
+
+def _without_paths(section: dict[str, Any]) -> dict[str, Any]:
+    own = {name: value for name, value in section.items() if name != "corpus"}
+    return {name: _without_paths(value) if isinstance(value, dict) else value for name, value in own.items()}
 
 
 def differing_keys(a: dict[str, Any], b: dict[str, Any], prefix: str = "") -> set[str]:

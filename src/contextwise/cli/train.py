@@ -147,8 +147,7 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
         ["optimizer", f"{settings.optimizer}, learning rate {recipe.learning_rate:g}; {schedule}"],
         ["device", f"{taken.device}{threads}{several}; precision {taken.precision}{auto}"],
     ]
-    if taken.conditioning is not None:
-        rows.append(["metadata", taken.conditioning.sentence()])
+    rows += [[name, note] for name, note in taken.notes.items()]
     if taken.step_seconds is None or taken.training_seconds is None:
         rows.append(["time", "not measured: the machine has too little free memory"])
     else:

@@ -400,10 +400,10 @@ def export(
     """Copy a model into a new folder with a model card, ready to be shared."""
     from contextwise.base.runs import RunFolder
     from contextwise.models.export import export_model_folder
-    from contextwise.training.export import context_encoder_card, model_card
+    from contextwise.training.export import model_card, part_card
 
     run = RunFolder(model)
-    card = model_card(run, standalone) if run.finished else context_encoder_card(model)
+    card = model_card(run, standalone) if run.finished else part_card(model)
     export_model_folder(model, out, standalone, card)
     if as_json:
         show_json(ExportJson(path=out, standalone=standalone, files=sorted(file.name for file in out.iterdir())))

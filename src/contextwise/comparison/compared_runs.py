@@ -15,7 +15,7 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import listed
 from contextwise.base.files import read_json
 from contextwise.base.hashes import content_key
-from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, RunFolder, without
+from contextwise.base.runs import RunFolder, comparable
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import Result, Subject, is_result, measure
 from contextwise.evaluation.kernel.result import column_or_none
@@ -49,7 +49,7 @@ class SeededRun:
         """The seed of a run's recipe."""
         recipe = run.recipe()
         name = _without_seed(str(recipe.get("name") or run.path.resolve().name))
-        same = without({**with_newer_settings(recipe), "name": name}, KEPT_OUT_OF_COMPARISON | {"seed"})
+        same = comparable({**with_newer_settings(recipe), "name": name}, "seed")
         model = same.get("model") or {}
         for part in (model, model.get("cue") or {}):  # runs that continue one model's seeds are seeds of one recipe
             part |= {key: _without_seed(str(part[key])) for key in _STARTS if part.get(key) is not None}

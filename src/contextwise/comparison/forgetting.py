@@ -114,7 +114,7 @@ class Forgetting:
         for group in on_old.groups:
             if group.name != on_old.reference:
                 replay = _data(group.sources[0]).get("replay")
-                share, during = replay["share"] if replay else None, _validations(group)
+                share, during = (replay or {}).get("share") or None, _validations(group)
                 self.changes.append(Change(group.name, share, forgotten[group.name], learned[group.name], during))
         self.before, self.old, self.new = on_old.reference, on_old, on_new
         self.notes = [*_notes_on_starts(on_old), *dict.fromkeys([*on_old.notes, *on_new.notes])]

@@ -7,7 +7,7 @@ from typing import Any
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.hashes import content_key
-from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, without
+from contextwise.base.runs import comparable
 from contextwise.training.recipe import Recipe
 
 GRID = (
@@ -88,8 +88,7 @@ def content_id(
         parents: setting -> id of the parent that it names.
         inputs: content hashes of corpora, metadata and starting models (:mod:`contextwise.training.identity`).
     """
-    left_out = KEPT_OUT_OF_COMPARISON | {"name", *(parents or {})}
-    chosen = without(recipe.model_dump(mode="json", exclude_defaults=True), left_out)
+    chosen = comparable(recipe.model_dump(mode="json", exclude_defaults=True), "name", *(parents or {}))
     if parents:
         chosen["parents"] = dict(parents)
     if inputs:

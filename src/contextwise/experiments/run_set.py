@@ -46,7 +46,7 @@ from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.folder import PlannedRun, RunSetFolder
 from contextwise.experiments.grid import GRID, content_id, grid_points, size_name, slug
 from contextwise.experiments.scheduling import train_planned
-from contextwise.training.identity import input_hashes, refuse_changed, start_digest
+from contextwise.training.identity import corpus_paths, input_hashes, refuse_changed, start_digest
 from contextwise.training.kinds import VariantSettings
 from contextwise.training.recipe import Recipe, few_steps, with_newer_settings
 from contextwise.training.settings import CorpusData
@@ -447,11 +447,9 @@ class _Expansion:
             recipe: with a new model in place of a parent's.
             values: its recipe, with the parents' folders.
         """
-        data = recipe.data
-        if isinstance(data, CorpusData):
-            paths = [data.corpus, data.replay.corpus if data.replay else data.watch]
-            if missing := [path for path in paths if path and not Path(path).exists()]:
-                return {"missing": Path(missing[0]).name}
+        paths = corpus_paths(recipe.data).values() if isinstance(recipe.data, CorpusData) else ()
+        if missing := [path for path in paths if not Path(path).exists()]:
+            return {"missing": Path(missing[0]).name}
         pretrained = (values.get("model") or {}).get("pretrained")
         key = json.dumps([_read_by(recipe), pretrained, sorted(ids)])
         if key not in self.inputs:
@@ -466,7 +464,8 @@ class _Expansion:
 def _read_by(recipe: Recipe) -> str:
     """What :func:`input_hashes` reads of a recipe: the runs of a set that differ in other settings have the same inputs."""
     data = recipe.data.model_dump(mode="json", exclude={"context", "context_stages"})
-    return json.dumps([data, recipe.model.starts, recipe.seed if "synthetic" in data else None])
+    drawn = None if isinstance(recipe.data, CorpusData) else recipe.seed  # data that are drawn with the seed
+    return json.dumps([data, recipe.model.starts, drawn])
 
 
 def _named_parents(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -505,5 +504,4 @@ def _stand_in(values: dict[str, Any], parents: tuple[Run, ...]) -> dict[str, Any
         return values
     known = {"model": parent.shape} if parent.values is None else _stand_in(parent.values, parent.parents)
     own = {name: value for name, value in model.items() if name not in ("pretrained", "freeze_backbone")}
-    data = {name: value for name, value in values["data"].items() if name != "watch"}
-    return {**values, "data": data, "model": {**(known.get("model") or {}), **own}}
+    return {**values, "model": {**(known.get("model") or {}), **own}}

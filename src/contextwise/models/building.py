@@ -6,23 +6,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import (
-    BertConfig,
-    GPT2Config,
-    GPTNeoXConfig,
-    LlamaConfig,
-    PreTrainedConfig,
-    PreTrainedModel,
-    Qwen3Config,
-    T5Config,
-)
+from transformers import GPT2Config, GPTNeoXConfig, LlamaConfig, PreTrainedConfig, PreTrainedModel, Qwen3Config
 from transformers import initialization as init
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.families import initialize_module
-from contextwise.models.sizes import ModelSize, shape_problems
+from contextwise.models.sizes import SIZES, ModelSize, shape_problems
 from contextwise.models.spec import meta_model
-from contextwise_papers.cue.lstm import LSTMConfig
 
 STATE_BYTES = 16
 """Of each parameter in training: weight, gradient and two moments in float32."""
@@ -38,7 +28,7 @@ def backbone_config(
 
     Args:
         vocab_size: tokens in the vocabulary.
-        context: the longest context, tokens; GPT-2 and BERT learn one position embedding for each.
+        context: the longest context, tokens; GPT-2 learns one position embedding for each.
         extra_layers: layers added to those of the size; 2 for the parameter-matched baseline of ContextLM's Table 1.
         end_of_text: id of the token between documents.
 
@@ -84,17 +74,7 @@ def backbone_config(
         return LlamaConfig(**common, **gated)
     if family == "qwen3":
         return Qwen3Config(head_dim=width // heads, **common, **gated)
-    if family == "lstm":
-        return LSTMConfig(vocab_size, width, layers, **special)
-    if family == "bert":
-        dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-        return BertConfig(intermediate_size=4 * width, **dropout, **common)
-    sizes = {"d_model": width, "d_kv": width // heads, "d_ff": 4 * width, "num_heads": heads}
-    depth = {"num_layers": layers, "num_decoder_layers": layers}
-    # As for documents, the end-of-text token also begins the decoder's input.
-    tokens = dict.fromkeys(("decoder_start_token_id", "eos_token_id", "pad_token_id"), end_of_text)
-    # Positions are relative, so inputs may have any length.
-    return T5Config(vocab_size=vocab_size, dropout_rate=0.0, **sizes, **depth, **tokens)
+    raise ConfigError(f"model.family is {family!r}, but the families of decoders are {', '.join(SIZES)}")
 
 
 def parameter_count(config: PreTrainedConfig) -> int:

@@ -2,14 +2,12 @@
 
 ``base`` to ``xl`` are the GPT-2 sizes of ContextLM's Table 7, ``pythia-70m`` to ``pythia-1.4b`` the Pythia sizes of its
 Table 8, with their printed learning rates and training settings (:class:`PublishedTraining`). The sizes below ``base``, and
-those of GPT-2 with rotary positions, Llama, Qwen3, the LSTM, BERT and T5 (with as many layers in the encoder as in the
-decoder), are ours, for machines without a large GPU.
+those of the other families, are ours, for machines without a large GPU.
 """
 
 from dataclasses import dataclass
 
 from contextwise.base.errors import ConfigError, Problem
-from contextwise.objectives.kind import Kind
 
 
 @dataclass(frozen=True)
@@ -103,14 +101,9 @@ SIZES: dict[str, dict[str, ModelSize]] = {
         "pythia-1b": ModelSize(16, 2048, 8, 2.5e-4, PYTHIA_TRAINING),
         "pythia-1.4b": ModelSize(24, 2048, 16, 2.0e-4, PYTHIA_TRAINING),
     },
-    **dict.fromkeys(("gpt2_rotary", "llama", "qwen3", "lstm", "bert", "t5"), OUR_SIZES),
+    **dict.fromkeys(("gpt2_rotary", "llama", "qwen3"), OUR_SIZES),
 }
-
-
-KINDS: dict[str, Kind] = {**dict.fromkeys(SIZES, "decoder"), "bert": "encoder", "t5": "encoder-decoder"}
-"""The kind of model of each family."""
-TRANSFORMERS = tuple(family for family, kind in KINDS.items() if kind == "decoder" and family != "lstm")
-"""The families that can be the backbone of a composed model."""
+"""The sizes of each family of decoders, which can be the backbone of a composed model."""
 
 
 def named_size(family: str, size: str) -> ModelSize:

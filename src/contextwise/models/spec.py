@@ -19,6 +19,7 @@ import contextlib
 import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -208,6 +209,26 @@ class ModelSpec:
         labelled, dense = batch.get("labelled"), "prefix" not in batch
         return labelled_losses(hidden, batch["labels"], head, labelled=labelled, dense=dense)
 
+    def parts(self, model: Any) -> dict[str, nn.Module]:
+        """The parts whose parameters a table lists, by name."""
+        return dict(model.named_children())
+
+    def stages(self, part: str) -> list[str]:
+        """The stages of training that train a part; empty for a model that is trained in one."""
+        return []
+
+    def beside(self, config: Any) -> dict[str, int]:
+        """Parameters of frozen networks whose outputs the model reads, by name."""
+        return {}
+
+    def saved_parts(self, model: Any) -> dict[str, bool]:
+        """The parts that an export saves by themselves, and whether each reads the tokens of the corpus."""
+        return {}
+
+    def card(self, folder: Path, config: Any) -> str | None:
+        """The model card of such a part; None for a model that has the card of its run."""
+        return None
+
     def inputs(self, model: Any, batch: Batch) -> dict[str, Any]:
         """The model's inputs beside the tokens: positions, and the attention mask of a prefix."""
         inputs: dict[str, Any] = {"position_ids": batch["position_ids"]} if "position_ids" in batch else {}
@@ -317,9 +338,10 @@ def register_model(
 
 
 def register_models() -> None:
-    """Import the modules that register the models of every kind (``contextwise.models``); once."""
+    """Import the modules that register the models of every kind and section (``contextwise.models``, ``.sections``); once."""
     if not _REGISTERED:
-        modules = sorted({module for kind in plugins.load("models").values() for module in kind.registers})
+        features = [*plugins.load("models").values(), *plugins.load("sections").values()]
+        modules = sorted({module for each in features for module in getattr(each, "registers", ())})
         for module in modules:
             importlib.import_module(module)
         _REGISTERED.extend(modules)
@@ -330,6 +352,12 @@ def spec_of(config: PreTrainedConfig) -> ModelSpec:
     register_models()
     own = next((_SPECS[base] for base in type(config).__mro__ if base in _SPECS), None)
     return own or _STOCK[kind_of(config)]
+
+
+def has_own_spec(config: PreTrainedConfig) -> bool:
+    """Whether a configuration is of a registered class, not of a stock model."""
+    register_models()
+    return any(base in _SPECS for base in type(config).__mro__)
 
 
 def build_model(config: PreTrainedConfig) -> Any:

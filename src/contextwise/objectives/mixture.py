@@ -53,10 +53,9 @@ class Mixture(Objective):
             raise ConfigError(
                 f"the mixture has objectives for different kinds of model, {listed}; choose those of one kind"
             )
-        if any(part.objective.name == "sentence" for part in self.parts):
+        if (alone := next((part.objective.name for part in self.parts if part.objective.alone), None)) is not None:
             raise ConfigError(
-                "the mixture has the objective 'sentence', whose single sentences are not trained with other examples; choose "
-                "another objective"
+                f"the mixture has the objective {alone!r}, whose examples are not trained with others; choose another objective"
             )
         return self
 
@@ -71,6 +70,14 @@ class Mixture(Objective):
     @property
     def singles(self) -> list[Any]:
         return [part.objective for part in self.parts]
+
+    @property
+    def columns(self) -> list[str]:
+        return list(dict.fromkeys(column for single in self.singles for column in single.columns))
+
+    @property
+    def chat_template(self) -> str | None:
+        return next((single.chat_template for single in self.singles if single.chat_template is not None), None)
 
     @property
     def has_prefix(self) -> bool:

@@ -33,6 +33,7 @@ import bisect
 import inspect
 import zlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 
@@ -42,7 +43,7 @@ from pydantic_core import CoreSchema
 
 from contextwise.base import plugins
 from contextwise.base.config import Settings, validate
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, Problem
 from contextwise.objectives.kind import Kind, PromptForm
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
 
@@ -208,12 +209,35 @@ class Objective(Settings, ABC):
         return False
 
     @property
+    def alone(self) -> bool:
+        """Whether the examples are trained without those of other objectives or corpora."""
+        return False
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns of a corpus that examples are made from, beside the tokens."""
+        return []
+
+    @property
+    def chat_template(self) -> str | None:
+        """The chat template of transformers for a model that was trained on the examples; None if that is no conversation."""
+        return None
+
+    @property
     def pooling(self) -> str | None:
         """How the loss pools the states of a text to its vector; None if it has no vectors of texts."""
         return None
 
     def prompt_form(self, vocabulary: Vocabulary) -> PromptForm | None:
         """How a decoder that was trained on the examples is asked to continue a text; None for causal examples."""
+        return None
+
+    def problems(self, recipe: Any) -> Iterator[Problem]:
+        """What in a recipe contradicts the objective; it is valid by itself."""
+        yield from ()
+
+    def open(self, recipe: Any, corpus: Corpus) -> Any:
+        """What it adds to the inputs of a run (:class:`contextwise.training.inputs.Addition`); None if there is nothing."""
         return None
 
     @abstractmethod

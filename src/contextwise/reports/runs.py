@@ -60,8 +60,8 @@ def report_page(runs: list[RunFolder], comparison: Comparison | None = None, *, 
     curves, series = _curves(runs, comparison)
     names, subtitle = list(series), ""
     caption = (
-        "Lines: training loss, smoothed, over the raw values. Points: validation loss; open ones: that on an old corpus which "
-        "is replayed or watched. A double click shows all, the steep start included." + _validated(curves)
+        "Lines: training loss, smoothed, over the raw values. Points: validation loss; open ones: other held-out "
+        "losses of the run. A double click shows all, the steep start included." + _validated(curves)
     )
     figure, label = training_figure(curves), "Training and validation loss of each run"
     controls = page.choices("Horizontal axis")
@@ -273,15 +273,16 @@ def _traces(curve: Curve) -> list[tuple[go.Scatter, dict[str, np.ndarray]]]:
             add(at, hover, mode="markers", marker=marker, customdata=at["step"].tolist(), showlegend=False)
     symbol = SYMBOLS[curve.series % len(SYMBOLS)]
     rows = curve.run.validations()
-    old = [row | {"loss": row["replay_loss"]} for row in rows if row.get("replay_loss") is not None]
-    for what, held_out, shape in (
+    further = sorted({name for row in rows for name in row if name.endswith("_loss") and row[name] is not None})
+    held_out = {name: [row | {"loss": row[name]} for row in rows if row.get(name) is not None] for name in further}
+    for what, columns, shape in (
         ("validation loss", _columns(rows), symbol),
-        ("loss on the old corpus", _columns(old), f"{symbol}-open"),
+        *((name.replace("_", " "), _columns(those), f"{symbol}-open") for name, those in held_out.items()),
     ):
-        if held_out:
+        if columns:
             legend = not train and shape == symbol
             marker = {"size": 8, "symbol": shape}
-            add(held_out, f"{what} %{{y:.4f}}", mode="markers", marker=marker, showlegend=legend)
+            add(columns, f"{what} %{{y:.4f}}", mode="markers", marker=marker, showlegend=legend)
     return traces
 
 

@@ -8,15 +8,16 @@ from pathlib import Path
 
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError
-from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, RunFolder, differing_keys
+from contextwise.base.runs import RunFolder, comparable, differing_keys
 from contextwise.training import checkpoints
 from contextwise.training.optimizer import learning_rate_share
 from contextwise.training.recipe import Recipe
 
 SCHEDULE = {"schedule", "warmup_steps", "decay_steps", "minimum_learning_rate", "rampup_batch_size", "rampup_tokens"}
 """Settings of ``training`` that may differ from the trunk's as long as rates and batches are the same up to the decay."""
-MAY_DIFFER = KEPT_OUT_OF_COMPARISON | {
-    f"training.{name}" for name in (*SCHEDULE, "steps", "tokens", "log_every", "evaluate_every", "curve_every")
+MAY_DIFFER = {
+    "name",
+    *(f"training.{name}" for name in (*SCHEDULE, "steps", "tokens", "log_every", "evaluate_every", "curve_every")),
 }
 
 
@@ -33,7 +34,7 @@ def trunk_checkpoint(recipe: Recipe, run: RunFolder) -> Path | None:
     step = recipe.decay_start()
     trunk = RunFolder.open(source)
     other = validate(Recipe, trunk.recipe(), f"the recipe of {source}")
-    different = differing_keys(other.resolved(), recipe.resolved()) - MAY_DIFFER - {"name"}
+    different = differing_keys(comparable(other.resolved()), comparable(recipe.resolved())) - MAY_DIFFER
     if different:
         raise ConfigError(
             f"training.trunk is {source}, whose recipe differs in {', '.join(sorted(different)[:5])}; a run and its trunk may "

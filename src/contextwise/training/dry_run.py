@@ -9,7 +9,7 @@ import contextlib
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,7 +24,6 @@ from contextwise.base.machine import peak_memory
 from contextwise.base.progress import interruption
 from contextwise.base.runs import RunFolder
 from contextwise.models.building import training_memory
-from contextwise.objectives.metadata import Conditioning
 from contextwise.training import checkpoints
 from contextwise.training.branching import trunk_checkpoint
 from contextwise.training.export import export_model
@@ -61,7 +60,7 @@ class DryRun:
     peak_bytes: int  # the most memory of the process, or of the GPU
     start_bytes: int  # memory before the model
     free_bytes: int  # available on the machine or the GPU
-    conditioning: Conditioning | None = None  # of metadata before the text
+    notes: dict[str, str] = field(default_factory=dict)  # of sections of data and of the objective, by name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +136,7 @@ def dry_run(recipe: Recipe) -> DryRun:
         peak_bytes=peak,
         start_bytes=start,
         free_bytes=free,
-        conditioning=inputs.conditioning,
+        notes=inputs.notes,
     )
 
 

@@ -11,9 +11,8 @@ from pathlib import Path
 from contextwise.base.errors import ContextwiseError, DataError
 from contextwise.base.pretrained import hub_revision
 from contextwise.base.runs import RunFolder
-from contextwise.data.contexts import texts_digest
 from contextwise.data.corpus import Corpus
-from contextwise.data.sources.alpaca import PROMPT_CHARACTERS
+from contextwise.data.metadata import texts_digest
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import CorpusData
 
@@ -21,7 +20,7 @@ from contextwise.training.settings import CorpusData
 def input_hashes(recipe: Recipe, known: Container[str] = ()) -> dict[str, str]:
     """The content hash of each input of a run, by its name.
 
-    Corpora have the names of their roles: ``train``, ``loss`` (held out), ``replay`` and ``replay_loss``. Metadata columns that
+    Corpora have the names of their roles: ``train``, ``loss`` (held out), and those of the sections of ``data``. Columns that
     are read and models that the run starts from have the names of their settings. A model on the Hub has its commit for a hash.
     The code of a variant is hashed in the recipe itself.
 
@@ -35,17 +34,17 @@ def input_hashes(recipe: Recipe, known: Container[str] = ()) -> dict[str, str]:
     if (own := recipe.data.hashes(recipe)) is not None:
         return own
     assert isinstance(recipe.data, CorpusData)
-    return dict([*_of_corpora(recipe.data), *_of_models(recipe, recipe.data, known)])
+    return dict([*_of_corpora(recipe, recipe.data), *_of_models(recipe, known)])
 
 
 def changed_input(recipe: Recipe, before: Mapping[str, str], now: Mapping[str, str]) -> str | None:
     """The first input of a run whose hash was another one before, for messages; None if nothing changed.
 
-    Inputs that are new do not count, nor does an old corpus that is no longer watched.
+    Inputs that are new do not count, nor do further corpora that are no longer validated on.
     """
     for name, digest in before.items():
-        if now.get(name, digest if name == "replay_loss" else None) != digest:
-            path = _paths(recipe.data).get(name) if isinstance(recipe.data, CorpusData) else None
+        if now.get(name, digest if name.endswith("_loss") else None) != digest:
+            path = corpus_paths(recipe.data).get(name) if isinstance(recipe.data, CorpusData) else None
             return f"the corpus {path}" if path else name
     return None
 
@@ -64,21 +63,16 @@ def refuse_changed(run: RunFolder, recipe: Recipe, now: Mapping[str, str]) -> No
         )
 
 
-def _paths(data: CorpusData) -> dict[str, str]:
+def corpus_paths(data: CorpusData) -> dict[str, str]:
     """The corpora by their roles."""
-    paths = {"train": data.corpus, "loss": data.corpus}
-    if data.replay is not None:
-        return paths | {"replay": data.replay.corpus, "replay_loss": data.replay.corpus}
-    return paths if data.watch is None else paths | {"replay_loss": data.watch}
+    further = (section.corpora for section in data.sections.values())
+    return {"train": data.corpus, "loss": data.corpus} | {role: path for each in further for role, path in each.items()}
 
 
-def _of_corpora(data: CorpusData) -> Iterator[tuple[str, str]]:
-    columns = {
-        f"data.{name}": settings.columns
-        for name, settings in (("metadata", data.metadata), ("contexts", data.contexts))
-        if settings is not None and settings.columns
-    }
-    for role, path in _paths(data).items():
+def _of_corpora(recipe: Recipe, data: CorpusData) -> Iterator[tuple[str, str]]:
+    columns = {f"data.{name}": section.read for name, section in data.sections.items() if section.read}
+    of_objectives = list(dict.fromkeys(column for each in recipe.objectives for column in each.columns))
+    for role, path in corpus_paths(data).items():
         split = data.validation_split if role.endswith("loss") else data.split
         corpus = Corpus.open(path, split=data.split)
         if split not in corpus.splits:
@@ -86,8 +80,9 @@ def _of_corpora(data: CorpusData) -> Iterator[tuple[str, str]]:
         corpus = corpus if split == corpus.split else Corpus.open(path, split=split)
         corpus = corpus.first(data.tokens) if role == "train" and data.tokens is not None else corpus
         yield role, corpus.fingerprint
-        if PROMPT_CHARACTERS in corpus.columns:
-            yield f"{role}: where answers begin", texts_digest(corpus, [PROMPT_CHARACTERS])
+        for column in of_objectives:
+            if column in corpus.columns:
+                yield f"{role}: column {column}", texts_digest(corpus, [column])
         if role == "train":
             yield from ((name, texts_digest(corpus, own)) for name, own in columns.items())
         elif role == "loss":
@@ -96,7 +91,7 @@ def _of_corpora(data: CorpusData) -> Iterator[tuple[str, str]]:
                     yield f"{name} of the validation split", texts_digest(corpus, own)
 
 
-def _of_models(recipe: Recipe, data: CorpusData, known: Container[str]) -> Iterator[tuple[str, str]]:
+def _of_models(recipe: Recipe, known: Container[str]) -> Iterator[tuple[str, str]]:
     sources = recipe.model.sources(recipe, known)
     for name, source in sources.items():
         if (digest := start_digest(source)) is not None:

@@ -1,32 +1,41 @@
 """The kinds of models of the core: a stock model of a named size, and a pretrained one, each with parts of its own."""
 
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError, Problem
+from contextwise.base.files import without_folders
 from contextwise.base.recipes import RECIPES
-from contextwise.models.sizes import KINDS, SIZES, TRANSFORMERS, ModelSize, adamw_rate, named_size, shape_problems
+from contextwise.models.sizes import SIZES, ModelSize, adamw_rate, shape_problems
 from contextwise.models.variant.code import digest, parse_variant, read_code
 from contextwise.objectives.kind import Kind
 from contextwise.training.settings import (
     DEEPEST,
+    Card,
     Layers,
     Length,
+    ModelSection,
     ModelSettings,
     VocabSize,
     Width,
+    families_of,
     known_size,
+    listed,
     prefix_problem,
     wrong_kind,
 )
 
 
-class ContextPredictorSettings(Settings):
+class ContextPredictorSettings(ModelSection):
     """ContextLM's pathway; without this section the plain backbone is trained."""
+
+    called = "context predictor"
+    tag = "contextlm"
+    registers = ("contextwise.models.contextlm.spec",)
 
     chunk_size: Length = 4
     predictor_layers: Layers = 2
@@ -35,17 +44,23 @@ class ContextPredictorSettings(Settings):
     injection_layer: int = Field(default=0, ge=0, le=DEEPEST)
     inject_every_layer: bool = False
 
+    def problems(self, recipe: Any) -> Iterator[Problem]:
+        if self.chunk_size > recipe.data.context:
+            why = f"more than data.context ({recipe.data.context})"
+            yield Problem(why, "model.context_predictor.chunk_size", self.chunk_size)
 
-class MultiTokenSettings(Settings):
-    """Multi-token heads; without this section only the next-token head is trained."""
+    def compose(self, config: Any) -> Any:
+        from contextwise.models.contextlm import ContextLMConfig
 
-    future_tokens: int = Field(default=4, ge=1, le=256)
-    head: Literal["layer", "linear"] = "layer"
+        return ContextLMConfig(backbone_config=config, **self.model_dump())
 
 
-class VariantSettings(Settings):
+class VariantSettings(ModelSection):
     """A model of the user's own; without this section the stock model is trained."""
 
+    called = "variant"
+    registers = ("contextwise.models.variant.spec",)
+    outermost = True
     short_form: ClassVar[dict[str, Any]] = {"type": "string", "pattern": r"\.py:"}
 
     file: str = Field(
@@ -69,21 +84,27 @@ class VariantSettings(Settings):
         self.__dict__["sha256"] = self.sha256 or digest(read_code(self.file))
         return self
 
+    def compose(self, config: Any) -> Any:
+        from contextwise.models.spec import meta_model
+        from contextwise.models.variant.code import name_code
+        from contextwise.models.variant.modeling import VariantConfig
 
-class SizedModel(ModelSettings):
-    """A stock model of a named size or given dimensions, with random weights, and optionally ContextLM or multi-token heads."""
+        name_code(self.file, self.sha256)
+        whole = VariantConfig(config, Path(self.file).name, self.name, self.options, self.sha256)
+        meta_model(whole)  # built once, so that what is wrong with it is found now
+        return whole
 
-    called = "a model of a named size"
-    registers = (
-        "contextwise.models.contextlm.spec",
-        "contextwise_papers.objectives.multitoken.spec",
-        "contextwise.models.variant.spec",
-    )
+    def card(self) -> str:
+        return listed({Path(self.file).name: self.name, **self.options, "SHA-256": self.sha256[:12]})
 
-    family: Literal["gpt2", "gpt2_rotary", "gpt_neox", "llama", "qwen3", "lstm", "bert", "t5"] = Field(
-        default="gpt2",
-        description="decoders, an encoder (bert), an encoder-decoder (t5); gpt2_rotary: GPT-2 with rotary positions",
-    )
+
+class NewModel(ModelSettings):
+    """A stock model of a named size or given dimensions, with random weights; a subclass is a kind of its families."""
+
+    kind: ClassVar[Kind]
+    sizes: ClassVar[Mapping[str, Mapping[str, ModelSize]]]  # family -> name -> size
+
+    family: str
     vocab_size: VocabSize | None = Field(default=None, description="vocabulary size; by default the tokenizer's")
     size: str = "nano"
     layers: Layers | None = Field(default=None, description="instead of those of the size")
@@ -98,17 +119,10 @@ class SizedModel(ModelSettings):
         description="additional layers: 2 for the parameter-matched baseline; negative for a trunk below heads with layers",
     )
     max_context: Length | None = Field(default=None, description="positions; by default the training context")
-    tie_embeddings: bool | None = Field(
-        default=None,
-        description="whether a decoder's head shares the matrix of its embedding; by default as its family (gpt_neox: no)",
-    )
-    context_predictor: ContextPredictorSettings | None = None
-    multi_token: MultiTokenSettings | None = None
-    variant: VariantSettings | None = Field(default=None, description="a model of your own: path.py:Name")
 
-    @property
-    def kind(self) -> Kind:
-        return KINDS[self.family]
+    @classmethod
+    def claims(cls, values: dict[str, Any]) -> bool:
+        return values.get("family") in list(cls.sizes)
 
     @property
     def shape(self) -> ModelSize:
@@ -116,17 +130,10 @@ class SizedModel(ModelSettings):
 
         Published sizes keep their printed rate.
         """
-        size = named_size(self.family, self.size)
+        size = self.sizes[self.family][self.size]
         width = self.width or size.width
         rate = size.learning_rate if width == size.width or size.training else adamw_rate(width)
         return ModelSize(self.layers or size.layers, width, self.heads or size.heads, rate)
-
-    def at_width(self, width: int) -> "SizedModel":
-        """The model with another width: heads keep theirs, and blocks their proportions; unchecked."""
-        shape = self.shape
-        inner = self.feed_forward and round(self.feed_forward * width / shape.width)
-        heads = width * shape.heads // shape.width
-        return self.model_copy(update={"width": width, "heads": heads, "feed_forward": inner})
 
     @property
     def learning_rate(self) -> float:  # type: ignore[override]
@@ -142,49 +149,103 @@ class SizedModel(ModelSettings):
             yield from wrong_kind(objective, self.kind, family=self.family)
         yield from _problems_of_parts(self, recipe)
 
-    def config(self, recipe: Any, vocab_size: int | None, end_of_text: int | None) -> Any:
-        from contextwise.training.model import sized_config
+    @abstractmethod
+    def stock(self, vocab_size: int, positions: int, end_of_text: int | None) -> Any:
+        """The stock configuration, without the sections' parts."""
 
+    def config(self, recipe: Any, vocab_size: int | None, end_of_text: int | None) -> Any:
         size = known_size(self.vocab_size, vocab_size)
-        return sized_config(self, size, recipe.data.context, end_of_text, recipe.has_pairs)
+        return self.whole(size, recipe.data.context, end_of_text, recipe.has_pairs)
+
+    def whole(self, vocab_size: int, context: int, end_of_text: int | None = None, pairs: bool = False) -> Any:
+        """The configuration for a training context, with the sections' parts (:func:`~contextwise.training.model.composed`)."""
+        from contextwise.training.model import composed
+
+        return composed(self.stock(vocab_size, self.max_context or context, end_of_text), self, pairs)
+
+    def card(self, recipe: Any, config: Any) -> Card:
+        changed = self.model_dump(include={"layers", "width", "heads", "feed_forward"}, exclude_none=True)
+        backbone = ", ".join(
+            [f"{self.family}, size {self.size}", *(f"{key} {value}" for key, value in changed.items())]
+        )
+        rows, tags, lines = super().card(recipe, config)
+        return Card({"backbone": backbone, **rows}, tags, lines)
+
+    @field_validator("family", mode="before")
+    @classmethod
+    def _known_family(cls, family: Any) -> Any:
+        if isinstance(family, str) and family not in cls.sizes:
+            kinds = ("decoder", "encoder", "encoder-decoder")
+            known = ", ".join(name for kind in kinds for name in families_of(kind))
+            raise ConfigError(Problem(f"but must be one of {known}", value=family))
+        return family
 
     @field_validator("size")
     @classmethod
     def _known_size(cls, size: str, info: ValidationInfo) -> str:
         family = info.data.get("family")
-        if family is not None and size not in SIZES[family]:
-            why = f"but the sizes of {family} are {', '.join(SIZES[family])}"
+        if family is not None and size not in cls.sizes[family]:
+            why = f"but the sizes of {family} are {', '.join(cls.sizes[family])}"
             raise ConfigError(Problem(why, value=size))
         return size
 
-    @field_validator("feed_forward")
-    @classmethod
-    def _has_feed_forward(cls, width: int | None, info: ValidationInfo) -> int | None:
-        if width is not None and info.data.get("family") == "lstm":
-            raise ConfigError("given, but lstm has no such layers; remove it")
-        return width
-
-    @field_validator("tie_embeddings", "context_predictor", "multi_token", "variant")
-    @classmethod
-    def _needs_a_decoder(cls, section: Any, info: ValidationInfo) -> Any:
-        family = info.data.get("family")
-        if section is not None and family is not None and family not in TRANSFORMERS:
-            raise ConfigError(f"needs a decoder of Transformer blocks, but {family} is not one; remove it")
-        return section
-
     @model_validator(mode="after")
-    def _possible_shape(self) -> "SizedModel":
-        shape, predictor = self.shape, self.context_predictor
-        layers = shape.layers + self.extra_layers
-        problems = shape_problems(self.family, shape)
+    def _possible_shape(self) -> Self:
+        layers, problems = self.shape.layers + self.extra_layers, shape_problems(self.family, self.shape)
         if layers < 1:
             problems.append(Problem("but at least one layer must remain", "extra_layers", self.extra_layers))
-        if predictor is not None and predictor.injection_layer >= layers:
-            why = f"but must be a whole number from 0 to {layers - 1} (the backbone has {layers} layers)"
-            problems.append(Problem(why, "context_predictor.injection_layer", predictor.injection_layer))
+        problems += self._problems_of_layers(layers)
         if problems:
             raise ConfigError(*problems)
         return self
+
+    def _problems_of_layers(self, layers: int) -> list[Problem]:
+        """What contradicts the number of layers."""
+        return []
+
+
+class SizedModel(NewModel):
+    """A stock decoder of a named size or given dimensions, with random weights, and optionally with parts of its own."""
+
+    called = "a model of a named size"
+    registers = (*ContextPredictorSettings.registers, *VariantSettings.registers)
+    extended = "model"
+    kind = "decoder"
+    sizes = SIZES
+
+    family: Literal["gpt2", "gpt2_rotary", "gpt_neox", "llama", "qwen3"] = Field(
+        default="gpt2", description="gpt2_rotary: GPT-2 with rotary positions"
+    )
+    tie_embeddings: bool | None = Field(
+        default=None,
+        description="whether the head shares the matrix of the embedding; by default as its family (gpt_neox: no)",
+    )
+    context_predictor: ContextPredictorSettings | None = None
+    variant: VariantSettings | None = Field(default=None, description="a model of your own: path.py:Name")
+
+    def at_width(self, width: int) -> "SizedModel":
+        """The model with another width: heads keep theirs, and blocks their proportions; unchecked."""
+        shape = self.shape
+        inner = self.feed_forward and round(self.feed_forward * width / shape.width)
+        heads = width * shape.heads // shape.width
+        return self.model_copy(update={"width": width, "heads": heads, "feed_forward": inner})
+
+    def stock(self, vocab_size: int, positions: int, end_of_text: int | None) -> Any:
+        from contextwise.models.building import backbone_config
+
+        config = backbone_config(self.family, self.shape, vocab_size, positions, self.extra_layers, end_of_text)
+        if self.feed_forward is not None:
+            setattr(config, "n_inner" if self.family == "gpt2" else "intermediate_size", self.feed_forward)
+        if self.tie_embeddings is not None:
+            config.tie_word_embeddings = self.tie_embeddings
+        return config
+
+    def _problems_of_layers(self, layers: int) -> list[Problem]:
+        predictor = self.context_predictor
+        if predictor is None or predictor.injection_layer < layers:
+            return []
+        why = f"but must be a whole number from 0 to {layers - 1} (the backbone has {layers} layers)"
+        return [Problem(why, "context_predictor.injection_layer", predictor.injection_layer)]
 
 
 class PretrainedModel(ModelSettings):
@@ -229,6 +290,16 @@ class PretrainedModel(ModelSettings):
 
         return continued_model(self, config)
 
+    def freeze(self, model: Any) -> None:
+        from contextwise.training.model import freeze_backbone
+
+        if self.freeze_backbone:
+            freeze_backbone(model)
+
+    def card(self, recipe: Any, config: Any) -> Card:
+        rows, tags, lines = super().card(recipe, config)
+        return Card({"backbone": f"`{without_folders(self.pretrained)}`", **rows}, tags, lines)
+
     @model_validator(mode="after")
     def _one_extension(self) -> "PretrainedModel":
         problems = []
@@ -250,13 +321,10 @@ class PretrainedModel(ModelSettings):
         return freeze
 
 
-def _problems_of_parts(model: SizedModel | PretrainedModel, recipe: Any) -> Iterator[Problem]:
+def _problems_of_parts(model: ModelSettings, recipe: Any) -> Iterator[Problem]:
     """Contradictions between a recipe and the parts that are composed with a stock model."""
-    predictor, context = model.context_predictor, recipe.data.context
-    if predictor is not None and predictor.chunk_size > context:
-        name, value = "model.context_predictor.chunk_size", predictor.chunk_size
-        yield Problem(f"more than data.context ({context})", name, value)
     prefix = next((each for each in recipe.objectives if each.has_prefix), None)
-    for section in ("context_predictor", "multi_token", "variant"):
-        if prefix is not None and getattr(model, section, None) is not None:
-            yield prefix_problem(prefix, f"model.{section}")
+    for name, section in model.sections.items():
+        yield from section.problems(recipe)
+        if prefix is not None:
+            yield prefix_problem(prefix, f"model.{name}")

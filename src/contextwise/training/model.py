@@ -11,25 +11,23 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from contextwise.base.errors import ConfigError, Problem
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
-from contextwise.models.building import backbone_config, initialize_by_name
-from contextwise.models.contextlm import ContextLMConfig, ContextLMForCausalLM
+from contextwise.models.building import initialize_by_name
+from contextwise.models.contextlm import ContextLMForCausalLM
 from contextwise.models.loading import kind_of, load_as, load_config, load_model, load_without_heads
 from contextwise.models.losses import has_plain_head, token_losses
 from contextwise.models.rope import extend_config, stock_config
 from contextwise.models.spec import (
     Losses,
     build_model,
+    has_own_spec,
     meta_model,
     pretraining_class,
     pretraining_losses,
     training_flops_per_example,
 )
-from contextwise.models.variant.code import name_code
-from contextwise.models.variant.modeling import VariantConfig
 from contextwise.training.parametrization import Scale, mup_scales, scale_initial_values
 from contextwise.training.recipe import Recipe
-from contextwise.training.settings import prefix_problem, wrong_kind
-from contextwise_papers.objectives.multitoken import MultiTokenConfig
+from contextwise.training.settings import ModelSettings, prefix_problem, wrong_kind
 
 
 def model_config(recipe: Recipe, vocab_size: int | None, end_of_text: int | None) -> Any:
@@ -47,27 +45,6 @@ def model_config(recipe: Recipe, vocab_size: int | None, end_of_text: int | None
     return recipe.model.config(recipe, vocab_size, end_of_text)
 
 
-def sized_config(
-    model: Any, vocab_size: int, context: int, end_of_text: int | None, pair_head: bool = False
-) -> PreTrainedConfig:
-    """Build the configuration of a model of a named size.
-
-    Args:
-        pair_head: whether an encoder has the head that classifies pairs of sentences.
-
-    Raises:
-        ConfigError: values contradict each other.
-    """
-    length = model.max_context or context
-    config = backbone_config(model.family, model.shape, vocab_size, length, model.extra_layers, end_of_text)
-    if model.feed_forward is not None:
-        name = {"gpt2": "n_inner", "t5": "d_ff"}.get(model.family, "intermediate_size")
-        setattr(config, name, model.feed_forward)
-    if model.tie_embeddings is not None:
-        config.tie_word_embeddings = model.tie_embeddings
-    return _composed(config, model, pair_head)
-
-
 def pretrained_config(recipe: Recipe, model: Any) -> PreTrainedConfig:
     config, context = load_config(model.pretrained), recipe.data.context
     kind = kind_of(config)
@@ -82,7 +59,7 @@ def pretrained_config(recipe: Recipe, model: Any) -> PreTrainedConfig:
             why, fix = f"{why}, which are not rotary", f"choose at most {positions}, or a model with rotary positions"
         problems.append(Problem(why, "data.context", context, fix))
     if (prefix := next((each for each in recipe.objectives if each.has_prefix), None)) is not None:
-        if isinstance(config, ContextLMConfig | MultiTokenConfig | VariantConfig):
+        if has_own_spec(config):
             problems.append(prefix_problem(prefix, f"the {config.model_type} model {model.pretrained}"))
         stock: Any = stock_config(config)
         window, kinds = getattr(stock, "sliding_window", None), getattr(stock, "layer_types", None)
@@ -101,7 +78,7 @@ def pretrained_config(recipe: Recipe, model: Any) -> PreTrainedConfig:
         problems.append(Problem(why, "model.context_predictor", fix="remove it"))
     if problems:
         raise ConfigError(*problems)
-    return _composed(config, model, recipe.has_pairs)
+    return composed(config, model, recipe.has_pairs)
 
 
 def _grow(config: Any, model: Any, context: int) -> None:
@@ -118,18 +95,19 @@ def _grow(config: Any, model: Any, context: int) -> None:
     extend_config(config, context, model.rope, model.rope_factor, model.rope_base, trained, model.pretrained)
 
 
-def _composed(config: PreTrainedConfig, model: Any, pairs: bool) -> PreTrainedConfig:
-    """Add the pair head, ContextLM's pathway and multi-token heads of a recipe to a stock configuration."""
+def composed(config: PreTrainedConfig, model: ModelSettings, pairs: bool) -> PreTrainedConfig:
+    """Add the parts of a recipe's section ``model`` to a stock configuration.
+
+    Args:
+        pairs: whether an encoder has the head that classifies pairs of sentences.
+
+    Raises:
+        ConfigError: values contradict each other.
+    """
     if kind_of(config) == "encoder":
         config.architectures = ["BertForPreTraining"] if pairs else None
-    if model.context_predictor is not None:
-        config = ContextLMConfig(backbone_config=config, **model.context_predictor.model_dump())
-    if getattr(model, "multi_token", None) is not None:
-        config = MultiTokenConfig(backbone_config=config, **model.multi_token.model_dump())
-    if (variant := getattr(model, "variant", None)) is not None:
-        name_code(variant.file, variant.sha256)
-        config = VariantConfig(config, Path(variant.file).name, variant.name, variant.options, variant.sha256)
-        meta_model(config)  # built once, so that what is wrong with it is found now
+    for section in model.sections.values():
+        config = section.compose(config)
     return config
 
 
@@ -172,7 +150,7 @@ def parameter_scales(recipe: Recipe, config: PreTrainedConfig) -> dict[str, Scal
         return {}
     whole = meta_model(config)
     vocabulary = whole.get_input_embeddings().num_embeddings
-    base = sized_config(model.at_width(settings.mup_base_width), vocabulary, recipe.data.context, None)
+    base = model.at_width(settings.mup_base_width).config(recipe, vocabulary, None)
     return mup_scales(whole, meta_model(base), settings.mup_base_layers, settings.muon_adjustment)
 
 

@@ -1,4 +1,4 @@
-"""Count the parameters of each part of a model, and list the stages that train it (CUE, Table 1).
+"""Count the parameters of each part of a model, and list the stages that train it.
 
 Recipes may build on runs that do not exist yet; their configurations are then derived from the recipes of those runs.
 """
@@ -8,27 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-from transformers import AutoModel, DistilBertConfig, PreTrainedConfig
+from transformers import PreTrainedConfig
 
 from contextwise.base.config import read_yaml, validate
 from contextwise.base.recipes import recipe_path, shipped_recipe
 from contextwise.base.runs import RunFolder
 from contextwise.data.corpus import Corpus
 from contextwise.models.loading import load_config
-from contextwise.models.spec import build_model, without_weights
-from contextwise.training.kinds import PretrainedModel
-from contextwise.training.model import freeze_backbone, model_config
+from contextwise.models.spec import build_model, spec_of, without_weights
 from contextwise.training.recipe import Recipe, load_recipe
 from contextwise.training.settings import CorpusData
-from contextwise_papers.cue import CueConfig
-from contextwise_papers.cue.encoding import TextSource
-from contextwise_papers.cue.kinds import CueModel
-from contextwise_papers.cue.settings import TRAINED
-from contextwise_papers.cue.stages import cue_config, freeze, text_choice
-
-_KNOWN = {"distilbert-base-cased": DistilBertConfig(vocab_size=28_996)}
-"""Configurations of text encoders on the Hub, to count their parameters without a network."""
 
 
 @dataclass(frozen=True)
@@ -48,30 +37,15 @@ class Upstream:
 
     def config_of(self, recipe: Recipe) -> Any:
         """The configuration of a recipe's model."""
-        if not isinstance(recipe.model, CueModel):
-            return model_config(recipe, self._vocabulary(recipe), None)
-        text = None
-        if isinstance(recipe.data, CorpusData) and recipe.data.contexts is not None:
-            about = text_choice(recipe, self)
-            encoder = text_config(about["name"])
-            if TextSource.parse(about["name"]).trained:
-                about["model"] = encoder.to_diff_dict()
-            text = encoder.get_text_config().hidden_size, about
-        return cue_config(recipe, text, self)
+        return recipe.model.planned(recipe, self, self._vocabulary(recipe))
 
     def _vocabulary(self, recipe: Recipe) -> int | None:
-        given = getattr(recipe.model, "vocab_size", None) or isinstance(recipe.model, PretrainedModel)
+        given = getattr(recipe.model, "vocab_size", None) or recipe.model.starts
         if given or not isinstance(recipe.data, CorpusData):
             return None
         if self.vocab_size is not None and not Path(recipe.data.corpus).exists():
             return self.vocab_size
         return Corpus.open(recipe.data.corpus, recipe.data.split).vocab_size
-
-
-def text_config(name: str) -> Any:
-    """The configuration of a text encoder, without its weights."""
-    source = TextSource.parse(name)
-    return source.config(_KNOWN.get(source.name))
 
 
 @dataclass(frozen=True)
@@ -81,7 +55,7 @@ class Module:
     name: str
     parameters: int  # tied weights are counted in the first part that has them
     trained: int  # number of them that the recipe or run trains
-    stages: list[str] = field(default_factory=list)  # of CUE training that train this part
+    stages: list[str] = field(default_factory=list)  # of training that train this part
 
 
 def modules_of(source: str) -> tuple[str, list[Module]]:
@@ -115,36 +89,18 @@ def recipe_modules(recipe: Recipe, folder: Path) -> list[Module]:
 
 
 def _modules(config: PreTrainedConfig, recipe: Recipe | None) -> list[Module]:
+    spec = spec_of(config)
     with without_weights():
         model = build_model(config)
-    settings = None if recipe is None else recipe.model
-    if not isinstance(config, CueConfig):
-        if isinstance(settings, PretrainedModel) and settings.freeze_backbone:
-            freeze_backbone(model)
-        return _counted(dict(model.named_children()), model)
-    if isinstance(settings, CueModel):
-        freeze(model, settings.cue.stage)
-    parts = model.parts
-    if model.text_encoder is not None:
-        parts = {"sentence_encoder": parts.pop("sentence_encoder"), "text_encoder": model.text_encoder, **parts}
-    modules = _counted(parts, model)
-    if config.context_encoder is not None and model.text_encoder is None:
-        name = config.context_encoder.text_encoder["name"]
-        with without_weights():
-            encoder = AutoModel.from_config(text_config(name))
-        count = sum(parameter.numel() for parameter in encoder.parameters())
-        modules.insert(1, Module("text encoder", count, 0))
-    return modules
-
-
-def _counted(parts: dict[str, nn.Module], model: nn.Module) -> list[Module]:
+    if recipe is not None:
+        recipe.model.freeze(model)
     seen: set[int] = set()
     modules = []
-    for name, part in [*parts.items(), ("", model)]:  # finally the parameters outside of all parts
+    for name, part in [*spec.parts(model).items(), ("", model)]:  # finally the parameters outside of all parts
         own = [parameter for parameter in part.parameters() if id(parameter) not in seen]
         seen |= {id(parameter) for parameter in own}
         if own:
-            stages = [stage for stage, trained in TRAINED.items() if name in trained]
             counts = (sum(p.numel() for p in own), sum(p.numel() for p in own if p.requires_grad))
-            modules.append(Module(name.replace("_", " ") or "others", *counts, stages))
+            modules.append(Module(name.replace("_", " ") or "others", *counts, spec.stages(name)))
+    modules[1:1] = [Module(name, count, 0) for name, count in spec.beside(config).items()]
     return modules

@@ -11,7 +11,7 @@ from contextwise.base.config import Name, Settings, read_yaml, validate, with_ov
 from contextwise.base.errors import ConfigError, ContextwiseError, Problem
 from contextwise.base.recipes import recipe_path
 from contextwise.base.runs import RunFolder
-from contextwise.models.sizes import MEASURED_WIDTHS, TRANSFORMERS, adamw_rate
+from contextwise.models.sizes import MEASURED_WIDTHS, SIZES, adamw_rate
 from contextwise.objectives import AnyObjective, Causal, Cut, Objective
 from contextwise.training.batches import BatchSizes
 from contextwise.training.settings import (
@@ -84,7 +84,7 @@ class Recipe(Settings):
     @model_validator(mode="after")
     def _goes_together(self) -> "Recipe":
         problems = [*self._problems_of_data(), *self._problems_of_model(), *self._problems_of_steps()]
-        problems += [] if problems else [*self._problems_of_stages(), *self._problems_of_cooldown()]
+        problems += [] if problems else self._problems_of_stages()
         if problems:
             raise ConfigError(*problems)
         return self
@@ -149,8 +149,8 @@ class Recipe(Settings):
             yield Problem("but shares must be above 0 and leave some of the run for data.context", name, stages)
         elif len(self.windows) <= len(stages) or not all(examples for examples, _ in self.windows):
             yield Problem(f"but the run has only {self.total_steps} steps, too few for these shares", name, stages)
-        elif any(each.name != "causal" for each in self.objectives) or data.metadata is not None:
-            why = "divides windows, which only the objective causal without data.metadata allows"
+        elif any(each.name != "causal" for each in self.objectives):
+            why = "divides windows, which only the objective causal allows"
             yield Problem(why, name, fix="remove it")
         elif data.start_at_documents:
             why = "divides windows, whose parts do not begin with documents as data.start_at_documents asks"
@@ -159,12 +159,6 @@ class Recipe(Settings):
             yield Problem("are shares of a run, so runs that share a trunk cannot have them", name, fix="remove it")
         elif (predictor := getattr(self.model, "context_predictor", None)) and predictor.chunk_size > min(stages):
             yield Problem(f"more than the first of {name}", "model.context_predictor.chunk_size", predictor.chunk_size)
-
-    def _problems_of_cooldown(self) -> Iterator[Problem]:
-        metadata = getattr(self.data, "metadata", None)
-        if metadata is not None and metadata.cooldown and (self.training.branches or self.training.trunk is not None):
-            why = "a share of a run, which runs that share a trunk cannot have"
-            yield Problem(why, "data.metadata.cooldown", metadata.cooldown, "set it to 0")
 
     def _problem_of_rampup(self) -> Problem | None:
         settings, first, full = self.training, self.training.rampup_batch_size, self.tokens_per_step
@@ -202,36 +196,13 @@ class Recipe(Settings):
         yield from data.problems(self)
         if not isinstance(data, CorpusData):
             return
-        curve = "training.curve_every" if self.training.curve_every else ""
         yield from self._problems_of_whole_steps()
-        if data.contexts is not None and "contexts" not in model.sections:
-            yield Problem("is used by model.cue only", "data.contexts", fix="remove it")
+        yield from self.objective.problems(self)
+        for section in data.sections.values():
+            yield from section.problems(self)
         if data.start_at_documents and name != "causal":
             why = f"does not apply to the objective {name!r}"
             yield Problem(why, "data.start_at_documents", True, "remove it, or set objective: causal")
-        if self.cut.separate_documents and data.cross_documents and getattr(model, "family", None) == "lstm":
-            which = "data.separate_documents" if data.separate_documents else "data.metadata.form"
-            why = "but an LSTM carries its state into the next document of a window"
-            given = True if data.separate_documents else "prepend"
-            yield Problem(why, which, given, "set data.cross_documents=false")
-        if data.metadata is not None:
-            if name != "causal":
-                why = f"does not apply to the objective {name!r}"
-                yield Problem(why, "data.metadata", fix="remove it, or set objective: causal")
-            if data.metadata.form == "append" and not data.cross_documents:
-                why = "appends to the ends of documents, which windows of one document do not reach"
-                yield Problem(why, "data.metadata.form", "append", "set data.cross_documents=true")
-        if data.replay is not None and getattr(data.replay.objective, "name", None) == "sentence":
-            why = "cannot be replayed: single sentences are trained without replay"
-            yield Problem(why, "data.replay.objective", "sentence", "choose another objective")
-        if name == "sentence":
-            for field in ("replay", "watch"):
-                if getattr(data, field) is not None:
-                    why = "does not apply to the objective 'sentence'"
-                    yield Problem(why, f"data.{field}", fix="remove it")
-            if curve:
-                why = "measures the loss at each context, but a sentence has no context before it"
-                yield Problem(why, curve, fix="set it to 0")
 
     def _problems_of_whole_steps(self) -> Iterator[Problem]:
         """Contradictions of an objective that compares all examples of a step."""
@@ -239,13 +210,11 @@ class Recipe(Settings):
         name = next((single.name for single in singles if single.whole_steps), None)
         if name is None:
             return
-        if len(singles) > 1 or getattr(self.data, "replay", None) is not None:
+        if len(singles) > 1 or any(section.others for section in self.data.sections.values()):
             why = (
                 f"the objective {name!r} compares all examples of a step, which cannot hold another objective or corpus"
             )
             yield Problem(why, fix="train them one after the other, with model.pretrained")
-        if getattr(self.model, "multi_token", None) is not None:
-            yield Problem(f"has heads that the objective {name!r} does not train", "model.multi_token", fix="remove it")
         least, given = 4 * self.data.context, self.training.evaluation_tokens
         if given < least:
             why = f"which is less than two pairs of the objective {name!r}"
@@ -270,9 +239,8 @@ class Recipe(Settings):
 
     @property
     def objectives(self) -> list[Objective]:
-        """The objective of the run, and that of a replayed corpus if it has one of its own."""
-        replay = getattr(self.data, "replay", None)
-        return [self.objective, *([replay.objective] if replay is not None and replay.objective is not None else [])]
+        """The objective of the run, and those of the sections of ``data``."""
+        return [self.objective, *(each for section in self.data.sections.values() for each in section.objectives)]
 
     @property
     def has_pairs(self) -> bool:
@@ -356,6 +324,11 @@ class Recipe(Settings):
         return self.full_steps * self.examples_per_step
 
     @property
+    def own_examples(self) -> float:
+        """Examples of the whole run that come from ``data.corpus``: all but those of further corpora."""
+        return self.examples * (1 - sum(section.others for section in self.data.sections.values()))
+
+    @property
     def total_tokens(self) -> int:
         """Tokens of the whole run."""
         return self.examples * self.data.context
@@ -364,10 +337,11 @@ class Recipe(Settings):
     def cut(self) -> Cut:
         """The settings for cutting a corpus's documents into windows."""
         assert isinstance(self.data, CorpusData)
-        data, given = self.data, self.data.metadata is not None and self.data.metadata.form == "prepend"
-        return Cut(
-            data.context, data.cross_documents, data.separate_documents or given, data.start_at_documents or given
-        )
+        data = self.data
+        cut = Cut(data.context, data.cross_documents, data.separate_documents, data.start_at_documents)
+        for section in data.sections.values():
+            cut = section.cut(cut)
+        return cut
 
     @property
     def folder(self) -> Path:
@@ -396,8 +370,8 @@ class Recipe(Settings):
 
 def _problems_of_mup(model: Any, settings: TrainingSettings) -> Iterator[Problem]:
     name, base_width = "training.parametrization", settings.mup_base_width
-    if model.at_width is None or model.family not in TRANSFORMERS:
-        why = f"but only new models of the families {', '.join(TRANSFORMERS)} have this parametrization"
+    if model.at_width is None:
+        why = f"but only new models of the families {', '.join(SIZES)} have this parametrization"
         yield Problem(why, name, "mup", "set it to standard")
     elif base_width * model.shape.heads % model.shape.width:
         head = model.shape.width // model.shape.heads

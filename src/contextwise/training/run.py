@@ -19,7 +19,7 @@ from contextwise.base.files import PARTIAL, atomic_write, exclusive, write_json
 from contextwise.base.hashes import damage
 from contextwise.base.machine import describe_environment, has_fast_bf16, keep_freed_memory
 from contextwise.base.progress import interruption, say
-from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, RunFolder, differing_keys
+from contextwise.base.runs import RunFolder, comparable, differing_keys
 from contextwise.models.attention import fast_attention
 from contextwise.models.building import parameter_count, training_memory
 from contextwise.models.spec import training_flops_per_target
@@ -230,8 +230,8 @@ def check_origin(checkpoint: Path, source: RunFolder, recipe: Recipe, inputs: Tr
     """Raise a CheckpointError if a checkpoint, of the run or its trunk ``source``, is of another recipe, corpus or version."""
     state = checkpoints.read_state(checkpoint)
     own = source.path == recipe.folder
-    different = differing_keys(with_newer_settings(state["recipe"]), recipe.resolved())
-    different -= KEPT_OUT_OF_COMPARISON if own else MAY_DIFFER | {"name"}
+    different = differing_keys(comparable(with_newer_settings(state["recipe"])), comparable(recipe.resolved()))
+    different -= set() if own else MAY_DIFFER
     if different:
         raise CheckpointError(
             f"the checkpoint {checkpoint} is not of this run (its recipe differs in {', '.join(sorted(different)[:5])}); "

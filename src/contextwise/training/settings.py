@@ -6,18 +6,17 @@ package offers. Checking settings imports neither torch nor transformers.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterator
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from collections.abc import Callable, Container, Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, create_model, field_validator, model_validator
 
 from contextwise.base import plugins
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError, Problem
-from contextwise.data.contexts import ContextSettings
-from contextwise.models.sizes import KINDS
-from contextwise.objectives import AnyObjective, Objective
-from contextwise.objectives.metadata import MetadataSettings
+from contextwise.base.files import without_folders
+from contextwise.objectives import Cut, Objective
 
 DEEPEST = 1024
 Layers = Annotated[int, Field(ge=1, le=DEEPEST)]
@@ -27,14 +26,90 @@ Length = Annotated[int, Field(ge=1, le=2**24)]
 VocabSize = Annotated[int, Field(ge=2, le=2**24)]
 
 
-class ReplaySettings(Settings):
-    """The replay of an old corpus during training on a new one."""
+class Card(NamedTuple):
+    """What a kind of model adds to the card of a model: rows (None: does not apply), tags of the Hub, and lines of code."""
 
-    corpus: str = Field(description="folder of the old corpus, prepared with the same tokenizer")
-    share: float = Field(default=0.1, gt=0, lt=1, description="share of the examples that come from it")
-    objective: AnyObjective | None = Field(
-        default=None, description="of its examples; by default that of the new corpus. For instructions: instruction"
-    )
+    rows: dict[str, str | None]
+    tags: list[str]
+    lines: list[str]
+
+
+def listed(settings: dict[str, object]) -> str:
+    """Settings as one line of a model card, without folders."""
+    return ", ".join(f"{name} {without_folders(value)}" for name, value in settings.items())
+
+
+class Section(Settings):
+    """Settings of an optional section below ``data`` or ``model`` that a feature adds, such as ``data.NAME``.
+
+    A section is an entry point ``data.NAME`` (for a corpus) or ``model.NAME`` (for a model of a named size) of the group
+    ``contextwise.sections``.
+
+    Attributes:
+        about: what it does: the help of the key.
+    """
+
+    about: ClassVar[str]
+
+    def problems(self, recipe: Any) -> Iterator[Problem]:
+        """What in a recipe contradicts the section, which is valid by itself."""
+        yield from ()
+
+
+class ModelSection(Section):
+    """Settings of an optional section of ``model``: a part that is composed with a stock model.
+
+    Attributes:
+        called: the part in a model card.
+        tag: its tag on the Hub; empty for none.
+        registers: as :attr:`ModelSettings.registers`.
+        outermost: whether the part is composed after the others.
+    """
+
+    called: ClassVar[str]
+    tag: ClassVar[str] = ""
+    registers: ClassVar[tuple[str, ...]] = ()
+    outermost: ClassVar[bool] = False
+
+    @abstractmethod
+    def compose(self, config: Any) -> Any:
+        """The configuration of the composition around that of a model."""
+
+    def card(self) -> str:
+        """The part in a model card."""
+        return listed(self.model_dump())
+
+
+class DataSection(Section):
+    """Settings of an optional section of a corpus's ``data``. Sections apply in alphabetical order."""
+
+    @property
+    def read(self) -> list[str]:
+        """Metadata columns of the corpus whose values are read."""
+        return []
+
+    @property
+    def corpora(self) -> dict[str, str]:
+        """Further corpora by role; a role that ends with ``_loss`` is validated on, the others are trained on."""
+        return {}
+
+    @property
+    def others(self) -> float:
+        """The share of a run's examples that comes from further corpora."""
+        return 0.0
+
+    @property
+    def objectives(self) -> list[Objective]:
+        """Further objectives of a run."""
+        return []
+
+    def cut(self, cut: Cut) -> Cut:
+        """How documents are cut into windows, given how they are without the section."""
+        return cut
+
+    def open(self, recipe: Any, corpus: Any, vocabulary: Any) -> Any:
+        """The :class:`~contextwise.training.inputs.Addition` to the inputs of a run; None if there is none."""
+        return None
 
 
 class DataSettings(Settings):
@@ -46,6 +121,7 @@ class DataSettings(Settings):
         called: the kind in messages, such as ``a corpus``.
         gives: what examples are made from: ``text``, or the section of a synthetic task.
         one_pass: whether a step is one forward pass if the recipe sets no other limit.
+        extended: ``data`` for a kind whose section other packages extend (:class:`Section`).
 
     Each kind has a field or property ``context``: tokens of an example.
     """
@@ -53,6 +129,7 @@ class DataSettings(Settings):
     called: ClassVar[str]
     gives: ClassVar[str] = "text"
     one_pass: ClassVar[bool] = False
+    extended: ClassVar[str] = ""
 
     if TYPE_CHECKING:  # the settings of a kind, as ``context``
 
@@ -80,11 +157,18 @@ class DataSettings(Settings):
         """The :class:`~contextwise.training.inputs.TrainingInputs` of a run; None for those of a corpus."""
         return None
 
+    @property
+    def sections(self) -> dict[str, DataSection]:
+        """The sections that are given, by name, in alphabetical order."""
+        values = ((name, getattr(self, name)) for name in sorted(type(self).model_fields))
+        return {name: value for name, value in values if isinstance(value, DataSection)}
+
 
 class CorpusData(DataSettings):
     """A corpus, and how its documents are cut into windows."""
 
     called = "a corpus"
+    extended = "data"
 
     corpus: str = Field(description="folder of a prepared corpus, a Zarr array, or a nanoGPT .bin file")
     split: str = "train"
@@ -102,33 +186,13 @@ class CorpusData(DataSettings):
         "{64: 0.5, 128: 0.25}; the rest is read with `context`",
     )
     cross_documents: bool = Field(default=True, description="windows may hold parts of several documents")
-    separate_documents: bool = Field(
-        default=False,
-        description="attention and positions stay inside a document; so they do whenever metadata stands before the text",
-    )
+    separate_documents: bool = Field(default=False, description="attention and positions stay inside a document")
     start_at_documents: bool = Field(
         default=False,
         description="every window begins with a document, and the rest of the document that its end cuts is not read, for "
-        "the objective causal; so it is whenever metadata stands before the text",
-    )
-    contexts: ContextSettings | None = Field(default=None, description="contexts of each sentence, for model.cue")
-    metadata: MetadataSettings | None = Field(
-        default=None, description="metadata of each document in its windows, for the objective causal"
+        "the objective causal",
     )
     verify: bool = Field(default=True, description="compare the corpus with its hashes before training")
-    replay: ReplaySettings | None = Field(
-        default=None, description="adds examples of an old corpus, and validates on it"
-    )
-    watch: str | None = Field(default=None, description="folder of an old corpus to validate on only")
-
-    @field_validator("watch")
-    @classmethod
-    def _one_old_corpus(cls, watch: str | None, info: ValidationInfo) -> str | None:
-        replay = info.data.get("replay")
-        if watch is not None and replay is not None:
-            why = f"given together with replay ({replay.corpus}), which is always watched"
-            raise ConfigError(f"{why}; remove watch")
-        return watch
 
 
 class ModelSettings(Settings, ABC):
@@ -146,9 +210,9 @@ class ModelSettings(Settings, ABC):
         reads: what it reads, as :attr:`DataSettings.gives`.
         positions: positions of an example, where they are not those of its inputs.
         loader: the Auto class that loads it and the Hub's name of its task, where they are not those of its kind.
-        sections: sections of ``data`` that are for this kind of model alone.
         loss_unit: what the first loss is a mean over.
         at_width: a method that returns the model with another width; None if the kind has no such models.
+        extended: ``model`` for a kind whose section other packages extend (:class:`Section`).
     """
 
     called: ClassVar[str]
@@ -156,11 +220,11 @@ class ModelSettings(Settings, ABC):
     learning_rate: ClassVar[float | None] = None
     usual_rate: ClassVar[str] = "1e-4"
     reads: ClassVar[str] = "text"
-    sections: ClassVar[tuple[str, ...]] = ()
     loss_unit: ClassVar[str] = "token"
     positions: ClassVar[int | None] = None
     loader: ClassVar[tuple[str, str | None] | None] = None
     at_width: ClassVar[Any] = None
+    extended: ClassVar[str] = ""
 
     @classmethod
     def claims(cls, values: dict[str, Any]) -> bool:
@@ -189,9 +253,28 @@ class ModelSettings(Settings, ABC):
     def config(self, recipe: Any, vocab_size: int | None, end_of_text: int | None) -> Any:
         """Build the configuration for a corpus with this vocabulary; see :func:`contextwise.training.model.model_config`."""
 
+    def planned(self, recipe: Any, configs: Callable[[str], Any], vocab_size: int | None) -> Any:
+        """The configuration for a plan, as :meth:`config`; ``configs`` gives those of runs that do not exist yet, by name."""
+        return self.config(recipe, vocab_size, None)
+
     def start(self, recipe: Any, config: Any) -> Any:
         """Build the model as training starts with it, in float32 on the CPU; None for one with random weights."""
         return None
+
+    def freeze(self, model: Any) -> None:
+        """Freeze what is not trained, in place."""
+
+    @property
+    def sections(self) -> dict[str, ModelSection]:
+        """The sections that are given, by name, in the order in which they are composed."""
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        given = {name: value for name, value in values.items() if isinstance(value, ModelSection)}
+        return dict(sorted(given.items(), key=lambda item: item[1].outermost))
+
+    def card(self, recipe: Any, config: Any) -> Card:
+        """What the card of a trained model says of it."""
+        parts = self.sections.values()
+        return Card({each.called: each.card() for each in parts}, [each.tag for each in parts if each.tag], [])
 
 
 def known_size(setting: int | None, vocab_size: int | None) -> int:
@@ -218,21 +301,39 @@ def wrong_kind(objective: Any, kind: str, pretrained: str = "", family: str = ""
     """The problem of an objective for another kind of model than ``kind``, that of a pretrained model or a family."""
     if objective.kind == kind:
         return
-    families = [family for family, other in KINDS.items() if other == objective.kind]
+    families = families_of(objective.kind)
     model = pretrained or f"model.family {family}"
     why = f"the objective {objective.name!r} needs another kind of model ({objective.kind}) than {model} ({kind})"
     fix = "name another model" if pretrained else f"set model.family to {' or '.join(families)}"
     yield Problem(why, fix=f"{fix}, or choose another objective")
 
 
+@cache
 def data_kinds() -> dict[str, type[DataSettings]]:
-    """All kinds of data by name: the entry points of the group ``contextwise.data``."""
-    return plugins.load("data")
+    """All kinds of data by name: the entry points of the group ``contextwise.data``, with the sections that extend them."""
+    return {name: _with_sections(kind) for name, kind in plugins.load("data").items()}
 
 
+@cache
 def model_kinds() -> dict[str, type[ModelSettings]]:
-    """All kinds of models by name: the entry points of the group ``contextwise.models``."""
-    return plugins.load("models")
+    """All kinds of models by name: the entry points of the group ``contextwise.models``, with the sections that extend them."""
+    return {name: _with_sections(kind) for name, kind in plugins.load("models").items()}
+
+
+def _with_sections(kind: Any) -> Any:
+    """A kind with a field for each section that extends it."""
+    sections = plugins.load("sections") if kind.extended else {}
+    own = {name.partition(".")[2]: each for name, each in sections.items() if name.startswith(f"{kind.extended}.")}
+    if not own:
+        return kind
+    fields: Any = {name: (each | None, Field(default=None, description=each.about)) for name, each in own.items()}
+    return create_model(kind.__name__, __base__=kind, __module__=kind.__module__, __doc__=kind.__doc__, **fields)
+
+
+def families_of(kind: str) -> list[str]:
+    """The families of new models of a kind, such as ``decoder``."""
+    new: list[Any] = [each for each in model_kinds().values() if getattr(each, "kind", None) == kind]
+    return [family for each in sorted(new, key=lambda each: not each.extended) for family in each.sizes]
 
 
 class TrainingSettings(Settings):

@@ -265,8 +265,8 @@ class PretrainingTrainer(Trainer):
         with torch.no_grad():
             for inputs in self._inputs:
                 for i in range(len(inputs["window"])):
-                    replayed = "corpus" in inputs and bool(inputs["corpus"][i])
-                    windows.append(f"{int(inputs['window'][i])}{' (replayed)' * replayed}")
+                    other = "corpus" in inputs and bool(inputs["corpus"][i])
+                    windows.append(f"{int(inputs['window'][i])}{' (of another corpus)' * other}")
                     if not self.is_fsdp_enabled:  # a sharded model cannot run on one process
                         row = {n: value[i : i + 1] for n, value in inputs.items() if n != "labelled"}
                         row = self._prepare_inputs(row)

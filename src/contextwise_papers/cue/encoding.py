@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import AutoModel, PreTrainedConfig
+from transformers import AutoModel, DistilBertConfig, PreTrainedConfig
 
 from contextwise.base.errors import CheckpointError, ConfigError, one_line
 from contextwise.base.files import PARTIAL, atomic_write, write_json
@@ -443,3 +443,13 @@ def check_encoder(encoder: TextEncoder, expected: dict[str, Any]) -> None:
         f"the text encoder {encoder.name} is not the one that the context encoder was trained with: "
         f"{differences[0] if differences else 'its weights or its tokenizer differ'}; use the one that it was trained with"
     )
+
+
+_KNOWN = {"distilbert-base-cased": DistilBertConfig(vocab_size=28_996)}
+"""Configurations of text encoders on the Hub, to count their parameters without a network."""
+
+
+def text_config(name: str) -> Any:
+    """The configuration of a text encoder, without its weights."""
+    source = TextSource.parse(name)
+    return source.config(_KNOWN.get(source.name))

@@ -1,13 +1,16 @@
 """CUE's kinds of models in recipes: a CUE model, built in stages, and the unigram autoencoder of its proxies."""
 
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from contextwise.base.errors import ConfigError, Problem
-from contextwise.data.contexts import ContextSettings
-from contextwise.training.settings import ModelSettings, VocabSize, Width, known_size
+from contextwise.base.files import without_folders
+from contextwise.models.sizes import OUR_SIZES
+from contextwise.training.kinds import NewModel
+from contextwise.training.settings import Card, ModelSettings, VocabSize, Width, known_size, listed
+from contextwise_papers.cue.contexts import ContextSettings
 from contextwise_papers.cue.settings import TRAINED, AdaptStage, AnyStage, JointStage, ProxyStage, Stage, SwapStage
 
 CUE_STARTS = ("start", "sentence_encoder", "autoencoder", "text_encoder")
@@ -19,7 +22,6 @@ class CueModel(ModelSettings):
     called = "a CUE model"
     registers = ("contextwise_papers.cue.spec",)
     usual_rate = "1e-3"
-    sections = ("contexts",)
 
     cue: AnyStage
 
@@ -56,6 +58,34 @@ class CueModel(ModelSettings):
             yield from _problems_of_sentences(recipe, "model.cue")
             yield from _problems_of_stage(self.cue, recipe.data.contexts)
 
+    def planned(self, recipe: Any, configs: Callable[[str], Any], vocab_size: int | None) -> Any:
+        from contextwise_papers.cue.encoding import TextSource, text_config
+        from contextwise_papers.cue.stages import cue_config, text_choice
+
+        if recipe.data.contexts is None:
+            return cue_config(recipe, None, configs)
+        about = text_choice(recipe, configs)
+        encoder = text_config(about["name"])
+        if TextSource.parse(about["name"]).trained:
+            about["model"] = encoder.to_diff_dict()
+        return cue_config(recipe, (encoder.get_text_config().hidden_size, about), configs)
+
+    def freeze(self, model: Any) -> None:
+        from contextwise_papers.cue.stages import freeze
+
+        freeze(model, self.cue.stage)
+
+    def card(self, recipe: Any, config: Any) -> Card:
+        from contextwise_papers.cue.card import usage
+
+        values = self.cue.model_dump(exclude_defaults=True)  # the sources first
+        sources = ("stage", "start", "sentence_encoder", "text_encoder", "pooling")
+        stage = {name: values[name] for name in (*sources, *values) if name in values}
+        backbone = f"`{without_folders(values.get('sentence_encoder') or values['start'])}`, frozen"
+        contexts = None if recipe.data.contexts is None else ", ".join(recipe.data.contexts.types)
+        rows: dict[str, str | None] = {"backbone": backbone, "CUE": listed(stage), "contexts": contexts}
+        return Card(rows, ["cue"], usage(config))
+
     def config(self, recipe: Any, vocab_size: int | None, end_of_text: int | None) -> Any:
         raise ConfigError(
             "model.cue is built from the parts of earlier runs, so its size is not known in advance; `contextwise parameters` "
@@ -66,6 +96,38 @@ class CueModel(ModelSettings):
         from contextwise_papers.cue.stages import starting_model
 
         return starting_model(self.cue, config)
+
+
+class LSTMModel(NewModel):
+    """An LSTM language model of a named size or given dimensions, with random weights (CUE, Section 6.4)."""
+
+    called = "the family lstm"
+    registers = ("contextwise_papers.cue.spec",)
+    kind = "decoder"
+    sizes: ClassVar[Any] = {"lstm": OUR_SIZES}
+
+    family: Literal["lstm"]
+
+    def problems(self, recipe: Any) -> Iterator[Problem]:
+        yield from super().problems(recipe)
+        data = recipe.data
+        if data.gives == "text" and recipe.cut.separate_documents and data.cross_documents:
+            which, given = ("separate_documents", True) if data.separate_documents else ("metadata.form", "prepend")
+            why = "but an LSTM carries its state into the next document of a window"
+            yield Problem(why, f"data.{which}", given, "set data.cross_documents=false")
+
+    @field_validator("feed_forward")
+    @classmethod
+    def _has_no_such_layers(cls, width: int | None) -> int | None:
+        if width is not None:
+            raise ConfigError("given, but lstm has no such layers; remove it")
+        return width
+
+    def stock(self, vocab_size: int, positions: int, end_of_text: int | None) -> Any:
+        from contextwise_papers.cue.lstm import LSTMConfig
+
+        layers = self.shape.layers + self.extra_layers
+        return LSTMConfig(vocab_size, self.shape.width, layers, bos_token_id=end_of_text, eos_token_id=end_of_text)
 
 
 class AutoencoderModel(ModelSettings):

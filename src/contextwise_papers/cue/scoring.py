@@ -27,7 +27,6 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from contextwise.base.errors import CheckpointError, DataError
-from contextwise.data.contexts import PREVIOUS, ContextSettings
 from contextwise.data.corpus import Corpus
 from contextwise.evaluation.kernel.subject import DEFAULT_BATCH_TOKENS, Subject, positions
 from contextwise.evaluation.scoring.windows import Scores, score_documents
@@ -36,6 +35,7 @@ from contextwise.objectives.objective import generator
 from contextwise.objectives.text import SentenceIndex
 from contextwise.objectives.vocabulary import Vocabulary
 from contextwise_papers.cue import CueContextConfig, CueContextEncoder
+from contextwise_papers.cue.contexts import PREVIOUS, ContextSettings
 from contextwise_papers.cue.encoding import TextEncoder, check_encoder
 
 Texts = Sequence[str | None]

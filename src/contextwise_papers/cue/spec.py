@@ -1,5 +1,6 @@
 """Specifications of CUE, its parts and the LSTM language model: FLOPs and training losses."""
 
+from pathlib import Path
 from typing import Any
 
 from transformers import AutoModel
@@ -13,11 +14,13 @@ from contextwise.models.spec import (
     matrix_weights,
     register_model,
     spec_of,
+    without_weights,
 )
 from contextwise_papers.cue.config import CueConfig, UnigramConfig
 from contextwise_papers.cue.lstm import LSTMConfig, LSTMForCausalLM
 from contextwise_papers.cue.modeling import CueForCausalLM
 from contextwise_papers.cue.parts import CueContextEncoder, CueDecoder, ProxyEncoder, UnigramAutoencoder
+from contextwise_papers.cue.settings import TRAINED as TRAINED_BY
 
 TRAINED = ("context_encoder", "proxy", "decoder")
 """The parts of a CUE model that are usually trained."""
@@ -65,6 +68,27 @@ class CueSpec(ModelSpec):
         passes = 2.0 if trained is not None and "decoder" not in trained else 3.0
         return passes * 2 * (config.hidden_size * config.vocab_size)
 
+    def parts(self, model: Any) -> dict[str, Any]:
+        parts = model.parts
+        if model.text_encoder is None:
+            return parts
+        return {"sentence_encoder": parts.pop("sentence_encoder"), "text_encoder": model.text_encoder, **parts}
+
+    def stages(self, part: str) -> list[str]:
+        return [stage for stage, trained in TRAINED_BY.items() if part in trained]
+
+    def beside(self, config: Any) -> dict[str, int]:
+        from contextwise_papers.cue.encoding import text_config
+
+        if config.context_encoder is None or "model" in config.context_encoder.text_encoder:
+            return {}
+        with without_weights():
+            encoder = AutoModel.from_config(text_config(config.context_encoder.text_encoder["name"]))
+        return {"text encoder": sum(parameter.numel() for parameter in encoder.parameters())}
+
+    def saved_parts(self, model: Any) -> dict[str, bool]:
+        return {name: name == "sentence_encoder" for name in model.parts}
+
     def losses(self, model: Any, batch: Batch) -> Losses:
         """The token loss, with e_cue from ``cue``, or from ``contexts`` with ``context_mask``.
 
@@ -98,8 +122,18 @@ class UnigramSpec(ModelSpec):
         return Losses(("sentences",), divergences.sum()[None], counts)
 
 
+class ContextEncoderSpec(ModelSpec):
+    """A context encoder alone."""
+
+    def card(self, folder: Path, config: Any) -> str | None:
+        from contextwise_papers.cue.card import context_encoder_card
+
+        return context_encoder_card(folder, config)
+
+
 register_model(CueConfig, CueForCausalLM, CueSpec())
 register_model(LSTMConfig, LSTMForCausalLM, LSTMSpec())
 register_model(UnigramConfig, UnigramAutoencoder, UnigramSpec(UnigramAutoencoder), AutoModel)
-for _part in (CueContextEncoder, CueDecoder, ProxyEncoder):
+register_model(CueContextEncoder.config_class, CueContextEncoder, ContextEncoderSpec(CueContextEncoder), AutoModel)
+for _part in (CueDecoder, ProxyEncoder):
     register_model(_part.config_class, _part, auto_class=AutoModel)

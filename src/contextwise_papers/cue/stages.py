@@ -7,7 +7,6 @@ import torch
 from transformers import PreTrainedConfig
 
 from contextwise.base.errors import CheckpointError, ConfigError
-from contextwise.data.contexts import ContextSettings
 from contextwise.models.loading import load_as, load_config, load_model, model_class
 from contextwise.models.spec import build_model
 from contextwise.training.recipe import Recipe
@@ -20,6 +19,7 @@ from contextwise_papers.cue import (
     UnigramAutoencoder,
     UnigramConfig,
 )
+from contextwise_papers.cue.contexts import ContextSettings
 from contextwise_papers.cue.encoding import TextSource
 from contextwise_papers.cue.settings import (
     TRAINED,

@@ -17,18 +17,19 @@ import torch
 from accelerate import PartialState
 from torch.utils.data import Dataset
 
-from contextwise.data.contexts import ContextSettings
 from contextwise.data.corpus import Corpus
 from contextwise.models.loading import load_config, load_model
 from contextwise.models.tokenizers import check_tokenizer
 from contextwise.objectives import NO_LOSS, ExampleStream
 from contextwise.objectives.objective import generator
+from contextwise.training.additions import Addition, HeldOut
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import CorpusData
 from contextwise_papers.cue import CueConfig
+from contextwise_papers.cue.contexts import ContextSettings
 from contextwise_papers.cue.encoding import EncodedTexts, TextEncoder, TextSource, TokenTexts, check_encoder
 from contextwise_papers.cue.kinds import AutoencoderModel, CueModel
-from contextwise_papers.cue.sentence import ContextTexts, SentenceExamples
+from contextwise_papers.cue.sentence_examples import ContextTexts, SentenceExamples
 from contextwise_papers.cue.stages import cue_config, keeps_context_encoder, text_choice
 
 _AT_ONCE = 8192
@@ -88,7 +89,7 @@ def _encoded(encoder: TextEncoder, folder: Path, texts: list[str]) -> EncodedTex
     return encoded
 
 
-Addition = Callable[[int, int], dict[str, torch.Tensor]]
+Tensors = Callable[[int, int], dict[str, torch.Tensor]]
 """Maps the epoch and number of a sentence to additional tensors of its example."""
 
 
@@ -102,15 +103,23 @@ class SentenceStream(Dataset):
         additions: returns additional tensors of an example.
     """
 
-    def __init__(
-        self, stream: ExampleStream, lengths: np.ndarray, step: int, additions: Addition | None = None
-    ) -> None:
+    def __init__(self, stream: ExampleStream, lengths: np.ndarray, step: int, additions: Tensors | None = None) -> None:
         self.stream, self.lengths, self.step, self.additions = stream, lengths, step, additions
         self._step = -1
         self._positions: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
         return len(self.stream)
+
+    @property
+    def mean_length(self) -> int:
+        """Positions of a sentence, a mean."""
+        return max(1, round(float(self.lengths.mean())))
+
+    @property
+    def targets_per_example(self) -> float:
+        """Targets of a sentence, a mean of all: they are sorted by length within a step."""
+        return self.mean_length
 
     def place(self, index: int) -> tuple[int, int]:
         """Epoch and number of the sentence at ``index``."""
@@ -132,23 +141,21 @@ class SentenceStream(Dataset):
 
 
 @dataclass
-class SentenceInputs:
+class SentenceInputs(Addition):
     """The sentences of a recipe, and the CUE model of its stage if it has one."""
 
     recipe: Recipe
     config: CueConfig | None = None  # of the whole CUE model; None for another model
     encoder: TextEncoder | None = None  # the frozen text encoder; None without contexts
-    facts: dict[str, Any] = field(default_factory=dict)  # counts of sentences and contexts by split, for the summary
+    counts: dict[str, Any] = field(default_factory=dict)  # of sentences and contexts, by split
 
     @classmethod
-    def open(cls, recipe: Recipe, corpus: Corpus) -> "SentenceInputs | None":
-        """Open the parts of earlier runs and the text encoder; None for a recipe of another objective.
+    def open(cls, recipe: Recipe, corpus: Corpus) -> "SentenceInputs":
+        """Open the parts of earlier runs and the text encoder.
 
         Raises:
             ConfigError, DataError, CheckpointError: parts of earlier runs do not match each other or the corpus.
         """
-        if recipe.objective.name != "sentence":
-            return None
         assert isinstance(recipe.data, CorpusData)
         if not isinstance(recipe.model, CueModel):
             return cls(recipe)
@@ -171,15 +178,26 @@ class SentenceInputs:
                 check_encoder(encoder, start.context_encoder.text_encoder)
         return cls(recipe, config, encoder)
 
-    def stream(self, stream: ExampleStream, step: int, name: str) -> SentenceStream:
+    def stream(self, stream: Any) -> SentenceStream:
+        return self._sentences(stream, self.recipe.batch_sizes.first, self.recipe.data.split)
+
+    def held_out(self, sets: dict[str, HeldOut]) -> None:
+        corpus, stream = sets["loss"]
+        sets["loss"] = HeldOut(corpus, self._sentences(stream, len(stream), self.recipe.data.validation_split))
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {"sentences": self.counts}
+
+    def _sentences(self, stream: ExampleStream, step: int, name: str) -> SentenceStream:
         """The examples to train or validate on: the sentences of ``stream``, ``step`` in a step, of the split ``name``."""
         examples: Any = stream.examples
         assert isinstance(examples, SentenceExamples)
         lengths = (examples.sentences.lengths + 1).clip(max=examples.context)
-        self.facts[name] = {"sentences": len(lengths), "sentences_cut": examples.cut}
+        self.counts[name] = {"sentences": len(lengths), "sentences_cut": examples.cut}
         return SentenceStream(stream, lengths, step, self._additions(stream, examples, name))
 
-    def _additions(self, stream: ExampleStream, examples: SentenceExamples, name: str) -> Addition | None:
+    def _additions(self, stream: ExampleStream, examples: SentenceExamples, name: str) -> Tensors | None:
         if self.encoder is not None:
             assert isinstance(self.recipe.data, CorpusData) and self.recipe.data.contexts is not None
             count = examples.count(0)
@@ -187,7 +205,7 @@ class SentenceInputs:
             if len(stream) < count:
                 numbers = np.sort([stream.place(i)[1] for i in range(len(stream))])
             encoded = EncodedContexts(examples, self.recipe.data.contexts, self.encoder, numbers)
-            self.facts[name] |= {"contexts_truncated": encoded.truncated, "contexts_missing": encoded.missing}
+            self.counts[name] |= {"contexts_truncated": encoded.truncated, "contexts_missing": encoded.missing}
             return encoded.of
         if self.config is not None and self.config.proxy is not None:
             width = self.config.proxy.autoencoder.code_width

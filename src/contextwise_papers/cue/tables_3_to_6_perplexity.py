@@ -22,11 +22,11 @@ from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate, exponential
 from contextwise.base.intervals import bootstrap_estimate, estimate, per_seed, resampled_ratios, with_seeds
 from contextwise.data import Corpus
-from contextwise.data.contexts import PREVIOUS
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.loss import Evaluation
 from contextwise.experiments.run_set import RunSet
 from contextwise_papers.claims import Better, Claim, Kept, Verdict, above, below, check_names, given, undecided
+from contextwise_papers.cue.contexts import PREVIOUS
 from contextwise_papers.cue.runs import REFERENCE, CueRuns
 from contextwise_papers.cue.sentences import SentenceLoss
 from contextwise_papers.cue.sentences.running import PROXY

@@ -73,10 +73,7 @@ class ContinualPretraining(CorpusMeasure):
         for way, settings in self.ways.items():
             values = with_overrides({"data": {}, **self.recipe}, settings)
             data = {**base.get("data", {}), **values["data"], "corpus": str(self.new_folder(folder))}
-            if "replay" in data:
-                data["replay"] = {"corpus": old, **data["replay"]}
-            else:
-                data["watch"] = old
+            data["replay"] = {"corpus": old, "share": 0, **data.get("replay", {})}
             arms[way] = Arm(recipe={**values, "data": data, "model": {"pretrained": "@before"}})
         return RunSet.of(RunSetSettings(arms=arms, seeds=self.seeds), folder, prefix=self.name)
 

@@ -9,6 +9,7 @@ import numpy as np
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import say_once
 from contextwise.data.documents import check_ids
+from contextwise.data.sources.alpaca import CHAT_TEMPLATE, PROMPT_CHARACTERS, RESPONSE
 from contextwise.objectives.kind import Kind
 from contextwise.objectives.objective import NO_LOSS, Cut, Examples, SingleObjective
 from contextwise.objectives.text import TokenText
@@ -29,6 +30,8 @@ class Instruction(SingleObjective):
 
     name: Literal["instruction"] = "instruction"
     kind: ClassVar[Kind] = "decoder"
+    columns: ClassVar[list[str]] = [PROMPT_CHARACTERS]  # where the response begins
+    chat_template: ClassVar[str] = CHAT_TEMPLATE
 
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> InstructionExamples:
         return InstructionExamples(corpus, cut.context, vocabulary)
@@ -81,8 +84,6 @@ class InstructionExamples(Examples):
 
 def response_starts(corpus: Corpus) -> np.ndarray:
     """The first token of each document that begins within its response, (documents,); its length if none does."""
-    from contextwise.data.sources.alpaca import PROMPT_CHARACTERS, RESPONSE
-
     tokenizer = corpus.tokenizer()
     if tokenizer is None or PROMPT_CHARACTERS not in corpus.columns:
         raise ConfigError(

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.files import atomic_write, read_json
-from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, differing_keys
+from contextwise.base.runs import comparable, differing_keys
 from contextwise.data import Corpus
 from contextwise.experiments.grid import size_name
 from contextwise.training.settings import in_steps
@@ -43,7 +43,7 @@ EQUAL = 1.05
 _SHOWN = 5
 RATE = "training.learning_rate"
 """May differ between model sizes, not within one."""
-VARIED = KEPT_OUT_OF_COMPARISON | {"name", "seed", "data.context"}
+VARIED = {"name", "seed", "data.context"}
 VARIED |= {f"model.{name}" for name in ("size", "layers", "width", "heads", "max_context")}
 VARIED |= {f"training.{name}" for name in ("steps", "tokens", "micro_batch_tokens")}
 VARIED |= {f"training.{name}_every" for name in ("curve", "log", "evaluate")}
@@ -258,7 +258,7 @@ def _refuse_other_differences(path: Path, recipes: dict[str, dict[str, Any]]) ->
     everywhere = next(iter(recipes.values()))
     for recipe in recipes.values():
         of_size = first.setdefault(size_name(recipe["model"]), recipe)
-        other = differing_keys(everywhere, recipe) - VARIED - {RATE}
+        other = differing_keys(comparable(everywhere), comparable(recipe)) - VARIED - {RATE}
         other |= {RATE} & differing_keys(of_size, recipe)
         if other:
             raise DataError(

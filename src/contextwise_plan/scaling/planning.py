@@ -13,7 +13,7 @@ from contextwise.base.errors import ContextwiseError, DataError
 from contextwise.base.estimates import Estimate, as_json, count
 from contextwise.experiments.grid import size_name
 from contextwise.models.sizes import SIZES
-from contextwise.training.kinds import SizedModel
+from contextwise.training.settings import model_kinds
 from contextwise_plan.scaling.analysis import Analysis, ensemble_estimate
 from contextwise_plan.scaling.forms import Array, Law
 from contextwise_plan.scaling.hindcast import Hindcast
@@ -350,12 +350,12 @@ def _nearest_shapes(observed: Observations, parameters: float, context: int) -> 
     if recipe is None or recipe.get("pretrained"):
         return []
     from contextwise.models.building import parameter_count
-    from contextwise.training.model import sized_config
 
     try:
-        settings = SizedModel.model_validate(recipe)
+        sized: Any = model_kinds()["sized"]
+        settings = sized.model_validate(recipe)
         measured, shortest = float(observed.size_parameters[-1]), int(observed.context.min())
-        small, large = (parameter_count(sized_config(settings, pieces, shortest, None)) for pieces in (1000, 2000))
+        small, large = (parameter_count(settings.whole(pieces, shortest)) for pieces in (1000, 2000))
         vocabulary = round(1000 + (measured - small) / ((large - small) / 1000))
         if vocabulary < 2:  # the parameters of the sweep are not those of its recipe
             return []
@@ -363,8 +363,8 @@ def _nearest_shapes(observed: Observations, parameters: float, context: int) -> 
         def shape(**changes: Any) -> Shape:
             """Another shape of the same kind."""
             own = {"layers": None, "width": None, "heads": None}
-            changed = SizedModel.model_validate(settings.model_dump() | own | changes)
-            size = parameter_count(sized_config(changed, vocabulary, context, None))
+            changed = sized.model_validate(settings.model_dump() | own | changes)
+            size = parameter_count(changed.whole(vocabulary, context))
             return Shape(size_name(changed.model_dump()), size)
 
         def distance(shape: Shape) -> float:

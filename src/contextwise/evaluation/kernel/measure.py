@@ -180,7 +180,7 @@ def measure(
         CheckpointError: there is no such model, or it is damaged.
         Interrupted: the process was asked to stop; the finished part is kept.
     """
-    from contextwise.data.contexts import texts_digest
+    from contextwise.data.metadata import texts_digest
     from contextwise.models.loading import kind_of
 
     started = time.monotonic()

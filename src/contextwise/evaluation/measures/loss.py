@@ -12,7 +12,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
 from contextwise.base.progress import progress_bar, say_once
 from contextwise.base.tables import Column, Table
-from contextwise.data.contexts import check_columns
+from contextwise.data.metadata import check_columns
 from contextwise.evaluation.kernel import Measure, Outcome, Result, Subject, Work
 
 if TYPE_CHECKING:
@@ -110,8 +110,8 @@ class Loss(Measure):
 
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
         from contextwise.base.intervals import ratios
+        from contextwise.data.metadata import LARGEST_SHARE, DocumentsWithMetadata, MetadataTexts
         from contextwise.evaluation.scoring.windows import documents_table, score_documents, totals
-        from contextwise.objectives.metadata import LARGEST_SHARE, DocumentsWithMetadata, MetadataTexts
 
         assert corpus is not None and self.context is not None and self.stride is not None
         read: Any = corpus  # what the windows are cut from

@@ -20,7 +20,6 @@ from contextwise.experiments.grid import rate_settings
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.experiments.trial.settings import DEFAULT_TOKENS, TrialSettings
 from contextwise.models.tokenizers import corpus_tokenizer_hash
-from contextwise.objectives.metadata import Conditioning
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.recipe import Recipe, few_steps
 from contextwise.training.settings import CorpusData
@@ -178,17 +177,13 @@ class Arms:
             notes.append(f"The longest runs read the corpus {times:.1f} times.")
         contexts = dict.fromkeys(recipe.data.context for recipe in self.recipes.values())
         notes += [note for context in contexts if (note := short_documents_note(text, context))]
-        return notes + [f"{name}: {each.sentence()}." for name, each in self._conditioning.items()]
+        return notes + [f"{name}: {note}." for name, note in self._sections]
 
     @cached_property
-    def _conditioning(self) -> dict[str, Conditioning]:
-        """How much text each arm with metadata before it reads, and reads with it in view."""
-        given = {
-            name: TrainingInputs.open(recipe).conditioning
-            for name, recipe in self.recipes.items()
-            if getattr(recipe.data, "metadata", None) is not None
-        }
-        return {name: each for name, each in given.items() if each is not None}
+    def _sections(self) -> list[tuple[str, str]]:
+        """What the sections of an arm's ``data`` say of its inputs, with the arm's name."""
+        given = {name: recipe for name, recipe in self.recipes.items() if recipe.data.sections}
+        return [(name, note) for name, each in given.items() for note in TrainingInputs.open(each).notes.values()]
 
     @property
     def scored_tokens(self) -> int:

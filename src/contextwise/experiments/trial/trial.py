@@ -32,7 +32,7 @@ from contextwise.base.progress import interruption
 from contextwise.base.runs import RunFolder, differing_keys
 from contextwise.comparison.sequential import document_half_width, looks, simultaneous
 from contextwise.comparison.speedup import effective_speedup, trend
-from contextwise.data.contexts import texts_digest
+from contextwise.data.metadata import texts_digest
 from contextwise.evaluation.measures.loss import conditioned_sentence
 from contextwise.experiments.cost import seconds_per_step
 from contextwise.experiments.folder import refuse_other_files

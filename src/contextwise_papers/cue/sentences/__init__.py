@@ -42,7 +42,7 @@ class SentenceLoss(Measure):
 
     @property
     def metadata_columns(self) -> list[str]:
-        from contextwise.data.contexts import PREVIOUS
+        from contextwise_papers.cue.contexts import PREVIOUS
         from contextwise_papers.cue.sentences.running import PROXY
 
         return [name for name in self.contexts or [] if name not in (PREVIOUS, PROXY)]

@@ -15,15 +15,15 @@ from contextwise.base.estimates import Estimate, exponential, number
 from contextwise.base.intervals import estimate, ratios
 from contextwise.base.progress import progress_bar
 from contextwise.base.tables import Column, Table
-from contextwise.data.contexts import PREVIOUS
 from contextwise.data.corpus import Corpus
 from contextwise.evaluation.kernel import Subject
 from contextwise.evaluation.measures.loss import MEASURES, evaluation_table, lost_note
 from contextwise.evaluation.scoring.windows import Scores, documents_table, totals
 from contextwise.objectives.text import TokenText
 from contextwise_papers.cue import scoring
+from contextwise_papers.cue.contexts import PREVIOUS
 from contextwise_papers.cue.encoding import EncodedTexts
-from contextwise_papers.cue.sentence import ContextTexts
+from contextwise_papers.cue.sentence_examples import ContextTexts
 from contextwise_papers.cue.sentences import cache_effect
 
 PROXY = "proxy"

@@ -10,40 +10,37 @@
    metadata.
 
 In each epoch a share of the documents has metadata. It is text in lines ``name: value``, with an empty line between it and the
-document; dates and lists are written as CUE's contexts are (:func:`~contextwise.data.contexts.as_english`). A document without
+document; dates and lists are written as CUE's contexts are (:func:`~contextwise.data.metadata.as_english`). A document without
 any of the columns has none.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from contextwise.base.config import Settings
-from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.progress import say_once
-from contextwise.data.contexts import check_columns, column_texts
-from contextwise.data.tokenizers import CorpusTokenizer
+from contextwise.base.errors import Problem
+from contextwise.base.progress import say
+from contextwise.data.metadata import LARGEST_SHARE, DocumentsWithMetadata, MetadataTexts, check_columns
 from contextwise.objectives.objective import NO_LOSS, Cut, ExampleStream, RewrittenExamples, Stream, generator
 from contextwise.objectives.vocabulary import Vocabulary
+from contextwise.training.additions import Addition, HeldOut
+from contextwise.training.settings import DataSection
 
 if TYPE_CHECKING:
     import torch
 
     from contextwise.data.corpus import Corpus
 
-LARGEST_SHARE = 4
-"""The metadata of a document has at most one in so many positions of a window; longer metadata is cut."""
 
-_GROUP = 1000
-"""Documents whose metadata is tokenized in one call."""
-
-
-class MetadataSettings(Settings):
+class MetadataSettings(DataSection):
     """Metadata in the windows of a run."""
+
+    about: ClassVar[str] = "metadata of each document in its windows, for the objective causal"
 
     columns: list[str] = Field(
         min_length=1, description="metadata columns; 'meta.title' is the field title of the column meta"
@@ -72,122 +69,35 @@ class MetadataSettings(Settings):
         check_columns(columns)
         return columns
 
+    @property
+    def read(self) -> list[str]:
+        return self.columns
 
-class MetadataTexts:
-    """The metadata of the documents of a corpus as token ids.
+    def cut(self, cut: Cut) -> Cut:
+        return replace(cut, separate_documents=True, start_at_documents=True) if self.form == "prepend" else cut
 
-    Longer metadata than ``most`` tokens loses the end of its lines, not the empty line; a note names the number of documents.
+    def problems(self, recipe: Any) -> Iterator[Problem]:
+        name, training = recipe.objective.name, recipe.training
+        if name != "causal":
+            why = f"does not apply to the objective {name!r}"
+            yield Problem(why, "data.metadata", fix="remove it, or set objective: causal")
+        if self.form == "append" and not recipe.data.cross_documents:
+            why = "appends to the ends of documents, which windows of one document do not reach"
+            yield Problem(why, "data.metadata.form", "append", "set data.cross_documents=true")
+        if recipe.data.context_stages:
+            why = "divides windows, which only the objective causal without data.metadata allows"
+            yield Problem(why, "data.context_stages", fix="remove it")
+        if self.cooldown and (training.branches or training.trunk is not None):
+            why = "a share of a run, which runs that share a trunk cannot have"
+            yield Problem(why, "data.metadata.cooldown", self.cooldown, "set it to 0")
 
-    Args:
-        limit: only the first so many documents.
+    def open(self, recipe: Any, corpus: Corpus, vocabulary: Vocabulary) -> Any:
+        return ConditionedTexts(self, recipe, corpus, vocabulary)
 
-    Attributes:
-        lengths: int64, (documents,), tokens of each document's metadata; 0 without any.
-        cut: number of documents whose metadata is cut.
-
-    Raises:
-        ConfigError: the corpus has no tokenizer, or ``most`` has no room for a token beside the empty line.
-        DataError: a column does not exist, or holds objects.
-    """
-
-    def __init__(
-        self,
-        corpus: Corpus,
-        columns: list[str],
-        form: Literal["prepend", "append"],
-        most: int,
-        limit: int | None = None,
-    ) -> None:
-        tokenizer = corpus.tokenizer()
-        if tokenizer is None:
-            raise ConfigError(
-                f"metadata is text, but the corpus {corpus.path} comes without a tokenizer; prepare it with one"
-            )
-        about = corpus.manifest["tokenizer"]
-        # Special tokens that a metadata text spells are text, as in documents.
-        backend = CorpusTokenizer(tokenizer, about["kind"], about["name"], about["end_of_text"]).backend
-        self.form, self.most, self.cut = form, most, 0
-        self.source = f"{corpus.path} ({corpus.split})"
-        values = {name: column_texts(corpus, name)[:limit] for name in columns}
-        blocks = [
-            "\n".join(f"{name}: {value}" for name, value in zip(values, row, strict=True) if value is not None)
-            for row in zip(*values.values(), strict=True)
-        ]
-        ids: list[np.ndarray] = []
-        for first in range(0, len(blocks), _GROUP):
-            texts = [self._with_empty_line(block) for block in blocks[first : first + _GROUP]]
-            encoded = backend.encode_batch(texts, add_special_tokens=False)
-            ids += map(self._shortened, blocks[first : first + _GROUP], encoded)
-        self.lengths = np.array([len(each) for each in ids], dtype=np.int64)
-        self._ids, self._ends = np.concatenate(ids), np.cumsum(self.lengths)
-        if self.cut:
-            say_once(
-                f"note: the metadata of {self.cut:,} of {len(ids):,} documents of {corpus.path} ({corpus.split}) is cut to "
-                f"{most} tokens, a quarter of the context"
-            )
-
-    def check_any(self) -> None:
-        """Raise DataError if no document has any of the columns."""
-        if not self.lengths.any():
-            raise DataError(
-                f"no document of {self.source} that is read has metadata in the columns; name columns that some have, or leave "
-                "metadata out"
-            )
-
-    def _with_empty_line(self, block: str) -> str:
-        if not block:
-            return ""
-        return f"{block}\n\n" if self.form == "prepend" else f"\n\n{block}"
-
-    def _shortened(self, block: str, encoding: Any) -> np.ndarray:
-        """The token ids of a block with its empty line, without the last ones of the block if they are too many."""
-        ids = np.array(encoding.ids, dtype=np.int32)
-        if len(ids) <= self.most:
-            return ids
-        begins, ends = np.array(encoding.offsets).T  # in characters
-        empty = ends > len(block) if self.form == "prepend" else begins < len("\n\n")
-        room = self.most - int(empty.sum())
-        if room < 1:
-            raise ConfigError(
-                f"the metadata of a document has at most a quarter of the context, which is {self.most} tokens and no room for "
-                f"metadata and an empty line; give a context of at least {LARGEST_SHARE * (self.most - room + 1)}"
-            )
-        self.cut += 1
-        return ids[empty | (np.cumsum(~empty) <= room)]
-
-    def of(self, document: int) -> np.ndarray:
-        """Token ids of a document's metadata, (tokens,) int32."""
-        end = int(self._ends[document])
-        return self._ids[end - int(self.lengths[document]) : end]
-
-
-class DocumentsWithMetadata:
-    """The documents of a corpus with the metadata of some, as :class:`~contextwise.data.windows.Windows` reads a corpus.
-
-    Args:
-        chosen: bool, (documents,), those with metadata; as many documents as ``texts`` has.
-
-    Attributes:
-        metadata: int64, (documents + 1,), tokens of each document's metadata; 0 for the end of the stream.
-        lengths: int64, (documents,), tokens of each document with its metadata.
-    """
-
-    def __init__(self, corpus: Corpus, texts: MetadataTexts, chosen: np.ndarray) -> None:
-        self.corpus, self.texts = corpus, texts
-        self.path, self.split, self.end_of_text = corpus.path, corpus.split, corpus.end_of_text
-        self.metadata = np.append(texts.lengths * chosen, 0)
-        self.lengths = corpus.lengths[: len(chosen)] + self.metadata[:-1]
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def document(self, index: int) -> np.ndarray:
-        """Token ids of a document with its metadata."""
-        text = self.corpus.document(index)
-        if not self.metadata[index]:
-            return text
-        parts = [self.texts.of(index), text]
-        return np.concatenate(parts if self.texts.form == "prepend" else parts[::-1])
+    def examples(self, recipe: Any, corpus: Corpus, vocabulary: Vocabulary) -> MetadataExamples:
+        """The windows of a corpus with its metadata."""
+        texts = MetadataTexts(corpus, self.columns, self.form, recipe.data.context // LARGEST_SHARE)
+        return MetadataExamples(corpus, recipe.cut, vocabulary, texts, self.share, recipe.seed)
 
 
 @dataclass(frozen=True)
@@ -291,6 +201,15 @@ class MetadataStream:
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         return (self.conditioned if index < self.cooldown else self.plain)[index]
 
+    @property
+    def targets_per_example(self) -> float:
+        """Targets of an example, a mean."""
+        from contextwise.training.inputs import mean_targets
+
+        share = min(self.cooldown, len(self)) / len(self)
+        own = mean_targets(self.conditioned) if share else 0.0
+        return share * own + ((1 - share) * mean_targets(self.plain) if share < 1 else 0.0)
+
 
 class HeldOutWindows:
     """Windows of documents with metadata before the text, for validation: with the metadata, or the same text without it.
@@ -341,3 +260,45 @@ class HeldOutWindows:
             "position_ids": np.append(positions[:-1], positions[-2] + 1 + np.arange(rest)),
             "window": np.int64(index),
         }
+
+
+class ConditionedTexts(Addition):
+    """The windows of a corpus with its metadata; raises what their classes raise, and DataError if no document has any."""
+
+    def __init__(self, settings: MetadataSettings, recipe: Any, corpus: Corpus, vocabulary: Vocabulary) -> None:
+        self.settings, self.recipe, self.vocabulary = settings, recipe, vocabulary
+        self.examples = settings.examples(recipe, corpus, vocabulary)
+        self.examples.texts.check_any()
+        self.conditioning = self.examples.conditioning() if settings.form == "prepend" else None
+
+    def stream(self, stream: Any) -> MetadataStream:
+        conditioned = self.recipe.own_examples * (1 - self.settings.cooldown)
+        return MetadataStream(stream, self.examples, round(conditioned))
+
+    def held_out(self, sets: dict[str, HeldOut]) -> None:
+        """With the metadata before the text: ``loss`` and ``metadata_loss``, of the same text without and with it."""
+        if self.conditioning is None:
+            return
+        from contextwise.training.inputs import VALIDATION_SEED
+
+        plain = sets["loss"]
+        whole = self.settings.model_copy(update={"share": 1.0})
+        examples = whole.examples(self.recipe, plain.corpus, self.vocabulary)
+        count = max(1, self.recipe.training.evaluation_tokens // self.recipe.data.context)
+        stream = ExampleStream(examples, VALIDATION_SEED, min(count, examples.count(0)))
+        sets["loss"] = HeldOut(plain.corpus, HeldOutWindows(stream, given=False))
+        given = HeldOutWindows(stream, given=True)
+        if examples.conditioning(given.indices).conditioned_share:
+            sets["metadata_loss"] = HeldOut(plain.corpus, given)
+        else:
+            where = f"no document of its windows of {plain.corpus.path} has metadata"
+            say(f"note: no metadata_loss during training: {where}")
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        shares = {} if self.conditioning is None else vars(self.conditioning)
+        return {"metadata_cut": self.examples.texts.cut, **shares}
+
+    @property
+    def note(self) -> str:
+        return "" if self.conditioning is None else self.conditioning.sentence()
