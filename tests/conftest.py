@@ -38,7 +38,7 @@ settings.load_profile("ci")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Know the marks of transformers' own tests (tests/models/test_transformers_mixins.py)."""
+    """Know the marks of transformers' own tests (tests/core/models/test_transformers_mixins.py)."""
     for name in (
         "accelerate_tests",
         "flash_attn_test",

@@ -1,13 +1,19 @@
 """A tiny sweep, and an executor that trains in the process of the test."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors.torch import load_file
+
 from contextwise.base.errors import ContextwiseError
+from contextwise.base.runs import RunFolder
 from contextwise.experiments.executors import Outcome
 from contextwise.experiments.folder import PlannedRun, RunSetFolder
 from contextwise.training import load_recipe, train
+from contextwise.training.checkpoints import list_checkpoints
 
 TIMES = ("seconds", "tokens_per_second", "flops_per_second")
 """What differs between two runs of one recipe."""
@@ -35,6 +41,30 @@ def sweep_values(corpus: Path, output: Path, **changes: Any) -> dict[str, Any]:
 def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows of metrics without what the clock says."""
     return [{name: value for name, value in row.items() if name not in TIMES} for row in rows]
+
+
+def long_enough(settings, steps=300):
+    """Settings of a sweep whose runs last long enough to be hit."""
+    base = settings().base
+    base["training"] |= {"save_every": 10, "log_every": 50}
+    return {"base": base, "grid": {"data.context": [16, 32], "training.steps": [steps]}}
+
+
+def wait_for_checkpoint(run, seconds=120.0):
+    deadline = time.monotonic() + seconds
+    while not list_checkpoints(RunFolder(run).checkpoints):
+        assert time.monotonic() < deadline, f"no checkpoint in {run}"
+        time.sleep(0.02)
+
+
+def same_as_alone(sweep, run, folder):
+    """Whether a run of a sweep has the weights and metrics that ``train`` gives alone."""
+    alone = train(load_recipe(sweep.recipe_file(run), output=folder / run))
+    swept = sweep.run_folder(run)
+    weights = [load_file(run.model / "model.safetensors") for run in (alone, swept)]
+    for kind in ("curve", "validation", "train"):
+        assert timeless(alone.metrics(kind)) == timeless(swept.metrics(kind)) != []
+    return all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
 
 
 class InProcess:

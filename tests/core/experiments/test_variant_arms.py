@@ -1,0 +1,388 @@
+"""Models of the user's own, named as path.py:Name: training, trials, what is refused, and the worked examples of the guide."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from transformers import AutoModelForCausalLM
+
+from contextwise.base.config import validate
+from contextwise.base.errors import CheckpointError, ConfigError, Interrupted
+from contextwise.base.runs import RunFolder
+from contextwise.experiments.run_set import RunSet, RunSetSettings
+from contextwise.experiments.trial import Trial, load_trial, run_trial
+from contextwise.experiments.trial import trial as trial_module
+from contextwise.models.loading import load_model
+from contextwise.models.spec import pretraining_losses, training_flops_per_example, training_flops_per_target
+from contextwise.models.variant import code
+from contextwise.models.variant.modeling import VariantForCausalLM
+from contextwise.training import Recipe, train
+from contextwise.training.model import model_config, starting_model
+
+ROOT = Path(__file__).parents[3]
+GUIDE = ROOT / "docs" / "extending" / "variant.md"
+TOP, LATENT = (f"variants/{name}" for name in ("token_order.py:TokenOrder", "next_latent.py:NextLatent"))
+WIDTH, VOCABULARY, CONTEXT = 16, 257, 16
+MODELS = '''
+import math
+
+import torch
+from torch import nn
+from transformers import BertForMaskedLM, GPT2LMHeadModel, GPT2Model
+
+
+class Same(GPT2LMHeadModel):
+    """Unchanged."""
+
+
+class Drawn(GPT2LMHeadModel):
+    """Draws hidden states to zero in training."""
+
+    def training_losses(self, hidden, input_ids, labels):
+        return {"size": hidden.square().mean()}
+
+
+class Leaks(GPT2LMHeadModel):
+    """Adds the mean of all embeddings through a gate that is zero at the start."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.gate = nn.Parameter(torch.zeros(1))
+
+    def forward(self, input_ids=None, **kwargs):
+        embedded = self.transformer.wte(input_ids)
+        return super().forward(inputs_embeds=embedded + self.gate * embedded.mean(1, keepdim=True), **kwargs)
+
+
+class Headless(GPT2Model):
+    """No causal language model."""
+
+
+class Thing:
+    """No model."""
+
+
+def widened(model, factor=2):
+    """Adds a layer with values of its own, behind a hook on the final norm."""
+    norm = model.base_model.ln_f if hasattr(model.base_model, "ln_f") else model.base_model.norm
+    model.extra = nn.Linear(model.config.hidden_size, model.config.hidden_size)
+    nn.init.eye_(model.extra.weight)
+    norm.register_forward_hook(lambda module, given, out: factor * model.extra(out))
+    return model
+
+
+class Far(nn.Module):
+    def forward(self, x):
+        return x + nn.functional.pad(x[:, 20:], (0, 0, 0, min(20, x.shape[1])))
+
+
+def far(model):
+    """Sees twenty tokens ahead."""
+    model.transformer.h[0].mlp = nn.Sequential(model.transformer.h[0].mlp, Far())
+    return model
+
+
+def repeated(model):
+    """Applies its feed-forward layer twice."""
+    layer = model.transformer.h[0].mlp
+    model.transformer.h[0].mlp = nn.Sequential(layer, layer)
+    return model
+
+
+class Narrow(GPT2LMHeadModel):
+    """Has no logits of the last token of the vocabulary."""
+
+    def forward(self, input_ids=None, **kwargs):
+        out = super().forward(input_ids, **kwargs)
+        out.logits = out.logits[..., :-1]
+        return out
+
+
+class Refuses(GPT2LMHeadModel):
+    """Does not run."""
+
+    def forward(self, input_ids=None, **kwargs):
+        raise RuntimeError("not today")
+
+
+class WithLosses(nn.Module):
+    """Returns what it should not."""
+
+    def __init__(self, model, kind):
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, model, hidden, input_ids, labels):
+        mean = hidden.mean()
+        wrong = {"none": None, "empty": {}, "tensor": mean, "vector": {"own": hidden}, "nan": {"own": mean * math.nan}}
+        return wrong[self.kind]
+
+
+def leaves(model):
+    raise SystemExit(0)
+
+
+def nothing(model):
+    return None
+
+
+def fails(model):
+    raise RuntimeError("no\\nway")
+'''
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code that the tests name is kept in a folder of theirs."""
+    monkeypatch.setattr(code, "HF_HOME", str(tmp_path_factory.mktemp("home")))
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    (tmp_path / "models.py").write_text(MODELS)
+    return tmp_path / "models.py"
+
+
+def values(corpus: Path, output: Path, variant: str | None, family: str = "gpt2", **training: Any) -> dict:
+    settings = {"steps": 6, "tokens_per_step": 64, "learning_rate": 3e-3, "save_every": 2, "log_every": 1}
+    settings |= {"precision": "fp32", "evaluation_tokens": 64}
+    model = {"family": family, "layers": 1, "width": WIDTH, "heads": 2, "variant": variant}
+    data = {"corpus": str(corpus), "context": CONTEXT}
+    return {"name": "own", "data": data, "model": model, "training": settings | training, "output": str(output)}
+
+
+def recipe(corpus: Path, output: Path, variant: str | None, family: str = "gpt2", **training: Any) -> Recipe:
+    return validate(Recipe, values(corpus, output, variant, family, **training), "the recipe")
+
+
+def flops(made: Recipe) -> float:
+    config = model_config(made, VOCABULARY, 0)
+    return training_flops_per_example(config, CONTEXT) / CONTEXT + training_flops_per_target(config)
+
+
+def trial(corpus: Path, folder: Path, arms: Any, **changes: Any) -> Any:
+    shared = {"data": {"context": CONTEXT}, "model": {"layers": 1, "width": WIDTH, "heads": 2}}
+    shared["training"] = {"tokens_per_step": 64, "learning_rate": 3e-3, "optimizer": "muon", "log_every": 1}
+    given = {"arms": arms, "corpus": str(corpus), "recipe": shared, "tokens": 512, "rates": "fixed", "seeds": 2}
+    return load_trial(None, given | changes, output=folder)
+
+
+# ---- what a variant costs, and where it starts ----
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_operations_are_counted_like_those_of_stock_models(family, corpus_folder, tmp_path, models):
+    """An unchanged model costs what the stock model does; token order prediction one vocabulary head more, in training."""
+    stock = recipe(corpus_folder, tmp_path, None, family)
+    if family == "gpt2":
+        assert flops(recipe(corpus_folder, tmp_path, f"{models}:Same")) == flops(stock)
+    head = training_flops_per_target(model_config(stock, VOCABULARY, 0))
+    assert head == 6 * WIDTH * VOCABULARY
+    assert flops(recipe(corpus_folder, tmp_path, TOP, family)) == flops(stock) + head
+    with_layer = flops(recipe(corpus_folder, tmp_path, f"{models}:widened", family))
+    assert with_layer == flops(stock) + 6 * WIDTH * WIDTH
+
+
+def test_shared_tensors_start_alike_and_own_ones_as_the_code_sets_them(corpus_folder, tmp_path, models):
+    start = {}
+    for variant in (None, f"{models}:Same", f"{models}:widened", TOP, LATENT):
+        made = recipe(corpus_folder, tmp_path, variant, paired_initialization=True)
+        torch.manual_seed(len(start))
+        start[variant] = starting_model(made, model_config(made, VOCABULARY, 0)).state_dict()
+    stock = start.pop(None)
+    for own in start.values():
+        assert all(torch.equal(tensor, own[f"model.{name}"]) for name, tensor in stock.items())
+    assert torch.equal(start[f"{models}:widened"]["model.extra.weight"], torch.eye(WIDTH))
+    assert start[LATENT]["part.dynamics.5.weight"].abs().max() == 0
+    assert start[LATENT]["part.dynamics.3.weight"].abs().max() > 0
+
+
+def test_a_changed_forward_pass_is_trained_as_it_is(corpus_folder, tmp_path, models):
+    """A hook of a function is part of the logits, in the loss too."""
+    made = recipe(corpus_folder, tmp_path, f"{models}:widened,factor=0")
+    model = starting_model(made, model_config(made, VOCABULARY, 0))
+    tokens = torch.arange(CONTEXT)[None]
+    losses = pretraining_losses(model.train(), {"input_ids": tokens, "labels": tokens})
+    assert losses.sums[0].item() == pytest.approx(CONTEXT * torch.tensor(float(VOCABULARY)).log().item())
+
+
+def test_a_class_may_have_losses_of_training(corpus_folder, tmp_path, models):
+    made = recipe(corpus_folder, tmp_path, f"{models}:Drawn")
+    model = starting_model(made, model_config(made, VOCABULARY, 0))
+    tokens = torch.arange(CONTEXT)[None]
+    batch = {"input_ids": tokens, "labels": tokens}
+    losses, alone = pretraining_losses(model.train(), batch), pretraining_losses(model.eval(), batch)
+    assert (losses.names, alone.names) == (("tokens", "size"), ("tokens",))
+    size = model.hidden_states(input_ids=tokens).square().mean().item()
+    assert losses.minimised().item() == pytest.approx(alone.minimised().item() + size, rel=1e-5)
+
+
+# ---- the guide ----
+
+
+def test_the_examples_of_the_guide_are_trained_saved_and_measured(corpus_folder, tmp_path, contextwise):
+    first, second = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    (tmp_path / "my_variant.py").write_text(first)
+    (tmp_path / "second.py").write_text(second)
+    for source, own in (("my_variant.py:Skipping,gate=0.5", True), ("second.py:SecondToken", False)):
+        name = source.partition(".")[0]
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(yaml.safe_dump(values(corpus_folder, tmp_path / f"run-{name}", source)))
+        status, _, errors = contextwise(f"train {file}")
+        assert status == 0, errors
+        status, _, errors = contextwise(f"evaluate run-{name} --corpus {corpus_folder} --limit 2 --json")
+        assert status == 0, errors
+        run = RunFolder(tmp_path / f"run-{name}")
+        model = load_model(run.path)
+        assert isinstance(model, VariantForCausalLM) == own
+        assert (run.path / f"{name}.py").read_text() == (tmp_path / f"{name}.py").read_text()
+        assert (run.model / f"{name}.py").exists() == own
+    parts = run.metrics("train")[-1]["parts"]
+    assert parts.keys() == {"tokens", "second"} and run.metrics("train")[-1]["loss"] == parts["tokens"]
+    skipping = AutoModelForCausalLM.from_pretrained(tmp_path / "run-my_variant/model").eval()
+    assert skipping.model.gate.mean().item() == pytest.approx(0.5, abs=0.1)
+    tokens = torch.arange(8)[None]
+    cached = skipping.generate(tokens, max_new_tokens=4, do_sample=False, pad_token_id=0)
+    whole = skipping.generate(tokens, max_new_tokens=4, do_sample=False, use_cache=False, pad_token_id=0)
+    assert torch.equal(cached, whole)
+
+
+# ---- runs and trials ----
+
+
+@pytest.mark.parametrize(
+    "source", [TOP, LATENT, "models.py:Same", "models.py:repeated"], ids=lambda source: source.rpartition(":")[2]
+)
+def test_a_run_that_was_stopped_ends_with_the_same_weights(
+    source, corpus_folder, tmp_path, models, stop_at, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    whole = train(recipe(corpus_folder, tmp_path / "whole", source))
+    stopped = recipe(corpus_folder, tmp_path / "stopped", source)
+    stop_at(4)
+    with pytest.raises(Interrupted):
+        train(stopped)
+    stop_at(0)
+    train(stopped)
+    one, two = (load_model(run).state_dict() for run in (whole.path, tmp_path / "stopped"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert json.loads((whole.model / "config.json").read_text())["architectures"] == [
+        "VariantForCausalLM" if "models" in source else "GPT2LMHeadModel"
+    ]
+
+
+@pytest.fixture
+def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial_module, "seconds_per_step", lambda recipes, rounds, executor: dict.fromkeys(recipes, 1.0))
+
+
+@pytest.mark.slow
+def test_a_trial_of_variants_is_stopped_resumed_and_continued(corpus_folder, tmp_path, models, stop_at, untimed):
+    arms = {"gpt2": None, "same": f"{models}:Same", "order": [f"{TOP},window=4", "model.variant.options.weight=0.5"]}
+    given = trial(corpus_folder, tmp_path / "t", arms)
+    lengths = {each.arm: each for each in Trial(given).lengths()}
+    assert lengths["order"].tokens < lengths["gpt2"].tokens == lengths["same"].tokens
+    stop_at(3)
+    with pytest.raises(Interrupted):
+        run_trial(given)
+    stop_at(0)
+    losses = run_trial(given).losses
+    assert losses["same"][512] == pytest.approx(losses["gpt2"][512]), "the same model from the same start"
+    run = RunFolder(next((tmp_path / "t/runs").glob("order-s0-*")))
+    variant = run.recipe()["model"]["variant"]
+    assert variant["options"] == {"window": 4, "weight": 0.5} and len(variant["sha256"]) == 64
+    again = run_trial(trial(corpus_folder, tmp_path / "t", arms, seeds=3))
+    assert again.losses["order"][512][:2] == losses["order"][512] and again.seeds == 3
+
+
+@pytest.mark.slow
+def test_an_edited_file_is_another_model(corpus_folder, tmp_path, models, untimed):
+    """No result of the code before the edit is used; a trial that was looked at refuses it, and its own file continues it."""
+    given = trial(corpus_folder, tmp_path / "t", ["gpt2", f"{models}:Same"])
+    run_trial(given)
+    train(recipe(corpus_folder, tmp_path / "run", f"{models}:Same"))
+    models.write_text(MODELS + "\n# edited\n")
+    with pytest.raises(ConfigError, match=r"looked at with other settings \(arms.Same"):
+        Trial(trial(corpus_folder, tmp_path / "t", ["gpt2", f"{models}:Same"]))
+    with pytest.raises(ConfigError, match=r"contains another run \(its recipe differs in model.variant.sha256"):
+        train(recipe(corpus_folder, tmp_path / "run", f"{models}:Same"))
+    run_trial(load_trial(tmp_path / "t/trial.yaml", {"seeds": 3}))
+    assert load_model(tmp_path / "run").config.name == "Same"
+
+
+def test_a_file_may_move(corpus_folder, tmp_path, models):
+    made = recipe(corpus_folder, tmp_path / "run", f"{models}:Same")
+    train(made)
+    moved = shutil.move(models, tmp_path / "moved.py")
+    train(recipe(corpus_folder, tmp_path / "run", f"{moved}:Same"))
+
+
+def test_code_that_was_not_named_here_is_not_run(corpus_folder, tmp_path, models, monkeypatch):
+    """A model's folder from elsewhere is refused until its code is named in a recipe."""
+    models.write_text(MODELS + f"\nopen({str(tmp_path / 'ran')!r}, 'a').write('x')\n")
+    run = train(recipe(corpus_folder, tmp_path / "run", f"{models}:Same")).path
+    models.unlink()
+    monkeypatch.setattr(code, "HF_HOME", str(tmp_path / "elsewhere"))
+    monkeypatch.setattr(code, "_CODE", {})
+    monkeypatch.setattr(code, "_MODULES", {})
+    before = (tmp_path / "ran").read_text()
+    with pytest.raises(CheckpointError, match=r"needs its own code, models.py, which was never named"):
+        load_model(run)
+    assert (tmp_path / "ran").read_text() == before
+    model_config(recipe(corpus_folder, tmp_path, f"{run}/model/models.py:Same"), VOCABULARY, 0)
+    load_model(run)
+
+
+# ---- bad input ----
+
+
+@pytest.mark.parametrize(
+    ("variant", "message"),
+    [
+        ("absent.py:Same", "absent.py cannot be read (No such file or directory)"),
+        ("models.py", "names no variant; write path.py:ClassName"),
+        ("models.py:Same,factor", "names no variant; write path.py:ClassName"),
+        ("models.py:Other", "models.py has no class and no function 'Other'"),
+        ("models.py:Thing", "is neither a causal language model of transformers"),
+        ("models.py:Headless", "is no causal language model: it gives Headless without a vocabulary head"),
+        ("models.py:BertForMaskedLM", "takes the configuration BertConfig, but the recipe's family has GPT2Config"),
+        ("models.py:nothing", "is no causal language model: it gives NoneType"),
+        ("models.py:Same,depth=2", "has no option 'depth'; it has no options"),
+        ("models.py:widened,factors=2", "has no option 'factors'; its options are factor"),
+        ("models.py:fails", "models.py:fails cannot be built: RuntimeError: no way"),
+        ("broken.py:Same", "broken.py cannot be run: SyntaxError"),
+        ("models.py:Leaks", "leaks: later tokens change its earlier predictions"),
+        ("models.py:far", "leaks: later tokens change its earlier predictions"),
+        ("models.py:Narrow", "its output has logits of shape (1, 32, 256), which should be"),
+        ("models.py:Refuses", "models.py:Refuses fails in a training step of 32 tokens: RuntimeError: not today"),
+        ("models.py:WithLosses,kind=none", "WithLosses returns no losses of training; they should be a dictionary"),
+        ("models.py:WithLosses,kind=empty", "WithLosses returns no losses of training"),
+        ("models.py:WithLosses,kind=tensor", "WithLosses returns no losses of training"),
+        ("models.py:WithLosses,kind=vector", "WithLosses returns no losses of training"),
+        ("models.py:WithLosses,kind=nan", "WithLosses has the loss own = nan in its first training step"),
+        ("models.py:leaves", "models.py:leaves cannot be built: SystemExit: 0"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_trained(
+    variant, message, corpus_folder, tmp_path, models, contextwise
+):
+    (tmp_path / "broken.py").write_text("class Same(:\n")
+    written = values(corpus_folder, tmp_path / "run", variant)
+    written["data"]["context"] = 2 * CONTEXT
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(written))
+    contextwise.refused("train own.yaml", message)
+    small = "--set recipe.model.size=pico --set recipe.data.context=32"
+    contextwise.refused(f"trial gpt2 {variant} --corpus {corpus_folder} {small}", message)
+
+
+def test_a_leak_behind_a_closed_gate_is_found_in_every_run_set(corpus_folder, tmp_path, models):
+    shared = values(corpus_folder, tmp_path, f"{models}:Leaks")
+    runs = RunSet.of(RunSetSettings(recipe=shared, arms={"own": []}), tmp_path / "set")
+    with pytest.raises(ConfigError, match="Leaks in .* leaks"):
+        runs.train_missing()
+    assert not (tmp_path / "set").exists()

@@ -1,0 +1,207 @@
+"""Expectations of other libraries of a causal language model: base model, outputs, padding, and transformers' Trainer."""
+
+import pytest
+import torch
+from test_stock_trainer import tokenizer
+from torch import nn
+from transformers import DataCollatorForLanguageModeling, DynamicCache, Trainer, TrainingArguments
+from transformers.utils.generic import find_labels
+
+from contextlm_models import FAMILIES, LONGEST, backbone, contextlm, draw, stock_model
+from contextwise import ContextLMForCausalLM
+from contextwise.models.variant.modeling import VariantForCausalLM
+from contextwise_papers.cue import CueConfig, CueForCausalLM, LSTMConfig, LSTMForCausalLM
+from contextwise_papers.objectives import MultiTokenConfig, MultiTokenForCausalLM
+from small import as_on_an_accelerator
+
+
+def multitoken(family="gpt2", seed=0, **options):
+    torch.manual_seed(seed)
+    return MultiTokenForCausalLM(MultiTokenConfig(backbone(family), future_tokens=3, **options)).eval()
+
+
+def over_context():
+    return MultiTokenForCausalLM.from_backbone(contextlm("llama", chunk_size=3), future_tokens=2).eval()
+
+
+def cue():
+    torch.manual_seed(0)
+    return CueForCausalLM(CueConfig(backbone("gpt2"), decoder=None)).eval()
+
+
+def lstm():
+    torch.manual_seed(0)
+    return LSTMForCausalLM(LSTMConfig(vocab_size=61, hidden_size=16, num_hidden_layers=2)).eval()
+
+
+COMPOSED = {
+    "contextlm": lambda: contextlm("gpt2", chunk_size=3),
+    "multitoken": multitoken,
+    "multitoken linear": lambda: multitoken(head="linear"),
+    "multitoken over contextlm": over_context,
+}
+ALL = COMPOSED | {"cue": cue, "lstm": lstm}
+EVERY = pytest.mark.parametrize("kind", ALL)
+
+
+@EVERY
+def test_the_base_model_is_the_model_without_its_head(kind):
+    model = ALL[kind]()
+    tokens = draw(2, 11)
+    with torch.no_grad():
+        base = model.base_model(input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False)
+        expected = model(tokens, use_cache=False).logits
+    assert model.base_model is not model and base.past_key_values is None
+    torch.testing.assert_close(model.get_output_embeddings()(base.last_hidden_state), expected)
+    # Freezing the base model, as guides show it, leaves the head alone.
+    for parameter in model.base_model.parameters():
+        parameter.requires_grad_(False)
+    head = model.get_output_embeddings().weight
+    kept = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    tied = any(head is parameter for parameter in model.base_model.parameters())
+    assert kept == ({name for name, each in model.named_parameters() if each is head} if not tied else set())
+
+
+@pytest.mark.parametrize("kind", [ContextLMForCausalLM, MultiTokenForCausalLM, CueForCausalLM, VariantForCausalLM])
+def test_the_trainer_finds_the_labels(kind):
+    assert find_labels(kind) == ["labels"]
+
+
+@pytest.mark.parametrize("kind", COMPOSED)
+def test_the_stock_trainer_evaluates_and_keeps_the_best_model(kind, tmp_path):
+    torch.manual_seed(0)
+    model = COMPOSED[kind]()
+    rows = [{"input_ids": [(start + i) % 60 for i in range(6 + start % 9)]} for start in range(8)]
+    arguments = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 8, "report_to": []}
+    arguments |= {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    trainer = Trainer(
+        model=model,
+        args=TrainingArguments(
+            output_dir=str(tmp_path),
+            max_steps=3,
+            learning_rate=5.0,  # far too high: the loss jumps
+            load_best_model_at_end=True,
+            use_cpu=True,
+            disable_tqdm=True,
+            **arguments,
+        ),
+        train_dataset=rows,
+        eval_dataset=rows,
+        data_collator=DataCollatorForLanguageModeling(tokenizer(), mlm=False),
+    )
+    trainer.train()
+    losses = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
+    assert len(losses) == 3 and trainer.state.best_metric == min(losses)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(min(losses), rel=1e-5)
+    assert trainer.predict(rows).predictions.shape[:2] == (8, 13)  # the logits, not the losses of heads
+
+
+@FAMILIES
+@pytest.mark.parametrize("lengths", [[9, 4, 1], [9, 8, 9]])
+@pytest.mark.parametrize("reads", [True, False], ids=["CPU", "accelerator"])
+def test_rows_padded_on_the_right_are_evaluated_and_continued(family, lengths, reads, monkeypatch):
+    """With a cache, which is on by default: the logits of each row are those of the row alone, then of one token more."""
+    if not reads:
+        as_on_an_accelerator(monkeypatch)
+    model = contextlm(family, chunk_size=3)
+    tokens, later = draw(3, 9), draw(3, 5, seed=1)
+    mask = (torch.arange(9) < torch.tensor(lengths)[:, None]).long()
+    with torch.no_grad():
+        out = model(tokens, attention_mask=mask)
+        logits = [out.logits]
+        for step in range(5):
+            mask = torch.cat([mask, torch.ones(3, 1, dtype=torch.long)], dim=1)
+            out = model(later[:, step : step + 1], attention_mask=mask, past_key_values=out.past_key_values)
+            logits.append(out.logits)
+        for row, length in enumerate(lengths):
+            whole = model(torch.cat([tokens[row, :length], later[row]])[None], use_cache=False).logits[0]
+            ours = torch.cat([logits[0][row, :length], *(each[row] for each in logits[1:])])
+            torch.testing.assert_close(ours, whole, atol=1e-4, rtol=1e-4)
+
+
+@EVERY
+def test_outputs_are_in_the_order_of_transformers(kind):
+    model, tokens = ALL[kind](), draw(2, 7)
+    with torch.no_grad():
+        out = model(tokens)
+        assert out[0] is out.logits
+        scored = model(tokens, labels=tokens)
+        assert scored[0] is scored.loss and scored[1] is scored.logits
+        values = model(tokens, labels=tokens, return_dict=False)
+    assert isinstance(values, tuple)
+    torch.testing.assert_close(values[1], out.logits)
+
+
+@FAMILIES
+def test_hidden_states_and_attentions_are_those_of_the_backbone_where_nothing_is_added(family):
+    stock, tokens = stock_model(family), draw(2, 11)
+    stock.set_attn_implementation("eager")
+    wanted = {"output_hidden_states": True, "output_attentions": True}
+    with torch.no_grad():
+        expected = stock(tokens, **wanted)
+        # The stock model has recorded its outputs before: each must still be recorded once.
+        model = ContextLMForCausalLM.from_backbone(stock, chunk_size=3)
+        model.set_attn_implementation("eager")
+        out = model(tokens, **wanted)
+    for name in ("hidden_states", "attentions"):
+        assert len(out[name]) == len(expected[name])
+        for ours, theirs in zip(out[name], expected[name], strict=True):
+            torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+    with torch.no_grad():
+        values = model(tokens, return_dict=False, use_cache=False, output_hidden_states=True)
+    torch.testing.assert_close(values[1][-1], out.hidden_states[-1])
+
+
+@pytest.mark.parametrize("kind", COMPOSED)
+def test_the_last_hidden_state_gives_the_logits(kind):
+    model, tokens = COMPOSED[kind](), draw(2, 7)
+    model.config.output_hidden_states = True
+    with torch.no_grad():
+        out = model(tokens, labels=tokens)
+    assert len(out.hidden_states) == len(model.blocks) + 1
+    torch.testing.assert_close(model.get_output_embeddings()(out.hidden_states[-1]), out.logits)
+
+
+def test_a_model_without_such_outputs_says_so():
+    for model in (cue(), lstm()):
+        with pytest.raises(ValueError, match="returns no hidden_states; leave out output_hidden_states"):
+            model(draw(1, 4), output_hidden_states=True)
+
+
+@pytest.mark.parametrize("kind", COMPOSED)
+def test_the_configuration_is_read_and_set_like_a_stock_one(kind):
+    model = COMPOSED[kind]()
+    tokens = draw(1, 5)
+    assert model(tokens).past_key_values is not None and model.train()(tokens).past_key_values is None
+    model.eval().config.use_cache = False
+    assert model(tokens).past_key_values is None
+    assert model(tokens, past_key_values=DynamicCache()).past_key_values is None
+    model.config.max_position_embeddings = 2 * LONGEST
+    assert model.config.max_position_embeddings == 2 * LONGEST
+    again = type(model.config).from_dict(model.config.to_dict())
+    assert (again.use_cache, again.max_position_embeddings) == (False, 2 * LONGEST)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_an_early_exit_drafts_for_the_whole_model(family):
+    """Assisted decoding with the model's own first block gives the tokens of greedy decoding, and leaves the model whole."""
+    model, prompt = contextlm(family, chunk_size=3), draw(1, 6)
+    options = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
+    expected = model.generate(prompt, **options)
+    runs: list[int] = []
+    last = model.blocks[-1].register_forward_hook(lambda *_: runs.append(1))
+    early = model.generate(prompt, assistant_early_exit=1, **options)
+    last.remove()
+    assert early.tolist() == expected.tolist() and model.config.num_hidden_layers == 3
+    assert model.generate(prompt, **options).tolist() == expected.tolist()
+    assert isinstance(model.body, nn.Module) and len(runs) >= 2
+
+
+def test_fewer_blocks_are_run_where_the_configuration_says_so():
+    model, tokens = contextlm("gpt2", chunk_size=3), draw(1, 6)
+    with torch.no_grad():
+        first = model(tokens, output_hidden_states=True).hidden_states[1]
+        model.config.num_hidden_layers = 1
+        states = model(tokens, output_hidden_states=True).hidden_states
+    assert len(states) == 2
+    torch.testing.assert_close(states[-1], model.backbone.ln_f(first))

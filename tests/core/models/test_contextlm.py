@@ -1,0 +1,313 @@
+"""ContextLM against the paper's equations, against itself, and against its backbone."""
+
+from typing import get_args
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from reference_contextlm import reference_logits
+from transformers import AutoConfig, AutoModelForCausalLM, GPT2LMHeadModel, OlmoConfig
+from transformers.models.olmo.modeling_olmo import OlmoDecoderLayer
+
+from contextlm_models import (
+    EVERY_FAMILY,
+    FAMILIES,
+    FORMS,
+    LONGEST,
+    PARTS,
+    VOCABULARY,
+    backbone,
+    contextlm,
+    draw,
+    stock_model,
+)
+from contextwise import ContextLMConfig, ContextLMForCausalLM
+from contextwise.base.errors import CheckpointError, ConfigError
+from contextwise.models.contextlm.layers import INJECTIONS, POOLINGS
+from contextwise.models.families import FAMILIES as ADAPTERS
+from contextwise.models.families import Family
+from contextwise.training.kinds import ContextPredictorSettings
+from examples import FEW
+
+
+@EVERY_FAMILY
+@FORMS
+@pytest.mark.parametrize(("w", "length"), [(4, 10), (1, 6), (3, 9), (7, 5), (2, 13)])
+def test_equals_a_direct_implementation_of_the_paper(family, options, w, length):
+    model = contextlm(family, chunk_size=w, **options)
+    tokens = draw(1, length)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            model(tokens, use_cache=False).logits[0], reference_logits(model, tokens[0].tolist()), atol=2e-5, rtol=1e-4
+        )
+
+
+@PARTS
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_other_injections_and_poolings_equal_their_equations(family, options):
+    model = contextlm(family, chunk_size=3, **options)
+    tokens = draw(1, 10)
+    with torch.no_grad():
+        full = model(tokens, use_cache=False).logits
+        torch.testing.assert_close(full[0], reference_logits(model, tokens[0].tolist()), atol=2e-5, rtol=1e-4)
+        cache, steps = None, []
+        for t in range(10):
+            out = model(tokens[:, t : t + 1], past_key_values=cache, use_cache=True)
+            cache = out.past_key_values
+            steps.append(out.logits)
+    torch.testing.assert_close(torch.cat(steps, 1), full, atol=2e-5, rtol=1e-4)
+
+
+@PARTS
+def test_other_injections_and_poolings_are_saved_trained_and_start_as_the_backbone(options, tmp_path):
+    stock = stock_model("gpt2")
+    model = ContextLMForCausalLM.from_backbone(stock, chunk_size=3, **options)
+    tokens = draw(2, 12)
+    if options.get("injection") != "norm_add":
+        with torch.no_grad():
+            assert torch.equal(model.eval()(tokens, use_cache=False).logits, stock(tokens).logits)
+    if options.get("pooling"):  # behind a closed gate no gradient would reach it
+        torch.nn.init.normal_(model.context.gate.weight)
+    model.train()(tokens, labels=tokens).loss.backward()
+    parts = dict(model.context.gate.named_parameters()) | dict(model.context.pooling.named_parameters())
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in parts.values()), parts.keys()
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    for (name, one), other in zip(model.named_parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, other), name
+
+
+def test_the_recipe_offers_what_the_model_has():
+    for name, registry in (("pooling", POOLINGS), ("injection", INJECTIONS)):
+        assert get_args(ContextPredictorSettings.model_fields[name].annotation) == tuple(registry)
+
+
+@FAMILIES
+def test_worked_example_of_the_index_convention(family):
+    """w = 4, ten tokens: which tokens the context of each position is built from (the table of the convention)."""
+    model = contextlm(family, chunk_size=4)
+    h = torch.randn(1, 10, 16, requires_grad=True)
+    contexts = model.context.added(model.context.contexts(h, model.backbone), lambda c: c)
+    expected = {0: {0}, 1: {0}, 2: {0}, 3: set(range(4)), 4: set(range(4)), 5: set(range(4)), 6: set(range(4))}
+    expected |= {7: set(range(8)), 8: set(range(8)), 9: set(range(8))}
+    for t, sources in expected.items():
+        (gradient,) = torch.autograd.grad(contexts[0, t].square().sum(), h, retain_graph=True)
+        assert {i for i in range(10) if gradient[0, i].abs().sum() > 0} == sources, t
+    torch.testing.assert_close(contexts[0, 2], h[0, 0])
+
+
+@FAMILIES
+@FEW
+@given(data=st.data())
+def test_the_past_never_sees_the_future(family, data):
+    w = data.draw(st.integers(1, 8))
+    length = data.draw(st.integers(2, 20))
+    cut = data.draw(st.integers(1, length - 1))
+    model = contextlm(family, chunk_size=w, inject_every_layer=data.draw(st.booleans()))
+    tokens = draw(1, length)
+    embeds = model.get_input_embeddings()(tokens).detach().requires_grad_()
+    past = model(inputs_embeds=embeds, use_cache=False).logits[:, :cut]
+    (gradient,) = torch.autograd.grad(past.square().sum(), embeds)
+    assert torch.count_nonzero(gradient[:, cut:]) == 0
+    assert torch.count_nonzero(gradient[:, :cut]) > 0
+
+
+@FAMILIES
+def test_each_chunk_reaches_the_later_ones(family):
+    """The trap of non-consecutive positions: a mask made from them would let each chunk see itself alone."""
+    model = contextlm(family, chunk_size=4)
+    h = torch.randn(1, 16, 16, requires_grad=True)
+    last = model.context.added(model.context.contexts(h, model.backbone), lambda c: c)[0, 15]
+    (gradient,) = torch.autograd.grad(last.square().sum(), h)
+    assert all(gradient[0, t].abs().sum() > 0 for t in range(16))
+
+
+@FAMILIES
+@FORMS
+def test_gate_starts_as_the_backbone(family, options):
+    if options.get("injection") == "add":
+        pytest.skip("plain addition has no such start")
+    stock = stock_model(family)
+    model = ContextLMForCausalLM.from_backbone(stock, **options).eval()
+    tokens = draw(2, 21)
+    with torch.no_grad():
+        assert torch.equal(model(tokens, use_cache=False).logits, stock(tokens, use_cache=False).logits)
+
+
+@FAMILIES
+def test_eager_attention_gives_the_same(family):
+    model = contextlm(family, chunk_size=3)
+    tokens = draw(2, 17)
+    positions = torch.cat([torch.arange(8), torch.arange(9)])[None]
+    with torch.no_grad():
+        whole, packed = (
+            model(tokens, use_cache=False).logits,
+            model(tokens, position_ids=positions, use_cache=False).logits,
+        )
+        model.set_attn_implementation("eager")
+        assert model.backbone.config._attn_implementation == "eager"
+        torch.testing.assert_close(model(tokens, use_cache=False).logits, whole, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(
+            model(tokens, position_ids=positions, use_cache=False).logits, packed, atol=1e-5, rtol=1e-4
+        )
+
+
+@FAMILIES
+@FORMS
+def test_saved_and_loaded_through_the_auto_class(family, options, tmp_path):
+    model = contextlm(family, chunk_size=5, **options)
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert type(again) is ContextLMForCausalLM
+    assert again.config.chunk_size == 5
+    tokens = draw(2, 20)
+    with torch.no_grad():
+        assert torch.equal(model(tokens, use_cache=False).logits, again(tokens, use_cache=False).logits)
+    tied = family in ("gpt2", "qwen3")
+    assert (again.lm_head.weight is again.get_input_embeddings().weight) == tied
+
+
+@FAMILIES
+def test_a_loaded_model_is_initialised_like_a_new_one(family):
+    """No weight is left unset: a model made twice from one seed is the same, and its gate is zero."""
+    torch.manual_seed(3)
+    one = ContextLMForCausalLM(ContextLMConfig(backbone(family)))
+    torch.manual_seed(3)
+    two = ContextLMForCausalLM(ContextLMConfig(backbone(family)))
+    for (name, a), b in zip(one.named_parameters(), two.parameters(), strict=True):
+        assert torch.equal(a, b), name
+        assert torch.isfinite(a).all(), name
+    assert torch.count_nonzero(one.context.gate.weight) == 0
+    weights = [p for p in one.context.layers.parameters() if p.dim() == 2]
+    assert all(0.005 < w.std() < 0.05 for w in weights)
+
+
+@FAMILIES
+def test_loss_is_that_of_the_logits(family):
+    model = contextlm(family)
+    tokens = draw(3, 19)
+    labels = tokens.clone()
+    labels[0, :7] = -100
+    logits = model(tokens, use_cache=False).logits
+    expected = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+    torch.testing.assert_close(model(tokens, labels=labels).loss, expected)
+    model.train()
+    out = model(tokens, labels=labels)
+    assert out.logits is None
+    torch.testing.assert_close(out.loss, expected)
+
+
+def test_gradient_checkpointing_changes_nothing():
+    tokens = draw(2, 16)
+    gradients = []
+    for checkpointing in (False, True):
+        model = contextlm("gpt2").train()
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        model(tokens, labels=tokens).loss.backward()
+        gradients.append({n: p.grad for n, p in model.named_parameters()})
+    assert all(torch.equal(gradients[0][n], gradients[1][n]) for n in gradients[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"chunk_size": 0}, "chunk_size is 0"),
+        ({"chunk_size": 2.5}, "whole number"),
+        ({"predictor_layers": 0}, "predictor_layers is 0"),
+        ({"injection_layer": 3}, "from 0 to 2"),
+        ({"pooling": "max"}, "one of mean, mlp"),
+        ({"injection": "multiply"}, "one of gate, scalar_gate"),
+    ],
+)
+def test_values_out_of_range_are_rejected(options, words):
+    with pytest.raises(ConfigError, match=words):
+        ContextLMConfig(backbone("gpt2"), **options)
+
+
+def test_unknown_families_are_rejected():
+    with pytest.raises(ConfigError, match="no adapter for backbones of type 'bert'"):
+        ContextLMConfig({"model_type": "bert"})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"model_type": "mistral", "sliding_window": 16},
+        {"model_type": "qwen3", "use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1},
+    ],
+    ids=["mistral", "qwen3"],
+)
+def test_sliding_windows_are_rejected(values):
+    with pytest.raises(ConfigError, match="has sliding windows; set sliding_window to null"):
+        ContextLMConfig(values)
+
+
+@pytest.mark.parametrize("kind", ["mistral", "qwen2"])
+def test_other_llama_families_start_equal_to_their_backbone(kind):
+    values = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+    values |= {"intermediate_size": 32, "vocab_size": VOCABULARY, "bos_token_id": None, "eos_token_id": None}
+    config = AutoConfig.for_model(kind, sliding_window=None, **values)
+    stock = AutoModelForCausalLM.from_config(config).eval()
+    model = ContextLMForCausalLM.from_backbone(stock).eval()
+    with torch.no_grad():
+        assert torch.equal(model(draw(2, 9), use_cache=False).logits, stock(draw(2, 9)).logits)
+
+
+def test_misuse_gets_a_clear_error():
+    model = contextlm("gpt2")
+    with pytest.raises(ConfigError, match="49 tokens are more than the backbone's 48"):
+        model(draw(1, LONGEST + 1))
+    with pytest.raises(ConfigError, match="label 61 is outside the vocabulary"):
+        model(draw(1, 5), labels=torch.full((1, 5), VOCABULARY))
+    with pytest.raises(
+        ConfigError, match="label -1 is outside the vocabulary of 61 tokens; -100 is a position without a loss"
+    ):
+        model(draw(1, 5), labels=torch.tensor([[3, -100, -1, 2, 1]]))
+    stock = GPT2LMHeadModel(backbone("gpt2"))
+    filled = stock(draw(1, 5), use_cache=True).past_key_values
+    with pytest.raises(ConfigError, match="filled by a model without a context predictor"):
+        model(draw(1, 1), past_key_values=filled, use_cache=True)
+    cache = model(draw(1, 5), use_cache=True).past_key_values
+    with pytest.raises(ConfigError, match="cropped by a negative number"):
+        cache.layers[-1].crop(1)
+
+
+def test_a_head_with_a_bias_is_rejected():
+    stock = stock_model("gpt2")
+    stock.lm_head.bias = torch.nn.Parameter(torch.zeros(VOCABULARY))
+    with pytest.raises(ConfigError, match="vocabulary head of this gpt2 has a bias"):
+        ContextLMForCausalLM.from_backbone(stock)
+
+
+def test_a_family_added_as_the_guide_says_works(monkeypatch):
+    class OlmoFamily(Family):
+        block_class = OlmoDecoderLayer
+        embedding_name, norm_name = "embed_tokens", "norm"
+
+    monkeypatch.setitem(ADAPTERS, "olmo", OlmoFamily())
+    values = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    ends = {"vocab_size": VOCABULARY, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    stock = AutoModelForCausalLM.from_config(OlmoConfig(**values, **ends)).eval()
+    model = ContextLMForCausalLM.from_backbone(stock, chunk_size=3).eval()
+    tokens = draw(2, 10)
+    with torch.no_grad():
+        assert torch.equal(model(tokens, use_cache=False).logits, stock(tokens).logits)
+        torch.nn.init.normal_(model.context.gate.weight)
+        full = model(tokens, use_cache=False).logits
+        first = model(tokens[:, :4], use_cache=True)
+        rest = model(tokens[:, 4:], past_key_values=first.past_key_values, use_cache=True)
+    assert not torch.allclose(full, stock(tokens).logits, atol=1e-4)
+    torch.testing.assert_close(rest.logits, full[:, 4:], atol=1e-5, rtol=1e-4)
+
+
+def test_from_backbone_loads_a_folder(tmp_path):
+    stock = stock_model("llama")
+    stock.save_pretrained(tmp_path / "backbone")
+    model = ContextLMForCausalLM.from_backbone(tmp_path / "backbone", chunk_size=2)
+    assert not model.training
+    with torch.no_grad():
+        assert torch.equal(model(draw(1, 7), use_cache=False).logits, stock(draw(1, 7)).logits)
+    with pytest.raises(CheckpointError, match="there is no run and no model at"):
+        ContextLMForCausalLM.from_backbone(tmp_path / "nothing")

@@ -1,0 +1,152 @@
+"""The page: complete, escaped, and without a word to the network."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contextwise.base.estimates import count
+from contextwise.base.files import write_json
+from contextwise.comparison.comparison import compare
+from contextwise.reports.runs import report_page
+from html_pages import HOSTILE, Page
+
+
+@pytest.fixture
+def three(make_run: Callable[..., Any]) -> list[Any]:
+    return [
+        make_run("GPT-2"),
+        make_run("GPT-2 +2 layers (PM)", shift=-0.1, speed=6000.0),
+        make_run("ContextLM", shift=-0.2, speed=8000.0),
+    ]
+
+
+def test_everything_is_there_without_javascript(three: list[Any], tmp_path: Path) -> None:
+    comparison = compare([str(run.path) for run in three], all_pairs=True)
+    report_page(three, comparison).write(tmp_path / "page.html")
+    page = Page(tmp_path / "page.html")
+    for group in comparison.groups:
+        assert f"{group.loss.value:.4f}" in page.text
+        assert count(group.parameters) in page.text
+    for found in comparison.differences:
+        assert f"{found.difference.value:+.4f}" in page.text
+    assert "ContextLM has the lowest held-out loss" in page.text
+    assert "One seed of" in page.text
+    assert "contextwise compare" in page.text
+    assert "c0ffee" in page.text and "2.13.0" in page.text  # the data and the versions
+    assert set(page.figures()) == {"training", "differences"}
+
+
+def test_the_page_loads_nothing(three: list[Any], tmp_path: Path) -> None:
+    report_page(three).write(tmp_path / "page.html")
+    page = Page(tmp_path / "page.html")
+    assert not [
+        (tag, attributes)
+        for tag, attributes in page.elements
+        if attributes.keys() & {"src", "href", "action"} or tag in ("link", "iframe", "object", "base")
+    ]
+    policy = next(a["content"] for _, a in page.elements if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None and "default-src 'none'" in policy and "http" not in policy
+    style = re.search(r"<style>(.*?)</style>", (tmp_path / "page.html").read_text(encoding="utf-8"), re.DOTALL)
+    assert style is not None and "url(" not in style[1] and "@import" not in style[1]
+
+
+def test_text_of_users_is_text(make_run: Callable[..., Any], tmp_path: Path) -> None:
+    tame = [make_run("A"), make_run("BB", shift=-0.1)]
+    wild = [make_run(HOSTILE), make_run("x" + HOSTILE, shift=-0.1)]
+    for name, runs in (("tame", tame), ("wild", wild)):
+        comparison = compare([str(run.path) for run in runs])
+        for run in runs:
+            if name == "wild":
+                write_json(run.environment_file, {"processor": HOSTILE, "versions": {HOSTILE: HOSTILE}})
+        title = HOSTILE if name == "wild" else "A"
+        report_page(runs, comparison, notes=[title]).write(tmp_path / f"{name}.html")
+    one, other = Page(tmp_path / "tame.html"), Page(tmp_path / "wild.html")
+    assert sorted(set(other.tags())) == sorted(set(one.tags()))
+    assert other.tags().count("script") == one.tags().count("script")
+    assert "onerror" not in {name for _, attributes in other.elements for name in attributes}
+    # Title, headline, table, note, recipe: each as it was given
+    assert other.text.count(HOSTILE) >= 6
+    assert "49" not in other.text.split(HOSTILE)[1][:20]
+
+
+def test_figures_hold_no_markup_of_users(make_run: Callable[..., Any], tmp_path: Path) -> None:
+    run = make_run("<b>bold</b><a href='javascript:alert(1)'>x</a>")
+    report_page([run]).write(tmp_path / "page.html")
+    names = {trace["name"] for trace in Page(tmp_path / "page.html").figures()["training"]["data"]}
+    assert names == {"&lt;b&gt;bold&lt;/b&gt;&lt;a href='javascript:alert(1)'&gt;x&lt;/a&gt;"}
+
+
+def test_an_unfinished_run_has_a_page(make_run: Callable[..., Any], tmp_path: Path) -> None:
+    run = make_run("A", evaluated=False, finished=False)
+    report_page([run]).write(tmp_path / "page.html")
+    page = Page(tmp_path / "page.html")
+    assert "not finished" in page.text
+    assert "The models" not in page.text and "Differences" not in page.text
+
+
+def test_one_run_shows_its_evaluation(make_run: Callable[..., Any], tmp_path: Path) -> None:
+    report_page([make_run("A")]).write(tmp_path / "page.html")
+    text = Page(tmp_path / "page.html").text
+    assert "corpus-validation: 40 documents" in text
+    assert "bits per byte" in text
+
+
+def test_runs_of_one_name_are_told_apart(make_run: Callable[..., Any], tmp_path: Path) -> None:
+    runs = [make_run("A", seed=seed) for seed in (0, 1)]
+    report_page(runs).write(tmp_path / "page.html")
+    data = Page(tmp_path / "page.html").figures()["training"]["data"]
+    assert {trace["name"] for trace in data} == {"A (A-0)", "A (A-1)"}
+    assert {trace["meta"]["series"] for trace in data} == {0}  # one model, one colour
+
+
+def test_a_comparison_page_finds_the_runs_of_evaluation_folders(three: list[Any], tmp_path: Path) -> None:
+    folders = [str(run.evaluation / "corpus-validation") for run in three]
+    report_page([], compare(folders)).write(tmp_path / "page.html")
+    page = Page(tmp_path / "page.html")
+    assert len(page.figures()["training"]["data"]) == 9
+    assert "minus GPT-2" in page.text
+
+
+def test_commands_can_be_pasted(make_run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run("A")
+    folder = tmp_path / "my runs; echo"
+    shutil.move(run.path, folder)
+    from contextwise.base.runs import RunFolder
+
+    report_page([RunFolder(folder)]).write(tmp_path / "page.html")
+    assert f"contextwise train '{folder}/recipe.yaml' --out '{folder}-again'" in Page(tmp_path / "page.html").text
+
+
+def test_the_commands_compare_the_new_runs(three: list[Any], tmp_path: Path) -> None:
+    comparison = compare([str(three[0].path), *(str(run.evaluation / "corpus-validation") for run in three[1:])])
+    for runs, suffixes in (
+        (three, ("-again",) * 3),
+        (three[:2], ("-again", "-again", "/evaluation/corpus-validation")),
+    ):
+        report_page(runs, comparison).write(tmp_path / "page.html")
+        sources = " ".join(f"{run.path}{suffix}" for run, suffix in zip(three, suffixes, strict=True))
+        assert f"contextwise compare {sources} --corpus " in Page(tmp_path / "page.html").text
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs the chromium browser")
+def test_a_browser_draws_the_figures(three: list[Any], tmp_path: Path) -> None:
+    comparison = compare([str(run.path) for run in three], all_pairs=True)
+    page = tmp_path / "page.html"
+    report_page(three, comparison).write(page)
+    text = page.read_text(encoding="utf-8")
+    # The third button, and what the axis then says, are left in the document that the browser prints.
+    page.write_text(
+        text.replace("</body>", "<script>document.querySelectorAll('.axes button')[2].click()</script></body>")
+    )
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    command += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=10000", "--dump-dom", page.as_uri()]
+    drawn = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    assert drawn.count('class="main-svg"') >= 2
+    assert "GPT-2 +2 layers (PM) − GPT-2</text>" in drawn
+    assert re.search(r'aria-pressed="true"[^>]*>FLOPs', drawn)
+    assert ">training FLOPs</text>" in drawn

@@ -1,0 +1,245 @@
+"""A whole measurement: by a reader whose accuracy is known, by small models, interrupted and resumed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ruler_reader import BYTES, WholeParagraphReader, write_squad
+
+from contextwise.base.config import validate
+from contextwise.base.errors import CheckpointError, ConfigError, Interrupted
+from contextwise.base.progress import interruption
+from contextwise.evaluation.kernel import Result, Subject, Work, measure
+from contextwise.models import load_model
+from contextwise_evals.answering.prompts import Encoded, Encoder, answer_all, plan_batches
+from contextwise_evals.answering.readers import ModelReader
+from contextwise_evals.ruler import Ruler
+from contextwise_evals.ruler.results import task_results
+from measured import make_model
+
+VISIBLE = (100, 300, 500, 700, 900)
+
+
+@pytest.fixture(scope="module")
+def squad(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_squad(tmp_path_factory.mktemp("squad") / "squad.jsonl")
+
+
+def asked(squad: Path, **values: Any) -> tuple[list[Any], dict[str, list[Encoded]]]:
+    encoder = Encoder(BYTES)
+    settings = Ruler(tasks=["qa_1"], length=900, qa=squad, samples=30, **values)
+    tasks, _ = settings.make_tasks(encoder)
+    return tasks, settings.encode(tasks, encoder)
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Ask the process to stop at the check of this number, from 0, and at those after it."""
+    checks = iter(range(10_000))
+    monkeypatch.setattr(type(interruption), "requested", property(lambda self: next(checks) >= number))
+
+
+@pytest.mark.parametrize("gamma", [0.0, 2.0])
+def test_a_perfect_readers_accuracy_is_the_share_of_paragraphs_in_view(
+    tmp_path: Path, squad: Path, gamma: float
+) -> None:
+    (task,), questions = asked(squad, gamma=gamma)
+    batches = plan_batches(questions, {"qa_1": 32}, VISIBLE, 5000)
+    answers = answer_all(WholeParagraphReader(), questions, batches, Work(tmp_path / "out", "key", {}))
+    result, rows = task_results(task, questions["qa_1"], VISIBLE, answers)
+    for row in result["accuracies"]:
+        # From the texts alone: how many paragraphs begin within the last ``visible`` characters?
+        inside = [len(q.question.body) - q.question.needles[0][0] <= row["visible"] for q in questions["qa_1"]]
+        assert row["accuracy"]["value"] == row["in_view"] == pytest.approx(np.mean(inside))
+    accuracies = [row["accuracy"]["value"] for row in result["accuracies"]]
+    assert accuracies == sorted(accuracies) and accuracies[-1] == 1 and 0 < accuracies[1] < 1
+    assert result["optimum"] == {"visible": 900, "share": pytest.approx(1, abs=0.05), "accuracy": 1.0}
+    for row, question in zip(rows, questions["qa_1"], strict=True):
+        (needle,) = row["needles"]
+        assert needle == list(question.needles[0]) and needle[1] - needle[0] == 80
+        assert [answered["score"] for answered in row["answered"]] == [
+            float(needle[1] <= visible) for visible in VISIBLE
+        ]
+
+
+def test_the_greater_gamma_the_more_is_seen_of_little(squad: Path) -> None:
+    seen = {}
+    for gamma in (0.0, 4.0):
+        _, questions = asked(squad, gamma=gamma)
+        seen[gamma] = np.mean([question.in_view(300) for question in questions["qa_1"]])
+    assert seen[4.0] > seen[0.0] + 0.2
+
+
+def test_every_visible_context_gets_the_same_questions_once(squad: Path) -> None:
+    _, questions = asked(squad)
+    batches = plan_batches(questions, {"qa_1": 32}, VISIBLE, 3000)
+    for visible in VISIBLE:
+        indices = [i for batch in batches if batch.visible == visible for i in batch.indices]
+        assert indices == list(range(30))
+    assert [batch.visible for batch in batches] == sorted((b.visible for b in batches), reverse=True)
+    for batch in batches:
+        longest = max(len(questions["qa_1"][i].prompt(batch.visible)) for i in batch.indices)
+        assert len(batch.indices) * (longest + 32) <= 3000
+    first = questions["qa_1"][0]
+    assert first.prompt(100)[: len(first.head)] == first.prompt(900)[: len(first.head)]
+    assert first.prompt(100)[len(first.head) :] == first.prompt(900)[-(100 + len(first.tail)) :]
+
+
+def test_interrupted_answers_resume(tmp_path: Path, squad: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, questions = asked(squad)
+    batches = plan_batches(questions, {"qa_1": 32}, VISIBLE, 3000)
+    whole = answer_all(WholeParagraphReader(), questions, batches, Work(tmp_path / "whole", "key", {}))
+    reader, work = WholeParagraphReader(), Work(tmp_path / "cut", "key", {})
+    with monkeypatch.context() as patch:
+        stop_at(patch, 5)
+        with pytest.raises(Interrupted, match=r"stopped after \d+ of 150 answers"):
+            answer_all(reader, questions, batches, work)
+    file = tmp_path / "cut" / "answers.jsonl"
+    torn = file.read_bytes()[:-7]  # the last answer was not written to its end
+    file.write_bytes(torn)
+    assert 0 < torn.count(b"\n") < 150
+    assert answer_all(reader, questions, batches, work) == whole
+    assert reader.calls < 150 + len(batches[0].indices) + len(batches[5].indices)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gpt_neox", "contextlm"])
+def test_a_batch_gets_the_answers_that_each_prompt_gets_alone(kind: str) -> None:
+    reader = ModelReader(make_model(kind, vocab_size=257, n_positions=64), BYTES)
+    draw = np.random.default_rng(3)
+    prompts = [draw.integers(32, 120, size).tolist() for size in (3, 17, 30, 8)]
+    together = reader.answer(prompts, 20)
+    assert together == [reader.answer([prompt], 20)[0] for prompt in prompts]
+    assert len(set(together)) > 1
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GPT-2 with 1,700 positions that reads bytes, with random weights."""
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("model") / "tiny"
+    config = GPT2Config(
+        vocab_size=257, n_positions=1700, n_embd=16, n_layer=1, n_head=2, initializer_range=0.3, eos_token_id=256
+    )  # fmt: skip
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    BYTES.save_pretrained(folder)
+    return folder
+
+
+def measured(model: Path, squad: Path, out: Path, **values: Any) -> Result:
+    settings: dict[str, Any] = {"tasks": ["qa_1", "vt"], "length": 600, "qa": squad, "samples": 4}
+    settings |= {"visible": [50, 600], "gamma": 1.0, "example": False, **values}
+    return measure(model, Ruler(**settings), out=out, batch_tokens=4000)
+
+
+def test_an_interrupted_measurement_ends_like_an_uninterrupted_one(
+    tmp_path: Path, model: Path, squad: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = measured(model, squad, tmp_path / "whole")
+    for number, message in ((2, "while the questions were made"), (8 + 2, r"stopped after \d+ of 16 answers")):
+        with monkeypatch.context() as patch:
+            stop_at(patch, number)
+            with pytest.raises(Interrupted, match=f"{message}; run the same command again"):
+                measured(model, squad, tmp_path / "cut")
+        assert not (tmp_path / "cut").exists()
+    cut = measured(model, squad, tmp_path / "cut")
+    assert not list(tmp_path.glob("*.unfinished"))
+    assert (cut.path / "answers.jsonl").read_bytes() == (whole.path / "answers.jsonl").read_bytes()
+    without_time = [{**result.summary, "seconds": 0} for result in (whole, cut)]
+    assert without_time[0] == without_time[1]
+    rows = whole.rows_of("answers")
+    assert [(row["task"], row["index"]) for row in rows] == [(t, i) for t in ("qa_1", "vt") for i in range(4)]
+    for name, result in whole.summary["results"].items():
+        for i, row in enumerate(result["accuracies"]):
+            scores = [r["answered"][i]["score"] for r in rows if r["task"] == name]
+            assert row["accuracy"]["value"] == pytest.approx(np.mean(scores))
+    # A finished measurement is not made again, and one with other settings does not replace it.
+    stop_at(monkeypatch, 0)
+    assert measured(model, squad, tmp_path / "cut").summary == cut.summary
+    with pytest.raises(ConfigError, match="holds another result of contextwise ruler"):
+        measured(model, squad, tmp_path / "cut", seed=1)
+
+
+def test_a_model_whose_logits_are_nan_has_no_accuracy_of_zero(tmp_path: Path, model: Path, squad: Path) -> None:
+    import torch
+
+    damaged = load_model(str(model))
+    with torch.no_grad():
+        damaged.transformer.h[0].mlp.c_fc.weight[0, 0] = float("nan")
+    damaged.save_pretrained(tmp_path / "nan")
+    BYTES.save_pretrained(tmp_path / "nan")
+    with pytest.raises(CheckpointError, match="hold numbers that are not finite"):
+        measured(tmp_path / "nan", squad, tmp_path / "out")
+    assert not (tmp_path / "out").exists() and not (tmp_path / "out.unfinished").exists()
+
+
+def test_answers_are_what_the_model_writes_behind_the_prompt(tmp_path: Path, model: Path, squad: Path) -> None:
+    import torch
+
+    row = measured(model, squad, tmp_path / "out").rows_of("answers")[1]
+    settings = Ruler(tasks=["qa_1"], length=600, qa=squad, samples=2, gamma=1.0)
+    encoder = Encoder(BYTES)
+    question = settings.encode(settings.make_tasks(encoder)[0], encoder)["qa_1"][1]
+    ids, network = question.prompt(50), load_model(str(model))
+    written: list[int] = []
+    with torch.no_grad():
+        while len(written) < 32 and (not written or written[-1] != 256):
+            written.append(int(network(torch.tensor([ids + written])).logits[0, -1].argmax()))
+    assert row["answered"][0]["answer"] == BYTES.decode(written, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"tasks": ["qa"]}, "tasks.0 is 'qa', but input should be 'qa_1', 'fwe', 'cwe' or 'vt'"),
+        ({"tasks": ["qa_1"]}, "'qa_1' needs questions"),
+        ({"tasks": ["vt"], "qa": "q"}, "qa is given, but not the task 'qa_1'"),
+        ({"tasks": ["vt"], "words": "w"}, "words is given, but not the task 'cwe'"),
+        ({"length": 10**20}, "length is 100000000000000000000, but input should be less than or equal to 16777216"),
+        ({"gamma": -1.0}, "gamma is -1.0"),
+        ({"visible": [0, 5]}, "a visible context is 0"),
+        ({"length": 100, "visible": [50, 101]}, "a visible context is 101, but the texts have only 100 tokens"),
+    ],
+)  # fmt: skip
+def test_wrong_settings_are_refused_before_anything_is_loaded(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        validate(Ruler, values, "ruler")
+
+
+def test_settings_have_useful_defaults(model: Path) -> None:
+    def resolved(**values: Any) -> Ruler:
+        return Ruler(**values).resolved(Subject(model), None)
+
+    assert resolved().tasks == ["fwe", "cwe", "vt"] and resolved(qa=Path("q")).tasks[0] == "qa_1"
+    assert resolved(length=1600).visible == [100, 200, 400, 800, 1200, 1600]
+    assert resolved(visible=[9, 3, 9]).visible == [3, 9]
+
+
+def test_what_does_not_fit_the_model_is_refused(tmp_path: Path, model: Path) -> None:
+    long = {"tasks": ["vt"], "length": 3000, "samples": 1}
+    with pytest.raises(ConfigError, match=r"has 1,700 positions, .* at most [\d,]+ visible tokens, or leave") as error:
+        measure(model, Ruler(**long, visible=[2000]), out=tmp_path / "out")
+    room = int(str(error.value).split("at most ")[1].split(" ")[0].replace(",", ""))
+    fits = Ruler(**long, visible=[room])  # the texts may be longer than the model's positions
+    assert measure(model, fits, out=tmp_path / "out").summary["results"]["vt"]["questions"] == 1
+    with pytest.raises(ConfigError, match="chat is given, but .* has no chat template"):
+        measure(model, Ruler(**long, chat=True), out=tmp_path / "new")
+    few = load_model(str(model))
+    few.resize_token_embeddings(100)
+    few.save_pretrained(tmp_path / "few")
+    BYTES.save_pretrained(tmp_path / "few")
+    with pytest.raises(ConfigError, match=r"made the token \d+, but the model has a vocabulary of 100"):
+        measure(tmp_path / "few", fits, out=tmp_path / "new")
+    assert not (tmp_path / "new").exists() and not (tmp_path / "new.unfinished").exists()
+
+
+def test_notes_name_questions_that_were_left_out_or_repeated(tmp_path: Path) -> None:
+    path = write_squad(tmp_path / "some.jsonl", items=12)
+    long = {"context": "long " * 200, "question": "What?", "answers": {"text": ["long"]}}
+    path.write_text(path.read_text() + json.dumps(long) + "\n")
+    _, notes = Ruler(tasks=["qa_1"], length=500, qa=path, samples=13).make_tasks(Encoder(BYTES))
+    assert notes[0].startswith("1 questions of") and "longer than the text" in notes[0]
+    assert notes[1].startswith("the 12 questions of") and "asked more than once" in notes[1]

@@ -1,0 +1,132 @@
+"""The LSTM language model: its state, its cache, its files."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, DynamicCache
+
+from contextwise.base.errors import ConfigError
+from contextwise.models import build_model, parameter_count, token_losses
+from contextwise.models.loading import kind_of
+from contextwise.models.losses import has_plain_head
+from contextwise.models.spec import pretraining_losses
+from contextwise.testing import measure_causality
+from contextwise_papers.cue import LSTMConfig, LSTMForCausalLM
+from cue_models import END, STATES, VOCABULARY, draw, sentence_encoder
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    made = sentence_encoder("lstm").eval()
+    torch.nn.init.normal_(made.embed.weight)  # larger, so that tokens make a difference
+    return made
+
+
+def test_it_is_causal(model):
+    result = measure_causality(model)
+    assert result.causal, str(result)
+    outcomes = {effect.name: effect.outcome for effect in result.effects}
+    assert outcomes.pop("packed neighbours") == "not measured"  # refused
+    assert set(outcomes.values()) == {"none"}, str(result)
+
+
+def test_packed_documents_are_rejected(model):
+    with pytest.raises(ConfigError, match="carries its state from one packed document into the next"):
+        model(draw(2, 4)[0], position_ids=torch.tensor([[0, 1, 0, 1]] * 2))
+
+
+def test_it_is_torchs_lstm_between_embedding_and_head(model):
+    tokens, _ = draw()
+    states, _ = model.lstm(model.embed(tokens))
+    assert torch.equal(model.hidden_states(tokens), states)
+    assert torch.equal(model(tokens).logits, states @ model.embed.weight.T)
+
+
+def test_pieces_with_a_cache_give_the_whole(model):
+    tokens, _ = draw(length=9)
+    whole, cache = model(tokens, use_cache=False), DynamicCache()
+    pieces = [model(piece, past_key_values=cache, use_cache=True).logits for piece in tokens.split([4, 1, 3, 1], 1)]
+    torch.testing.assert_close(torch.cat(pieces, 1), whole.logits)
+    assert cache.get_seq_length() == 9
+    assert whole.past_key_values is None
+
+
+def test_cached_pieces_of_padded_rows_equal_each_row_alone(model):
+    tokens, _ = draw(length=9)
+    pads, cache, pieces = [0, 2, 6], DynamicCache(), []
+    mask = (torch.arange(9) >= torch.tensor(pads)[:, None]).long()
+    for start, end in ((0, 4), (4, 8), (8, 9)):  # the third row has not begun in the first piece
+        out = model(tokens[:, start:end], attention_mask=mask[:, :end], past_key_values=cache, use_cache=True)
+        pieces.append(out.logits)
+    result = torch.cat(pieces, 1)
+    for row, pad in enumerate(pads):
+        torch.testing.assert_close(result[row, pad:], model(tokens[row : row + 1, pad:]).logits[0])
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}], ids=["greedy", "beams"])
+def test_generation_is_the_same_with_and_without_a_cache(model, options):
+    tokens, _ = draw()
+    mask = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1] * 7, [0, 0, 0, 0, 0, 1, 1]])
+    arguments = {"attention_mask": mask, "max_new_tokens": 6, "do_sample": False, "pad_token_id": END}
+    cached = model.generate(tokens, use_cache=True, **arguments | options)
+    plain = model.generate(tokens, use_cache=False, **arguments | options)
+    assert torch.equal(cached, plain)
+    alone = model.generate(tokens[2:, 5:], **arguments | options | {"attention_mask": mask[2:, 5:]})
+    length = alone.shape[1]
+    assert torch.equal(cached[2:, 5 : 5 + length], alone)
+
+
+def test_a_cache_cannot_be_cropped_nor_come_from_elsewhere(model):
+    out = model(draw()[0], use_cache=True)
+    with pytest.raises(ConfigError, match="its cache cannot be cropped"):
+        out.past_key_values.crop(-1)
+    stock = sentence_encoder("gpt2")(draw()[0], use_cache=True)
+    with pytest.raises(ConfigError, match="filled by another model"):
+        model(draw()[0], past_key_values=stock.past_key_values)
+
+
+def test_losses_agree(model):
+    tokens, _ = draw()
+    targets = torch.nn.functional.pad(tokens[:, 1:], (0, 1), value=-100)
+    per_token = token_losses(model, tokens, targets)
+    assert has_plain_head(model)
+    assert kind_of(model.config) == "decoder"
+    mean = per_token.sum() / 18
+    torch.testing.assert_close(model(tokens, labels=tokens).loss, mean)
+    torch.testing.assert_close(pretraining_losses(model, {"input_ids": tokens, "labels": targets}).minimised(), mean)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_it_survives_saving(tied, tmp_path):
+    torch.manual_seed(0)
+    model = build_model(LSTMConfig(VOCABULARY, STATES, 2, tie_word_embeddings=tied)).eval()
+    assert (model.lm_head.weight is model.embed.weight) == tied
+    model.save_pretrained(tmp_path)
+    opened = AutoModelForCausalLM.from_pretrained(tmp_path, use_safetensors=True)
+    assert type(opened) is LSTMForCausalLM
+    assert (opened.lm_head.weight is opened.embed.weight) == tied
+    tokens, _ = draw()
+    assert torch.equal(opened(tokens).logits, model(tokens).logits)
+
+
+def test_parameters_of_the_papers_size():
+    layer = 4 * 512 * (512 + 512) + 8 * 512  # four gates, with torch's two biases each
+    assert parameter_count(LSTMConfig()) == 28_996 * 512 + 4 * layer
+    assert parameter_count(LSTMConfig(tie_word_embeddings=False)) == 2 * 28_996 * 512 + 4 * layer
+
+
+def test_it_learns(model):
+    tokens = torch.arange(1, 13).repeat(2, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    losses = []
+    for _ in range(40):
+        optimizer.zero_grad()
+        losses.append(model.train()(tokens, labels=tokens).loss)
+        losses[-1].backward()
+        optimizer.step()
+    assert losses[-1].item() < 0.3 * losses[0].item()
+
+
+def test_bad_sizes():
+    with pytest.raises(ConfigError, match="must all be at least 1"):
+        LSTMConfig(hidden_size=0)

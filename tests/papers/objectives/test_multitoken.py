@@ -1,0 +1,307 @@
+"""Multi-token prediction against stock models, and against itself."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn.functional import pad
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+
+from contextlm_models import EVERY_FAMILY, FAMILIES
+from contextwise import ContextLMConfig, ContextLMForCausalLM
+from contextwise.base.errors import ConfigError
+from contextwise_papers.objectives.multitoken import MultiTokenConfig, MultiTokenForCausalLM
+from examples import FEW
+from multitoken_models import LONGEST, VOCABULARY, all_logits, as_stock_model, backbone, draw, multitoken
+
+HEADS = pytest.mark.parametrize("head", ["layer", "linear"])
+
+
+@EVERY_FAMILY
+@HEADS
+def test_each_head_is_a_stock_model_on_the_same_trunk(family, head):
+    model = multitoken(family, head)
+    tokens = draw(2, 11)
+    with torch.no_grad():
+        result = all_logits(model(tokens, heads=3, use_cache=False))
+        for i in (1, 2, 3):
+            assert torch.equal(result[:, :, i - 1], as_stock_model(model, i)(tokens).logits), i
+
+
+@FAMILIES
+@pytest.mark.parametrize(("head", "n"), [("linear", 1), ("linear", 4), ("layer", 1), ("layer", 4)])
+def test_from_backbone_keeps_the_backbones_logits(family, head, n):
+    torch.manual_seed(1)
+    stock = AutoModelForCausalLM.from_config(backbone(family, layers=3)).eval()
+    model = MultiTokenForCausalLM.from_backbone(stock, n, head).eval()
+    tokens = draw(2, 13)
+    packed = torch.cat([torch.arange(5), torch.arange(8)])[None].expand(2, -1)
+    with torch.no_grad():
+        assert torch.equal(model(tokens).logits, stock(tokens).logits)
+        inputs = {"position_ids": packed, "use_cache": False}
+        assert torch.equal(model(tokens, **inputs).logits, stock(tokens, **inputs).logits)
+    options = {"max_new_tokens": 9, "do_sample": False, "pad_token_id": 0}
+    assert torch.equal(model.generate(tokens, **options), stock.generate(tokens, **options))
+    assert model.backbone.config.num_hidden_layers == (2 if head == "layer" else 3)
+    loss = model(tokens, labels=tokens)
+    torch.testing.assert_close(loss.head_losses[0], stock(tokens, labels=tokens).loss.detach())
+    if n == 1:
+        torch.testing.assert_close(loss.loss, stock(tokens, labels=tokens).loss)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "llama"])
+@HEADS
+@FEW
+@given(data=st.data())
+def test_the_past_never_sees_the_future(family, head, data):
+    length = data.draw(st.integers(2, 16))
+    cut = data.draw(st.integers(1, length - 1))
+    model = multitoken(family, head)
+    embeds = model.get_input_embeddings()(draw(1, length)).detach().requires_grad_()
+    past = all_logits(model(inputs_embeds=embeds, use_cache=False, heads=3))[:, :cut]
+    for i in range(3):
+        (gradient,) = torch.autograd.grad(past[:, :, i].square().sum(), embeds, retain_graph=True)
+        assert torch.count_nonzero(gradient[:, cut:]) == 0
+        assert torch.count_nonzero(gradient[:, :cut]) > 0
+
+
+@EVERY_FAMILY
+@HEADS
+@FEW
+@given(data=st.data())
+def test_every_cached_step_equals_the_full_pass(family, head, data):
+    length = data.draw(st.integers(2, 20))
+    at = data.draw(st.integers(1, length))
+    piece = data.draw(st.integers(1, 5))
+    heads = data.draw(st.integers(1, 3))
+    model = multitoken(family, head)
+    tokens = draw(2, length)
+    with torch.no_grad():
+        full = model(tokens, use_cache=False, heads=heads)
+        out = model(tokens[:, :at], use_cache=True, heads=heads)
+        result = [out]
+        while at < length:
+            cache = out.past_key_values
+            out = model(tokens[:, at : at + piece], past_key_values=cache, use_cache=True, heads=heads)
+            result.append(out)
+            at += piece
+    for name in ("logits", "future_logits") if heads > 1 else ("logits",):
+        pieces = torch.cat([getattr(o, name) for o in result], 1)
+        torch.testing.assert_close(pieces, getattr(full, name), atol=1e-5, rtol=1e-4)
+
+
+@FAMILIES
+@HEADS
+def test_padded_and_packed_rows_equal_each_alone(family, head):
+    model = multitoken(family, head)
+    lengths = [5, 1, 9, 4]
+    documents = [draw(1, n, seed=i) for i, n in enumerate(lengths)]
+    padded = torch.cat([pad(d, (9 - n, 0)) for d, n in zip(documents, lengths, strict=True)])
+    mask = torch.cat([pad(torch.ones_like(d), (9 - d.shape[1], 0)) for d in documents])
+    positions = torch.cat([torch.arange(n) for n in lengths])[None]
+    with torch.no_grad():
+        alone = [all_logits(model(d, use_cache=False, heads=3))[0] for d in documents]
+        rows = all_logits(model(padded, attention_mask=mask, heads=3))
+        row = all_logits(model(torch.cat(documents, 1), position_ids=positions, use_cache=False, heads=3))
+    torch.testing.assert_close(row[0], torch.cat(alone), atol=1e-5, rtol=1e-4)
+    for i, n in enumerate(lengths):
+        torch.testing.assert_close(rows[i, 9 - n :], alone[i], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "llama"])
+@HEADS
+@pytest.mark.parametrize("beams", [1, 3])
+def test_generation_with_cache_equals_without(family, head, beams):
+    model = multitoken(family, head)
+    tokens = draw(2, 6)
+    options = {"max_new_tokens": 10, "do_sample": False, "num_beams": beams, "pad_token_id": 0}
+    cached = model.generate(tokens, **options)
+    assert torch.equal(cached, model.generate(tokens, use_cache=False, **options))
+    padded = pad(tokens, (4, 0))
+    mask = pad(torch.ones_like(tokens), (4, 0))
+    assert torch.equal(model.generate(padded, attention_mask=mask, **options)[:, 4:], cached)
+    if beams == 1:
+        static = model.generate(tokens, cache_implementation="static", **options)
+        assert torch.equal(static, cached)
+
+
+def test_generation_runs_the_first_head_only():
+    model = multitoken("gpt2", "layer", 4)
+    calls = [0] * 4
+    for i, block in enumerate(model.heads):
+        block.register_forward_hook(lambda *_, i=i: calls.__setitem__(i, calls[i] + 1))
+    model.generate(draw(1, 6), max_new_tokens=5, do_sample=False, pad_token_id=0)
+    assert calls == [5, 0, 0, 0]
+
+
+@HEADS
+def test_eager_attention_gives_the_same(head):
+    model = multitoken("qwen3", head)
+    tokens = draw(2, 17)
+    with torch.no_grad():
+        expected = all_logits(model(tokens, heads=3))
+        model.set_attn_implementation("eager")
+        assert model.backbone.config._attn_implementation == "eager"
+        torch.testing.assert_close(all_logits(model(tokens, heads=3)), expected, atol=1e-5, rtol=1e-4)
+
+
+@FAMILIES
+@HEADS
+@pytest.mark.parametrize("tied", [False, True])
+def test_saved_and_loaded_through_the_auto_class(family, head, tied, tmp_path):
+    model = multitoken(family, head, tie_word_embeddings=tied)
+    model.save_pretrained(tmp_path)
+    assert AutoConfig.from_pretrained(tmp_path).future_tokens == 3
+    again = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    assert type(again) is MultiTokenForCausalLM and again.config.head == head
+    tokens = draw(2, 20)
+    with torch.no_grad():
+        assert torch.equal(all_logits(model(tokens, heads=3)), all_logits(again(tokens, heads=3)))
+    assert (again.lm_head.weight is again.get_input_embeddings().weight) == tied
+    assert (tmp_path / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@HEADS
+def test_all_weights_of_a_new_model_are_initialized(family, head):
+    one, two = multitoken(family, head, seed=3), multitoken(family, head, seed=3)
+    for (name, a), b in zip(one.named_parameters(), two.parameters(), strict=True):
+        assert torch.equal(a, b), name
+    weights = [p for p in one.heads.parameters() if p.dim() == 2]
+    assert all(0.003 < w.std() < 0.05 for w in weights)
+
+
+@FAMILIES
+def test_parameters_are_counted_as_documented(family):
+    def count(model):
+        return sum(p.numel() for p in model.parameters())
+
+    stock = count(AutoModelForCausalLM.from_config(backbone(family, layers=6)))
+    assert count(multitoken(family, "layer", n=4, layers=2)) == stock
+    assert count(multitoken(family, "linear", n=4, layers=6)) == stock + 3 * VOCABULARY * 16
+
+
+def test_gradient_checkpointing_changes_nothing():
+    tokens = draw(2, 16)
+    gradients = []
+    for checkpointing in (False, True):
+        model = multitoken("gpt2", "layer").train()
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        model(tokens, labels=tokens).loss.backward()
+        gradients.append({n: p.grad for n, p in model.named_parameters()})
+    assert all(torch.equal(gradients[0][n], gradients[1][n]) for n in gradients[0])
+
+
+@HEADS
+def test_the_vocabulary_can_be_resized(head):
+    model = multitoken("llama", head)
+    model.resize_token_embeddings(VOCABULARY + 3, mean_resizing=False)
+    tokens = torch.full((1, 4), VOCABULARY + 2)
+    out = model(tokens, heads=3, labels=tokens)
+    assert all_logits(out).shape == (1, 4, 3, VOCABULARY + 3)
+    assert model.config.vocab_size == VOCABULARY + 3
+
+
+@HEADS
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "llama", "qwen3"])
+def test_heads_on_a_contextlm(family, head, tmp_path):
+    torch.manual_seed(0)
+    context = ContextLMForCausalLM(ContextLMConfig(backbone(family), chunk_size=3)).eval()
+    torch.nn.init.normal_(context.context.gate.weight)
+    model = MultiTokenForCausalLM.from_backbone(context, 3, head).eval()
+    tokens = draw(2, 11)
+    options = {"max_new_tokens": 9, "do_sample": False, "pad_token_id": 0}
+    assert torch.equal(model.generate(tokens, **options), context.generate(tokens, **options))
+    static = model.generate(tokens, cache_implementation="static", **options)
+    assert torch.equal(static, context.generate(tokens, **options))
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        result = all_logits(again(tokens, heads=3, use_cache=False))
+        assert torch.equal(result[:, :, 0], context(tokens, use_cache=False).logits)
+        assert torch.equal(result, all_logits(model(tokens, heads=3, use_cache=False)))
+    model.train()(tokens, labels=tokens).loss.backward()
+    assert model.backbone.context.gate.weight.grad.abs().sum() > 0
+
+
+@HEADS
+def test_cached_heads_on_a_contextlm_equal_the_full_pass(head):
+    torch.manual_seed(0)
+    config = ContextLMConfig(backbone("llama"), chunk_size=3, predictor_layers=1, inject_every_layer=True)
+    model = MultiTokenForCausalLM(MultiTokenConfig(config, 3, head)).eval()
+    torch.nn.init.normal_(model.backbone.context.gate.weight)
+    tokens = draw(2, 14)
+    with torch.no_grad():
+        whole = all_logits(model(tokens, heads=3, use_cache=False))
+        cache = DynamicCache(config=model.config)
+        result = [
+            all_logits(model(part, heads=3, past_key_values=cache, use_cache=True))
+            for part in tokens.split([5, 1, 1, 4, 1, 1, 1], dim=1)
+        ]
+    torch.testing.assert_close(torch.cat(result, dim=1), whole, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{"inject_every_layer": True}, {"injection_layer": 1}])
+def test_a_context_before_the_last_block_allows_no_layer_heads(options):
+    context = ContextLMForCausalLM(ContextLMConfig(backbone("gpt2"), **options))
+    with pytest.raises(ConfigError, match="adds its context before its last block"):
+        MultiTokenForCausalLM.from_backbone(context, 3, "layer")
+
+
+def test_a_head_with_a_bias_is_rejected():
+    stock = AutoModelForCausalLM.from_config(backbone("gpt2"))
+    stock.lm_head = torch.nn.Linear(16, VOCABULARY)
+    with pytest.raises(ConfigError, match="has a bias"):
+        MultiTokenForCausalLM.from_backbone(stock, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"future_tokens": 0}, "future_tokens is 0, but must be a whole number of at least 1"),
+        ({"future_tokens": True}, "future_tokens is True"),
+        ({"future_tokens": 2.0}, "whole number"),
+        ({"head": "conv"}, "head is 'conv', but must be one of layer, linear"),
+    ],
+)
+def test_values_out_of_range_are_rejected(options, words):
+    with pytest.raises(ConfigError, match=words):
+        MultiTokenConfig(backbone("gpt2"), **options)
+
+
+def test_misuse_gets_a_clear_error():
+    with pytest.raises(ConfigError, match="no adapter for backbones of type 'bert'"):
+        MultiTokenConfig({"model_type": "bert"})
+    model = multitoken("gpt2", "layer")
+    with pytest.raises(ConfigError, match="65 tokens are more than the backbone's 64"):
+        model(draw(1, LONGEST + 1))
+    with pytest.raises(ConfigError, match="66 tokens are more than the backbone's 64"):
+        model(draw(1, 2), position_ids=torch.tensor([[LONGEST, LONGEST + 1]]))
+    with pytest.raises(ConfigError, match="label 23 is outside the vocabulary"):
+        model(draw(1, 5), labels=torch.full((1, 5), VOCABULARY))
+    with pytest.raises(ConfigError, match="heads is 4, but this model has heads 1 to 3"):
+        model(draw(1, 5), heads=4)
+    with pytest.raises(ConfigError, match="needs position_ids too"):
+        model(draw(1, 5), attention_mask=torch.ones(1, 1, 5, 5, dtype=torch.bool))
+    with pytest.raises(ConfigError, match="not filled for 3 of this model's heads"):
+        model(draw(1, 1), past_key_values=model(draw(1, 5), use_cache=True).past_key_values, heads=3)
+    foreign = DynamicCache()
+    AutoModelForCausalLM.from_config(backbone("gpt2"))(draw(1, 5), past_key_values=foreign)
+    with pytest.raises(ConfigError, match="not filled for 1 of this model's heads"):
+        model(draw(1, 1), past_key_values=foreign)
+    with pytest.raises(ConfigError, match="none left for the trunk"):
+        MultiTokenForCausalLM.from_backbone(AutoModelForCausalLM.from_config(backbone("gpt2", layers=1)))
+
+
+@pytest.mark.parametrize("head", ["layer", pytest.param("linear", marks=pytest.mark.slow)])
+def test_the_training_step_compiles_into_one_graph(head):
+    model = multitoken("llama", head, n=2, layers=1).train()
+    tokens = draw(2, 10)
+    expected = model(tokens, labels=tokens).loss
+    compiled = torch.compile(lambda x: model(x, labels=x).loss, backend="eager", fullgraph=True)
+    loss = compiled(tokens)
+    torch.testing.assert_close(loss, expected)
+    gradients = [torch.autograd.grad(x, list(model.parameters())) for x in (loss, expected)]
+    for result, wanted in zip(*gradients, strict=True):
+        torch.testing.assert_close(result, wanted, atol=1e-6, rtol=1e-4)

@@ -1,0 +1,169 @@
+"""UL2: seven denoisers in equal shares, each with its published numbers, and back."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.objectives import NO_LOSS, Cut, Vocabulary, build_objective
+from contextwise_papers.objectives.spans import PUBLISHED
+from objective_corpora import CHANCE
+
+
+class FirstDocuments:
+    """The first documents of a corpus."""
+
+    def __init__(self, corpus, count):
+        self.path, self.split, self.end_of_text = corpus.path, corpus.split, corpus.end_of_text
+        self.lengths, self.document = corpus.lengths[:count], corpus.document
+
+    def __len__(self):
+        return len(self.lengths)
+
+
+def made(corpus, known, context=128, cut=None, **values):
+    objective = build_objective("ul2", **values)
+    words = known(objective)
+    return objective.examples(corpus, cut or Cut(context), 0, words), words
+
+
+def test_the_published_mixture():
+    assert [(d.mode, d.rate, d.mean_span) for d in PUBLISHED] == [
+        ("R", 0.15, 3), ("R", 0.15, 8), ("S", 0.25, None),
+        ("X", 0.5, 3), ("X", 0.5, 8), ("X", 0.15, 64), ("X", 0.5, 64),
+    ]  # fmt: skip
+
+
+def test_all_denoisers_are_mixed_evenly(corpus, known):
+    examples, _ = made(corpus, known)
+    counts = np.zeros(7)
+    for epoch in range(4):
+        for index in range(examples.count(epoch)):
+            counts[examples.denoiser(epoch, index)] += 1
+    assert counts.sum() > 5000
+    assert chisquare(counts).pvalue > CHANCE
+
+
+def test_each_epoch_and_each_seed_cuts_anew(corpus, known):
+    def denoisers(seed, epoch):
+        objective = build_objective("ul2")
+        examples = objective.examples(corpus, Cut(128), seed, known(objective))
+        return [examples.denoiser(epoch, index) for index in range(100)]
+
+    drawn = [denoisers(0, 0), denoisers(0, 1), denoisers(1, 0)]
+    assert all(drawn.count(one) == 1 for one in drawn)
+    assert denoisers(0, 1) == drawn[1]
+
+
+def test_weights_are_the_shares(corpus, known):
+    denoisers = [{"mode": "S", "rate": 0.25, "weight": 3}, {"mode": "R", "rate": 0.15, "mean_span": 3}]
+    examples, _ = made(corpus, known, denoisers=denoisers)
+    counts = np.bincount([examples.denoiser(0, index) for index in range(examples.count(0))])
+    assert chisquare(counts, counts.sum() * np.array([0.75, 0.25])).pvalue > CHANCE
+
+
+@pytest.mark.parametrize("model", ["encoder-decoder", "decoder"])
+@pytest.mark.parametrize("cross", [True, False])
+def test_the_windows_come_back_and_lie_in_the_stream(corpus, known, model, cross):
+    corpus = FirstDocuments(corpus, 40)
+    examples, _ = made(corpus, known, model=model, cut=Cut(128, cross_documents=cross))
+    stream = np.concatenate(
+        [[corpus.end_of_text, *corpus.document(i)] for i in range(len(corpus))] + [[corpus.end_of_text]]
+    )
+    places = []
+    for index in range(examples.count(2)):
+        tokens = examples.restore(examples.example(2, index))
+        start = int(examples._starts[index])
+        assert tokens.tolist() == stream[start : start + len(tokens)].tolist()
+        places.append((start, start + len(tokens)))
+        if not cross:
+            assert corpus.end_of_text not in tokens[1:-1]
+    # No token is in two windows, or (where windows may cross documents) in none but the last few. Inside documents the
+    # end-of-text between two may be the last token of one and the first of the next, as in Windows.
+    gaps = np.array([b[0] - a[1] for a, b in itertools.pairwise(places)])
+    assert (gaps == 0).all() if cross else (gaps >= -1).all()
+    assert len(stream) - places[-1][1] < max(examples.lengths) if cross else True
+
+
+def test_examples_of_an_encoder_and_decoder(corpus, known):
+    examples, words = made(corpus, known)
+    mode = dict(zip("RSX", words.tokenizer.convert_tokens_to_ids(["[NLU]", "[S2S]", "[NLG]"]), strict=True))
+    seen = set()
+    for index in range(200):
+        which = examples.denoiser(0, index)
+        denoiser, length = PUBLISHED[which], int(examples.lengths[which])
+        noise, spans = denoiser.numbers(length)
+        example = examples.example(0, index)
+        inputs, labels = example["input_ids"].numpy(), example["labels"].numpy()
+        assert (len(inputs), len(labels)) == (128, examples.target)
+        assert inputs[0] == mode[denoiser.mode] and inputs[-1] == corpus.end_of_text
+        assert np.isin(inputs, examples.corruption.sentinels).sum() == spans
+        assert (labels != NO_LOSS).sum() == noise + spans + 1
+        if denoiser.mode == "S":
+            assert spans == 1 and inputs[-2] == examples.corruption.sentinels[0] == labels[0]
+            assert abs(noise / length - 0.25) < 0.01
+        seen.add(which)
+    assert seen == set(range(7))
+
+
+def test_examples_of_a_decoder(corpus, known):
+    examples, _ = made(corpus, known, model="decoder")
+    for index in range(200):
+        example = examples.example(0, index)
+        ids, labels, prefix = (example[key].numpy() for key in ("input_ids", "labels", "prefix"))
+        p = int(prefix.sum())
+        assert prefix[:p].all() and not prefix[p:].any()
+        targets = labels[labels != NO_LOSS]
+        # The prefix's last position predicts the target's first token; from there on each label is the next input.
+        assert np.flatnonzero(labels != NO_LOSS).tolist() == list(range(p - 1, p - 1 + len(targets)))
+        assert ids[p : p + len(targets) - 1].tolist() == targets[:-1].tolist()
+        assert targets[0] == examples.corruption.sentinels[0] and targets[-1] == corpus.end_of_text
+        assert 128 - (p + len(targets) - 1) <= 2
+
+
+@pytest.mark.parametrize("model", ["encoder-decoder", "decoder"])
+def test_inputs_of_512_tokens_fit(corpus, known, model):
+    examples, _ = made(corpus, known, context=512, model=model)
+    assert examples.example(0, 0)["input_ids"].shape == (512,)
+    for denoiser, length in zip(PUBLISHED, examples.lengths.tolist(), strict=True):
+        noise, spans = denoiser.numbers(length)
+        total = length + 2 * spans + 1 if model == "decoder" else length - noise + spans + 2
+        assert 510 <= total <= 512 if model == "decoder" else total == 512
+
+
+def test_what_does_not_fit_is_refused(corpus, known):
+    with pytest.raises(ConfigError, match="'ul2' has spans of 64 tokens on average, but windows of"):
+        made(corpus, known, context=32)
+    with pytest.raises(ConfigError, match="data.context is 2, too short for a window of the objective 'ul2'"):
+        made(corpus, known, context=2, denoisers=[{"mode": "S", "rate": 0.25}])
+    with pytest.raises(ConfigError, match="denoisers.0: mean_span is missing"):
+        build_objective("ul2", denoisers=[{"mode": "R", "rate": 0.15}])
+    with pytest.raises(ConfigError, match="mean_span is given for a denoiser of mode S"):
+        build_objective("ul2", denoisers=[{"mode": "S", "rate": 0.15, "mean_span": 3}])
+    with pytest.raises(ConfigError, match="denoisers.0.rate is 1.0, but input should be less than 1"):
+        build_objective("ul2", denoisers=[{"mode": "S", "rate": 1.0}])
+    with pytest.raises(ConfigError, match="sentinels for a window of .* but the tokenizer has 5"):
+        made(corpus, known, sentinels=5)
+    with pytest.raises(ConfigError, match="with a rate of 0.5 have 128 tokens or 130, never 129"):
+        made(corpus, known, context=129, denoisers=[{"mode": "R", "rate": 0.5, "mean_span": 1}], sentinels=200)
+    with pytest.raises(
+        ConfigError, match="the special token '<extra_id_0>', which is also another of its special tokens"
+    ):
+        made(corpus, known, modes={"R": "<extra_id_0>"})
+    with pytest.raises(ConfigError, match="modes.S is '', but string should have at least 1 character"):
+        build_objective("ul2", modes={"S": ""})
+
+
+def test_tokens_beyond_the_vocabulary_are_refused(corpus, known):
+    objective = build_objective("ul2")
+    words = known(objective)
+    words.size = 300
+    with pytest.raises(ConfigError, match="special token with the id .*vocabulary has 300 tokens"):
+        objective.examples(corpus, Cut(128), 0, words)
+    examples, _ = made(corpus, known)
+    examples.windows.vocab_size = 300
+    with pytest.raises(DataError, match="holds the token id .*vocabulary has 300 tokens"):
+        examples.example(0, 0)
+    assert isinstance(words, Vocabulary)

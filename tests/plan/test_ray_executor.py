@@ -1,0 +1,102 @@
+"""Runs on a Ray cluster, and a node that is lost in the middle."""
+
+import socket
+import subprocess
+import sys
+import threading
+
+import psutil
+import pytest
+
+from contextwise.base.errors import ConfigError
+from contextwise.experiments.executors import ExecutorSettings, train_run
+from contextwise_plan.ray_executor import RayExecutor
+from contextwise_plan.sweep import run_sweep
+from sweeping import long_enough, same_as_alone, wait_for_checkpoint
+
+
+def test_the_error_without_ray_names_the_package_to_install(claimed, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"pip install contextwise\[sweeps\], or use --executor local"):
+        RayExecutor(claimed(), ExecutorSettings())
+
+
+def test_a_node_that_does_not_see_the_folder_reports_it(tmp_path):
+    status, reason = train_run(str(tmp_path / "elsewhere"), "a")
+    assert status == 2 and "a sweep needs a file system that all nodes share" in reason
+
+
+def test_a_missing_cluster_is_refused(claimed, monkeypatch):
+    ray = pytest.importorskip("ray", reason="Ray is not installed (pip install contextwise[sweeps])")
+
+    def refuse(**options):
+        raise ConnectionError(f"Could not find any running Ray instance at {options['address']}.\nTrace")
+
+    monkeypatch.setattr(ray, "init", refuse)
+    with pytest.raises(ConfigError, match="no Ray cluster answers at auto: Could not find .*instance at auto.;"):
+        RayExecutor(claimed(), ExecutorSettings(address="auto"))
+    monkeypatch.setattr(ray, "init", pytest.fail)  # which would try for minutes
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    for address in (f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}"):
+        with pytest.raises(ConfigError, match=f"no Ray cluster answers at {address}: .*refused"):
+            RayExecutor(claimed(), ExecutorSettings(address=address))
+
+
+@pytest.mark.slow
+def test_a_lost_node_costs_no_result(settings, tmp_path):
+    ray = pytest.importorskip("ray", reason="Ray is not installed (pip install contextwise[sweeps])")
+    from ray.cluster_utils import Cluster
+
+    wanted = settings(**long_enough(settings, steps=2000), executor={"kind": "ray", "retries": 1})
+    runs = list(wanted.recipes())
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    try:
+        nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+        ray.init(address=cluster.address, log_to_driver=False)
+        killed = []
+
+        def lose_a_node():
+            for run in runs:  # one on each node
+                wait_for_checkpoint(wanted.folder / "runs" / run)
+            cluster.remove_node(nodes[0], allow_graceful=False)
+            killed.append(True)
+
+        thread = threading.Thread(target=lose_a_node, daemon=True)
+        thread.start()
+        sweep = run_sweep(wanted)
+        thread.join(60)
+        logs = [sweep.log_file(run).read_text() for run in runs]
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    assert killed and sweep.count()["finished"] == 2
+    # The run of the lost node, from its checkpoint
+    assert sum("resuming from step " in log for log in logs) == 1
+    assert all(same_as_alone(sweep, run, tmp_path / "alone") for run in runs)
+
+
+DRIVER = """
+import time
+from contextwise.experiments.executors import ExecutorSettings
+from contextwise_plan.ray_executor import RayExecutor
+executor = RayExecutor(None, ExecutorSettings())
+print("up", flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.slow
+def test_a_cluster_of_its_own_listens_on_this_machine_only_and_ends_with_a_killed_driver():
+    pytest.importorskip("ray", reason="Ray is not installed (pip install contextwise[sweeps])")
+    driver = subprocess.Popen([sys.executable, "-c", DRIVER], stdout=subprocess.PIPE, text=True)
+    assert driver.stdout.readline() == "up\n"
+    processes = [psutil.Process(driver.pid), *psutil.Process(driver.pid).children(recursive=True)]
+    assert len(processes) > 4  # the control store, the node's manager and its agents
+    sockets = [socket for process in processes for socket in process.net_connections("tcp")]
+    addresses = {each.laddr.ip.removeprefix("::ffff:") for each in sockets if each.status == "LISTEN"}
+    assert addresses <= {"127.0.0.1", "::1"}
+    driver.kill()
+    driver.wait()
+    _, alive = psutil.wait_procs(processes, timeout=5)
+    assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []

@@ -1,0 +1,234 @@
+"""The controls of a sweep's page, in a real browser."""
+
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sweep_pages import rows
+
+from browser import browser, needs_browser
+from contextwise_plan.sweep_data import SweepData
+from contextwise_plan.sweep_figures import budget_words
+from contextwise_plan.sweep_page import sweep_tables
+
+
+class Opened:
+    """The page in the browser."""
+
+    def __init__(self, driver: Any, page: Path, downloads: Path) -> None:
+        self.driver, self.downloads = driver, downloads
+        driver.get(page.as_uri())
+
+    def do(self, script: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(script, *arguments)
+
+    def figure(self, name: str) -> list[dict[str, Any]]:
+        """The traces that Plotly has drawn."""
+        return self.do(
+            "return document.getElementById(arguments[0]).data.map((t) => "
+            "({name: t.name, mode: t.mode, x: t.x, y: t.y, meta: t.meta, error: t.error_y && t.error_y.array}))",
+            name,
+        )
+
+    def slide(self, step: int) -> None:
+        """Move the slider by its keys, as a reader does."""
+        from selenium.webdriver.common.keys import Keys
+
+        slider = self.driver.find_element("id", "budget")
+        last = int(slider.get_attribute("max"))
+        keys = Keys.HOME + Keys.ARROW_RIGHT * step if step <= last / 2 else Keys.END + Keys.ARROW_LEFT * (last - step)
+        slider.send_keys(keys)
+        assert slider.get_attribute("value") == str(step)
+
+    def click(self, selector: str, place: int = 0) -> None:
+        found = self.driver.find_elements("css selector", selector)[place]
+        self.do("arguments[0].scrollIntoView({block: 'center'})", found)
+        found.click()
+
+    def download(self, table: str) -> list[dict[str, str]]:
+        target = self.downloads / f"{table}.csv"
+        target.unlink(missing_ok=True)
+        self.click(f".csv[data-table='{table}']")
+        for _ in range(100):
+            if target.exists() and target.stat().st_size:
+                return rows(target.read_text())
+            time.sleep(0.05)
+        raise AssertionError(f"{target} did not come")
+
+
+@pytest.fixture(scope="module")
+def opened(page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    downloads = tmp_path_factory.mktemp("downloads")
+    with browser(downloads) as driver:
+        yield Opened(driver, page, downloads)
+
+
+@pytest.fixture(scope="module")
+def tables(sweep: Path) -> dict[str, list[dict[str, str]]]:
+    return {name: rows(text) for name, text in sweep_tables(SweepData(sweep)).items()}
+
+
+def at(table: list[dict[str, str]], unit: str, step: int) -> list[dict[str, str]]:
+    """Rows of a table at a step of the slider."""
+    budgets = sorted({float(row["budget"]) for row in table if row["unit"] == unit})
+    return [row for row in table if row["unit"] == unit and float(row["budget"]) == budgets[step]]
+
+
+def drawn(opened: Opened) -> dict[tuple[str, int], tuple[float, float]]:
+    """Size and context -> loss and half of its interval, as they stand in the figure."""
+    return {
+        (trace["name"], context): (loss, error)
+        for trace in opened.figure("loss")
+        if "lines" in trace["mode"]
+        for context, loss, error in zip(trace["x"], trace["y"], trace["error"], strict=True)
+    }
+
+
+@needs_browser()
+@pytest.mark.parametrize(("place", "unit"), [(0, "flops"), (3, "tokens")])
+def test_the_slider_draws_the_table(opened: Opened, tables: dict[str, Any], place: int, unit: str) -> None:
+    opened.click("#units button", place)
+    for step in (0, 12, 85, 96):
+        opened.slide(step)
+        wanted = at(tables["best-context-loss"], unit, step)
+        assert drawn(opened) == {
+            (row["size"], int(row["context"])): (float(row["loss"]), float(row["half_width"])) for row in wanted
+        }
+        best = [row for row in tables["optimal-context"] if row["unit"] == unit and row["decided"] == "yes"]
+        here = [row for row in best if row["budget"] == wanted[0]["budget"]]
+        circles = [trace for trace in opened.figure("loss") if trace["name"] == "optimum"]
+        assert sorted((t["x"][0], t["y"][0]) for t in circles) == sorted(
+            (int(row["context"]), float(row["loss"])) for row in here
+        )
+        pairs = [row for row in tables["optimal-pair"] if row["unit"] == unit and row["decided"] == "yes"]
+        told = [row for row in pairs if row["budget"] == wanted[0]["budget"]]
+        shapes = opened.do("return document.getElementById('loss').layout.shapes.map((s) => [s.x0, s.line.dash])")
+        assert shapes == [[int(row["context"]), "dash"] for row in told]
+        words = opened.do("return document.getElementById('budget-words').textContent")
+        assert words == budget_words(unit, float(wanted[0]["budget"]))
+
+
+@needs_browser()
+def test_contexts_have_the_colours_of_a_scale_and_sizes_their_dashes(opened: Opened) -> None:
+    opened.do(
+        "window.off = [...document.querySelectorAll('#switches input:not(:checked)')]; off.forEach((each) => each.click())"
+    )
+    drawn = opened.do(
+        "return document.getElementById('curves').data.map((t) => [t.meta.series, t.meta.scale, t.line.color, t.line.dash])"
+    )
+    opened.do("off.forEach((each) => each.click())")
+    ours = [(series, scale, colour, dash) for series, scale, colour, dash in drawn if scale is not None]
+    colours = {scale: colour for _, scale, colour, _ in ours}
+    assert len(colours) > 2 and min(colours) == 0 and max(colours) == 1
+    assert all(colour == colours[scale] for _, scale, colour, _ in ours)
+    hues = [int(colours[scale].removeprefix("hsl(").split(",")[0]) for scale in sorted(colours)]
+    assert sorted((hue - 210) % 360 for hue in hues) == [(hue - 210) % 360 for hue in hues] and len(set(hues)) == len(
+        hues
+    )
+    ends = {series: {dash for each, _, _, dash in ours if each == series} - {"dot"} for series, *_ in ours}
+    assert len(ends) > 1 and all(len(dashes) <= 1 for dashes in ends.values())
+
+
+@needs_browser()
+def test_the_lines_over_the_budget_are_those_of_the_table(opened: Opened, tables: dict[str, Any]) -> None:
+    for place, unit in ((3, "tokens"), (0, "flops")):
+        opened.click("#units button", place)
+        for size in ("pico", "nano", "micro"):
+            wanted = {
+                float(row["budget"]): int(row["smoothed_context"])
+                for row in tables["optimal-context"]
+                if (row["unit"], row["size"]) == (unit, size) and row["smoothed_context"]
+            }
+            line = next(t for t in opened.figure("context") if t["name"] == size and t["mode"] == "lines")
+            # Lines are drawn less than a fifth of a doubling from where they lie, so that none hides another.
+            assert {x: 2 ** round(math.log2(y)) for x, y in zip(line["x"], line["y"], strict=True) if y} == wanted
+        wanted_pairs = {
+            float(row["budget"]): (row["smoothed_size"], int(row["smoothed_context"]))
+            for row in tables["optimal-pair"]
+            if row["unit"] == unit and row["smoothed_size"]
+        }
+        pairs = {
+            x: (trace["name"], y)
+            for trace in opened.figure("pair")
+            if trace["name"]
+            for x, y in zip(trace["x"], trace["y"], strict=True)
+            if y is not None
+        }
+        assert pairs == wanted_pairs and pairs
+
+
+@needs_browser()
+def test_curves_are_switched_on_and_off(opened: Opened, tables: dict[str, Any]) -> None:
+    opened.click("#units button", 3)
+    names = {trace["name"] for trace in opened.figure("curves")}
+    place = opened.do(
+        "return [...document.querySelectorAll('#switches label')].findIndex((l) => l.textContent === '256, seed 1')"
+    )
+    assert "pico, 256, seed 1" not in names
+    opened.click("#switches input", place)
+    trace = next(t for t in opened.figure("curves") if t["name"] == "pico, 256, seed 1")
+    mine = [row for row in tables["curves"] if (row["group"], row["run"]) == ("pico", "256, seed 1")]
+    last = [row for row in mine if row["spent_tokens"] == mine[-1]["spent_tokens"]]
+    assert trace["y"] == [float(row["loss"]) for row in last]
+    assert trace["x"] == pytest.approx([math.sqrt(int(r["visible_from"]) * int(r["visible_to"])) for r in last])
+    opened.slide(20)
+    opened.click("#moment button", 1)  # the newest measurement within the slider's budget
+    budget = at(tables["best-context-loss"], "tokens", 20)[0]["budget"]
+    within = [row for row in mine if float(row["spent_tokens"]) <= 1.02 * float(budget)]
+    then = [float(row["loss"]) for row in within if row["spent_tokens"] == within[-1]["spent_tokens"]]
+    trace = next(t for t in opened.figure("curves") if t["name"] == "pico, 256, seed 1")
+    assert trace["y"] == then != [float(row["loss"]) for row in last]
+    opened.click("#moment button", 0)
+    opened.click("#switches input", place)
+    assert {trace["name"] for trace in opened.figure("curves")} == names
+    measured = "nano, 128, seed 0, measured on x"
+    assert measured not in names
+    place = opened.do(
+        "return [...document.querySelectorAll('#switches label')].findIndex((l) => l.textContent.includes('measured'))"
+    )
+    opened.click("#switches input", place)
+    trace = next(t for t in opened.figure("curves") if t["name"] == measured)
+    assert trace["error"] == pytest.approx([1 / high for high in (1, 3, 15, 128)])
+    opened.click("#switches input", place)
+    opened.click("#switches button", 2)  # the size whose curves are on: all off, then all on
+    assert opened.figure("curves") == []
+    opened.click("#switches button", 2)
+    assert {trace["name"] for trace in opened.figure("curves")} == names
+
+
+@needs_browser()
+def test_the_tables_are_downloaded(opened: Opened, tables: dict[str, Any]) -> None:
+    for name in ("points", "optimal-context", "optimal-pair", "document-lengths"):
+        assert opened.download(name) == tables[name]
+    opened.click("#units button", 0)
+    opened.slide(80)
+    found = opened.download("best-context-loss")
+    wanted = at(tables["best-context-loss"], "flops", 80)
+    assert len(found) == len(wanted) > 3
+
+    def typed(row: dict[str, str]) -> tuple[Any, ...]:
+        return tuple(value if key in ("unit", "size") else float(value) for key, value in row.items())
+
+    assert sorted(map(typed, found)) == sorted(map(typed, wanted))
+    assert list(found[0]) == list(wanted[0])
+    curves = opened.download("curves")
+    shown = {trace["name"] for trace in opened.figure("curves")}
+    assert {f"{row['group']}, {row['run']}" for row in curves} == shown
+    one = [row for row in curves if row["run"] == curves[0]["run"]]
+    mine = [row for row in tables["curves"] if (row["group"], row["run"]) == (one[0]["group"], one[0]["run"])]
+    assert [float(row["loss"]) for row in one] == [float(row["loss"]) for row in mine[-len(one) :]]
+
+
+@needs_browser()
+def test_the_browser_complains_of_nothing(opened: Opened) -> None:
+    assert opened.driver.get_log("browser") == []
+    for width in (1280, 400):
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        opened.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        deadline = time.monotonic() + 10  # figures follow the window a moment later
+        while opened.do("return document.documentElement.scrollWidth") > width:
+            assert time.monotonic() < deadline, f"the page is wider than {width}"
+            time.sleep(0.1)

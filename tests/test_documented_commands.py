@@ -1,0 +1,32 @@
+"""The command lines of the documentation name verbs and options that exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+from contextwise import cli
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", ROOT / "AGENTS.md", *sorted((ROOT / "docs").rglob("*.md"))]
+COMMAND = re.compile(r"^(?:    |\$ )contextwise ((?:[^\n]|(?<=\\)\n)+)", re.MULTILINE)
+
+
+def options_of(name: str) -> set[str]:
+    single = typer.Typer()
+    single.command(name)(cli.verbs()[name][1])
+    parameters = typer.main.get_command(single).params
+    return {"--help"} | {option for each in parameters for option in (*each.opts, *each.secondary_opts)}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_exist(document: Path) -> None:
+    verbs = {*cli.verbs(), "surprise"}
+    for command in COMMAND.findall(document.read_text()):
+        verb, *words = re.split(r"\s+", command.split("#")[0].replace("\\\n", " ").strip())
+        if verb.startswith("--") or verb == "surprise":
+            continue
+        assert verb in verbs, command
+        given = {word.strip("[],.…`").split("=")[0] for word in words if re.match(r"\[?--\w", word)}
+        assert given <= options_of(verb), command

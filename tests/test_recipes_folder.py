@@ -1,0 +1,79 @@
+"""The recipes that ship: each builds its model, and the paper's state what the paper states."""
+
+import math
+from dataclasses import asdict
+
+import pytest
+
+from contextwise.base.recipes import RECIPES
+from contextwise.experiments.run_set import FAST_TRAINING
+from contextwise.models import ContextLMConfig, backbone_config, named_size, parameter_count
+from contextwise.training import load_recipe
+from contextwise.training.model import model_config
+from contextwise_papers.objectives import MultiTokenConfig
+from shipped import ALL_FILES, RUNS
+
+SWEEPS = RECIPES / "context_scaling"  # grids of runs: tests/experiments
+ITEMS = RECIPES / "intrinsic_entropy"  # tables and figures: tests/papers/test_reproduce.py
+CUE = RECIPES / "cue"  # made of the parts of earlier runs: tests/papers/cue/test_cue_recipes.py
+SHIPPED = sorted(path for path in RUNS if not {SWEEPS, ITEMS, CUE} & set(path.parents))
+PAPER = [path for path in SHIPPED if path.stem.endswith("-paper")]
+
+
+def recipe_of(path, folder, monkeypatch):
+    """The recipe, read in an empty folder with the model in it that an earlier recipe leaves."""
+    monkeypatch.chdir(folder)
+    start = ALL_FILES[path]["model"].get("pretrained")
+    if start:
+        backbone_config("gpt2", named_size("gpt2", "nano"), 4096, 256).save_pretrained(f"{start}/model")
+    return load_recipe(path)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_recipe_builds_its_model(path, tmp_path, monkeypatch):
+    recipe = recipe_of(path, tmp_path, monkeypatch)
+    config = model_config(recipe, getattr(recipe.model, "vocab_size", None) or 4096, 0)
+    # T5 has relative positions, and as many as one likes.
+    assert getattr(config, "max_position_embeddings", math.inf) >= recipe.data.context
+    assert parameter_count(config) > 0
+    if getattr(recipe.model, "multi_token", None) is not None:
+        assert isinstance(config, MultiTokenConfig)
+        config = config.backbone_config
+    assert isinstance(config, ContextLMConfig) == (recipe.model.context_predictor is not None)
+
+
+@pytest.mark.parametrize("path", PAPER, ids=lambda path: path.stem)
+def test_the_papers_recipes_agree_with_its_tables(path, tmp_path, monkeypatch):
+    recipe = recipe_of(path, tmp_path, monkeypatch)
+    size = named_size(recipe.model.family, recipe.model.size)
+    assert recipe.model.shape.learning_rate == recipe.learning_rate == size.learning_rate
+    stated = {name: value for name, value in asdict(size.training).items() if value is not None}
+    assert recipe.data.context == stated.pop("context")
+    assert {name: getattr(recipe.training, name) for name in stated} == stated
+    # ContextLM, Section 3.1, and the element-wise addition of Section 2.2.3.
+    predictor = recipe.model.context_predictor
+    assert (predictor.chunk_size, predictor.predictor_layers, predictor.pooling) == (4, 2, "mean")
+    assert (predictor.injection, predictor.injection_layer, predictor.inject_every_layer) == ("add", 0, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "backbone", "block", "steps"),
+    [("gpt2-base-paper", 124_439_808, 7_087_872, 17_167), ("pythia-160m-paper", 162_322_944, 7_087_872, 143_052)],
+)
+def test_the_papers_models_have_the_published_parameters_and_two_blocks(
+    name, backbone, block, steps, tmp_path, monkeypatch
+):
+    recipe = recipe_of(RECIPES / "contextlm" / f"{name}.yaml", tmp_path, monkeypatch)
+    assert parameter_count(model_config(recipe, None, None)) == backbone + 2 * block
+    assert recipe.total_steps == steps
+
+
+def test_the_nano_recipes_train_as_the_demo_and_trials_do_at_a_rate_for_longer_runs():
+    shared = {name: value for name, value in FAST_TRAINING.items() if name != "learning_rate"}
+    for name in ("gpt2", "pm", "contextlm"):
+        training = ALL_FILES[RECIPES / "contextlm" / f"{name}-nano.yaml"]["training"]
+        assert training.items() >= shared.items()
+
+
+def test_there_are_recipes_of_the_paper_for_both_of_its_families():
+    assert {path.stem for path in PAPER} >= {"gpt2-base-paper", "pythia-160m-paper"}
