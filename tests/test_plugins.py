@@ -1,7 +1,8 @@
-"""A package of a stranger offers an objective, a kind of model, a measure and a verb: a file each, found by entry points."""
+"""A package of a stranger offers an objective, a model, a section, a measure and a verb: a file each, found by entry points."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,9 @@ backwards = "strange_ideas.backwards:Backwards"
 [project.entry-points."contextwise.models"]
 bigram = "strange_ideas.bigram:BigramModel"
 
+[project.entry-points."contextwise.sections"]
+"data.noise" = "strange_ideas.noise:Noise"
+
 [project.entry-points."contextwise.measures"]
 surprise = "strange_ideas.surprise:Surprise"
 
@@ -38,8 +42,11 @@ greet = "strange_ideas.greet:greet"
 broken = "strange_ideas.broken:broken"
 """
 
+GUIDE = (SOURCE.parent / "docs" / "extending" / "package.md").read_text()
+
 FILES = {
     "__init__.py": "",
+    "noise.py": next(code for code in re.findall(r"```python\n(.*?)```", GUIDE, re.S) if "class Noise(" in code),
     "backwards.py": '''
 from typing import Any, ClassVar, Literal
 
@@ -184,10 +191,12 @@ def test_everything_is_used_by_its_name(site, tmp_path, corpus_folder):
         "objective": "backwards",
         "model": {"family": "bigram", "width": 8},
     }
+    values["data"]["noise"] = {"share": 0.25}
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump(values))
     trained = contextwise(site, "train", recipe)
     assert trained.returncode == 0, trained.stderr
+    assert yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text())["data"]["noise"] == {"share": 0.25}
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["objective"] == "backwards"
     config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
@@ -197,6 +206,20 @@ def test_everything_is_used_by_its_name(site, tmp_path, corpus_folder):
     assert measured.returncode == 0, measured.stderr
     result = json.loads(measured.stdout)
     assert result["longer"] == 7 and result["parameters"] == 2 * 8 * config["vocab_size"]
+
+
+def test_a_section_of_a_stranger_changes_the_examples_and_is_in_the_plan(site, tmp_path, corpus_folder):
+    values = recipe_values(corpus_folder, tmp_path / "run", steps=4)
+    losses = []
+    for noise in (None, {"share": 0.5}):
+        values["data"]["noise"], values["output"] = noise, str(tmp_path / f"run{len(losses)}")
+        (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(values))
+        planned = contextwise(site, "train", tmp_path / "recipe.yaml", "--dry-run")
+        assert ("50% of the input tokens are random" in planned.stdout) == bool(noise), planned.stderr
+        assert contextwise(site, "train", tmp_path / "recipe.yaml").returncode == 0
+        rows = (tmp_path / f"run{len(losses)}" / "metrics.jsonl").read_text().splitlines()
+        losses.append([json.loads(row)["loss"] for row in rows])
+    assert losses[0] != losses[1]
 
 
 def test_verbs_have_their_panel_and_a_broken_one_is_left_out(site):
@@ -227,5 +250,5 @@ def test_one_name_is_offered_once(monkeypatch):
 
 
 def test_every_feature_of_ours_can_be_imported():
-    for group in ("models", "data", "objectives", "measures", "verbs"):
+    for group in ("models", "data", "sections", "objectives", "measures", "verbs"):
         assert plugins.points(group) and set(plugins.load(group)) == set(plugins.points(group))
