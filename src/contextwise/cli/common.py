@@ -21,7 +21,8 @@ from typer import Argument, Option
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import as_json
+from contextwise.base.estimates import as_json as json_values
+from contextwise.base.files import write_output
 from contextwise.base.pretrained import hub_revision
 from contextwise.base.progress import document_printed, say
 from contextwise.base.schemas import named_schema
@@ -103,7 +104,7 @@ def show_line(text: str) -> None:
 
 def show_json(values: Any) -> None:
     """Print JSON of dataclasses, dictionaries and lists on standard output; what is not finite is null."""
-    print(json.dumps(as_json(values), indent=2, ensure_ascii=False, allow_nan=False))
+    print(json.dumps(json_values(values), indent=2, ensure_ascii=False, allow_nan=False))
     document_printed.set()
 
 
@@ -113,6 +114,14 @@ def show_values(values: Any, as_json: bool, *parts: RenderableType) -> None:
         show_json(values)
     else:
         show(*parts)
+
+
+def show_and_write(tables: list[RenderableType], what: str, values: Any, out: Path | None, as_json: bool) -> None:
+    """Print tables, or the values as JSON, and write the values to a file."""
+    show_values(values, as_json, *tables)
+    if out is not None:
+        write_output(out, json_values(values), what)
+        (say if as_json else show_line)(f"written to {out}")
 
 
 def verb(measure: type[Measure], show: Callable[..., None] | None = None) -> Callable[..., None]:

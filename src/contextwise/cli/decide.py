@@ -3,16 +3,23 @@
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-from rich.console import RenderableType
 from typer import Argument, Option
 
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.estimates import as_json as json_values
-from contextwise.base.files import write_output
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_path, shipped_recipe
-from contextwise.cli.common import AsJson, Label, Prints, set_option, show, show_json, show_line, show_values
+from contextwise.cli.common import (
+    AsJson,
+    Label,
+    Prints,
+    set_option,
+    show,
+    show_and_write,
+    show_json,
+    show_line,
+    show_values,
+)
 
 PANEL = "Decide"
 
@@ -174,18 +181,10 @@ def compare(
     comparison = compare_evaluations(
         runs, label=label, results=results, reference=reference, all_pairs=all_pairs, unit=unit
     )
-    _show_and_write([comparison_tables(comparison)], "the comparison", comparison, out, as_json)
+    show_and_write([comparison_tables(comparison)], "the comparison", comparison, out, as_json)
     if html is not None:
         comparison.page(html)
         (say if as_json else show_line)(f"page: {html}")
-
-
-def _show_and_write(tables: list[RenderableType], what: str, values: Any, out: Path | None, as_json: bool) -> None:
-    """Print tables, or the values as JSON, and write the values to a file."""
-    show_values(values, as_json, *tables)
-    if out is not None:
-        write_output(out, json_values(values), what)
-        (say if as_json else show_line)(f"written to {out}")
 
 
 def compare_curves(
@@ -205,56 +204,7 @@ def compare_curves(
         "Minus the first: with 95% intervals over documents; a bin is a range of visible tokens that both models have."
     )
     lines = [line for line in (ranking(curves), note) if line]
-    _show_and_write([curves_table(curves), *lines], "the comparison", curves, out, as_json)
-
-
-def ledger(
-    runs: Annotated[list[str], Argument(help="Runs.")],
-    out: Annotated[Path | None, Option(help="Write the ledger to this JSON file.")] = None,
-    as_json: Annotated[AsJson, Prints("contextwise.comparison.budgets:LedgerJson")] = False,
-) -> None:
-    """List objectives side by side: tokens read and predicted, FLOPs, own losses.
-
-    The losses are each objective's own, at equal tokens and at equal FLOPs.
-    """
-    from contextwise.comparison.budgets import ledger, ledger_table
-
-    result = ledger(runs)
-    _show_and_write([ledger_table(result)], "the ledger", result, out, as_json)
-
-
-def forgetting(
-    models: Annotated[
-        list[str],
-        Argument(
-            metavar="BEFORE AFTER...",
-            help="The model that training continued from, then the runs that continued; runs of one recipe with different "
-            "seeds count as one.",
-        ),
-    ],
-    old: Annotated[Path, Option(help="The corpus that BEFORE was trained on.")],
-    new: Annotated[Path, Option(help="The corpus that AFTER continued on.")],
-    split: Annotated[str, Option(help="Which documents of both corpora.")] = "validation",
-    context: Annotated[
-        int | None, Option(help="Tokens of a window.", show_default="the smallest training context of the runs")
-    ] = None,
-    stride: Annotated[int | None, Option(help="Between windows.", show_default="half the context")] = None,
-    limit: Annotated[int | None, Option(help="Score only the first N documents of each corpus.")] = None,
-    out: Annotated[Path | None, Option(help="Write the report to this JSON file.")] = None,
-    as_json: Annotated[AsJson, Prints("contextwise.comparison.forgetting:Forgetting")] = False,
-) -> None:
-    """Measure what models forget of an old corpus while they are trained on a new one.
-
-    Forgetting is the loss on held-out old documents after, minus before. Models
-    that lack an evaluation on one of the corpora are evaluated first. The 95%
-    intervals are over documents, and over seeds where there are several.
-    """
-    from contextwise.comparison.forgetting import Forgetting, forgetting_tables
-    from contextwise.data import Corpus
-
-    corpora = [Corpus.open(path, split=split) for path in (old, new)]
-    result = Forgetting(models, *corpora, context=context, stride=stride, limit=limit)
-    _show_and_write([forgetting_tables(result)], "the report on forgetting", result, out, as_json)
+    show_and_write([curves_table(curves), *lines], "the comparison", curves, out, as_json)
 
 
 class ReportJson(TypedDict):

@@ -13,19 +13,28 @@ from contextwise.cli.common import AsJson, Device, Dtype, Model, Prints, show_js
 if TYPE_CHECKING:
     import numpy as np
 
-    from contextwise.evaluation.generation import Sampling
 
 PANEL = "Use"
 
 BETWEEN = "-" * 8
 
 
-class GenerateJson(TypedDict):
-    """New texts: continuations of ``prompt``, or middles between ``prefix`` and ``suffix``, with both if --whole is given."""
+MaxNewTokens = Annotated[int, Option(min=1, help="Maximum number of new tokens.")]
+Temperature = Annotated[float, Option(help="Below 1 favours likely tokens.")]
+TopK = Annotated[int | None, Option(help="Draw from the K likeliest tokens only.")]
+TopP = Annotated[float | None, Option(help="Draw from the likeliest tokens of this joint probability only.")]
+Seed = Annotated[int, Option(min=0, help="Of the draws; the same seed gives the same text.")]
+Greedy = Annotated[bool, Option("--greedy", help="Always take the likeliest token.")]
+NumSamples = Annotated[int, Option("--num-samples", "-n", min=1, help="How many texts.")]
+SavedDtype = Annotated[str, Option(help="Of the weights: float32, bfloat16, float16; auto: as saved.")]
+Vectors = Annotated[Path, Option(help="The NumPy file (.npy) to write.")]
+TextsAsJson = Annotated[bool, Option("--json", help="Print the new texts as JSON, all at the end.")]
 
-    prompt: str | None
-    prefix: str | None
-    suffix: str | None
+
+class GenerateJson(TypedDict):
+    """Continuations of a prompt."""
+
+    prompt: str
     texts: list[str]
 
 
@@ -33,16 +42,15 @@ class EmbedJson(TypedDict):
     """The vectors of ``embed``: float32, (vectors, width).
 
     ``cut`` and ``split``: texts that were longer than ``max_tokens`` tokens, and were truncated, or split into chunks that
-    share ``overlap`` tokens. ``whitening``: the file of the whitening that was written or applied. ``pooling`` is ``e_cue``
-    for contexts, which have no layer.
+    share ``overlap`` tokens. ``whitening``: the file of the whitening that was written or applied.
     """
 
     path: Path
     vectors: int
     width: int
     pooling: str
-    layer: int | None
-    layers: int | None
+    layer: int
+    layers: int
     cut: int
     split: int
     max_tokens: int | None
@@ -63,123 +71,44 @@ def generate(
     prompt: Annotated[
         str, Argument(help="What the text begins with; nothing: the start of a document.", show_default=False)
     ] = "",
-    max_new_tokens: Annotated[int, Option(min=1, help="Maximum number of new tokens.")] = 100,
-    temperature: Annotated[float, Option(help="Below 1 favours likely tokens.")] = 0.8,
-    top_k: Annotated[int | None, Option(help="Draw from the K likeliest tokens only.")] = None,
-    top_p: Annotated[
-        float | None, Option(help="Draw from the likeliest tokens of this joint probability only.")
-    ] = None,
-    seed: Annotated[int, Option(min=0, help="Of the draws; the same seed gives the same text.")] = 0,
-    greedy: Annotated[bool, Option("--greedy", help="Always take the likeliest token.")] = False,
-    num_samples: Annotated[int, Option("--num-samples", "-n", min=1, help="How many texts.")] = 1,
-    prefix: Annotated[
-        str | None, Option(help="Instead of a prompt: the text before a hole that the model fills.")
-    ] = None,
-    suffix: Annotated[str | None, Option(help="The text after the hole.")] = None,
-    whole: Annotated[bool, Option("--whole", help="Print prefix, middle and suffix, not the middle alone.")] = False,
-    spm: Annotated[
-        bool, Option("--spm", help="Prompt a decoder in the order suffix, prefix, middle, not PSM.")
-    ] = False,
+    max_new_tokens: MaxNewTokens = 100,
+    temperature: Temperature = 0.8,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    seed: Seed = 0,
+    greedy: Greedy = False,
+    num_samples: NumSamples = 1,
     contexts: Annotated[
         Path | None,
         Option(
-            metavar="FILE",
-            help="Contexts of the sentence for a CUE model: a JSON file with one object from context to value.",
+            metavar="FILE", help="For a model that takes contexts: a JSON file with one object from context to value."
         ),
     ] = None,
-    dtype: Annotated[str, Option(help="Of the weights: float32, bfloat16, float16; auto: as saved.")] = "auto",
-    as_json: Annotated[
-        bool,
-        Option("--json", help="Print the new texts as JSON, all at the end."),
-        Prints("contextwise.cli.use:GenerateJson"),
-    ] = False,
+    dtype: SavedDtype = "auto",
+    as_json: Annotated[TextsAsJson, Prints("contextwise.cli.use:GenerateJson")] = False,
 ) -> None:
-    """Continue a prompt with a model, or fill in between --prefix and --suffix.
+    """Continue a prompt with a model.
 
-    The text is printed as it is generated.
-
-    With --prefix, --suffix or both, fill the hole between them; the model
-    must have been trained to: a decoder with the objective infilling, an
-    encoder-decoder with spans or ul2.
-
-    A sentence model, a CUE model too, writes one sentence.
+    The text is printed as it is generated. A sentence model writes one
+    sentence.
     """
-    from contextwise.evaluation.generation import Sampling
-
-    sampling = Sampling(temperature, top_k, top_p, seed, greedy)
-    if prefix is None and suffix is None:
-        if whole or spm:
-            raise ConfigError(
-                f"{'--whole' if whole else '--spm'} is of use with a hole to fill only; give --prefix and --suffix"
-            )
-        _continue(model, prompt, max_new_tokens, sampling, num_samples, contexts, dtype, as_json)
-        return
-    if contexts is not None:
-        raise ConfigError(
-            "--contexts is given together with --prefix or --suffix, but contexts are for a prompt; leave one of the two out"
-        )
-    if prompt:
-        raise ConfigError(
-            "a prompt is given together with --prefix or --suffix; the text before the hole is the prefix alone"
-        )
-    from contextwise.evaluation.kernel import Subject
-    from contextwise.models import load_generating_model, load_tokenizer
-    from contextwise_evals.infill.filling import Infiller, filling_objective
-
-    subject = Subject(model, dtype=dtype)
-    infiller = Infiller(
-        load_generating_model(model, None if dtype == "auto" else subject.dtype),
-        load_tokenizer(model),
-        spm=spm,
-        objective=filling_objective(subject),
-        max_new_tokens=max_new_tokens,
-        context=subject.run_context,
-    )
-    if infiller.new_tokens < max_new_tokens:
-        say(f"note: the middle ends after {infiller.new_tokens} tokens at most, for the model's positions")
-    filled = infiller.prompt(prefix or "", suffix or "")
-    if note := infiller.note(filled):
-        say(note)
-    before, after = (prefix or "", suffix or "") if whole else ("", "")
-    texts = (f"{before}{middle}{after}" for middle in infiller.texts(filled, sampling, num_samples))
-    if as_json:
-        show_json(GenerateJson(prompt=None, prefix=prefix, suffix=suffix, texts=list(texts)))
-        return
-    for number, text in enumerate(texts):
-        if number:
-            print(BETWEEN)
-        print(text)
-
-
-def _continue(
-    source: str,
-    prompt: str,
-    max_new_tokens: int,
-    sampling: "Sampling",
-    samples: int,
-    contexts: Path | None,
-    dtype: str,
-    as_json: bool,
-) -> None:
-    """Print continuations of a prompt, token by token, or all as JSON."""
     from transformers import TextStreamer
 
     from contextwise.evaluation import generation
     from contextwise.evaluation.kernel import Subject
     from contextwise.models import load_model, load_tokenizer
 
-    weights = None if dtype == "auto" else Subject(source, dtype=dtype).dtype
-    starts_sentence = generation.reads_sentences(source)
-    tokenizer, model = load_tokenizer(source), load_model(source, weights)
+    sampling = generation.Sampling(temperature, top_k, top_p, seed, greedy)
+    subject = Subject(model, dtype=dtype)
+    starts_sentence = generation.reads_sentences(model)
+    tokenizer, loaded = load_tokenizer(model), load_model(model, None if dtype == "auto" else subject.dtype)
     given = {}
     if contexts is not None:
-        from contextwise_papers.cue.rescoring.contexts import contexts_for
-
-        given = contexts_for(model, source, contexts)
-    elif model.config.model_type == "cue":
-        say(f"note: {source} is a CUE model; it continues without contexts")
+        given = subject.spec.generation_inputs(loaded, model, contexts)
+    elif subject.spec.takes_contexts:
+        say(f"note: {model} takes contexts; it continues without any")
     prompt_tokens = generation.encode_prompt(tokenizer, prompt, starts_sentence).shape[1]
-    allowed = generation.allowed_new_tokens(model, prompt_tokens, max_new_tokens)
+    allowed = generation.allowed_new_tokens(loaded, prompt_tokens, max_new_tokens)
     if allowed < max_new_tokens:
         say(
             f"note: the text ends after {allowed} tokens at most: the model has {prompt_tokens + allowed} positions, and the "
@@ -194,39 +123,30 @@ def _continue(
         def end(self) -> None:
             super().end()
             self.finished += 1
-            if self.finished < samples:
+            if self.finished < num_samples:
                 print(BETWEEN)
 
     texts = generation.sample_text(
-        model,
+        loaded,
         tokenizer,
         prompt,
         max_new_tokens=allowed,
         sampling=sampling,
-        samples=samples,
+        samples=num_samples,
         streamer=None if as_json else Separated(tokenizer, skip_special_tokens=True),
         starts_sentence=starts_sentence,
         contexts=given,
     )
     if as_json:
-        show_json(GenerateJson(prompt=prompt, prefix=None, suffix=None, texts=texts))
+        show_json(GenerateJson(prompt=prompt, texts=texts))
 
 
 def embed(
     model: Model,
-    out: Annotated[Path, Option(help="The NumPy file (.npy) to write.")],
     file: Annotated[
-        str | None,
-        Argument(help="One text a line; or JSON Lines (.jsonl, .ndjson, .json); .gz too; -: standard input."),
-    ] = None,
-    contexts: Annotated[
-        Path | None,
-        Option(
-            metavar="FILE",
-            help="In place of texts, the contexts of a CUE model: JSON Lines of objects from context to value; each becomes "
-            "one vector, e_cue.",
-        ),
-    ] = None,
+        str, Argument(help="One text a line; or JSON Lines (.jsonl, .ndjson, .json); .gz too; -: standard input.")
+    ],
+    out: Vectors,
     text_field: Annotated[
         str | None,
         Option(help="Of JSON Lines, the field with the text; given, FILE is read as JSON Lines.", show_default="text"),
@@ -270,26 +190,9 @@ def embed(
 
     Vectors are float32. An interrupted run leaves no file.
     """
-    if out.suffix != ".npy":
-        raise ConfigError(f"--out is {out}, but a NumPy file is written; give a name that ends in .npy")
+    check_vectors(out)
     options: dict[str, Any] = {"pooling": pooling, "layer": layer, "normalize": normalize or None}
     options |= {"batch_size": batch_size, "max_tokens": max_tokens, "overlap": overlap}
-    further = {"truncate": truncate or None, "whiten": whiten or None, "components": components, "whitening": whitening}
-    if contexts is not None:
-        for name, value in {"FILE": file, "text_field": text_field, **options, **further}.items():
-            if value is not None:
-                option = name if name == "FILE" else f"--{name.replace('_', '-')}"
-                raise ConfigError(f"{option} is given together with --contexts; leave one of the two out")
-        from contextwise_papers.cue.rescoring.contexts import write_cue_vectors
-
-        rows, width = write_cue_vectors(model, contexts, out, dtype=dtype, device=device)
-        _say_written(rows, width, "e_cue of contexts", out)
-        if as_json:
-            sizes: Any = {"path": out, "vectors": rows, "width": width, "cut": 0, "split": 0, "pooling": "e_cue"}
-            show_json(sizes | dict.fromkeys(("layer", "layers", "max_tokens", "overlap", "whitening")))
-        return
-    if file is None:
-        raise ConfigError("there is nothing to embed; give a file of texts, or contexts with --contexts FILE")
     for first, second in ((truncate and overlap is not None, "--overlap"), (whiten and whitening, "--whitening")):
         if first:
             other = "--truncate" if second == "--overlap" else "--whiten"
@@ -334,7 +237,7 @@ def embed(
         say(f"note: {embedder.cut:,} of {rows:,} texts {were} longer than {embedder.max_tokens} tokens, and {what}")
     pooled = {"cls": "[CLS]", "mean": "mean", "last": "last token"}[embedder.pooling]
     whitened = "" if whitening is None else ", whitened"
-    _say_written(rows, width, f"{pooled}, layer {embedder.layer.number} of {embedder.layer.last}{whitened}", out)
+    say_written(rows, width, f"{pooled}, layer {embedder.layer.number} of {embedder.layer.last}{whitened}", out)
     if as_json:
         values = EmbedJson(
             path=out,
@@ -352,7 +255,14 @@ def embed(
         show_json(values)
 
 
-def _say_written(rows: int, width: int, what: str, out: Path) -> None:
+def check_vectors(out: Path) -> None:
+    """Raise a ConfigError unless the name is that of a NumPy file."""
+    if out.suffix != ".npy":
+        raise ConfigError(f"--out is {out}, but a NumPy file is written; give a name that ends in .npy")
+
+
+def say_written(rows: int, width: int, what: str, out: Path) -> None:
+    """Report the vectors that were written."""
     say(f"{'1 vector' if rows == 1 else f'{rows:,} vectors'} of {width} numbers ({what}) in {out}")
 
 

@@ -1,1 +1,1 @@
-"""Comparisons of measured models: paired differences, budgets, ledgers, forgetting, context curves."""
+"""Comparisons of measured models: paired differences, budgets, context curves."""

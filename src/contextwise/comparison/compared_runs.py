@@ -10,24 +10,23 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from pydantic import TypeAdapter
 
+from contextwise.base.config import with_overrides
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import listed
 from contextwise.base.files import read_json
 from contextwise.base.hashes import content_key
 from contextwise.base.runs import RunFolder, comparable
 from contextwise.data import Corpus
-from contextwise.evaluation.kernel import Result, Subject, is_result, measure
+from contextwise.evaluation.kernel import Result, Subject, is_result, measure, measures
 from contextwise.evaluation.kernel.result import column_or_none
 from contextwise.evaluation.kernel.subject import results_of_model
 from contextwise.evaluation.measures.loss import Evaluation, Loss
-from contextwise.training.recipe import with_newer_settings
-from contextwise_papers.cue.sentences import SentenceLoss
+from contextwise.training.recipe import AnyModel, with_newer_settings
 
 _SEED_SUFFIX = re.compile(r"(^|[-_. ]|(?<=/))s(eed)?[-_. ]?\d+$")
-_STARTS = ("pretrained", "sentence_encoder", "start", "autoencoder")
-"""Settings of ``model`` and ``model.cue`` that name a model to begin with."""
-COMPARABLE = (Loss.name, SentenceLoss.name)
+_MODEL: TypeAdapter[Any] = TypeAdapter(AnyModel)
 
 
 @dataclass(frozen=True)
@@ -50,9 +49,8 @@ class SeededRun:
         recipe = run.recipe()
         name = _without_seed(str(recipe.get("name") or run.path.resolve().name))
         same = comparable({**with_newer_settings(recipe), "name": name}, "seed")
-        model = same.get("model") or {}
-        for part in (model, model.get("cue") or {}):  # runs that continue one model's seeds are seeds of one recipe
-            part |= {key: _without_seed(str(part[key])) for key in _STARTS if part.get(key) is not None}
+        # Runs that continue one model's seeds are seeds of one recipe.
+        same = with_overrides(same, {key: _without_seed(path) for key, path in _starts(recipe).items()})
         corpus = run.summary().get("corpus", {}) if run.finished else {}
         key = json.dumps([same, corpus.get("fingerprint")], sort_keys=True, default=str)
         return cls(source, name, key, recipe.get("seed"))
@@ -87,18 +85,22 @@ class ComparedRun(SeededRun):
         return read_json(file, "the timing of generation")
 
 
+def measures_of_loss() -> list[str]:
+    """Names of the measures of the loss on documents, whose results can be compared."""
+    return [name for name, each in measures().items() if issubclass(each.result, Evaluation)]
+
+
 def evaluate_all(sources: Sequence[str | Path], corpus: Corpus, **settings: Any) -> list[Evaluation]:
     """Evaluate runs and models on one corpus; evaluations that were made before are found again.
 
-    A CUE model can be scored sentence by sentence only; if there is one, all models are scored so.
+    If one of them needs a measure of its own, all are measured with that.
 
     Args:
-        settings: of :class:`~contextwise.evaluation.measures.loss.Loss`, or of
-            :class:`~contextwise_papers.cue.sentences.SentenceLoss`.
+        settings: of :class:`~contextwise.evaluation.measures.loss.Loss`, or of that other measure.
     """
     subjects = [Subject(source) for source in sources]
-    by_sentence = any(subject.is_cue for subject in subjects)
-    how = SentenceLoss(**settings) if by_sentence else Loss(**settings)
+    own = [name for subject in subjects if (name := subject.spec.loss_measure) != Loss.name]
+    how = measures()[own[0]](**settings) if own else Loss(**settings)
     return [measure(subject, how, corpus) for subject in subjects]
 
 
@@ -186,8 +188,9 @@ def _no_choice(
 
 
 def _evaluations(source: str) -> list[Evaluation]:
-    results = [Result.open(source)] if is_result(source) else results_of_model(source, COMPARABLE)
-    if results and results[0].measure not in COMPARABLE:
+    known = measures_of_loss()
+    results = [Result.open(source)] if is_result(source) else results_of_model(source, known)
+    if results and results[0].measure not in known:
         raise DataError(f"{source} is a result of contextwise {results[0].measure}, which has no losses of documents")
     return [Evaluation(result.path, result.summary) for result in results]
 
@@ -209,6 +212,14 @@ def _compared(source: str, evaluation: Evaluation) -> ComparedRun:
         return ComparedRun(source, name + suffix, key, None, evaluation, None)
     seed, summary = SeededRun.of(source, run), run.summary() if run.finished else {}
     return ComparedRun(source, seed.name + suffix, seed.key + suffix, seed.seed, evaluation, run, summary)
+
+
+def _starts(recipe: dict[str, Any]) -> dict[str, str]:
+    """The models that a run starts from, by setting; none for a model of a kind that is not installed."""
+    try:
+        return _MODEL.validate_python(recipe.get("model") or {}).starts
+    except ValueError:
+        return {}
 
 
 def _without_seed(name: str) -> str:

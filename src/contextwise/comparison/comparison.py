@@ -351,7 +351,7 @@ def _check_same_data(runs: list[ComparedRun], unit: str) -> list[str]:
             raise DataError(
                 f"{sentences.source} was scored sentence by sentence, and {documents.source} document by document, which sees "
                 "more and has no ends of sentences; compare them in bits per byte (unit byte), or evaluate both with "
-                "contextwise sentences"
+                f"contextwise {sentences.evaluation.measure}"
             )
         same_text = _hashes(first) is not None and _hashes(first) == _hashes(compared)
         ours, theirs = base["corpus"], other["corpus"]
@@ -409,7 +409,7 @@ def _note_on_lost_texts(runs: list[ComparedRun]) -> list[str]:
 
 
 def _note_on_sentences(groups: dict[str, list[ComparedRun]], differences: list[Difference]) -> list[str]:
-    """Note on evaluations by sentence: how they were made, and the relative perplexities that CUE's tables show."""
+    """Note on evaluations by sentence: how they were made, and the relative perplexities."""
     names = [name for name, runs in groups.items() if runs[0].evaluation.summary.get("by_sentence")]
     if not names:
         return []

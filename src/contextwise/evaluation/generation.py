@@ -19,6 +19,8 @@ from contextwise.evaluation.kernel.subject import Subject, positions
 from contextwise.models import load_model
 from contextwise.models.decoding import generate
 from contextwise.models.loading import load_config
+from contextwise.models.spec import spec_of
+from contextwise.objectives import build_objective
 
 WARM_UP_TOKENS = 8
 
@@ -66,11 +68,12 @@ class Sampling:
 
 
 def reads_sentences(source: str | Path) -> bool:
-    """Whether a model was trained on separate sentences: a CUE model, or a run with the objective ``sentence``."""
-    if load_config(source).model_type == "cue":
+    """Whether a model was trained on separate sentences, by its kind or by the objective of its run."""
+    if spec_of(load_config(source)).reads_sentences:
         return True
     run = RunFolder(source)
-    return run.recipe_file.is_file() and run.recipe().get("objective", {}).get("name") == "sentence"
+    objective = run.recipe().get("objective") if run.recipe_file.is_file() else None
+    return objective is not None and build_objective(**objective).reads_sentences
 
 
 def start_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
@@ -131,7 +134,7 @@ def sample_text(
         prompt, starts_sentence: as for :func:`encode_prompt`.
         samples: number of texts; the first does not depend on it.
         streamer: receives the tokens of each text as they are generated, beginning with the prompt's.
-        contexts: further inputs of a CUE model's ``generate()``.
+        contexts: further inputs of ``generate()``, of a model that takes contexts.
 
     Returns:
         The continuations, without the prompt and without special tokens.

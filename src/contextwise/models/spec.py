@@ -20,7 +20,7 @@ import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import transformers
@@ -37,6 +37,7 @@ from transformers import (
 from transformers.pytorch_utils import Conv1D
 
 from contextwise.base import plugins
+from contextwise.base.errors import ConfigError
 from contextwise.models.families import new_stock_model
 from contextwise.models.loading import kind_of
 from contextwise.models.losses import IGNORED, final_hidden_states, linear_cross_entropy
@@ -172,7 +173,16 @@ class ModelSpec:
 
     Args:
         model_class: the class to build; by default :func:`pretraining_class`.
+
+    Attributes:
+        reads_sentences: whether a text is a single sentence, behind end-of-text.
+        takes_contexts: whether the model may be given contexts of a text beside its tokens.
+        loss_measure: name of the measure of its loss on documents.
     """
+
+    reads_sentences: ClassVar[bool] = False
+    takes_contexts: ClassVar[bool] = False
+    loss_measure: ClassVar[str] = "evaluate"
 
     def __init__(self, model_class: Any = None) -> None:
         self.model_class = model_class
@@ -228,6 +238,14 @@ class ModelSpec:
     def card(self, folder: Path, config: Any) -> str | None:
         """The model card of such a part; None for a model that has the card of its run."""
         return None
+
+    def generation_inputs(self, model: Any, source: str, contexts: Path) -> dict[str, Tensor]:
+        """The inputs of ``generate()`` that a file of contexts gives to the model, loaded from ``source``.
+
+        Raises:
+            ConfigError: the model takes no contexts.
+        """
+        raise ConfigError(f"contexts is given, but {source} takes no contexts; leave it out")
 
     def inputs(self, model: Any, batch: Batch) -> dict[str, Any]:
         """The model's inputs beside the tokens: positions, and the attention mask of a prefix."""

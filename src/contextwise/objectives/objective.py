@@ -204,6 +204,11 @@ class Objective(Settings, ABC):
         return False
 
     @property
+    def reads_sentences(self) -> bool:
+        """Whether an example is a single sentence, behind end-of-text."""
+        return False
+
+    @property
     def whole_steps(self) -> bool:
         """Whether the loss compares all examples of a step, which then is one forward pass of one process."""
         return False

@@ -13,7 +13,7 @@ from contextwise.base.estimates import listed
 from contextwise.base.files import read_json, without_folders
 from contextwise.base.runs import RunFolder, measured_on, too_few_examples
 from contextwise.base.tables import mark
-from contextwise.comparison.compared_runs import COMPARABLE
+from contextwise.comparison.compared_runs import measures_of_loss
 from contextwise.comparison.comparison import Comparison, Difference
 from contextwise.comparison.tables import LOGGED, budget_tables, difference_table, model_table, verdict
 from contextwise.evaluation.kernel import results_of
@@ -153,7 +153,7 @@ def _evaluation_tables(runs: list[RunFolder]) -> list[Part]:
     """The evaluations of each run, for a page without a comparison."""
     tables: list[Part] = []
     for run in runs:
-        for summary in (r.summary for r in results_of(run.evaluation) if r.measure in COMPARABLE):
+        for summary in (r.summary for r in results_of(run.evaluation) if r.measure in measures_of_loss()):
             settings, condition = summary["settings"], summary.get("condition")
             scored = "each sentence on its own" + (f", with {condition}" if condition else "")
             if not summary.get("by_sentence"):

@@ -25,6 +25,7 @@ class Sentence(SingleObjective):
     name: Literal["sentence"] = "sentence"
     kind: ClassVar[Kind] = "decoder"
     alone: ClassVar[bool] = True
+    reads_sentences: ClassVar[bool] = True
     language: str = Field(default="en", description="whose rules cut the text into sentences, as an ISO 639 code")
 
     def problems(self, recipe: Any) -> Iterator[Problem]:

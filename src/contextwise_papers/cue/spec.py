@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
 from transformers import AutoModel
 
 from contextwise.models.spec import (
@@ -31,6 +32,10 @@ class CueSpec(ModelSpec):
 
     Where the text encoder is trained, each context counts as long as the longest that it reads, as each sentence does.
     """
+
+    reads_sentences = True
+    takes_contexts = True
+    loss_measure = "sentences"
 
     def flops_per_example(self, model: Any, inputs: int, outputs: int = 0, trained: Parts = None) -> float:
         config: CueConfig = model.config
@@ -100,6 +105,11 @@ class CueSpec(ModelSpec):
             inputs["proxy_targets"] = batch["labels"]
         hidden_BTD = model.hidden_states(batch["input_ids"], **inputs)
         return labelled_losses(hidden_BTD, batch["labels"], model.decoder.lm_head, labelled=batch.get("labelled"))
+
+    def generation_inputs(self, model: Any, source: str, contexts: Path) -> dict[str, Tensor]:
+        from contextwise_papers.cue.rescoring.contexts import contexts_for
+
+        return contexts_for(model, source, contexts)
 
 
 class LSTMSpec(ModelSpec):

@@ -18,11 +18,11 @@ from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import correlation_estimate, mean_estimate
 from contextwise.base.tables import Table
 from contextwise_evals.ruler import FRACTIONS, Ruler, TaskName
-from contextwise_evals.ruler.features import RulerFeatures
 from contextwise_papers.claims import Claim, Verdict, above, all_hold, below, opposite, undecided
 from contextwise_papers.intrinsic_entropy.density import density_directions, kde_entropy, leading_directions
 from contextwise_papers.intrinsic_entropy.entropy import LEAST_SAMPLES
 from contextwise_papers.intrinsic_entropy.needles import STEPS, Needles, needles_table
+from contextwise_papers.intrinsic_entropy.ruler_features import RulerFeatures
 from contextwise_papers.item import Item, Outcome, registered
 from contextwise_papers.models import GivenModel
 from contextwise_papers.tables import Plot, point, points, table_of

@@ -15,13 +15,13 @@ from contextwise.base.config import Seeds, with_overrides
 from contextwise.base.errors import ConfigError
 from contextwise.base.files import atomic_write
 from contextwise.base.tables import Table
-from contextwise.comparison.forgetting import Forgetting
 from contextwise.data import Corpus
 from contextwise.data.sources.stdlib import StandardLibrary
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise_papers.claims import Claim, above, all_hold, below
 from contextwise_papers.item import CorpusMeasure, Item, Outcome, corpus_folder, prepared_once, registered
 from contextwise_papers.models import difference_between
+from contextwise_papers.objectives.forgetting import Forgetting
 from contextwise_papers.tables import Plot, points, table_of
 
 PARTS = ("docstrings", "code")

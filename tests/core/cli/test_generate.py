@@ -232,7 +232,7 @@ def test_generate_separates_several_texts(contextwise: Any, option: str) -> None
     assert status == 0
     assert output == "\n--------\n".join(f"x{text}" for text in texts) + "\n"
     output = contextwise(f"generate gpt2 x {option} 3 --max-new-tokens 5 --seed 7 --json")[1]
-    assert json.loads(output) == {"prompt": "x", "prefix": None, "suffix": None, "texts": texts}
+    assert json.loads(output) == {"prompt": "x", "texts": texts}
 
 
 def test_generate_reports_where_the_positions_end(contextwise: Any) -> None:

@@ -9,11 +9,11 @@ import yaml
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.runs import RunFolder
-from contextwise.comparison.budgets import ledger
 from contextwise.comparison.compared_runs import SeededRun, evaluate_all
 from contextwise.comparison.comparison import compare
 from contextwise.data import Corpus
 from contextwise.evaluation.measures.loss import Evaluation
+from contextwise_papers.objectives.ledger import ledger
 from measured import evaluate_model
 
 

@@ -16,8 +16,8 @@ from contextwise.evaluation.generation import Sampling
 from contextwise.evaluation.kernel import Subject
 from contextwise.models import load_generating_model
 from contextwise.objectives import Vocabulary
-from contextwise_evals.infill.filling import Infiller, filling_objective, form_of, infill
 from contextwise_papers.objectives import UL2, Infilling, SpanCorruption
+from contextwise_papers.objectives.infill.filling import Infiller, filling_objective, form_of, infill
 from filling import (
     BYTES,
     END,

@@ -1,4 +1,4 @@
-"""``contextwise generate --prefix --suffix`` and ``contextwise infill``, as they are typed."""
+"""``contextwise fill`` and ``contextwise infill``, as they are typed."""
 
 import itertools
 import json
@@ -31,21 +31,21 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("run", ["runs/gpt2", "runs/t5"])
-def test_generate_prints_the_middle_alone(contextwise: Any, run: str) -> None:
-    result = contextwise(f"generate {run} --prefix a --suffix c --greedy --max-new-tokens 20")
+def test_fill_prints_the_middle_alone(contextwise: Any, run: str) -> None:
+    result = contextwise(f"fill {run} --prefix a --suffix c --greedy --max-new-tokens 20")
     assert result == (0, "<AC>\n", "")
 
 
-def test_generate_prints_the_whole_text_in_either_order(contextwise: Any) -> None:
+def test_fill_prints_the_whole_text_in_either_order(contextwise: Any) -> None:
     options = "--greedy --max-new-tokens 20 --whole -n 2"
-    result = contextwise(f"generate runs/gpt2 --prefix b --suffix d --spm {options}")
+    result = contextwise(f"fill runs/gpt2 --prefix b --suffix d --spm {options}")
     assert result == (0, "b<BD>d\n--------\nb<BD>d\n", "")
-    status, output, _ = contextwise(f"generate runs/gpt2 --prefix b --suffix d --spm {options} --json")
-    assert (status, json.loads(output)) == (0, {"prompt": None, "prefix": "b", "suffix": "d", "texts": ["b<BD>d"] * 2})
+    status, output, _ = contextwise(f"fill runs/gpt2 --prefix b --suffix d --spm {options} --json")
+    assert (status, json.loads(output)) == (0, {"prefix": "b", "suffix": "d", "texts": ["b<BD>d"] * 2})
 
 
-def test_generate_reports_what_it_left_out(contextwise: Any) -> None:
-    status, _, errors = contextwise("generate runs/gpt2 --suffix", "x" * 100)
+def test_fill_reports_what_it_left_out(contextwise: Any) -> None:
+    status, _, errors = contextwise("fill runs/gpt2 --suffix", "x" * 100)
     assert status == 0
     assert "the middle ends after 32 tokens at most" in errors
     assert "the last 71 tokens of the suffix were left out" in " ".join(errors.split())
@@ -54,11 +54,8 @@ def test_generate_reports_what_it_left_out(contextwise: Any) -> None:
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("generate runs/gpt2 text --prefix a", "a prompt is given together with --prefix"),
-        ("generate runs/gpt2 text --suffix ''", "a prompt is given together with --prefix"),
-        ("generate runs/gpt2 text --whole", "--whole is of use with a hole to fill only"),
-        ("generate runs/gpt2 --spm", "--spm is of use with a hole to fill only"),
-        ("generate runs/gpt2/model --prefix a", "it has no tokens <|fim_prefix|>"),
+        ("fill runs/gpt2 --spm", "there is no hole to fill; give --prefix, --suffix or both"),
+        ("fill runs/gpt2/model --prefix a", "it has no tokens <|fim_prefix|>"),
         ("infill runs/gpt2 corpus", "no split 'validation'; it has train"),
     ],
 )  # fmt: skip

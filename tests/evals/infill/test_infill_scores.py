@@ -11,9 +11,9 @@ from contextwise.base.errors import Interrupted
 from contextwise.base.intervals import ratios
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation.kernel import Result, measure
-from contextwise_evals.infill import Infill
-from contextwise_evals.infill.filling import Filling
-from contextwise_evals.infill.tasks import Task, edit_similarity, exact_match, scores
+from contextwise_papers.objectives.infill import Infill
+from contextwise_papers.objectives.infill.filling import Filling
+from contextwise_papers.objectives.infill.tasks import Task, edit_similarity, exact_match, scores
 from filling import LETTERS, middle, write_run
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from contextwise.base.errors import DataError
 from contextwise.data import prepare_corpus
-from contextwise_evals.infill.tasks import cut_line, open_tasks, tasks_label
+from contextwise_papers.objectives.infill.tasks import cut_line, open_tasks, tasks_label
 
 CODE = "import os\n\n\ndef f(x):\n    y = x + 1\n    \n    return y\n"
 SETS = Path(__file__).parents[4] / "shared" / "data" / "eval"

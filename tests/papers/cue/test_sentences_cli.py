@@ -1,4 +1,4 @@
-"""``contextwise sentences`` and ``contextwise rescore``, and ``contextwise embed --contexts``, as they are typed."""
+"""``contextwise sentences`` and ``contextwise rescore``, and ``contextwise embed-contexts``, as they are typed."""
 
 import json
 from pathlib import Path
@@ -83,31 +83,27 @@ def test_lists_are_ranked(contextwise: Any, workplace: Path, model: str) -> None
 
 
 def test_cue_vectors_are_written(contextwise: Any, workplace: Path) -> None:
-    status, _, errors = contextwise("embed cue --contexts contexts.jsonl --out cue.npy")
+    status, _, errors = contextwise("embed-contexts cue contexts.jsonl --out cue.npy")
     assert status == 0 and "2 vectors of 16 numbers (e_cue of contexts) in cue.npy" in errors
     vectors = np.load(workplace / "cue.npy")
     assert vectors.shape == (2, 16) and not np.allclose(vectors[0], vectors[1])
 
 
 def test_a_context_encoder_by_itself_gives_the_same_vectors(contextwise: Any, workplace: Path) -> None:
-    printed = json.loads(contextwise("embed cue --contexts contexts.jsonl --out whole.npy --json")[1])
-    assert (printed["vectors"], printed["pooling"], printed["layer"]) == (
-        len(np.load(workplace / "whole.npy")),
-        "e_cue",
-        None,
-    )
-    status, _, errors = contextwise("embed cue/parts/context_encoder --contexts contexts.jsonl --out part.npy")
+    printed = json.loads(contextwise("embed-contexts cue contexts.jsonl --out whole.npy --json")[1])
+    assert (printed["path"], printed["vectors"], printed["width"]) == ("whole.npy", 2, 16)
+    status, _, errors = contextwise("embed-contexts cue/parts/context_encoder contexts.jsonl --out part.npy")
     assert status == 0 and "2 vectors of 16 numbers (e_cue of contexts) in part.npy" in errors
     assert np.array_equal(np.load(workplace / "part.npy"), np.load(workplace / "whole.npy"))
 
 
 def test_truncated_texts_are_counted(contextwise: Any, workplace: Path) -> None:
     (workplace / "long.jsonl").write_text(json.dumps({"title": "x" * 100}) + "\n")
-    _, _, errors = contextwise("embed cue --contexts long.jsonl --out long.npy")
+    _, _, errors = contextwise("embed-contexts cue long.jsonl --out long.npy")
     assert "note: 1 context text was longer than 64 tokens, and truncated" in errors
     assert "\n1 vector of 16 numbers" in errors
     (workplace / "long.jsonl").write_text(json.dumps({"title": "x" * 100, "topics": ["y" * 100]}) + "\n")
-    _, _, errors = contextwise("embed cue --contexts long.jsonl --out long.npy")
+    _, _, errors = contextwise("embed-contexts cue long.jsonl --out long.npy")
     assert "note: 2 context texts were longer than 64 tokens, and truncated" in errors
 
 
@@ -123,8 +119,8 @@ def test_truncated_texts_are_counted(contextwise: Any, workplace: Path) -> None:
 def test_a_note_says_that_a_cue_model_has_no_contexts(contextwise: Any, model: str, command: str) -> None:
     status, _, errors = contextwise(command, model)
     verb = "continues" if command.startswith("generate") else "is measured"
-    note = f"note: {model} is a CUE model; it {verb} without contexts"
-    assert status == 0 and errors.count(note) == errors.count("CUE model") == (model != "lm")
+    note = f"note: {model} takes contexts; it {verb} without any"
+    assert status == 0 and errors.count(note) == errors.count("takes contexts") == (model != "lm")
 
 
 def test_a_sentence_is_written_with_its_contexts(contextwise: Any, workplace: Path) -> None:
@@ -144,7 +140,7 @@ def test_a_sentence_is_written_with_its_contexts(contextwise: Any, workplace: Pa
                 break
         expected = byte_tokenizer().tokenizer.decode(ids, skip_special_tokens=True)
         _, output, errors = contextwise(f"generate cue Oil --greedy --max-new-tokens 12 {option}")
-        assert output.removesuffix("\n") == expected and ("without contexts" in errors) == (not texts)
+        assert output.removesuffix("\n") == expected and ("without any" in errors) == (not texts)
         written[bool(texts)] = output
     assert written[True] != written[False]
 
@@ -165,19 +161,16 @@ def test_a_sentence_is_written_with_its_contexts(contextwise: Any, workplace: Pa
         ("rescore lm nowhere.jsonl", "file is nowhere.jsonl, which cannot be read: No such file"),
         ("rescore cue contexts.jsonl", "contexts.jsonl:1 has no list 'candidates'"),
         ("rescore lm lists.jsonl --out lists.jsonl", "holds no result"),
-        ("embed lm --contexts contexts.jsonl --out x.npy", "lm is not a CUE model"),
-        ("embed plain-cue --contexts contexts.jsonl --out x.npy", "was trained without contexts"),
-        ("embed cue --contexts wrong.jsonl --out x.npy", "wrong.jsonl:1: the context 'topcs' is unknown"),
-        ("embed cue lists.jsonl --contexts contexts.jsonl --out x.npy", "FILE is given together with"),
-        ("embed cue --contexts contexts.jsonl --out x.npy --layer 1", "--layer is given together"),
-        ("embed cue --out x.npy", "there is nothing to embed"),
-        ("embed cue/parts/decoder --contexts contexts.jsonl --out x.npy", "is not a CUE model"),
+        ("embed-contexts lm contexts.jsonl --out x.npy", "lm is not a CUE model"),
+        ("embed-contexts plain-cue contexts.jsonl --out x.npy", "was trained without contexts"),
+        ("embed-contexts cue wrong.jsonl --out x.npy", "wrong.jsonl:1: the context 'topcs' is unknown"),
+        ("embed-contexts cue contexts.jsonl --out x.txt", "give a name that ends in .npy"),
+        ("embed-contexts cue/parts/decoder contexts.jsonl --out x.npy", "is not a CUE model"),
         ("generate lm --contexts known.json", "--contexts is given, but lm takes no contexts; leave it out"),
         ("generate plain-cue --contexts known.json", "plain-cue takes no contexts"),
         ("generate cue --contexts nowhere.json", "there is no file nowhere.json"),
         ("generate cue --contexts wrong.jsonl", "wrong.jsonl: the context 'topcs' is unknown"),
         ("generate cue --contexts lists.jsonl", "give one object of contexts"),
-        ("generate cue --contexts known.json --prefix a", "--contexts is given together with --prefix"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused(contextwise: Any, command: str, message: str) -> None:

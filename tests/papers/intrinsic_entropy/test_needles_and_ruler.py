@@ -12,7 +12,6 @@ from contextwise.data import prepare_corpus
 from contextwise.models import load_model
 from contextwise.models.loading import load_tokenizer
 from contextwise_evals.answering.prompts import Encoder
-from contextwise_evals.ruler.features import RulerFeatures
 from contextwise_evals.ruler.results import task_results
 from contextwise_papers.claims import share_error
 from contextwise_papers.intrinsic_entropy.density import kde_entropy, leading_directions
@@ -26,6 +25,7 @@ from contextwise_papers.intrinsic_entropy.figures_5_9_long_texts import (
     needle_losses,
     optimum_claims,
 )
+from contextwise_papers.intrinsic_entropy.ruler_features import RulerFeatures
 from contextwise_papers.item import Item, Scale
 from small import write_documents
 

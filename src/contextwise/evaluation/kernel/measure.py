@@ -80,7 +80,7 @@ class Measure(Settings):
         version: raised when the same settings give other numbers than before.
         on_corpus: whether it is made on the documents of a corpus.
         model_types: kinds of models that it can measure: ``decoder``, ``encoder-decoder``.
-        takes_cue: whether it gives a CUE model its contexts; other measures read it without contexts, with a note.
+        gives_contexts: whether it gives contexts to a model that takes them; others measure it without, with a note.
         changes_model: whether it changes the model, such as its positions; a subject then loads it again for the next measure.
         result: class of its results.
         numbers: the type of its own part of the summary, ``MODULE:NAME``, for the JSON Schema.
@@ -91,7 +91,7 @@ class Measure(Settings):
     version: ClassVar[int] = 1
     on_corpus: ClassVar[bool] = True
     model_types: ClassVar[tuple[str, ...]] = ("decoder",)
-    takes_cue: ClassVar[bool] = False
+    gives_contexts: ClassVar[bool] = False
     changes_model: ClassVar[bool] = False
     result: ClassVar[type[Result]] = Result
     numbers: ClassVar[str] = ""
@@ -217,8 +217,8 @@ def measure(
         if corpus is not None:
             corpus.verify()
             subject.check_corpus(corpus)
-        if subject.is_cue and not settings.takes_cue:
-            say(f"note: {subject.source} is a CUE model; it is measured without contexts")
+        if subject.spec.takes_contexts and not settings.gives_contexts:
+            say(f"note: {subject.source} takes contexts; it is measured without any")
         try:
             outcome = _run(settings, subject, corpus, work, identity)
             _check_unchanged(settings, subject, work, identity)

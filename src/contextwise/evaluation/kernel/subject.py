@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from contextwise.data import Corpus
+    from contextwise.models.spec import ModelSpec
 
 DTYPES = ("float32", "bfloat16", "float16")
 DEFAULT_BATCH_TOKENS = 16384
@@ -236,9 +237,11 @@ class Subject:
         return wanted
 
     @property
-    def is_cue(self) -> bool:
-        """Whether the model reads single sentences with their contexts."""
-        return self.config.model_type == "cue"
+    def spec(self) -> "ModelSpec":
+        """The specification of the model's kind."""
+        from contextwise.models.spec import spec_of
+
+        return spec_of(self.config)
 
     def check_corpus(self, corpus: "Corpus") -> None:
         """Raise DataError if the tokenizers differ, or the corpus has more tokens in its vocabulary than the model."""

@@ -89,11 +89,8 @@ class Loss(Measure):
     def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
         from contextwise.models.prefix import prompt_form
 
-        if subject.is_cue:
-            raise ConfigError(
-                f"{subject.source} is a CUE model, which reads single sentences with their contexts; score it with "
-                "contextwise sentences"
-            )
+        if (measure := subject.spec.loss_measure) != self.name:
+            raise ConfigError(f"{subject.source} does not read whole documents; score it with contextwise {measure}")
         context = subject.context(self.context)
         stride = max(1, context // 2) if self.stride is None else self.stride
         if stride > context:

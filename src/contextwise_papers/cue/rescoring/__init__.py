@@ -31,7 +31,7 @@ class Rescore(Measure):
 
     name = "rescore"
     on_corpus = False
-    takes_cue = True
+    gives_contexts = True
     result = RankedLists
 
     file: InputFile = Field(description="JSON Lines (.gz too) with lists of candidates.")

@@ -233,7 +233,7 @@ def rank_file(subject: Subject, file: Path, weight: float) -> tuple[list[dict[st
         encoder = open_text_encoder(subject.model, subject.source)
         further = sets_of(subject.model, lists, encoder)
     elif given:
-        what = "was trained without contexts" if subject.is_cue else "is not a CUE model"
+        what = "was trained without contexts" if subject.spec.takes_contexts else "is not a CUE model"
         say(f"note: {subject.source} {what}; the contexts of {given:,} of {len(lists):,} lists are ignored")
     with progress_bar(f"rescore {subject.name}", None, "tokens") as advance:
         options = {"batch_tokens": subject.batch_tokens, "on_progress": advance}

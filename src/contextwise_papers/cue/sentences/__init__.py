@@ -21,7 +21,7 @@ class SentenceLoss(Measure):
 
     name = "sentences"
     result = Evaluation
-    takes_cue = True
+    gives_contexts = True
 
     contexts: list[str] | None = Field(
         default=None,

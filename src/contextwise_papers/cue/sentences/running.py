@@ -37,7 +37,7 @@ def chosen_types(subject: Subject, corpus: Corpus, requested: Sequence[str] | No
     allowed where the corpus has them: the text encoder reads any text, and what that is worth without adaptation is a
     separate question (CUE, Table 5, rows 5 and 9). Raises ConfigError for contexts that do not exist here.
     """
-    if not subject.is_cue:
+    if not subject.spec.takes_contexts:
         for name, given in (("contexts", requested is not None), ("drop_contexts", drop > 0)):
             if given:
                 raise ConfigError(
@@ -82,7 +82,7 @@ def score_sentences(
     model: Any = subject.model
     sentences = scoring.Sentences(corpus, limit, scoring.language_of(subject))
     sets, further, about = _contexts(subject, sentences, types, drop)
-    total = int(sentences.rows.lengths.sum()) * (2 if subject.is_cue else 1)
+    total = int(sentences.rows.lengths.sum()) * (2 if subject.spec.takes_contexts else 1)
     with progress_bar(f"score {subject.name}", total, "tokens") as advance:
 
         def score(scorer: PreTrainedModel, given: scoring.Further | None) -> Scores:
@@ -91,7 +91,7 @@ def score_sentences(
 
         scores = score(model, further)
         # A CUE model is also compared with its sentence encoder alone.
-        alone = score(model.sentence_encoder, None).nats if subject.is_cue else None
+        alone = score(model.sentence_encoder, None).nats if subject.spec.takes_contexts else None
     articles_N = sentences.of_targets(sentences.articles)
     columns: dict[str, Any] = {
         "document": articles_N,
@@ -145,7 +145,7 @@ def _contexts(
     subject: Subject, sentences: scoring.Sentences, types: list[str], drop: float
 ) -> tuple[Sequence[scoring.Texts] | None, scoring.Further | None, dict[str, Any]]:
     """The texts of each sentence's contexts, the further inputs of the model, and their part of the summary."""
-    if not subject.is_cue:
+    if not subject.spec.takes_contexts:
         return None, None, {}
     model: Any = subject.model
     about: dict[str, Any] = {"types": types, "trained": scoring.trained_types(subject.config)}

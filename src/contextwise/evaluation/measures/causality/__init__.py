@@ -21,7 +21,7 @@ class CausalityCheck(Measure):
     name = "causality"
     numbers = "contextwise.evaluation.measures.causality.perturbations:Causality"
     on_corpus = False
-    takes_cue = True
+    gives_contexts = True
     default_dtype = "float32"
 
     lengths: list[int] | None = Field(

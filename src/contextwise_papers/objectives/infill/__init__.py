@@ -37,12 +37,12 @@ class Infill(Measure):
     limit: int | None = Field(default=None, ge=1, description="Take the holes of the first N documents only.")
 
     def identity(self) -> dict[str, Any]:
-        from contextwise_evals.infill.tasks import fingerprint
+        from contextwise_papers.objectives.infill.tasks import fingerprint
 
         return self.model_dump(mode="json") | {"file": fingerprint(self.file, self.split)}
 
     def label(self, corpus: "Corpus | None") -> str:
-        from contextwise_evals.infill.tasks import tasks_label
+        from contextwise_papers.objectives.infill.tasks import tasks_label
 
         return tasks_label(self.file, self.split)
 
@@ -50,8 +50,8 @@ class Infill(Measure):
         return self.model_copy(update={"context": self.context or subject.run_context})
 
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
-        from contextwise_evals.infill.filling import Infiller, filling_objective
-        from contextwise_evals.infill.tasks import fill, open_tasks, scores
+        from contextwise_papers.objectives.infill.filling import Infiller, filling_objective
+        from contextwise_papers.objectives.infill.tasks import fill, open_tasks, scores
 
         holes = open_tasks(self.file, self.split, self.seed, self.limit)
         options = self.model_dump(include={"spm", "max_new_tokens", "context"})
@@ -74,7 +74,7 @@ class Infill(Measure):
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> RenderableType:
-        from contextwise_evals.infill.tasks import SCORES
+        from contextwise_papers.objectives.infill.tasks import SCORES
 
         parts = [
             f"{summary['model']} on {summary['label']}: {summary['holes']:,} holes in {summary['documents']:,} documents, "

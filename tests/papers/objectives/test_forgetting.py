@@ -11,8 +11,8 @@ import yaml
 from rich.console import Console
 
 from contextwise.base.errors import ConfigError
-from contextwise.comparison.forgetting import Forgetting, forgetting_tables
 from contextwise.evaluation.measures.loss import Evaluation
+from contextwise_papers.objectives.forgetting import Forgetting, forgetting_tables
 from measured import write_evaluation
 
 TOKENS = np.array([10, 30])
@@ -67,7 +67,7 @@ def evaluations_by_hand(monkeypatch):
     def evaluate_all(sources, corpus, **settings):
         return [Evaluation.open(Path(run) / "evaluation" / f"{corpus.path.name}-validation") for run in sources]
 
-    monkeypatch.setattr("contextwise.comparison.forgetting.evaluate_all", evaluate_all)
+    monkeypatch.setattr("contextwise_papers.objectives.forgetting.evaluate_all", evaluate_all)
 
 
 @pytest.fixture

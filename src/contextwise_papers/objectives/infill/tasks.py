@@ -31,7 +31,7 @@ from contextwise.data.input_files import read_objects, readable
 from contextwise.evaluation.scoring.windows import batches
 from contextwise.objectives.objective import generator
 from contextwise.objectives.text import TokenText
-from contextwise_evals.infill.filling import Filling, Infiller, Prompt
+from contextwise_papers.objectives.infill.filling import Filling, Infiller, Prompt
 
 SCORES = {"exact_match": "exact match", "edit_similarity": "edit similarity"}
 WANTED = "a corpus, or JSON Lines of documents or tasks"
