@@ -23,7 +23,7 @@ from contextwise_plan.scaling.analysis import Analysis
 from contextwise_plan.scaling.observations import observations
 from contextwise_plan.scaling.optimum import Cost, Optimum, best_anywhere, best_context, measured_cost
 from contextwise_plan.scaling.trend import fit_trend
-from contextwise_plan.sweep_points import SweepPoint
+from contextwise_plan.sweeps.points import SweepPoint
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 laws: Any = importlib.import_module("laws")

@@ -3,7 +3,8 @@
 import pytest
 
 from contextwise.base.config import validate
-from contextwise_plan.sweep import Sweep, SweepRecipe
+from contextwise_plan.sweeps.recipe import SweepRecipe
+from contextwise_plan.sweeps.sweep import Sweep
 from sweeping import sweep_values
 
 

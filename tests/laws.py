@@ -9,7 +9,7 @@ import numpy as np
 import yaml
 
 from contextwise.base.runs import RunFolder
-from contextwise_plan.sweep_points import SweepPoint
+from contextwise_plan.sweeps.points import SweepPoint
 from small import write_rows
 
 SIZES = {"pico": 150e3, "nano": 900e3, "micro": 2.9e6}

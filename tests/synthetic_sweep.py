@@ -12,7 +12,7 @@ import yaml
 from contextwise.base.files import write_json
 from contextwise.data.windows import log_bins
 from contextwise.experiments.folder import PlannedRun
-from contextwise_plan.sweep import Sweep
+from contextwise_plan.sweeps.sweep import Sweep
 from small import write_rows
 
 SIZES = {"pico": 400_000, "nano": 1_600_000, "micro": 6_400_000}

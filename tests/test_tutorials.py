@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from command_line import Contextwise
-from contextwise.experiments import scheduling
+from contextwise.experiments import executors
 from small import WORDS
 from sweeping import InProcess
 
@@ -102,7 +102,7 @@ def workplace(folder: Path) -> Path:
 def test_every_block_runs_and_prints_what_the_tutorial_shows(
     name: str, contextwise: Contextwise, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduling, "LocalExecutor", lambda folder, *_: InProcess(folder))
+    monkeypatch.setattr(executors, "LocalExecutor", lambda folder, *_: InProcess(folder))
     space: dict[str, object] = {}
     for language, block in BLOCK.findall((ROOT / "docs" / "tutorials" / f"{name}.md").read_text()):
         if language == "yaml":

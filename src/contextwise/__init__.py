@@ -4,13 +4,16 @@ The functions do what the verbs of the command line do; each name is imported wh
 transformers' Auto classes once this package is imported.
 """
 
+import importlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from contextwise.base.auto_classes import register_when_needed
 from contextwise.base.lazy import lazy_exports
+from contextwise.base.views import Viewed
 
 if TYPE_CHECKING:
-    from contextwise.api import compare, curve, evaluate, load, measure, prepare, sweep, train, trial
+    from contextwise.api import compare, curve, evaluate, load, measure, prepare, train, trial
     from contextwise.base.runs import RunFolder
     from contextwise.data import Corpus
     from contextwise.models import ContextLMConfig, ContextLMForCausalLM
@@ -28,7 +31,6 @@ __all__ = [
     "load",
     "measure",
     "prepare",
-    "sweep",
     "train",
     "trial",
 ]
@@ -41,7 +43,17 @@ _lazy_export = lazy_exports(
         "models": [name for name in __all__ if name.endswith(("Config", "LM"))],
     },
 )
-register_when_needed()
+Viewed.views = partial(importlib.import_module, "contextwise.reports.views")
+
+
+def _register_models() -> None:
+    spec = importlib.import_module("contextwise.models.spec")
+    # While the module is being imported, the look-up is its own.
+    if hasattr(spec, "register_models"):
+        spec.register_models()
+
+
+register_when_needed(_register_models)
 
 
 def __getattr__(name: str) -> Any:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from contextwise.evaluation.measures.loss import Evaluation
     from contextwise.experiments.trial.result import TrialResult
     from contextwise.training import Recipe
-    from contextwise_plan.sweep import Sweep
 
     Model: TypeAlias = str | Path | RunFolder | PreTrainedModel | Subject
     Documents: TypeAlias = str | Path | Corpus
@@ -53,7 +52,7 @@ def prepare(
     """
     from contextwise.data import prepare_corpus
 
-    with _output(verbose):
+    with output(verbose):
         return prepare_corpus(sources, tokenizer, out, **options)
 
 
@@ -75,8 +74,8 @@ def train(
     from contextwise.training import load_recipe
     from contextwise.training import train as train_recipe
 
-    loaded = load_recipe(recipe, _plain(changes), out)
-    with _output(verbose):
+    loaded = load_recipe(recipe, plain_values(changes), out)
+    with output(verbose):
         refuse_leaking_variant(loaded)
         return train_recipe(loaded)
 
@@ -118,7 +117,7 @@ def measure(
         raise ConfigError(f"{', '.join(settings)}: a measure is given with its settings; change them there")
     source: Any = str(model.path) if isinstance(model, RunFolder) else model
     given: dict[str, Any] = {"dtype": dtype, "device": device, "batch_tokens": batch_tokens}
-    with _output(verbose):
+    with output(verbose):
         documents = None
         if isinstance(corpus, str | Path):
             documents = kernel.open_documents(source, corpus, split or HELD_OUT)
@@ -158,7 +157,7 @@ def compare(
     if isinstance(models, str | Path | RunFolder):
         raise ConfigError(f"models is {str(getattr(models, 'path', models))!r}; give a list of two models or more")
     sources = [str(getattr(model, "path", model)) for model in models]
-    with _output(verbose):
+    with output(verbose):
         results = None if corpus is None else evaluate_all(sources, _documents(corpus, split))
         return comparison.compare(sources, results=results, **options)
 
@@ -187,27 +186,10 @@ def trial(
     file = arms if isinstance(arms, str | Path) else None
     values = settings | ({} if file is not None else {"arms": arms})
     if corpus is not None:
-        values["corpus"] = _plain({"corpus": corpus})["corpus"]
-    planned = Trial(load_trial(file, values, _plain(changes), out))
-    with _output(verbose):
+        values["corpus"] = plain_values({"corpus": corpus})["corpus"]
+    planned = Trial(load_trial(file, values, plain_values(changes), out))
+    with output(verbose):
         return run_with_page(planned, trial_command(planned.path))
-
-
-def sweep(
-    recipe: "str | Path", changes: "Changes | None" = None, out: str | Path | None = None, *, verbose: bool = False
-) -> "Sweep":
-    """Train a grid of sizes and contexts, or resume it, as ``contextwise sweep`` does.
-
-    Args:
-        recipe: a sweep file, or the name of a sweep of the package.
-        changes: settings in place of the file's, such as ``{"base.seed": 1}``.
-        out: the sweep's folder.
-    """
-    from contextwise_plan.sweep import load_sweep, run_sweep
-
-    loaded = load_sweep(recipe, _plain(changes), out)
-    with _output(verbose):
-        return run_sweep(loaded)
 
 
 def load(model: "str | Path | RunFolder", dtype: Any = None, device: Any = None) -> "PreTrainedModel":
@@ -220,12 +202,12 @@ def load(model: "str | Path | RunFolder", dtype: Any = None, device: Any = None)
     from contextwise.models import load_generating_model
 
     source = model.path if isinstance(model, RunFolder) else model
-    with _output(verbose=False):
+    with output(verbose=False):
         return load_generating_model(source, dtype=dtype, device=device)
 
 
 @contextlib.contextmanager
-def _output(verbose: bool) -> Iterator[None]:
+def output(verbose: bool) -> Iterator[None]:
     """Print messages and progress inside the ``with`` block only if they are asked for."""
     if verbose:
         yield
@@ -245,7 +227,7 @@ def _output(verbose: bool) -> Iterator[None]:
         yield
 
 
-def _plain(changes: "Changes | None") -> Any:
+def plain_values(changes: "Changes | None") -> Any:
     """Settings with corpora and runs by their paths; ``data.corpus`` with the split and the tokens that a corpus was cut to."""
     if not isinstance(changes, Mapping):
         return list(changes or [])

@@ -36,6 +36,7 @@ from contextwise.data.sources import source_digest
 from contextwise.data.tokenizers import tokenizer_digest
 from contextwise.evaluation.kernel import Measure
 from contextwise.experiments.executors import ExecutorSettings
+from contextwise.experiments.launchers import AnyExecutor
 from contextwise.experiments.run_set import RunSet
 from contextwise.training.recipe import Recipe
 from contextwise_papers.claims import Claim, ClaimJson, share_error
@@ -74,7 +75,7 @@ _Settings = TypeVar("_Settings", bound=Measure)
 class ItemMeasure(Settings, ABC):
     """Settings of an item's measure at one scale; subclasses give the training runs it needs and the tables made from them."""
 
-    executor: ExecutorSettings = ExecutorSettings()
+    executor: AnyExecutor = ExecutorSettings()
 
     def run_set(self, folder: Path) -> RunSet:
         """The training runs; none for a measure that trains nothing."""

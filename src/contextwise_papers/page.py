@@ -37,7 +37,7 @@ def write_reproduction_page(outcome: dict[str, Any], path: Path, command: str) -
     ]
     took = f", in {duration(outcome['seconds'])}" if outcome.get("seconds") else ""
     subtitle = f"{outcome['source']}; scale {outcome['scale']}, {outcome['date']}{took}"
-    Page(outcome["title"], sections, subtitle, result, "reproduction").write(path)
+    Page(outcome["title"], sections, subtitle, result, __file__).write(path)
 
 
 def _printed(printed: dict[str, Any], inferred: list[str]) -> list[Part]:

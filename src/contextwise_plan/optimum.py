@@ -31,7 +31,7 @@ import numpy as np
 from contextwise.base.estimates import Estimate, count, duration
 from contextwise.base.intervals import NORMAL, Part, plus_minus, ratio_difference, ratios, within_groups
 from contextwise.data.document_lengths import in_tokens, token_count
-from contextwise_plan.sweep_points import SweepPoint
+from contextwise_plan.sweeps.points import SweepPoint
 
 STEPS = 97
 """Number of budgets, evenly spaced in the logarithm."""

@@ -30,9 +30,11 @@ from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Column, Table
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.grid import learning_rates, rate_settings
+from contextwise.experiments.launchers import AnyExecutor
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.models.contextlm.pathway import context_pathway
 from contextwise.models.families import adapter
+from contextwise.models.spec import spec_of
 from contextwise.training.inputs import TrainingInputs, targets_in
 from contextwise.training.kinds import SizedModel
 from contextwise.training.model import TrainedModel, parameter_scales, starting_model
@@ -40,7 +42,6 @@ from contextwise.training.optimizer import create_optimizer
 from contextwise.training.parametrization import backbones
 from contextwise.training.recipe import Recipe
 from contextwise.training.trainer import NOT_FOR_MODELS, collate_step
-from contextwise_papers.objectives.multitoken import MultiTokenForCausalLM
 
 FLAT = 0.05
 """Slope in log-log below which activations do not depend on the width."""
@@ -74,7 +75,7 @@ class TransferSettings(Settings):
     )
     steps: int = Field(default=10, ge=1, description="of the coordinate check")
     check_seeds: int = Field(default=5, ge=2, description="of the coordinate check: 0, 1, ...")
-    executor: ExecutorSettings = ExecutorSettings()
+    executor: AnyExecutor = ExecutorSettings()
     output: str = Field(default="", description="folder of the runs; transfer/NAME if not given")
 
     @field_validator("widths", "factors", "seeds")
@@ -359,9 +360,8 @@ def _first_text(stream: Any) -> dict[str, torch.Tensor]:
 
 @torch.no_grad()
 def _activations(model: Any, input_ids: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Outputs of the last block, of the predictor, of what its gate adds and of the last head's block, and the logits."""
+    """Outputs of the last block, of the predictor, of what its gate adds and of other parts of the model, and all logits."""
     outputs: dict[str, torch.Tensor] = {}
-    several = {"heads": model.config.future_tokens} if isinstance(model, MultiTokenForCausalLM) else {}
     with contextlib.ExitStack() as stack:
         for name, module in _watched(model):
 
@@ -369,22 +369,18 @@ def _activations(model: Any, input_ids: torch.Tensor) -> dict[str, torch.Tensor]
                 outputs[name] = output[0] if isinstance(output, tuple) else output
 
             stack.callback(module.register_forward_hook(keep).remove)
-        output = model(input_ids=input_ids, use_cache=False, **several)
-    outputs["logits"] = output.logits
-    if several:
-        outputs["further logits"] = output.future_logits
-    return outputs
+        logits = spec_of(model.config).logits(model, input_ids)
+    return outputs | logits
 
 
-def _watched(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def _watched(model: Any) -> Iterator[tuple[str, nn.Module]]:
     for _, backbone, _ in backbones(model):
         yield "backbone", adapter(backbone.config).blocks(backbone)[-1]  # type: ignore[union-attr]
     pathway = context_pathway(model)
     if pathway is not None:
         yield "predictor", pathway.layers[-1]
         yield "gate", pathway.gate
-    if isinstance(model, MultiTokenForCausalLM) and model.config.head == "layer":
-        yield "head", model.heads[-1]
+    yield from spec_of(model.config).watched(model).items()
 
 
 # ---- the search ----

@@ -17,7 +17,7 @@ from contextwise.cli.common import AsJson, Prints, set_option, show, show_json, 
 if TYPE_CHECKING:
     from contextwise_plan.scaling.observations import Observations
     from contextwise_plan.scaling.planning import Budget
-    from contextwise_plan.sweep import Sweep
+    from contextwise_plan.sweeps.sweep import Sweep
 
 PANEL = "Plan"
 
@@ -49,6 +49,7 @@ def sweep(
     Every run keeps its tokens per step while the context grows. The runs of a
     size, context and seed share one trunk: each budget is a finished run that
     trains only its decay. Finished runs are skipped, failed ones tried again.
+    contextwise report FOLDER draws the best training context at every budget.
     """
     if status is not None and recipe is not None:
         raise ConfigError(f"--status lists the sweep in the folder {status}; leave the recipe {recipe} out")
@@ -58,7 +59,8 @@ def sweep(
         raise ConfigError("--json goes with --dry-run or --status")
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs is {jobs}, but at least one run at a time is needed")
-    from contextwise_plan.sweep import Sweep, load_sweep, run_sweep
+    from contextwise_plan.sweeps.recipe import load_sweep
+    from contextwise_plan.sweeps.sweep import Sweep, run_sweep
 
     if recipe is None:
         _list_runs(Sweep.open(status or ""), as_json)

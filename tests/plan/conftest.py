@@ -6,7 +6,7 @@ import pytest
 from sweep_pages import make_sweep
 
 from claimed_sweeps import claimed, settings  # noqa: F401
-from contextwise_plan.sweep_page import write_sweep_page
+from contextwise_plan.sweeps.page import write_sweep_page
 
 
 @pytest.fixture(scope="session")

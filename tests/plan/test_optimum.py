@@ -26,7 +26,7 @@ from contextwise_plan.optimum import (
     tracks,
     window_reach,
 )
-from contextwise_plan.sweep_points import SweepPoint
+from contextwise_plan.sweeps.points import SweepPoint
 from synthetic_sweep import CONTEXTS, SIZES, flops, law
 
 

@@ -9,21 +9,27 @@ import psutil
 import pytest
 
 from contextwise.base.errors import ConfigError
-from contextwise.experiments.executors import ExecutorSettings, train_run
-from contextwise_plan.ray_executor import RayExecutor
-from contextwise_plan.sweep import run_sweep
+from contextwise.experiments.executors import train_run
+from contextwise_plan.ray_launcher import RayExecutor, RaySettings
+from contextwise_plan.sweeps.sweep import run_sweep
 from sweeping import long_enough, same_as_alone, wait_for_checkpoint
+
+
+def test_runs_have_as_many_threads_as_ray_reserves_cpus():
+    assert RaySettings(kind="ray", cpus=2).run_threads == 2
+    assert RaySettings(kind="ray", cpus=0.5).run_threads == 1
+    assert RaySettings(kind="ray", cpus=2, threads=5).run_threads == 5
 
 
 def test_the_error_without_ray_names_the_package_to_install(claimed, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"pip install contextwise\[sweeps\], or use --executor local"):
-        RayExecutor(claimed(), ExecutorSettings())
+        RayExecutor(claimed(), RaySettings(kind="ray"))
 
 
 def test_a_node_that_does_not_see_the_folder_reports_it(tmp_path):
     status, reason = train_run(str(tmp_path / "elsewhere"), "a")
-    assert status == 2 and "a sweep needs a file system that all nodes share" in reason
+    assert status == 2 and "its runs need a file system that all nodes share" in reason
 
 
 def test_a_missing_cluster_is_refused(claimed, monkeypatch):
@@ -34,13 +40,13 @@ def test_a_missing_cluster_is_refused(claimed, monkeypatch):
 
     monkeypatch.setattr(ray, "init", refuse)
     with pytest.raises(ConfigError, match="no Ray cluster answers at auto: Could not find .*instance at auto.;"):
-        RayExecutor(claimed(), ExecutorSettings(address="auto"))
+        RayExecutor(claimed(), RaySettings(kind="ray", address="auto"))
     monkeypatch.setattr(ray, "init", pytest.fail)  # which would try for minutes
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     for address in (f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}"):
         with pytest.raises(ConfigError, match=f"no Ray cluster answers at {address}: .*refused"):
-            RayExecutor(claimed(), ExecutorSettings(address=address))
+            RayExecutor(claimed(), RaySettings(kind="ray", address=address))
 
 
 @pytest.mark.slow
@@ -78,9 +84,8 @@ def test_a_lost_node_costs_no_result(settings, tmp_path):
 
 DRIVER = """
 import time
-from contextwise.experiments.executors import ExecutorSettings
-from contextwise_plan.ray_executor import RayExecutor
-executor = RayExecutor(None, ExecutorSettings())
+from contextwise_plan.ray_launcher import RayExecutor, RaySettings
+executor = RayExecutor(None, RaySettings(kind="ray"))
 print("up", flush=True)
 time.sleep(1000)
 """

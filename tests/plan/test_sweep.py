@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from contextwise.base.errors import TrainingError
-from contextwise_plan.sweep import Sweep
+from contextwise_plan.sweeps.sweep import Sweep
 from sweeping import InProcess, sweep_values
 
 
@@ -15,7 +15,7 @@ def workplace(corpus_folder, tmp_path, monkeypatch):
     """A sweep file of two runs, which train in the process of the test."""
     values = sweep_values(corpus_folder, tmp_path) | {"output": ""}
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(values))
-    monkeypatch.setattr("contextwise.experiments.scheduling.LocalExecutor", lambda sweep, *_: InProcess(sweep))
+    monkeypatch.setattr("contextwise.experiments.executors.LocalExecutor", lambda sweep, *_: InProcess(sweep))
     monkeypatch.setattr("contextwise.experiments.scheduling.POLL_SECONDS", 0.0)
     return tmp_path
 
@@ -45,7 +45,7 @@ def test_a_failed_run_is_listed_with_its_reason(contextwise, workplace, monkeypa
         if run.context == 32:
             raise TrainingError("lightning")
 
-    monkeypatch.setattr("contextwise.experiments.scheduling.LocalExecutor", lambda sweep, *_: InProcess(sweep, unlucky))
+    monkeypatch.setattr("contextwise.experiments.executors.LocalExecutor", lambda sweep, *_: InProcess(sweep, unlucky))
     status, output, errors = contextwise("sweep tiny.yaml --out mine --retries 0")
     assert (status, output) == (1, "") and "1 of 2 runs failed (lightning)" in errors
     words = contextwise.words("sweep --status mine")

@@ -10,9 +10,9 @@ import pytest
 from sweep_pages import rows
 
 from browser import browser, needs_browser
-from contextwise_plan.sweep_data import SweepData
-from contextwise_plan.sweep_figures import budget_words
-from contextwise_plan.sweep_page import sweep_tables
+from contextwise_plan.sweeps.figures import budget_words
+from contextwise_plan.sweeps.page import sweep_tables
+from contextwise_plan.sweeps.page_data import SweepData
 
 
 class Opened:

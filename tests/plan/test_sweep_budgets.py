@@ -20,8 +20,9 @@ from contextwise.experiments.scheduling import LiveTable, schedule
 from contextwise.training import load_recipe, train
 from contextwise.training.trainer import PretrainingTrainer
 from contextwise_plan.scaling.observations import read_observations
-from contextwise_plan.sweep import Sweep, SweepRecipe, run_sweep
-from contextwise_plan.sweep_points import sweep_points
+from contextwise_plan.sweeps.points import sweep_points
+from contextwise_plan.sweeps.recipe import SweepRecipe
+from contextwise_plan.sweeps.sweep import Sweep, run_sweep
 from sweeping import InProcess, sweep_values, timeless
 
 STEPS = {"data.context": [16, 32], "training.steps": [6, 12]}

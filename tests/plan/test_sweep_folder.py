@@ -10,7 +10,7 @@ from contextwise.data import prepare_corpus
 from contextwise.experiments.folder import Failure
 from contextwise.models import load_model
 from contextwise.training import load_recipe, train
-from contextwise_plan.sweep import Sweep, notes
+from contextwise_plan.sweeps.sweep import Sweep, notes
 from small import write_documents, write_rows
 
 

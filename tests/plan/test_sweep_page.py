@@ -17,9 +17,9 @@ from sweep_pages import rows, write_curve
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise_plan.optimum import Landscape
 from contextwise_plan.scaling.observations import read_observations, read_table, write_table
-from contextwise_plan.sweep_data import CurveLine, SweepData, per_byte_where_needed
-from contextwise_plan.sweep_figures import budget_words, sweep_verdict
-from contextwise_plan.sweep_page import runs_table, write_sweep_page
+from contextwise_plan.sweeps.figures import budget_words, sweep_verdict
+from contextwise_plan.sweeps.page import runs_table, write_sweep_page
+from contextwise_plan.sweeps.page_data import CurveLine, SweepData, per_byte_where_needed
 from html_pages import HOSTILE, Page
 from small import write_rows
 from synthetic_sweep import write_sweep

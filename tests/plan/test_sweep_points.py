@@ -6,8 +6,9 @@ import yaml
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, DataError
 from contextwise.experiments.grid import size_name
-from contextwise_plan.sweep import Sweep, SweepRecipe
-from contextwise_plan.sweep_points import SweepPoint, run_points, sweep_points
+from contextwise_plan.sweeps.points import SweepPoint, run_points, sweep_points
+from contextwise_plan.sweeps.recipe import SweepRecipe
+from contextwise_plan.sweeps.sweep import Sweep
 from sweeping import sweep_values
 
 

@@ -12,7 +12,8 @@ from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.base.recipes import RECIPES
 from contextwise.models.sizes import OUR_SIZES, adamw_rate
-from contextwise_plan.sweep import SweepRecipe, grid_runs, load_sweep, run_id
+from contextwise_plan.sweeps.recipe import SweepRecipe, load_sweep, run_id
+from contextwise_plan.sweeps.sweep import grid_runs
 from sweeping import sweep_values
 
 SWEEPS = RECIPES / "context_scaling"
@@ -206,7 +207,7 @@ def test_settings_may_be_given_beside_the_file(tmp_path):
         ({"base": with_base("training", tokens_per_stp=4)}, "did you mean 'tokens_per_step'?"),
         ({"base": with_base(model=3)}, "model must be a mapping"),
         ({"executor": {"jobs": 0}}, "executor.jobs is 0"),
-        ({"executor": {"kind": "slurm"}}, "should be 'local' or 'ray'"),
+        ({"executor": {"kind": "slurm"}}, "executor.kind is 'slurm', but must be local or ray"),
         ({"measurments": 3}, "did you mean 'measurements'?"),
     ],
 )

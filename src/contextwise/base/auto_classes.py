@@ -4,9 +4,8 @@ Both take seconds to import. So the models are registered when a configuration o
 ``AutoModelForCausalLM.from_pretrained`` and ``AutoConfig`` look it up by the ``model_type`` in ``config.json``.
 """
 
-import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
@@ -14,15 +13,19 @@ from typing import Any
 CONFIGURATIONS = "transformers.models.auto.configuration_auto"
 
 
-def register_when_needed() -> None:
-    """Let transformers ask this package for configurations that it does not know, now or once it is imported."""
+def register_when_needed(register: Callable[[], object]) -> None:
+    """Let transformers ask this package for configurations that it does not know, now or once it is imported.
+
+    Args:
+        register: registers the models of this package; called at each look-up of an unknown type.
+    """
     if CONFIGURATIONS in sys.modules:
-        _ask_for_unknown_types(sys.modules[CONFIGURATIONS])
+        _ask_for_unknown_types(sys.modules[CONFIGURATIONS], register)
     elif not any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _WhenImported())  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _WhenImported(register))  # type: ignore[arg-type]
 
 
-def _ask_for_unknown_types(module: Any) -> None:
+def _ask_for_unknown_types(module: Any, register: Callable[[], object]) -> None:
     known = module.CONFIG_MAPPING
     stock: Any = type(known)
     if hasattr(stock, "asks_contextwise"):
@@ -34,11 +37,13 @@ def _ask_for_unknown_types(module: Any) -> None:
         asks_contextwise = True
 
         def __contains__(self, key: object) -> bool:
-            return super().__contains__(key) or (_register() and super().__contains__(key))
+            if not super().__contains__(key):
+                register()
+            return super().__contains__(key)
 
         def __getitem__(self, key: str) -> Any:
             if not super().__contains__(key):
-                _register()
+                register()
             return super().__getitem__(key)
 
         def __reduce__(self) -> Any:
@@ -47,19 +52,14 @@ def _ask_for_unknown_types(module: Any) -> None:
     known.__class__ = Mapping
 
 
-def _register() -> bool:
-    spec: Any = importlib.import_module("contextwise.models.spec")
-    # While the module is being imported, the lookup is its own.
-    if hasattr(spec, "register_models"):
-        spec.register_models()
-    return True
-
-
 class _WhenImported:
     """Finds transformers' module of configurations as usual, and changes it once it is imported.
 
     The base class of finders is left out: its module imports much more.
     """
+
+    def __init__(self, register: Callable[[], object]) -> None:
+        self.register = register
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -73,7 +73,7 @@ class _WhenImported:
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
-                _ask_for_unknown_types(module)
+                _ask_for_unknown_types(module, self.register)
 
             loader.exec_module = exec_module
         return spec

@@ -239,6 +239,6 @@ def as_json(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def listed(parts: list[str]) -> str:
-    """Join texts as a list: ``a``, ``a and b``, ``a, b and c``."""
-    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+def listed(parts: list[str], last: str = "and") -> str:
+    """Join texts as a list: ``a``, ``a and b``, ``a, b and c``; ``last`` is the word before the last one."""
+    return f" {last} ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)

@@ -1,8 +1,14 @@
-"""Lazy imports: names of a package that are imported at first use, to keep the import of the package fast."""
+"""Lazy imports: names that are imported at first use, to keep the import of a package fast."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+
+def object_named(name: str) -> Any:
+    """What ``MODULE:NAME`` names."""
+    module, _, member = name.partition(":")
+    return getattr(importlib.import_module(module), member)
 
 
 def lazy_exports(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:

@@ -1,18 +1,63 @@
 """The recipes that come with the package, addressed by name: ``contextlm-nano``, or ``contextlm/contextlm-nano``."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from itertools import takewhile
 from pathlib import Path
 from typing import ClassVar
 
+from contextwise.base import plugins
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, did_you_mean
+from contextwise.base.lazy import object_named
 
 RECIPES = Path(str(resources.files("contextwise"))) / "recipes"
 """Folder of the shipped recipes, ``<document>/<name>.yaml``; ``variants/`` has models of their own."""
-KEYS = {"reproduce": "scales", "trial": "arms", "sweep": "grid", "train": "training"}
-"""Verb -> the key that only its recipes have at the top."""
+
+
+@dataclass(frozen=True)
+class RecipeKind:
+    """A kind of recipe file; an entry point of the group ``contextwise.recipes``.
+
+    Attributes:
+        verb: reads the file.
+        key: only files of this kind have it at the top.
+        settings: class of what the file holds, ``MODULE:NAME``; empty if it is another class for each file.
+        resolved: file of a folder that the verb made; empty if the folder has no page of its own.
+        page: function that writes the page of such a folder, ``MODULE:NAME``; it takes the arguments of :meth:`write_page`.
+        tables: whether the page can be made of one file as well.
+    """
+
+    verb: str
+    key: str
+    settings: str = ""
+    resolved: str = ""
+    page: str = ""
+    tables: bool = False
+
+    def made(self, path: Path) -> bool:
+        """Whether the kind can make a page of a path: of a folder that the verb made, or of a file if it has tables."""
+        return bool(self.page) and (self.tables if path.is_file() else (path / self.resolved).is_file())
+
+    def write_page(
+        self, path: Path, page: Path, *, others: Sequence[Path] = (), tables: Path | None = None
+    ) -> list[Path]:
+        """Write the page of a folder, or of a table.
+
+        Args:
+            others: runs that are shown beside it.
+            tables: a folder for the tables of the page as CSV files, if wanted.
+
+        Returns:
+            The CSV files.
+        """
+        return object_named(self.page)(path, page, others=others, tables=tables)
+
+
+def recipe_kinds() -> dict[str, RecipeKind]:
+    """The installed kinds of recipe files by name."""
+    return plugins.load("recipes")
 
 
 @dataclass(frozen=True)
@@ -26,9 +71,9 @@ class Shipped:
 
     @property
     def verb(self) -> str:
-        """The verb that the recipe is for: train, sweep, trial or reproduce."""
+        """The verb that the recipe is for, by the key that only its recipes have."""
         values = read_yaml(self.path)
-        return next(verb for verb, key in KEYS.items() if key in values)
+        return next(kind.verb for kind in recipe_kinds().values() if kind.key in values)
 
     @property
     def about(self) -> str:
@@ -62,7 +107,7 @@ def recipe_path(name: str | Path, verb: str = "train", folder: Path = Path()) ->
     """The file of a recipe: a path below ``folder``, or the name of a recipe that comes with the package.
 
     Args:
-        verb: what the recipe is for (a key of :data:`KEYS`), where several recipes have the name.
+        verb: what the recipe is for, where several recipes have the name.
 
     Raises:
         ConfigError: there is no such recipe.

@@ -1,7 +1,6 @@
 """JSON Schema of what :func:`~contextwise.base.estimates.as_json` makes of a type, from its annotations."""
 
 import dataclasses
-import importlib
 import inspect
 import types
 from collections.abc import Mapping, Sequence
@@ -9,6 +8,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from pydantic import BaseModel
+
+from contextwise.base.lazy import object_named
 
 PLAIN: dict[Any, dict[str, Any]] = {
     bool: {"type": "boolean"},
@@ -22,8 +23,7 @@ PLAIN: dict[Any, dict[str, Any]] = {
 
 def named_schema(name: str) -> dict[str, Any]:
     """The JSON Schema of a class, ``MODULE:NAME``, or of a list of them, ``MODULE:NAME[]``."""
-    module, _, member = name.removesuffix("[]").partition(":")
-    schema = json_schema(getattr(importlib.import_module(module), member))
+    schema = json_schema(object_named(name.removesuffix("[]")))
     return {"type": "array", "items": schema} if name.endswith("[]") else schema
 
 

@@ -8,7 +8,7 @@ from typer import Argument, Option
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import say
-from contextwise.base.recipes import recipe_path, shipped_recipe
+from contextwise.base.recipes import recipe_kinds, recipe_path, shipped_recipe
 from contextwise.cli.common import (
     AsJson,
     Label,
@@ -207,6 +207,12 @@ def compare_curves(
     show_and_write([curves_table(curves), *lines], "the comparison", curves, out, as_json)
 
 
+_PAGED = {f"a {name}": kind.resolved for name, kind in recipe_kinds().items() if kind.page}
+PAGED = listed([*_PAGED], "or")
+"""What has a page of its own beside runs."""
+HAVING = " nor ".join(f"{name} (it has no {file})" for name, file in _PAGED.items())
+
+
 class ReportJson(TypedDict):
     """The files that ``report`` wrote, the page first."""
 
@@ -217,17 +223,18 @@ def report(
     runs: Annotated[
         list[Path],
         Argument(
-            help="Run folders, finished or not; or the folder or the table of a sweep, and after it runs whose contextwise "
-            "curves are shown beside the sweep's.",
-            metavar="RUN_OR_SWEEP...",
+            help=f"Run folders, finished or not; or the folder or the table of {PAGED}, and after it runs whose context "
+            "curves are shown beside its own.",
+            metavar="RUN_OR_FOLDER...",
         ),
     ],
     out: Annotated[
-        Path | None, Option(help="The page; report.html in the folder of one run or a sweep, else report.html here.")
+        Path | None,
+        Option(help="The page; report.html in the folder of one run, or in another folder, else report.html here."),
     ] = None,
     label: Label = None,
     csv: Annotated[
-        Path | None, Option(help="Of a sweep: also write the table behind every figure into this folder.")
+        Path | None, Option(help=f"Of {PAGED}: also write the table behind every figure into this folder.")
     ] = None,
     as_json: Annotated[
         bool,
@@ -237,29 +244,24 @@ def report(
 ) -> None:
     """Write one page about runs: losses, differences, curves, and how they were made.
 
-    About a sweep: the best training context at every budget, with a slider.
-
     It is a single file that opens from disk, without a network. Only files
     are read; nothing is trained or evaluated.
     """
     first = runs[0]
-    is_sweep = first.is_file() or (first / "sweep.yaml").is_file()
-    inside = not first.is_file() and (is_sweep or len(runs) == 1)
+    name, kind = next(((name, kind) for name, kind in recipe_kinds().items() if kind.made(first)), ("run", None))
+    inside = not first.is_file() and (kind is not None or len(runs) == 1)
     page = out or (first / "report.html" if inside else Path("report.html"))
-    if is_sweep:
+    if kind is not None:
         if label is not None:
-            raise ConfigError("--label chooses an evaluation of runs, and a sweep has none; leave it out")
-        from contextwise_plan.sweep_page import write_sweep_page
-
-        _show_files([page, *write_sweep_page(first, page, others=runs[1:], tables=csv)], as_json)
+            raise ConfigError(f"--label chooses an evaluation of runs, and a {name} has none; leave it out")
+        _show_files([page, *kind.write_page(first, page, others=runs[1:], tables=csv)], as_json)
         return
     if len(runs) == 1 and not (first / "recipe.yaml").is_file():
         raise ConfigError(
-            f"{first} is neither a run (it has no recipe.yaml) nor a sweep (it has no sweep.yaml); give the folder of one, or "
-            "a sweep's table"
+            f"{first} is neither a run (it has no recipe.yaml) nor {HAVING}; give the folder of one, or its table"
         )
     if csv is not None:
-        raise ConfigError(f"--csv writes the tables of a sweep, and {first} is none; leave it out")
+        raise ConfigError(f"--csv writes the tables of {PAGED}, and {first} is a run; leave it out")
     from contextwise.base.runs import RunFolder
     from contextwise.comparison.comparison import compare
     from contextwise.reports.runs import report_page

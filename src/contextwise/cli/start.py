@@ -1,7 +1,6 @@
 """Verbs to start with: ``contextwise demo``, ``prepare``, ``corpus``, ``recipes`` and ``schema``."""
 
 import dataclasses
-import importlib
 import math
 import shlex
 import time
@@ -15,9 +14,10 @@ from typer import Argument, Option
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import listed
 from contextwise.base.files import atomic_write, write_output
+from contextwise.base.lazy import object_named
 from contextwise.base.machine import own_version
 from contextwise.base.progress import console, say
-from contextwise.base.recipes import shipped_recipes
+from contextwise.base.recipes import recipe_kinds, shipped_recipes
 from contextwise.base.tables import Column, Table
 from contextwise.cli.common import AsJson, Prints, Split, prints_of, show, show_json, show_line
 
@@ -32,11 +32,7 @@ PANEL = "Start"
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 SHORTEST_ROW = 64
-FILES = {
-    "recipe": "contextwise.training.recipe:Recipe",
-    "sweep": "contextwise_plan.sweep:SweepRecipe",
-    "trial": "contextwise.experiments.trial.settings:TrialSettings",
-}
+FILES = {name: kind.settings for name, kind in recipe_kinds().items() if kind.settings}
 """Kind of file -> the class of its settings."""
 
 
@@ -368,7 +364,7 @@ def recipes(
 ) -> None:
     """List the recipes that come with the package, print one, or copy them to be changed.
 
-    `train`, `sweep`, `trial` and `reproduce` take their names: contextwise train contextlm-nano
+    The verb of a recipe takes its name: contextwise train contextlm-nano
     """
     found = shipped_recipes(name or "")
     if not found:
@@ -392,12 +388,12 @@ def recipes(
 
 def schema(
     kind: Annotated[
-        str, Argument(metavar="KIND", help="What the file is: recipe, sweep or trial; with --printed, a verb.")
+        str, Argument(metavar="KIND", help=f"What the file is: {listed([*FILES], 'or')}; with --printed, a verb.")
     ],
     printed: Annotated[bool, Option("--printed", help="Of what the verb KIND prints with --json.")] = False,
     out: Annotated[Path | None, Option(help="Write it to this file.")] = None,
 ) -> None:
-    """Print the JSON Schema of a recipe, a sweep or a trial, with which editors complete and check files.
+    """Print the JSON Schema of a kind of recipe file, with which editors complete and check such files.
 
     In the first line of a YAML file: # yaml-language-server: $schema=recipe.json
     """
@@ -425,7 +421,6 @@ def printed_schema(verb: str) -> dict[str, Any]:
 
 def schema_of(kind: str) -> dict[str, Any]:
     """The JSON Schema of a kind of file (a key of :data:`FILES`)."""
-    module, _, name = FILES[kind].partition(":")
-    values = getattr(importlib.import_module(module), name).model_json_schema()
+    values = object_named(FILES[kind]).model_json_schema()
     values["required"].remove("name")  # by default the file's
     return {"$schema": DRAFT, **values}

@@ -1,4 +1,4 @@
-"""Verbs of training: ``contextwise train``, ``sweep`` and ``parameters``."""
+"""Verbs of training: ``contextwise train``, ``parameters`` and ``verify``."""
 
 import shlex
 from pathlib import Path

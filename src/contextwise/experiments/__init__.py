@@ -1,1 +1,1 @@
-"""Experiments: sets of training runs (arms × seeds × a grid), sweeps and the demo."""
+"""Experiments: sets of training runs (arms × seeds × a grid), trials and the demo."""

@@ -8,7 +8,7 @@ import torch
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.progress import console
-from contextwise.experiments.executors import ExecutorSettings, threads_of
+from contextwise.experiments.executors import ExecutorSettings
 from contextwise.models.building import parameter_count, training_memory
 from contextwise.models.spec import training_flops_per_target
 from contextwise.training.inputs import TrainingInputs
@@ -120,7 +120,7 @@ def step_rounds(
     threads, quiet = torch.get_num_threads(), console.quiet
     measured: dict[str, list[float]] = {name: [] for name in recipes}
     names = list(recipes)
-    torch.set_num_threads(threads if executor is None else threads_of(executor))
+    torch.set_num_threads(threads if executor is None else executor.run_threads)
     console.quiet = True  # the timed steps are no news
     try:
         for number in range(rounds):

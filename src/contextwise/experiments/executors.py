@@ -1,6 +1,7 @@
-"""Executors: start the runs of a set as processes on this machine or as tasks of a Ray cluster.
+"""Executors: start the runs of a set, as processes on this machine or in a way that another package offers.
 
-Every run is ``python -m contextwise train`` in a separate process, with a log file.
+Every run is ``python -m contextwise train`` in a separate process, with a log file. A launcher is a subclass of
+:class:`ExecutorSettings`, an entry point of the group ``contextwise.launchers`` with the name of its ``kind``.
 """
 
 import ctypes
@@ -31,29 +32,32 @@ WAIT_FOR_LOCK_SECONDS = 120.0
 
 
 class ExecutorSettings(Settings):
-    """Where runs are trained. Changes no result."""
+    """Where runs are trained: in processes on this machine. Changes no result."""
 
-    kind: Literal["local", "ray"] = Field(
-        default="local", description="processes on this machine, or tasks of a Ray cluster"
-    )
+    kind: Literal["local"] = Field(default="local", description="processes on this machine")
     jobs: int = Field(default=1, ge=1, description="runs at a time on this machine")
     threads: int | None = Field(
-        default=None,
-        ge=1,
-        description="threads of each run; OMP_NUM_THREADS, else the cores shared out, if not given; on Ray its CPUs",
+        default=None, ge=1, description="threads of each run; OMP_NUM_THREADS, else the cores shared out, if not given"
     )
     retries: int = Field(default=1, ge=0, description="how often a run that failed is tried again in one call")
-    address: str | None = Field(
-        default=None, description="of a Ray cluster; auto: the one that runs here; none: a new one"
-    )
-    cpus: float = Field(default=1, gt=0, description="CPUs that Ray reserves for a run")
-    gpus: float = Field(default=0, ge=0, description="GPUs that Ray reserves for a run")
 
     @property
     def processes(self) -> "ExecutorSettings | None":
         """These settings; None for one run at a time on this machine, which needs no process of its own."""
         alone = self.kind == "local" and self.jobs == 1 and self.threads is None
         return None if alone else self
+
+    @property
+    def run_threads(self) -> int:
+        """Threads of each run that these settings start in a process of its own."""
+        if self.threads is not None:
+            return self.threads
+        given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+        return int(given) if given.isdigit() and int(given) else max(1, cores() // self.jobs)
+
+    def executor(self, folder: RunSetFolder) -> "Executor":
+        """The executor of the runs in a folder."""
+        return LocalExecutor(folder, self)
 
 
 @dataclass(frozen=True)
@@ -164,7 +168,7 @@ def train_run(folder: str, run: str, trust_remote_code: bool = False, threads: i
     """
     trust.remote_code = trust_remote_code
     if not (Path(folder) / "recipes" / f"{run}.yaml").exists():
-        reason = f"{os.uname().nodename} does not see {folder}; a sweep needs a file system that all nodes share"
+        reason = f"{os.uname().nodename} does not see {folder}; its runs need a file system that all nodes share"
         return INPUT_AT_FAULT, reason
     deadline = time.monotonic() + WAIT_FOR_LOCK_SECONDS
     while is_held(Path(folder) / "runs" / run, inside=True) and time.monotonic() < deadline:
@@ -185,7 +189,7 @@ class LocalExecutor:
     """Trains as many runs at a time on this machine, each with as many threads, as the settings say."""
 
     def __init__(self, folder: RunSetFolder, settings: ExecutorSettings) -> None:
-        self.folder, self.jobs, self.threads = folder, settings.jobs, threads_of(settings)
+        self.folder, self.jobs, self.threads = folder, settings.jobs, settings.run_threads
         self.gpus = visible_gpus()
         self.processes: dict[str, tuple[PlannedRun, RunProcess]] = {}
         self.gpu_of: dict[str, str] = {}
@@ -232,16 +236,6 @@ class LocalExecutor:
         self.stop()
         for _, process in self.processes.values():
             process.wait()
-
-
-def threads_of(settings: ExecutorSettings) -> int:
-    """Threads of each run that these settings start in a process of its own."""
-    if settings.threads is not None:
-        return settings.threads
-    if settings.kind == "ray":  # sets OMP_NUM_THREADS to the CPUs that it reserves
-        return max(1, int(settings.cpus))
-    given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-    return int(given) if given.isdigit() and int(given) else max(1, cores() // settings.jobs)
 
 
 def cores() -> int:

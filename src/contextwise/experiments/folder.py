@@ -87,7 +87,7 @@ class RunSetJson(TypedDict):
 
 
 def refuse_other_files(path: Path, what: str, own: Container[str]) -> None:
-    """Refuse a file, and a folder that holds other files than the ``own`` ones of a sweep or trial (``what``)."""
+    """Refuse a file, and a folder that holds other files than the ``own`` ones of what it is for (``what``)."""
     if path.exists() and not path.is_dir():
         raise ConfigError(f"{path} is a file; choose another folder for the {what} with --out")
     names = [file.name for file in path.iterdir()] if path.exists() else []
@@ -100,11 +100,13 @@ class RunSetFolder:
 
     Attributes:
         plan: every run with its cost, in order.
+        status_command: lists the runs and why some failed; empty if there is no such command.
         beginnings: run -> each of its parents, with the checkpoint that it begins from if the parent is its trunk.
     """
 
     path: Path
     plan: list[PlannedRun]
+    status_command: str = ""
     beginnings: dict[str, dict[str, Path | None]]
 
     def may_start(self, run: str, unfinished: Container[str]) -> bool:

@@ -15,7 +15,7 @@ from rich.text import Text
 from contextwise.base.errors import ContextwiseError, Interrupted, TrainingError
 from contextwise.base.estimates import count, duration, written
 from contextwise.base.progress import console, interruption, say
-from contextwise.experiments.executors import Executor, ExecutorSettings, LocalExecutor
+from contextwise.experiments.executors import Executor, ExecutorSettings
 from contextwise.experiments.folder import PlannedRun, RunSetFolder, RunState
 
 POLL_SECONDS = 0.2
@@ -25,16 +25,9 @@ _STYLES = {"finished": "green", "running": "cyan", "failed": "red"}
 
 
 def train_planned(folder: RunSetFolder, settings: ExecutorSettings) -> None:
-    """Train every run of the plan that has not finished, on the executor that the settings name."""
+    """Train every run of the plan that has not finished, on the executor of these settings."""
     with LiveTable(folder) as table:
-        executor: Executor
-        if settings.kind == "ray":
-            from contextwise_plan.ray_executor import RayExecutor
-
-            executor = RayExecutor(folder, settings)
-        else:
-            executor = LocalExecutor(folder, settings)
-        schedule(folder, executor, settings.retries, table)
+        schedule(folder, settings.executor(folder), settings.retries, table)
 
 
 def schedule(folder: RunSetFolder, executor: Executor, retries: int, table: "LiveTable") -> None:
@@ -103,7 +96,7 @@ def schedule(folder: RunSetFolder, executor: Executor, retries: int, table: "Liv
         others = f"the {failed - diverged} that did not diverge" if diverged else "them"
         blocked = total - finished - failed
         same = "" if len(set(reasons)) > 1 else f" ({reasons[0]})"
-        listed = f"contextwise sweep --status {folder.path} lists them, " * (folder.path / "sweep.yaml").exists()
+        listed = f"{folder.status_command} lists them, " if folder.status_command else ""
         raise TrainingError(
             f"{failed} of {total} runs failed{same}; {listed}their logs are in {folder.path / 'logs'}"
             + f"; {blocked} other{'s' * (blocked != 1)} cannot start without them" * bool(blocked)
@@ -149,7 +142,7 @@ class LiveTable:
     def finished(self, run: PlannedRun) -> None:
         state = self._read(run)
         if not console.is_terminal:
-            # Only runs that have a context curve, such as a sweep's, have this loss.
+            # Only runs that have a context curve have this loss.
             loss = "" if state.loss is None else f", best-context loss {state.loss:.4f}"
             say(f"{run.id}: finished{loss}")
 

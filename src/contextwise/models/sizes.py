@@ -67,7 +67,7 @@ def adamw_rate(width: int) -> float:
     """AdamW's learning rate for a width: 2.2e-3 * (128 / width)^0.83, to two digits.
 
     The exponent is that of GPT-2's best rates at the measured widths, the factor the best rate of width 128 in steps of 8,192
-    tokens, the default (docs/transfer.md, "What the search shows").
+    tokens, the default.
     """
     return float(f"{2.2e-3 * (128 / width) ** 0.83:.1e}")
 

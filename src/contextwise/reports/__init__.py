@@ -1,1 +1,1 @@
-"""Reports: run folders, comparisons, sweeps and measurements as one HTML page each, which opens from disk without a network."""
+"""Reports: run folders, comparisons and measurements as one HTML page each, which opens from disk without a network."""

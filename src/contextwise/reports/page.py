@@ -11,7 +11,6 @@ import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +85,7 @@ class Page:
     Attributes:
         sections: those without parts are left out.
         result: paragraphs of the result, in the box at the top.
-        assets: name of the page's own script and style sheet beside this module.
+        source: the module that makes the page; its own script and style sheet lie beside it under the same name.
         data: what the script reads besides the figures, by the id of its element.
         below: parts below the sections.
     """
@@ -95,7 +94,7 @@ class Page:
     sections: Sequence[Section]
     subtitle: str = ""
     result: Sequence[str] = ()
-    assets: str = ""
+    source: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
     below: Sequence[Part] = ()
 
@@ -122,7 +121,7 @@ class Page:
             '<meta name="color-scheme" content="light dark">',
             f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
             f"<title>{title}</title>",
-            f"<style>\n{asset('base.css')}{asset(f'{self.assets}.css')}</style>\n</head>\n<body>\n<main>",
+            f"<style>\n{asset('base.css')}{_beside(self.source, '.css')}</style>\n</head>\n<body>\n<main>",
             f"<header>\n<h1>{title}</h1>",
             f'<p class="subtitle">{html.escape(self.subtitle)}</p>' if self.subtitle else "",
             "</header>",
@@ -136,7 +135,7 @@ class Page:
                 # Without "<" nothing in the JSON can end the element.
                 text = json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
                 lines.append(f'<script type="application/json" id="{name}">{text}</script>')
-            own = asset(f"{self.assets}.js") or '"use strict";\nFigures.start();\n'
+            own = _beside(self.source, ".js") or '"use strict";\nFigures.start();\n'
             lines += ['<script>window.PlotlyConfig = {MathJaxConfig: "local"};</script>']
             lines += [f"<script>{plotly_script()}</script>", f"<script>\n{asset('figures.js')}{own}</script>"]
         return "\n".join([*filter(None, lines), "</body>\n</html>\n"])
@@ -253,8 +252,13 @@ def plain(text: str) -> str:
 
 
 def asset(name: str) -> str:
-    """A file beside this module; empty if there is none."""
-    file = resources.files(__package__).joinpath(name)
+    """A file beside this module."""
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+def _beside(source: str, suffix: str) -> str:
+    """The file with the name of a module and this suffix; empty if there is none."""
+    file = Path(source or __file__).with_suffix(suffix)
     return file.read_text(encoding="utf-8") if file.is_file() else ""
 
 

@@ -95,7 +95,7 @@ def report_page(runs: list[RunFolder], comparison: Comparison | None = None, *, 
         ),
     ]
     title = ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} others"
-    return Page(title, sections, subtitle, verdict(comparison) if comparison else [], "runs")
+    return Page(title, sections, subtitle, verdict(comparison) if comparison else [], __file__)
 
 
 def _validated(curves: list[Curve]) -> str:

@@ -16,8 +16,9 @@ from contextwise_papers.claims import Claim, Verdict, above, all_hold, opposite,
 from contextwise_papers.item import CorpusMeasure, Item, Outcome, registered
 from contextwise_papers.tables import Plot, point, points, table_of
 from contextwise_plan.optimum import Landscape, Optimum
-from contextwise_plan.sweep import LearningRateRule, SweepRecipe, grid_runs, run_sweep
-from contextwise_plan.sweep_points import sweep_points
+from contextwise_plan.sweeps.points import sweep_points
+from contextwise_plan.sweeps.recipe import LearningRateRule, SweepRecipe
+from contextwise_plan.sweeps.sweep import grid_runs, run_sweep
 
 SHOWN = 6
 """Budgets of the tables."""

@@ -67,7 +67,7 @@ def write_attention_page(reading: Reading, path: Path, command: list[str] | None
     tokens = len(reading.ids) - reading.has_start
     subtitle = f"A text of {tokens:,} tokens{start}, in chunks of {reading.chunk_size}."
     data = {"reading": page_data(reading)}
-    Page(title, sections, subtitle, result, "attention", data, [READOUT]).write(path)
+    Page(title, sections, subtitle, result, __file__, data, [READOUT]).write(path)
 
 
 def page_data(reading: Reading) -> dict[str, Any]:

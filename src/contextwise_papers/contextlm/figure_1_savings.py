@@ -48,7 +48,7 @@ from contextwise_plan.scaling.analysis import Score, data_of, ensemble_estimate
 from contextwise_plan.scaling.fitting import RESAMPLES, ensemble
 from contextwise_plan.scaling.forms import DATA_AND_SIZE, Array, Law
 from contextwise_plan.scaling.observations import Observations, observations
-from contextwise_plan.sweep_points import SweepPoint
+from contextwise_plan.sweeps.points import SweepPoint
 
 DIMENSIONS = ("parameters", "tokens", "FLOPs")
 FEWEST = 3

@@ -28,7 +28,7 @@ from contextwise_papers.item import CorpusMeasure, Item, ItemMeasure, Outcome, r
 from contextwise_papers.tables import Plot, points, seeds_behind, table_of
 from contextwise_plan.scaling.fitting import Data, search
 from contextwise_plan.scaling.forms import ONE_SIZE, Law, features_of
-from contextwise_plan.sweep_points import SweepPoint, run_points
+from contextwise_plan.sweeps.points import SweepPoint, run_points
 
 LAW = next(form for form in ONE_SIZE if form.name == "harder")
 """Eq. 5 with A(l) = A·l^b and a constant α: six parameters, which about a dozen runs can determine."""

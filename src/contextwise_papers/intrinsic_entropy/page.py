@@ -112,7 +112,7 @@ def write_entropy_page(entropy: IntrinsicEntropy, path: Path, command: list[str]
         f"{corpus['split']}), {summary['width']:,} channels of {layer}, {summary['dtype']}, covariances "
         f"{'centred' if settings['centred'] else 'not centred'}"
     )
-    Page(title, sections, subtitle, verdict(entropy), "entropy").write(path)
+    Page(title, sections, subtitle, verdict(entropy), __file__).write(path)
 
 
 def terminal_report(entropy: IntrinsicEntropy) -> RenderableType:

@@ -29,8 +29,8 @@ from contextwise.experiments.grid import size_name
 from contextwise.training.settings import in_steps
 from contextwise_plan.optimum import Cell, Landscape, cells, tracks
 from contextwise_plan.scaling.forms import Array
-from contextwise_plan.sweep import Sweep
-from contextwise_plan.sweep_points import COLUMNS, SweepPoint, run_points, sweep_folders
+from contextwise_plan.sweeps.points import COLUMNS, SweepPoint, run_points, sweep_folders
+from contextwise_plan.sweeps.sweep import Sweep
 
 EARLY = 0.05
 """Share of a run's tokens before which its points are left out."""

@@ -8,6 +8,7 @@ import pytest
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, TrainingError
 from contextwise.base.files import exclusive
+from contextwise.experiments import executors as executors_module
 from contextwise.experiments import scheduling
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.grid import size_name
@@ -109,7 +110,7 @@ def test_an_executor_starts_a_run_behind_its_parents(corpus_folder, tmp_path, mo
         executors.append(InProcess(folder))
         return executors[0]
 
-    monkeypatch.setattr(scheduling, "LocalExecutor", in_process)
+    monkeypatch.setattr(executors_module, "LocalExecutor", in_process)
     monkeypatch.setattr(scheduling, "POLL_SECONDS", 0.0)
     longer = [CONTINUED[0], "training.steps=40"]  # the most expensive, but not the first
     runs = run_set(tmp_path, corpus_folder, arms={"tuned": longer, "base": []})
@@ -134,7 +135,7 @@ def test_a_run_that_diverged_may_be_left_and_another_failure_is_raised(corpus_fo
         executors.append(InProcess(folder, broken))
         return executors[-1]
 
-    monkeypatch.setattr(scheduling, "LocalExecutor", in_process)
+    monkeypatch.setattr(executors_module, "LocalExecutor", in_process)
     monkeypatch.setattr(scheduling, "POLL_SECONDS", 0.0)
     runs = run_set(tmp_path, corpus_folder, arms={"hot": DIVERGES, "sound": []})
     with pytest.raises(TrainingError, match="nan at step" if jobs is None else "of 2 runs failed"):

@@ -9,7 +9,7 @@ from contextwise.base.files import exclusive
 from contextwise.base.progress import interruption
 from contextwise.experiments import scheduling
 from contextwise.experiments.scheduling import LiveTable
-from contextwise_plan.sweep import Sweep, run_sweep
+from contextwise_plan.sweeps.sweep import Sweep, run_sweep
 from sweeping import InProcess
 
 
@@ -124,7 +124,7 @@ def test_a_run_of_another_process_is_waited_for(claimed, capsys):
 
 
 def test_the_whole_sweep_from_its_settings(settings, monkeypatch, capsys):
-    monkeypatch.setattr("contextwise.experiments.scheduling.LocalExecutor", lambda sweep, *_: InProcess(sweep))
+    monkeypatch.setattr("contextwise.experiments.executors.LocalExecutor", lambda sweep, *_: InProcess(sweep))
     sweep = run_sweep(settings())
     assert Sweep.open(sweep.path).count()["finished"] == 2
     assert "tiny: 2 of 2 runs to do" in capsys.readouterr().err

@@ -27,7 +27,7 @@ from contextwise.comparison.sequential import half_widths
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.experiments import cost
 from contextwise.experiments.cost import seconds_per_step
-from contextwise.experiments.executors import ExecutorSettings, cores, threads_of
+from contextwise.experiments.executors import ExecutorSettings, cores
 from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.trial import Trial, TrialSettings, load_trial, run_trial
 from contextwise.experiments.trial import trial as trial_module
@@ -281,12 +281,12 @@ def test_steps_are_timed_with_the_threads_of_the_runs(corpus_folder, tmp_path, m
     recipes = Arms(settings(corpus_folder, tmp_path / "t", arms=["gpt2", "contextlm"])).recipes
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     here = torch.get_num_threads()
-    for executor in (None, ExecutorSettings(jobs=2), ExecutorSettings(kind="ray", cpus=2, threads=None)):
+    for executor in (None, ExecutorSettings(jobs=2), ExecutorSettings(threads=2)):
         seconds_per_step(recipes, 1, executor)
     assert threads[::2] == [here, 3, 2] and torch.get_num_threads() == here
     monkeypatch.delenv("OMP_NUM_THREADS")
-    assert threads_of(ExecutorSettings(jobs=2)) == max(1, cores() // 2)
-    assert threads_of(ExecutorSettings(jobs=2, threads=5)) == 5
+    assert ExecutorSettings(jobs=2).run_threads == max(1, cores() // 2)
+    assert ExecutorSettings(jobs=2, threads=5).run_threads == 5
     assert ExecutorSettings().processes is None
     assert ExecutorSettings(threads=5).processes is not None  # this process has other threads
 

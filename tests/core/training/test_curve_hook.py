@@ -17,7 +17,7 @@ from contextwise.data.windows import LastTenthWindows, last_tenth_length, log_bi
 from contextwise.models import load_model
 from contextwise.training import Recipe, train
 from contextwise.training.trainer import PretrainingTrainer
-from contextwise_plan.sweep_points import run_points
+from contextwise_plan.sweeps.points import run_points
 from processes import finish_training
 from small import recipe_values
 

@@ -21,7 +21,7 @@ from contextwise_papers.context_scaling.sections_1_2_curves import (
 )
 from contextwise_papers.item import Item, Scale
 from contextwise_plan.optimum import Cell, Landscape, Optimum
-from contextwise_plan.sweep_points import SweepPoint
+from contextwise_plan.sweeps.points import SweepPoint
 from small import write_documents
 
 ITEM = Item(title="t", source="s", measure="m", printed={}, scales={"tiny": Scale(machine="any", settings={})})

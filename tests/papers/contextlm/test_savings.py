@@ -14,7 +14,7 @@ from contextwise_papers.contextlm.figure_1_savings import Family, Savings, _end,
 from contextwise_papers.item import Item, Scale
 from contextwise_plan.scaling.forms import DATA_AND_SIZE
 from contextwise_plan.scaling.observations import observations
-from contextwise_plan.sweep_points import SweepPoint
+from contextwise_plan.sweeps.points import SweepPoint
 from small import write_documents
 
 SIZES, BUDGETS, SEEDS = (1e6, 3e6, 9e6), (1e8, 3e8, 9e8), (0, 1, 2)

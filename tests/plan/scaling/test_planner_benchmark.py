@@ -10,7 +10,7 @@ from benchmarks.planner import LEAST, VAGUE, ahead, compare, parabola, prior, re
 
 from contextwise_plan.scaling.observations import budgets_of, observations
 from contextwise_plan.scaling.trend import MEASURED, fit_trend
-from contextwise_plan.sweep_points import SweepPoint
+from contextwise_plan.sweeps.points import SweepPoint
 from laws import flops_per_token, one_size_loss
 
 CONTEXTS = np.array([16.0, 32.0, 64.0, 128.0])

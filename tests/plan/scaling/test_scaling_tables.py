@@ -11,7 +11,7 @@ from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus
 from contextwise_plan.optimum import Landscape
 from contextwise_plan.scaling.observations import check_enough, observations, read_observations, read_table, write_table
-from contextwise_plan.sweep_points import sweep_points
+from contextwise_plan.sweeps.points import sweep_points
 from laws import drawn_points, write_sweep
 
 

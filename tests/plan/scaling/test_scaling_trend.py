@@ -11,7 +11,7 @@ from scipy.stats import norm
 from contextwise.base.errors import DataError
 from contextwise_plan.scaling.observations import observations
 from contextwise_plan.scaling.trend import MEASURED, Powers, fit_trend, lowest_point, measured_optima, trend_for
-from contextwise_plan.sweep_points import SweepPoint
+from contextwise_plan.sweeps.points import SweepPoint
 
 CONTEXTS = np.array([16.0, 32.0, 64.0, 128.0, 256.0])
 VAGUE = Powers(budget=(0.4, 100.0), size=(-0.4, 100.0))

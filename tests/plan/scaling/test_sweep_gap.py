@@ -4,7 +4,7 @@ import pytest
 from benchmarks.sweep_gap import gap, read_cells
 
 from contextwise_plan.scaling.observations import observations
-from contextwise_plan.sweep_points import SweepPoint
+from contextwise_plan.sweeps.points import SweepPoint
 
 BUDGETS = (1e12, 2e12)
 

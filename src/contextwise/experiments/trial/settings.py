@@ -13,6 +13,7 @@ from contextwise.base.errors import ConfigError, Problem
 from contextwise.base.recipes import recipe_path, shipped_recipe
 from contextwise.comparison.sequential import Documents
 from contextwise.experiments.executors import ExecutorSettings
+from contextwise.experiments.launchers import AnyExecutor
 from contextwise.experiments.run_set import FAST_TRAINING, Arm, with_identified_code, with_sections
 from contextwise.models.variant.code import is_variant
 from contextwise.training.kinds import VariantSettings
@@ -114,7 +115,7 @@ class TrialSettings(Settings):
         description="score every arm with these metadata columns before the text, as evaluate does; without them if empty",
     )
     keep_going: bool = Field(default=False, description="train all seeds even where the decision is made")
-    executor: ExecutorSettings = ExecutorSettings()
+    executor: AnyExecutor = ExecutorSettings()
     output: str = Field(default="", description="the trial's folder; trials/<name> if not given")
 
     @field_validator("arms", mode="before", json_schema_input_type=list[str] | dict[str, Arm])

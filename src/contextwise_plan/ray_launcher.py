@@ -13,9 +13,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
+from pydantic import Field
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.pretrained import trust
@@ -41,6 +42,27 @@ LEAVE_SECONDS = 120.0
 """Time that runs have to save after a request to stop."""
 
 
+class RaySettings(ExecutorSettings):
+    """Where runs are trained: in tasks of a Ray cluster. Changes no result."""
+
+    kind: Literal["ray"] = Field(description="tasks of a Ray cluster")  # type: ignore[assignment]
+    threads: int | None = Field(default=None, ge=1, description="threads of each run; its CPUs if not given")
+    address: str | None = Field(
+        default=None, description="of a Ray cluster; auto: the one that runs here; none: a new one"
+    )
+    cpus: float = Field(default=1, gt=0, description="CPUs that Ray reserves for a run")
+    gpus: float = Field(default=0, ge=0, description="GPUs that Ray reserves for a run")
+
+    @property
+    def run_threads(self) -> int:
+        """Threads of each run; by default the CPUs that Ray reserves, to which it sets OMP_NUM_THREADS."""
+        return self.threads or max(1, int(self.cpus))
+
+    def executor(self, folder: RunSetFolder) -> "RayExecutor":
+        """The executor of the runs in a folder."""
+        return RayExecutor(folder, self)
+
+
 class RayExecutor:
     """Submits every run to Ray, which starts as many at a time as fit on its nodes.
 
@@ -51,7 +73,7 @@ class RayExecutor:
         ConfigError: Ray is not installed, there is no such cluster, or no node has that much.
     """
 
-    def __init__(self, folder: RunSetFolder, settings: ExecutorSettings) -> None:
+    def __init__(self, folder: RunSetFolder, settings: RaySettings) -> None:
         address, cpus, gpus = settings.address, settings.cpus, settings.gpus
         if not address:
             # Whoever reaches the ports of a cluster can run code on it: one of its own listens on the loopback interface, as

@@ -16,7 +16,7 @@ from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import NORMAL, plus_minus, ratios
 from contextwise.base.runs import RunFolder
 from contextwise.experiments.grid import size_name
-from contextwise_plan.sweep import Sweep
+from contextwise_plan.sweeps.sweep import Sweep
 
 
 @dataclass(frozen=True)

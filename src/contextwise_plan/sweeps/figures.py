@@ -15,7 +15,7 @@ from contextwise.base.estimates import count
 from contextwise.data.document_lengths import DocumentLengths, in_tokens, token_count
 from contextwise.reports.page import SYMBOLS, figure, plain, scatter
 from contextwise_plan.optimum import Cell, Landscape, Optimum, budget_words, contexts_listed, power_of_ten
-from contextwise_plan.sweep_data import CurveLine, SweepData
+from contextwise_plan.sweeps.page_data import CurveLine, SweepData
 
 UNIT_NAMES = {"flops": "FLOPs", "seconds": "training time", "gpu_hours": "GPU-hours", "tokens": "tokens"}
 APART = 0.06

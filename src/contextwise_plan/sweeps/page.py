@@ -13,8 +13,7 @@ from contextwise.data.document_lengths import in_tokens, token_count
 from contextwise.reports import page
 from contextwise.reports.page import Markup, Page, Part, Plot, Section, figure
 from contextwise_plan.optimum import CELL_COLUMNS, NEARLY, Landscape
-from contextwise_plan.sweep_data import SweepData
-from contextwise_plan.sweep_figures import (
+from contextwise_plan.sweeps.figures import (
     budget_words,
     corpus_sentences,
     curves_figure,
@@ -26,7 +25,8 @@ from contextwise_plan.sweep_figures import (
     sweep_verdict,
     window_words,
 )
-from contextwise_plan.sweep_points import COLUMNS
+from contextwise_plan.sweeps.page_data import SweepData
+from contextwise_plan.sweeps.points import COLUMNS
 
 SHOWN_BUDGETS = 6
 DYNAMIC = ("best-context-loss", "curves")
@@ -87,7 +87,7 @@ def write_sweep_page(sweep: Path, path: Path, *, others: Sequence[Path] = (), ta
         "heads": {"best-context-loss": LOSS_HEAD, "curves": CURVE_HEAD},
     }
     result = sweep_verdict(data)
-    Page(f"Sweep {data.name}", sections, subtitle, result, "sweep", {"sweep": sent}).write(path)
+    Page(f"Sweep {data.name}", sections, subtitle, result, __file__, {"sweep": sent}).write(path)
     return page.write_csv_files(texts, tables) if tables is not None else []
 
 

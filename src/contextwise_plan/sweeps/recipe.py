@@ -1,4 +1,4 @@
-"""Sweeps: grids of model sizes and training contexts, on this machine or on a Ray cluster.
+"""The recipe of a sweep: a grid of model sizes and training contexts.
 
 The experiment is that of context scaling (Section 3): model sizes × training contexts, the tokens of a step constant while the
 context grows (so that documents per step fall), and one corpus.
@@ -9,40 +9,27 @@ context grows (so that documents per step fall), and one corpus.
 3. With ``constant`` every measurement along a run stands for a smaller run that ended there, as in the source.
 4. Budgets are tokens, steps, FLOPs or seconds. FLOPs and seconds are divided by what a step of the cell costs, so that all
    cells have the same ones, to half a step.
-
-A sweep is a run set with a grid, in its own folder. It adds ``sweep.yaml`` (resolved) and ``plan.json`` (the runs, the
-hashes of their inputs and, where budgets are seconds, the time of a step) to the files of a run set
-(:mod:`contextwise.experiments.folder`).
 """
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-import yaml
 from pydantic import Field, field_validator, model_validator
 
 from contextwise.base.config import LARGEST_INTEGER, Name, Settings, read_yaml, settings_of, validate, with_overrides
-from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, did_you_mean
+from contextwise.base.errors import ConfigError, did_you_mean
 from contextwise.base.estimates import count, listed
-from contextwise.base.files import atomic_write, exclusive, read_json, write_json
-from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_path
-from contextwise.base.runs import RunFolder, differing_keys
+from contextwise.base.runs import RunFolder
 from contextwise.experiments.executors import ExecutorSettings
-from contextwise.experiments.folder import PlannedRun, refuse_other_files
 from contextwise.experiments.grid import GRID, axis_points, axis_settings, content_id, grid_points, size_name
-from contextwise.experiments.run_set import Run, RunSet, planned_run
-from contextwise.training.identity import input_hashes
+from contextwise.experiments.launchers import AnyExecutor
 from contextwise.training.kinds import SizedModel
-from contextwise.training.recipe import Recipe, few_steps
-from contextwise.training.settings import CorpusData, model_kinds
-
-if TYPE_CHECKING:
-    from contextwise.experiments.cost import RunCost
+from contextwise.training.recipe import Recipe
+from contextwise.training.settings import model_kinds
 
 RESOLVED, PLAN = "sweep.yaml", "plan.json"
 """Files of a sweep's folder: its settings, and its runs."""
@@ -52,9 +39,6 @@ COMPUTE = ("training.flops", "training.seconds")
 LENGTHS = ("training.tokens", "training.steps", *COMPUTE)
 AXES = ("model.size", "model.layers", "model.width", "model.heads", CONTEXT, *LENGTHS, "seed")
 """Settings that may be axes: size, context, length and seed. Everything else is the same for all runs of a sweep."""
-UNEQUAL = 0.02
-"""Runs whose FLOPs differ by a larger share from their budget, since they are whole steps, have a note."""
-TIMED_ROUNDS = 3
 SHOWN_PROBLEMS = 3
 """More problems of a grid's runs are counted, since they are mostly one problem of many cells."""
 LONG = 10**12
@@ -86,7 +70,7 @@ class SweepRecipe(Settings):
         ge=1,
         description="context curves along a run, evenly spaced; by default one at its end, and 16 with schedule: constant",
     )
-    executor: ExecutorSettings = ExecutorSettings()
+    executor: AnyExecutor = ExecutorSettings()
     output: str = Field(default="", description="the sweep's folder; sweeps/<name> if not given")
 
     @field_validator("base", mode="after")
@@ -442,230 +426,3 @@ def load_sweep(
         data["output"] = str(path.parent)
     data.setdefault("name", path.stem)
     return validate(SweepRecipe, data, f"the sweep {sweep}")
-
-
-class Sweep(RunSet):
-    """A sweep on disk, or one that is planned.
-
-    Attributes:
-        plan: the runs of the grid, in its order.
-        corpus: content hash of the training data.
-        settings: of a sweep that is planned; None for one that was opened.
-        step_seconds: of a training step of each cell, where budgets are seconds.
-        inputs: content hashes of all that the runs start from; None for a sweep that was opened without them.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        plan: list[PlannedRun],
-        corpus: str,
-        runs: Iterable[Run] = (),
-        settings: SweepRecipe | None = None,
-        step_seconds: dict[str, float] | None = None,
-        inputs: dict[str, str] | None = None,
-    ) -> None:
-        super().__init__(path, list(runs))
-        self.inputs = inputs
-        self.name = path.name if settings is None else settings.name
-        self.plan, self.corpus, self.settings, self.step_seconds = plan, corpus, settings, step_seconds or {}
-
-    @classmethod
-    def open(cls, path: str | Path) -> "Sweep":
-        """Open an existing sweep, finished or not.
-
-        Raises:
-            CheckpointError: the folder does not exist, or holds no sweep.
-        """
-        path = Path(path)
-        if not (path / PLAN).exists():
-            raise CheckpointError(f"{path} is not a sweep: it has no {PLAN}")
-        data = read_json(path / PLAN, "the sweep's plan")
-        known = {field.name for field in fields(PlannedRun)}
-        try:
-            plan = [PlannedRun(**{k: v for k, v in run.items() if k in known}) for run in data["runs"]]
-            return cls(path, plan, data["corpus"], step_seconds=data.get("step_seconds"), inputs=data.get("inputs"))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"{path / PLAN} is damaged: {error}") from None
-
-    @classmethod
-    def planned(cls, settings: SweepRecipe) -> "Sweep":
-        """The sweep of these settings, every run checked against the corpus; nothing is written.
-
-        Raises:
-            ConfigError: runs do not fit the corpus or each other (all in one message); the folder holds something else.
-            DataError: there is no such corpus.
-        """
-        cells = {cell_name(recipe): recipe for recipe in settings.recipes().values()}
-        costs, inputs = _cell_costs(cells)
-        step_seconds, step_costs = {}, None
-        if settings.compute == "training.seconds":
-            step_costs = step_seconds = _step_seconds(settings, cells)
-        elif settings.compute:
-            step_costs = {  # of a step of the full size
-                name: cost.flops / cost.tokens * cells[name].tokens_per_step for name, cost in costs.items()
-            }
-        runs = grid_runs(settings, step_costs)
-        recipes = [(run, run.recipe()) for run in runs]
-        plan = [planned_run(run, recipe, costs[cell_name(recipe)]) for run, recipe in recipes]
-        runs.sort(key=lambda run: len(run.parents))
-        sweep = cls(settings.folder, plan, inputs.get("train", ""), runs, settings, step_seconds, inputs)
-        sweep.refuse_other(settings)
-        return sweep
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Model size -> fewest parameters of its runs, in ascending order."""
-        by_parameters = sorted(self.plan, key=lambda run: run.parameters, reverse=True)
-        return dict(reversed({run.size: run.parameters for run in by_parameters}.items()))
-
-    @property
-    def contexts(self) -> dict[str, list[int]]:
-        """Model size -> its training contexts, the shortest first; sizes by parameters."""
-        return {size: sorted({run.context for run in self.plan if run.size == size}) for size in self.sizes}
-
-    @property
-    def notes(self) -> list[str]:
-        """Notes on what cannot be compared in this sweep, or is not quite equal."""
-        budgets = [] if self.settings is None else self.settings.values("training.flops")
-        off = [min(abs(run.flops / float(budget) - 1) for budget in budgets) for run in self.plan if budgets]
-        unequal = max(off, default=0.0)
-        known = [*notes(self.plan), *filter(None, [few_steps({run.id: run.steps for run in self.plan})])]
-        if unequal <= UNEQUAL:
-            return known
-        note = (
-            f"runs are whole steps, so the FLOPs of some differ from their budget by up to {unequal:.1%}; larger budgets or a "
-            "smaller base.training.tokens_per_step are closer"
-        )
-        return [*known, note]
-
-    @contextlib.contextmanager
-    def claimed(self) -> Iterator[None]:
-        for note in self.notes:
-            say(f"note: {note}")
-        with super().claimed():
-            if (self.path / PLAN).exists():
-                # While this one waited, a process that held the folder may have trained a trunk beyond where a branch begins.
-                assert self.settings is not None
-                again = Sweep.planned(self.settings)
-                self.runs, self.plan, self.step_seconds = again.runs, again.plan, again.step_seconds
-            self.write()
-            yield
-
-    def write(self) -> None:
-        """Write settings, plan and the recipe of each run; a sweep that exists may only have gained runs."""
-        assert self.settings is not None
-        self.refuse_other(self.settings)
-        super().write()
-        resolved = yaml.safe_dump(self.settings.resolved(), sort_keys=False, allow_unicode=True)
-        atomic_write(self.path / RESOLVED, resolved, "the sweep's recipe")
-        timed = {"step_seconds": self.step_seconds} if self.step_seconds else {}
-        plan = {"corpus": self.corpus, "inputs": self.inputs, "runs": [asdict(run) for run in self.plan], **timed}
-        write_json(self.path / PLAN, plan, "the sweep's plan")
-
-    def refuse_other(self, settings: SweepRecipe) -> None:
-        """Refuse a folder that holds another sweep, or other files; the error names what differs."""
-        if not (self.path / PLAN).exists():  # a first call that was stopped early leaves these
-            refuse_other_files(self.path, "sweep", {"recipes", RESOLVED})
-            return
-        kept = Sweep.open(self.path)
-        now, then = self.inputs or {"train": self.corpus}, kept.inputs or {"train": kept.corpus}
-        changed = [name for name, digest in then.items() if now.get(name) != digest]
-        if changed:
-            what = "the corpus" if {"train", "loss"} & {*changed} else listed(changed)
-            raise ConfigError(
-                f"{what} is not the one that the sweep {self.path} was begun with (its content hash differs); put that one "
-                "back, or choose another folder with --out"
-            )
-        lost = {run.id for run in kept.plan} - {run.id for run in self.plan}
-        if lost:
-            before = validate(SweepRecipe, read_yaml(self.path / RESOLVED), "the kept sweep")
-            different = differing_keys(before.resolved(), settings.resolved())
-            named = sorted(n for n in different if not n.startswith("executor") and n != "name")
-            what = ", ".join(named[:6]) or "defaults of its runs' recipe"
-            raise ConfigError(
-                f"{self.path} holds another sweep (it differs in {what}; {len(lost)} of its runs are not in this one): choose "
-                "another folder with --out; a grid may gain runs, but those that are there must stay as they are"
-            )
-
-
-def grid_runs(settings: SweepRecipe, step_costs: Mapping[str, float] | None = None) -> list[Run]:
-    """The runs of a sweep's grid, in its order.
-
-    Paths in recipes are absolute, since a run may start on another machine, in another folder.
-
-    Args:
-        step_costs: as for :meth:`SweepRecipe.recipes`.
-    """
-    runs: dict[str, Run] = {}
-    recipes = settings.recipes(step_costs)
-    for name, recipe in recipes.items():
-        assert isinstance(recipe.data, CorpusData)
-        data = recipe.data.model_copy(update={"corpus": str(Path(recipe.data.corpus).absolute())})
-        folder = settings.folder / "runs" / name
-        values = recipe.model_copy(update={"data": data}).resolved() | {"output": str(folder)}
-        runs[name] = Run(name, settings.name, recipe.seed, {}, folder, values)
-    for name, recipe in recipes.items():
-        if recipe.training.trunk is not None:
-            runs[name] = replace(runs[name], parents=(runs[Path(recipe.training.trunk).name],))
-    return list(runs.values())
-
-
-def _cell_costs(cells: dict[str, Recipe]) -> tuple[dict[str, "RunCost"], dict[str, str]]:
-    """The cost of each cell's run, and the content hashes of what all start from; a ConfigError for all that do not fit."""
-    from contextwise.experiments.cost import cost_of
-
-    problems: dict[str, None] = {}
-    costs: dict[str, RunCost] = {}
-    inputs: dict[str, str] = {}
-    for name, recipe in cells.items():
-        assert isinstance(recipe.data, CorpusData)
-        try:
-            inputs = inputs or input_hashes(recipe)
-            costs[name] = cost_of(recipe)
-        except ContextwiseError as error:
-            problems[str(error)] = None
-    if problems:
-        raise ConfigError(*problems, where="the sweep" if len(problems) > 1 else "")
-    return costs, inputs
-
-
-def _step_seconds(settings: SweepRecipe, cells: dict[str, Recipe]) -> dict[str, float]:
-    """Seconds of a training step of each cell: those in the sweep's folder, and those that are missing timed now.
-
-    New cells are timed beside one that the folder knows, so that both are seconds of the same state of the machine.
-    """
-    from contextwise.experiments.cost import seconds_per_step
-
-    plan = settings.folder / PLAN
-    known = read_json(plan, "the sweep's plan").get("step_seconds") or {} if plan.exists() else {}
-    missing = {name: recipe for name, recipe in cells.items() if name not in known}
-    if not missing:
-        return known
-    first = {name: cells[name] for name in list(known)[:1] if name in cells}
-    say(f"timing a training step of {', '.join(missing)}")
-    timed = seconds_per_step({**first, **missing}, TIMED_ROUNDS, settings.executor)
-    scale = next((known[name] / timed[name] for name in first), 1.0)
-    return known | {name: timed[name] * scale for name in missing}
-
-
-def run_sweep(settings: SweepRecipe) -> Sweep:
-    """Train a sweep to its end, or resume it; raises what :meth:`Sweep.planned` and :meth:`RunSet.train_missing` raise."""
-    seconds = settings.compute == "training.seconds"
-    # Two processes that begin a sweep would time other seconds: the first one's are kept before the second plans.
-    with exclusive(settings.folder, "the plan of", wait=True) if seconds else contextlib.nullcontext():
-        sweep = Sweep.planned(settings)
-        if seconds:
-            sweep.write()
-    sweep.train_missing(settings.executor)
-    return sweep
-
-
-def notes(plan: Sequence[PlannedRun]) -> list[str]:
-    """Notes on axes along which these runs cannot be compared."""
-    axes = {"training context": {str(run.context) for run in plan}, "model size": {run.size for run in plan}}
-    return [
-        f"all runs have one {what} ({values.pop()}): nothing can be compared along it"
-        for what, values in axes.items()
-        if len(values) == 1
-    ]

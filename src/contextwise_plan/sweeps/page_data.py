@@ -24,8 +24,8 @@ from contextwise.experiments.folder import RunState
 from contextwise.models.tokenizers import corpus_tokenizer_hash
 from contextwise_plan.optimum import Landscape
 from contextwise_plan.scaling.observations import TABLE, read_table
-from contextwise_plan.sweep import Sweep
-from contextwise_plan.sweep_points import SweepPoint, sweep_points
+from contextwise_plan.sweeps.points import SweepPoint, sweep_points
+from contextwise_plan.sweeps.sweep import Sweep
 
 UNITS = ("flops", "seconds", "gpu_hours", "tokens")
 

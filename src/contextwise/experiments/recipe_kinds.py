@@ -1,0 +1,6 @@
+"""The recipe files of the core, as entry points of the group ``contextwise.recipes``."""
+
+from contextwise.base.recipes import RecipeKind
+
+TRAINING = RecipeKind("train", "training", "contextwise.training.recipe:Recipe")
+TRIAL = RecipeKind("trial", "arms", "contextwise.experiments.trial.settings:TrialSettings")

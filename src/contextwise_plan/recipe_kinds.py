@@ -1,0 +1,12 @@
+"""The recipe files of planning, as entry points of the group ``contextwise.recipes``."""
+
+from contextwise.base.recipes import RecipeKind
+
+SWEEP = RecipeKind(
+    "sweep",
+    "grid",
+    "contextwise_plan.sweeps.recipe:SweepRecipe",
+    resolved="sweep.yaml",
+    page="contextwise_plan.sweeps.page:write_sweep_page",
+    tables=True,
+)
