@@ -1,14 +1,20 @@
 """Made-up files of LongBench's and L-Eval's form, and a reader that answers with what it sees."""
 
+import importlib.util
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from transformers import PreTrainedTokenizerBase
 
 from contextwise.data.tokenizers import byte_tokenizer
 
+MISSING = [name for name in ("lm_eval", "jieba", "fuzzywuzzy", "rouge") if importlib.util.find_spec(name) is None]
+needs_longbench = pytest.mark.skipif(
+    bool(MISSING), reason=f"of the extra 'eval' {', '.join(MISSING)} are not installed"
+)
 BYTES: PreTrainedTokenizerBase = byte_tokenizer().tokenizer
 
 

@@ -41,12 +41,13 @@ _RANGE = re.compile(r"(\d+)-(\d*)")
 class LongBench(Measure):
     """Ask the long questions of LongBench or L-Eval files, at several visible contexts.
 
-    Prints the score of each data set, of each group and of all, by LongBench's metrics, at each visible context, and where more
-    input stops helping. Inputs may be longer than the training context (rope). A stopped measurement resumes.
+    Prints the score of each data set, of each group and of all, at each visible context, and where more input stops helping.
+    LongBench's prompts and metrics are those of lm-evaluation-harness. Inputs may be longer than the training context (rope). A
+    stopped measurement resumes.
     """
 
     name = "longbench"
-    version = 2
+    version = 3
     changes_model = True
     on_corpus = False
 
@@ -65,10 +66,6 @@ class LongBench(Measure):
     )
     limit: int | None = Field(
         default=None, ge=1, description="Ask N questions of each data set only, of as many texts as possible."
-    )
-    prompts: InputFile | None = Field(
-        default=None,
-        description="Templates with {context} and {input}, such as LongBench's dataset2prompt.json; default: plain ones.",
     )
     new_tokens: int | None = Field(
         default=None, ge=1, description="Most tokens of an answer; default: the data set's own."
@@ -120,13 +117,9 @@ class LongBench(Measure):
 
         lengths = None if self.lengths is None else read_range(self.lengths)
         items, notes = chosen_items(self.files, lengths, self.limit, self.new_tokens)
-        templates = {} if self.prompts is None else long_prompts.read_templates(self.prompts)
-        plain = {item.dataset for item in items if long_prompts.given_template(item, templates) is None}
-        if templates and plain:
-            notes.append(f"{self.prompts} has no template for {', '.join(sorted(plain))}; plain ones were used")
         encoder = Encoder(subject.tokenizer, name=subject.source)
         chat = Encoder(subject.tokenizer, True, subject.source) if self.chat else None
-        prompts = long_prompts.encode_items(items, templates, encoder, chat, self.keep)
+        prompts = long_prompts.encode_items(items, encoder, chat, self.keep)
         every = [prompt for encoded in prompts.values() for prompt in encoded]
         check_vocabulary(subject, every)
         visible, factor = self._prepare_positions(subject, every)

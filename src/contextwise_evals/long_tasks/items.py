@@ -6,21 +6,31 @@ LongBench: a line is a question, with ``context``, ``input``, ``answers``, ``dat
 that a user's own data set needs no code.
 """
 
+import functools
 import hashlib
+import importlib.util
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import Field, PositiveInt
 
 from contextwise.base.errors import DataError
 from contextwise.data.input_files import Form, checked, read_objects
-from contextwise_evals.long_tasks.metrics import METRICS, Metric, check_installed, true_paragraph
+from contextwise_evals.long_tasks.metrics import METRICS, Metric, harness_metrics
 
-SINGLE, MULTI, SUMMARY, SYNTHETIC, CODE = "Single-Doc", "Multi-Doc", "Summary", "Synthetic", "Code & Class."
+SUMMARY, CODE = "Summary", "Code & Class."
+GROUPS = {"single": "Single-Doc", "multi": "Multi-Doc", "summarization": SUMMARY, "synthetic": "Synthetic"}
+GROUPS |= {"fewshot": CODE, "code": CODE}
+"""The harness's name of a group of tasks -> that of ContextLM's Table 5.
+
+The table does not say which tasks its groups hold. Here its "Code & Class." has LongBench's few-shot tasks beside code.
+"""
+_NUMBER = {False: re.compile(r"Paragraph \d"), True: re.compile(r"段落\d")}
 
 
 @dataclass(frozen=True)
@@ -30,6 +40,8 @@ class Dataset:
     Attributes:
         group: its score is averaged with those of the same group.
         new_tokens: most tokens of an answer.
+        template: of the prompt, with ``{context}`` and ``{input}``; None for a plain one.
+        chinese: whether words are cut as Chinese.
         few_shot: the text holds examples: only the first line of an answer counts, and no chat template is used.
         continues: the answer continues the text, as code does: no chat template either.
     """
@@ -37,37 +49,40 @@ class Dataset:
     metric: Metric
     group: str
     new_tokens: int
+    template: str | None = None
+    chinese: bool = False
     few_shot: bool = False
     continues: bool = False
 
 
-LONGBENCH = {
-    "narrativeqa": Dataset("qa_f1", SINGLE, 128),
-    "qasper": Dataset("qa_f1", SINGLE, 128),
-    "multifieldqa_en": Dataset("qa_f1", SINGLE, 64),
-    "multifieldqa_zh": Dataset("qa_f1", SINGLE, 64),
-    "hotpotqa": Dataset("qa_f1", MULTI, 32),
-    "2wikimqa": Dataset("qa_f1", MULTI, 32),
-    "musique": Dataset("qa_f1", MULTI, 32),
-    "dureader": Dataset("rouge", MULTI, 128),
-    "gov_report": Dataset("rouge", SUMMARY, 512),
-    "qmsum": Dataset("rouge", SUMMARY, 512),
-    "multi_news": Dataset("rouge", SUMMARY, 512),
-    "vcsum": Dataset("rouge", SUMMARY, 512),
-    "passage_count": Dataset("count", SYNTHETIC, 32),
-    "passage_retrieval_en": Dataset("retrieval", SYNTHETIC, 32),
-    "passage_retrieval_zh": Dataset("retrieval", SYNTHETIC, 32),
-    "trec": Dataset("classification", CODE, 64, few_shot=True),
-    "triviaqa": Dataset("qa_f1", CODE, 32, few_shot=True),
-    "samsum": Dataset("rouge", CODE, 128, few_shot=True),
-    "lsht": Dataset("classification", CODE, 64, few_shot=True),
-    "lcc": Dataset("code", CODE, 64, continues=True),
-    "repobench-p": Dataset("code", CODE, 64, continues=True),
-}
-"""LongBench's tasks, in the groups of ContextLM's Table 5.
+class _Definition(yaml.SafeLoader):
+    """Reads the harness's definitions of tasks, with functions as their names."""
 
-The table does not say which tasks its groups hold. Here its "Code & Class." has LongBench's few-shot tasks beside code.
-"""
+
+_Definition.add_constructor("!function", lambda loader, node: node.value)
+
+
+@functools.cache
+def longbench(name: str) -> Dataset | None:
+    """The data set of LongBench (or LongBench-E, whose names end with ``_e``) as the harness defines it; None for others."""
+    package = importlib.util.find_spec("lm_eval")
+    folder = Path(((package and package.submodule_search_locations) or ["."])[0]) / "tasks" / "longbench"
+    file = folder / f"{name.removesuffix('_e')}.yaml"
+    if not re.fullmatch(r"\w[\w-]*", name) or name.startswith("_") or not file.is_file():
+        return None
+    task = yaml.load(file.read_text(encoding="utf-8"), _Definition)
+    metric = task["process_results"].removeprefix("metrics.get_").removesuffix("_with_score")
+    kind = next(tag for tag in task["tag"] if tag != "longbench_tasks").split("_")[1]
+    return Dataset(
+        metric={"code_sim": "code"}.get(metric, metric.removesuffix("_zh")),
+        group=GROUPS[kind],
+        new_tokens=task["generation_kwargs"]["max_gen_toks"],
+        template=task["doc_to_text"].replace("{{context}}", "{context}").replace("{{question}}", "{input}"),
+        chinese=metric.endswith("_zh"),
+        few_shot=kind == "fewshot",
+        continues=kind == "code",
+    )
+
 
 LEVAL = {
     "exam": Dataset("exam", "Exams", 16),
@@ -92,7 +107,6 @@ class Item(Dataset):
     Attributes:
         where: file and line.
         length: words of the text (characters of Chinese), as the file gives it.
-        template: the line's own prompt; None without one.
     """
 
     dataset: str
@@ -101,11 +115,9 @@ class Item(Dataset):
     question: str
     answers: tuple[str, ...]
     length: int
-    language: str = "en"
     classes: tuple[str, ...] = ()
-    template: str | None = None
 
-    @cached_property
+    @functools.cached_property
     def document(self) -> str:
         """Identifies the text: questions on one text are not independent of each other."""
         return hashlib.sha256(self.context.encode()).hexdigest()[:16]
@@ -163,19 +175,20 @@ def read_items(paths: Sequence[Path]) -> tuple[list[Item], list[str]]:
 
 
 def _longbench_item(line: LongBenchLine, where: str) -> Item:
-    known = LONGBENCH.get(line.dataset.removesuffix("_e"))  # LongBench-E's tasks are qasper_e and so on
+    known = longbench(line.dataset)
     if known is None and line.metric is None:
         raise DataError(
             f"{where}: 'dataset' is {line.dataset!r}, which is none of LongBench's; add the field 'metric', "
             f"one of {', '.join(METRICS)}"
         )
-    own = {"metric": line.metric, "group": line.group, "new_tokens": line.max_new_tokens}
+    own = {"metric": line.metric, "group": line.group, "new_tokens": line.max_new_tokens, "template": line.prompt}
+    own["chinese"] = line.language == "zh"
     known = replace(known or OTHER, **{name: value for name, value in own.items() if value})  # type: ignore[arg-type]
     if known.metric == "classification" and not set(line.answers) <= set(line.all_classes or ()):
         raise DataError(
             f"{where}: 'answers' must be among 'all_classes', which has all the class names; add them there"
         )
-    if known.metric == "retrieval" and not all(map(true_paragraph, line.answers)):
+    if known.metric == "retrieval" and not all(map(_NUMBER[known.chinese].search, line.answers)):
         raise DataError(f"{where}: 'answers' must be of the form 'Paragraph 12' for the metric retrieval")
     return Item(
         **vars(known),
@@ -185,9 +198,7 @@ def _longbench_item(line: LongBenchLine, where: str) -> Item:
         question=line.input,
         answers=tuple(line.answers),
         length=len(line.context.split()) if line.length is None else line.length,
-        language=line.language or "en",
         classes=tuple(line.all_classes or ()),
-        template=line.prompt,
     )
 
 
@@ -229,6 +240,7 @@ def chosen_items(
         DataError: a file is wrong, or no question is in the range.
         ConfigError: a package that scores the answers is missing.
     """
+    harness_metrics()
     items, notes = read_items(files)
     low, high = lengths or (0, None)
     in_range = [item for item in items if item.length >= low and (high is None or item.length < high)]
@@ -245,7 +257,6 @@ def chosen_items(
     chosen = in_range if limit is None else _of_many_texts(in_range, limit)
     if new_tokens is not None:
         chosen = [replace(item, new_tokens=new_tokens) for item in chosen]
-    check_installed({item.metric for item in chosen})
     return chosen, notes
 
 

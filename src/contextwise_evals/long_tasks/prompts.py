@@ -1,7 +1,7 @@
 """Prompts of questions on long texts, cut to a visible context, and their batches.
 
-A prompt is made from a template with ``{context}`` and ``{input}``: the line's own, that of its data set in a file such as
-LongBench's ``dataset2prompt.json``, or a plain one. It is tokenized once, as a whole. Of V visible tokens,
+A prompt is made from a template with ``{context}`` and ``{input}``: the line's own, LongBench's for its data sets, or a
+plain one. It is tokenized once, as a whole. Of V visible tokens,
 
     ends     are the prompt's first and last floor(V/2) tokens, as LongBench truncates in the middle;
     nearest  are all tokens around the text, and as many of the text's last tokens as V leaves room for, as in RULER.
@@ -14,14 +14,12 @@ import string
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from transformers import PreTrainedModel
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import interruption, progress_bar
-from contextwise.data.input_files import read_value
 from contextwise.models.rope import follows_length, rotary_modules
 from contextwise_evals.answering.prompts import Batch, Encoder, Prompt, Question, split
 from contextwise_evals.long_tasks.items import SUMMARY, Item
@@ -65,23 +63,9 @@ class LongPrompt(Prompt):
         return body[:first] + body[last - (visible - self.around) : last] + body[last:]
 
 
-def read_templates(path: Path) -> dict[str, str]:
-    """Data set -> template, from a JSON file such as LongBench's ``dataset2prompt.json``."""
-    templates = read_value(path, "one object: data set -> template")
-    if not isinstance(templates, dict) or not all(isinstance(text, str) for text in templates.values()):
-        raise DataError(f"{path} is not one JSON object of data set -> template, a text with {{context}}")
-    return templates
-
-
-def given_template(item: Item, templates: dict[str, str]) -> str | None:
-    """A question's own template, or that of its data set; None where neither is given."""
-    names = (item.dataset, item.dataset.removesuffix("_e"))
-    return item.template or next((templates[name] for name in names if name in templates), None)
-
-
-def filled(item: Item, templates: dict[str, str]) -> tuple[str, tuple[int, int]]:
+def filled(item: Item) -> tuple[str, tuple[int, int]]:
     """The whole prompt of a question, and (start, end) of the text in it, in characters."""
-    template = given_template(item, templates) or _plain(item)
+    template = item.template or _plain(item)
     where = f"{item.where}: the template of {item.dataset!r}"
     try:
         pieces = [(text, name) for text, name, _, _ in string.Formatter().parse(template)]
@@ -102,8 +86,6 @@ def filled(item: Item, templates: dict[str, str]) -> tuple[str, tuple[int, int]]
 
 
 def _plain(item: Item) -> str:
-    if item.few_shot:
-        return "{context}\n{input}"
     if item.metric == "code":
         return PLAIN_CONTINUED
     if item.metric == "rouge" and not item.question.strip():
@@ -113,11 +95,9 @@ def _plain(item: Item) -> str:
     return PLAIN_SUMMARY if item.group == SUMMARY else PLAIN
 
 
-def encode_item(
-    item: Item, templates: dict[str, str], encoder: Encoder, chat: Encoder | None, keep: Keep
-) -> LongPrompt:
+def encode_item(item: Item, encoder: Encoder, chat: Encoder | None, keep: Keep) -> LongPrompt:
     """A question as token ids; ``chat`` encodes with a chat template, for questions that are asked through it."""
-    prompt, span = filled(item, templates)
+    prompt, span = filled(item)
     chosen = encoder if chat is None or item.few_shot or item.continues else chat
     # For the encoder the whole prompt is the text, and the text in it the needle.
     encoded = chosen.encode(Question("", prompt, "", "", item.answers, (span,)))
@@ -140,7 +120,7 @@ def check_visible(prompts: Sequence[LongPrompt], visible: int) -> None:
 
 
 def encode_items(
-    items: Sequence[Item], templates: dict[str, str], encoder: Encoder, chat: Encoder | None, keep: Keep
+    items: Sequence[Item], encoder: Encoder, chat: Encoder | None, keep: Keep
 ) -> dict[str, list[LongPrompt]]:
     """Data set -> its questions as token ids, in their order; arguments as :func:`encode_item` takes them."""
     prompts: dict[str, list[LongPrompt]] = defaultdict(list)
@@ -154,7 +134,7 @@ def encode_items(
                         f"{item.where}: the {field} of {item.dataset!r} is {getattr(item, field)!r}, but "
                         f"{getattr(encoded[0].item, field)!r} at {encoded[0].item.where}; give a data set one {field}"
                     )
-            encoded.append(encode_item(item, templates, encoder, chat, keep))
+            encoded.append(encode_item(item, encoder, chat, keep))
             advance(note=item.dataset)
     return dict(prompts)
 

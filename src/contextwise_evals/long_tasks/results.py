@@ -153,7 +153,7 @@ def _answer_row(
     for context in visible:
         answer = answers[name, shown_at(prompt, context, visible), index]
         points = score(
-            answer, item.answers, item.metric, classes=item.classes, language=item.language, first_line=item.few_shot
+            answer, item.answers, item.metric, classes=item.classes, chinese=item.chinese, first_line=item.few_shot
         )
         seen = len(prompt.visible_body(context))
         answered.append({"visible": context, "seen": seen, "answer": answer, "score": points})

@@ -44,7 +44,6 @@ class LongTaskScores(TrainedModels):
         default=None, ge=1, description="questions of each data set, of as many texts as possible"
     )
     new_tokens: int | None = Field(default=None, ge=1, description="of an answer at most")
-    templates: Path | None = Field(default=None, description="a JSON file of data set -> template")
     rope: Rope | None = Field(default="dynamic", description=f"{', '.join(get_args(Rope))}; null: none")
 
     @field_validator("lengths")
@@ -86,7 +85,7 @@ class LongTaskScores(TrainedModels):
             )
         visible = [*self.visible, *(["all"] if self.whole else [])]
         shared = ("files", "lengths", "limit", "new_tokens", "rope")
-        settings = self.settings_of(LongBench, *shared, visible=visible, prompts=self.templates)
+        settings = self.settings_of(LongBench, *shared, visible=visible)
         lengths = None if self.lengths is None else read_range(self.lengths)
         chosen_items(self.files, lengths, self.limit, self.new_tokens)
         return settings

@@ -6,8 +6,10 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from longtasks_files import leval_line, longbench_line
+from longtasks_files import leval_line, longbench_line, needs_longbench
 from small import save_model, write_rows
+
+pytestmark = needs_longbench
 
 
 @pytest.fixture(scope="module")
@@ -22,14 +24,13 @@ def workplace(tmp_path_factory):
     save_model(folder / "models" / "tiny", LlamaForCausalLM(config))
     write_rows(folder / "hotpotqa.jsonl", [longbench_line(i) for i in range(6)])
     write_rows(folder / "leval_tpo.jsonl", [leval_line(i) for i in range(2)])
-    (folder / "dataset2prompt.json").write_text(json.dumps({"hotpotqa": "{context}\nQ: {input}\nA:"}))
     write_rows(folder / "wrong.jsonl", [{"text": "a", "label": 0}])
     return folder
 
 
 def test_questions_are_asked_and_reported(contextwise, workplace):
     command = "longbench models/tiny hotpotqa.jsonl leval_tpo.jsonl --visible 64,128,all --rope dynamic"
-    command += " --prompts dataset2prompt.json --lengths 0-5000 --new-tokens 4"
+    command += " --lengths 0-5000 --new-tokens 4"
     words = contextwise.words(command)
     (out,) = (workplace / "evaluation" / "tiny").glob("longbench-hotpotqa-and-1-more-*")
     summary = json.loads((out / "summary.json").read_text())
@@ -41,7 +42,6 @@ def test_questions_are_asked_and_reported(contextwise, workplace):
         "hotpotqa qa_f1 5",
         "tpo exam 4",
         "Note: 1 of 10 questions were left out for their text's length.",
-        "Note: dataset2prompt.json has no template for tpo; plain ones were used.",
         f"written to evaluation/tiny/{out.name}/",
     ):
         assert wanted in words
@@ -60,7 +60,6 @@ def test_questions_are_asked_and_reported(contextwise, workplace):
         ("hotpotqa.jsonl --visible 512", "give at most 224 visible tokens, or the rope method dynamic"),
         ("hotpotqa.jsonl --visible 512 --rope ntk", "rope is 'ntk', but"),
         ("hotpotqa.jsonl --lengths 9000-", "no text has a length from 9,000 to below any words"),
-        ("hotpotqa.jsonl --prompts hotpotqa.jsonl", "hotpotqa.jsonl is not JSON"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused(contextwise, arguments, message):

@@ -6,8 +6,10 @@ import json
 import pytest
 
 from contextwise.base.errors import DataError
-from contextwise_evals.long_tasks.items import LONGBENCH, chosen_items, read_items
-from longtasks_files import leval_line, longbench_line, write_lines
+from contextwise_evals.long_tasks.items import chosen_items, read_items
+from longtasks_files import leval_line, longbench_line, needs_longbench, write_lines
+
+pytest.importorskip("lm_eval", reason="needs contextwise[eval]")
 
 
 def test_a_longbench_line_is_a_question(tmp_path):
@@ -17,7 +19,7 @@ def test_a_longbench_line_is_a_question(tmp_path):
     (first, second), notes = read_items([path])
     line = longbench_line(3)
     assert (first.context, first.question) == (line["context"], line["input"])
-    assert (first.answers, first.length, first.language) == (("number 103",), 3000, "en")
+    assert (first.answers, first.length, first.chinese) == (("number 103",), 3000, False)
     assert (first.metric, first.group, first.new_tokens) == ("qa_f1", "Multi-Doc", 32)
     assert first.where == f"{path}:1" and not first.few_shot
     # LongBench-E's names are those of LongBench's tasks.
@@ -52,6 +54,7 @@ def test_questions_on_one_text_are_of_one_document(tmp_path):
     assert items[0].document == items[1].document != items[2].document
 
 
+@needs_longbench
 def test_a_limit_takes_questions_of_as_many_texts_as_possible(tmp_path):
     lines = [leval_line(i) for i in range(3)]
     asked = [
@@ -72,17 +75,6 @@ def test_questions_for_judges_are_left_out_and_counted(tmp_path):
     assert len(items) == 2 and notes == [f"2 documents of {path} are for judges, without a metric; they were left out"]
     with pytest.raises(DataError, match="no question can be scored: 1 documents of"):
         read_items([write_lines(tmp_path / "y.jsonl", [leval_line(evaluation="LLM")])])
-
-
-def test_every_task_of_longbench_is_in_one_of_table_5s_groups():
-    assert len(LONGBENCH) == 21
-    assert {task.group for task in LONGBENCH.values()} == {
-        "Single-Doc",
-        "Multi-Doc",
-        "Summary",
-        "Synthetic",
-        "Code & Class.",
-    }
 
 
 WRONG = [

@@ -1,27 +1,25 @@
 """Templates, exact truncation, and which answers are given together."""
 
-import json
+import importlib.util
+from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from jinja2 import Template
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.models.rope import extend_positions
 from contextwise_evals.answering.prompts import Encoder
-from contextwise_evals.long_tasks.items import read_items
-from contextwise_evals.long_tasks.prompts import (
-    LongPrompt,
-    check_visible,
-    encode_item,
-    filled,
-    given_template,
-    plan_answers,
-    read_templates,
-    shown_at,
-)
+from contextwise_evals.long_tasks.items import _Definition, read_items
+from contextwise_evals.long_tasks.prompts import LongPrompt, check_visible, encode_item, filled, plan_answers, shown_at
 from longtasks_files import BYTES, leval_line, longbench_line, write_lines
+
+pytest.importorskip("lm_eval", reason="needs contextwise[eval]")
+FOLDER = Path(importlib.util.find_spec("lm_eval").submodule_search_locations[0]) / "tasks" / "longbench"
+LONGBENCH = sorted(f.stem for f in FOLDER.glob("*.yaml") if not f.stem.startswith("_") and not f.stem.endswith("_e"))
 
 
 def item_of(tmp_path, **values):
@@ -65,9 +63,9 @@ def test_what_is_visible_is_a_part_of_the_prompt_of_the_right_size(text, before,
 
 def test_a_prompt_is_tokenized_as_a_whole(tmp_path):
     template = "Text: {context}\nQ: {input} {{sic}}\nA:"
-    item = item_of(tmp_path)
+    item = item_of(tmp_path, prompt=template)
     encoder = Encoder(BYTES)
-    prompt = encode_item(item, {"hotpotqa": template}, encoder, None, "nearest")
+    prompt = encode_item(item, encoder, None, "nearest")
     whole = f"Text: {item.context}\nQ: {item.question} {{sic}}\nA:"
     assert prompt.body == tuple(BYTES(whole, add_special_tokens=False).input_ids)
     first, last = prompt.text
@@ -78,33 +76,40 @@ def test_a_prompt_is_tokenized_as_a_whole(tmp_path):
 
 
 def test_which_template_is_used(tmp_path):
-    own = item_of(tmp_path, prompt="{context} own")
-    file = {"hotpotqa": "{context} file"}
-    assert given_template(own, file) == "{context} own"
-    assert given_template(item_of(tmp_path), file) == "{context} file"
-    assert given_template(item_of(tmp_path, dataset="hotpotqa_e"), file) == "{context} file"
-    assert given_template(item_of(tmp_path), {}) is None
+    assert item_of(tmp_path, prompt="{context} own").template == "{context} own"
+    assert item_of(tmp_path).template == item_of(tmp_path, dataset="hotpotqa_e").template
+    assert "Only give me the answer" in item_of(tmp_path).template
+
+
+@pytest.mark.parametrize("name", LONGBENCH)
+def test_longbench_s_prompts_are_the_harness_s(tmp_path, name):
+    number = {"passage_retrieval_en": "Paragraph 3", "passage_retrieval_zh": "段落3"}.get(name, "3")
+    classes = ["3"] if name in ("trec", "lsht") else None
+    item = item_of(tmp_path, dataset=name, answers=[number], all_classes=classes, context="x {{y}} {z}")
+    task = yaml.load((FOLDER / f"{name}.yaml").read_text(), _Definition)
+    prompt, (start, end) = filled(item)
+    assert prompt == Template(task["doc_to_text"]).render(context=item.context, question=item.question)
+    assert prompt[start:end] == item.context
 
 
 @pytest.mark.parametrize(
     ("values", "ending"),
     [
-        ({}, "Question: What is the key of house 0?\nAnswer:"),
-        ({"dataset": "gov_report", "input": ""}, "A summary of the text above:"),
-        ({"dataset": "qmsum"}, "Task: What is the key of house 0?\nAnswer:"),
-        ({"dataset": "lcc", "context": "x = 1\n", "input": ""}, "x = 1\n"),
-        ({"dataset": "triviaqa"}, "nothing.\nWhat is the key of house 0?"),
+        ({"metric": "qa_f1"}, "Question: What is the key of house 0?\nAnswer:"),
+        ({"metric": "rouge", "input": ""}, "A summary of the text above:"),
+        ({"metric": "rouge", "group": "Summary"}, "Task: What is the key of house 0?\nAnswer:"),
+        ({"metric": "code", "context": "x = 1\n", "input": ""}, "x = 1\n"),
     ],
 )
 def test_plain_templates(tmp_path, values, ending):
-    item = item_of(tmp_path, **values)
-    text, (start, end) = filled(item, {})
+    item = item_of(tmp_path, dataset="mine", **values)
+    text, (start, end) = filled(item)
     assert text.endswith(ending) and text[start:end] == item.context
 
 
 def test_exams_are_asked_for_letters(tmp_path):
     (item, _), _ = read_items([write_lines(tmp_path / "leval_tpo.jsonl", [leval_line()])])
-    assert "give the letter alone" in filled(item, {})[0]
+    assert "give the letter alone" in filled(item)[0]
 
 
 @pytest.mark.parametrize(
@@ -119,19 +124,7 @@ def test_exams_are_asked_for_letters(tmp_path):
 )
 def test_wrong_templates_are_named_with_their_line(tmp_path, template, message):
     with pytest.raises(DataError, match=rf"x\.jsonl:1: the template of 'hotpotqa' {message}"):
-        filled(item_of(tmp_path, prompt=template), {})
-
-
-def test_files_of_templates(tmp_path):
-    file = tmp_path / "prompts.json"
-    file.write_text(json.dumps({"a": "{context}"}))
-    assert read_templates(file) == {"a": "{context}"}
-    for content, message in (("{", "is not JSON"), ("[]", "is not one JSON object"), ('{"a": 1}', "is not one")):
-        file.write_text(content)
-        with pytest.raises(DataError, match=rf"prompts\.json {message}"):
-            read_templates(file)
-    with pytest.raises(DataError, match="there is no file"):
-        read_templates(tmp_path / "none.json")
+        filled(item_of(tmp_path, prompt=template))
 
 
 def test_too_small_a_visible_context_is_refused(tmp_path):
@@ -148,17 +141,19 @@ def test_chat_marks_are_never_cut_and_code_has_none(tmp_path):
     tokenizer = BYTES.__class__(tokenizer_object=BYTES.backend_tokenizer, eos_token=BYTES.eos_token)
     tokenizer.chat_template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %} [answer] "
     plain, chat = Encoder(tokenizer), Encoder(tokenizer, True)
-    asked = encode_item(item_of(tmp_path), {}, plain, chat, "ends")
+    asked = encode_item(item_of(tmp_path, dataset="mine", metric="qa_f1"), plain, chat, "ends")
     shown = tokenizer.decode(asked.prompt(4))
     assert shown == "[user] Rer: [answer] "  # of "Read the text … Answer:"
-    code = encode_item(item_of(tmp_path, dataset="lcc"), {}, plain, chat, "ends")
+    code = encode_item(item_of(tmp_path, dataset="lcc"), plain, chat, "ends")
     assert "[user]" not in tokenizer.decode(code.prompt(10_000))
 
 
 def items_of(tmp_path, sizes):
-    lines = [longbench_line(i, context="x" * size, max_new_tokens=4) for i, size in enumerate(sizes)]
+    lines = [
+        longbench_line(i, context="x" * size, max_new_tokens=4, prompt="{context}") for i, size in enumerate(sizes)
+    ]
     items, _ = read_items([write_lines(tmp_path / "sizes.jsonl", lines)])
-    return {"hotpotqa": [encode_item(item, {"hotpotqa": "{context}"}, Encoder(BYTES), None, "ends") for item in items]}
+    return {"hotpotqa": [encode_item(item, Encoder(BYTES), None, "ends") for item in items]}
 
 
 def test_a_whole_prompt_is_answered_once(tmp_path):

@@ -13,9 +13,12 @@ from contextwise.evaluation.kernel import measure
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM, load_model
 from contextwise.models.rope import extend_positions, frequencies_for
 from contextwise_evals.long_tasks import LongBench, read_range
-from longtasks_files import BYTES, leval_line, longbench_line, write_lines
+from longtasks_files import BYTES, leval_line, longbench_line, needs_longbench, write_lines
+
+pytestmark = needs_longbench
 
 TRAINED = 256
+PROMPT = "Read the text, and answer the question about it.\n\n{context}\n\nQuestion: {input}\nAnswer:"
 
 
 def llama():
@@ -44,7 +47,7 @@ def models(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    lines = [longbench_line(i, max_new_tokens=12) for i in range(4)]
+    lines = [longbench_line(i, max_new_tokens=12, prompt=PROMPT) for i in range(4)]
     lines += [longbench_line(i, dataset="lcc", context="x = 1\n" * i, input="y =", answers=["y = 2"]) for i in (3, 60)]
     return write_lines(tmp_path_factory.mktemp("files") / "made.jsonl", lines)
 
@@ -74,8 +77,7 @@ def test_answers_beyond_the_trained_length_are_those_of_full_passes(models, file
     assert longest > 2 * TRAINED and found.summary["rope_factor"] == pytest.approx(longest / TRAINED)
     extend_positions(model, longest, "dynamic")
     line = json.loads(file.read_text().splitlines()[1])
-    template = "Read the text, and answer the question about it.\n\n{context}\n\nQuestion: {input}\nAnswer:"
-    whole = BYTES(template.format(**line)).input_ids
+    whole = BYTES(PROMPT.format(**line)).input_ids
     for answered, prompt in zip(
         rows_of(found)[1]["answered"], (whole[:32] + whole[-32:], whole[:100] + whole[-100:], whole), strict=True
     ):
@@ -111,7 +113,7 @@ def test_an_answer_does_not_depend_on_what_it_is_answered_beside(models, file, t
 
 def test_an_interrupted_measurement_ends_like_an_uninterrupted_one(models, file, tmp_path, monkeypatch):
     whole = measured(models, file, tmp_path / "whole", batch_tokens=1)
-    for number, message in ((2, "while the questions were encoded"), (6 + 7, r"stopped after \d+ of 16 answers")):
+    for number, message in ((2, "while the questions were encoded"), (6 + 7, r"stopped after \d+ of 17 answers")):
         with monkeypatch.context() as patch:
             stop_at(patch, number)
             with pytest.raises(Interrupted, match=f"{message}; run the same command again"):
@@ -153,18 +155,13 @@ def test_the_summary_is_what_the_answers_say(models, file, tmp_path):
 
 def test_lengths_limit_and_notes(models, file, tmp_path):
     leval = write_lines(tmp_path / "leval_quiz.jsonl", [leval_line(0), leval_line(1)])
-    prompts = tmp_path / "prompts.json"
-    prompts.write_text('{"hotpotqa": "{context} {input}"}')
-    options = {"visible": [64, 100], "lengths": "0-2000", "limit": 3, "new_tokens": 2, "prompts": prompts}
+    options = {"visible": [64, 100], "lengths": "0-2000", "limit": 3, "new_tokens": 2}
     settings = LongBench(files=[file, leval], **options)
     found = measure(models / "plain", settings, out=tmp_path / "out").summary
     asked = {name: dataset["questions"] for name, dataset in found["datasets"].items()}
     # hotpotqa has 0, 1000, 2000 and 3000 words, lcc 3000 and 60000
     assert asked == {"hotpotqa": 2, "quiz": 3}
-    assert found["notes"] == [
-        "4 of 10 questions were left out for their text's length",
-        f"{prompts} has no template for quiz; plain ones were used",
-    ]
+    assert found["notes"] == ["4 of 10 questions were left out for their text's length"]
     with pytest.raises(DataError, match=r"from 1 to below 50 words: the shortest has 0, the longest 60,000"):
         measure(models / "plain", LongBench(files=[file], lengths="1-50"), out=tmp_path / "new")
 

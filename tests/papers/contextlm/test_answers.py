@@ -21,8 +21,8 @@ from contextwise.evaluation.kernel import measure
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM
 from contextwise.models.prefix import set_prompt_form, with_prefix
 from contextwise.objectives.kind import PromptForm
-from contextwise_evals.answering.readers import Speaker
 from contextwise_papers.contextlm.answers import Answers, Question, read_questions
+from contextwise_papers.contextlm.speaker import Speaker
 
 GREEDY = Sampling(greedy=True)
 TURNS = ("Name a colour.", "And another one?", "Which is the darker of the two?")

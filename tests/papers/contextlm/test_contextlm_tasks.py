@@ -13,7 +13,7 @@ from contextwise_papers.claims import above
 from contextwise_papers.contextlm.table_5_long_tasks import OVERALL, LongTaskScores, levels_of, with_each_seed
 from contextwise_papers.contextlm.tables_1_2_3_12_harness import NORMAL, Average, TaskAccuracy, TextPerplexity, accuracy
 from contextwise_papers.item import Item, Scale
-from longtasks_files import longbench_line, write_lines
+from longtasks_files import longbench_line, needs_longbench, write_lines
 from small import write_documents
 
 BETTER = [{"text": "b is above a", "better": "b", "than": "a"}]
@@ -208,6 +208,7 @@ def test_the_gain_of_long_tasks_covers_the_seeds(corpus, gains, holds):
     assert claim.holds is holds
 
 
+@needs_longbench
 def test_long_tasks_in_miniature(corpus, tmp_path):
     files = write_lines(tmp_path / "long.jsonl", [longbench_line(i, length=100, max_new_tokens=8) for i in range(3)])
     values = settings(corpus, files=[str(files)], visible=[48, 200], new_tokens=4)
