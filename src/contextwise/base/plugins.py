@@ -6,10 +6,10 @@ A package offers a feature with an entry point in its metadata, for example in `
     surprise = "my_package:Surprise"
 
 The groups are ``models`` (:class:`contextwise.training.ModelSettings`), ``data``
-(:class:`contextwise.training.DataSettings`), ``sections`` (:class:`contextwise.training.DataSection`), ``objectives``
-(:class:`contextwise.objectives.Objective`), ``measures`` (:class:`contextwise.evaluation.kernel.Measure`) and ``verbs`` (a
-function with the options of the command line). The features of this project are entry points too; in a source tree that is
-not installed they are read from its ``pyproject.toml``.
+(:class:`contextwise.training.DataSettings`), ``sections`` (:class:`contextwise.training.DataSection`), ``sources``
+(:class:`contextwise.data.sources.Source`), ``objectives`` (:class:`contextwise.objectives.Objective`), ``measures``
+(:class:`contextwise.evaluation.kernel.Measure`) and ``verbs`` (a function with the options of the command line). The features
+of this project are entry points too; in a source tree that is not installed they are read from its ``pyproject.toml``.
 """
 
 import tomllib
@@ -40,7 +40,7 @@ def points(group: str) -> dict[str, EntryPoint]:
     """The entry points of a group by name, in alphabetical order.
 
     Args:
-        group: ``models``, ``data``, ``sections``, ``objectives``, ``measures`` or ``verbs``.
+        group: ``models``, ``data``, ``sections``, ``sources``, ``objectives``, ``measures`` or ``verbs``.
 
     Raises:
         ConfigError: two packages offer a feature of the same name.

@@ -1,6 +1,6 @@
 """A model's answers to the questions of MT-Bench or AlpacaEval, in the files that their judges read: ``contextwise answers``.
 
-The turns of a question are one conversation (:class:`~contextwise_evals.answering.readers.Speaker`).
+The turns of a question are one conversation (:class:`~contextwise_papers.contextlm.speaker.Speaker`).
 ContextLM, Section 3.4. FastChat and alpaca_eval judge the answers.
 
 MT-Bench (FastChat): JSON Lines; a question has ``question_id``, ``category`` and ``turns``. AlpacaEval: a JSON list of entries
@@ -128,7 +128,7 @@ class Answers(Measure):
         return read_questions(self.questions)[0]
 
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
-        from contextwise_evals.answering.readers import Speaker
+        from contextwise_papers.contextlm.speaker import Speaker
 
         benchmark, questions = read_questions(self.questions)
         questions = questions[: self.limit]
