@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import Field, PositiveInt
 
 from contextwise.base.errors import DataError
-from contextwise.data.input_files import Form, checked, read_objects
+from contextwise_evals.input_files import Form, checked, read_objects
 from contextwise_evals.long_tasks.metrics import METRICS, Metric, check_installed, true_paragraph
 
 SINGLE, MULTI, SUMMARY, SYNTHETIC, CODE = "Single-Doc", "Multi-Doc", "Summary", "Synthetic", "Code & Class."

@@ -21,9 +21,9 @@ from transformers import PreTrainedModel
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import interruption, progress_bar
-from contextwise.data.input_files import read_value
 from contextwise.models.rope import follows_length, rotary_modules
 from contextwise_evals.answering.prompts import Batch, Encoder, Prompt, Question, split
+from contextwise_evals.input_files import read_value
 from contextwise_evals.long_tasks.items import SUMMARY, Item
 
 Keep = Literal["ends", "nearest"]
