@@ -6,7 +6,8 @@ A package offers a feature with an entry point in its metadata, for example in `
     surprise = "my_package:Surprise"
 
 The groups are ``models`` (:class:`contextwise.training.ModelSettings`), ``data``
-(:class:`contextwise.training.DataSettings`), ``sections`` (:class:`contextwise.training.DataSection`), ``objectives``
+(:class:`contextwise.training.DataSettings`), ``sections`` (:class:`contextwise.training.DataSection`), ``sources``
+(:class:`contextwise.data.sources.Source`), ``objectives``
 (:class:`contextwise.objectives.Objective`), ``measures`` (:class:`contextwise.evaluation.kernel.Measure`), ``verbs`` (a
 function with the options of the command line), ``recipes`` (:class:`contextwise.base.recipes.RecipeKind`) and ``launchers``
 (:class:`contextwise.experiments.executors.ExecutorSettings`). The features of this project are entry points too; in a source
@@ -41,7 +42,7 @@ def points(group: str) -> dict[str, EntryPoint]:
     """The entry points of a group by name, in alphabetical order.
 
     Args:
-        group: ``models``, ``data``, ``sections``, ``objectives``, ``measures``, ``verbs``, ``recipes`` or ``launchers``.
+        group: its name without ``contextwise.``, such as ``models``.
 
     Raises:
         ConfigError: two packages offer a feature of the same name.

@@ -7,6 +7,7 @@ from typer import Argument, Option
 
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.estimates import listed
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_kinds, recipe_path, shipped_recipe
 from contextwise.cli.common import (

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from rich.table import Table as RichTable
 from typer import Argument, Option
 
+from contextwise.base import plugins
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import listed
 from contextwise.base.files import atomic_write, write_output
@@ -138,10 +139,9 @@ def prepare(
         Argument(
             metavar="SOURCE...",
             help="JSON Lines (.jsonl, .jsonl.gz), Parquet or text files, folders or patterns of them, "
-            "a Hugging Face dataset (folder, or Hub name, name:config or name:config:split), stdlib, or "
-            "stdlib-definitions (in splits of its own). "
-            "train=SOURCE test=SOURCE names the split of each, in place of shares. "
-            "alpaca:SOURCE holds instructions, to be formatted.",
+            "a Hugging Face dataset (folder, or Hub name, name:config or name:config:split), stdlib, or a source that a "
+            f"package offers by its prefix ({', '.join(plugins.points('sources'))}). "
+            "train=SOURCE test=SOURCE names the split of each, in place of shares.",
         ),
     ],
     tokenizer: Annotated[

@@ -246,8 +246,8 @@ def map_ahead(function: Callable[[T], R], items: Iterable[T], threads: int = 2) 
 def read_splits(given: Sequence[str]) -> tuple[list[str], list[str] | None]:
     """Parse the sources to open, and the split of each; None if no source names a split.
 
-    A source whose complete text is the name of a file or folder (``year=2020/part.parquet``) names no split. The single source
-    ``stdlib-definitions`` names the splits of its parts.
+    A source whose complete text is the name of a file or folder (``year=2020/part.parquet``) names no split. A single source
+    that has parts names their splits.
 
     Raises:
         ConfigError: some sources name a split and others do not, or a name or a source is missing, invalid or reserved.

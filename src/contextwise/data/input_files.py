@@ -1,4 +1,4 @@
-"""Reading of user files: decompression, lines, JSON and JSON Lines, with errors that name the file and line."""
+"""Reading of texts: decompression, lines and JSON Lines, with errors that name the file and line."""
 
 import codecs
 import contextlib
@@ -12,17 +12,15 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
-
-from pydantic import BaseModel, ConfigDict, ValidationError
+from typing import Any, BinaryIO
 
 from contextwise.base.errors import DataError, one_line, refuse_pipe
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_HALF_A_PAIR = "holds half of a surrogate pair, which is no text"
-LONGEST_LINE, LONGEST_FILE = 2**28, 2**31 - 1
-"""Bytes that are read at once, unpacked."""
+HALF_A_PAIR = "holds half of a surrogate pair, which is no text"
+LONGEST_LINE = 2**28
+"""Bytes, unpacked."""
 
 
 @contextlib.contextmanager
@@ -55,15 +53,6 @@ def unpacked(raw: BinaryIO, path: Path) -> Iterator[BinaryIO]:
         yield io.BufferedReader(file, 1 << 20)  # type: ignore[misc, type-var]
 
 
-def read_bytes(path: Path) -> bytes:
-    """Read a complete file, decompressed if its name ends in ``.gz``; a :class:`DataError` if it is missing or damaged."""
-    with readable(path), path.open("rb") as raw, unpacked(raw, path) as file:
-        content = file.read(LONGEST_FILE + 1)
-    if len(content) > LONGEST_FILE:
-        raise DataError(f"{path} holds more than 2 GiB of text; split it")
-    return content
-
-
 def parse_json(content: bytes) -> Any:
     """Parse a JSON text; the message of its ValueError is a predicate, "is not ..."."""
     try:
@@ -83,12 +72,6 @@ def has_half_a_pair(value: Any, content: bytes) -> bool:
     except UnicodeEncodeError:
         return True
     return False
-
-
-def check_text(value: Any, content: bytes, where: str) -> None:
-    """Raise a :class:`DataError` if a string of a JSON value, parsed from ``content``, holds an unpaired surrogate."""
-    if has_half_a_pair(value, content):
-        raise DataError(f"{where} {_HALF_A_PAIR}; fix it there")
 
 
 def json_entries(path: Path) -> Iterator[tuple[str, bytes, float]]:
@@ -114,71 +97,6 @@ def json_entries(path: Path) -> Iterator[tuple[str, bytes, float]]:
             if content:
                 started = True
                 yield f"{path}:{number}", content, raw.tell() / size
-
-
-def read_objects(path: Path, wanted: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Iterate over the objects of a file of JSON Lines or a JSON list, each with its location for error messages.
-
-    ``wanted`` describes the expected content in error messages, as the object of "give".
-
-    Raises:
-        DataError: the file is missing or damaged, an entry is not a JSON object, or holds an unpaired surrogate.
-    """
-    where = str(path)
-    try:
-        with readable(path):
-            for where, content, _ in json_entries(path):
-                value = parse_json(content)
-                if not isinstance(value, dict):
-                    raise DataError(f"{where} is not a JSON object; give {wanted}")
-                check_text(value, content, where)
-                yield where, value
-                where = str(path)
-    except ValueError as error:
-        raise DataError(f"{where} {error}; give {wanted}") from None
-
-
-class Form(BaseModel):
-    """Base class for the fields of an object in a user file; other fields are ignored."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
-
-
-RowForm = TypeVar("RowForm", bound=Form)
-
-
-def checked(form: type[RowForm], row: dict[str, Any], where: str, wanted: str) -> RowForm:
-    """Validate an object of a file against its form.
-
-    Args:
-        where: file and line.
-        wanted: description of the form's fields for the message.
-
-    Raises:
-        DataError: fields are missing or invalid; the message names the first five.
-    """
-    problems = []
-    try:
-        return form.model_validate(row)
-    except ValidationError as error:
-        for problem in error.errors():
-            name, message = repr(".".join(map(str, problem["loc"]))), problem["msg"]
-            why = f"is wrong ({(message[0].lower() + message[1:]).removeprefix('input ')})"
-            problems.append(f"{name} is missing" if problem["type"] == "missing" else f"{name} {why}")
-    more = f" and {len(problems) - 5:,} more problems" if len(problems) > 5 else ""
-    fields = ", ".join(map(repr, list(row)[:8])) or "none"
-    raise DataError(f"{where}: {', '.join(problems[:5])}{more} (fields: {fields}); {wanted}")
-
-
-def read_value(path: Path, wanted: str) -> Any:
-    """Read a JSON file; ``.gz`` is decompressed; ``wanted`` and errors are as for :func:`read_objects`."""
-    content = read_bytes(path)
-    try:
-        value = parse_json(content)
-    except ValueError as error:
-        raise DataError(f"{path} {error}; give {wanted}") from None
-    check_text(value, content, str(path))
-    return value
 
 
 class Lines:
@@ -253,7 +171,7 @@ def text_and_others(content: bytes, text_field: str) -> tuple[str, dict[str, Any
         fields = ", ".join(map(repr, list(record)[:8])) or "none"
         raise ValueError(f"there is no field {text_field!r} (fields: {fields}; text_field names another)")
     if has_half_a_pair(record, content):
-        raise ValueError(f"a string {_HALF_A_PAIR}")
+        raise ValueError(f"a string {HALF_A_PAIR}")
     text = record.pop(text_field)
     if not isinstance(text, str):
         raise ValueError(f"the field {text_field!r} is not a string but {type_name(text)}")

@@ -39,7 +39,7 @@ from contextwise.data.documents import (
     read_splits,
 )
 from contextwise.data.near_copies import NearCopies, Overlap, beginning
-from contextwise.data.sources import open_source
+from contextwise.data.sources import open_source, source_path
 from contextwise.data.tokenizers import CorpusTokenizer, learn_bpe, load_tokenizer, vocabulary_to_learn
 
 EXAMPLES = 5
@@ -122,7 +122,7 @@ def prepare_corpus(
 
     Args:
         sources: as for :func:`contextwise.data.sources.open_source`: ``stdlib``, files, folders, patterns, Hub names. Each may
-            name its split, as in ``train=a.jsonl``; then all must. ``stdlib-definitions`` alone has splits of its own.
+            name its split, as in ``train=a.jsonl``; then all must. A source with parts, given alone, has splits of its own.
         tokenizer: a folder, a name on the Hub, ``train:N`` (a byte-level BPE of N tokens, learned on the
             training split), or ``bytes``.
         out: folder to write.
@@ -200,7 +200,7 @@ def _check_output(out: Path, overwrite: bool, sources: Sequence[str]) -> None:
         check_nothing_else(out, {MANIFEST, "dataset_dict.json", "tokenizer", *splits})
     target = out.resolve()
     for source in sources:
-        path = Path(source.removeprefix("alpaca:")).expanduser().resolve()
+        path = source_path(source).resolve()
         if path.is_dir() and (path in (target, *target.parents) or target in path.parents):
             raise DataError(f"{out} and the source {source} lie one in the other; choose a folder beside it")
         if overwrite and target in path.parents:

@@ -20,7 +20,7 @@ import yaml
 from pydantic import Field, PositiveInt
 
 from contextwise.base.errors import DataError
-from contextwise.data.input_files import Form, checked, read_objects
+from contextwise_evals.input_files import Form, checked, read_objects
 from contextwise_evals.long_tasks.metrics import METRICS, Metric, harness_metrics
 
 SUMMARY, CODE = "Summary", "Code & Class."

@@ -14,8 +14,9 @@ import numpy as np
 from pydantic import BeforeValidator, StringConstraints
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.data.input_files import Form, check_text, checked, parse_json, read_bytes, read_objects
+from contextwise.data.input_files import parse_json
 from contextwise_evals.answering.prompts import Question
+from contextwise_evals.input_files import Form, check_text, checked, read_bytes, read_objects
 from contextwise_evals.ruler.questions import Size, Spans, Task, distances_behind, join_pieces
 
 DEMAND = "Answer the question from the documents. Give the answer alone, without any other words."

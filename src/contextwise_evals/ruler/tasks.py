@@ -13,8 +13,8 @@ import numpy as np
 from scipy.special import zeta
 
 from contextwise.base.errors import DataError
-from contextwise.data.input_files import read_bytes
 from contextwise_evals.answering.prompts import Question
+from contextwise_evals.input_files import read_bytes
 from contextwise_evals.ruler.questions import NOISE, FilledTask, Size, Spans, distances_behind, join_pieces
 
 HOPS = 4

@@ -9,12 +9,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache, DynamicLayer
 
 from contextwise.base.errors import ConfigError
-from contextwise.data.sources.alpaca import CHAT_TEMPLATE
 from contextwise.evaluation.generation import Sampling, allowed_new_tokens
 from contextwise.models.contextlm.cache import ChunkLayer, ContextState
 from contextwise.models.prefix import prompt_form
 from contextwise.models.rope import follows_length, frequencies_for, rotary_modules
 from contextwise_evals.answering.readers import answer_options, padding_token
+from contextwise_papers.objectives.alpaca import CHAT_TEMPLATE
 
 _CROPPED = (DynamicLayer, ChunkLayer, ContextState)
 

@@ -9,7 +9,6 @@ import time
 
 import pytest
 
-from contextwise.data.sources.alpaca import CHAT_TEMPLATE
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.models import load_model
 from measured import make_model
@@ -29,7 +28,7 @@ def free_port():
 def test_the_openai_client_gets_what_generate_gives(tmp_path):
     """A ContextLM, which transformers does not know, in a folder whose name holds the sign of a revision."""
     tokenizer = byte_tokenizer().tokenizer
-    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.chat_template = "{% for message in messages %}{{ message['content'] + '\n' }}{% endfor %}"
     folder = save_model(tmp_path / "a@b", make_model("contextlm", vocab_size=257, n_positions=600), tokenizer)
     name, port = str(folder), free_port()
     server = subprocess.Popen(

@@ -14,7 +14,6 @@ from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DataError, Interrupted
 from contextwise.base.progress import interruption
 from contextwise.cli import app
-from contextwise.data.sources.alpaca import CHAT_TEMPLATE, prompt_text
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.evaluation.generation import Sampling
 from contextwise.evaluation.kernel import measure
@@ -23,6 +22,7 @@ from contextwise.models.prefix import set_prompt_form, with_prefix
 from contextwise.objectives.kind import PromptForm
 from contextwise_papers.contextlm.answers import Answers, Question, read_questions
 from contextwise_papers.contextlm.speaker import Speaker
+from contextwise_papers.objectives.alpaca import CHAT_TEMPLATE, prompt_text
 
 GREEDY = Sampling(greedy=True)
 TURNS = ("Name a colour.", "And another one?", "Which is the darker of the two?")

@@ -14,7 +14,6 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, ContextwiseError, DataError
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.data.sources.alpaca import CHAT_TEMPLATE, PROMPT_CHARACTERS, prompt_text
 from contextwise.data.windows import stack
 from contextwise.models import ContextLMForCausalLM, load_model, load_tokenizer
 from contextwise.models.spec import pretraining_losses
@@ -23,6 +22,7 @@ from contextwise.training import Recipe, train
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.trainer import tokens_read
 from contextwise_papers.objectives import Instruction
+from contextwise_papers.objectives.alpaca import CHAT_TEMPLATE, PROMPT_CHARACTERS, prompt_text
 from small import recipe_values
 
 RECORDS = [

@@ -16,13 +16,13 @@ from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, TrainingError
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.data.sources.alpaca import CHAT_TEMPLATE
 from contextwise.data.windows import Windows, stack
 from contextwise.models import load_model
 from contextwise.models.spec import pretraining_losses
 from contextwise.objectives import NO_LOSS
 from contextwise.training import Recipe, train
 from contextwise.training.inputs import TrainingInputs
+from contextwise_papers.objectives.alpaca import CHAT_TEMPLATE
 from processes import finish_training
 from small import EXACT, recipe_values, write_documents
 

@@ -1,31 +1,31 @@
-"""Sources of texts: one module per kind. :func:`open_source` selects the kind from the name."""
+"""Sources of texts: one module per kind. :func:`open_source` selects the kind from the name.
+
+Packages offer further kinds, each by a prefix (the group ``contextwise.sources`` of entry points).
+"""
 
 import glob
 import os
 import platform
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from contextwise.base import plugins
 from contextwise.base.errors import DataError
 from contextwise.base.hashes import content_digest, content_key
 from contextwise.data.input_files import readable
-from contextwise.data.sources.alpaca import Instructions
-from contextwise.data.sources.definitions import PARTS, StandardDefinitions
 from contextwise.data.sources.files import FileSource, JsonLines, TextFiles
 from contextwise.data.sources.source import BadRecord, Document, Record, Source
 from contextwise.data.sources.stdlib import StandardLibrary
 from contextwise.data.sources.tables import HUB_NAME, Parquet, open_hub, open_saved
 
-__all__ = ["BadRecord", "Document", "Record", "Source", "open_source", "source_digest", "with_parts"]
+__all__ = ["BadRecord", "Document", "Record", "Source", "open_source", "source_digest", "source_path", "with_parts"]
 # Names with these suffixes are not looked up on the Hub.
 _FILE_SUFFIXES = {".txt", ".md", ".rst", ".csv", ".tsv", ".gz", ".zst", ".zip", ".bin", ".arrow"}
 
 
 def open_source(name: str | Path, limit: int | None = None) -> Source:
-    """Open ``stdlib``, a file, a folder, a pattern (``data/*.jsonl.gz``) or a dataset's name on the Hub.
-
-    With the prefix ``alpaca:`` the records are instructions (:mod:`contextwise.data.sources.alpaca`). A part of the
-    library's classes and functions is ``stdlib-definitions:train`` (:mod:`contextwise.data.sources.definitions`).
+    """Open ``stdlib``, a file, a folder, a pattern (``data/*.jsonl.gz``), a dataset on the Hub, or a source of a package.
 
     Args:
         limit: maximum number of documents that will be read; if given, a dataset on the Hub is streamed.
@@ -34,13 +34,11 @@ def open_source(name: str | Path, limit: int | None = None) -> Source:
         DataError: the source does not exist, or cannot be read.
     """
     given = str(name)
-    prefix, _, inner = given.partition(":")
-    if prefix == Instructions.kind and inner:
-        return Instructions(open_source(inner, limit))
+    kind, rest = _offered(given)
+    if kind is not None:
+        return kind(open_source(rest, limit) if kind.wraps else rest)
     if given == StandardLibrary.kind:
         return StandardLibrary()
-    if prefix == StandardDefinitions.kind:
-        return StandardDefinitions(inner)
     path = Path(given).expanduser()
     if path.is_dir():
         return open_saved(path) or _open_folder(path)
@@ -61,11 +59,12 @@ def open_source(name: str | Path, limit: int | None = None) -> Source:
 def source_digest(name: str) -> str:
     """SHA-256, hexadecimal, of what :func:`open_source` would read: the names and bytes of files.
 
-    The standard library counts by the version of Python, a dataset on the Hub and a file that does not exist by its name.
+    What reads no files counts by its name and the version of Python, a dataset on the Hub and a file that does not exist by its
+    name.
     """
-    prefix, _, inner = name.partition(":")
-    if prefix == Instructions.kind and inner:
-        return content_key(kind=prefix, source=source_digest(inner))
+    kind, rest = _offered(name)
+    if kind is not None and kind.wraps:
+        return content_key(kind=kind.kind, source=source_digest(rest))
     path = Path(name).expanduser()
     if path.exists():
         return content_key(name=path.name, content=content_digest(path))
@@ -73,14 +72,27 @@ def source_digest(name: str) -> str:
         files = [Path(match) for match in glob.glob(str(path), recursive=True)]  # noqa: PTH207
         root = Path(os.path.commonpath([file.parent for file in files])) if files else path
         return content_key(name=path.name, content=content_digest(root, files) if files else None)
-    own = prefix in (StandardLibrary.kind, StandardDefinitions.kind)
+    own = kind is not None or name == StandardLibrary.kind
     return content_key(name=name, python=platform.python_version() if own else None)
 
 
+def source_path(name: str) -> Path:
+    """The file or folder that a source may be read from, without a prefix."""
+    kind, rest = _offered(name)
+    return Path(rest if kind is not None and kind.wraps else name).expanduser()
+
+
 def with_parts(given: Sequence[str]) -> list[str]:
-    """The sources, and ``stdlib-definitions`` where it is the only one as its parts, each in the split of its name."""
-    kind = StandardDefinitions.kind
-    return [f"{part}={kind}:{part}" for part in PARTS] if list(given) == [kind] else list(given)
+    """The sources; the only one, if it has parts and names none, as its parts, each in the split of its name."""
+    kind, rest = _offered(given[0]) if len(given) == 1 else (None, "")
+    return list(given) if kind is None or rest else [f"{part}={kind.kind}:{part}" for part in kind.parts] or list(given)
+
+
+def _offered(name: str) -> tuple[Any, str]:
+    """The kind of source that a package offers for a prefix of the name, if any, and what follows the prefix."""
+    prefix, _, rest = name.partition(":")
+    kind = plugins.load("sources").get(prefix) if prefix in plugins.points("sources") else None
+    return (None, name) if kind is None or (kind.wraps and not rest) else (kind, rest)
 
 
 def _kind_of(path: Path) -> type[FileSource]:

@@ -1,11 +1,12 @@
 """Documents, and the base class of their sources: records in a fixed order that can be read repeatedly.
 
-To add a kind of source, add a module to this package, and a line to ``open_source``.
+A package adds a kind of source with an entry point of the group ``contextwise.sources``: a subclass of :class:`Source`. Its
+name is the prefix by which ``prepare`` opens it.
 """
 
 import abc
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 from contextwise.data.input_files import type_name
 
@@ -30,9 +31,16 @@ Record = Document | BadRecord
 
 
 class Source(abc.ABC):
-    """Base class of a source of records."""
+    """Base class of a source of records.
 
-    kind: str  # in the manifest
+    One that a package offers takes what follows its prefix: the source that it ``wraps``, opened, or a text.
+    """
+
+    kind: str  # in the manifest; of one that a package offers, its prefix
+    wraps: ClassVar[bool] = False
+    """Whether another source follows the prefix, as in ``alpaca:FILE``."""
+    parts: ClassVar[Sequence[str]] = ()
+    """What may follow the prefix if the source has splits of its own: alone, it stands for all of them."""
 
     def __init__(self, name: str) -> None:
         self.name = name  # as the user entered it, without folders

@@ -27,10 +27,11 @@ from contextwise.base.intervals import ratios
 from contextwise.base.progress import interruption
 from contextwise.data import Corpus
 from contextwise.data.documents import text_digest
-from contextwise.data.input_files import read_objects, readable
+from contextwise.data.input_files import readable
 from contextwise.evaluation.scoring.windows import batches
 from contextwise.objectives.objective import generator
 from contextwise.objectives.text import TokenText
+from contextwise_evals.input_files import read_objects
 from contextwise_papers.objectives.infill.filling import Filling, Infiller, Prompt
 
 SCORES = {"exact_match": "exact match", "edit_similarity": "edit similarity"}

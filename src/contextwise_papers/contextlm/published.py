@@ -53,7 +53,7 @@ def translate(name: str, family: str, encoder_blocks: int) -> str | None:
                 match.expand(ours),
             )
     raise CheckpointError(
-        f"the checkpoint contains {name}, which the {family} table of contextwise.models.contextlm.published does not "
+        f"the checkpoint contains {name}, which the {family} table of contextwise_papers.contextlm.published does not "
         "list; add a line to the table if it belongs to the model"
     )
 

@@ -4,9 +4,10 @@ import pytest
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.data.sources import definitions, open_source
-from contextwise.data.sources.definitions import PARTS
+from contextwise.data.sources import open_source
 from contextwise.data.sources.stdlib import stdlib_files
+from contextwise_papers.cue import definitions
+from contextwise_papers.cue.definitions import PARTS
 
 LONG = "\n".join(f"    name_{n} = 'a value that is long enough'" for n in range(8))
 MODULE = f'''"""The module."""

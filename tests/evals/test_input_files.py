@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contextwise.base.errors import DataError
-from contextwise.data.input_files import read_bytes, read_objects, read_value
+from contextwise_evals.input_files import read_bytes, read_objects, read_value
 
 BOM = b"\xef\xbb\xbf"
 ROWS = [{"text": "one\u2028two\x85"}, {"text": "déjà 🙂", "n": [1, {"a": None}]}]

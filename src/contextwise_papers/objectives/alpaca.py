@@ -44,6 +44,7 @@ class Instructions(Source):
     """The records of another source as instructions: ``alpaca:SOURCE``. Empty outputs become empty documents."""
 
     kind = "alpaca"
+    wraps = True
 
     def __init__(self, source: Source) -> None:
         super().__init__(source.name)

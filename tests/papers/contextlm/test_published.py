@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from contextlm_models import backbone, draw
 from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.base.errors import CheckpointError
-from contextwise.models.contextlm.published import load_published
+from contextwise_papers.contextlm.published import load_published
 
 
 def published_name(name, family, split):

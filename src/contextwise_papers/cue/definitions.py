@@ -91,6 +91,7 @@ class StandardDefinitions(Source):
     """
 
     kind = "stdlib-definitions"
+    parts = tuple(PARTS)
 
     def __init__(self, part: str) -> None:
         super().__init__(f"{self.kind}:{part}")
