@@ -32,6 +32,9 @@ LEAST_SEEDS = 3
 """Fewer decide nothing about trained models. A trial asks for four, since it may stop after any of them."""
 
 
+Limits = tuple[float, float]
+
+
 class Better(Settings):
     """A claim: one model (or row of a table) is better than another."""
 
@@ -100,6 +103,12 @@ class Verdict:
         """The verdict by intervals of another confidence."""
         return self if self.rule is None else self.rule(confidence)
 
+    def mapped(self, change: "Callable[[Verdict], Verdict]") -> "Verdict":
+        """Another verdict that follows from this one, at every confidence."""
+        rule = self.rule
+        again = None if rule is None else lambda confidence: rule(confidence).mapped(change)
+        return replace(change(self), rule=again, comparisons=self.comparisons)
+
 
 class ClaimJson(TypedDict):
     """A claim as JSON."""
@@ -133,7 +142,7 @@ class Claim:
 
     def without_refutation(self, reason: str) -> "Claim":
         """The claim, undecided where it would not hold."""
-        verdict = None if self.verdict is None else _without_refutation(self.verdict, reason)
+        verdict = self.verdict and self.verdict.mapped(lambda v: undecided(reason) if v.holds is False else v)
         evidence = f"{reason}: {self.evidence}" if self.holds is False else self.evidence
         return replace(self, holds=self.holds or None, evidence=evidence, verdict=verdict)
 
@@ -166,16 +175,15 @@ def undecided(reason: str) -> Verdict:
 
 def above(estimate: Estimate, bound: float = 0.0) -> Verdict:
     """Whether an estimate is above a bound."""
-    problem = _problem(estimate)
-    if problem or math.isnan(bound):
-        return undecided(problem or "the bound is not a number")
+    if math.isnan(bound):
+        return undecided("the bound is not a number")
 
-    def side(confidence: float) -> bool | None:
-        low, high = estimate.at(confidence).limits
+    def side(limits: Limits) -> bool | None:
+        low, high = limits
         return low > bound if low > bound or high < bound else None
 
     needs = functools.partial(_seeds_needed, estimate, bound)
-    return _inferred(side, f"the interval contains {bound:g}", needs)
+    return _inferred(side, estimate, otherwise=f"the interval contains {bound:g}", needs=needs)
 
 
 def _seeds_needed(estimate: Estimate, bound: float, confidence: float) -> str:
@@ -207,41 +215,45 @@ def below(estimate: Estimate, bound: float = 0.0) -> Verdict:
 
 def within(estimate: Estimate, low: float, high: float) -> Verdict:
     """Whether an estimate lies between two bounds: all of its interval does. It does not where all of it is beyond one."""
-    problem = _problem(estimate)
-    if problem:
-        return undecided(problem)
 
-    def inside(confidence: float) -> bool | None:
-        lowest, highest = estimate.at(confidence).limits
+    def inside(limits: Limits) -> bool | None:
+        lowest, highest = limits
         return False if lowest > high or highest < low else True if low < lowest and highest < high else None
 
-    return _inferred(inside, f"the interval contains {low:g} or {high:g}")
+    return _inferred(inside, estimate, otherwise=f"the interval contains {low:g} or {high:g}")
 
 
 def contains(estimate: Estimate, value: float) -> Verdict:
     """Whether an estimate agrees with a value: its interval contains it."""
-    problem = _problem(estimate)
-    if problem or math.isnan(value):
-        return undecided(problem or "the value to compare to is not a number")
-
-    def within(confidence: float) -> bool:
-        low, high = estimate.at(confidence).limits
-        return low <= value <= high
-
-    return _inferred(within)
+    if math.isnan(value):
+        return undecided("the value to compare to is not a number")
+    return _inferred(lambda limits: limits[0] <= value <= limits[1], estimate)
 
 
 def higher(estimate: Estimate, other: Estimate) -> Verdict:
     """Whether one estimate is higher than another that it is not paired with: their intervals do not overlap."""
-    problem = _problem(estimate) or _problem(other)
-    if problem:
+
+    def apart(limits: Limits, others: Limits) -> bool | None:
+        return limits[0] > others[1] if limits[0] > others[1] or limits[1] < others[0] else None
+
+    return _inferred(apart, estimate, other, otherwise="the intervals overlap")
+
+
+def _inferred(
+    rule: Callable[..., bool | None],
+    *estimates: Estimate,
+    otherwise: str = "",
+    needs: Callable[[float], str] = lambda confidence: "",
+) -> Verdict:
+    """The verdict of a rule on the limits of estimates at a confidence of 95%, and at any other; undecided without limits."""
+    if problem := next(filter(None, map(_problem, estimates)), ""):
         return undecided(problem)
 
-    def apart(confidence: float) -> bool | None:
-        (low, high), (other_low, other_high) = estimate.at(confidence).limits, other.at(confidence).limits
-        return low > other_high if low > other_high or high < other_low else None
+    def at(confidence: float) -> Verdict:
+        holds = rule(*(estimate.at(confidence).limits for estimate in estimates))
+        return Verdict(holds, otherwise if holds is None else "", at, 1, needs)
 
-    return _inferred(apart, "the intervals overlap")
+    return at(CONFIDENCE)
 
 
 def _problem(estimate: Estimate) -> str:
@@ -251,40 +263,17 @@ def _problem(estimate: Estimate) -> str:
     return "there is no interval" if any(map(math.isnan, estimate.limits)) else estimate.too_few
 
 
-def _inferred(
-    rule: Callable[[float], bool | None], otherwise: str = "", needs: Callable[[float], str] = lambda confidence: ""
-) -> Verdict:
-    """The verdict of one interval or test: the rule's at a confidence of 95%, and at any other."""
-
-    def at(confidence: float) -> Verdict:
-        holds = rule(confidence)
-        return Verdict(holds, otherwise if holds is None else "", at, 1, needs)
-
-    return at(CONFIDENCE)
-
-
 def opposite(verdict: Verdict) -> Verdict:
     """The verdict of a claim that holds where the other does not."""
-    holds = None if verdict.holds is None else not verdict.holds
-    rule = verdict.rule
-    return replace(verdict, holds=holds, rule=None if rule is None else lambda level: opposite(rule(level)))
+    return verdict.mapped(lambda v: replace(v, holds=None if v.holds is None else not v.holds))
 
 
 def shown(verdict: Verdict) -> Verdict:
     """A verdict where it holds; undecided where it does not, since that shows nothing else."""
-    rule = verdict.rule
-    again = None if rule is None else lambda level: shown(rule(level))
-    reason = verdict.reason or ("" if verdict.holds else "a difference is on the other side")
-    return replace(verdict, holds=verdict.holds or None, reason=reason, rule=again)
-
-
-def _without_refutation(verdict: Verdict, reason: str) -> Verdict:
-    """A verdict that is undecided where it would not hold; its comparisons still take part in the error."""
-    rule = verdict.rule
-    again = None if rule is None else lambda level: _without_refutation(rule(level), reason)
-    if verdict.holds is False:
-        verdict = replace(undecided(reason), comparisons=verdict.comparisons)
-    return replace(verdict, rule=again)
+    other_side = "a difference is on the other side"
+    return verdict.mapped(
+        lambda v: replace(v, holds=v.holds or None, reason=v.reason or ("" if v.holds else other_side))
+    )
 
 
 def given(condition: Verdict, verdict: Verdict, otherwise: str) -> Verdict:
@@ -292,9 +281,9 @@ def given(condition: Verdict, verdict: Verdict, otherwise: str) -> Verdict:
 
     Either the condition is true or not, so one wrong interval of the two makes the verdict wrong: they count as one comparison.
     """
-    rule = verdict.rule
     if not condition.holds:
         return replace(undecided(otherwise), comparisons=verdict.comparisons, needs=condition.needs)
+    rule = verdict.rule
     again = None if rule is None else lambda level: given(condition.at(level), rule(level), otherwise)
     return replace(verdict, rule=again)
 
@@ -311,10 +300,12 @@ def significant(effect: float, p: float) -> Verdict:
     if math.isnan(effect) or math.isnan(p):
         return undecided("the test has no result")
 
-    def side(confidence: float) -> bool | None:
-        return bool(effect > 0) if min(p, 1 - p) < 1 - confidence else None
+    def at(confidence: float) -> Verdict:
+        if min(p, 1 - p) < 1 - confidence:
+            return Verdict(bool(effect > 0), rule=at, comparisons=1)
+        return Verdict(None, f"p is not below {1 - CONFIDENCE:.2g}", at, 1)
 
-    return _inferred(side, f"p is not below {1 - CONFIDENCE:.2g}")
+    return at(CONFIDENCE)
 
 
 def all_hold(verdicts: Iterable[Verdict]) -> Verdict:

@@ -107,11 +107,7 @@ class ItemMeasure(Settings, ABC):
         return runs
 
     def settings_of(self, measure: type[_Settings], *shared: str, **own: Any) -> _Settings:
-        """Settings of a measure of models, to be made before any training; ``shared`` are settings that both have.
-
-        Raises:
-            ConfigError: a value is out of range.
-        """
+        """Settings of a measure of models, to be made before any training; ``shared`` are settings that both have."""
         values = {name: getattr(self, name) for name in shared} | own
         return validate(measure, values, f"the settings of {measure.name}")
 
@@ -290,11 +286,7 @@ class Outcome:
 
 
 def recipes_folder(given: Path | None = None) -> Path:
-    """The folder of the items: the given one, or that of the package.
-
-    Raises:
-        ConfigError: it does not exist.
-    """
+    """The folder of the items: the given one, or that of the package."""
     folder = given or RECIPES
     if not folder.is_dir():
         raise ConfigError(f"there is no folder of recipes at {folder}")
@@ -312,11 +304,7 @@ def list_items(recipes: Path, pattern: str = "*/*.yaml") -> dict[str, Item]:
 
 
 def find_item(name: str, recipes: Path) -> tuple[str, Item]:
-    """An item by any of its names, with the name of its file.
-
-    Raises:
-        ConfigError: there is none of that name, or its file is wrong.
-    """
+    """An item by any of its names, with the name of its file."""
     if re.fullmatch(r"[\w-]+/[\w.-]+", name) and (items := list_items(recipes, f"{name}.yaml")):
         return name, items[name]
     items = list_items(recipes)
@@ -343,11 +331,7 @@ def last_run(runs: Path, name: str, scale: str) -> str | None:
 
 
 def measure_at(item: Item, scale: str, overrides: list[str] | None = None) -> ItemMeasure:
-    """The item's measure, with its settings at a scale and ``key=value`` settings in place of them.
-
-    Raises:
-        ConfigError: there is no such scale or measure, or a setting is wrong.
-    """
+    """The item's measure, with its settings at a scale and ``key=value`` settings in place of them."""
     if scale not in item.scales:
         hint = did_you_mean(scale, item.scales, f"it has {', '.join(item.scales)}")
         raise ConfigError(f"{item.title!r} has no scale {scale!r}; {hint}")

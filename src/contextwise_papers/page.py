@@ -14,6 +14,9 @@ from contextwise.reports.page import Page, Part, Plot, Section
 from contextwise_papers.claims import VERDICTS
 from contextwise_papers.tables import printed_table
 
+MOST_MARKED = 50
+"""Points of a line that are marked, at most."""
+
 
 def write_reproduction_page(outcome: dict[str, Any], path: Path, command: str) -> None:
     """Write the page of an outcome, as :meth:`contextwise_papers.item.Outcome.write` wrote it, and its command."""
@@ -90,7 +93,8 @@ def _trace(name: str, series: int, points: list[dict[str, Any]], kind: str) -> A
     x, y, texts = ([point.get(key) for point in points] for key in ("x", "y", "text"))
     style: dict[str, Any] = {"name": page.plain(name), "kind": go.Bar}
     if kind != "bars":
-        style |= {"kind": go.Scatter, "mode": "lines+markers" if kind == "lines" else "markers"}
+        mode = "markers" if kind != "lines" else "lines+markers" if len(points) <= MOST_MARKED else "lines"
+        style |= {"kind": go.Scatter, "mode": mode}
     if any("low" in p for p in points):
         estimates = [Estimate(p["y"], p.get("low", p["y"]), p.get("high", p["y"])) for p in points]
         style["error_y"] = page.error_bars(estimates)

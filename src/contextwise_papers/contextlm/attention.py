@@ -117,11 +117,6 @@ def read_with_models(
         sources: runs, Hugging Face model folders, or names on the Hub; one to four, with the same tokenizer.
         context_chunk: tokens of a chunk; by default that of the ContextLM among the models, else 4.
         start: put the token that begins a document before the text, if the tokenizer has one.
-
-    Raises:
-        ConfigError: too many models, different tokenizers or chunks, or a chunk, device or dtype that does not exist.
-        DataError: the text is empty, or too long for a model or a page.
-        CheckpointError: there is no such model, it has no attention weights, or its losses are not finite.
     """
     if not 1 <= len(sources) <= MOST_MODELS:
         raise ConfigError(f"{len(sources)} models are given; give one to {MOST_MODELS}")
@@ -144,7 +139,7 @@ def read_with_models(
 
 
 def read_with(model: PreTrainedModel, ids: Sequence[int], source: str, name: str) -> ModelReading:
-    """Compute the attention and losses of a loaded model, which keeps eager attention; raises as :func:`read_with_models`."""
+    """Compute the attention and losses of a loaded model, which keeps eager attention."""
     model.set_attn_implementation("eager")
     input_ids = torch.tensor([list(ids)], device=model.device)
     pathway = context_pathway(model)

@@ -231,11 +231,7 @@ def _how_to_judge(benchmark: Benchmark, files: dict[str, list[Path]], pair: Bett
 
 
 def read_ratings(folder: Path, texts: Mapping[tuple[str, int | str], list[str]]) -> Judged:
-    """FastChat's ratings of these answers; of several of one answer the last.
-
-    Raises:
-        DataError: a rating is of another answer.
-    """
+    """FastChat's ratings of these answers; of several of one answer the last."""
     judged = Judged()
     for path in sorted(folder.rglob("*_single.jsonl")):
         for where, values in read_objects(path, "FastChat's judgments"):
@@ -249,11 +245,7 @@ def read_ratings(folder: Path, texts: Mapping[tuple[str, int | str], list[str]])
 
 
 def read_preferences(folder: Path, texts: Mapping[tuple[str, int | str], list[str]]) -> Judged:
-    """alpaca_eval's preferences between these answers, and its length-controlled win rates.
-
-    Raises:
-        DataError: a preference is of other answers.
-    """
+    """alpaca_eval's preferences between these answers, and its length-controlled win rates."""
     judged = Judged()
     for path in sorted(folder.rglob("annotations.json")):
         pairs = set()

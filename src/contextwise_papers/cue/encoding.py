@@ -314,9 +314,6 @@ class EncodedTexts:
         encoder: the encoder of the vectors.
         table: vectors by row, ``table[rows] -> (N, C) float32``; rows keep their meaning as long as this object exists,
             also in a process that it is sent to.
-
-    Raises:
-        DataError: the folder cannot be written to.
     """
 
     def __init__(self, encoder: TextEncoder, folder: str | Path) -> None:

@@ -107,10 +107,6 @@ class Sentences:
         rows: the sentences to score.
         articles: (S,) document of each sentence.
         numbers: (S,) number of each sentence within its document.
-
-    Raises:
-        ConfigError: the corpus comes without a tokenizer or end-of-text.
-        DataError: the documents hold no sentence.
     """
 
     def __init__(self, corpus: Corpus, limit: int | None = None, language: str = "en") -> None:
@@ -182,12 +178,7 @@ def dropped(sets: Sequence[Texts], probability: float, seed: int = 0) -> list[Te
 
 
 def open_text_encoder(model: PreTrainedModel, source: str) -> TextEncoder:
-    """The encoder whose vectors a CUE model's context encoder was trained on, or which is a part of it, on the model's device.
-
-    Raises:
-        CheckpointError: the model has no context encoder, or the text encoder of that name has changed.
-        ConfigError: there is no such encoder here.
-    """
+    """The encoder of the vectors that a context encoder was trained on, or which is a part of it, on the model's device."""
     config = _context_config(model.config)
     if config is None:
         raise CheckpointError(f"{source} has no context encoder, so it takes no contexts")

@@ -28,9 +28,6 @@ class SentenceExamples(Examples):
 
     Attributes:
         cut: number of sentences with more labels than ``context``, whose ends are not seen.
-
-    Raises:
-        DataError: the corpus has no sentence.
     """
 
     def __init__(self, sentences: SentenceIndex, end_of_text: int, context: int) -> None:
@@ -57,11 +54,7 @@ class SentenceExamples(Examples):
 
 
 class ContextTexts:
-    """The context texts of a corpus's sentences: metadata of the document, and the sentence before.
-
-    Raises:
-        DataError: a column does not exist, has values of different types or objects, or no sentence has any context.
-    """
+    """The context texts of a corpus's sentences: metadata of the document, and the sentence before."""
 
     def __init__(self, sentences: SentenceExamples | SentenceIndex, settings: ContextSettings) -> None:
         self.sentences = sentences.sentences if isinstance(sentences, SentenceExamples) else sentences

@@ -40,11 +40,7 @@ EncodedText = tuple[int, dict[str, Any]]
 
 
 def text_choice(recipe: Recipe, configs: Configs = load_config) -> dict[str, Any]:
-    """Name, pooling and token limit of the text encoder: the recipe's, or those of the starting run's context encoder.
-
-    Raises:
-        CheckpointError, ConfigError: the starting run does not exist, or has no context encoder to keep.
-    """
+    """Name, pooling and token limit of the text encoder: the recipe's, or those of the starting run's context encoder."""
     stage: Any = recipe.model.cue  # type: ignore[attr-defined]
     kept: dict[str, Any] = {}
     if keeps_context_encoder(stage):
@@ -75,10 +71,6 @@ def cue_config(recipe: Recipe, text: EncodedText | None, configs: Configs = load
     Args:
         text: the frozen text encoder; None without contexts. The caller checks that it is that of the starting run.
         configs: returns the configurations of the runs that the model is built from.
-
-    Raises:
-        CheckpointError: such a run does not exist, or has the wrong type of model.
-        ConfigError: parts do not match each other.
     """
     assert isinstance(recipe.data, CorpusData)
     stage: Any = recipe.model.cue  # type: ignore[attr-defined]
@@ -213,9 +205,6 @@ def starting_model(stage: Stage, config: CueConfig) -> Any:
     """Build the whole model of a stage in float32 on the CPU.
 
     New parts have random weights, earlier ones are loaded, and parts that the stage does not train are frozen.
-
-    Raises:
-        CheckpointError: an earlier part cannot be loaded.
     """
     model: Any = build_model(config)
     if isinstance(stage, SentenceSettings):

@@ -151,11 +151,7 @@ class SentenceInputs(Addition):
 
     @classmethod
     def open(cls, recipe: Recipe, corpus: Corpus) -> "SentenceInputs":
-        """Open the parts of earlier runs and the text encoder.
-
-        Raises:
-            ConfigError, DataError, CheckpointError: parts of earlier runs do not match each other or the corpus.
-        """
+        """Open the parts of earlier runs and the text encoder."""
         assert isinstance(recipe.data, CorpusData)
         if not isinstance(recipe.model, CueModel):
             return cls(recipe)

@@ -86,10 +86,6 @@ class IntrinsicEntropy:
         by_dimension: threshold -> fit of the loss over the dimension.
         by_kde: fit of the loss over the KDE entropy; None without one.
         correlation: Pearson's, over contexts, between ``names``: ``−CE``, ``S_N``, and ``KDE`` where there is one.
-
-    Raises:
-        ConfigError: the bandwidth is not positive.
-        DataError: a file is damaged.
     """
 
     def __init__(self, measurement: EntropyResult, bandwidth: float | None = None) -> None:

@@ -166,11 +166,7 @@ def best_step(run: Run) -> int:
 
 
 def weights_at(run: Run, step: int) -> dict[str, torch.Tensor]:
-    """The weights of a step that was validated.
-
-    Raises:
-        CheckpointError: they are gone.
-    """
+    """The weights of a step that was validated."""
     file = RunFolder(run.folder).checkpoints / f"step-{step}" / WEIGHTS
     if not file.exists():
         raise CheckpointError(

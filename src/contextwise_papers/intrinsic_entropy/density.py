@@ -49,10 +49,6 @@ def kde_entropy(features_ND: Any, bandwidth: float | None = None, leave_one_out:
         features_ND: (N, D) points, N > D; a tensor or an array. The N² distances exist in pieces only, in 64-bit numbers.
         bandwidth: h, in units of the points' own covariance; Scott's if None.
         leave_one_out: whether a point is left out of its own density.
-
-    Raises:
-        ConfigError: the bandwidth is not positive, or so small or large that the density is not finite.
-        DataError: a point is not finite, there are too few points, or they span fewer dimensions.
     """
     x_ND = _points(features_ND)
     points, dimensions = x_ND.shape
@@ -133,9 +129,6 @@ def further_dimensions(features_ND: Any, most: int = 2000) -> dict[str, float]:
 
     Returns:
         Estimator -> dimension, without those that have no positive value, as where all distances are equal.
-
-    Raises:
-        DataError: fewer than 100 different points.
     """
     distances_NN = _distances(features_ND, most)
     near_NK = distances_NN.topk(_NEIGHBOURS, dim=1, largest=False).values

@@ -5,7 +5,7 @@ reports the view of its figure: tables, claims and plots. Whether a line holds i
 over contexts (Fisher's transformation), which is wide over few contexts.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -21,21 +21,14 @@ from contextwise.base.tables import Table
 from contextwise_papers.claims import Claim, Verdict, above, all_hold, below, exact, undecided, within
 from contextwise_papers.intrinsic_entropy.analysis import SHARE_OF_SUBSPACES, IntrinsicEntropy
 from contextwise_papers.intrinsic_entropy.entropy import Entropy, Layer
-from contextwise_papers.intrinsic_entropy.spectra import (
-    ExponentialRegime,
-    exponential_regime,
-    increments,
-    relative_eigenvalues,
-)
+from contextwise_papers.intrinsic_entropy.figures import LOSS, against, curve, eigenvalues
+from contextwise_papers.intrinsic_entropy.spectra import ExponentialRegime, exponential_regime, increments
 from contextwise_papers.item import Item, Outcome, registered
 from contextwise_papers.models import GivenModel
 from contextwise_papers.tables import Plot, points, seeds_behind, table_of
 from contextwise_plan.fits import LineFit, fit_line
 
 View = tuple[list[Table], list[Claim], list[Plot]]
-LOSS = "cross entropy, nats per token"
-MOST_POINTS = 120
-"""Of a spectrum in a plot, evenly spaced in the logarithm of the index."""
 
 
 class Limits(Settings):
@@ -144,7 +137,7 @@ def entropy_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
     series = {}
     for n in entropy.sizes:
         own = entropy.entropies[n]
-        series[f"N = {n}"] = _against({c: s - own[first] for c, s in own.items()}, entropy.measurement.losses())
+        series[f"N = {n}"] = against({c: s - own[first] for c, s in own.items()}, entropy.measurement.losses())
     label = f"S_N minus S_N at {first:,} tokens, nats"
     return tables, claims, [Plot("Loss against intrinsic entropy", label, LOSS, series)]
 
@@ -210,9 +203,9 @@ def spectra_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
             f"at {last:,} tokens half of the directions lie between {low:+.3f} and {high:+.3f}, the median is {middle:+.3f}",
         ),
     ]
-    grown = {f"{c:,} tokens": _curve(values) for c, values in logarithms.items()}
+    grown = {f"{c:,} tokens": curve(values) for c, values in logarithms.items()}
     label = f"ln growth since {entropy.contexts[0]:,} tokens"
-    plots = [_eigenvalues(entropy), Plot("Their growth", "index i", label, grown, logarithmic="x")]
+    plots = [eigenvalues(entropy), Plot("Their growth", "index i", label, grown, logarithmic="x")]
     return [table], claims, plots
 
 
@@ -237,9 +230,9 @@ def density_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
         _correlated("and the loss falls linearly with it", by_loss, count, bound),
     ]
     label = "entropy, nats"
-    against_entropy = {f"N = {n}": _against(entropy.entropies[n], kde) for n in entropy.sizes}
+    against_entropy = {f"N = {n}": against(entropy.entropies[n], kde) for n in entropy.sizes}
     plots = [
-        Plot("Loss against entropy by kernel density", label, LOSS, {"": _against(kde, entropy.measurement.losses())}),
+        Plot("Loss against entropy by kernel density", label, LOSS, {"": against(kde, entropy.measurement.losses())}),
         Plot("Kernel density against S_N", "S_N, nats", label, against_entropy),
     ]
     return [table], claims, plots
@@ -266,9 +259,9 @@ def dimension_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
         + (f" ({left} thresholds count the same at every context)" if left else ""),
         lines, count, limits.correlation, "θ",
     )  # fmt: skip
-    series = {f"{t:.3f}": _against(entropy.dimensions[t], entropy.measurement.losses()) for t in list(lines)[::4]}
+    series = {f"{t:.3f}": against(entropy.dimensions[t], entropy.measurement.losses()) for t in list(lines)[::4]}
     by_threshold = Plot("Loss against dimension, by threshold", "intrinsic dimension", LOSS, series)
-    return [table], [claim], [_eigenvalues(entropy), by_threshold]
+    return [table], [claim], [eigenvalues(entropy), by_threshold]
 
 
 def regimes_view(entropies: Sequence[IntrinsicEntropy], limits: Limits) -> View:
@@ -309,7 +302,7 @@ def regimes_view(entropies: Sequence[IntrinsicEntropy], limits: Limits) -> View:
         ),
     ]
     tables, claim = _slopes_by_dimension(entropies, regimes, limits)
-    return [table_of(title, columns, rows), *tables], [*claims, claim], [_eigenvalues(entropies[0])]
+    return [table_of(title, columns, rows), *tables], [*claims, claim], [eigenvalues(entropies[0])]
 
 
 def _slopes_by_dimension(
@@ -406,20 +399,3 @@ def _correlation(x: Mapping[int, float], y: Mapping[int, float]) -> float | None
     if len(contexts) < 3 or (np.ptp(rows, axis=1) == 0).any():
         return None
     return float(np.corrcoef(rows)[0, 1])
-
-
-def _against(x: Mapping[int, float], y: Mapping[int, float]) -> list[dict[str, Any]]:
-    """What each context has of two things, as points from left to right."""
-    marks = [{"x": x[c], "y": y[c], "text": f"{c:,} tokens"} for c in x if c in y]
-    return sorted(marks, key=lambda mark: float(mark["x"]))
-
-
-def _eigenvalues(entropy: IntrinsicEntropy) -> Plot:
-    spectra = {f"{c:,} tokens": _curve(relative_eigenvalues(values)) for c, values in entropy.spectra.items()}
-    return Plot("Relative eigenvalues", "index i", "λ_i / λ_1", spectra, logarithmic="xy")
-
-
-def _curve(values: Iterable[float]) -> list[dict[str, Any]]:
-    kept = np.asarray(list(values), dtype=float)
-    index = np.unique(np.geomspace(1, len(kept), MOST_POINTS).round().astype(int))
-    return points({int(i): float(kept[i - 1]) for i in index if np.isfinite(kept[i - 1])})

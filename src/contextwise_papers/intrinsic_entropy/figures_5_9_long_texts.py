@@ -177,9 +177,6 @@ class RulerCurves(GivenModel):
         """Visible context -> entropy by kernel density in nats, and the number of leading directions that it is over.
 
         Of the prompts with the first γ: the document's entropy does not depend on it.
-
-        Raises:
-            DataError: the features span fewer directions.
         """
         shared, qa = ("seed", "chat", "example"), self.qa if task == "qa_1" else None
         own = {"tasks": [task], "samples": self.entropy_samples, "length": length, "gamma": self.gammas[0], "qa": qa}

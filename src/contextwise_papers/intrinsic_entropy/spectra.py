@@ -28,9 +28,6 @@ def relative_eigenvalues(eigenvalues: np.ndarray) -> np.ndarray:
 
     Args:
         eigenvalues: (D,) of a covariance, in any order.
-
-    Raises:
-        DataError: one of them is not finite or is negative, or all are zero.
     """
     values = np.sort(np.asarray(eigenvalues, dtype=np.float64))[::-1]
     if not len(values) or not np.isfinite(values).all() or values[-1] < 0:
@@ -142,9 +139,6 @@ def exponential_regime(spectra: Mapping[int, np.ndarray]) -> ExponentialRegime:
 
     Args:
         spectra: context -> (D,) eigenvalues.
-
-    Raises:
-        ConfigError: fewer than three directions are in a regime.
     """
     width, shared = len(next(iter(spectra.values()))), shared_rank(spectra)
     logs = {context: np.log(relative_eigenvalues(values)[:shared]) for context, values in spectra.items()}

@@ -75,9 +75,6 @@ class SegmentExamples(Examples):
 
     Attributes:
         chunks: int64, (pairs, 3): document, first token, and the token after the last.
-
-    Raises:
-        DataError: fewer than two documents are long enough for a pair.
     """
 
     def __init__(

@@ -98,9 +98,6 @@ class Arrangement:
         """Restore the original order of a document's tokens; a document without special tokens is returned unchanged.
 
         After cuts between characters the tokens differ from the original ones, but their text is the same.
-
-        Raises:
-            DataError: special tokens are missing or out of place.
         """
         names = {self.prefix: "P", self.suffix: "S", self.middle: "M"} | dict.fromkeys(self.end, "E")
         marks = np.flatnonzero(np.isin(ids, list(names)))
@@ -204,11 +201,7 @@ class InfilledDocuments:
 
 
 class Characters:
-    """Cuts documents between characters and tokenizes the pieces.
-
-    Raises:
-        ConfigError: the tokenizer does not give every text back as it was, so that pieces would not join to the document.
-    """
+    """Cuts documents between characters and tokenizes the pieces."""
 
     def __init__(self, vocabulary: Vocabulary, corpus: Corpus) -> None:
         from contextwise.data.tokenizers import GROUP_BYTES, CorpusTokenizer

@@ -45,10 +45,6 @@ class InstructionExamples(Examples):
         first: (examples,) the first token of its response.
         truncated: number of examples that lose their end.
         left_out: number of documents that have no token of a response within the context.
-
-    Raises:
-        ConfigError: the corpus was not made of instructions, or its tokenizer does not keep their text.
-        DataError: no response is left.
     """
 
     def __init__(self, corpus: Corpus, context: int, vocabulary: Vocabulary) -> None:

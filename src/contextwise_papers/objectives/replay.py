@@ -65,12 +65,7 @@ class ReplaySettings(DataSection):
 
 
 class OldCorpus(Addition):
-    """The old corpus of a run.
-
-    Raises:
-        ConfigError: it is the new one.
-        DataError: it does not exist, has other tokens than the new one, or nothing to validate on although its share is 0.
-    """
+    """The old corpus of a run."""
 
     def __init__(self, settings: ReplaySettings, recipe: Any, corpus: Corpus, vocabulary: Vocabulary) -> None:
         from contextwise.data.corpus import Corpus

@@ -33,11 +33,6 @@ def write_cue_vectors(
     Args:
         source: a CUE model, or the folder of its context encoder alone (``RUN/parts/context_encoder``).
         file: JSON Lines (``.gz`` too): objects from context types to values, or objects with such an object in ``contexts``.
-
-    Raises:
-        ConfigError: the model is neither a CUE model nor a context encoder, or has none.
-        DataError: the file is missing or damaged, a line has contexts that the model does not know, or the disk is full.
-        CheckpointError: there is no such model, or its text encoder has changed.
     """
     subject = Subject(source, dtype=dtype, device=device)
     config: Any = subject.config

@@ -139,9 +139,6 @@ def effect_between(with_contexts: Sequence[Evaluation], without: Sequence[Evalua
     Args:
         with_contexts: one evaluation for each seed.
         without: the same of the other model; None for the CUE model's own sentence encoder.
-
-    Raises:
-        DataError: they are not of that kind, or not of the same sentences.
     """
     keys = ("document", "sentence", "position")
     tables = [evaluation.tokens() for evaluation in with_contexts]

@@ -125,11 +125,6 @@ def measure_contexts(
     Args:
         kept: (K,) numbers of the targets whose features are kept, ascending.
         settings: :class:`.Entropy`.
-
-    Raises:
-        ConfigError: there are too few samples for the features' width.
-        CheckpointError: the model returns no features, or features that are not finite or do not vary.
-        Interrupted: the process was asked to stop; the finished part is kept.
     """
     model, contexts, layer = subject.model, settings.contexts, settings.layer
     states = {context: ContextState(context, len(targets), kept) for context in contexts}

@@ -110,9 +110,6 @@ def speculative_decoding(
 
     Returns:
         (B, length) tokens as greedy decoding returns them, or a :class:`SpeculativeOutput`.
-
-    Raises:
-        ConfigError: speculative decoding does not support an option, the cache or the prompt.
     """
     cache = model_kwargs.get("past_key_values")
     _check_options(generation_config, logits_processor, streamer, input_ids)
