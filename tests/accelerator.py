@@ -1,6 +1,7 @@
 """An accelerator without hardware, for which torch's meta device stands in: its tensors have no values that could be read."""
 
 import traceback
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -8,7 +9,6 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 DEVICE = "meta"
 
@@ -30,6 +30,14 @@ VALUE_SHAPED = (
 def is_part_of(package: ModuleType, file: str | Path) -> bool:
     """Whether a file belongs to a package, wherever that is installed: folders of any name may lie above it."""
     return Path(file).is_relative_to(Path(str(package.__file__)).parent)
+
+
+def _tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors_in(value)
 
 
 class Synchronised(AssertionError):
@@ -80,7 +88,7 @@ class FakeAccelerator(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        tensors = list(_tensors_in((*args, *kwargs.values())))
         on_device = [x for x in tensors if x.device.type == DEVICE]
         target = torch.device(kwargs.get("device") or (tensors[0].device if tensors else "cpu")).type
         if function in COPIES:

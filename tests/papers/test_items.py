@@ -44,6 +44,8 @@ def test_every_item_can_be_planned_at_every_scale_without_a_corpus(name, publish
         if scale == "paper" and not published and not of_parity:
             continue
         plans = costs_of(list(alike.values()), measure.vocab_size)
+        if scale == "tiny" and name in SHIPPED:  # which has a few seeds of each
+            assert sum(planned.flops for planned in plans) < 2e14
         plans += measure.passes(tmp_path) if isinstance(measure, GivenModel) else []
         assert all(planned.flops > 0 and planned.parameters > 0 for planned in plans)
         if of_parity:  # every parameter is multiplied in every example
@@ -72,13 +74,6 @@ def test_what_an_outcome_decides_of_trained_models_has_seeds_enough(file):
     outcome = json.loads(file.read_text())
     seeds = {run["seed"] for run in outcome["runs"]}
     assert not 0 < len(seeds) < LEAST_SEEDS or all(claim["holds"] is None for claim in outcome["claims"])
-
-
-@pytest.mark.parametrize("name", SHIPPED)
-def test_a_tiny_run_of_one_model_is_small(name, tmp_path):
-    measure = measure_at(SHIPPED[name], "tiny")
-    flops = sum(cost_of(recipe, measure.vocab_size).flops for recipe in measure.recipes(tmp_path))
-    assert flops / len(getattr(measure, "seeds", None) or [0]) < 2e14
 
 
 @pytest.mark.parametrize("scale", ["tiny", "gpu", "paper"])

@@ -247,9 +247,8 @@ def test_mup_keeps_the_sizes_of_activations(corpus_folder, tmp_path):
             assert abs(found[part]) < most if most else found[part] > 0.2, (name, part, found[part])
 
 
-@pytest.mark.parametrize(
-    ("head", "parts"), [("layer", ["backbone", "head"]), pytest.param("linear", ["backbone"], marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("head", "parts"), [("layer", ["backbone", "head"]), ("linear", ["backbone"])])
 def test_the_heads_of_several_tokens_are_checked(corpus_folder, tmp_path, head, parts):
     """The last of three heads: its block, and the logits of all further heads; under µP neither grows with the width."""
     given = values(corpus_folder, tmp_path, widths=[32, 128])

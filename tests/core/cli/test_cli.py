@@ -50,9 +50,8 @@ def test_command_and_module_are_the_same(command: list[str]) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"contextwise {metadata.version('contextwise')}\n", "")
 
 
-def test_a_mistyped_command_is_a_usage_error() -> None:
-    done = run(COMMAND, "generat")
-    assert done.returncode == 2 and "Did you mean 'generate'?" in done.stderr
+def test_a_mistyped_command_is_a_usage_error(contextwise) -> None:
+    contextwise.refused("generat", "Did you mean 'generate'?")
 
 
 def test_an_error_has_one_message_and_no_traceback(
@@ -246,7 +245,8 @@ def test_a_full_standard_output_is_one_line() -> None:
         assert done.stderr == "error: standard output cannot be written: No space left on device\n"
 
 
-@pytest.mark.parametrize("full", [pytest.param(True, marks=pytest.mark.slow), False], ids=["full", "ended"])
+@pytest.mark.slow
+@pytest.mark.parametrize("full", [True, False], ids=["full", "ended"])
 def test_a_standard_error_that_cannot_be_written_ends_no_command(full: bool, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("to be tokenized")
     # Of so small a text no document is held out, of which a warning is printed before the corpus is written.

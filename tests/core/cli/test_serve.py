@@ -14,9 +14,6 @@ from contextwise.models import load_model
 from measured import make_model
 from small import save_model
 
-openai = pytest.importorskip("openai", reason="the serve extra is not installed")
-pytest.importorskip("fastapi", reason="the serve extra is not installed")
-
 
 def free_port():
     with socket.socket() as one:
@@ -27,6 +24,8 @@ def free_port():
 @pytest.mark.slow
 def test_the_openai_client_gets_what_generate_gives(tmp_path):
     """A ContextLM, which transformers does not know, in a folder whose name holds the sign of a revision."""
+    openai = pytest.importorskip("openai", reason="the serve extra is not installed")
+    pytest.importorskip("fastapi", reason="the serve extra is not installed")
     tokenizer = byte_tokenizer().tokenizer
     tokenizer.chat_template = "{% for message in messages %}{{ message['content'] + '\n' }}{% endfor %}"
     folder = save_model(tmp_path / "a@b", make_model("contextlm", vocab_size=257, n_positions=600), tokenizer)

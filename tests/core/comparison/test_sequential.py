@@ -195,7 +195,7 @@ def test_discoveries_of_a_worked_example():
 def test_few_of_the_kept_changes_gain_nothing():
     draw, false, kept = np.random.default_rng(9), [], []
     truth = np.array([0.0] * 30 + [-1.0] * 10)
-    for _ in range(60):
+    for _ in range(30):
         values = []
         for effect in truth:
             path = looks(draw.normal(effect, 0.5, (12, 1)), ONE_DOCUMENT, 0.99)

@@ -9,11 +9,11 @@ from contextwise_papers.objectives import MultiTokenConfig, MultiTokenForCausalL
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "multitoken"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "layer", "linear"])
 def test_a_training_step_compiles_without_a_graph_break_and_gives_the_same(kind):
     torch.manual_seed(0)
-    if kind == "multitoken":
-        model = MultiTokenForCausalLM(MultiTokenConfig(backbone("gpt2"), future_tokens=2))
+    if kind in ("layer", "linear"):
+        model = MultiTokenForCausalLM(MultiTokenConfig(backbone("llama"), future_tokens=2, head=kind))
     else:
         model = contextlm(kind, chunk_size=4, inject_every_layer=True)
     trained = TrainedModel(model).train()

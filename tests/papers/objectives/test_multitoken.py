@@ -292,16 +292,3 @@ def test_misuse_gets_a_clear_error():
         model(draw(1, 1), past_key_values=foreign)
     with pytest.raises(ConfigError, match="none left for the trunk"):
         MultiTokenForCausalLM.from_backbone(AutoModelForCausalLM.from_config(backbone("gpt2", layers=1)))
-
-
-@pytest.mark.parametrize("head", ["layer", pytest.param("linear", marks=pytest.mark.slow)])
-def test_the_training_step_compiles_into_one_graph(head):
-    model = multitoken("llama", head, n=2, layers=1).train()
-    tokens = draw(2, 10)
-    expected = model(tokens, labels=tokens).loss
-    compiled = torch.compile(lambda x: model(x, labels=x).loss, backend="eager", fullgraph=True)
-    loss = compiled(tokens)
-    torch.testing.assert_close(loss, expected)
-    gradients = [torch.autograd.grad(x, list(model.parameters())) for x in (loss, expected)]
-    for result, wanted in zip(*gradients, strict=True):
-        torch.testing.assert_close(result, wanted, atol=1e-6, rtol=1e-4)

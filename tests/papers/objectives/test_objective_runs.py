@@ -40,7 +40,7 @@ CASES = {
     "ul2": ("t5", {"name": "ul2", "sentinels": 40}),
 }
 # Each is like another case; causal is what tests/core/training/test_run.py trains.
-SLOW = ("causal", "infilling", "ul2 decoder", "masked", "sentence order")
+SLOW = ("causal", "infilling", "ul2 decoder", "ul2", "masked", "sentence order")
 EACH = pytest.mark.parametrize(
     "case", [pytest.param(case, marks=pytest.mark.slow) if case in SLOW else case for case in CASES]
 )
@@ -177,8 +177,8 @@ def test_the_export_reads_texts_as_it_was_trained(sentences_folder, tmp_path):
     [
         pytest.param("masked", "masked", marks=pytest.mark.slow),
         ("masked", "next sentence"),
-        ("next sentence", "masked"),
-        ("spans", "ul2"),
+        pytest.param("next sentence", "masked", marks=pytest.mark.slow),
+        pytest.param("spans", "ul2", marks=pytest.mark.slow),
     ],
 )
 def test_encoders_and_encoder_decoders_go_on_from_pretrained_ones(first, then, sentences_folder, tmp_path):

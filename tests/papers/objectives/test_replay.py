@@ -261,6 +261,7 @@ class TestRuns:
             train(broken)
         assert f"step 2 (windows {', '.join(names)} of the training split)" in str(error.value)
 
+    @pytest.mark.slow
     def test_replay_keeps_what_going_on_without_it_forgets(self, corpora, tmp_path):
         options = {"steps": 60, "save_every": 60, "evaluate_every": 30, "log_every": 1, "learning_rate": 1e-2}
         base = recipe_values(corpora[0], tmp_path / "base", **options)

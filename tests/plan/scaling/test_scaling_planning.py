@@ -1,6 +1,8 @@
 """The plan: what it recommends for a known law, what it says of itself, and what it refuses."""
 
+import copy
 import dataclasses
+from functools import cache
 
 import numpy as np
 import pytest
@@ -24,17 +26,29 @@ def flops(amount):
 
 @pytest.fixture(scope="module")
 def exact():
-    return Analysis(observations(drawn_points(count=8)), resamples=20)
+    return Analysis(observations(drawn_points(count=5)), resamples=20)
 
 
 @pytest.fixture(scope="module")
 def noisy():
-    return Analysis(observations(drawn_points(run_noise=0.004, point_noise=0.002, count=10)), resamples=100)
+    return Analysis(observations(drawn_points(run_noise=0.004, point_noise=0.002, count=6)), resamples=100)
 
 
-def test_a_law_without_noise_is_followed_beyond_the_sweep(exact):
+@pytest.fixture(scope="module")
+def planned(exact, noisy):
+    """Plans for a multiple of the largest budget, made once: ``planned("exact", 6)``."""
+
+    @cache
+    def plan(which, factor):
+        analysis = {"exact": exact, "noisy": noisy}[which]
+        return Plan(analysis, flops(factor * analysis.observed.flops.max()), far=factor > 30)
+
+    return plan
+
+
+def test_a_law_without_noise_is_followed_beyond_the_sweep(exact, planned):
     budget = 6 * exact.observed.flops.max()
-    plan = Plan(exact, flops(budget))
+    plan = planned("exact", 6)
     sizes, contexts = np.geomspace(1e5, 1e8, 601)[:, None], np.geomspace(32, 16384, 601)[None]
     losses = true_loss(contexts, sizes, budget / flops_per_token(sizes, contexts))
     row, column = np.unravel_index(losses.argmin(), losses.shape)
@@ -51,9 +65,9 @@ def test_a_law_without_noise_is_followed_beyond_the_sweep(exact):
     assert plan.seconds == pytest.approx(budget / 1e10)
 
 
-def test_the_context_is_that_of_the_trend(noisy):
+def test_the_context_is_that_of_the_trend(noisy, planned):
     budget = 4 * noisy.observed.flops.max()
-    plan, trend = Plan(noisy, flops(budget)), fit_trend(noisy.observed)
+    plan, trend = planned("noisy", 4), fit_trend(noisy.observed)
     for row in (plan.best, *plan.each_size):
         assert row.context.value == pytest.approx(float(trend.context(budget, row.parameters.value)))
         assert row.context.method == METHOD != row.loss.method
@@ -71,8 +85,8 @@ def test_a_budget_of_seconds_buys_what_the_machine_of_the_sweep_can_do(exact):
     assert by_time.best.tokens.value == pytest.approx(by_flops.best.tokens.value, rel=1e-4)
 
 
-def test_every_number_has_an_interval_around_it(noisy):
-    plan = Plan(noisy, flops(4 * noisy.observed.flops.max()))
+def test_every_number_has_an_interval_around_it(planned):
+    plan = planned("noisy", 4)
     for row in (plan.best, *plan.each_size):
         for name in ("context", "tokens", "loss", "parameters"):
             value = getattr(row, name)
@@ -82,14 +96,13 @@ def test_every_number_has_an_interval_around_it(noisy):
     assert plan.best.loss.value <= min(row.loss.value for row in plan.each_size)
 
 
-def test_the_intervals_grow_with_the_distance(noisy):
-    near, far = (Plan(noisy, flops(factor * noisy.observed.flops.max())).best.loss for factor in (1, 20))
+def test_the_intervals_grow_with_the_distance(planned):
+    near, far = (planned("noisy", factor).best.loss for factor in (4, 20))
     assert far.high - far.low > 1.3 * (near.high - near.low)
 
 
-def test_the_power_of_two_costs_what_it_says(exact):
-    budget = exact.observed.flops.max()
-    plan = Plan(exact, flops(budget))
+def test_the_power_of_two_costs_what_it_says(exact, planned):
+    budget, plan = exact.observed.flops.max(), planned("exact", 1)
     context, lost = plan.rounded
     size = plan.best.parameters.value
     loss = true_loss(context, size, budget / flops_per_token(size, context))
@@ -100,8 +113,8 @@ def test_the_power_of_two_costs_what_it_says(exact):
     ("lost", "words"),
     [(0.0008, "two, 512, costs 0.0008 nats more."), (-0.0005, "two, 512, is by the law no worse (0.0005 nats less).")],
 )
-def test_a_power_of_two_that_the_law_calls_better_is_said_to_be(lost, words, exact):
-    plan = Plan(exact, flops(exact.observed.flops.max()))
+def test_a_power_of_two_that_the_law_calls_better_is_said_to_be(lost, words, exact, planned):
+    plan = copy.copy(planned("exact", 1))
     plan.rounded, console = (512, lost), Console(width=200)
     with console.capture() as printed:
         console.print(plan_tables(plan, exact))
@@ -109,7 +122,7 @@ def test_a_power_of_two_that_the_law_calls_better_is_said_to_be(lost, words, exa
 
 
 def test_one_size_gives_a_context_and_no_size():
-    analysis = Analysis(observations(drawn_points(one_size_loss, {"nano": 900e3}, count=8)), resamples=20)
+    analysis = Analysis(observations(drawn_points(one_size_loss, {"nano": 900e3}, count=5)), resamples=20)
     plan = Plan(analysis, flops(2 * analysis.observed.flops.max()))
     assert plan.best.parameters is None and plan.best.size == "nano" and "parameters" not in plan.extrapolation
     assert any("no size" in note for note in plan.notes)
@@ -117,7 +130,7 @@ def test_one_size_gives_a_context_and_no_size():
 
 def test_two_sizes_are_chosen_from():
     sizes = {"pico": 150e3, "nano": 900e3}
-    analysis = Analysis(observations(drawn_points(sizes=sizes, count=8)), resamples=20)
+    analysis = Analysis(observations(drawn_points(sizes=sizes, count=5)), resamples=20)
     plan = Plan(analysis, flops(2 * analysis.observed.flops.max()))
     assert plan.best.size == "nano" and plan.best.parameters.value == pytest.approx(900e3)
     assert any(
@@ -131,7 +144,7 @@ def test_the_nearest_models_are_those_of_the_sweeps_family():
     config = {name: backbone_config("llama", named_size("llama", name), vocabulary, 512) for name in SIZES}
     sizes = {name: parameter_count(one) for name, one in config.items()}
     model = {name: {"family": "llama", "size": name} for name in sizes}
-    observed = dataclasses.replace(observations(drawn_points(sizes=sizes, count=6)), model=model)
+    observed = dataclasses.replace(observations(drawn_points(sizes=sizes, count=5)), model=model)
     plan = Plan(Analysis(observed, resamples=20), flops(3 * observed.flops.max()))
     near = plan.shapes[0]
     whole = backbone_config("llama", named_size("llama", near.name), vocabulary, 512)
@@ -158,46 +171,46 @@ def test_luck_that_points_share_is_not_averaged_out():
     assert remaining_widths(answer, eight, 0.0, 1.0)[0] == pytest.approx(np.sqrt(1 / 9), rel=0.06)
 
 
-def test_the_runs_that_are_named_are_affordable_and_narrow_most_first(noisy):
-    plan = Plan(noisy, flops(5 * noisy.observed.flops.max()))
+def test_the_runs_that_are_named_are_affordable_and_narrow_most_first(noisy, planned):
+    plan = planned("noisy", 4)
     left = [row.left for row in plan.next_runs]
     assert left == sorted(left) and 0 < left[0] < 1
     assert max(row.flops for row in plan.next_runs) <= noisy.observed.flops.max() * (1 + 1e-9)
     assert len({(row.size, row.context) for row in plan.next_runs}) == len(left)
 
 
-def test_adding_the_named_run_does_narrow_the_interval(noisy):
-    budget = flops(5 * noisy.observed.flops.max())
-    row = Plan(noisy, budget).next_runs[0]
+def test_adding_the_named_run_does_narrow_the_interval(noisy, planned):
+    before = planned("noisy", 4)
+    row = before.next_runs[0]
     parameters = SIZES.get(row.size) or float(row.size.rstrip("M")) * 1e6
     more = drawn_points(sizes={"more": parameters}, contexts=(row.context,), tokens=row.tokens, count=10, seed=9)
-    before = Plan(noisy, budget).best
-    points = drawn_points(run_noise=0.004, point_noise=0.002, count=10) + more
-    after = Plan(Analysis(observations(points), resamples=100), budget).best
-    assert after.parameters.high / after.parameters.low < before.parameters.high / before.parameters.low
+    points = drawn_points(run_noise=0.004, point_noise=0.002, count=6) + more
+    after = Plan(Analysis(observations(points), resamples=100), before.budget)
+    assert (
+        after.best.parameters.high / after.best.parameters.low
+        < before.best.parameters.high / before.best.parameters.low
+    )
 
 
 # What is refused.
 
 
-def test_a_budget_too_far_from_the_sweep_is_refused_unless_asked_for(exact):
-    budget = flops(100 * exact.observed.flops.max())
-    with pytest.raises(DataError, match="100 times the largest run of the sweep .* --far"):
-        Plan(exact, budget)
-    assert Plan(exact, budget, far=True).extrapolation["flops"] == pytest.approx(100)
+def test_a_budget_too_far_from_the_sweep_is_refused_unless_asked_for(exact, planned):
+    with pytest.raises(DataError, match="60 times the largest run of the sweep .* --far"):
+        Plan(exact, flops(60 * exact.observed.flops.max()))
+    assert planned("exact", 60).extrapolation["flops"] == pytest.approx(60)
 
 
-def test_a_plan_far_out_says_so(exact):
-    plan = Plan(exact, flops(60 * exact.observed.flops.max()), far=True)
+def test_a_plan_far_out_says_so(planned):
+    plan = planned("exact", 60)
     (said,) = [note for note in plan.notes if "of any run of the sweep" in note]
     for name in ("parameters", "tokens", "context"):
         factor = plan.extrapolation[name]
         assert (f"{factor:.0f} times the {name}" in said) is (factor > 10)
-    near = Plan(exact, flops(exact.observed.flops.max()))
-    assert not [note for note in near.notes if "of any run of the sweep" in note]
+    assert not [note for note in planned("exact", 1).notes if "of any run of the sweep" in note]
 
 
-def test_a_number_that_the_points_do_not_say_is_marked(exact):
+def test_a_number_that_the_points_do_not_say_is_marked(exact, planned):
     """Where the size changes nothing, its term has no power."""
 
     def sizeless(context, parameters, tokens):
@@ -209,7 +222,7 @@ def test_a_number_that_the_points_do_not_say_is_marked(exact):
     (said,) = [note for note in plan.notes if "at a bound" in note]
     assert all(name in said for name in analysis.at_bounds) and "E" not in analysis.at_bounds
     assert "no floor" not in said
-    assert not any("at a bound" in note for note in Plan(exact, flops(exact.observed.flops.max())).notes)
+    assert not any("at a bound" in note for note in planned("exact", 1).notes)
 
 
 def test_a_law_without_a_floor_warns_of_its_losses():
@@ -280,8 +293,8 @@ def test_an_optimum_may_be_seen_in_seconds_only():
         fit_trend(observations(points))
 
 
-def test_without_a_measured_optimum_there_is_a_guess_for_those_who_ask(exact):
-    shortest = Analysis(observations(drawn_points(contexts=(512, 1024, 2048, 4096), count=8)), resamples=20)
+def test_without_a_measured_optimum_there_is_a_guess_for_those_who_ask():
+    shortest = Analysis(observations(drawn_points(contexts=(512, 1024, 2048, 4096), count=5)), resamples=20)
     budget = flops(2 * shortest.observed.flops.max())
     with pytest.raises(DataError, match="add shorter ones or larger budgets"):
         Plan(shortest, budget)
@@ -292,7 +305,7 @@ def test_without_a_measured_optimum_there_is_a_guess_for_those_who_ask(exact):
 
 def one_sided(size, **options):
     """A sweep of pico and nano in which the contexts of one size are longer than its best ones."""
-    points = drawn_points(sizes={"pico": 150e3, "nano": 900e3}, contexts=(16, *CONTEXTS), count=8, **options)
+    points = drawn_points(sizes={"pico": 150e3, "nano": 900e3}, contexts=(16, *CONTEXTS), count=5, **options)
     return Analysis(observations([p for p in points if p.context >= (512 if p.size == size else 16)]), resamples=20)
 
 
