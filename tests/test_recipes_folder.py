@@ -39,7 +39,7 @@ def test_every_recipe_builds_its_model(path, tmp_path, monkeypatch):
     if getattr(recipe.model, "multi_token", None) is not None:
         assert isinstance(config, MultiTokenConfig)
         config = config.backbone_config
-    assert isinstance(config, ContextLMConfig) == (recipe.model.context_predictor is not None)
+    assert isinstance(config, ContextLMConfig) == (recipe.model.sections.get("context_predictor") is not None)
 
 
 @pytest.mark.parametrize("path", PAPER, ids=lambda path: path.stem)
@@ -51,7 +51,7 @@ def test_the_papers_recipes_agree_with_its_tables(path, tmp_path, monkeypatch):
     assert recipe.data.context == stated.pop("context")
     assert {name: getattr(recipe.training, name) for name in stated} == stated
     # ContextLM, Section 3.1, and the element-wise addition of Section 2.2.3.
-    predictor = recipe.model.context_predictor
+    predictor = recipe.model.sections.get("context_predictor")
     assert (predictor.chunk_size, predictor.predictor_layers, predictor.pooling) == (4, 2, "mean")
     assert (predictor.injection, predictor.injection_layer, predictor.inject_every_layer) == ("add", 0, False)
 
