@@ -15,11 +15,11 @@ import torch
 from benchmarks.harness import publish
 from contextwise.base.config import read_yaml
 from contextwise.base.progress import say
-from contextwise.base.recipes import RECIPES
 from contextwise.comparison.compared_runs import evaluate_all
 from contextwise.data import Corpus
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.models.loading import kind_of, load_config
+from contextwise_papers.item import RECIPES
 from contextwise_papers.objectives.ledger import ledger
 
 OBJECTIVES = RECIPES / "objectives"

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 RESULTS = Path(__file__).parent / "results"
-RECIPES = Path(__file__).parents[1] / "src/contextwise/recipes"
+SOURCE = Path(__file__).parents[1] / "src"
 MENDED = date(2026, 11, 27)
 
 COMPOSED = "ContextLM's predictor and multi-token heads of GPT-2 began with residual projections √(2L) times too large"
@@ -60,7 +60,7 @@ def reasons(settings: Any, paired: bool) -> set[str]:
 
 def item_settings(file: Path) -> Any:
     """The settings of the recipe of which a reproduction's result is the outcome; None for another result."""
-    for recipe in RECIPES.glob("*/*.yaml"):
+    for recipe in SOURCE.glob("*/recipes/*/*.yaml"):
         match = re.fullmatch(rf"{re.escape(f'{recipe.parent.name}-{recipe.stem}')}-(tiny|gpu|paper)-\w+", file.stem)
         if match and "reproduce" in file.parts:
             item = yaml.safe_load(recipe.read_text())

@@ -12,7 +12,7 @@ import pytest
 
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError
-from contextwise.base.recipes import RECIPES, recipe_path, shipped_recipe, shipped_recipes
+from contextwise.base.recipes import recipe_folders, recipe_path, shipped_recipe, shipped_recipes
 from contextwise.experiments.trial.settings import load_trial
 from contextwise.training import load_recipe
 
@@ -21,7 +21,8 @@ ROOT = Path(__file__).parents[1]
 
 def test_every_recipe_has_a_verb_and_a_description():
     recipes = shipped_recipes()
-    assert len(recipes) == len(list(RECIPES.rglob("*.yaml"))) > 90
+    files = [file for folder in recipe_folders() for file in folder.rglob("*.yaml")]
+    assert len(recipes) == len(files) > 90
     assert {each.verb for each in recipes} == {"train", "sweep", "trial", "reproduce"}
     assert all(len(each.about) > 15 and "#" not in each.about for each in recipes)
 
@@ -38,13 +39,13 @@ def test_every_recipe_has_a_verb_and_a_description():
 )
 def test_a_name_is_found_for_its_verb_and_from_any_folder(name, verb, file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert recipe_path(name, verb) == RECIPES / file
+    assert recipe_path(name, verb) in [folder / file for folder in recipe_folders()]
 
 
 def test_a_path_goes_before_a_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("contextlm-nano").mkdir()  # a folder, of runs for example, is no recipe
-    assert recipe_path("contextlm-nano").is_relative_to(RECIPES)
+    assert recipe_path("contextlm-nano").parent in [folder / "contextlm" for folder in recipe_folders()]
     Path("contextlm-nano").rmdir()
     Path("contextlm-nano").write_text("name: mine\n")
     assert recipe_path("contextlm-nano") == Path("contextlm-nano")
@@ -73,13 +74,13 @@ def test_a_shipped_recipe_is_an_arm(corpus_folder):
     values = {"arms": ["gpt2", "contextlm/pm-nano"], "corpus": str(corpus_folder)}
     arms = load_trial(None, values).arms
     assert list(arms) == ["gpt2", "pm-nano"]
-    assert arms["pm-nano"].recipe["model"] == read_yaml(RECIPES / "contextlm" / "pm-nano.yaml")["model"]
+    assert arms["pm-nano"].recipe["model"] == read_yaml(recipe_path("pm-nano"))["model"]
 
 
 def test_the_verb_lists_prints_and_copies(contextwise, tmp_path):
     words = contextwise.words("recipes contextlm")
     assert "contextlm/contextlm-nano train" in words and "contextlm/table1 reproduce" in words
-    shipped = (RECIPES / "contextlm" / "contextlm-nano.yaml").read_text()
+    shipped = recipe_path("contextlm-nano").read_text()
     assert contextwise("recipes contextlm-nano") == (0, shipped, "")
     assert contextwise("recipes contextlm-nano --copy mine")[1] == "mine/contextlm-nano.yaml\n"
     assert (tmp_path / "mine" / "contextlm-nano.yaml").read_text() == shipped
@@ -87,7 +88,7 @@ def test_the_verb_lists_prints_and_copies(contextwise, tmp_path):
     contextwise.refused("recipes nothing", "there is no recipe nothing")
     contextwise("recipes cue --copy all")
     assert {path.name for path in (tmp_path / "all" / "cue").iterdir()} == {
-        path.name for path in (RECIPES / "cue").glob("*.yaml")
+        path.name for path in recipe_path("cue/joint").parent.glob("*.yaml")
     }
 
 

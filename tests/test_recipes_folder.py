@@ -5,11 +5,11 @@ from dataclasses import asdict
 
 import pytest
 
-from contextwise.base.recipes import RECIPES
 from contextwise.experiments.run_set import FAST_TRAINING
 from contextwise.models import ContextLMConfig, backbone_config, named_size, parameter_count
 from contextwise.training import load_recipe
 from contextwise.training.model import model_config
+from contextwise_papers.item import RECIPES
 from contextwise_papers.objectives import MultiTokenConfig
 from shipped import ALL_FILES, RUNS
 

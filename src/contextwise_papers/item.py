@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
@@ -27,7 +28,6 @@ from contextwise.base.estimates import as_json, duration
 from contextwise.base.files import read_json
 from contextwise.base.hashes import content_key
 from contextwise.base.machine import describe_environment
-from contextwise.base.recipes import RECIPES
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
 from contextwise.data.corpus import MANIFEST
@@ -283,6 +283,10 @@ class Outcome:
             "figures": self.figures,
             "seconds": self.seconds,
         }
+
+
+RECIPES = Path(str(resources.files("contextwise_papers"))) / "recipes"
+"""Folder of the items and of the other recipes of the documents."""
 
 
 def recipes_folder(given: Path | None = None) -> Path:

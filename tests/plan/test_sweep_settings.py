@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
-from contextwise.base.recipes import RECIPES
 from contextwise.models.sizes import OUR_SIZES, adamw_rate
+from contextwise_papers.item import RECIPES
 from contextwise_plan.sweeps.recipe import SweepRecipe, load_sweep, run_id
 from contextwise_plan.sweeps.sweep import grid_runs
 from sweeping import sweep_values

@@ -1,5 +1,6 @@
-"""The recipes that come with the package, addressed by name: ``contextlm-nano``, or ``contextlm/contextlm-nano``."""
+"""The recipes that come with installed packages, addressed by name: ``contextlm-nano``, or ``contextlm/contextlm-nano``."""
 
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -13,12 +14,12 @@ from contextwise.base.errors import ConfigError, did_you_mean
 from contextwise.base.lazy import object_named
 
 RECIPES = Path(str(resources.files("contextwise"))) / "recipes"
-"""Folder of the shipped recipes, ``<document>/<name>.yaml``; ``variants/`` has models of their own."""
+"""Folder of the core's recipes, ``<document>/<name>.yaml``; ``variants/`` has models of their own."""
 
 
 @dataclass(frozen=True)
 class RecipeKind:
-    """A kind of recipe file; an entry point of the group ``contextwise.recipes``.
+    """A kind of recipe file; an entry point of the group ``contextwise.recipe_kinds``.
 
     Attributes:
         verb: reads the file.
@@ -57,12 +58,12 @@ class RecipeKind:
 
 def recipe_kinds() -> dict[str, RecipeKind]:
     """The installed kinds of recipe files by name."""
-    return plugins.load("recipes")
+    return plugins.load("recipe_kinds")
 
 
 @dataclass(frozen=True)
 class Shipped:
-    """A recipe of the package: its name with its document, and its file."""
+    """A recipe of a package: its name with its document, and its file."""
 
     name: str
     path: Path
@@ -83,9 +84,16 @@ class Shipped:
         return " ".join(line.removeprefix("#").strip() for line in comment).partition(". ")[0].rstrip(".")
 
 
+def recipe_folders() -> list[Path]:
+    """The folders of recipes of all packages: entry points of the group ``contextwise.recipes`` name them as modules."""
+    specs = (importlib.util.find_spec(point.value) for point in plugins.points("recipes").values())
+    return [Path(place) for spec in specs for place in (spec and spec.submodule_search_locations) or ()]
+
+
 def shipped_recipes(name: str = "") -> list[Shipped]:
-    """The recipes of the package; with a name, those of this name or of this document."""
-    paths = sorted(RECIPES.glob("*/*.yaml"))
+    """The recipes of all packages; with a name, those of this name or of this document."""
+    files = (path for folder in recipe_folders() for path in folder.glob("*/*.yaml"))
+    paths = sorted(files, key=lambda path: path.parts[-2:])
     recipes = [Shipped(f"{path.parent.name}/{path.stem}", path) for path in paths]
     return [each for each in recipes if name in ("", each.name, each.path.stem, each.path.parent.name)]
 

@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from contextwise.base.recipes import RECIPES
+from contextwise.base.recipes import recipe_path
 from contextwise.models import backbone_config, build_model, named_size, parameter_count
 
 
@@ -48,7 +48,7 @@ def test_the_parts_of_any_model_sum_up_to_it(contextwise):
 
 
 def test_a_frozen_backbone_is_not_trained(contextwise, workplace):
-    values = yaml.safe_load((RECIPES / "contextlm" / "retrofit-nano.yaml").read_text())
+    values = yaml.safe_load(recipe_path("retrofit-nano").read_text())
     values["model"] |= {"pretrained": str(workplace / "model"), "freeze_backbone": True}
     (workplace / "retrofit.yaml").write_text(yaml.safe_dump(values))
     modules = modules_of(contextwise, "retrofit.yaml")
@@ -59,6 +59,6 @@ def test_a_frozen_backbone_is_not_trained(contextwise, workplace):
 def test_a_missing_source_is_refused(contextwise, workplace):
     contextwise.refused("parameters nothing.yaml", "there is no recipe at nothing.yaml")
     contextwise.refused("parameters ./nothing", "there is no run and no model")
-    text = (RECIPES / "cue" / "joint-paper.yaml").read_text()
+    text = recipe_path("joint-paper").read_text()
     (workplace / "joint.yaml").write_text(text.replace("runs/sentence-lm-paper-seed0", f"{workplace}/other"))
     contextwise.refused("parameters joint.yaml", "there is no run and no model at")

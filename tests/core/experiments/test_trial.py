@@ -21,7 +21,7 @@ import contextwise
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, DataError, Interrupted
 from contextwise.base.estimates import as_json
-from contextwise.base.recipes import RECIPES
+from contextwise.base.recipes import shipped_recipes
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.sequential import half_widths
 from contextwise.data import Corpus, prepare_corpus
@@ -44,7 +44,7 @@ RECIPE = {
     "model": {"layers": 1, "width": 16, "heads": 2},
     "training": {"tokens_per_step": 64, "learning_rate": 3e-3, "evaluation_tokens": 16, "log_every": 1},
 }
-TRIALS = RECIPES / "trials"
+TRIALS = [each.path for each in shipped_recipes("trials")]
 SLOWER = ["training.learning_rate=1e-6"]
 
 
@@ -652,7 +652,7 @@ def test_the_corpus_may_be_named_by_another_path(finished, corpus_folder, tmp_pa
     Trial(three(Path(moved), finished))
 
 
-@pytest.mark.parametrize("file", sorted(TRIALS.glob("*.yaml")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", TRIALS, ids=lambda file: file.stem)
 def test_the_trials_that_ship_fit_a_corpus(file, corpus_folder, tmp_path):
     shipped = tmp_path / file.name
     shipped.write_text(file.read_text().replace("[title, date, topics, places]", "[title, year]"))  # the corpus's own

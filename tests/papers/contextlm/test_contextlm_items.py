@@ -6,8 +6,7 @@ import pytest
 import yaml
 
 from contextwise.base.errors import ConfigError, ContextwiseError
-from contextwise.base.recipes import RECIPES
-from contextwise_papers.item import measure_at
+from contextwise_papers.item import RECIPES, measure_at
 from shipped import ALL_ITEMS
 
 SHARED = {"table3": "table2", "table5": "table2", "figure3": "table2", "table4": "table2"}

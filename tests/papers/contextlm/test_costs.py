@@ -6,7 +6,6 @@ import pytest
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.base.intervals import mean_estimate
-from contextwise.base.recipes import RECIPES
 from contextwise.data import prepare_corpus
 from contextwise.training.recipe import Recipe
 from contextwise_papers.claims import Better
@@ -20,7 +19,7 @@ from contextwise_papers.contextlm.table_10_cost import (
     decided_by_time,
     log_ratio,
 )
-from contextwise_papers.item import Item, Scale, find_item, measure_at
+from contextwise_papers.item import RECIPES, Item, Scale, find_item, measure_at
 from small import write_documents
 
 

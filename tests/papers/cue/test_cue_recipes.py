@@ -6,13 +6,13 @@ import shutil
 import pytest
 
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DataError
-from contextwise.base.recipes import RECIPES
 from contextwise.data import prepare_corpus
 from contextwise.training import load_recipe, train
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import model_config
 from contextwise.training.parameters import modules_of
 from contextwise_papers.cue import CueConfig
+from contextwise_papers.item import RECIPES
 from cue_runs import CONTEXTS, recipe, save_text_encoder, write_articles
 
 FOLDER = RECIPES / "cue"

@@ -10,7 +10,6 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
-from contextwise.base.recipes import RECIPES
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus, prepare_corpus
 from contextwise_papers.claims import Claim
@@ -20,7 +19,7 @@ from contextwise_papers.cue.figure_6_clusters import ContextClusters
 from contextwise_papers.cue.runs import HeldOut
 from contextwise_papers.cue.section_7_cache import CacheOfWords
 from contextwise_papers.cue.tables_1_2_counts import CorpusCounts, ModuleCounts
-from contextwise_papers.item import Item
+from contextwise_papers.item import RECIPES, Item
 from sentence_models import WORDS, write_text_encoder
 from shipped import ALL_ITEMS
 

@@ -10,7 +10,6 @@ import yaml
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.recipes import RECIPES
 from contextwise.data import prepare_corpus
 from contextwise_papers.claims import Claim, Verdict
 from contextwise_papers.cue import tables_3_to_6_perplexity
@@ -22,7 +21,7 @@ from contextwise_papers.cue.tables_3_to_6_perplexity import (
     mean_kept_gain,
     mean_over_partitions,
 )
-from contextwise_papers.item import Item, Scale, find_item, measure_at
+from contextwise_papers.item import RECIPES, Item, Scale, find_item, measure_at
 from cue_runs import save_text_encoder, write_articles
 
 TEMPLATES = {

@@ -12,7 +12,6 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.estimates import Estimate
-from contextwise.base.recipes import RECIPES
 from contextwise_papers.intrinsic_entropy.appendix_d_2_distances import loss_exponents, scaling_claims
 from contextwise_papers.intrinsic_entropy.appendix_j_3_dimension import (
     ParityDimension,
@@ -31,7 +30,7 @@ from contextwise_papers.intrinsic_entropy.table_1_figures_6_7_parity import (
     first_lasting,
     measure_contexts,
 )
-from contextwise_papers.item import Item, Scale, find_item, measure_at
+from contextwise_papers.item import RECIPES, Item, Scale, find_item, measure_at
 
 SAMPLES = Samples(ParityData(bits=12, tasks=18, first=4, shortest=3), 0, "validation")
 
