@@ -24,7 +24,7 @@ from contextwise.cli.common import (
 
 PANEL = "Decide"
 
-ARM = "gpt2, pm, contextlm, contextlm-every, contextlm-behind, contextlm-add, multitoken, a recipe, or path.py:Name"
+ARM = "gpt2, pm, contextlm, contextlm-every, contextlm-behind, contextlm-add, a name of a package, a recipe, or path.py:Name"
 ComparisonFile = Annotated[Path | None, Option(help="Write the comparison to this JSON file.")]
 
 

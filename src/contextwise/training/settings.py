@@ -47,9 +47,11 @@ class Section(Settings):
 
     Attributes:
         about: what it does: the help of the key.
+        arms: arms of a trial that are known by name: name -> ``section.key=value`` settings.
     """
 
     about: ClassVar[str]
+    arms: ClassVar[dict[str, list[str]]] = {}
 
     def problems(self, recipe: Any) -> Iterator[Problem]:
         """What in a recipe contradicts the section, which is valid by itself."""

@@ -32,11 +32,11 @@ from contextwise.evaluation.kernel.subject import DEFAULT_BATCH_TOKENS, Subject,
 from contextwise.evaluation.scoring.windows import Scores, score_documents
 from contextwise.models.losses import IGNORED
 from contextwise.objectives.objective import generator
-from contextwise.objectives.text import SentenceIndex
 from contextwise.objectives.vocabulary import Vocabulary
 from contextwise_papers.cue import CueContextConfig, CueContextEncoder
 from contextwise_papers.cue.contexts import PREVIOUS, ContextSettings
 from contextwise_papers.cue.encoding import TextEncoder, check_encoder
+from contextwise_papers.objectives.text import SentenceIndex
 
 Texts = Sequence[str | None]
 """The texts of one sentence's contexts, one for each type; None where a context is missing."""

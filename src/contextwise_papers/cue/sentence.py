@@ -11,9 +11,9 @@ from contextwise.base.errors import Problem
 from contextwise.base.progress import say
 from contextwise.objectives.kind import Kind
 from contextwise.objectives.objective import Cut, SingleObjective
-from contextwise.objectives.text import SentenceIndex
 from contextwise.objectives.vocabulary import Vocabulary
 from contextwise_papers.cue.sentence_examples import SentenceExamples
+from contextwise_papers.objectives.text import SentenceIndex
 
 if TYPE_CHECKING:
     from contextwise.data.corpus import Corpus

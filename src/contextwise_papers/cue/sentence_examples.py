@@ -16,8 +16,8 @@ import numpy as np
 from contextwise.base.errors import DataError
 from contextwise.data.metadata import column_texts
 from contextwise.objectives.objective import NO_LOSS, Examples
-from contextwise.objectives.text import SentenceIndex
 from contextwise_papers.cue.contexts import ContextSettings
+from contextwise_papers.objectives.text import SentenceIndex
 
 if TYPE_CHECKING:
     pass

@@ -14,11 +14,11 @@ from contextwise.base.config import Settings, read_yaml
 from contextwise.base.estimates import count
 from contextwise.base.recipes import recipe_path
 from contextwise.data import Corpus
-from contextwise.objectives.text import SentenceIndex
 from contextwise.objectives.vocabulary import Vocabulary
 from contextwise.training.parameters import Module, modules_of
 from contextwise_papers.claims import Claim, exact
 from contextwise_papers.item import Item, ItemMeasure, Outcome, registered
+from contextwise_papers.objectives.text import SentenceIndex
 from contextwise_papers.tables import table_of
 
 TOTAL = "total"

@@ -22,13 +22,13 @@ from contextwise.base.intervals import mean_estimate, wilson
 from contextwise.data import Corpus
 from contextwise.objectives import NO_LOSS, AnyObjective, Cut, Examples, SingleObjective, Vocabulary, add_special_tokens
 from contextwise.objectives.kind import Kind
-from contextwise.objectives.text import TokenText
 from contextwise_papers.claims import Claim, contains, exact, undecided
 from contextwise_papers.item import CorpusMeasure, Item, Outcome, registered
 from contextwise_papers.objectives import Infilling, SpanCorruption
 from contextwise_papers.objectives.infilling import Arrangement, Characters, InfilledDocuments, token_cuts
 from contextwise_papers.objectives.multitoken.modeling import future_targets
 from contextwise_papers.objectives.spans import SpanExamples, kept_and_sentinels
+from contextwise_papers.objectives.text import TokenText
 from contextwise_papers.tables import table_of
 
 

@@ -22,8 +22,8 @@ from pydantic import Field
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.objectives.kind import Kind
 from contextwise.objectives.objective import Cut, RewrittenExamples, SingleObjective, generator
-from contextwise.objectives.text import TokenText
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
+from contextwise_papers.objectives.text import TokenText
 
 if TYPE_CHECKING:
     from contextwise.data.corpus import Corpus

@@ -11,9 +11,9 @@ from contextwise.base.progress import say_once
 from contextwise.data.documents import check_ids
 from contextwise.objectives.kind import Kind
 from contextwise.objectives.objective import NO_LOSS, Cut, Examples, SingleObjective
-from contextwise.objectives.text import TokenText
 from contextwise.objectives.vocabulary import Vocabulary
 from contextwise_papers.objectives.alpaca import CHAT_TEMPLATE, PROMPT_CHARACTERS, RESPONSE
+from contextwise_papers.objectives.text import TokenText
 
 if TYPE_CHECKING:
     from contextwise.data.corpus import Corpus

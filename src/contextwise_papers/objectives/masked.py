@@ -4,7 +4,7 @@ The label of a pair (BERT's next sentence, ALBERT's sentence order) must not sho
 lengths of the segments, not in where they begin and end, and for sentence order not in their words. Were a document's sentences
 interchangeable, both labels would have the same distribution. The steps:
 
-1. Every document is read once and cut into sentences (:mod:`contextwise.objectives.text`).
+1. Every document is read once and cut into sentences (:mod:`contextwise_papers.objectives.text`).
 2. In each epoch it is cut into segments, each of as few whole sentences as have half of the room in a window beside [CLS] and
    two [SEP]. Two consecutive segments are a chunk; so both begin and end in the same way, and no sentence has its place for
    its length. One chunk in ten is shorter, as in BERT's data. A rest that is too short for two segments is halved by number
@@ -42,8 +42,8 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import say_once
 from contextwise.objectives.kind import Kind
 from contextwise.objectives.objective import NO_LOSS, Cut, Examples, SingleObjective, WindowExamples, generator
-from contextwise.objectives.text import SentenceIndex, TokenText
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
+from contextwise_papers.objectives.text import SentenceIndex, TokenText
 
 if TYPE_CHECKING:
     from contextwise.data.corpus import Corpus

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from contextwise.base.errors import DataError
 from contextwise.data import Corpus
 from contextwise.data.tokenizers import byte_tokenizer, load_tokenizer
-from contextwise.objectives.text import TokenText
 from contextwise_papers.cue.scoring import Rows
 from contextwise_papers.cue.sentences.cache_effect import (
     ALL,
@@ -26,6 +25,7 @@ from contextwise_papers.cue.sentences.cache_effect import (
     occurrences,
     shares_of_types,
 )
+from contextwise_papers.objectives.text import TokenText
 from measured import evaluate_model, evaluate_sentences
 from sentence_models import cue_model, make_corpus, save, write_text_encoder
 

@@ -9,8 +9,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from contextwise.objectives import NO_LOSS, Cut, Vocabulary, build_objective
-from contextwise.objectives.text import TokenText
 from contextwise_papers.objectives.masked import Masking
+from contextwise_papers.objectives.text import TokenText
 from objective_corpora import CHANCE, Memory, of_texts, same, vocabulary
 
 WINDOWS = 2000

@@ -11,7 +11,7 @@ from sklearn.model_selection import GroupKFold, cross_val_predict
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.objectives import NO_LOSS, Cut, build_objective
-from contextwise.objectives.text import TokenText, sentence_borders, splitter
+from contextwise_papers.objectives.text import TokenText, sentence_borders, splitter
 from objective_corpora import CHANCE, of_texts, same, vocabulary
 
 pytest.importorskip("sentencex", reason="needs contextwise[sentences]")

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from contextwise.base import plugins
 from contextwise.base.config import Name, Settings, parse_yaml, read_yaml, validate, with_overrides
 from contextwise.base.errors import ConfigError, Problem
 from contextwise.base.recipes import recipe_path, shipped_recipe
@@ -35,10 +36,9 @@ BUILT_IN: dict[str, list[str]] = {
     "contextlm-every": ["model.context_predictor.chunk_size=4", "model.context_predictor.inject_every_layer=true"],
     "contextlm-behind": ["model.context_predictor.chunk_size=4", "model.context_predictor.injection_layer=1"],
     "contextlm-add": ["model.context_predictor.chunk_size=4", "model.context_predictor.injection=add"],
-    "multitoken": ["model.multi_token.future_tokens=4"],
-}
+} | {name: arm for section in plugins.load("sections").values() for name, arm in section.arms.items()}
 """Arms that are known by name: the shared recipe as it is; parameter-matched to ContextLM; ContextLM with a gate, with a gate
-before every layer, predicting from and adding to the first layer's output, and with the paper's addition; multi-token heads."""
+before every layer, predicting from and adding to the first layer's output, and with the paper's addition; those of sections."""
 VARIANT = "model.variant="
 MAY_CHANGE = {"seeds", "budget", "keep_going", "executor", "output", "name"}
 """Settings that a later call may change: they are not part of the question."""

@@ -28,8 +28,8 @@ from contextwise.base.errors import DataError
 from contextwise.base.estimates import exponential
 from contextwise.base.intervals import ratios, with_seeds
 from contextwise.evaluation.measures.loss import Evaluation
-from contextwise.objectives.text import TokenText, next_visible, visible_positions
 from contextwise_papers.cue.scoring import Rows, Texts
+from contextwise_papers.objectives.text import TokenText, next_visible, visible_positions
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 BINS = ("in contexts", "not in contexts", "white space", "end of text")

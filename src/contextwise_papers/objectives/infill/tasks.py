@@ -30,9 +30,9 @@ from contextwise.data.documents import text_digest
 from contextwise.data.input_files import readable
 from contextwise.evaluation.scoring.windows import batches
 from contextwise.objectives.objective import generator
-from contextwise.objectives.text import TokenText
 from contextwise_evals.input_files import read_objects
 from contextwise_papers.objectives.infill.filling import Filling, Infiller, Prompt
+from contextwise_papers.objectives.text import TokenText
 
 SCORES = {"exact_match": "exact match", "edit_similarity": "edit similarity"}
 WANTED = "a corpus, or JSON Lines of documents or tasks"

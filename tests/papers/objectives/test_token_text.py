@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from contextwise.base.errors import ConfigError
 from contextwise.objectives import SpecialToken, Vocabulary, build_objective
-from contextwise.objectives.text import TokenText
+from contextwise_papers.objectives.text import TokenText
 
 
 @example(text="\x7f\x80\u07ff\u0800\uffff\U00010000", kind="letters")
