@@ -1,4 +1,4 @@
-"""Export a model: its folder, optionally with its code, or a folder for sentence-transformers.
+"""Export a model: its folder, optionally with its code.
 
 transformers loads code from a model's folder if ``config.json`` names it (``auto_map``), and follows relative imports
 between its files. So for ``trust_remote_code=True`` where Contextwise is not installed, the modules that the model class
@@ -22,23 +22,19 @@ from contextwise.base.hashes import MANIFEST, check_intact, seal
 from contextwise.base.plugins import is_ours
 from contextwise.base.pretrained import trust
 from contextwise.base.progress import say
-from contextwise.models.composition import ComposedConfig
-from contextwise.models.embedding import Embedder, Pooling, load_text_model
 from contextwise.models.loading import (
     kind_of,
     load_as,
     load_config,
     load_generating_model,
-    load_tokenizer,
+    load_without_heads,
     model_class,
     model_folder,
 )
-from contextwise.models.tokenizers import put_around
 
 SHARED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.md", "LICENSE*", "NOTICE*")
 """Files of a model that an export holds: no code, nothing that would have to be unpickled."""
 CONFIGS = ("config.json", "generation_config.json", "tokenizer_config.json")
-POOLING_MODES = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "last": "pooling_mode_lasttoken"}
 
 
 def export_model_folder(source: str | Path, out: Path, standalone: bool = False, card: str | None = None) -> Path:
@@ -63,7 +59,7 @@ def export_model_folder(source: str | Path, out: Path, standalone: bool = False,
     _check_weights(folder)
     config = read_json(folder / "config.json", "the model's configuration")
     variant = config.get("file") if config.get("model_type") == "variant" else None
-    _check_new(out)
+    check_new(out)
     out = output_folder(out)
     files: dict[str, str] = {} if card is None else {"README.md": card}
     if standalone:
@@ -119,7 +115,7 @@ def _check_weights(folder: Path) -> None:
         return
     config = load_config(folder)
     if kind_of(config) == "encoder":
-        load_text_model(folder, device="cpu")  # an encoder may have been saved without heads, or with others
+        load_without_heads(AutoModel, "model", folder, device="cpu")  # it may have been saved with others
     elif kind_of(config) == "encoder-decoder" or type(config) in AutoModelForCausalLM._model_mapping:
         load_generating_model(folder, device="cpu")
     else:
@@ -143,7 +139,8 @@ def _shared(config: dict[str, Any]) -> dict[str, Any]:
     return without_folders({key: value for key, value in config.items() if key not in own})
 
 
-def _check_new(out: Path) -> None:
+def check_new(out: Path) -> None:
+    """Raise a ConfigError if the folder to write exists."""
     if out.exists():
         raise ConfigError(f"{out} already exists; choose another folder")
 
@@ -189,65 +186,3 @@ def _code(modules: list[str]) -> dict[str, str]:
 
 def _flat(module: str) -> str:
     return module.replace(".", "_")
-
-
-def export_sentence_transformer(
-    source: str | Path,
-    out: str | Path,
-    pooling: Pooling | None = None,
-    *,
-    normalize: bool = False,
-    max_tokens: int | None = None,
-) -> Path:
-    """Write a folder for ``SentenceTransformer(out)``: weights, tokenizer, pooling; vectors are those of :class:`.Embedder`.
-
-    Only files are written: sentence-transformers need not be installed. If the tokenizer adds no special tokens, those that
-    the model was trained with are written into it (:class:`~contextwise.models.embedding.Frame`); a tokenizer without a
-    padding token pads with end-of-text.
-
-    Args:
-        source: a run, a Hugging Face model folder, or a name on the Hub.
-        out: the folder; it must not exist yet.
-        pooling: pooling of the last layer, as for :class:`~contextwise.models.embedding.Embedder`.
-        normalize: scale each vector to length 1.
-        max_tokens: length to which longer texts are truncated; by default the limit of tokenizer and model.
-
-    Raises:
-        CheckpointError: ``source`` has no model or no tokenizer.
-        ConfigError: ``out`` exists already, the pooling does not suit the model, or sentence-transformers cannot load it.
-    """
-    out, config = Path(out), load_config(source)
-    _check_new(out)
-    if isinstance(config, ComposedConfig):
-        raise ConfigError(
-            f"sentence-transformers loads only stock transformers models, and {source} is a {config.model_type}; "
-            "use contextwise embed, or embed_texts"
-        )
-    model, tokenizer = load_text_model(source, device="cpu"), load_tokenizer(source)
-    embedder = Embedder(model, tokenizer, pooling=pooling, normalize=normalize, max_tokens=max_tokens)
-    if tokenizer.pad_token is None and tokenizer.eos_token is None:
-        raise ConfigError(
-            "sentence-transformers pads, but the tokenizer has neither a padding nor an end-of-text token; add one"
-        )
-    put_around(tokenizer, embedder.frame.before, embedder.frame.after)
-    # All versions of sentence-transformers read these names.
-    kinds = {"": "Transformer", "1_Pooling": "Pooling"} | ({"2_Normalize": "Normalize"} if normalize else {})
-    modules = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (path, kind) in enumerate(kinds.items())
-    ]
-    modes = {name: key == embedder.pooling for key, name in POOLING_MODES.items()}
-    contents = {
-        "modules.json": modules,
-        "sentence_bert_config.json": {"max_seq_length": embedder.max_tokens, "do_lower_case": False},
-        "1_Pooling/config.json": {"word_embedding_dimension": model.config.hidden_size, **modes},
-    }
-    with atomic_directory(out, "the model") as folder:
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        for path in kinds:
-            (folder / path).mkdir(exist_ok=True)
-        for name, content in contents.items():
-            (folder / name).write_text(_json(content), encoding="utf-8")
-        seal(folder)
-    return out

@@ -1,8 +1,7 @@
 """Model specifications: how a type of model is built, the FLOPs of its training, and its pretraining losses.
 
 Each kind of model names the modules that register its configurations, their classes and their :class:`ModelSpec` when they are
-imported; those of stock transformers models are in this file. The functions at the end use the specification of a
-configuration.
+imported; that of stock decoders is in this file. The functions at the end use the specification of a configuration.
 
 Losses are sums with counts, so that a step of several batches, on several processes, computes the mean over all targets. A
 batch is a dictionary of tensors, described in :mod:`contextwise.objectives.objective`.
@@ -17,23 +16,15 @@ Shapes: B rows, T positions, D channels.
 
 import contextlib
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-import transformers
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from contextwise.base import plugins
@@ -41,13 +32,8 @@ from contextwise.base.errors import ConfigError
 from contextwise.models.families import new_stock_model
 from contextwise.models.loading import kind_of
 from contextwise.models.losses import IGNORED, final_hidden_states, linear_cross_entropy
-from contextwise.models.masks import (
-    as_attention_mask,
-    prefix_attention,
-    readable_without_sync,
-    same_document,
-    takes_masks,
-)
+from contextwise.models.masks import as_attention_mask, prefix_attention, readable_without_sync
+from contextwise.objectives.kind import Kind
 
 Batch = dict[str, Tensor]
 Parts = Sequence[str] | None
@@ -59,8 +45,7 @@ class Losses:
     """The losses of a batch by part. The first part is the token loss; training minimizes the sum of all parts."""
 
     names: tuple[str, ...]
-    """``("tokens",)``; with a pair head ``("tokens", "pair")``; with n heads ``("tokens", "head_2", ..., "head_n")``;
-    ``("sentences",)`` for a model that reconstructs whole sentences; ``("pairs",)`` for contrastive pairs."""
+    """``("tokens",)`` of a decoder."""
     sums: Tensor
     """Nats, (P,), differentiable."""
     counts: Tensor
@@ -112,42 +97,6 @@ def labelled_losses(
     return Losses(("tokens",), total[None], labels.ne(IGNORED).sum()[None])
 
 
-def contrastive_losses(states_BTD: Tensor, mask_BT: Tensor, document_B: Tensor, temperature_B: Tensor) -> Losses:
-    """InfoNCE of pairs of rows (2 i, 2 i + 1) in a batch, in both directions; see its objective.
-
-    A row is the mean of its states where the mask is 1, scaled to length 1. Rows of a pair's own document are no negatives. A
-    last row without a partner is ignored.
-    """
-    mask = mask_BT.to(torch.float32)[..., None]
-    vectors_BD = nn.functional.normalize((states_BTD.float() * mask).sum(1) / mask.sum(1).clamp(min=1), dim=-1)
-    pairs = len(vectors_BD) // 2
-    a_PD, b_PD = vectors_BD[: 2 * pairs : 2], vectors_BD[1 : 2 * pairs : 2]
-    device = states_BTD.device.type
-    exact = (
-        torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else contextlib.nullcontext()
-    )
-    with exact:  # bfloat16 does not tell cosines near 1 apart
-        logits_PP = a_PD @ b_PD.T / temperature_B[: 2 * pairs : 2, None]
-    document_P, own_P = document_B[: 2 * pairs : 2], torch.arange(pairs, device=logits_PP.device)
-    same_PP = (document_P[:, None] == document_P) & (own_P[:, None] != own_P)
-    logits_PP = logits_PP.masked_fill(same_PP, float("-inf"))
-    forward = nn.functional.cross_entropy(logits_PP, own_P, reduction="sum")
-    backward = nn.functional.cross_entropy(logits_PP.T, own_P, reduction="sum")
-    return Losses(("pairs",), ((forward + backward) / 2)[None], document_P.new_tensor([pairs]))
-
-
-def padding_mask(mask_BS: Tensor | None, queries: int, model: Any) -> Any:
-    """The mask of padding for a stock model with bidirectional attention: 0 in ``mask_BS`` (B, S) is padding.
-
-    transformers reads a mask of two dimensions, to leave it out where nothing is padding; where reading would wait for an
-    accelerator, the mask has four.
-    """
-    if mask_BS is None or readable_without_sync(mask_BS) or not takes_masks(model.config):
-        return mask_BS
-    rows, keys = mask_BS.shape
-    return as_attention_mask(mask_BS.bool()[:, None, None].expand(rows, 1, queries, keys), model)
-
-
 def matrix_weights(module: nn.Module) -> int:
     """Weights of the linear layers in ``module``, and of the gates of an LSTM."""
     total = 0
@@ -172,7 +121,7 @@ class ModelSpec:
     """What training, evaluation and FLOPs counting use of a type of model; the methods are those of a causal language model.
 
     Args:
-        model_class: the class to build; by default :func:`pretraining_class`.
+        model_class: the class to build; by default :meth:`pretraining_class`.
 
     Attributes:
         reads_sentences: whether a text is a single sentence, behind end-of-text.
@@ -187,11 +136,15 @@ class ModelSpec:
     def __init__(self, model_class: Any = None) -> None:
         self.model_class = model_class
 
+    def pretraining_class(self, config: PreTrainedConfig) -> Any:
+        """The class, or Auto class, of transformers to pretrain a stock configuration with."""
+        return AutoModelForCausalLM
+
     def build(self, config: Any) -> Any:
         """Build a newly initialized model."""
         if self.model_class:
             return self.model_class(config)
-        return new_stock_model(pretraining_class(config), config)
+        return new_stock_model(self.pretraining_class(config), config)
 
     def operations(self, model: Any, length: int, extra: float = 0.0) -> float:
         """Forward operations of the blocks per position, for ``length`` positions, plus ``extra``."""
@@ -264,83 +217,9 @@ class ModelSpec:
         return {"logits": model(input_ids=input_ids, use_cache=False).logits}
 
 
-class EncoderSpec(ModelSpec):
-    """A stock encoder with BERT's heads: for masked tokens and, optionally, for pairs."""
-
-    def operations(self, model: Any, length: int, extra: float = 0.0) -> float:
-        config = model.config
-        return block_operations(model.base_model.encoder, config, length, config.num_hidden_layers)
-
-    def flops_per_target(self, config: Any, trained: Parts = None) -> float:
-        width = config.hidden_size  # the head has one more layer before the vocabulary matrix
-        return 3.0 * 2 * (width * config.get_text_config().vocab_size + width * width)
-
-    def losses(self, model: Any, batch: Batch) -> Losses:
-        inputs = {name: batch[name] for name in ("token_type_ids", "position_ids") if name in batch}
-        if "position_ids" in batch:
-            allowed = same_document(batch["position_ids"])
-            if "attention_mask" in batch:  # of a mixture: rows of pairs have padding
-                allowed = allowed & batch["attention_mask"].bool()[:, None]
-            mask = as_attention_mask(allowed[:, None], model)
-        else:
-            mask = padding_mask(batch.get("attention_mask"), batch["input_ids"].shape[1], model)
-        out = model.base_model(input_ids=batch["input_ids"], attention_mask=mask, **inputs)
-        head = model.cls.predictions
-        labels, labelled = batch["labels"], batch.get("labelled")
-        losses = labelled_losses(out.last_hidden_state, labels, head.decoder, head.transform, labelled=labelled)
-        if "pair_label" not in batch:
-            return losses
-        logits, label = model.cls.seq_relationship(out.pooler_output).float(), batch["pair_label"]
-        pair = nn.functional.cross_entropy(logits, label, reduction="sum")
-        counts = torch.stack([losses.counts[0], label.ne(IGNORED).sum()])
-        return Losses(("tokens", "pair"), torch.stack([losses.sums[0], pair]), counts)
-
-
-class EncoderDecoderSpec(ModelSpec):
-    """A stock encoder-decoder with the structure of T5."""
-
-    def flops_per_example(self, model: Any, inputs: int, outputs: int = 0, trained: Parts = None) -> float:
-        config = model.config
-        attended = config.num_heads * config.d_kv
-        encoder_weights = matrix_weights(model.encoder.block)
-        encoder = inputs * (2 * encoder_weights + 4 * config.num_layers * attended * inputs)
-        cross_attention = [block.layer[1].EncDecAttention for block in model.decoder.block]
-        # Keys and values of the encoder's output are computed once per input position.
-        per_input = sum(matrix_weights(part.k) + matrix_weights(part.v) for part in cross_attention)
-        per_output = matrix_weights(model.decoder.block) - per_input
-        decoder = outputs * (2 * per_output + 4 * config.num_decoder_layers * attended * (outputs + inputs))
-        return 3.0 * (encoder + 2 * per_input * inputs + decoder)
-
-    def losses(self, model: Any, batch: Batch) -> Losses:
-        mask, inputs, targets = batch.get("attention_mask"), batch["input_ids"], batch["labels"]
-        own_mask = padding_mask(mask, inputs.shape[1], model)
-        encoded = model.encoder(input_ids=inputs, attention_mask=own_mask).last_hidden_state
-        hidden = model.decoder(
-            input_ids=model._shift_right(targets),
-            encoder_hidden_states=encoded,
-            encoder_attention_mask=padding_mask(mask, targets.shape[1], model),
-            use_cache=False,
-        ).last_hidden_state
-        if model.config.scale_decoder_outputs:
-            hidden = hidden * model.config.d_model**-0.5
-        return labelled_losses(hidden, targets, model.lm_head, dense=True)
-
-
-def pretraining_class(config: PreTrainedConfig) -> Any:
-    """Return the transformers class to pretrain a configuration with.
-
-    This is an Auto class, or the class in an encoder's ``architectures`` (``BertForPreTraining`` has the pair head).
-    """
-    kind = kind_of(config)
-    if kind == "encoder" and config.architectures:
-        return getattr(transformers, config.architectures[0])
-    if kind == "decoder":
-        return AutoModelForCausalLM
-    return AutoModelForMaskedLM if kind == "encoder" else AutoModelForSeq2SeqLM
-
-
 _SPECS: dict[type[PreTrainedConfig], ModelSpec] = {}
-_STOCK = {"decoder": ModelSpec(), "encoder": EncoderSpec(), "encoder-decoder": EncoderDecoderSpec()}
+_STOCK: dict[str, ModelSpec] = {"decoder": ModelSpec()}
+_LOSSES: dict[str, Callable[[Any, Batch], Losses]] = {}
 _REGISTERED: list[str] = []
 _META_MODELS: dict[tuple[type, str], Any] = {}
 
@@ -363,6 +242,16 @@ def register_model(
         _SPECS[config_class] = spec
 
 
+def register_kind(kind: Kind, spec: ModelSpec) -> None:
+    """Set the specification of the stock models of a kind."""
+    _STOCK[kind] = spec
+
+
+def register_losses(tensor: str, losses: Callable[[Any, Batch], Losses]) -> None:
+    """Let ``losses`` compute those of batches with a tensor of this name, for a model of any kind."""
+    _LOSSES[tensor] = losses
+
+
 def register_models() -> None:
     """Import the modules that register the models of every kind and section (``contextwise.models``, ``.sections``); once."""
     if not _REGISTERED:
@@ -377,7 +266,7 @@ def spec_of(config: PreTrainedConfig) -> ModelSpec:
     """The specification of a configuration's model: that of the nearest registered base class, else of its kind."""
     register_models()
     own = next((_SPECS[base] for base in type(config).__mro__ if base in _SPECS), None)
-    return own or _STOCK[kind_of(config)]
+    return own or _STOCK.get(kind_of(config), _STOCK["decoder"])
 
 
 def has_own_spec(config: PreTrainedConfig) -> bool:
@@ -425,15 +314,8 @@ class _NoDraws(TorchFunctionMode):
 
 def pretraining_losses(model: Any, batch: Batch) -> Losses:
     """Compute the losses of a batch (``input_ids``, ``labels``, ...) of an objective; see :meth:`ModelSpec.losses`."""
-    if "temperature" not in batch:
-        return spec_of(model.config).losses(model, batch)
-    ids, real = batch["input_ids"], batch["attention_mask"]
-    if kind_of(model.config) == "encoder":
-        mask = padding_mask(real, ids.shape[1], model)
-        states = model.base_model(input_ids=ids, attention_mask=mask).last_hidden_state
-    else:  # causal: padding on the right changes nothing before it
-        states = final_hidden_states(model, input_ids=ids)
-    return contrastive_losses(states, real, batch["document"], batch["temperature"])
+    spec = spec_of(model.config)
+    return next((losses for name, losses in _LOSSES.items() if name in batch), spec.losses)(model, batch)
 
 
 def training_flops_per_example(config: PreTrainedConfig, inputs: int, outputs: int = 0, trained: Parts = None) -> float:

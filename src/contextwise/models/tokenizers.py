@@ -2,7 +2,7 @@
 
 import functools
 import json
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from contextwise.base.hashes import content_key
 from contextwise.base.pretrained import hub_revision
 from contextwise.data.corpus import Corpus
 from contextwise.models.loading import model_folder
+from contextwise.objectives.kind import Kind
 
 FILE = "tokenizer.json"
 
@@ -90,22 +91,52 @@ def check_tokenizer(source: str, vocabulary: int, corpus: Corpus) -> None:
         )
 
 
-def put_around(tokenizer: PreTrainedTokenizerBase, before: Sequence[int], after: Sequence[int]) -> None:
-    """Configure a tokenizer to add special tokens around each text, as its model was trained: ``[CLS] A [SEP]``.
+@dataclass(frozen=True)
+class Frame:
+    """Special tokens to add around a text because the tokenizer does not add them.
 
-    In a pair, the tokens after the first text are repeated after the second, with token type 1: ``[CLS] A [SEP] B [SEP]``.
-    A tokenizer without a padding token pads with end-of-text.
+    The tokenizers of runs are those of their corpora, which add no special tokens; but an encoder was trained on [CLS]
+    text [SEP], and an encoder-decoder on text followed by end-of-text.
     """
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    if not before and not after:
-        return
-    first, last = ([str(tokenizer.convert_ids_to_tokens(i)) for i in ids] for ids in (before, after))
-    template = processors.TemplateProcessing(
-        single=[*first, "$A", *last],
-        pair=[*first, "$A", *last, "$B:1", *(f"{token}:1" for token in last)],
-        special_tokens=list(zip([*first, *last], [*before, *after], strict=True)),
-    )
-    backend = tokenizer.backend_tokenizer
-    steps = [step for step in (backend.post_processor,) if step is not None]
-    backend.post_processor = processors.Sequence([*steps, template]) if steps else template
+
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase, kind: Kind) -> "Frame":
+        """The frame that a model of this kind was trained with, if the tokenizer has the tokens and adds none."""
+
+        def ids(token: int | None) -> tuple[int, ...]:
+            return () if token is None else (token,)
+
+        if kind == "decoder" or tokenizer.num_special_tokens_to_add() > 0:
+            return cls()
+        if kind == "encoder-decoder":
+            return cls(after=ids(tokenizer.eos_token_id))
+        return cls(ids(tokenizer.cls_token_id), ids(tokenizer.sep_token_id))
+
+    def __len__(self) -> int:
+        return len(self.before) + len(self.after)
+
+    def around(self, ids: list[int]) -> list[int]:
+        return [*self.before, *ids, *self.after]
+
+    def put_around(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Let a tokenizer add the tokens of the frame around each text: ``[CLS] A [SEP]``.
+
+        In a pair, the tokens after the first text are repeated after the second, with token type 1: ``[CLS] A [SEP] B [SEP]``.
+        A tokenizer without a padding token pads with end-of-text.
+        """
+        if tokenizer.pad_token is None:
+            tokenizer.pad_token = tokenizer.eos_token
+        if not len(self):
+            return
+        first, last = ([str(tokenizer.convert_ids_to_tokens(i)) for i in ids] for ids in (self.before, self.after))
+        template = processors.TemplateProcessing(
+            single=[*first, "$A", *last],
+            pair=[*first, "$A", *last, "$B:1", *(f"{token}:1" for token in last)],
+            special_tokens=list(zip([*first, *last], [*self.before, *self.after], strict=True)),
+        )
+        backend = tokenizer.backend_tokenizer
+        steps = [step for step in (backend.post_processor,) if step is not None]
+        backend.post_processor = processors.Sequence([*steps, template]) if steps else template

@@ -16,11 +16,10 @@ from contextwise.base.hashes import seal
 from contextwise.base.plugins import is_ours
 from contextwise.base.runs import RunFolder, measured_on, too_few_examples
 from contextwise.models.building import parameter_count
-from contextwise.models.embedding import Frame
 from contextwise.models.loading import TOKENIZER_FILES, kind_of, load_config
 from contextwise.models.prefix import prompt_form
 from contextwise.models.spec import build_model, spec_of
-from contextwise.models.tokenizers import put_around
+from contextwise.models.tokenizers import Frame
 from contextwise.training.checkpoints import ties
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.recipe import Recipe
@@ -70,8 +69,7 @@ def export_model(run: RunFolder, inputs: TrainingInputs, weights: dict[str, torc
     if tokenizer is not None and kind != "decoder":
         # [CLS] and [SEP] around a text for an encoder, end-of-text after it otherwise
         tokenizer = copy.deepcopy(tokenizer)
-        frame = Frame.of(tokenizer, kind)
-        put_around(tokenizer, frame.before, frame.after)
+        Frame.of(tokenizer, kind).put_around(tokenizer)
     with atomic_directory(run.model, "the model", replace=True) as folder:
         model.save_pretrained(folder)
         if tokenizer is not None:

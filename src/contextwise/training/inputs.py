@@ -17,11 +17,11 @@ from contextwise.base.progress import say, say_once
 from contextwise.data.corpus import Corpus
 from contextwise.data.document_lengths import short_documents_note
 from contextwise.data.windows import LastTenthWindows
-from contextwise.models.embedding import TRAINED_POOLING
 from contextwise.models.loading import load_tokenizer
 from contextwise.models.prefix import prompt_form, set_prompt_form
 from contextwise.models.tokenizers import check_tokenizer, model_tokenizer_hash
 from contextwise.objectives import NO_LOSS, Cut, ExampleStream, Objective, Vocabulary, add_special_tokens
+from contextwise.objectives.kind import TRAINED_POOLING
 from contextwise.objectives.vocabulary import add_tokens_of
 from contextwise.training.additions import Addition, HeldOut
 from contextwise.training.identity import input_hashes

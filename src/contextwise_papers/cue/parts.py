@@ -129,7 +129,7 @@ class CueContextEncoder(PreTrainedModel):
         return self.project(known), attended_BK
 
     def _encoded(self, tokens_BKL: Tensor, mask_BK: Tensor) -> Tensor:
-        """The vectors (B, K, C) of contexts, as :class:`~contextwise.models.embedding.Embedder` computes them; others are 0."""
+        """The vectors (B, K, C) of contexts, as :class:`.Embedder` computes them; others are 0."""
         chosen_BK = mask_BK.clone()
         chosen_BK[0, 0] = True  # with no text at all the weights need a gradient as well, under DDP
         tokens_NL = tokens_BKL[chosen_BK]

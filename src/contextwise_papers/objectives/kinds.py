@@ -16,6 +16,7 @@ class EncoderModel(NewModel):
     """A stock encoder of a named size or given dimensions, with random weights."""
 
     called = "the family bert"
+    registers = ("contextwise_papers.objectives.specs",)
     kind = "encoder"
     sizes: ClassVar[Any] = {"bert": OUR_SIZES}
 
@@ -43,6 +44,7 @@ class EncoderDecoderModel(NewModel):
     """A stock encoder-decoder of a named size or given dimensions, with as many layers in the encoder as in the decoder."""
 
     called = "the family t5"
+    registers = ("contextwise_papers.objectives.specs",)
     kind = "encoder-decoder"
     sizes: ClassVar[Any] = {"t5": OUR_SIZES}
 

@@ -8,13 +8,14 @@ import torch
 from transformers import AutoModel
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.models.embedding import TRAINED_POOLING, Embedder, load_text_model
 from contextwise.models.loading import load_tokenizer
-from contextwise.models.spec import contrastive_losses
 from contextwise.objectives import Cut, build_objective
+from contextwise.objectives.kind import TRAINED_POOLING
 from contextwise.training import load_recipe, train
 from contextwise.training.export import model_card, validation_loss
 from contextwise.training.inputs import TrainingInputs
+from contextwise_papers.objectives.embedding.embedder import Embedder, load_text_model
+from contextwise_papers.objectives.specs import contrastive_losses
 from objective_corpora import Memory, vocabulary
 from small import recipe_values
 

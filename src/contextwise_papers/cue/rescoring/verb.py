@@ -6,7 +6,7 @@ from typing import Annotated, TypedDict
 from typer import Argument
 
 from contextwise.cli.common import AsJson, Device, Dtype, Model, Prints, show_json
-from contextwise.cli.use import Vectors, check_vectors, say_written
+from contextwise_papers.objectives.embedding.verb import Vectors, check_vectors, say_written
 
 PANEL = "Use"
 

@@ -7,12 +7,19 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 from tokenizers import normalizers
 from transformers import AutoModel, BertModel, T5EncoderModel, T5Model, ViTConfig, ViTModel
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
-from contextwise.models.embedding import Embedder, embed_texts, load_text_model, position_limit, text_kind
 from contextwise.models.losses import final_hidden_states
+from contextwise_papers.objectives.embedding.embedder import (
+    Embedder,
+    embed_texts,
+    load_text_model,
+    position_limit,
+    text_kind,
+)
 from embedding_models import (
     CLS,
     ENCODERS,
@@ -177,14 +184,14 @@ def test_a_vector_depends_on_its_text_alone(name, lengths, batch_size, data):
 def test_groups_keep_the_order(monkeypatch):
     """Texts are sorted by length within a group; here a group has two batches of two."""
     model, text = shared("gpt2")
-    monkeypatch.setattr("contextwise.models.embedding.BATCHES_AT_ONCE", 2)
+    monkeypatch.setattr("contextwise_papers.objectives.embedding.embedder.BATCHES_AT_ONCE", 2)
     embedder = Embedder(model, text, batch_size=2)
     blocks = list(embedder.blocks(TEXTS))
     assert [len(block) for block in blocks] == [4, 2]
     np.testing.assert_allclose(
         np.concatenate(blocks), np.stack([pooled("gpt2", one, "last") for one in TEXTS]), atol=1e-5
     )
-    monkeypatch.setattr("contextwise.models.embedding.CHARACTERS_AT_ONCE", 20)
+    monkeypatch.setattr("contextwise_papers.objectives.embedding.embedder.CHARACTERS_AT_ONCE", 20)
     assert [len(block) for block in embedder.blocks(TEXTS)] == [2, 4]
 
 
@@ -352,3 +359,14 @@ def test_an_overlap_of_a_whole_chunk_is_refused():
     model, text = shared("bert")
     with pytest.raises(ConfigError, match="overlap is 6, but chunks have 6 tokens of text; choose between 0 and 5"):
         Embedder(model, text, max_tokens=8, split=True, overlap=6)
+
+
+def test_an_encoder_needs_no_heads_but_its_backbone(tmp_path):
+    bert().save_pretrained(tmp_path / "model")
+    assert load_text_model(tmp_path).pooler is None
+    file = tmp_path / "model" / "model.safetensors"
+    tensors = load_file(file)
+    del tensors["bert.encoder.layer.0.output.dense.weight"]
+    save_file(tensors, file, {"format": "pt"})
+    with pytest.raises(CheckpointError, match="output.dense.weight missing"):
+        load_text_model(tmp_path)

@@ -5,8 +5,8 @@ import pytest
 from sklearn.decomposition import PCA
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.models.embedding import embed_texts
-from contextwise.models.whitening import Whitening, write_whitened
+from contextwise_papers.objectives.embedding.embedder import embed_texts
+from contextwise_papers.objectives.embedding.whitening import Whitening, write_whitened
 from embedding_models import made
 
 DRAW = np.random.default_rng(0)

@@ -22,11 +22,11 @@ from transformers import (
 )
 
 from contextwise.base.errors import ConfigError
-from contextwise.data.input_files import Lines
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM, load_tokenizer
-from contextwise.models.embedding import Embedder, embed_texts, load_text_model
-from contextwise.models.export import export_sentence_transformer
+from contextwise_papers.objectives.embedding.embedder import Embedder, embed_texts, load_text_model
+from contextwise_papers.objectives.embedding.export import export_sentence_transformer
+from contextwise_papers.objectives.embedding.texts import Lines
 from small import save_model
 
 TEXTS = ["The first text.", "x", "The third one is the longest.", "[brackets] and ünïcode \u2028 in a line"]
@@ -217,7 +217,7 @@ def test_an_interrupted_run_leaves_an_existing_file(contextwise, workplace, monk
                 raise KeyboardInterrupt
             yield block
 
-    monkeypatch.setattr("contextwise.models.embedding.BATCHES_AT_ONCE", 1)
+    monkeypatch.setattr("contextwise_papers.objectives.embedding.embedder.BATCHES_AT_ONCE", 1)
     monkeypatch.setattr(Embedder, "blocks", stopped)
     assert contextwise("embed gpt2 texts.txt --out out/v.npy --batch-size 2")[0] == 130
     assert [file.read_text() for file in folder.iterdir()] == (["before"] if existing else [])

@@ -14,7 +14,6 @@ Shapes: N texts, B chunks of a batch, T positions, D channels.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -35,8 +34,9 @@ from transformers import (
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.models.loading import Device, kind_of, load_config, load_model, load_without_heads
 from contextwise.models.losses import final_hidden_states
-from contextwise.models.whitening import Whitening, normalized
-from contextwise.objectives.kind import Kind
+from contextwise.models.tokenizers import Frame
+from contextwise.objectives.kind import TRAINED_POOLING, Kind
+from contextwise_papers.objectives.embedding.whitening import Whitening, normalized
 
 _NO_LIMIT = 10**9  # tokenizers without a limit report a length far above this
 
@@ -132,42 +132,8 @@ DEFAULT_POOLING: dict[Kind, Pooling] = {"encoder": "mean", "encoder-decoder": "m
 BERT dropped (Section 6.2.2). The last token for decoders: the early tokens of a causal model do not depend on the rest of
 the text."""
 
-TRAINED_POOLING = "embedding_pooling"
-"""Attribute of the configuration of a model with trained embeddings: their pooling, which is its default."""
-
 BATCHES_AT_ONCE = 64  # batches of texts that are tokenized and sorted by length together
 CHARACTERS_AT_ONCE = 4_000_000
-
-
-@dataclass(frozen=True)
-class Frame:
-    """Special tokens to add around a text because the tokenizer does not add them.
-
-    The tokenizers of runs are those of their corpora, which add no special tokens; but an encoder was trained on [CLS]
-    text [SEP], and an encoder-decoder on text followed by end-of-text.
-    """
-
-    before: tuple[int, ...] = ()
-    after: tuple[int, ...] = ()
-
-    @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase, kind: Kind) -> "Frame":
-        """The frame that a model of this kind was trained with, if the tokenizer has the tokens and adds none."""
-        if kind == "decoder" or tokenizer.num_special_tokens_to_add() > 0:
-            return cls()
-        if kind == "encoder-decoder":
-            return cls(after=_known(tokenizer.eos_token_id))
-        return cls(_known(tokenizer.cls_token_id), _known(tokenizer.sep_token_id))
-
-    def __len__(self) -> int:
-        return len(self.before) + len(self.after)
-
-    def around(self, ids: list[int]) -> list[int]:
-        return [*self.before, *ids, *self.after]
-
-
-def _known(token: int | None) -> tuple[int, ...]:
-    return () if token is None else (token,)
 
 
 class Embedder:
@@ -178,7 +144,7 @@ class Embedder:
         tokenizer: the model's; its special tokens count as tokens of the text, as in sentence-transformers.
         pooling: ``cls``, ``mean`` or ``last``; by default that of the model's training (:data:`TRAINED_POOLING`), else
             that of its kind (:data:`DEFAULT_POOLING`).
-        layer: the layer whose output is pooled (:class:`~contextwise.models.embedding.Layer`); by default the last.
+        layer: the layer whose output is pooled (:class:`Layer`); by default the last.
         normalize: scale each vector to length 1.
         batch_size: chunks per forward pass; the vectors do not depend on it.
         max_tokens: length to which longer texts are truncated or split, special tokens included; by default the limit of
