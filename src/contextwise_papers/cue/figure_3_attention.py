@@ -24,8 +24,8 @@ from contextwise.base.intervals import estimate
 from contextwise.base.runs import RunFolder
 from contextwise.training.checkpoints import WEIGHTS, list_checkpoints, step_of
 from contextwise_papers.claims import Claim, above, all_agree, all_hold, significant, undecided
-from contextwise_papers.cue.contexts import PREVIOUS
 from contextwise_papers.cue.runs import HeldOut, OneRun, given_contexts, sentences_of, some
+from contextwise_papers.cue.settings import PREVIOUS
 from contextwise_papers.item import Item, Outcome, registered
 from contextwise_papers.tables import Plot, points, seeds_behind, table_of
 

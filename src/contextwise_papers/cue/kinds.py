@@ -10,8 +10,16 @@ from contextwise.base.files import without_folders
 from contextwise.models.sizes import OUR_SIZES
 from contextwise.training.kinds import NewModel
 from contextwise.training.settings import Card, ModelSettings, VocabSize, Width, known_size, listed
-from contextwise_papers.cue.contexts import ContextSettings
-from contextwise_papers.cue.settings import TRAINED, AdaptStage, AnyStage, JointStage, ProxyStage, Stage, SwapStage
+from contextwise_papers.cue.settings import (
+    TRAINED,
+    AdaptStage,
+    AnyStage,
+    ContextSettings,
+    JointStage,
+    ProxyStage,
+    Stage,
+    SwapStage,
+)
 
 CUE_STARTS = ("start", "sentence_encoder", "autoencoder", "text_encoder")
 
@@ -76,7 +84,7 @@ class CueModel(ModelSettings):
         freeze(model, self.cue.stage)
 
     def card(self, recipe: Any, config: Any) -> Card:
-        from contextwise_papers.cue.card import usage
+        from contextwise_papers.cue.spec import usage
 
         values = self.cue.model_dump(exclude_defaults=True)  # the sources first
         sources = ("stage", "start", "sentence_encoder", "text_encoder", "pooling")

@@ -35,8 +35,8 @@ from contextwise.objectives.objective import generator
 from contextwise.objectives.text import SentenceIndex
 from contextwise.objectives.vocabulary import Vocabulary
 from contextwise_papers.cue import CueContextConfig, CueContextEncoder
-from contextwise_papers.cue.contexts import PREVIOUS, ContextSettings
 from contextwise_papers.cue.encoding import TextEncoder, check_encoder
+from contextwise_papers.cue.settings import PREVIOUS, ContextSettings
 
 Texts = Sequence[str | None]
 """The texts of one sentence's contexts, one for each type; None where a context is missing."""

@@ -26,10 +26,10 @@ from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.loss import Evaluation
 from contextwise.experiments.run_set import RunSet
 from contextwise_papers.claims import Better, Claim, Kept, Verdict, above, below, check_names, given, undecided
-from contextwise_papers.cue.contexts import PREVIOUS
 from contextwise_papers.cue.runs import REFERENCE, CueRuns
 from contextwise_papers.cue.sentences import SentenceLoss
 from contextwise_papers.cue.sentences.running import PROXY
+from contextwise_papers.cue.settings import PREVIOUS
 from contextwise_papers.item import Item, Outcome, registered
 from contextwise_papers.tables import Plot, point, seeds_behind, table_of
 

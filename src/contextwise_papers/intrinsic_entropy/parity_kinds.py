@@ -74,7 +74,7 @@ class ParityTransformerModel(ModelSettings):
     """The parity task's Transformer, of the paper's size by default (intrinsic entropy, Section 4.3)."""
 
     called = "the family parity_transformer"
-    registers = ("contextwise_papers.intrinsic_entropy.parity.spec",)
+    registers = ("contextwise_papers.intrinsic_entropy.parity",)
     learning_rate: ClassVar[float] = 1e-3
     loader = ("AutoModelForSequenceClassification", None)
     reads = "data.synthetic"
@@ -99,7 +99,7 @@ class ParityMLPModel(ModelSettings):
     """The parity task's MLP."""
 
     called = "the family parity_mlp"
-    registers = ("contextwise_papers.intrinsic_entropy.parity.spec",)
+    registers = ("contextwise_papers.intrinsic_entropy.parity",)
     learning_rate: ClassVar[float] = 1e-3
     loader = ("AutoModelForSequenceClassification", None)
     reads = "data.synthetic"

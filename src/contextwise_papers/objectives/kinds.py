@@ -73,7 +73,7 @@ class MultiTokenSettings(ModelSection):
 
     about: ClassVar[str] = "heads for several future tokens"
     called = "multi-token heads"
-    registers = ("contextwise_papers.objectives.multitoken.spec",)
+    registers = ("contextwise_papers.objectives.multitoken.modeling",)
 
     future_tokens: int = Field(default=4, ge=1, le=256)
     head: Literal["layer", "linear"] = "layer"

@@ -21,10 +21,10 @@ from contextwise.evaluation.measures.loss import MEASURES, evaluation_table, los
 from contextwise.evaluation.scoring.windows import Scores, documents_table, totals
 from contextwise.objectives.text import TokenText
 from contextwise_papers.cue import scoring
-from contextwise_papers.cue.contexts import PREVIOUS
 from contextwise_papers.cue.encoding import EncodedTexts
-from contextwise_papers.cue.sentence_examples import ContextTexts
+from contextwise_papers.cue.sentence import ContextTexts
 from contextwise_papers.cue.sentences import cache_effect
+from contextwise_papers.cue.settings import PREVIOUS
 
 PROXY = "proxy"
 """In place of contexts: the input of a proxy-trained model's training."""
