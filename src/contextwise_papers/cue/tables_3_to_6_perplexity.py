@@ -30,7 +30,7 @@ from contextwise_papers.cue.runs import REFERENCE, CueRuns
 from contextwise_papers.cue.sentences import SentenceLoss
 from contextwise_papers.cue.sentences.running import PROXY
 from contextwise_papers.cue.settings import PREVIOUS
-from contextwise_papers.item import Item, Outcome, registered
+from contextwise_papers.item import Item, Outcome
 from contextwise_papers.tables import Plot, point, seeds_behind, table_of
 
 Set = Literal["A", "B", "both"]
@@ -141,8 +141,7 @@ class Drawn(Settings):
     kind: str = "lines"
 
 
-@registered("cue_perplexity")
-class CuePerplexity(CueRuns):
+class CuePerplexity(CueRuns, name="cue_perplexity"):
     """Perplexity of CUE's runs on one split."""
 
     rows: dict[str, Row] = Field(min_length=1)
@@ -261,8 +260,7 @@ def drawn(figure: Drawn, scores: dict[str, Scored]) -> Plot:
     return Plot(figure.title, figure.x, "perplexity", series, figure.kind, levels)
 
 
-@registered("cue_partitions")
-class CuePartitions(CuePerplexity):
+class CuePartitions(CuePerplexity, name="cue_partitions"):
     """Rows averaged over random partitions of the context types."""
 
     types: list[str] = Field(

@@ -47,7 +47,7 @@ from contextwise_papers.claims import (
 from contextwise_papers.intrinsic_entropy.density import distance_line, nearest_distances
 from contextwise_papers.intrinsic_entropy.synthetic.samples import Samples
 from contextwise_papers.intrinsic_entropy.table_1_figures_6_7_parity import data_of, opened, parity_runs
-from contextwise_papers.item import CorpusMeasure, Item, ItemMeasure, Outcome, registered
+from contextwise_papers.item import CorpusMeasure, Item, ItemMeasure, Outcome
 from contextwise_papers.tables import Plot, points, seeds_behind, table_of
 from contextwise_plan.fits import fit_line
 from contextwise_plan.scaling.fitting import Data, search
@@ -172,8 +172,7 @@ def lowest(run: RunFolder) -> SweepPoint:
     return min(run_points(run.path), key=lambda point: point.loss)
 
 
-@registered("corpus_optimum")
-class CorpusOptimum(CorpusMeasure, BestContext):
+class CorpusOptimum(CorpusMeasure, BestContext, name="corpus_optimum"):
     """Models trained on the first tokens of a corpus, all with as many tokens in a step (Figures 4 and 14)."""
 
     def run_set(self, folder: Path) -> RunSet:
@@ -241,8 +240,7 @@ def best_context_of(law: Law, tokens: float, contexts: tuple[float, float]) -> f
     return float(grid[np.argmin(law.loss(grid, 1.0, tokens))])
 
 
-@registered("parity_optimum")
-class ParityOptimum(BestContext):
+class ParityOptimum(BestContext, name="parity_optimum"):
     """MLPs trained on samples of the parity task; each one's best validation (Appendix F, Figure 12).
 
     From three sizes on, also how the approximation loss and the distances of features scale with samples (Appendix D.2).
