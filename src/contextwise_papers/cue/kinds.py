@@ -151,10 +151,6 @@ class AutoencoderModel(ModelSettings):
     vocab_size: VocabSize | None = Field(default=None, description="vocabulary size; by default the tokenizer's")
     width: Width = Field(default=16, description="width of the code")
 
-    @classmethod
-    def claims(cls, values: dict[str, Any]) -> bool:
-        return values.get("family") == "unigram_autoencoder"
-
     def problems(self, recipe: Any) -> Iterator[Problem]:
         if recipe.data.gives == "text":
             yield from _problems_of_sentences(recipe, f"model.family {self.family}")

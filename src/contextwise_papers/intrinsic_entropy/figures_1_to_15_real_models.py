@@ -21,7 +21,7 @@ from contextwise.base.tables import Table
 from contextwise_papers.claims import Claim, Verdict, above, all_hold, below, exact, undecided, within
 from contextwise_papers.intrinsic_entropy.analysis import SHARE_OF_SUBSPACES, IntrinsicEntropy
 from contextwise_papers.intrinsic_entropy.entropy import Entropy, Layer
-from contextwise_papers.intrinsic_entropy.figures import LOSS, against, curve, eigenvalues
+from contextwise_papers.intrinsic_entropy.page import LOSS, against, curve, eigenvalues
 from contextwise_papers.intrinsic_entropy.spectra import ExponentialRegime, exponential_regime, increments
 from contextwise_papers.item import Item, Outcome
 from contextwise_papers.models import GivenModel
