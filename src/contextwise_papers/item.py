@@ -3,8 +3,8 @@
 1. An item is a recipe ``<document>/<item>.yaml`` with the key ``scales``: the printed figures, the name of the measure
    that reproduces them, and that measure's settings at each scale. A file without that key is a recipe for training.
 2. A measure is settings (so that a misspelt key is refused) with two methods: ``run_set(folder)``, the training runs that it
-   needs, and ``measure(item, folder)``, which trains them and returns an :class:`Outcome`. It registers its name with
-   :func:`registered`; a new one is a file in this package.
+   needs, and ``measure(item, folder)``, which trains them and returns an :class:`Outcome`. Its name is an argument of the
+   class; a new one is a file in this package.
 3. Runs are in the folder of document and scale. Finished runs are used again, by other items too; interrupted ones are resumed.
 """
 
@@ -13,12 +13,11 @@ import pkgutil
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar
 
 from pydantic import Field
 
@@ -75,7 +74,14 @@ _Settings = TypeVar("_Settings", bound=Measure)
 class ItemMeasure(Settings, ABC):
     """Settings of an item's measure at one scale; subclasses give the training runs it needs and the tables made from them."""
 
+    known: ClassVar[dict[str, type["ItemMeasure"]]] = {}
     executor: AnyExecutor = ExecutorSettings()
+
+    def __init_subclass__(cls, name: str = "", **options: Any) -> None:
+        """Register the class as the measure that items call ``name``."""
+        super().__init_subclass__(**options)
+        if name:
+            ItemMeasure.known[name] = cls
 
     def run_set(self, folder: Path) -> RunSet:
         """The training runs; none for a measure that trains nothing."""
@@ -191,27 +197,13 @@ def prepared_once(source: str, tokenizer: str | Path, target: Path, validation: 
     return target
 
 
-_MEASURES: dict[str, type[ItemMeasure]] = {}
-_Registered = TypeVar("_Registered", bound=type[ItemMeasure])
-
-
-def registered(name: str) -> Callable[[_Registered], _Registered]:
-    """Register the class as the measure that items call ``name``."""
-
-    def register(measure: _Registered) -> _Registered:
-        _MEASURES[name] = measure
-        return measure
-
-    return register
-
-
 def all_measures() -> dict[str, type[ItemMeasure]]:
     """All registered measures by name; every file of this package is imported to find them."""
     import contextwise_papers as package
 
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         importlib.import_module(module.name)
-    return dict(sorted(_MEASURES.items()))
+    return dict(sorted(ItemMeasure.known.items()))
 
 
 class OutcomeJson(TypedDict):

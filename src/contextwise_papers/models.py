@@ -25,7 +25,7 @@ from contextwise.experiments.cost import RunCost, cost_of
 from contextwise.experiments.run_set import RecipeValues, RunSet, RunSetSettings
 from contextwise.models.loading import model_folder
 from contextwise_papers.claims import Better, Claim, Growing, Marginal, above, below, check_names, within
-from contextwise_papers.item import CorpusMeasure, Item, Outcome, registered
+from contextwise_papers.item import CorpusMeasure, Item, Outcome
 from contextwise_papers.tables import seeds_behind, table_of
 
 PREDICTOR = "model.context_predictor."
@@ -111,8 +111,7 @@ class GivenModel(CorpusMeasure):
         return [RunCost(name, parameters, 0, 0, tokens, 2.0 * parameters * tokens, 2 * parameters, 0)]
 
 
-@registered("trained_models")
-class TrainedModels(CorpusMeasure):
+class TrainedModels(CorpusMeasure, name="trained_models"):
     """Models trained on the same batches and scored on the same held-out documents: most of ContextLM's tables and figures.
 
     Each is the shared recipe with some settings of its own, written as on the command line (``model.extra_layers=2``), and

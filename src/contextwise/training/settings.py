@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 from pydantic import Field, ValidationInfo, create_model, field_validator, model_validator
 
@@ -230,8 +230,12 @@ class ModelSettings(Settings, ABC):
 
     @classmethod
     def claims(cls, values: dict[str, Any]) -> bool:
-        """Whether the values of a section ``model`` are of this kind; those that no kind claims are a model of a named size."""
-        return False
+        """Whether the values of a section ``model`` are of this kind, by default by ``family``.
+
+        Those that no kind claims are a model of a named size.
+        """
+        family = cls.model_fields.get("family")
+        return family is not None and values.get("family") in get_args(family.annotation)
 
     @property
     def starts(self) -> dict[str, str]:

@@ -13,7 +13,7 @@ from contextwise.base.intervals import plus_minus
 from contextwise.base.tables import Table, spread
 from contextwise.experiments.run_set import RunSet
 from contextwise_papers.claims import Claim, Verdict, above, all_hold, opposite, shown, undecided
-from contextwise_papers.item import CorpusMeasure, Item, Outcome, registered
+from contextwise_papers.item import CorpusMeasure, Item, Outcome
 from contextwise_papers.tables import Plot, point, points, table_of
 from contextwise_plan.optimum import Landscape, Optimum
 from contextwise_plan.sweeps.points import sweep_points
@@ -27,8 +27,7 @@ _NO_GROWTH = undecided(
 )
 
 
-@registered("optimal_context")
-class OptimalContext(CorpusMeasure):
+class OptimalContext(CorpusMeasure, name="optimal_context"):
     """A sweep of model sizes and training contexts, and where the best-context loss is lowest at each budget."""
 
     name: str = "optimal-context"

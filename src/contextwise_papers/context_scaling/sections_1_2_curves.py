@@ -16,13 +16,12 @@ from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.curve import Curve, CurveResult, measures_table
 from contextwise.experiments.run_set import Arm, RecipeValues, RunSet, RunSetSettings
 from contextwise_papers.claims import LEAST_SEEDS, Claim, Verdict, above, all_agree, all_hold, below
-from contextwise_papers.item import CorpusMeasure, Item, Outcome, registered
+from contextwise_papers.item import CorpusMeasure, Item, Outcome
 from contextwise_papers.models import GivenModel
 from contextwise_papers.tables import Plot, points, table_of
 
 
-@registered("context_curve")
-class ContextCurve(GivenModel):
+class ContextCurve(GivenModel, name="context_curve"):
     """The loss of one model at each number of visible tokens, up to its training context or beyond it."""
 
     context: int = Field(ge=8, description="the longest context that is measured")
@@ -103,8 +102,7 @@ def _deteriorates(curve: CurveResult, trained: int, where: str) -> Claim:
     return Claim.of("beyond the training context the loss deteriorates", above(difference), evidence)
 
 
-@registered("training_loss_misleads")
-class TrainingLossMisleads(CorpusMeasure):
+class TrainingLossMisleads(CorpusMeasure, name="training_loss_misleads"):
     """One model trained with a short and with a long context on as many tokens: average loss against best-context loss."""
 
     recipe: RecipeValues
@@ -165,8 +163,7 @@ def _misleads(long: ComparedCurve) -> list[tuple[Verdict, str]]:
     ]
 
 
-@registered("document_lengths")
-class DocumentLengths(CorpusMeasure):
+class DocumentLengths(CorpusMeasure, name="document_lengths"):
     """Shares of documents and of tokens by document length (context scaling, Section 1)."""
 
     lengths: list[int] = Field(default=[256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536], min_length=1)

@@ -41,7 +41,7 @@ from contextwise.base.runs import RunFolder
 from contextwise.comparison.speedup import BEYOND
 from contextwise.experiments.run_set import RunSet
 from contextwise_papers.claims import Claim, above, all_agree, check_names, undecided
-from contextwise_papers.item import Item, Outcome, registered
+from contextwise_papers.item import Item, Outcome
 from contextwise_papers.models import GATE, TrainedModels
 from contextwise_papers.tables import Plot, point, table_of
 from contextwise_plan.scaling.analysis import Score, data_of, ensemble_estimate
@@ -64,8 +64,7 @@ class Pair(Settings):
     baseline: str
 
 
-@registered("savings")
-class Savings(TrainedModels):
+class Savings(TrainedModels, name="savings"):
     """Models of several sizes and their baselines, each trained on several budgets."""
 
     pairs: list[Pair] = Field(description="one for each size, the smallest first")

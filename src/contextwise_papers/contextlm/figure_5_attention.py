@@ -15,13 +15,12 @@ from contextwise.base.intervals import estimate_over_seeds
 from contextwise.base.tables import Table
 from contextwise_papers.claims import Better, Claim, above
 from contextwise_papers.contextlm.attention import MOST_MODELS, Reading, Received, read_with_models
-from contextwise_papers.item import Item, Outcome, registered
+from contextwise_papers.item import Item, Outcome
 from contextwise_papers.models import TrainedModels, paths_of
 from contextwise_papers.tables import Plot, point, table_of
 
 
-@registered("attention_received")
-class AttentionReceived(TrainedModels):
+class AttentionReceived(TrainedModels, name="attention_received"):
     """The models read one text; ``claims`` name the model that attends more to each phrase, according to the document."""
 
     text: str

@@ -23,7 +23,7 @@ from contextwise.experiments.cost import step_rounds
 from contextwise.models import load_model
 from contextwise.training.recipe import Recipe
 from contextwise_papers.claims import Better, Claim, Verdict, above, below, check_names
-from contextwise_papers.item import Item, Outcome, registered
+from contextwise_papers.item import Item, Outcome
 from contextwise_papers.models import TrainedModels, paths_of
 from contextwise_papers.tables import table_of
 
@@ -36,8 +36,7 @@ Rounds = dict[str, np.ndarray]
 """Model -> (R,) its time, or its tokens a second, in each round."""
 
 
-@registered("training_and_generation_cost")
-class Costs(TrainedModels):
+class Costs(TrainedModels, name="training_and_generation_cost"):
     """Tokens a second in training and milliseconds for a generated token; ``claims`` are about the latter."""
 
     throughput_claims: list[Better] = Field(default=[], description="about tokens a second in training")

@@ -30,7 +30,7 @@ from contextwise.experiments.run_set import Arm, RunSet
 from contextwise_evals.input_files import Form, checked, read_objects
 from contextwise_papers.claims import Better, Claim, above, undecided
 from contextwise_papers.contextlm.answers import Answers, AnswersResult, Benchmark, Question, read_questions
-from contextwise_papers.item import Item, Outcome, corpus_folder, prepared_once, registered
+from contextwise_papers.item import Item, Outcome, corpus_folder, prepared_once
 from contextwise_papers.models import TrainedModels
 from contextwise_papers.tables import Plot, points, seeds_behind, table_of
 
@@ -88,8 +88,7 @@ class Judged:
             self.values.setdefault(of, {})[key] = value
 
 
-@registered("instruction_answers")
-class InstructionAnswers(TrainedModels):
+class InstructionAnswers(TrainedModels, name="instruction_answers"):
     """Models tuned on instructions, and their answers judged."""
 
     tuning: dict[str, Any] = Field(description="a recipe without corpus and model, the same for all models")

@@ -23,7 +23,7 @@ from contextwise_evals.long_tasks import LongBench, read_range
 from contextwise_evals.long_tasks.items import chosen_items
 from contextwise_evals.long_tasks.results import Level, level_of, mean_level
 from contextwise_papers.claims import Claim, above, percentage_points
-from contextwise_papers.item import Item, Outcome, registered
+from contextwise_papers.item import Item, Outcome
 from contextwise_papers.models import TrainedModels, measured_by_model, paths_of
 from contextwise_papers.tables import table_of
 
@@ -32,8 +32,7 @@ Rows = dict[str, list[list[dict[str, Any]]]]
 """Model -> seed -> the rows of ``answers.jsonl``."""
 
 
-@registered("long_task_scores")
-class LongTaskScores(TrainedModels):
+class LongTaskScores(TrainedModels, name="long_task_scores"):
     """Scores of each model by group of tasks, at one visible context or several."""
 
     files: list[Path] = Field(default=[], description="of LongBench's or L-Eval's form")

@@ -26,7 +26,7 @@ from contextwise.base.tables import Table
 from contextwise_evals.harness import HarnessTasks, check_installed
 from contextwise_evals.harness.tables import ACCURACY_TASKS, PERPLEXITIES
 from contextwise_papers.claims import Better, Claim, above, percentage_points, undecided
-from contextwise_papers.item import Item, Outcome, registered
+from contextwise_papers.item import Item, Outcome
 from contextwise_papers.models import TrainedModels, measured_by_model, paths_of
 from contextwise_papers.tables import table_of
 
@@ -61,8 +61,7 @@ class OnHarness(TrainedModels):
         return {name: [result.summary for result in results] for name, results in measured.items()}
 
 
-@registered("text_perplexity")
-class TextPerplexity(OnHarness):
+class TextPerplexity(OnHarness, name="text_perplexity"):
     """Models on a corpus, and, where their data are given, on the harness's texts."""
 
     texts: list[str] = Field(default=list(TEXTS), min_length=1, description="the harness's tasks with a perplexity")
@@ -148,8 +147,7 @@ class Average:
         return f"{100 * self.value:.1f}" + ("" if self.error is None else f" ± {100 * self.error:.1f}")
 
 
-@registered("task_accuracy")
-class TaskAccuracy(OnHarness):
+class TaskAccuracy(OnHarness, name="task_accuracy"):
     """Accuracy of each model on each task, with each number of examples before the question."""
 
     tasks: list[str] = Field(default=list(ACCURACY_TASKS), min_length=1)
@@ -208,8 +206,7 @@ class TaskAccuracy(OnHarness):
         return claim.decided(verdict, evidence, f", {shots} shots").over_seeds(len(self.seeds))
 
 
-@registered("perplexity_and_accuracy")
-class PerplexityAndAccuracy(TaskAccuracy):
+class PerplexityAndAccuracy(TaskAccuracy, name="perplexity_and_accuracy"):
     """Perplexity on the corpus and, where the tasks' data are given, accuracy on each task (Table 6)."""
 
     shots: list[int] = Field(default=[0], min_length=1)

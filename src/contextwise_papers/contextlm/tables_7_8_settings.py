@@ -6,12 +6,11 @@ from typing import Literal
 from contextwise.base.estimates import count
 from contextwise.models.sizes import SIZES
 from contextwise_papers.claims import Claim, exact
-from contextwise_papers.item import Item, ItemMeasure, Outcome, registered
+from contextwise_papers.item import Item, ItemMeasure, Outcome
 from contextwise_papers.tables import table_of
 
 
-@registered("hyperparameters")
-class Hyperparameters(ItemMeasure):
+class Hyperparameters(ItemMeasure, name="hyperparameters"):
     """Heads, width, rate, batch and tokens of named sizes; nothing is trained."""
 
     family: Literal["gpt2", "gpt_neox"]

@@ -24,9 +24,9 @@ from contextwise.base.intervals import estimate
 from contextwise.base.runs import RunFolder
 from contextwise.training.checkpoints import WEIGHTS, list_checkpoints, step_of
 from contextwise_papers.claims import Claim, above, all_agree, all_hold, significant, undecided
-from contextwise_papers.cue.contexts import PREVIOUS
 from contextwise_papers.cue.runs import HeldOut, OneRun, given_contexts, sentences_of, some
-from contextwise_papers.item import Item, Outcome, registered
+from contextwise_papers.cue.settings import PREVIOUS
+from contextwise_papers.item import Item, Outcome
 from contextwise_papers.tables import Plot, points, seeds_behind, table_of
 
 _AT_ONCE = 1024
@@ -34,8 +34,7 @@ _PREFIX = "model.context_encoder."
 """Of the context encoder's weights in a checkpoint."""
 
 
-@registered("attention_over_training")
-class AttentionOverTraining(OneRun):
+class AttentionOverTraining(OneRun, name="attention_over_training"):
     """The weights of every checkpoint that the run has kept."""
 
     sentences: int = Field(default=1000, ge=2, description="held-out sentences, drawn at random")

@@ -26,7 +26,7 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.data import Corpus
 from contextwise_papers.claims import Claim, all_agree, significant
 from contextwise_papers.cue.runs import OneRun, given_contexts, sentences_of, some
-from contextwise_papers.item import Item, Outcome, registered
+from contextwise_papers.item import Item, Outcome
 from contextwise_papers.tables import Plot, point, table_of
 
 _WORD = r"(?u)\b[^\W\d_]{2,}\b"
@@ -35,8 +35,7 @@ FREQUENT = 0.5
 """Words in more than this share of the clusters are not salient."""
 
 
-@registered("context_clusters")
-class ContextClusters(OneRun):
+class ContextClusters(OneRun, name="context_clusters"):
     """Clusters of context embeddings, and whether the articles in them have like texts."""
 
     articles: int = Field(default=5000, ge=4, description="held-out articles, drawn at random where there are more")

@@ -10,8 +10,16 @@ from contextwise.base.files import without_folders
 from contextwise.models.sizes import OUR_SIZES
 from contextwise.training.kinds import NewModel
 from contextwise.training.settings import Card, ModelSettings, VocabSize, Width, known_size, listed
-from contextwise_papers.cue.contexts import ContextSettings
-from contextwise_papers.cue.settings import TRAINED, AdaptStage, AnyStage, JointStage, ProxyStage, Stage, SwapStage
+from contextwise_papers.cue.settings import (
+    TRAINED,
+    AdaptStage,
+    AnyStage,
+    ContextSettings,
+    JointStage,
+    ProxyStage,
+    Stage,
+    SwapStage,
+)
 
 CUE_STARTS = ("start", "sentence_encoder", "autoencoder", "text_encoder")
 
@@ -76,7 +84,7 @@ class CueModel(ModelSettings):
         freeze(model, self.cue.stage)
 
     def card(self, recipe: Any, config: Any) -> Card:
-        from contextwise_papers.cue.card import usage
+        from contextwise_papers.cue.spec import usage
 
         values = self.cue.model_dump(exclude_defaults=True)  # the sources first
         sources = ("stage", "start", "sentence_encoder", "text_encoder", "pooling")
@@ -142,10 +150,6 @@ class AutoencoderModel(ModelSettings):
     family: Literal["unigram_autoencoder"]
     vocab_size: VocabSize | None = Field(default=None, description="vocabulary size; by default the tokenizer's")
     width: Width = Field(default=16, description="width of the code")
-
-    @classmethod
-    def claims(cls, values: dict[str, Any]) -> bool:
-        return values.get("family") == "unigram_autoencoder"
 
     def problems(self, recipe: Any) -> Iterator[Problem]:
         if recipe.data.gives == "text":

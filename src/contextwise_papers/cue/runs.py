@@ -25,7 +25,7 @@ from contextwise.objectives.vocabulary import Vocabulary
 from contextwise.training.settings import CorpusData
 from contextwise_papers.cue.encoding import EncodedTexts
 from contextwise_papers.cue.scoring import ContextSets, language_of, open_text_encoder, settings_of, trained_types
-from contextwise_papers.cue.sentence_examples import ContextTexts
+from contextwise_papers.cue.sentence import ContextTexts
 from contextwise_papers.item import ItemMeasure
 from contextwise_papers.objectives.text import SentenceIndex
 

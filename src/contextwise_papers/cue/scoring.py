@@ -34,8 +34,8 @@ from contextwise.models.losses import IGNORED
 from contextwise.objectives.objective import generator
 from contextwise.objectives.vocabulary import Vocabulary
 from contextwise_papers.cue import CueContextConfig, CueContextEncoder
-from contextwise_papers.cue.contexts import PREVIOUS, ContextSettings
 from contextwise_papers.cue.encoding import TextEncoder, check_encoder
+from contextwise_papers.cue.settings import PREVIOUS, ContextSettings
 from contextwise_papers.objectives.text import SentenceIndex
 
 Texts = Sequence[str | None]

@@ -16,14 +16,13 @@ from contextwise_papers.claims import Claim, above, higher, undecided
 from contextwise_papers.cue.runs import OneRun
 from contextwise_papers.cue.sentences.cache_effect import ALL, BINS, effect_between
 from contextwise_papers.cue.tables_3_to_6_perplexity import Row, evaluated
-from contextwise_papers.item import Item, Outcome, registered
+from contextwise_papers.item import Item, Outcome
 from contextwise_papers.tables import seeds_behind, table_of
 
 _IN, _NOT_IN = BINS[:2]
 
 
-@registered("cache_of_words")
-class CacheOfWords(OneRun):
+class CacheOfWords(OneRun, name="cache_of_words"):
     """The gain of contexts for tokens of words that are in them, and for others."""
 
     control: str | None = Field(default=None, description="a run that never saw a context, to compare to as well")

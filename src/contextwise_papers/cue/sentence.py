@@ -1,22 +1,111 @@
-"""The objective ``sentence``: next-token prediction within single sentences (CUE, Section 3.2)."""
+"""The objective ``sentence``: next-token prediction within sentences (CUE, Section 3.2), and the texts of their contexts (3.1).
+
+``[end-of-text] w1 ... wn`` is read and ``w1 ... wn [end-of-text]`` predicted, so each token of a sentence is a target once,
+and so is its end. Rows are padded on the right to the window's length: with end-of-text in the input, which a causal model
+does not see before it, and without a loss. A sentence that has more labels than the window is cut at its end, and counted.
+
+``cross_documents`` and ``separate_documents`` have no effect: a sentence is always from one document.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field
 
-from contextwise.base.errors import Problem
+from contextwise.base.errors import DataError, Problem
 from contextwise.base.progress import say
+from contextwise.data.metadata import column_texts
 from contextwise.objectives.kind import Kind
-from contextwise.objectives.objective import Cut, SingleObjective
+from contextwise.objectives.objective import NO_LOSS, Cut, Examples, SingleObjective
 from contextwise.objectives.vocabulary import Vocabulary
-from contextwise_papers.cue.sentence_examples import SentenceExamples
+from contextwise_papers.cue.settings import ContextSettings
 from contextwise_papers.objectives.text import SentenceIndex
 
 if TYPE_CHECKING:
     from contextwise.data.corpus import Corpus
+
+
+class SentenceExamples(Examples):
+    """The sentences of a corpus, the same in every epoch.
+
+    Attributes:
+        cut: number of sentences with more labels than ``context``, whose ends are not seen.
+    """
+
+    def __init__(self, sentences: SentenceIndex, end_of_text: int, context: int) -> None:
+        if not len(sentences):
+            corpus = sentences.corpus
+            raise DataError(
+                f"the split {corpus.split!r} of {corpus.path} has no sentence: all {len(corpus):,} documents are empty or "
+                "white space; prepare the corpus from other text"
+            )
+        self.sentences, self.end_of_text, self.context = sentences, end_of_text, context
+        self.cut = int((sentences.lengths >= context).sum())
+
+    def count(self, epoch: int) -> int:
+        return len(self.sentences)
+
+    def arrays(self, epoch: int, index: int) -> dict[str, Any]:
+        document, sentence = self.sentences.place(index)
+        tokens = self.sentences.read(document, sentence, sentence + 1)[: self.context]
+        labels = np.append(tokens, self.end_of_text)[: self.context]
+        input_ids = np.full(self.context, self.end_of_text, dtype=np.int64)
+        input_ids[1 : len(labels)] = tokens[: len(labels) - 1]
+        padding = np.full(self.context - len(labels), NO_LOSS)
+        return {"input_ids": input_ids, "labels": np.concatenate([labels, padding]), "window": index}
+
+
+class ContextTexts:
+    """The context texts of a corpus's sentences: metadata of the document, and the sentence before."""
+
+    def __init__(self, sentences: SentenceExamples | SentenceIndex, settings: ContextSettings) -> None:
+        self.sentences = sentences.sentences if isinstance(sentences, SentenceExamples) else sentences
+        self.settings, corpus = settings, self.sentences.corpus
+        self._columns = [column_texts(corpus, name) for name in settings.columns]
+        assert self.sentences.vocabulary.tokenizer is not None  # the index needs it
+        self._tokenizer = self.sentences.vocabulary.tokenizer
+        counts = np.diff(self.sentences.starts)
+        filled = any(texts[i] is not None for texts in self._columns for i in np.flatnonzero(counts))
+        if not filled and not (settings.previous_sentence and (counts > 1).any()):
+            raise DataError(
+                f"no sentence of the split {corpus.split!r} of {corpus.path} has any of the contexts "
+                f"{', '.join(self.types)}; all are missing: name other columns"
+            )
+
+    @property
+    def types(self) -> list[str]:
+        """Names of the contexts, in the order of :meth:`of`."""
+        return self.settings.types
+
+    def __len__(self) -> int:
+        return len(self.sentences)
+
+    def of(self, number: int) -> list[str | None]:
+        """The texts of the contexts of sentence ``number``, (K,); None for missing ones."""
+        document, sentence = self.sentences.place(number)
+        texts = [column[document] for column in self._columns]
+        if self.settings.previous_sentence:
+            before = ""
+            if sentence > 0:
+                ids = self.sentences.read(document, sentence - 1, sentence)
+                before = self._tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+            texts.append(" ".join(before.split()) or None)  # on one line
+        return texts
+
+    def missing(self) -> dict[str, float]:
+        """The share of sentences that lack each context, by its name."""
+        counts = np.diff(self.sentences.starts)
+        total = max(1, len(self))
+        shares = {
+            name: sum(int(n) for n, text in zip(counts, texts, strict=True) if text is None) / total
+            for name, texts in zip(self.settings.columns, self._columns, strict=True)
+        }
+        if self.settings.previous_sentence:
+            shares[self.types[-1]] = int((counts > 0).sum()) / total
+        return shares
 
 
 class Sentence(SingleObjective):

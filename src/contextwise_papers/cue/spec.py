@@ -1,11 +1,15 @@
-"""Specifications of CUE, its parts and the LSTM language model: FLOPs and training losses."""
+"""Specifications of CUE, its parts and the LSTM language model: FLOPs, training losses and model cards."""
 
+import json
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import ModelCardData
 from torch import Tensor
 from transformers import AutoModel
 
+from contextwise.base.files import without_folders
+from contextwise.base.runs import RunFolder
 from contextwise.models.spec import (
     Batch,
     Losses,
@@ -22,6 +26,7 @@ from contextwise_papers.cue.lstm import LSTMConfig, LSTMForCausalLM
 from contextwise_papers.cue.modeling import CueForCausalLM
 from contextwise_papers.cue.parts import CueContextEncoder, CueDecoder, ProxyEncoder, UnigramAutoencoder
 from contextwise_papers.cue.settings import TRAINED as TRAINED_BY
+from contextwise_papers.cue.settings import ContextSettings
 
 TRAINED = ("context_encoder", "proxy", "decoder")
 """The parts of a CUE model that are usually trained."""
@@ -136,9 +141,68 @@ class ContextEncoderSpec(ModelSpec):
     """A context encoder alone."""
 
     def card(self, folder: Path, config: Any) -> str | None:
-        from contextwise_papers.cue.card import context_encoder_card
-
         return context_encoder_card(folder, config)
+
+
+def usage(config: Any) -> list[str]:
+    """Lines of code that use a CUE model with contexts; none for a model without."""
+    if config.context_encoder is None or not config.context_encoder.contexts:
+        return []
+    return [
+        "",
+        *_encoded(config.context_encoder, "model.text_encoder"),
+        'tokens = tokenizer(tokenizer.eos_token + " A sentence.", return_tensors="pt").input_ids',
+        "mask = torch.ones(contexts.shape[:2], dtype=torch.bool)  # False for missing contexts",
+        "logits = model(tokens, contexts=contexts, context_mask=mask).logits",
+        "# or, for candidates of sentences: contextwise rescore MODEL lists.jsonl",
+    ]
+
+
+def context_encoder_card(folder: Path, config: Any) -> str | None:
+    """Text of ``README.md`` for a context encoder alone (``RUN/parts/context_encoder``); None for one without contexts."""
+    from contextwise.training.export import card_text
+
+    if not config.contexts:
+        return None
+    run = RunFolder(folder.parent.parent)
+    name = f"{run.recipe()['name']}-{folder.name}" if run.recipe_file.exists() else folder.name
+    rows = {
+        "e_cue": f"{config.width} channels",
+        "contexts": ", ".join(ContextSettings(**config.contexts).types),
+        "text encoder": ", ".join(f"{key} {without_folders(config.text_encoder[key])}" for key in TEXT_FACTS),
+    }
+    lines = [
+        "from transformers import AutoModel",
+        "import contextwise  # registers the model",
+        f"model = AutoModel.from_pretrained({json.dumps(name, ensure_ascii=False)})",
+        "",
+        *_encoded(config, "model.text_model"),
+        "e_cue = model(contexts)  # or: contextwise embed MODEL --contexts contexts.jsonl --out cue.npy",
+    ]
+    data = ModelCardData(library_name="transformers", tags=["contextwise", "cue"])
+    return card_text(data, name, rows, lines)
+
+
+TEXT_FACTS = ("name", "pooling", "max_tokens")
+"""The arguments to open a text encoder with."""
+
+
+def _encoded(config: Any, trained: str) -> list[str]:
+    """Lines of code that encode the texts of one sentence's contexts as ``contexts`` (1, K, C).
+
+    ``trained`` is the expression for a text encoder that is a part of the model.
+    """
+    name, pooling, tokens = (without_folders(config.text_encoder[key]) for key in TEXT_FACTS)
+    options = f"max_tokens={tokens}" + f", model={trained}" * ("model" in config.text_encoder)
+    types = ContextSettings(**config.contexts).types
+    return [
+        "import torch",
+        "from contextwise_papers.cue.encoding import TextEncoder",
+        f"text_encoder = TextEncoder.open({json.dumps(name)}, {json.dumps(pooling)}, {options})",
+        f"# the contexts of one sentence, in any order ({', '.join(types)}); dates in this format",
+        'texts = ["A title", "Wednesday 29 May 1985"]',
+        "contexts = torch.from_numpy(text_encoder.encode(texts))[None]",
+    ]
 
 
 register_model(CueConfig, CueForCausalLM, CueSpec())

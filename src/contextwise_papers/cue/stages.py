@@ -19,12 +19,12 @@ from contextwise_papers.cue import (
     UnigramAutoencoder,
     UnigramConfig,
 )
-from contextwise_papers.cue.contexts import ContextSettings
 from contextwise_papers.cue.encoding import TextSource
 from contextwise_papers.cue.settings import (
     TRAINED,
     AdaptStage,
     ContextEncoderSettings,
+    ContextSettings,
     ProxyStage,
     SentenceSettings,
     Stage,

@@ -26,10 +26,10 @@ from contextwise.training.additions import Addition, HeldOut
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import CorpusData
 from contextwise_papers.cue import CueConfig
-from contextwise_papers.cue.contexts import ContextSettings
 from contextwise_papers.cue.encoding import EncodedTexts, TextEncoder, TextSource, TokenTexts, check_encoder
 from contextwise_papers.cue.kinds import AutoencoderModel, CueModel
-from contextwise_papers.cue.sentence_examples import ContextTexts, SentenceExamples
+from contextwise_papers.cue.sentence import ContextTexts, SentenceExamples
+from contextwise_papers.cue.settings import ContextSettings
 from contextwise_papers.cue.stages import cue_config, keeps_context_encoder, text_choice
 
 _AT_ONCE = 8192

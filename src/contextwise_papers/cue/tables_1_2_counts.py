@@ -17,7 +17,7 @@ from contextwise.data import Corpus
 from contextwise.objectives.vocabulary import Vocabulary
 from contextwise.training.parameters import Module, modules_of
 from contextwise_papers.claims import Claim, exact
-from contextwise_papers.item import Item, ItemMeasure, Outcome, registered
+from contextwise_papers.item import Item, ItemMeasure, Outcome
 from contextwise_papers.objectives.text import SentenceIndex
 from contextwise_papers.tables import table_of
 
@@ -25,8 +25,7 @@ TOTAL = "total"
 _ADAPTED = "context encoder"
 
 
-@registered("module_counts")
-class ModuleCounts(ItemMeasure):
+class ModuleCounts(ItemMeasure, name="module_counts"):
     """The modules of the model that two recipes describe: of joint training, and of adaptation."""
 
     joint: str = Field(default="cue/joint-paper", description="name of a recipe, or its path")
@@ -105,8 +104,7 @@ class Part(Settings):
     tokens: int | None = Field(default=None, gt=0, description="only so many of its first, as data.tokens says")
 
 
-@registered("corpus_counts")
-class CorpusCounts(ItemMeasure):
+class CorpusCounts(ItemMeasure, name="corpus_counts"):
     """Articles, sentences and words of what each stage reads."""
 
     corpus: str = Field(default="corpora/news", description="a prepared corpus")

@@ -19,18 +19,18 @@ from pydantic import Field, model_validator
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import DataError
-from contextwise.base.estimates import Estimate, exponential
+from contextwise.base.estimates import Estimate, as_json, exponential
 from contextwise.base.intervals import bootstrap_estimate, estimate, per_seed, resampled_ratios, with_seeds
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.loss import Evaluation
 from contextwise.experiments.run_set import RunSet
 from contextwise_papers.claims import Better, Claim, Kept, Verdict, above, below, check_names, given, undecided
-from contextwise_papers.cue.contexts import PREVIOUS
 from contextwise_papers.cue.runs import REFERENCE, CueRuns
 from contextwise_papers.cue.sentences import SentenceLoss
 from contextwise_papers.cue.sentences.running import PROXY
-from contextwise_papers.item import Item, Outcome, registered
+from contextwise_papers.cue.settings import PREVIOUS
+from contextwise_papers.item import Item, Outcome
 from contextwise_papers.tables import Plot, point, seeds_behind, table_of
 
 Set = Literal["A", "B", "both"]
@@ -141,8 +141,7 @@ class Drawn(Settings):
     kind: str = "lines"
 
 
-@registered("cue_perplexity")
-class CuePerplexity(CueRuns):
+class CuePerplexity(CueRuns, name="cue_perplexity"):
     """Perplexity of CUE's runs on one split."""
 
     rows: dict[str, Row] = Field(min_length=1)
@@ -205,35 +204,60 @@ class CuePerplexity(CueRuns):
         runs = self.train(folder)
         scores = self.scores(runs)
         reference = scores[self.reference]
-        targets, seeds = f"{int(reference.targets.sum()):,} targets", seeds_behind(len(self.seeds))
-        title = (
-            f"{len(reference.targets)} articles of the split {self.split}, {targets}; {seeds}; "
-            f"differences from {self.reference}, 95% intervals"
+        about = f"articles of the split {self.split}, {int(reference.targets.sum()):,} targets"
+        outcome = self.reported({name: [score] for name, score in scores.items()}, about, runs.paths)
+        outcome.figures |= as_json(
+            {
+                "perplexities": {name: score.perplexity for name, score in scores.items()},
+                "relative": {name: score.relative(reference) for name, score in scores.items()},
+                "kept": {claim.text: kept_gain(*map(scores.__getitem__, claim.names)) for claim in self.kept},
+            }
         )
-        columns = ["", ("perplexity", ".2f"), ("change", "+.1%"), ("in nats", "+.3f")]
-        rows = []
-        for name, row in scores.items():
+        outcome.plots = [] if self.figure is None else [drawn(self.figure, scores)]
+        return outcome
+
+    def reported(self, scores: dict[str, list[Scored]], about: str, paths: list[Path], partitions: int = 0) -> Outcome:
+        """The table and the claims of rows that were scored once, or in several partitions.
+
+        Args:
+            about: what was scored, after the number of articles.
+        """
+        losses = {name: _mean(of_row) for name, of_row in scores.items()}
+        differences = {name: _mean_difference(of_row, scores[self.reference]) for name, of_row in scores.items()}
+        rows: list[list[Any]] = []
+        for name, of_row in scores.items():
+            values = [score.perplexity.value for score in of_row]
+            spread = [np.std(values, ddof=1) if len(set(values)) > 1 else None] if partitions else []
             to_it: list[Any] = [None, None]
             if name != self.reference:
-                to_it = [row.relative(reference).value, row.minus(reference)]
-            rows.append([name, row.perplexity.value, *to_it])
-        claims = []
+                to_it = [exponential(differences[name].value) - 1, differences[name]]
+            rows.append([name, exponential(losses[name].value), *spread, *to_it])
+        articles, seeds = len(scores[self.reference][0].targets), seeds_behind(len(self.seeds))
+        over = (
+            "; SD: over partitions" if partitions else "",
+            " over partitions, seeds and articles" if partitions else "",
+        )
+        title = f"{articles} {about}; {seeds}{over[0]}; differences from {self.reference}, 95% intervals{over[1]}"
+        if partitions:
+            title = f"{partitions} random partitions of the contexts, {title}"
+        columns = ["", ("perplexity", ".2f"), *([("SD", ".2f")] if partitions else []), ("change", "+.1%")]
+        claims, kept = [], {}
         for better in self.claims:
-            difference = scores[better.better].minus(scores[better.than])
-            claims.append(better.decided(below(difference), f": {difference:+.3f} nats per target"))
-        kept = {claim.text: kept_gain(*(scores[name] for name in claim.names)) for claim in self.kept}
-        for claim in self.kept:  # more than half of a gain is most of it
-            share, gain = kept[claim.text], scores[claim.best].minus(scores[claim.base])
-            claims.append(Claim.of(claim.text, _most(share, gain), f"{share:.0%}{_printed(claim)}"))
-        claims = self.decided(claims)
-        figures = {
-            "losses": {name: score.loss for name, score in scores.items()},
-            "perplexities": {name: score.perplexity for name, score in scores.items()},
-            "relative": {name: score.relative(reference) for name, score in scores.items()},
-            "kept": kept,
-        }
-        plots = [] if self.figure is None else [drawn(self.figure, scores)]
-        return Outcome([table_of(title, columns, rows)], claims, figures, runs.paths, plots)
+            ours, others = scores[better.better], scores[better.than]
+            difference = _mean_difference(ours, others)
+            lower = sum(each.minus(other).value < 0 for each, other in zip(ours, others, strict=True))
+            of_all = f" on average, below zero in {lower} of {partitions} partitions" if partitions else ""
+            claims.append(better.decided(below(difference), f": {difference:+.3f} nats per target{of_all}"))
+        for claim in self.kept:
+            every = list(zip(*map(scores.__getitem__, claim.names), strict=True))
+            kept[claim.text] = [kept_gain(*rows).value for rows in every]
+            share, gain = mean_kept_gain(every), _mean_difference(scores[claim.best], scores[claim.base])
+            listed = ", ".join(f"{value:.0%}" for value in kept[claim.text])
+            evidence = f"mean {share:.0%} of {listed}" if partitions else f"{share:.0%}"
+            evidence += "" if claim.printed is None else f"; the document has {claim.printed:.0%}"
+            claims.append(Claim.of(claim.text, _most(share, gain), evidence))
+        figures = {"losses": losses, "differences": differences, "kept": kept}
+        return Outcome([table_of(title, [*columns, ("in nats", "+.3f")], rows)], self.decided(claims), figures, paths)
 
 
 def evaluated(run: Path, corpus: Corpus, row: Row, limit: int | None) -> Evaluation:
@@ -243,13 +267,8 @@ def evaluated(run: Path, corpus: Corpus, row: Row, limit: int | None) -> Evaluat
 
 def _most(share: Estimate, gain: Estimate) -> Verdict:
     """Whether a row keeps more than half of a gain, a difference in nats below zero; undecided if there is none to keep."""
-    return given(
-        below(gain), above(share, 0.5), f"that there is a gain to keep is not decided: {gain:+.3f} nats per target"
-    )
-
-
-def _printed(claim: Kept) -> str:
-    return "" if claim.printed is None else f"; the document has {claim.printed:.0%}"
+    otherwise = f"that there is a gain to keep is not decided: {gain:+.3f} nats per target"
+    return given(below(gain), above(share, 0.5), otherwise)
 
 
 def drawn(figure: Drawn, scores: dict[str, Scored]) -> Plot:
@@ -261,8 +280,7 @@ def drawn(figure: Drawn, scores: dict[str, Scored]) -> Plot:
     return Plot(figure.title, figure.x, "perplexity", series, figure.kind, levels)
 
 
-@registered("cue_partitions")
-class CuePartitions(CuePerplexity):
+class CuePartitions(CuePerplexity, name="cue_partitions"):
     """Rows averaged over random partitions of the context types."""
 
     types: list[str] = Field(
@@ -348,42 +366,13 @@ class CuePartitions(CuePerplexity):
             partition = self.of_partition(number)
             for name, score in partition.scores(partition.train(folder)).items():
                 scores[name].append(score)
-        losses = {name: _mean(of_row) for name, of_row in scores.items()}
-        differences = {name: _mean_difference(of_row, scores[self.reference]) for name, of_row in scores.items()}
-        rows: list[list[Any]] = []
-        for name, of_row in scores.items():
-            values = [score.perplexity.value for score in of_row]
-            spread = np.std(values, ddof=1) if len(set(values)) > 1 else None
-            to_it: list[Any] = [None, None]
-            if name != self.reference:
-                to_it = [exponential(differences[name].value) - 1, differences[name]]
-            rows.append([name, exponential(losses[name].value), spread, *to_it])
-        title = (
-            f"{self.partitions} random partitions of the contexts, {len(scores[self.reference][0].targets)} articles; "
-            f"{seeds_behind(len(self.seeds))}; SD: over partitions; "
-            f"differences from {self.reference}, 95% intervals over partitions, seeds and articles"
-        )
-        columns = ["", ("perplexity", ".2f"), ("SD", ".2f"), ("change", "+.1%")]
+        outcome = self.reported(scores, "articles", self.run_set(folder).paths, self.partitions)
         sets = [self.partition(number) for number in range(self.partitions)]
         drawn_sets = [[i, ", ".join(drawn["A"]), ", ".join(drawn["B"])] for i, drawn in enumerate(sets, 1)]
-        tables = [
-            table_of(title, [*columns, ("in nats", "+.3f")], rows),
-            table_of("The partitions", ["", "A", "B"], drawn_sets),
-        ]
-        claims = [_better_on_average(claim, scores) for claim in self.claims]
-        kept = {}
-        for claim in self.kept:
-            partitions = list(zip(*map(scores.__getitem__, claim.names), strict=True))
-            kept[claim.text] = [kept_gain(*rows).value for rows in partitions]
-            mean = mean_kept_gain(partitions)
-            evidence = f"mean {mean:.0%} of {', '.join(f'{value:.0%}' for value in kept[claim.text])}"
-            gain = _mean_difference(scores[claim.best], scores[claim.base])
-            claims.append(Claim.of(claim.text, _most(mean, gain), evidence + _printed(claim)))
-        claims = self.decided(claims)
+        outcome.tables.append(table_of("The partitions", ["", "A", "B"], drawn_sets))
         perplexities = {name: [score.perplexity for score in of_row] for name, of_row in scores.items()}
-        figures = {"partitions": sets, "perplexities": perplexities, "kept": kept}
-        figures |= {"losses": losses, "differences": differences}
-        return Outcome(tables, claims, figures, self.run_set(folder).paths)
+        outcome.figures |= as_json({"partitions": sets, "perplexities": perplexities})
+        return outcome
 
 
 def _mean(of_row: list[Scored]) -> Estimate:
@@ -394,12 +383,3 @@ def _mean_difference(of_row: list[Scored], others: list[Scored]) -> Estimate:
     """Paired by partition, seed and article."""
     pairs = zip(of_row, others, strict=True)
     return mean_over_partitions(np.stack([score.nats - other.nats for score, other in pairs]), of_row[0].targets)
-
-
-def _better_on_average(claim: Better, scores: dict[str, list[Scored]]) -> Claim:
-    """By the interval of the mean over partitions, seeds and articles."""
-    difference = _mean_difference(scores[claim.better], scores[claim.than])
-    pairs = zip(scores[claim.better], scores[claim.than], strict=True)
-    lower = sum(each.minus(other).value < 0 for each, other in pairs)
-    of_all = f"below zero in {lower} of {len(scores[claim.better])} partitions"
-    return claim.decided(below(difference), f": {difference:+.3f} nats per target on average, {of_all}")

@@ -39,7 +39,7 @@ from contextwise_papers.intrinsic_entropy.table_1_figures_6_7_parity import (
     pieces,
     spectra_plot,
 )
-from contextwise_papers.item import Item, ItemMeasure, Outcome, registered
+from contextwise_papers.item import Item, ItemMeasure, Outcome
 from contextwise_papers.tables import Plot, points, seeds_behind, table_of
 from contextwise_plan.fits import fit_line, fit_power
 
@@ -65,8 +65,7 @@ class Features:
     output: float
 
 
-@registered("parity_dimension")
-class ParityDimension(ItemMeasure):
+class ParityDimension(ItemMeasure, name="parity_dimension"):
     """An MLP for each context; the spectrum of its context feature beside the number of visible tasks (Appendix J.3)."""
 
     name: str

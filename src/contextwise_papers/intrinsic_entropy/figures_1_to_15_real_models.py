@@ -21,9 +21,9 @@ from contextwise.base.tables import Table
 from contextwise_papers.claims import Claim, Verdict, above, all_hold, below, exact, undecided, within
 from contextwise_papers.intrinsic_entropy.analysis import SHARE_OF_SUBSPACES, IntrinsicEntropy
 from contextwise_papers.intrinsic_entropy.entropy import Entropy, Layer
-from contextwise_papers.intrinsic_entropy.figures import LOSS, against, curve, eigenvalues
+from contextwise_papers.intrinsic_entropy.page import LOSS, against, curve, eigenvalues
 from contextwise_papers.intrinsic_entropy.spectra import ExponentialRegime, exponential_regime, increments
-from contextwise_papers.item import Item, Outcome, registered
+from contextwise_papers.item import Item, Outcome
 from contextwise_papers.models import GivenModel
 from contextwise_papers.tables import Plot, points, seeds_behind, table_of
 from contextwise_plan.fits import LineFit, fit_line
@@ -43,8 +43,7 @@ class Limits(Settings):
     )
 
 
-@registered("real_entropy")
-class RealEntropy(GivenModel):
+class RealEntropy(GivenModel, name="real_entropy"):
     """The same held-out tokens predicted from the nearest l tokens, for each context l."""
 
     show: Literal["entropy", "context", "spectra", "density", "dimension", "regimes"] = Field(

@@ -23,7 +23,7 @@ from contextwise_papers.intrinsic_entropy.density import density_directions, kde
 from contextwise_papers.intrinsic_entropy.entropy import LEAST_SAMPLES
 from contextwise_papers.intrinsic_entropy.needles import STEPS, Needles, needles_table
 from contextwise_papers.intrinsic_entropy.ruler_features import RulerFeatures
-from contextwise_papers.item import Item, Outcome, registered
+from contextwise_papers.item import Item, Outcome
 from contextwise_papers.models import GivenModel
 from contextwise_papers.tables import Plot, point, points, table_of
 
@@ -33,8 +33,7 @@ CHANCE = 0.05
 """Accuracy that counts as answering nothing; RULER's answers are looked for in free text, and are hardly found by guessing."""
 
 
-@registered("needle_curves")
-class NeedleCurves(GivenModel):
+class NeedleCurves(GivenModel, name="needle_curves"):
     """Perplexity of the answer against masked tokens, and what it costs to lose the first needle and then the second."""
 
     length: int = Field(default=1024, ge=64, description="tokens of a text")
@@ -103,8 +102,7 @@ def needle_costs(losses: np.ndarray) -> list[Estimate]:
     return [mean_estimate(cost) for cost in (second - both, none - second, 2 * second - both - none)]
 
 
-@registered("ruler_curves")
-class RulerCurves(GivenModel):
+class RulerCurves(GivenModel, name="ruler_curves"):
     """Questions at every visible context, for each γ of the law of positions and each length of the texts."""
 
     tasks: list[TaskName] = Field(min_length=1, description="of qa_1, fwe, cwe, vt; qa_1 needs `qa`")

@@ -70,23 +70,23 @@ class SyntheticData(DataSettings):
         )
 
 
-class ParityTransformerModel(ModelSettings):
-    """The parity task's Transformer, of the paper's size by default (intrinsic entropy, Section 4.3)."""
+class ParityModel(ModelSettings):
+    """A model of the parity task."""
 
-    called = "the family parity_transformer"
-    registers = ("contextwise_papers.intrinsic_entropy.parity.spec",)
+    registers = ("contextwise_papers.intrinsic_entropy.parity",)
     learning_rate: ClassVar[float] = 1e-3
     loader = ("AutoModelForSequenceClassification", None)
     reads = "data.synthetic"
 
+
+class ParityTransformerModel(ParityModel):
+    """The parity task's Transformer, of the paper's size by default (intrinsic entropy, Section 4.3)."""
+
+    called = "the family parity_transformer"
     family: Literal["parity_transformer"]
     layers: Layers = 3
     width: Width = 208
     heads: Width = 4
-
-    @classmethod
-    def claims(cls, values: dict[str, Any]) -> bool:
-        return values.get("family") == "parity_transformer"
 
     def config(self, recipe: Any, vocab_size: int | None, end_of_text: int | None) -> Any:
         from contextwise_papers.intrinsic_entropy.parity import ParityTransformerConfig
@@ -95,14 +95,10 @@ class ParityTransformerModel(ModelSettings):
         return ParityTransformerConfig(recipe.data.context - 1, recipe.data.synthetic.tasks, **shape)
 
 
-class ParityMLPModel(ModelSettings):
+class ParityMLPModel(ParityModel):
     """The parity task's MLP."""
 
     called = "the family parity_mlp"
-    registers = ("contextwise_papers.intrinsic_entropy.parity.spec",)
-    learning_rate: ClassVar[float] = 1e-3
-    loader = ("AutoModelForSequenceClassification", None)
-    reads = "data.synthetic"
     positions = 1  # one vector, for any number of bits
 
     family: Literal["parity_mlp"]
@@ -110,15 +106,8 @@ class ParityMLPModel(ModelSettings):
     width: Width = 512
     feature_size: Width = Field(default=80, description="width of its context feature")
 
-    @classmethod
-    def claims(cls, values: dict[str, Any]) -> bool:
-        return values.get("family") == "parity_mlp"
-
     def config(self, recipe: Any, vocab_size: int | None, end_of_text: int | None) -> Any:
         from contextwise_papers.intrinsic_entropy.parity import ParityMLPConfig
 
         bits, tasks = recipe.data.context - 1, recipe.data.synthetic.tasks
         return ParityMLPConfig(bits, tasks, self.feature_size, self.width, self.layers)
-
-
-ParityModel = ParityTransformerModel | ParityMLPModel

@@ -27,7 +27,7 @@ from contextwise_papers.intrinsic_entropy.parity_kinds import SyntheticData
 from contextwise_papers.intrinsic_entropy.spectra import intrinsic_entropies, relative_eigenvalues, shared_rank
 from contextwise_papers.intrinsic_entropy.synthetic import ParityData
 from contextwise_papers.intrinsic_entropy.synthetic.samples import Samples
-from contextwise_papers.item import Item, ItemMeasure, Outcome, registered
+from contextwise_papers.item import Item, ItemMeasure, Outcome
 from contextwise_papers.tables import Plot, point, points, seeds_behind, table_of
 from contextwise_plan.fits import LineFit, fit_line
 
@@ -149,8 +149,7 @@ class OneModel(ItemMeasure):
         return runs
 
 
-@registered("parity_table")
-class ParityTable(OneModel):
+class ParityTable(OneModel, name="parity_table"):
     """Cross entropy of a trained model beside the lowest possible, at several contexts (Appendix C.4, Table 1)."""
 
     tolerance: float = Field(gt=0, description="nats above the lowest that count as reached")
@@ -199,8 +198,7 @@ def _mean(by_seed: list[dict[int, ContextLoss]], context: int, name: str) -> flo
     return float(_values(by_seed, context, name).mean())
 
 
-@registered("parity_entropy")
-class ParityEntropy(OneModel):
+class ParityEntropy(OneModel, name="parity_entropy"):
     """Whether cross entropy is linear in the intrinsic entropy of the leading N directions (Figures 6 and 7).
 
     Figure 6 is the model, with the context feature in its middle. The source takes a middle representation (Section 4.3,

@@ -19,7 +19,7 @@ from contextwise.data import Corpus
 from contextwise.data.sources.stdlib import StandardLibrary
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise_papers.claims import Claim, above, all_hold, below
-from contextwise_papers.item import CorpusMeasure, Item, Outcome, corpus_folder, prepared_once, registered
+from contextwise_papers.item import CorpusMeasure, Item, Outcome, corpus_folder, prepared_once
 from contextwise_papers.models import difference_between
 from contextwise_papers.objectives.forgetting import Forgetting
 from contextwise_papers.tables import Plot, points, table_of
@@ -28,8 +28,7 @@ PARTS = ("docstrings", "code")
 """Two corpora on every machine: the English of the standard library's docstrings, and its code without them."""
 
 
-@registered("continual_pretraining")
-class ContinualPretraining(CorpusMeasure):
+class ContinualPretraining(CorpusMeasure, name="continual_pretraining"):
     """A model trained on ``corpus`` continues on ``new``, in several ways that differ in some settings."""
 
     corpus: str = Field(default="docstrings", description="the old one: a corpus, a source, or docstrings")

@@ -23,7 +23,7 @@ from contextwise.data import Corpus
 from contextwise.objectives import NO_LOSS, AnyObjective, Cut, Examples, SingleObjective, Vocabulary, add_special_tokens
 from contextwise.objectives.kind import Kind
 from contextwise_papers.claims import Claim, contains, exact, undecided
-from contextwise_papers.item import CorpusMeasure, Item, Outcome, registered
+from contextwise_papers.item import CorpusMeasure, Item, Outcome
 from contextwise_papers.objectives import Infilling, SpanCorruption
 from contextwise_papers.objectives.infilling import Arrangement, Characters, InfilledDocuments, token_cuts
 from contextwise_papers.objectives.multitoken.modeling import future_targets
@@ -63,8 +63,7 @@ class Counted(Settings):
     says: str = Field(default="", description="the document's own words for it")
 
 
-@registered("objective_counts")
-class ObjectiveCounts(TextOnly):
+class ObjectiveCounts(TextOnly, name="objective_counts"):
     """Targets of each objective per token of text (Exercise 6.2.1, Table 6.2.1b)."""
 
     context: int = Field(default=512, ge=16)
@@ -149,8 +148,7 @@ def count_example(
     }
 
 
-@registered("span_budget")
-class SpanBudget(TextOnly):
+class SpanBudget(TextOnly, name="span_budget"):
     """Noise, spans and lengths of span corruption (Exercise 6.2.2)."""
 
     window: int = Field(default=512, ge=8, description="tokens of text in an example")
@@ -197,8 +195,7 @@ class SpanBudget(TextOnly):
         return Outcome([table], claims, means)
 
 
-@registered("fim_formats")
-class FimFormats(TextOnly):
+class FimFormats(TextOnly, name="fim_formats"):
     """The formats of fill-in-the-middle, checked on every document of a corpus (Exercise 6.2.3)."""
 
     objective: Infilling = Infilling()

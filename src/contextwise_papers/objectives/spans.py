@@ -55,11 +55,12 @@ class SpanCorruption(SingleObjective):
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> Examples:
         cut.refuse_separate_documents(self.name)
         corruption, end = self.corruption(vocabulary), vocabulary.end(self.name)
-        check_rate(self.name, self.rate, self.mean_span)
-        length = longest(lambda n: kept_and_sentinels(n, self.rate, self.mean_span) + 1, cut.context)
-        spans = span_numbers(length, self.rate, self.mean_span)[1]
-        check_spans(self.name, length, self.mean_span, spans, cut.context, self.sentinels)
-        check_filled(self.name, self.rate, kept_and_sentinels(length, self.rate, self.mean_span) + 1, cut.context)
+        denoiser = Denoiser(mode="R", rate=self.rate, mean_span=self.mean_span)
+
+        def size(length: int) -> int:
+            return kept_and_sentinels(length, self.rate, self.mean_span) + 1
+
+        length = window_length(self.name, denoiser, size, cut.context, self.sentinels, filled=True)
         windows = cut.windows(corpus, length, vocabulary)
         return SpanExamples(self, windows, corruption, end, seed)
 
@@ -142,40 +143,6 @@ def longest(size: Callable[[int], int], room: int) -> int:
     return bisect.bisect_right(range(2, high), room, key=size) + 1 if high > 2 else 0
 
 
-def check_rate(name: str, rate: float, mean_span: float) -> None:
-    """Raise ConfigError if spans are too short for their rate."""
-    if mean_span and mean_span * (1 - rate) < rate:
-        raise ConfigError(
-            f"the objective {name!r} has a rate of {rate:g}, which leaves fewer kept tokens than spans of {mean_span:g} "
-            f"tokens; choose spans of {math.ceil(rate / (1 - rate))} tokens or more, or a lower rate"
-        )
-
-
-def check_filled(name: str, rate: float, size: int, context: int) -> None:
-    """Raise ConfigError if the longest inputs do not fill the context, so that those of other windows would be longer."""
-    if size < context:
-        raise ConfigError(
-            f"the inputs of the objective {name!r} with a rate of {rate:g} have {size} tokens or {context + 1}, never "
-            f"{context}; set data.context to {size}, or choose longer spans"
-        )
-
-
-def check_spans(name: str, length: int, mean_span: float, spans: int, context: int, sentinels: int) -> None:
-    """Raise ConfigError if spans do not fit the window, or are more than there are sentinels."""
-    if length == 0:
-        raise ConfigError(f"data.context is {context}, too short for a window of the objective {name!r}; lengthen it")
-    if mean_span >= length:
-        raise ConfigError(
-            f"the objective {name!r} has spans of {mean_span:g} tokens on average, but windows of {length} tokens; "
-            "choose shorter spans or a longer data.context"
-        )
-    if spans > sentinels:
-        raise ConfigError(
-            f"the objective {name!r} needs {spans} sentinels for a window of {length} tokens, but the tokenizer has "
-            f"{sentinels}; choose a shorter data.context, longer spans, or more sentinels"
-        )
-
-
 def noise_mask(length: int, rate: float, mean_span: float, draw: np.random.Generator) -> np.ndarray:
     """Draw the noise of a window as T5 does: bool (length,), True at noise.
 
@@ -221,6 +188,44 @@ class Denoiser(Settings):
         if self.mean_span is None:
             return np.arange(length) >= length - self.numbers(length)[0]
         return noise_mask(length, self.rate, self.mean_span, draw)
+
+
+def window_length(
+    name: str, denoiser: Denoiser, size: Callable[[int], int], context: int, sentinels: int, filled: bool
+) -> int:
+    """Tokens of the longest window whose inputs, ``size`` of its tokens, fit the context.
+
+    Args:
+        filled: whether the inputs must fill the context, as those of other windows would be longer otherwise.
+
+    Raises:
+        ConfigError: the spans are too short for their rate, do not fit the window, or are more than there are sentinels.
+    """
+    rate, mean_span = denoiser.rate, denoiser.mean_span or 0
+    if mean_span and mean_span * (1 - rate) < rate:
+        raise ConfigError(
+            f"the objective {name!r} has a rate of {rate:g}, which leaves fewer kept tokens than spans of {mean_span:g} "
+            f"tokens; choose spans of {math.ceil(rate / (1 - rate))} tokens or more, or a lower rate"
+        )
+    length = longest(size, context)
+    if length == 0:
+        raise ConfigError(f"data.context is {context}, too short for a window of the objective {name!r}; lengthen it")
+    if mean_span >= length:
+        raise ConfigError(
+            f"the objective {name!r} has spans of {mean_span:g} tokens on average, but windows of {length} tokens; "
+            "choose shorter spans or a longer data.context"
+        )
+    if (spans := denoiser.numbers(length)[1]) > sentinels:
+        raise ConfigError(
+            f"the objective {name!r} needs {spans} sentinels for a window of {length} tokens, but the tokenizer has "
+            f"{sentinels}; choose a shorter data.context, longer spans, or more sentinels"
+        )
+    if filled and size(length) < context:
+        raise ConfigError(
+            f"the inputs of the objective {name!r} with a rate of {rate:g} have {size(length)} tokens or {context + 1}, never "
+            f"{context}; set data.context to {size(length)}, or choose longer spans"
+        )
+    return length
 
 
 PUBLISHED = (
@@ -287,7 +292,7 @@ class UL2(SingleObjective):
         return PromptForm(before=(mode,), after=(sentinel,), opening=(sentinel,))
 
     def window_length(self, denoiser: Denoiser, context: int) -> int:
-        """Tokens of a window of one denoiser; ConfigError if its spans do not fit."""
+        """Tokens of a window of one denoiser."""
 
         def size(length: int) -> int:
             noise, spans = denoiser.numbers(length)
@@ -295,13 +300,7 @@ class UL2(SingleObjective):
                 return 1 + length + 2 * spans
             return 1 + (length - noise + spans) + 1
 
-        check_rate(self.name, denoiser.rate, denoiser.mean_span or 0)
-        length = longest(size, context)
-        spans = denoiser.numbers(length)[1] if length else 0
-        check_spans(self.name, length, denoiser.mean_span or 0, spans, context, self.sentinels)
-        if self.model == "encoder-decoder":
-            check_filled(self.name, denoiser.rate, size(length), context)
-        return length
+        return window_length(self.name, denoiser, size, context, self.sentinels, filled=self.model != "decoder")
 
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> Examples:
         cut.refuse_separate_documents(self.name)

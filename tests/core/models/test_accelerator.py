@@ -42,7 +42,7 @@ from contextwise.models.variant.modeling import VariantConfig, VariantForCausalL
 from contextwise.training.model import TrainedModel, freeze_backbone
 from contextwise.training.optimizer import create_optimizer
 from contextwise.training.recipe import TrainingSettings
-from contextwise_papers.intrinsic_entropy.parity.spec import (
+from contextwise_papers.intrinsic_entropy.parity import (
     ParityMLP,
     ParityMLPConfig,
     ParityTransformer,

@@ -20,7 +20,7 @@ from contextwise_papers.cue.rescoring import RankedLists, Rescore
 from contextwise_papers.cue.rescoring.contexts import write_cue_vectors
 from contextwise_papers.cue.rescoring.ranking import Candidate, rescore
 from contextwise_papers.cue.scoring import Sentences, settings_of
-from contextwise_papers.cue.sentence_examples import ContextTexts
+from contextwise_papers.cue.sentence import ContextTexts
 from measured import evaluate_sentences
 from sentence_models import cue_model, make_corpus, save, sentence_model, write_text_encoder
 

@@ -16,7 +16,7 @@ from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import starting_model
 from contextwise_papers.cue import CueConfig, CueForCausalLM
 from contextwise_papers.cue.encoding import TextEncoder
-from contextwise_papers.cue.sentence_examples import ContextTexts
+from contextwise_papers.cue.sentence import ContextTexts
 from cue_runs import CONTEXTS, part, recipe, same, weights
 
 

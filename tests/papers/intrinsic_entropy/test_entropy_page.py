@@ -20,8 +20,15 @@ from contextwise_papers.intrinsic_entropy.analysis import IntrinsicEntropy
 from contextwise_papers.intrinsic_entropy.entropy import EntropyResult
 from contextwise_papers.intrinsic_entropy.entropy.covariance import RunningCovariance
 from contextwise_papers.intrinsic_entropy.entropy.running import ContextState, entropy_files
-from contextwise_papers.intrinsic_entropy.figures import MOST_POINTS, figures_of
-from contextwise_papers.intrinsic_entropy.page import FIGURES, csv_files, fits_csv, verdict, write_entropy_page
+from contextwise_papers.intrinsic_entropy.page import (
+    FIGURES,
+    MOST_POINTS,
+    csv_files,
+    figures_of,
+    fits_csv,
+    verdict,
+    write_entropy_page,
+)
 from contextwise_papers.intrinsic_entropy.spectra import THRESHOLDS
 
 SAMPLES, WIDTH = 120, 12

@@ -12,7 +12,6 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.estimates import Estimate
-from contextwise_papers.intrinsic_entropy.appendix_d_2_distances import loss_exponents, scaling_claims
 from contextwise_papers.intrinsic_entropy.appendix_j_3_dimension import (
     ParityDimension,
     best_step,
@@ -20,6 +19,7 @@ from contextwise_papers.intrinsic_entropy.appendix_j_3_dimension import (
     measure_features,
     thresholds,
 )
+from contextwise_papers.intrinsic_entropy.figures_4_12_14_optimum import loss_exponents, scaling_claims
 from contextwise_papers.intrinsic_entropy.parity import ParityMLP, ParityMLPConfig
 from contextwise_papers.intrinsic_entropy.synthetic import MASK, ParityData
 from contextwise_papers.intrinsic_entropy.synthetic.samples import Samples

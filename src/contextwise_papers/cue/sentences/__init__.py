@@ -42,8 +42,8 @@ class SentenceLoss(Measure):
 
     @property
     def metadata_columns(self) -> list[str]:
-        from contextwise_papers.cue.contexts import PREVIOUS
         from contextwise_papers.cue.sentences.running import PROXY
+        from contextwise_papers.cue.settings import PREVIOUS
 
         return [name for name in self.contexts or [] if name not in (PREVIOUS, PROXY)]
 

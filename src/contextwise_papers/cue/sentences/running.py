@@ -20,10 +20,10 @@ from contextwise.evaluation.kernel import Subject
 from contextwise.evaluation.measures.loss import MEASURES, evaluation_table, lost_note
 from contextwise.evaluation.scoring.windows import Scores, documents_table, totals
 from contextwise_papers.cue import scoring
-from contextwise_papers.cue.contexts import PREVIOUS
 from contextwise_papers.cue.encoding import EncodedTexts
-from contextwise_papers.cue.sentence_examples import ContextTexts
+from contextwise_papers.cue.sentence import ContextTexts
 from contextwise_papers.cue.sentences import cache_effect
+from contextwise_papers.cue.settings import PREVIOUS
 from contextwise_papers.objectives.text import TokenText
 
 PROXY = "proxy"
