@@ -12,14 +12,14 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, T5Config, T5For
 from contextwise.base.errors import CheckpointError
 from contextwise.models import load_model, load_tokenizer
 from contextwise.models.export import export_model_folder
-from contextwise.training import Recipe, train
 from small import recipe_values, save_model, small_gpt2
+from trained import trained
 
 
 @pytest.fixture(scope="module")
 def run(corpus_folder, tmp_path_factory):
     values = recipe_values(corpus_folder, tmp_path_factory.mktemp("export") / "run", steps=4)
-    return train(Recipe.model_validate(values))
+    return trained(values)
 
 
 @pytest.mark.parametrize("standalone", ["", "--standalone"])
@@ -41,7 +41,7 @@ def test_a_run_is_exported_with_a_card_that_the_hub_can_read(contextwise, run, w
 def test_no_name_of_a_run_leaves_its_string_in_the_card(contextwise, corpus_folder, workplace):
     name = 'a"); print("`|` x'
     values = recipe_values(corpus_folder, workplace / "run", steps=2, warmup_steps=0) | {"name": name}
-    train(Recipe.model_validate(values))
+    trained(values)
     contextwise.words("export run --out shared")
     card = (workplace / "shared" / "README.md").read_text()
     code = card.split("```python\n")[1].split("\n```")[0]

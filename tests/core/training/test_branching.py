@@ -4,14 +4,14 @@ import shutil
 
 import pytest
 import yaml
-from test_run import half_done, same, write_recipe
 
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.runs import RunFolder
-from contextwise.training import Recipe, train
+from contextwise.training import Recipe
 from processes import finish_training
 from small import recipe_values
+from trained import half_done, same, timeless, trained, write_recipe
 
 WSD = {"schedule": "wsd", "decay_steps": 0.5}
 TOKENS = {"steps": None, "rampup_batch_size": 64, "rampup_tokens": 256, "optimizer": "muon", "precision": "fp32"}
@@ -27,31 +27,27 @@ CASES = {
 """Settings of both, of the trunk, of a branch, and the step at which it begins to decay."""
 
 
-def trained(corpus, folder, **options):
-    return train(Recipe.model_validate(recipe_values(corpus, folder, **options)))
+def branched(corpus, folder, **options):
+    return trained(recipe_values(corpus, folder, **options))
 
 
 @pytest.fixture(scope="module")
 def trunk(corpus_folder, tmp_path_factory):
     both, own, _, _ = CASES["adamw"]
     folder = tmp_path_factory.mktemp("trunk") / "trunk"
-    return trained(corpus_folder, folder, **both | own, keep_checkpoints=1)
-
-
-def without_seconds(rows):
-    return [{name: value for name, value in row.items() if "second" not in name} for row in rows]
+    return branched(corpus_folder, folder, **both | own, keep_checkpoints=1)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_branch_ends_as_an_uninterrupted_run(case, corpus_folder, tmp_path):
     both, of_trunk, own, start = CASES[case]
-    trunk = trained(corpus_folder, tmp_path / "trunk", **both | of_trunk, keep_checkpoints=1)
+    trunk = branched(corpus_folder, tmp_path / "trunk", **both | of_trunk, keep_checkpoints=1)
     assert (trunk.checkpoints / f"step-{start}").exists()
-    whole = trained(corpus_folder, tmp_path / "whole", **both | own)
-    branch = trained(corpus_folder, tmp_path / "branch", **both | own, trunk=str(trunk.path))
+    whole = branched(corpus_folder, tmp_path / "whole", **both | own)
+    branch = branched(corpus_folder, tmp_path / "branch", **both | own, trunk=str(trunk.path))
     assert same(whole.path, branch.path)
     assert not same(whole.path, trunk.path)
-    assert without_seconds(whole.metrics()) == without_seconds(branch.metrics())
+    assert timeless(whole) == timeless(branch)
     summary, shared = whole.summary(), branch.summary()["trunk"]
     for name in ("steps", "tokens", "target_tokens", "flops", "validation_loss"):
         assert branch.summary()[name] == summary[name]
@@ -63,7 +59,7 @@ def test_a_branch_ends_as_an_uninterrupted_run(case, corpus_folder, tmp_path):
 def test_a_finished_trunk_says_which_branches_cannot_start(trunk, corpus_folder, capsys):
     both, own, _, _ = CASES["adamw"]
     for branches, warned in ([8, 12], False), ([8, 12, 14], True):
-        again = trained(corpus_folder, trunk.path, **both | own | {"branches": branches}, keep_checkpoints=1)
+        again = branched(corpus_folder, trunk.path, **both | own | {"branches": branches}, keep_checkpoints=1)
         said = " ".join(capsys.readouterr().err.split())
         assert again.finished and "is finished already: nothing to do" in said
         assert ("warning: it kept no checkpoint of step 7, where runs of training.branches begin" in said) == warned
@@ -72,22 +68,22 @@ def test_a_finished_trunk_says_which_branches_cannot_start(trunk, corpus_folder,
 @pytest.mark.parametrize("stop", ["before its first checkpoint", "after it"])
 def test_a_stopped_branch_resumes_exactly(trunk, corpus_folder, tmp_path, stop):
     options = WSD | {"steps": 12, "save_every": 100 if "before" in stop else 4}
-    whole = trained(corpus_folder, tmp_path / "whole", **options)
+    whole = branched(corpus_folder, tmp_path / "whole", **options)
     values = half_done(corpus_folder, tmp_path / "branch", **options, trunk=str(trunk.path))
     own = list((tmp_path / "branch" / "checkpoints").glob("step-*"))
     assert len(own) == ("after" in stop)
     if own:  # the trunk is not needed any more
         values["training"]["trunk"] = str(tmp_path / "gone")
-    branch = train(Recipe.model_validate(values))
+    branch = trained(values)
     assert same(whole.path, branch.path)
-    assert without_seconds(whole.metrics()) == without_seconds(branch.metrics())
+    assert timeless(whole) == timeless(branch)
     assert branch.summary()["trunk"]["step"] == 6
 
 
 def test_intervals_of_a_branch_are_its_own(trunk, corpus_folder, tmp_path):
     """The trunk has a row every 2 steps and a validation every 6; this branch every 3 and every 4."""
     options = WSD | {"steps": 12, "log_every": 3, "evaluate_every": 4, "save_every": 5, "keep_checkpoints": 9}
-    branch = trained(corpus_folder, tmp_path / "branch", **options, trunk=str(trunk.path))
+    branch = branched(corpus_folder, tmp_path / "branch", **options, trunk=str(trunk.path))
     assert [row["step"] for row in branch.metrics("train")] == [2, 4, 6, 9, 12]
     assert [row["step"] for row in branch.metrics("validation")] == [6, 8, 12]
     assert sorted(path.name for path in branch.checkpoints.iterdir()) == ["step-10", "step-12"]
@@ -107,7 +103,7 @@ def test_intervals_of_a_branch_are_its_own(trunk, corpus_folder, tmp_path):
 def test_a_branch_that_cannot_begin_there_is_refused(trunk, corpus_folder, tmp_path, change, words):
     values = recipe_values(corpus_folder, tmp_path / "branch", **WSD | {"steps": 12, "trunk": str(trunk.path)} | change)
     with pytest.raises((ConfigError, CheckpointError), match=words) as caught:
-        train(Recipe.model_validate(values))
+        trained(values)
     assert caught.value.exit_status == 2
     assert not (tmp_path / "branch").exists()
 
@@ -117,7 +113,7 @@ def test_a_damaged_checkpoint_of_a_trunk_is_refused(trunk, corpus_folder, tmp_pa
     weights = tmp_path / "trunk/checkpoints/step-6/weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
     with pytest.raises(CheckpointError, match="step-6 is damaged: weights.safetensors has changed"):
-        trained(corpus_folder, tmp_path / "branch", **WSD, steps=12, trunk=str(tmp_path / "trunk"))
+        branched(corpus_folder, tmp_path / "branch", **WSD, steps=12, trunk=str(tmp_path / "trunk"))
 
 
 @pytest.mark.parametrize(
@@ -139,7 +135,7 @@ def test_settings_that_do_not_go_together_are_refused(tmp_path, settings, words)
 @pytest.mark.slow
 def test_a_branch_in_two_processes_gives_the_losses_of_one(trunk, corpus_folder, tmp_path):
     options = WSD | {"steps": 12}
-    whole = trained(corpus_folder, tmp_path / "whole", **options)
+    whole = branched(corpus_folder, tmp_path / "whole", **options)
     values = recipe_values(corpus_folder, tmp_path / "two", **options, trunk=str(trunk.path))
     code, output = finish_training(write_recipe(tmp_path, values), processes=2)
     assert code == 0, output

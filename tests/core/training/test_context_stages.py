@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from test_run import half_done, same
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
@@ -12,6 +11,7 @@ from contextwise.experiments.cost import cost_of
 from contextwise.training import Recipe, train
 from contextwise.training.trainer import divided
 from small import recipe_values
+from trained import half_done, same, trained
 
 STAGES = {8: 0.25, 16: 0.5}
 """Of 12 steps with windows of 32: three of 8, six of 16."""
@@ -38,7 +38,7 @@ def test_parts_of_a_window_are_the_windows_of_the_shorter_context(corpus_folder,
 def test_a_step_of_a_stage_is_a_step_with_the_shorter_context(corpus_folder, tmp_path):
     all_in_one_step = {"steps": 4, "tokens_per_step": 128, "schedule": "constant", "warmup_steps": 0, "log_every": 1}
     data = {"tokens": 128, "cross_documents": True}
-    long = train(Recipe.model_validate(staged(corpus_folder, tmp_path / "long", {16: 0.5}, data, **all_in_one_step)))
+    long = trained(staged(corpus_folder, tmp_path / "long", {16: 0.5}, data, **all_in_one_step))
     short = train(
         Recipe.model_validate(staged(corpus_folder, tmp_path / "short", {}, data | {"context": 16}, **all_in_one_step))
     )
@@ -60,7 +60,7 @@ def test_a_staged_run_costs_what_was_planned_and_resumes_exactly(corpus_folder, 
     per_token = [round(row["flops_per_second"] / row["tokens_per_second"]) for row in whole.metrics("train")]
     assert per_token == sorted(per_token) and len(set(per_token)) > 2  # of each row, not of the run
     stopped = half_done(corpus_folder, tmp_path / "stopped", {"context_stages": STAGES}, {"max_context": 32})
-    train(Recipe.model_validate(stopped))
+    trained(stopped)
     assert same(whole.path, tmp_path / "stopped")  # stopped at step 10, resumed at 8: between the two changes
 
 

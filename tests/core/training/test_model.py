@@ -4,12 +4,10 @@ import shutil
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, GPT2Config, MistralConfig, PhiConfig, PreTrainedConfig
 
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
-from contextwise.base.runs import RunFolder
 from contextwise.data import prepare_corpus
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM, build_model, load_model
@@ -18,6 +16,7 @@ from contextwise.training.model import TrainedModel, model_config, starting_mode
 from contextwise_papers.objectives import MultiTokenConfig
 from contextwise_papers.objectives.kinds import EncoderModel
 from small import recipe_values, write_documents
+from trained import trained, weights
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +24,7 @@ def backbone(corpus_folder, tmp_path_factory):
     """A finished run of a plain GPT-2."""
     values = recipe_values(corpus_folder, tmp_path_factory.mktemp("backbone") / "run", steps=8)
     values["model"]["context_predictor"] = None
-    return train(Recipe.model_validate(values)).path
+    return trained(values).path
 
 
 def values_from(backbone, corpus, output, **model):
@@ -33,15 +32,11 @@ def values_from(backbone, corpus, output, **model):
     return values | {"model": {"pretrained": str(backbone), **model}}
 
 
-def weights(run):
-    return load_file(RunFolder(run).model / "model.safetensors")
-
-
 def test_a_frozen_backbone_stays_as_it_was_and_the_pathway_learns(backbone, corpus_folder, tmp_path):
     values = values_from(
         backbone, corpus_folder, tmp_path / "run", freeze_backbone=True, context_predictor={"chunk_size": 2}
     )
-    run = train(Recipe.model_validate(values))
+    run = trained(values)
     before, after = weights(backbone), weights(run.path)
     for name, tensor in before.items():
         if name.startswith("transformer."):
@@ -68,28 +63,28 @@ def test_training_starts_at_the_loss_of_the_pretrained_model(backbone, corpus_fo
     for name, predictor in (("plain", None), ("context", {})):
         values = values_from(backbone, corpus_folder, tmp_path / name, context_predictor=predictor)
         values["training"] |= {"learning_rate": 1e-9, "log_every": 1}
-        losses.append([row["loss"] for row in train(Recipe.model_validate(values)).metrics("train")])
+        losses.append([row["loss"] for row in trained(values).metrics("train")])
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
     fresh = recipe_values(corpus_folder, tmp_path / "fresh", steps=6, log_every=1)
-    assert train(Recipe.model_validate(fresh)).metrics("train")[0]["loss"] > losses[0][0] + 0.1
+    assert trained(fresh).metrics("train")[0]["loss"] > losses[0][0] + 0.1
 
 
 def test_a_run_knows_the_weights_that_it_started_from(backbone, corpus_folder, tmp_path):
     start = shutil.copytree(backbone, tmp_path / "start")
     values = values_from(start, corpus_folder, start / "run")
-    train(Recipe.model_validate(values))
-    train(Recipe.model_validate(values))  # it is finished, and its own weights are none of those
+    trained(values)
+    trained(values)  # it is finished, and its own weights are none of those
     values = values_from(start, corpus_folder, tmp_path / "run")
-    train(Recipe.model_validate(values))
+    trained(values)
     shutil.rmtree(start)
-    train(Recipe.model_validate(recipe_values(corpus_folder, start, steps=2)))
+    trained(recipe_values(corpus_folder, start, steps=2))
     with pytest.raises(DataError, match=r"is finished, but model\.pretrained is not what it was trained on"):
-        train(Recipe.model_validate(values))
+        trained(values)
 
 
 def test_all_weights_move_where_nothing_is_frozen(backbone, corpus_folder, tmp_path):
     values = values_from(backbone, corpus_folder, tmp_path / "run", context_predictor={"predictor_layers": 1})
-    before, after = weights(backbone), weights(train(Recipe.model_validate(values)).path)
+    before, after = weights(backbone), weights(trained(values).path)
     assert all(
         not torch.equal(after["backbone." + name.removeprefix("transformer.")], tensor)
         for name, tensor in before.items()
@@ -101,13 +96,13 @@ def test_a_frozen_run_that_was_stopped_resumes_bit_for_bit(backbone, corpus_fold
     model = {"freeze_backbone": True, "context_predictor": {"predictor_layers": 1}}
     whole = values_from(backbone, corpus_folder, tmp_path / "whole", **model)
     whole["training"]["save_every"] = 2
-    train(Recipe.model_validate(whole))
+    trained(whole)
     again = whole | {"output": str(tmp_path / "again")}
-    run = train(Recipe.model_validate(again))
+    run = trained(again)
     run.summary_file.unlink()  # as if it had been killed after step 4
     for folder in (run.model, *run.checkpoints.glob("step-6")):
         shutil.rmtree(folder)
-    train(Recipe.model_validate(again))
+    trained(again)
     one, other = weights(tmp_path / "whole"), weights(tmp_path / "again")
     assert all(torch.equal(one[name], other[name]) for name in one)
 
@@ -132,7 +127,7 @@ def test_what_does_not_fit_is_refused_before_the_folder_is_made(backbone, corpus
     output = tmp_path / "run"
     values = values_from(tmp_path / "nowhere", corpus_folder, output)
     with pytest.raises(CheckpointError, match="there is no run and no model at"):
-        train(Recipe.model_validate(values))
+        trained(values)
     values = values_from(backbone, corpus_folder, output)
     values["data"]["context"] = 64
     with pytest.raises(ConfigError, match="data.context is 64, but .* has only 32 positions"):
@@ -143,7 +138,7 @@ def test_what_does_not_fit_is_refused_before_the_folder_is_made(backbone, corpus
         validate(Recipe, values, "the recipe")
     prepare_corpus(write_documents(tmp_path / "text.jsonl"), "train:300", tmp_path / "other")
     with pytest.raises(DataError, match="prepared with another tokenizer than that of"):
-        train(Recipe.model_validate(values_from(backbone, tmp_path / "other", output)))
+        trained(values_from(backbone, tmp_path / "other", output))
     assert not output.exists()
 
 
@@ -173,7 +168,7 @@ def test_models_whose_logits_are_not_a_plain_product_are_refused(corpus_folder, 
     config = PhiConfig(vocab_size=300, hidden_size=32, num_hidden_layers=1, num_attention_heads=2)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "phi")
     with pytest.raises(ConfigError, match="scales, caps or shifts its logits"):
-        train(Recipe.model_validate(values_from(tmp_path / "phi", corpus_folder, tmp_path / "run")))
+        trained(values_from(tmp_path / "phi", corpus_folder, tmp_path / "run"))
 
 
 def test_pairs_of_a_part_of_a_step_count_as_in_the_whole_step():

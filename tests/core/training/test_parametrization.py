@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 import torch
 from pydantic import ValidationError
-from test_run import half_done, same
 from transformers import set_seed
 
 from contextwise.base.errors import ConfigError
@@ -13,7 +12,7 @@ from contextwise.models import ModelSize, backbone_config, build_model
 from contextwise.models.contextlm import ContextLMConfig
 from contextwise.models.sizes import SIZES
 from contextwise.models.spec import meta_model
-from contextwise.training import Recipe, train
+from contextwise.training import Recipe
 from contextwise.training.kinds import SizedModel
 from contextwise.training.model import parameter_scales, starting_model
 from contextwise.training.optimizer import create_optimizer
@@ -21,6 +20,7 @@ from contextwise.training.parametrization import BRANCH_ENDS, Scale, mup_scales,
 from contextwise.training.settings import TrainingSettings
 from contextwise_papers.objectives.multitoken import MultiTokenConfig
 from small import recipe_values
+from trained import half_done, same, trained
 
 MUP = {"parametrization": "mup", "mup_base_width": 16}
 CONTEXT = {"context_predictor": {"chunk_size": 4}}
@@ -125,7 +125,7 @@ def test_the_base_width_is_the_standard_parametrization(tmp_path, corpus_folder,
     for own in ({}, MUP):
         values = recipe_values(corpus_folder, tmp_path / str(len(own)), optimizer=optimizer, steps=4, **own)
         values["model"] = {**values["model"], "width": 16, "heads": 2, **model}
-        run = train(Recipe.model_validate(values))
+        run = trained(values)
         losses.append([row["loss"] for row in run.metrics("train")])
     assert losses[0] == losses[1]
 
@@ -190,9 +190,9 @@ def test_weight_decay_that_follows_the_rate():
 
 def test_a_stopped_run_resumes_bit_for_bit(tmp_path, corpus_folder):
     settings = {**MUP, "optimizer": "muon"}
-    whole = train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "whole", **settings)))
+    whole = trained(recipe_values(corpus_folder, tmp_path / "whole", **settings))
     stopped = half_done(corpus_folder, tmp_path / "stopped", **settings)
-    train(Recipe.model_validate(stopped))
+    trained(stopped)
     assert same(whole.path, tmp_path / "stopped")
 
 

@@ -16,6 +16,7 @@ from contextwise.training.trainer import PretrainingTrainer
 from contextwise.training.verify import verify_run
 from processes import finish_training
 from small import EXACT, recipe_values, write_documents
+from trained import same, timeless, weights
 
 UNUSED = """
 from torch import nn
@@ -27,20 +28,6 @@ class Unused(GPT2LMHeadModel):
         self.spare = nn.Linear(config.n_embd, config.n_embd)
         self.frozen = nn.Linear(config.n_embd, config.n_embd).requires_grad_(False)
 """
-
-
-def weights(run):
-    return load_file(RunFolder(run).model / "model.safetensors")
-
-
-def same(a, b):
-    a, b = weights(a), weights(b)
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
-def rows(run):
-    """The rows of metrics without times."""
-    return [{name: row[name] for name in row if "second" not in name} for row in RunFolder(run).metrics()]
 
 
 def stopped_after(steps, recipe, monkeypatch):
@@ -73,7 +60,7 @@ def test_a_variant_with_layers_that_are_not_used_resumes(optimizer, corpus_folde
     stopped_after(10, recipe("run"), monkeypatch)
     train(recipe("run"))
     assert same(tmp_path / "whole", tmp_path / "run")
-    assert [row["loss"] for row in rows(tmp_path / "whole")] == [row["loss"] for row in rows(tmp_path / "run")]
+    assert [row["loss"] for row in timeless(tmp_path / "whole")] == [row["loss"] for row in timeless(tmp_path / "run")]
 
 
 @pytest.mark.slow
@@ -145,7 +132,7 @@ def test_a_run_that_is_stopped_in_its_first_step_starts_again(corpus_folder, tmp
         assert not list((tmp_path / "run").glob("checkpoints/*"))
     stop_at(0)
     train(recipe("run"))
-    assert same(tmp_path / "whole", tmp_path / "run") and rows(tmp_path / "whole") == rows(tmp_path / "run")
+    assert same(tmp_path / "whole", tmp_path / "run") and timeless(tmp_path / "whole") == timeless(tmp_path / "run")
     moments = load_file(tmp_path / "run" / "checkpoints" / "step-3" / checkpoints.MOMENTS)
     assert {int(value) for name, value in moments.items() if name.endswith("::step")} == {3}
     assert all(check.passed for check in verify_run(tmp_path / "run"))
@@ -199,7 +186,7 @@ def test_a_validation_that_is_stopped_several_times_stays_at_its_step(
     if killed:
         stopped_after(killed, recipe, monkeypatch)
     train(recipe)
-    assert rows(tmp_path / "run") == rows(whole)
+    assert timeless(tmp_path / "run") == timeless(whole)
     assert same(tmp_path / "run", whole)
 
 
@@ -218,6 +205,6 @@ def test_early_stopping_decides_in_a_validation_that_is_made_up_for(corpora, tmp
         train(recipes[1])
     stops.clear()
     train(recipes[1])
-    assert rows(tmp_path / "run") == rows(tmp_path / "whole")
+    assert timeless(tmp_path / "run") == timeless(tmp_path / "whole")
     assert RunFolder(tmp_path / "run").summary()["steps"] == RunFolder(tmp_path / "whole").summary()["steps"] == 8
     assert same(tmp_path / "run", tmp_path / "whole")

@@ -6,7 +6,6 @@ import random
 import shutil
 import signal
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,33 +24,14 @@ from contextwise.training import Recipe, checkpoints, train
 from contextwise.training.trainer import PretrainingTrainer
 from processes import finish_training, start_training, torchrun, wait_for
 from small import EXACT, recipe_values, write_documents
-
-
-def write_recipe(folder, values):
-    file = folder / f"{Path(values['output']).name}.yaml"
-    file.write_text(yaml.safe_dump(values))
-    return file
-
-
-def weights(run):
-    return load_file(RunFolder(run).model / "model.safetensors")
-
-
-def same(a, b):
-    a, b = weights(a), weights(b)
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
-def farthest(a, b):
-    a, b = weights(a), weights(b)
-    return max((a[name] - b[name]).abs().max().item() for name in a)
+from trained import farthest, half_done, same, timeless, trained, write_recipe
 
 
 @pytest.fixture(scope="module")
 def whole(corpus_folder, tmp_path_factory):
     """A run that was never stopped."""
     run = tmp_path_factory.mktemp("whole") / "run"
-    train(Recipe.model_validate(recipe_values(corpus_folder, run)))
+    trained(recipe_values(corpus_folder, run))
     return run
 
 
@@ -59,7 +39,7 @@ def whole(corpus_folder, tmp_path_factory):
 def exact(corpus_folder, tmp_path_factory):
     """The same run in float32."""
     run = tmp_path_factory.mktemp("exact") / "run"
-    train(Recipe.model_validate(recipe_values(corpus_folder, run, **EXACT)))
+    trained(recipe_values(corpus_folder, run, **EXACT))
     return run
 
 
@@ -103,7 +83,7 @@ def test_auto_takes_bf16_where_the_processor_multiplies_it_faster(whole, corpus_
     for fast, precision in ((True, "bf16"), (False, "fp32")):
         monkeypatch.setattr("contextwise.training.run.has_fast_bf16", lambda device, fast=fast: fast)
         run = tmp_path / precision
-        train(Recipe.model_validate(recipe_values(corpus_folder, run, precision="auto")))
+        trained(recipe_values(corpus_folder, run, precision="auto"))
         summary = RunFolder(run).summary()
         assert summary["precision"] == precision
         assert summary["validation_loss"] == pytest.approx(exported_loss(run, corpus_folder), abs=1e-5)
@@ -112,18 +92,18 @@ def test_auto_takes_bf16_where_the_processor_multiplies_it_faster(whole, corpus_
 
 def test_the_same_command_again_does_nothing(whole, corpus_folder):
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.is_file()}
-    train(Recipe.model_validate(recipe_values(corpus_folder, whole)))
+    trained(recipe_values(corpus_folder, whole))
     assert {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.is_file()} == before
 
 
 def test_runs_repeat_and_seeds_matter(whole, corpus_folder, tmp_path):
-    train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "again")))
+    trained(recipe_values(corpus_folder, tmp_path / "again"))
     assert same(whole, tmp_path / "again")
-    train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "other") | {"seed": 1}))
+    trained(recipe_values(corpus_folder, tmp_path / "other") | {"seed": 1})
     assert not same(whole, tmp_path / "other")
 
 
-@pytest.mark.parametrize("steps", [6, 12])
+@pytest.mark.parametrize("steps", [pytest.param(6, marks=pytest.mark.slow), 12])
 def test_a_validation_loss_that_is_not_finite_is_one_sentence_each_time(corpus_folder, tmp_path, monkeypatch, steps):
     mean = PretrainingTrainer._mean_loss
     recipe = Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "run"))
@@ -146,17 +126,17 @@ def test_a_model_that_the_machine_cannot_hold_is_refused(corpus_folder, tmp_path
     with pytest.raises(
         ConfigError, match=r"parameters, which with gradients and optimizer take .* GB, but this machine has"
     ):
-        train(Recipe.model_validate(values))
+        trained(values)
 
 
 def test_micro_batches_add_up_to_the_same_step(exact, corpus_folder, tmp_path):
-    train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "micro", micro_batch_tokens=64, **EXACT)))
+    trained(recipe_values(corpus_folder, tmp_path / "micro", micro_batch_tokens=64, **EXACT))
     assert farthest(exact, tmp_path / "micro") < 1e-5
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_workers_change_nothing(whole, corpus_folder, tmp_path, workers):
-    train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "run", workers=workers)))
+    trained(recipe_values(corpus_folder, tmp_path / "run", workers=workers))
     assert same(whole, tmp_path / "run")
 
 
@@ -164,7 +144,7 @@ def test_threads_change_the_last_bits_only(exact, corpus_folder, tmp_path):
     threads = torch.get_num_threads()
     torch.set_num_threads(threads + 2)
     try:
-        train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "run", **EXACT)))
+        trained(recipe_values(corpus_folder, tmp_path / "run", **EXACT))
     finally:
         torch.set_num_threads(threads)
     assert farthest(exact, tmp_path / "run") < 1e-5
@@ -200,8 +180,7 @@ def test_stopped_twice_by_sigterm_ends_with_the_same_weights(whole, corpus_folde
     code, output = finish_training(recipe)
     assert code == 0, output
     assert same(whole, tmp_path / "run")
-    strip = [{k: v for k, v in row.items() if "second" not in k} for row in RunFolder(tmp_path / "run").metrics()]
-    assert strip == [{k: v for k, v in row.items() if "second" not in k} for row in RunFolder(whole).metrics()]
+    assert timeless(tmp_path / "run") == timeless(whole)
 
 
 @pytest.mark.parametrize(("kills", "seed"), [(1, 0), pytest.param(12, 1, marks=pytest.mark.slow)])
@@ -276,62 +255,36 @@ def test_a_loss_that_is_not_finite_stops_before_the_step(corpus_folder, tmp_path
     assert RunFolder(recipe.folder).finished
 
 
-def half_done(corpus, run, data=None, model=None, **training):
-    """A run that was stopped behind its first checkpoints."""
-    values = recipe_values(corpus, run, **training)
-    values["data"] |= data or {}
-    values["model"] |= model or {}
-
-    class Stopped(Exception):
-        pass
-
-    sound = PretrainingTrainer.end_step
-
-    def stopping(self):
-        sound(self)
-        if self.state.global_step == 10:
-            raise Stopped
-
-    PretrainingTrainer.end_step = stopping
-    try:
-        with pytest.raises(Stopped):
-            train(Recipe.model_validate(values))
-    finally:
-        PretrainingTrainer.end_step = sound
-    return values
-
-
-@pytest.mark.parametrize("harm", ["flipped byte", "cut short", "missing"])
-def test_a_damaged_checkpoint_is_named_and_the_one_before_used(whole, corpus_folder, tmp_path, capsys, harm):
-    values = half_done(corpus_folder, tmp_path / "run")
-    file = tmp_path / "run" / "checkpoints" / "step-8" / "weights.safetensors"
-    content = bytearray(file.read_bytes())
-    if harm == "flipped byte":
-        content[len(content) // 2] ^= 1
-        file.write_bytes(content)
-    elif harm == "cut short":
-        file.write_bytes(content[:-10])
-    else:
-        file.unlink()
-    train(Recipe.model_validate(values))
-    assert "step-8 is damaged: weights.safetensors" in " ".join(capsys.readouterr().err.split())
-    assert same(whole, tmp_path / "run")
-
-
-def test_when_all_checkpoints_are_damaged_it_says_so(corpus_folder, tmp_path):
-    values = half_done(corpus_folder, tmp_path / "run")
-    for manifest in (tmp_path / "run" / "checkpoints").glob("*/manifest.json"):
-        manifest.write_text("{")
-    with pytest.raises(CheckpointError, match="all checkpoints in .* are damaged"):
-        train(Recipe.model_validate(values))
-    assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == 2
-
-
 @pytest.fixture(scope="module")
 def stopped(corpus_folder, tmp_path_factory):
     """The recipe and the folder of a run that was stopped."""
     run = tmp_path_factory.mktemp("stopped") / "run"
     return half_done(corpus_folder, run), run
+
+
+@pytest.fixture
+def halfway(stopped, tmp_path):
+    """The recipe of a copy of it."""
+    values, run = stopped
+    return values | {"output": str(shutil.copytree(run, tmp_path / "run"))}
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_used(whole, halfway, tmp_path, capsys):
+    file = tmp_path / "run" / "checkpoints" / "step-8" / "weights.safetensors"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    trained(halfway)
+    assert "step-8 is damaged: weights.safetensors" in " ".join(capsys.readouterr().err.split())
+    assert same(whole, tmp_path / "run")
+
+
+def test_when_all_checkpoints_are_damaged_it_says_so(halfway, tmp_path):
+    for manifest in (tmp_path / "run" / "checkpoints").glob("*/manifest.json"):
+        manifest.write_text("{")
+    with pytest.raises(CheckpointError, match="all checkpoints in .* are damaged"):
+        trained(halfway)
+    assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == 2
 
 
 @pytest.mark.parametrize(
@@ -345,22 +298,20 @@ def stopped(corpus_folder, tmp_path_factory):
         (None, "model.renamed"),
     ],
 )
-def test_a_checkpoint_of_another_version_refuses_to_resume(stopped, tmp_path, harm, why):
-    recipe, run = stopped
-    shutil.copytree(run, tmp_path / "run")
+def test_a_checkpoint_of_another_version_refuses_to_resume(halfway, tmp_path, harm, why):
     checkpoint = tmp_path / "run" / "checkpoints" / "step-8"
     state = json.loads((checkpoint / "state.json").read_text())
     if harm is None:
-        weights = load_file(checkpoint / checkpoints.WEIGHTS)
-        weights["model.renamed"] = weights.pop("model.context.gate.weight")
-        save_file(weights, checkpoint / checkpoints.WEIGHTS)
+        saved = load_file(checkpoint / checkpoints.WEIGHTS)
+        saved["model.renamed"] = saved.pop("model.context.gate.weight")
+        save_file(saved, checkpoint / checkpoints.WEIGHTS)
     else:
         harm(state)
     (checkpoint / "state.json").write_text(json.dumps(state))
     (checkpoint / MANIFEST).unlink()
     seal(checkpoint)
     with pytest.raises(CheckpointError, match=rf"another version of Contextwise .*{why}.* train anew"):
-        train(Recipe.model_validate(recipe | {"output": str(tmp_path / "run")}))
+        trained(halfway)
 
 
 def test_changed_data_refuses_to_resume(corpus_folder, tmp_path):
@@ -369,7 +320,7 @@ def test_changed_data_refuses_to_resume(corpus_folder, tmp_path):
     values = half_done(tmp_path / "corpus", tmp_path / "run")
     prepare_corpus(text, "bytes", tmp_path / "corpus", validation=0.1, overwrite=True)
     with pytest.raises(CheckpointError, match="is not what .* was trained on"):
-        train(Recipe.model_validate(values))
+        trained(values)
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
@@ -380,7 +331,7 @@ def test_a_corpus_whose_bytes_changed_is_refused(corpus_folder, tmp_path, split)
     content[len(content) // 2] ^= 1
     arrow.write_bytes(content)
     with pytest.raises(DataError, match=arrow.name):
-        train(Recipe.model_validate(recipe_values(tmp_path / "corpus", tmp_path / "run")))
+        trained(recipe_values(tmp_path / "corpus", tmp_path / "run"))
 
 
 def test_a_finished_run_of_other_data_is_not_finished_already(corpus_folder, tmp_path):
@@ -403,7 +354,7 @@ def test_a_damaged_summary_is_written_again(whole, corpus_folder, tmp_path, harm
     assert not run.finished
     with pytest.raises(CheckpointError, match="summary.* run the command that started it again"):
         run.summary()
-    train(Recipe.model_validate(recipe_values(corpus_folder, run.path)))
+    trained(recipe_values(corpus_folder, run.path))
     assert run.summary() == summary
     assert same(whole, run.path)
 
@@ -426,13 +377,12 @@ def test_a_damaged_model_of_a_finished_run_is_exported_again(whole, corpus_folde
         train(recipe)
 
 
-def test_a_checkpoint_of_another_recipe_is_refused(corpus_folder, tmp_path):
+def test_a_checkpoint_of_another_recipe_is_refused(halfway, tmp_path):
     """As if a process had left its recipe in the folder of another one."""
-    values = half_done(corpus_folder, tmp_path / "run")
     run = RunFolder(tmp_path / "run")
     run.recipe_file.write_text(yaml.safe_dump(run.recipe() | {"seed": 11}))
     with pytest.raises(CheckpointError, match="step-8 is not of this run .its recipe differs in seed"):
-        train(Recipe.model_validate(values | {"seed": 11}))
+        trained(halfway | {"seed": 11})
 
 
 def test_a_run_stops_when_its_lock_is_removed(corpus_folder, tmp_path, monkeypatch):
@@ -447,18 +397,18 @@ def test_a_run_stops_when_its_lock_is_removed(corpus_folder, tmp_path, monkeypat
 
     monkeypatch.setattr(PretrainingTrainer, "end_step", removing)
     with pytest.raises(DataError, match="the lock file .*lock was removed while this process used the run folder"):
-        train(Recipe.model_validate(values))
+        trained(values)
     assert [row["step"] for row in RunFolder(tmp_path / "run").metrics("train")] == [2, 4]
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-4"]
 
 
 def test_a_folder_that_holds_another_run_is_refused(whole, corpus_folder, tmp_path):
     with pytest.raises(ConfigError, match="contains another run .its recipe differs in training.steps"):
-        train(Recipe.model_validate(recipe_values(corpus_folder, whole, steps=13)))
+        trained(recipe_values(corpus_folder, whole, steps=13))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("precious")
     with pytest.raises(ConfigError, match="not empty and contains no run"):
-        train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "full")))
+        trained(recipe_values(corpus_folder, tmp_path / "full"))
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["thesis.txt"]
 
 
@@ -468,7 +418,7 @@ def test_two_processes_cannot_train_one_run(corpus_folder, tmp_path):
         RunFolder(tmp_path / "run").locked(),
         pytest.raises(ConfigError, match="another process is using the run folder"),
     ):
-        train(Recipe.model_validate(values))
+        trained(values)
 
 
 def test_a_full_disk_keeps_the_checkpoint_before(corpus_folder, tmp_path, monkeypatch):
@@ -487,10 +437,10 @@ def test_a_full_disk_keeps_the_checkpoint_before(corpus_folder, tmp_path, monkey
 
     monkeypatch.setattr(checkpoints, "write_optimizer", full)
     with pytest.raises(DataError, match="no space left while writing the checkpoint"):
-        train(Recipe.model_validate(values))
+        trained(values)
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-4"]
     monkeypatch.undo()
-    train(Recipe.model_validate(values))
+    trained(values)
     assert RunFolder(tmp_path / "run").finished
 
 
@@ -499,12 +449,12 @@ def test_a_flat_file_of_tokens_trains_when_its_vocabulary_is_given(corpus_folder
     np.concatenate([corpus.document(i) for i in range(20)]).astype("<u2").tofile(tmp_path / "train.bin")
     values = recipe_values(tmp_path / "train.bin", tmp_path / "run", steps=3)
     with pytest.raises(ConfigError, match="model.vocab_size is missing: the corpus has no tokenizer"):
-        train(Recipe.model_validate(values))
+        trained(values)
     values["model"]["vocab_size"] = 100
     with pytest.raises(DataError, match="holds the token id 1.., but the model's vocabulary has 100"):
-        train(Recipe.model_validate(values))
+        trained(values)
     values["model"]["vocab_size"], values["output"] = 256, str(tmp_path / "other")
-    assert train(Recipe.model_validate(values)).summary()["steps"] == 3
+    assert trained(values).summary()["steps"] == 3
 
 
 @pytest.mark.slow
@@ -518,12 +468,12 @@ def test_windows_that_do_not_share_out_evenly_are_refused(corpus_folder, tmp_pat
 @pytest.mark.slow
 def test_compiled_and_checkpointed_training_agree(exact, corpus_folder, tmp_path):
     for name in ("compile", "gradient_checkpointing"):
-        train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / name, **{name: True}, **EXACT)))
+        trained(recipe_values(corpus_folder, tmp_path / name, **{name: True}, **EXACT))
         assert farthest(exact, tmp_path / name) < 1e-3
 
 
 def test_without_clipping_the_gradient_is_measured_and_must_be_finite(corpus_folder, tmp_path, monkeypatch):
-    run = train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "run", steps=2, clip=0)))
+    run = trained(recipe_values(corpus_folder, tmp_path / "run", steps=2, clip=0))
     assert all(row["grad_norm"] > 0 for row in run.metrics("train"))
     step = PretrainingTrainer.training_step
 
@@ -534,7 +484,7 @@ def test_without_clipping_the_gradient_is_measured_and_must_be_finite(corpus_fol
 
     monkeypatch.setattr(PretrainingTrainer, "training_step", damaged)
     with pytest.raises(TrainingError, match="the gradient's norm is inf at step 1 .*the step was not taken"):
-        train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "other", steps=2, clip=0)))
+        trained(recipe_values(corpus_folder, tmp_path / "other", steps=2, clip=0))
 
 
 def test_events_of_each_run_are_in_its_own_folder(corpus_folder, tmp_path, monkeypatch):
@@ -543,6 +493,6 @@ def test_events_of_each_run_are_in_its_own_folder(corpus_folder, tmp_path, monke
     for name in ("first", "second"):
         values = recipe_values(corpus_folder, tmp_path / name, steps=2)
         values["training"]["trackers"] = ["tensorboard"]
-        train(Recipe.model_validate(values))
+        trained(values)
         assert list((tmp_path / name / "tensorboard").iterdir())
     assert "TENSORBOARD_LOGGING_DIR" not in os.environ

@@ -10,9 +10,9 @@ from transformers import LlamaConfig
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus
 from contextwise.models import ContextLMConfig, build_model
-from contextwise.training import Recipe, train
 from processes import finish_training
 from small import EXACT, recipe_values
+from trained import trained, weights
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +41,9 @@ def values(start, corpus, run, **training):
     return recipe_values(corpus, run, **EXACT | training) | {"model": {"pretrained": str(start)}}
 
 
-def weights(run):
-    return load_file(RunFolder(run).model / "model.safetensors")
-
-
 @pytest.mark.slow
 def test_two_sharded_processes_end_with_the_weights_of_one(start, corpus_folder, tmp_path):
-    train(Recipe.model_validate(values(start, corpus_folder, tmp_path / "one")))
+    trained(values(start, corpus_folder, tmp_path / "one"))
     recipe = tmp_path / "two.yaml"
     recipe.write_text(yaml.safe_dump(values(start, corpus_folder, tmp_path / "two", fsdp=True)))
     status, output = finish_training(recipe, processes=2)

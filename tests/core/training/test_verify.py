@@ -5,23 +5,22 @@ import shutil
 
 import pytest
 import yaml
-from test_run import half_done
 
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.files import exclusive
 from contextwise.base.hashes import MANIFEST, seal
 from contextwise.base.runs import RunFolder
-from contextwise.training import Recipe, train
 from contextwise.training.trainer import PretrainingTrainer
 from contextwise.training.verify import verify_run
 from small import recipe_values
+from trained import half_done, trained
 
 
 @pytest.fixture(scope="module")
 def runs(corpus_folder, tmp_path_factory):
     """A finished run, and one that was stopped after step 10, with a checkpoint of step 8."""
     folder = tmp_path_factory.mktemp("runs")
-    train(Recipe.model_validate(recipe_values(corpus_folder, folder / "finished")))
+    trained(recipe_values(corpus_folder, folder / "finished"))
     half_done(corpus_folder, folder / "stopped")
     half_done(corpus_folder, folder / "quiet", log_every=100)
     return folder
@@ -63,7 +62,7 @@ def test_a_run_that_started_from_other_weights_is_found_out(corpus_folder, tmp_p
 
     monkeypatch.setattr(PretrainingTrainer, "end_step", another_start)
     short = {"steps": 3, "log_every": log_every}
-    train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "run", **short)))
+    trained(recipe_values(corpus_folder, tmp_path / "run", **short))
     monkeypatch.undo()
     failed = [check.what for check in verify_run(tmp_path / "run") if not check.passed]
     assert failed == [steps]

@@ -5,9 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-import torch
 import yaml
-from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
 from contextwise.base.config import validate
@@ -18,6 +16,7 @@ from contextwise.training.trainer import PretrainingTrainer
 from contextwise_papers.intrinsic_entropy.synthetic import ParityData
 from contextwise_papers.intrinsic_entropy.synthetic.samples import Samples, write_samples
 from processes import finish_training
+from trained import same
 
 TASK = {"bits": 8, "tasks": 6, "first": 3, "shortest": 2, "validation_samples": 512}
 
@@ -37,15 +36,6 @@ def values(output, family="parity_mlp", synthetic=None, **training):
 
 def run_of(output, **options):
     return train(validate(Recipe, values(output, **options), "the recipe"))
-
-
-def weights(run):
-    return load_file(run.model / "model.safetensors")
-
-
-def same(a, b):
-    a, b = weights(a), weights(b)
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 @pytest.mark.slow

@@ -2,12 +2,10 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from contextwise.base.config import validate
@@ -22,6 +20,7 @@ from contextwise.training.export import model_card
 from contextwise.training.inputs import TrainingInputs
 from processes import finish_training
 from small import EXACT, recipe_values
+from trained import farthest
 
 MIXTURE = {
     "name": "mixture",
@@ -57,12 +56,6 @@ def values(corpus, output, case, **training):
 
 def recipe(*arguments, **options):
     return validate(Recipe, values(*arguments, **options), "the recipe")
-
-
-def farthest(a, b):
-    one, other = (load_file(Path(folder) / "model" / "model.safetensors") for folder in (a, b))
-    assert one.keys() == other.keys()
-    return max((one[name] - other[name]).abs().max().item() for name in one)
 
 
 @EACH

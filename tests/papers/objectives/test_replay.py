@@ -8,7 +8,6 @@ from itertools import pairwise
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file
 from scipy.stats import binomtest
 from torch.utils.data import DataLoader
 
@@ -25,6 +24,7 @@ from contextwise.training.inputs import TrainingInputs
 from contextwise_papers.objectives.alpaca import CHAT_TEMPLATE
 from processes import finish_training
 from small import EXACT, recipe_values, write_documents
+from trained import farthest
 
 CHANCE = 1e-4  # a test of a share fails where what was seen is rarer than this
 
@@ -67,12 +67,6 @@ def changed(result, **sections):
     for name, settings in sections.items():
         result[name] = result[name] | settings if isinstance(settings, dict) and name in result else settings
     return validate(Recipe, result, "the recipe")
-
-
-def farthest(a, b):
-    one, other = (load_file(RunFolder(path).model / "model.safetensors") for path in (a, b))
-    assert one.keys() == other.keys()
-    return max((one[name] - other[name]).abs().max().item() for name in one)
 
 
 def without_what_they_say(example):
