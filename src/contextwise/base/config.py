@@ -2,9 +2,11 @@
 
 import copy
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Self, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import (
@@ -47,6 +49,54 @@ Lengths = Annotated[list[Annotated[int, Field(ge=1)]], AfterValidator(distinct),
 """Different numbers of tokens, bits or samples, ascending."""
 
 
+_SUFFIXES = {"k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
+_NUMBER = re.compile(r"([0-9][0-9_]*\.?[0-9]*(?:e[+-]?[0-9]+)?) ?([kmbgt]?)", re.IGNORECASE)
+
+
+def _takes_numbers_only(annotation: Any) -> bool:
+    """Whether all values of a type are numbers, lists of numbers, or None."""
+    inner = [each for each in get_args(annotation) if isinstance(each, type) or get_args(each)]
+    if annotation in (int, float, type(None)):
+        return True
+    return (
+        get_origin(annotation) in (list, tuple, Annotated, Union, UnionType)
+        and bool(inner)
+        and all(map(_takes_numbers_only, inner[:1] if get_origin(annotation) is Annotated else inner))
+    )
+
+
+def _as_numbers(value: Any, name: str) -> Any:
+    """A number for a text such as ``1M``, ``1_000`` or ``1e6``, also in a list; other values as they are."""
+    if isinstance(value, bool):
+        raise ConfigError(Problem("but must be a number", name, value))
+    if isinstance(value, list):
+        return [_as_numbers(each, name) for each in value]
+    found = _NUMBER.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is None:
+        return value
+    number = float(found[1]) * _SUFFIXES.get(found[2].lower(), 1)
+    return int(number) if number.is_integer() else number
+
+
+OTHER_NAMES = {
+    "lr": ("learning_rate",),
+    "max_lr": ("learning_rate",),
+    "min_lr": ("minimum_learning_rate",),
+    "batch_size": ("tokens_per_step", "examples_per_step"),
+    "block_size": ("context",),
+    "seq_len": ("context",),
+    "max_steps": ("steps",),
+    "max_iters": ("steps",),
+    "grad_clip": ("clip",),
+    "dtype": ("precision",),
+    "n_layer": ("layers",),
+    "n_embd": ("width",),
+    "n_head": ("heads",),
+    "eval_every": ("evaluate_every",),
+}
+"""Names of other training scripts -> the key that is meant."""
+
+
 class Settings(BaseModel):
     """Base class of all settings: unknown keys are errors, values are checked on assignment, numbers are finite and bounded."""
 
@@ -59,6 +109,23 @@ class Settings(BaseModel):
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         schema = handler(core_schema)
         return schema if cls.short_form is None else {"anyOf": [cls.short_form, schema]}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers(cls, data: Any) -> Any:
+        """Read ``1M`` and ``1e6`` as numbers where only numbers are allowed, and refuse true and false there."""
+        if not isinstance(data, dict):
+            return data
+        read = dict(data)
+        validators = cls.__pydantic_decorators__.field_validators.values()
+        own = {
+            name for each in validators if each.info.mode == "before" for name in each.info.fields
+        }  # in their own form
+        for name, value in data.items():
+            field = cls.model_fields.get(name)
+            if field is not None and name not in own and _takes_numbers_only(field.annotation):
+                read[name] = _as_numbers(value, name)
+        return read
 
     @model_validator(mode="after")
     def _bounded(self) -> Self:
@@ -235,7 +302,9 @@ def _unknown(model: type[BaseModel], location: tuple[int | str, ...], field: str
     known = list(variant.model_fields) if variant else []
     if any(name in other.model_fields for other in others):
         return Problem(f"does not apply to {str(sections[-1])[1:-1]}", field, fix="remove it")
-    hint = did_you_mean(str(name), known, f"known keys are {', '.join(sorted(known))}")
+    meant = next((each for each in OTHER_NAMES.get(str(name), ()) if each in known), None)
+    otherwise = f"known keys are {', '.join(sorted(known))}"
+    hint = f"did you mean {meant!r}?" if meant else did_you_mean(str(name), known, otherwise)
     return Problem("is an unknown key", field, fix=hint)
 
 

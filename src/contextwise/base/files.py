@@ -127,6 +127,16 @@ class _Lock:
 _held: dict[Path, _Lock] = {}
 
 
+def _hold_nothing() -> None:
+    """Close the lock files that a forked child inherits: a loader of data would keep the locks of a parent that was killed."""
+    for lock in _held.values():
+        lock.opened.close()
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_hold_nothing)
+
+
 def check_locks(path: Path) -> None:
     """Raise a DataError if this process locked ``path``, or a folder that contains it, and the lock file was removed since.
 

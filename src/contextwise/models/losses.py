@@ -138,7 +138,9 @@ def has_plain_head(model: PreTrainedModel) -> bool:
     """Whether logits equal head(hidden); some families scale or cap them. Measured once per model."""
     if model not in _plain_heads:
         head = model.get_output_embeddings()
-        probe = torch.arange(min(8, model.config.get_text_config().vocab_size), device=model.device)[None]
+        text = model.config.get_text_config()
+        tokens = min(8, text.vocab_size, getattr(text, "max_position_embeddings", None) or 8)
+        probe = torch.arange(tokens, device=model.device)[None]
         with torch.no_grad():
             expected = model(input_ids=probe, use_cache=False).logits
             try:

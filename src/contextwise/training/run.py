@@ -1,6 +1,7 @@
 """A training run from recipe to exported model; a stopped run resumes from its newest checkpoint."""
 
 import contextlib
+import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -193,6 +194,8 @@ def _find_checkpoint(
         for corpus in inputs.corpora.values() if getattr(recipe.data, "verify", True) else ():
             corpus.verify()
         checkpoint = checkpoints.latest_intact(run.checkpoints)
+        if checkpoint is not None:  # what a process that was killed while it pruned has left
+            checkpoints.prune(run.checkpoints, recipe.training.keep_checkpoints, recipe.branch_steps)
         source = run
         if checkpoint is None and trunk is not None:
             checkpoint, source = trunk, RunFolder(trunk.parent.parent)
@@ -280,6 +283,10 @@ def training_arguments(
         ConfigError: the batch cannot be divided evenly among the processes, or FSDP is set with a single process.
     """
     settings = recipe.training
+    if missing := [name for name in settings.trackers if importlib.util.find_spec(name) is None]:
+        raise ConfigError(
+            f"training.trackers has {missing[0]}, a package that is not installed; run: pip install {missing[0]}, or remove it"
+        )
     on_cpu = processes.device.type == "cpu"
     sharding: dict[str, Any] = {}
     if settings.fsdp:

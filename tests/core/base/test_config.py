@@ -55,6 +55,42 @@ def test_numbers_beyond_all_machines_are_refused(values):
         validate(Numbers, values, "the recipe")
 
 
+class Lengths(Settings):
+    count: int | None = 1
+    rate: float = Field(1.0, gt=0)
+    counts: list[int] = Field([])
+    name: str = ""
+    flag: bool = False
+
+
+def test_numbers_are_written_as_people_write_them():
+    values = {"count": "1M", "rate": "3e-4", "counts": ["1_000", "2k", "1.5e3", 7], "name": "1M", "flag": True}
+    read = validate(Lengths, values, "the recipe")
+    assert (read.count, read.rate, read.counts, read.name, read.flag) == (
+        1_000_000,
+        3e-4,
+        [1000, 2000, 1500, 7],
+        "1M",
+        True,
+    )
+    assert validate(Lengths, {"count": "1.5B"}, "the recipe").count == 1_500_000_000
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"count": True}, "count is True, but must be a number"),
+        ({"counts": [1, False]}, "counts is False, but must be a number"),
+        ({"count": "1.0001k"}, "count is 1000.1, but input should be a valid integer"),
+        ({"count": "1X"}, "count is '1X', but"),
+        ({"rate": "1e400"}, "rate is inf, but"),
+    ],
+)
+def test_other_texts_and_truth_values_are_no_numbers(values, words):
+    with pytest.raises(ConfigError, match=words):
+        validate(Lengths, values, "the recipe")
+
+
 def test_pipes_are_refused_before_they_are_opened(tmp_path):
     import os
 

@@ -6,6 +6,8 @@ import fcntl
 import os
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -419,3 +421,27 @@ def test_an_output_replaces_json_and_nothing_else(tmp_path):
     ):
         write_output(notes, {"a": 1}, "the result")
     assert notes.read_text() == "# Mine\n"
+
+
+def test_a_child_of_a_killed_process_does_not_keep_its_lock(tmp_path):
+    code = (
+        "import os, sys, time; from pathlib import Path; from contextwise.base.files import exclusive\n"
+        "with exclusive(Path(sys.argv[1]), 'the folder', inside=True):\n"
+        "    child = os.fork()\n"
+        "    if child == 0: time.sleep(60); os._exit(0)\n"
+        "    print(child, flush=True); time.sleep(60)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    child = int(parent.stdout.readline())
+    with (
+        pytest.raises(ConfigError, match="another process is using the folder"),
+        exclusive(tmp_path, "the folder", inside=True),
+    ):
+        pass
+    parent.kill()
+    parent.wait()
+    try:
+        with exclusive(tmp_path, "the folder", inside=True):
+            os.kill(child, 0)  # it is still there
+    finally:
+        os.kill(child, signal.SIGKILL)

@@ -537,7 +537,8 @@ def test_the_wait_for_another_process_is_not_counted_again(corpus_folder, tmp_pa
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"arms": ["gpt2", "gpt3"]}, "'gpt3' is no arm"),
+        ({"arms": ["gpt2", "gpt3"]}, "'gpt3' is not an arm; did you mean 'gpt2'"),
+        ({"arms": ["gpt2", "contextml"]}, "'contextml' is not an arm; did you mean 'contextlm'"),
         ({"arms": {"gpt2": None}}, "arms has nothing to compare; give two arms or more"),
         ({"arms": {"gpt2": None, "b": {"model": "gpt2"}}}, "is a model that exists already"),
         ({"margin": 0}, "margin is 0, but"),
@@ -712,7 +713,6 @@ def test_the_ledger_keeps_no_change_without_a_gain(finished, contextwise):
         ("trial gpt2 --corpus corpus", "one arm (gpt2) has nothing to be compared to"),
         ("trial gpt2 pm", "corpus is missing"),
         ("trial gpt2 pm --corpus nowhere", "there is no corpus at"),
-        ("trial gpt2 pm --corpus nowhere --tokens 1M", "--tokens is '1M', but"),
         ("trial gpt2 pm --corpus nowhere --margin=-1", "margin is -1.0, but"),
         ("trial gpt2 pm --corpus nowhere --rates guess", "rates is 'guess', but must be search or fixed"),
         ("trial gpt2 gpt2 --corpus nowhere", "two arms have the same name"),

@@ -137,6 +137,14 @@ def test_points_say_what_was_spent_and_reached(run):
     assert math.isfinite(points[0].standard_error)
 
 
+@pytest.mark.parametrize("context", [1, 2, 3])
+def test_the_shortest_contexts_have_a_curve(context, books, tmp_path):
+    result = values(books, tmp_path / "run", steps=2, warmup_steps=0, tokens_per_step=12)
+    result["data"]["context"], result["model"]["context_predictor"] = context, None
+    (row,) = [each for each in train(validate(Recipe, result, "the recipe")).metrics("curve") if each["step"] == 2]
+    assert row["visible"] == list(range(1, context + 1)) and all(map(math.isfinite, row["loss"]))
+
+
 def test_what_cannot_be_measured_is_refused_before_training(books, tmp_path):
     with pytest.raises(DataError, match="no document of the split 'validation' .* is longer than 9000 tokens"):
         train(recipe(books, tmp_path / "long", curve_longest=9000))

@@ -1,5 +1,6 @@
 """Whole runs: exact resume, kills at any instant, several processes, losses that go bad, data that changed."""
 
+import importlib.util
 import json
 import os
 import random
@@ -198,6 +199,29 @@ def test_killed_at_random_instants_ends_with_the_same_weights(whole, corpus_fold
     code, output = finish_training(recipe)
     assert code == 0, output
     assert same(whole, tmp_path / "run")
+
+
+def test_what_a_process_killed_while_pruning_left_is_removed(whole, corpus_folder, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    (run / "summary.json").unlink()
+    shutil.rmtree(run / "model")
+    shutil.copytree(run / "checkpoints" / "step-8", run / "checkpoints" / "step-3")
+    shutil.copytree(run / "checkpoints" / "step-8", run / "checkpoints" / ".removed-step-2")
+    trained(recipe_values(corpus_folder, run))
+    assert same(whole, run)
+    assert {path.name for path in (run / "checkpoints").iterdir()} == {"step-8", "step-12"}
+
+
+def test_a_tracker_that_is_not_installed_is_refused_before_training(corpus_folder, tmp_path, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "wandb" else found(name, *rest)
+    )
+    with pytest.raises(
+        ConfigError, match="training.trackers has wandb, a package that is not installed; run: pip install"
+    ):
+        trained(recipe_values(corpus_folder, tmp_path / "run", trackers=["wandb"]))
 
 
 @pytest.mark.parametrize(

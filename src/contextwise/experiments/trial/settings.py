@@ -10,8 +10,8 @@ from pydantic import Field, field_validator, model_validator
 
 from contextwise.base import plugins
 from contextwise.base.config import Name, Settings, parse_yaml, read_yaml, validate, with_overrides
-from contextwise.base.errors import ConfigError, Problem
-from contextwise.base.recipes import recipe_path, shipped_recipe
+from contextwise.base.errors import ConfigError, Problem, did_you_mean
+from contextwise.base.recipes import recipe_path, shipped_recipe, shipped_recipes
 from contextwise.comparison.sequential import Documents
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.launchers import AnyExecutor
@@ -299,8 +299,10 @@ def _arm(name: str) -> Arm:
     if is_variant(name):
         return Arm(settings=[f"{VARIANT}{name}"])
     if name not in BUILT_IN:
+        known = [*BUILT_IN, *(each.path.stem for each in shipped_recipes())]
+        hint = did_you_mean(name, known, " ").strip()
         raise ConfigError(
-            f"{name!r} is no arm: give one of {', '.join(BUILT_IN)}, a recipe (a YAML file, or a name that `contextwise "
-            "recipes` lists), a model of your own (path.py:Name), or its settings in a trial file"
+            f"{name!r} is not an arm; {hint}{' ' * bool(hint)}give one of {', '.join(BUILT_IN)}, a recipe (a YAML file, or a "
+            "name that `contextwise recipes` lists), a model of your own (path.py:Name), or its settings in a trial file"
         )
     return Arm(settings=BUILT_IN[name])
