@@ -15,7 +15,8 @@ from shipped import ALL_ITEMS
 DOCUMENTS = ("intrinsic_entropy", "context_scaling", "objectives")
 SHIPPED = {name: item for name, item in ALL_ITEMS.items() if name.startswith(DOCUMENTS)}
 OUTCOMES = sorted((Path(__file__).parents[2] / "benchmarks/results/reproduce").glob("*-tiny-cpu.json"))
-MANY = ("cue/figure4", "cue/figure5", "cue/table4", "cue/table5", "contextlm/figure1", "contextlm/figure4a")
+CUE = tuple(f"cue/{number}" for number in ("figure4", "figure5", "table4", "table5"))
+MANY = (*CUE, "contextlm/figure1", "contextlm/figure4a", "intrinsic_entropy/figure12")
 """Items of many runs, alike to those of others."""
 FIGURES = [1, 2, 3, 4, 5, 7, 9, 10, 12, 13, 15]
 OF_ONE_MODEL = [f"intrinsic_entropy/figure{n}" for n in (1, 2, 3, 10, 15)]

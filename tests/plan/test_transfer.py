@@ -237,6 +237,7 @@ def test_recipes_without_another_width_or_a_loss_are_refused(corpus_folder, tmp_
         load_transfer(given)
 
 
+@pytest.mark.slow
 def test_mup_keeps_the_sizes_of_activations(corpus_folder, tmp_path):
     """Under the standard parametrization they grow with the width; under µP they do not: backbone, predictor and gate."""
     for name, most in (("standard", None), ("mup", 0.15)):

@@ -150,11 +150,6 @@ def test_the_text_ends_with_the_models_last_position() -> None:
     assert counter.tokens == POSITIONS
 
 
-def test_a_prompt_that_leaves_no_position_is_refused() -> None:
-    with pytest.raises(ConfigError, match="the prompt has 48 tokens, but the model has only 48 positions"):
-        sample_text(gpt2(), TOKENIZER, "x" * POSITIONS)
-
-
 def test_generation_is_timed_in_alternation_and_gives_the_median(monkeypatch: pytest.MonkeyPatch) -> None:
     models = {"a": gpt2(), "b": context_lm()}
     names = {id(model): name for name, model in models.items()}

@@ -181,6 +181,11 @@ def batch_of(name: str, kind: str) -> dict[str, torch.Tensor] | None:
     return batch
 
 
+def packs(name: str) -> bool:
+    """Whether it is trained on packed rows; then its padded rows are those of an evaluation."""
+    return batch_of(name, "packed") is not None
+
+
 ALIKE = ("mistral", "qwen2", "qwen3", "every layer", "add", "projection", "norm", "retrofitted", "linear")
 """Models whose masks are those of others here: one kind of batch is enough."""
 CUE_ALIKE = ("CUE of contexts", "CUE concatenated")
@@ -189,7 +194,7 @@ STEPPED = ("ContextLM gpt2", "over ContextLM", "CUE of an LSTM", "T5", "BERT of 
 """Models of which the optimizer takes a step: it sees tensors, and all that models have are here."""
 EACH_DECODER = [pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name for name in DECODERS]
 PHASES = [
-    pytest.param(name, kind, id=f"{name}-{kind}")
+    pytest.param(name, kind, id=f"{name}-{kind}", marks=pytest.mark.slow if kind == "padded" and packs(name) else ())
     for name, kind in product(MODELS, BATCHES)
     if batch_of(name, kind) is not None
     and (name not in ALIKE or kind == "packed")

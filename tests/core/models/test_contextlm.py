@@ -4,8 +4,6 @@ from typing import get_args
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from reference_contextlm import reference_logits
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2LMHeadModel, OlmoConfig
 from transformers.models.olmo.modeling_olmo import OlmoDecoderLayer
@@ -28,7 +26,6 @@ from contextwise.models.contextlm.layers import INJECTIONS, POOLINGS
 from contextwise.models.families import FAMILIES as ADAPTERS
 from contextwise.models.families import Family
 from contextwise.training.kinds import ContextPredictorSettings
-from examples import FEW
 
 
 @EVERY_FAMILY
@@ -95,32 +92,6 @@ def test_worked_example_of_the_index_convention(family):
         (gradient,) = torch.autograd.grad(contexts[0, t].square().sum(), h, retain_graph=True)
         assert {i for i in range(10) if gradient[0, i].abs().sum() > 0} == sources, t
     torch.testing.assert_close(contexts[0, 2], h[0, 0])
-
-
-@FAMILIES
-@FEW
-@given(data=st.data())
-def test_the_past_never_sees_the_future(family, data):
-    w = data.draw(st.integers(1, 8))
-    length = data.draw(st.integers(2, 20))
-    cut = data.draw(st.integers(1, length - 1))
-    model = contextlm(family, chunk_size=w, inject_every_layer=data.draw(st.booleans()))
-    tokens = draw(1, length)
-    embeds = model.get_input_embeddings()(tokens).detach().requires_grad_()
-    past = model(inputs_embeds=embeds, use_cache=False).logits[:, :cut]
-    (gradient,) = torch.autograd.grad(past.square().sum(), embeds)
-    assert torch.count_nonzero(gradient[:, cut:]) == 0
-    assert torch.count_nonzero(gradient[:, :cut]) > 0
-
-
-@FAMILIES
-def test_each_chunk_reaches_the_later_ones(family):
-    """The trap of non-consecutive positions: a mask made from them would let each chunk see itself alone."""
-    model = contextlm(family, chunk_size=4)
-    h = torch.randn(1, 16, 16, requires_grad=True)
-    last = model.context.added(model.context.contexts(h, model.backbone), lambda c: c)[0, 15]
-    (gradient,) = torch.autograd.grad(last.square().sum(), h)
-    assert all(gradient[0, t].abs().sum() > 0 for t in range(16))
 
 
 @FAMILIES

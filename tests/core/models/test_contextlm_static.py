@@ -3,11 +3,10 @@
 import pytest
 import torch
 from torch._dynamo.utils import counters
-from transformers import CompileConfig, DynamicCache, StaticCache
+from transformers import CompileConfig, StaticCache
 
 from contextlm_models import FAMILIES, LONGEST, VOCABULARY, contextlm, draw
 from contextwise.base.errors import ConfigError
-from contextwise.models.contextlm.cache import StaticContextState
 
 OPTIONS = {"max_new_tokens": 19, "do_sample": False, "pad_token_id": 0}
 PADDED = torch.tensor([[0, 0, 1, 1, 1, 1], [1] * 6, [0, 0, 0, 0, 0, 1]])
@@ -98,19 +97,3 @@ def test_unsupported_caches_are_rejected():
     shallow.layers.pop()
     with pytest.raises(ConfigError, match="comes from another model"):
         model(prompts(), past_key_values=shallow, use_cache=True)
-
-
-def test_states_of_both_kinds_agree_on_the_contexts():
-    """The context that the next token adds, after every number of tokens, in rows of different lengths."""
-    model = contextlm("gpt2", chunk_size=3)
-    mask = torch.cat([PADDED, torch.ones(3, 9, dtype=torch.long)], dim=1)
-    tokens = prompts(3, 15)
-    growing, fixed = DynamicCache(), StaticCache(config=model.config, max_cache_len=20)
-    with torch.no_grad():
-        for start, end in [(0, 6), *[(i, i + 1) for i in range(6, 15)]]:
-            for cache in (growing, fixed):
-                model(tokens[:, start:end], attention_mask=mask[:, :end], past_key_values=cache, use_cache=True)
-            states = growing.layers[-1], fixed.layers[-1]
-            assert isinstance(states[1], StaticContextState)
-            torch.testing.assert_close(states[0].current_BD, states[1].current_BD, atol=1e-6, rtol=1e-5)
-            assert states[1].count_B1[:, 0].tolist() == [(end - pad) // 3 for pad in (2, 0, 5)]

@@ -12,7 +12,7 @@ from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.data.tokenizers import learn_bpe
 from small import SENTENCE
 
-CHUNKS = pytest.mark.parametrize("w", [1, 3, 4, 7])
+CHUNKS = pytest.mark.parametrize("w", [1, 3, *(pytest.param(w, marks=pytest.mark.slow) for w in (4, 7))])
 GREEDY = {"do_sample": False, "pad_token_id": 0}
 WHOLE = {"return_dict_in_generate": True, "output_logits": True}
 

@@ -5,13 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from contextwise.models.contextlm.layers import (
-    POOLINGS,
-    AttentionPooling,
-    LatentAttentionPooling,
-    MeanPooling,
-    MLPPooling,
-)
+from contextwise.models.contextlm.layers import AttentionPooling, LatentAttentionPooling, MeanPooling, MLPPooling
 
 W, D, HEADS = 3, 8, 2
 
@@ -28,20 +22,6 @@ def chunks():
 def test_the_mean_is_the_mean():
     h = torch.tensor([[1.0, 2.0], [3.0, 6.0]])
     assert MeanPooling(2, 2, 1)(h).tolist() == [2.0, 4.0]
-
-
-@pytest.mark.parametrize("name", POOLINGS)
-def test_each_chunk_is_pooled_for_itself(name):
-    pooling, h = POOLINGS[name](W, D, HEADS), chunks()
-    whole = pooling(h)
-    assert whole.shape == (2, 5, D)
-    torch.testing.assert_close(whole[1, 3], pooling(h[1, 3]))
-
-
-@pytest.mark.parametrize(("name", "ordered"), [("mlp", True), ("attention", False), ("latent_attention", False)])
-def test_only_the_mlp_depends_on_the_order_of_the_tokens(name, ordered):
-    pooling, h = POOLINGS[name](W, D, HEADS), chunks()
-    assert torch.allclose(pooling(h), pooling(h.flip(-2)), atol=1e-5) != ordered
 
 
 def test_the_mlp_is_two_layers_over_the_vectors_side_by_side():

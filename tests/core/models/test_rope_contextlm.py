@@ -9,7 +9,8 @@ from contextwise.models.rope import extend_positions, frequencies_for, frozen_fr
 
 TRAINED, LONGEST, CHUNK = 16, 48, 4
 ROTARY = pytest.mark.parametrize("family", ["gpt_neox", "llama", pytest.param("qwen3", marks=pytest.mark.slow)])
-FORMS = pytest.mark.parametrize("form", ["plain", *sorted(POOLINGS)])
+POOLED = [name if name == "mean" else pytest.param(name, marks=pytest.mark.slow) for name in sorted(POOLINGS)]
+FORMS = pytest.mark.parametrize("form", ["plain", *POOLED])
 
 
 def make(family, form, extended="dynamic"):
@@ -49,7 +50,7 @@ def test_logits_do_not_depend_on_earlier_inputs(family, form):
 
 
 @ROTARY
-@pytest.mark.parametrize("form", sorted(POOLINGS))
+@pytest.mark.parametrize("form", POOLED)
 @pytest.mark.parametrize("rope", ["dynamic", "linear", "yarn"])
 def test_chunks_get_the_frequencies_of_their_tokens(family, form, rope):
     """Just beyond the trained length the last chunk still begins within it."""

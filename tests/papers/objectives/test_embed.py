@@ -10,63 +10,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from transformers import (
-    AutoTokenizer,
-    BertConfig,
-    BertForMaskedLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    T5Config,
-    T5ForConditionalGeneration,
-)
+from transformers import AutoTokenizer
 
 from contextwise.base.errors import ConfigError
-from contextwise.data.tokenizers import byte_tokenizer
-from contextwise.models import ContextLMConfig, ContextLMForCausalLM, load_tokenizer
+from contextwise.models import load_tokenizer
 from contextwise_papers.objectives.embedding.embedder import Embedder, embed_texts, load_text_model
 from contextwise_papers.objectives.embedding.export import export_sentence_transformer
 from contextwise_papers.objectives.embedding.texts import Lines
+from embedding_models import CLS, END, SEP, made
 from small import save_model
 
-TEXTS = ["The first text.", "x", "The third one is the longest.", "[brackets] and ünïcode \u2028 in a line"]
-END, CLS, SEP = 256, 257, 258
-
-
-def write(folder, kind):
-    """A small model with its tokenizer, in a folder."""
-    torch.manual_seed(0)
-    tokenizer = byte_tokenizer().tokenizer
-    decoder = GPT2Config(
-        vocab_size=260, n_positions=64, n_embd=16, n_layer=2, n_head=2, initializer_range=0.3, eos_token_id=END
-    )
-    if kind == "bert":
-        for role in ("cls", "sep", "pad"):
-            tokenizer.add_special_tokens({f"{role}_token": f"[{role.upper()}]"})
-        model = BertForMaskedLM(
-            BertConfig(
-                vocab_size=260, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
-                max_position_embeddings=64, pad_token_id=259, initializer_range=0.3,
-            )
-        )  # fmt: skip
-    elif kind == "t5":
-        model = T5ForConditionalGeneration(
-            T5Config(
-                vocab_size=260, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2,
-                pad_token_id=END, eos_token_id=END, decoder_start_token_id=END,
-            )
-        )  # fmt: skip
-    elif kind == "contextlm":
-        model = ContextLMForCausalLM(ContextLMConfig(backbone_config=decoder, injection="add"))
-    else:
-        model = GPT2LMHeadModel(decoder)
-    return str(save_model(folder, model, tokenizer))
+TEXTS = ["The first text.", "x", "The third one is the longest.", "[brackets] ünï \u2028 in a line"]
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
-    return {kind: write(root / kind, kind) for kind in ("gpt2", "bert", "t5", "contextlm")}
+    return {kind: str(save_model(root / kind, *made(kind))) for kind in ("gpt2", "bert", "t5", "contextlm")}
 
 
 @pytest.fixture
@@ -187,7 +147,7 @@ def test_a_bad_file_is_refused_before_the_model_is_opened(contextwise, workplace
     [
         ("gpt2 texts.txt --out v.npy --pooling cls", "the pooling is cls, but in a decoder"),
         ("t5 texts.txt --out v.npy --pooling cls", "the tokenizer adds no [CLS] token before a text"),
-        ("bert texts.txt --out v.npy --max-tokens 65", "max tokens is 65, but the model has positions for 64"),
+        ("bert texts.txt --out v.npy --max-tokens 41", "max tokens is 41, but the model has positions for 40"),
         ("gpt2 texts.txt --out v.npy --dtype int4", "--dtype is 'int4'"),
         ("gpt2 texts.txt --out v.npy --device tpu9", "--device is 'tpu9'"),
         ("nothing texts.txt --out v.npy", "there is no run and no model at"),

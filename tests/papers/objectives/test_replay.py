@@ -52,7 +52,7 @@ def corpora(tmp_path_factory):
 
 def values(corpora, output, share=0.25, **training):
     result = recipe_values(corpora[1], output, **training)
-    result["model"]["context_predictor"] = None
+    result["model"].pop("context_predictor")
     if share is not None:
         result["data"]["replay"] = {"corpus": str(corpora[0]), "share": share}
     return result
