@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from contextwise.base.errors import ContextwiseError
-from contextwise.base.files import atomic_directory, atomic_write, write_vectors
+from contextwise.base.files import atomic_directory, atomic_write
 from contextwise.base.hashes import MANIFEST, unsealed
 
 DELAYED = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.scandir", "fcntl.flock", "shutil.rmtree"}
@@ -88,6 +88,8 @@ def _whole_file(files: Snapshot) -> set[str]:
 
 def _vectors(target: Path, inputs: Path, writer: str) -> None:
     number = int(writer.split()[1])
+    from contextwise_papers.objectives.embedding.whitening import write_vectors
+
     write_vectors(target, (np.full((5, 3), number) for _ in range(4)), 20)
 
 

@@ -9,6 +9,7 @@ from contextwise.experiments.run_set import FAST_TRAINING
 from contextwise.models import ContextLMConfig, backbone_config, named_size, parameter_count
 from contextwise.training import load_recipe
 from contextwise.training.model import model_config
+from contextwise_papers.contextlm.tables_7_8_settings import TRAINING
 from contextwise_papers.item import RECIPES
 from contextwise_papers.objectives import MultiTokenConfig
 from shipped import ALL_FILES, RUNS
@@ -47,7 +48,7 @@ def test_the_papers_recipes_agree_with_its_tables(path, tmp_path, monkeypatch):
     recipe = recipe_of(path, tmp_path, monkeypatch)
     size = named_size(recipe.model.family, recipe.model.size)
     assert recipe.model.shape.learning_rate == recipe.learning_rate == size.learning_rate
-    stated = {name: value for name, value in asdict(size.training).items() if value is not None}
+    stated = {name: value for name, value in asdict(TRAINING[recipe.model.family]).items() if value is not None}
     assert recipe.data.context == stated.pop("context")
     assert {name: getattr(recipe.training, name) for name in stated} == stated
     # ContextLM, Section 3.1, and the element-wise addition of Section 2.2.3.

@@ -16,12 +16,11 @@ import shutil
 import socket
 import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
 import psutil
 
 from contextwise.base.errors import ConfigError, ContextwiseError, DataError, refuse_pipe
@@ -367,7 +366,7 @@ def _exchange(partial: Path, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _atomic_file(path: Path, what: str) -> Iterator[BinaryIO]:
+def atomic_file(path: Path, what: str) -> Iterator[BinaryIO]:
     """Yield a file next to ``path``; on success sync it and rename it to ``path``, on failure remove it.
 
     The file is locked until it is renamed, so that the next writer removes what killed ones left, and nothing else.
@@ -419,37 +418,8 @@ def atomic_write(path: Path, content: str | bytes, what: str = "the file") -> No
     if not any(PARTIAL in parent.name and not parent.exists() for parent in path.parents):
         with disk_errors(what, path):
             path.parent.mkdir(parents=True, exist_ok=True)
-    with _atomic_file(path, what) as file:
+    with atomic_file(path, what) as file:
         file.write(content.encode() if isinstance(content, str) else content)
-
-
-def write_vectors(path: Path, blocks: Iterable[np.ndarray], rows: int) -> tuple[int, int]:
-    """Write consecutive blocks of rows as one float32 array to a ``.npy`` file, in bounded memory, atomically.
-
-    It uses writes instead of a memory map: on a full disk a map would kill the process by a signal.
-
-    Args:
-        blocks: (rows of the block, D) each.
-        rows: number of rows of all blocks; the header, which comes first, contains it. Another number is a DataError.
-
-    Returns:
-        (rows, D).
-    """
-    written = width = 0
-    with exclusive(path, "the vectors", wait=True), _atomic_file(path, "the vectors") as file:
-        for block in blocks:
-            if written == 0:
-                width = block.shape[1]
-                header = {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
-                np.lib.format.write_array_header_1_0(file, header)
-            file.write(np.ascontiguousarray(block, dtype="<f4").data)
-            written += len(block)
-        if written != rows:
-            raise DataError(
-                f"the input had {rows:,} texts when it was first read, and {written:,} now; "
-                "do not change it while it is read"
-            )
-    return rows, width
 
 
 def write_json(path: Path, value: Any, what: str = "the file") -> None:

@@ -1,8 +1,8 @@
 """Families of models and their named sizes, without torch, so that recipes can be checked quickly.
 
 ``base`` to ``xl`` are the GPT-2 sizes of ContextLM's Table 7, ``pythia-70m`` to ``pythia-1.4b`` the Pythia sizes of its
-Table 8, with their printed learning rates and training settings (:class:`PublishedTraining`). The sizes below ``base``, and
-those of the other families, are ours, for machines without a large GPU.
+Table 8, with their printed learning rates. The sizes below ``base``, and those of the other families, are ours, for machines
+without a large GPU.
 """
 
 from dataclasses import dataclass
@@ -11,52 +11,14 @@ from contextwise.base.errors import ConfigError, Problem
 
 
 @dataclass(frozen=True)
-class PublishedTraining:
-    """Pretraining settings of a published model; the fields are named as in recipes.
-
-    ``None`` means that the source does not give the value.
-    """
-
-    context: int
-    """Tokens per window."""
-    tokens_per_step: int
-    tokens: int
-    """Training tokens."""
-    warmup_steps: int
-    beta1: float = 0.9
-    beta2: float = 0.95
-    clip: float = 1.0
-    weight_decay: float | None = None
-    minimum_learning_rate: float | None = None
-    """Final learning rate, as a share of the peak."""
-
-
-# ContextLM, Section 7.1: windows, AdamW's betas, clipping and warm-up; Table 7: "0.5M", interpreted as 512 windows of
-# 1024 tokens, and "9B". Neither the decay of the learning rate nor weight decay is given.
-GPT2_TRAINING = PublishedTraining(context=1024, tokens_per_step=512 * 1024, tokens=9_000_000_000, warmup_steps=1000)
-
-# ContextLM, Section 3.1: windows of 2048 tokens, "following the original Pythia ... training configuration"; Table 8: "2M" and
-# "300B". The rest is from Pythia's configuration files (EleutherAI/pythia, models/160M/pythia-160m.yml and similar):
-# 1024 windows a step, warm-up over 1% of 143,000 steps (299.9 billion tokens), a cosine to 10%, betas, clipping, weight decay.
-PYTHIA_TRAINING = PublishedTraining(
-    context=2048,
-    tokens_per_step=1024 * 2048,
-    tokens=300_000_000_000,
-    warmup_steps=1430,
-    weight_decay=0.1,
-    minimum_learning_rate=0.1,
-)
-
-
-@dataclass(frozen=True)
 class ModelSize:
-    """Depth, width, heads and learning rate of a backbone, and its training settings if published."""
+    """Depth, width, heads and learning rate of a backbone, and whether the rate is a published one."""
 
     layers: int
     width: int
     heads: int
     learning_rate: float
-    training: PublishedTraining | None = None
+    published: bool = False
 
 
 MEASURED_WIDTHS = (64, 128, 256)
@@ -88,18 +50,18 @@ OUR_SIZES = {
 SIZES: dict[str, dict[str, ModelSize]] = {
     "gpt2": {
         **OUR_SIZES,
-        "base": ModelSize(12, 768, 12, 1.0e-3, GPT2_TRAINING),
-        "medium": ModelSize(24, 1024, 16, 8.0e-4, GPT2_TRAINING),
-        "large": ModelSize(36, 1280, 20, 6.0e-4, GPT2_TRAINING),
-        "xl": ModelSize(48, 1600, 25, 4.0e-4, GPT2_TRAINING),
+        "base": ModelSize(12, 768, 12, 1.0e-3, True),
+        "medium": ModelSize(24, 1024, 16, 8.0e-4, True),
+        "large": ModelSize(36, 1280, 20, 6.0e-4, True),
+        "xl": ModelSize(48, 1600, 25, 4.0e-4, True),
     },
     "gpt_neox": {
         **OUR_SIZES,
-        "pythia-70m": ModelSize(6, 512, 8, 1.0e-3, PYTHIA_TRAINING),
-        "pythia-160m": ModelSize(12, 768, 12, 6.0e-4, PYTHIA_TRAINING),
-        "pythia-410m": ModelSize(24, 1024, 16, 3.0e-4, PYTHIA_TRAINING),
-        "pythia-1b": ModelSize(16, 2048, 8, 2.5e-4, PYTHIA_TRAINING),
-        "pythia-1.4b": ModelSize(24, 2048, 16, 2.0e-4, PYTHIA_TRAINING),
+        "pythia-70m": ModelSize(6, 512, 8, 1.0e-3, True),
+        "pythia-160m": ModelSize(12, 768, 12, 6.0e-4, True),
+        "pythia-410m": ModelSize(24, 1024, 16, 3.0e-4, True),
+        "pythia-1b": ModelSize(16, 2048, 8, 2.5e-4, True),
+        "pythia-1.4b": ModelSize(24, 2048, 16, 2.0e-4, True),
     },
     **dict.fromkeys(("gpt2_rotary", "llama", "qwen3"), OUR_SIZES),
 }

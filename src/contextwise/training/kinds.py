@@ -132,7 +132,7 @@ class NewModel(ModelSettings):
         """
         size = self.sizes[self.family][self.size]
         width = self.width or size.width
-        rate = size.learning_rate if width == size.width or size.training else adamw_rate(width)
+        rate = size.learning_rate if width == size.width or size.published else adamw_rate(width)
         return ModelSize(self.layers or size.layers, width, self.heads or size.heads, rate)
 
     @property

@@ -11,7 +11,8 @@ Source: ContextLM, Section 4.3 and Figure 5. The paper does not say how it norma
 Shapes: T positions, H heads, K complete chunks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +27,7 @@ from contextwise.evaluation.generation import start_token
 from contextwise.evaluation.kernel import Subject
 from contextwise.evaluation.scoring.windows import not_finite, vocabulary_size
 from contextwise.models import token_losses
-from contextwise.models.contextlm.pathway import context_pathway, without_context
+from contextwise.models.contextlm.pathway import context_pathway
 from contextwise.models.tokenizers import model_tokenizer_hash
 
 MOST_MODELS = 4
@@ -136,6 +137,26 @@ def read_with_models(
             f"{name} has chunks of {first} tokens and {other} of {second}; choose with context_chunk which to show"
         )
     return Reading(pieces, ids, has_start, context_chunk or next(iter(sizes), DEFAULT_CHUNK), models)
+
+
+@contextmanager
+def without_context(model: nn.Module) -> Iterator[None]:
+    """Inside the ``with`` block no context is added to the hidden states, in any form of injection and at any layer.
+
+    The weights and the token encoder are unchanged. Positions before w - 1, which otherwise add ``c_init = h_0``, add
+    nothing either (ContextLM, Eq. 5 with every context zero).
+
+    Raises:
+        ConfigError: the model predicts no context.
+    """
+    pathway = context_pathway(model)
+    if pathway is None:
+        raise ConfigError(f"a {type(model).__name__} predicts no context that could be switched off")
+    handle = pathway.gate.register_forward_hook(lambda module, inputs, added: torch.zeros_like(added))
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def read_with(model: PreTrainedModel, ids: Sequence[int], source: str, name: str) -> ModelReading:

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from contextwise.base.errors import ConfigError, DataError
@@ -24,7 +23,6 @@ from contextwise.base.files import (
     without_folders,
     write_json,
     write_output,
-    write_vectors,
 )
 from contextwise.base.hashes import sha256_file
 from processes import Program
@@ -274,42 +272,6 @@ def test_names_with_brackets_are_not_patterns(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x1.partial-of-another", "x[1]"]
 
 
-ROWS = np.arange(21, dtype=np.float32).reshape(7, 3)
-
-
-def test_numpy_reads_vectors_written_in_blocks(tmp_path):
-    out = tmp_path / "new" / "v.npy"
-    assert write_vectors(out, iter([ROWS[:2], ROWS[2:6].astype(np.float64), ROWS[6:]]), 7) == (7, 3)
-    for mode in (None, "r"):
-        array = np.load(out, mmap_mode=mode, allow_pickle=False)
-        assert array.dtype == np.float32
-        np.testing.assert_array_equal(array, ROWS)
-
-
-@pytest.mark.parametrize("rows", [6, 8])
-def test_vectors_of_another_number_of_rows_are_refused(tmp_path, rows):
-    with pytest.raises(DataError, match=f"the input had {rows} texts .*, and 7 now"):
-        write_vectors(tmp_path / "v.npy", [ROWS], rows)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_vectors_at_a_path_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="the vectors cannot be written to .*v.npy"):
-        write_vectors(tmp_path / "file" / "v.npy", [ROWS], 7)
-
-
-def test_vectors_on_a_full_disk(tmp_path, monkeypatch):
-    def full(_):
-        raise OSError(28, "No space left on device")
-
-    (tmp_path / "v.npy").write_text("before")
-    monkeypatch.setattr("contextwise.base.files.os.fsync", full)
-    with pytest.raises(DataError, match="no space left while writing the vectors"):
-        write_vectors(tmp_path / "v.npy", [ROWS], 7)
-    assert [file.read_text() for file in tmp_path.iterdir()] == ["before"]
-
-
 @pytest.mark.parametrize("inside", [False, True])
 def test_nothing_is_written_once_the_lock_was_removed(tmp_path, inside):
     """Another process may have the output from then on, whose lock stays."""
@@ -322,7 +284,6 @@ def test_nothing_is_written_once_the_lock_was_removed(tmp_path, inside):
             for write in (
                 lambda: write_json(target / "a.json", 2),
                 lambda: write_json(target / "new" / "b.json", 2),
-                lambda: write_vectors(target / "v.npy", [ROWS], 7),
                 lambda: atomic_directory(target / "folder").__enter__(),
             ):
                 with pytest.raises(DataError, match=removed):

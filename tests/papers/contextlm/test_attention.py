@@ -16,7 +16,7 @@ from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.data import Corpus
 from contextwise.models import token_losses
 from contextwise.models.contextlm.layers import INJECTIONS
-from contextwise.models.contextlm.pathway import context_pathway, without_context
+from contextwise.models.contextlm.pathway import context_pathway
 from contextwise_papers.contextlm.attention import (
     MOST_TOKENS,
     ModelReading,
@@ -26,6 +26,7 @@ from contextwise_papers.contextlm.attention import (
     read_with,
     read_with_models,
     token_pieces,
+    without_context,
 )
 from contextwise_papers.objectives import MultiTokenForCausalLM
 from examples import FEW

@@ -1,11 +1,14 @@
 """Items on tasks, long tasks, instructions and attention: their runs are shared, planned without data; bad settings."""
 
+import math
 from pathlib import Path
 
 import pytest
 import yaml
 
 from contextwise.base.errors import ConfigError, ContextwiseError
+from contextwise.models import SIZES, named_size
+from contextwise_papers.contextlm.tables_7_8_settings import TRAINING
 from contextwise_papers.item import RECIPES, measure_at
 from shipped import ALL_ITEMS
 
@@ -135,3 +138,35 @@ def test_without_the_harness_it_is_said_how_to_get_it(tmp_path, monkeypatch):
     item = ITEMS["contextlm/table3"]
     with pytest.raises(ConfigError, match=r"contextwise\[eval\]"):
         measure_at(item, "tiny").measure(item, tmp_path / "out")
+
+
+# As printed: learning rate, tokens a step and training tokens in ContextLM's Tables 7 and 8, windows in its Section 3.1.
+PRINTED = {
+    ("gpt2", "base"): (12, 768, "1.0e-3", "0.5M", "9B", 1024),
+    ("gpt2", "medium"): (16, 1024, "8.0e-4", "0.5M", "9B", 1024),
+    ("gpt2", "large"): (20, 1280, "6.0e-4", "0.5M", "9B", 1024),
+    ("gpt2", "xl"): (25, 1600, "4.0e-4", "0.5M", "9B", 1024),
+    ("gpt_neox", "pythia-70m"): (8, 512, "1.0e-3", "2M", "300B", 2048),
+    ("gpt_neox", "pythia-160m"): (12, 768, "6.0e-4", "2M", "300B", 2048),
+    ("gpt_neox", "pythia-410m"): (16, 1024, "3.0e-4", "2M", "300B", 2048),
+    ("gpt_neox", "pythia-1b"): (8, 2048, "2.5e-4", "2M", "300B", 2048),
+    ("gpt_neox", "pythia-1.4b"): (16, 2048, "2.0e-4", "2M", "300B", 2048),
+}
+
+
+@pytest.mark.parametrize(("name", "printed"), PRINTED.items(), ids=lambda value: str(value))
+def test_the_papers_sizes_are_trained_as_its_tables_print(name, printed):
+    heads, width, rate, step, tokens, context = printed
+    size = named_size(*name)
+    assert (size.heads, size.width, size.learning_rate) == (heads, width, float(rate))
+    training = TRAINING[name[0]]
+    million, billion = float(step.removesuffix("M")) * 1e6, float(tokens.removesuffix("B")) * 1e9
+    # The tables round; a step is a power of two of whole windows.
+    assert training.tokens_per_step == 2 ** round(math.log2(million))
+    assert training.tokens_per_step % training.context == 0
+    assert (training.tokens, training.context) == (billion, context)
+
+
+def test_the_paper_lists_all_published_sizes():
+    published = {(family, size) for family in SIZES for size in SIZES[family] if SIZES[family][size].published}
+    assert published == PRINTED.keys()

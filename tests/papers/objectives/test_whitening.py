@@ -6,7 +6,7 @@ from sklearn.decomposition import PCA
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise_papers.objectives.embedding.embedder import embed_texts
-from contextwise_papers.objectives.embedding.whitening import Whitening, write_whitened
+from contextwise_papers.objectives.embedding.whitening import Whitening, write_vectors, write_whitened
 from embedding_models import made
 
 DRAW = np.random.default_rng(0)
@@ -74,3 +74,39 @@ def test_the_embedder_whitens_before_it_normalizes():
     np.testing.assert_allclose(embed_texts(model, tokenizer, texts, whitening=whitening), whitening(plain), atol=1e-4)
     both = embed_texts(model, tokenizer, texts, whitening=whitening, normalize=True)
     np.testing.assert_allclose(np.linalg.norm(both, axis=1), 1, atol=1e-5)
+
+
+ROWS = np.arange(21, dtype=np.float32).reshape(7, 3)
+
+
+def test_numpy_reads_vectors_written_in_blocks(tmp_path):
+    out = tmp_path / "new" / "v.npy"
+    assert write_vectors(out, iter([ROWS[:2], ROWS[2:6].astype(np.float64), ROWS[6:]]), 7) == (7, 3)
+    for mode in (None, "r"):
+        array = np.load(out, mmap_mode=mode, allow_pickle=False)
+        assert array.dtype == np.float32
+        np.testing.assert_array_equal(array, ROWS)
+
+
+@pytest.mark.parametrize("rows", [6, 8])
+def test_vectors_of_another_number_of_rows_are_refused(tmp_path, rows):
+    with pytest.raises(DataError, match=f"the input had {rows} texts .*, and 7 now"):
+        write_vectors(tmp_path / "v.npy", [ROWS], rows)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_vectors_at_a_path_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="the vectors cannot be written to .*v.npy"):
+        write_vectors(tmp_path / "file" / "v.npy", [ROWS], 7)
+
+
+def test_vectors_on_a_full_disk(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "v.npy").write_text("before")
+    monkeypatch.setattr("contextwise.base.files.os.fsync", full)
+    with pytest.raises(DataError, match="no space left while writing the vectors"):
+        write_vectors(tmp_path / "v.npy", [ROWS], 7)
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["before"]

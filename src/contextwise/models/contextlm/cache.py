@@ -162,7 +162,7 @@ class ContextState(StateLayer):
         tail_BUD = self.h_BSD[:, max(0, self.length - count) :] if count else self.h_BSD[:, :0]
         return nn.functional.pad(tail_BUD, (0, 0, count - tail_BUD.shape[1], 0))
 
-    def _newest_context(self) -> Tensor:
+    def newest_context(self) -> Tensor:
         """The newest context of each row's last document; before its first chunk ends, h_0 of that document: (B, D)."""
         start_B1 = self.start_BS[:, -1:]
         first_BD = self.h_BSD.take_along_dim(start_B1[..., None], 1)[:, 0]
@@ -191,7 +191,7 @@ class ContextState(StateLayer):
             used = (self.end_BP >= 0).any(dim=0).nonzero()[:, 0]
             chunks = int(used[-1]) + 1 if len(used) else 0
             self.end_BP, self.context_BPD = self.end_BP[:, :chunks], self.context_BPD[:, :chunks]
-            self.current_BD = self._newest_context()
+            self.current_BD = self.newest_context()
         for layer in self.chunk_layers:
             layer.keep(chunks)
 
@@ -202,29 +202,7 @@ class ContextState(StateLayer):
         self.h_BSD = self.h_BSD.take_along_dim(from_BS[..., None], 1)
         self.start_BS = self.start_BS.take_along_dim(from_BS, 1) + moved_B1
         self.end_BP = torch.where(self.end_BP >= 0, self.end_BP + moved_B1, -1)
-        self.current_BD = self._newest_context()
-
-    def forget(self, surplus_B: Tensor, kept: int) -> None:
-        """Forget a number of last tokens per row: rows move to the right, and padding is added on their left.
-
-        Args:
-            surplus_B: number of tokens that each row forgets.
-            kept: number of columns to keep, counted from the right; all columns left of them are padding in every row.
-        """
-        length = self.length
-        from_BS = torch.arange(length - kept, length, device=self.h_BSD.device) - surplus_B[:, None]
-        moved_B1 = surplus_B[:, None] - (length - kept)
-        self.h_BSD = self.h_BSD.take_along_dim(from_BS.clamp(min=0)[..., None], 1)
-        self.start_BS = self.start_BS.take_along_dim(from_BS.clamp(min=0), 1) + moved_B1
-        gone_BP = (self.end_BP < 0) | (self.end_BP >= length - surplus_B[:, None])
-        # Move the kept chunks to the front of each row, so that forgotten chunks leave no empty columns.
-        order_BP = gone_BP.int().argsort(dim=1, stable=True)
-        order_BP = order_BP[:, : int((~gone_BP).sum(1).max())]
-        self.end_BP = (self.end_BP + moved_B1).masked_fill(gone_BP, -1).take_along_dim(order_BP, 1)
-        self.context_BPD = self.context_BPD.take_along_dim(order_BP[..., None], 1)
-        for layer in self.chunk_layers:
-            layer.take(order_BP)
-        self.current_BD = self._newest_context()
+        self.current_BD = self.newest_context()
 
 
 class StaticChunkLayer(StaticLayer):

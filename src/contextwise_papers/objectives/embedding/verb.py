@@ -100,10 +100,9 @@ def embed(
 
     with open_lines(file, text_field) as lines:
         count = lines.count()  # before torch is imported: a bad file is refused at once
-        from contextwise.base.files import write_vectors
         from contextwise.evaluation.kernel import Subject
         from contextwise_papers.objectives.embedding.embedder import Embedder, load_text_model
-        from contextwise_papers.objectives.embedding.whitening import Whitening, write_whitened
+        from contextwise_papers.objectives.embedding.whitening import Whitening, write_vectors, write_whitened
 
         subject = Subject(model, dtype=dtype, device=device)
         tokenizer = subject.tokenizer  # before the weights: a folder without one is refused at once

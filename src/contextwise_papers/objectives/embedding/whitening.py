@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.files import atomic_write, write_vectors
+from contextwise.base.files import atomic_file, atomic_write, exclusive
 
 _ROWS = 65_536  # read at once from a file of vectors
 _LEAST = 1e-9
@@ -137,3 +137,32 @@ def write_whitened(
 def normalized(vectors_ND: np.ndarray) -> np.ndarray:
     """Vectors scaled to length 1, in their precision; a vector of zeros stays one."""
     return vectors_ND / np.maximum(np.linalg.norm(vectors_ND, axis=-1, keepdims=True), 1e-12)
+
+
+def write_vectors(path: Path, blocks: Iterable[np.ndarray], rows: int) -> tuple[int, int]:
+    """Write consecutive blocks of rows as one float32 array to a ``.npy`` file, in bounded memory, atomically.
+
+    It uses writes instead of a memory map: on a full disk a map would kill the process by a signal.
+
+    Args:
+        blocks: (rows of the block, D) each.
+        rows: number of rows of all blocks; the header, which comes first, contains it. Another number is a DataError.
+
+    Returns:
+        (rows, D).
+    """
+    written = width = 0
+    with exclusive(path, "the vectors", wait=True), atomic_file(path, "the vectors") as file:
+        for block in blocks:
+            if written == 0:
+                width = block.shape[1]
+                header = {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
+                np.lib.format.write_array_header_1_0(file, header)
+            file.write(np.ascontiguousarray(block, dtype="<f4").data)
+            written += len(block)
+        if written != rows:
+            raise DataError(
+                f"the input had {rows:,} texts when it was first read, and {written:,} now; "
+                "do not change it while it is read"
+            )
+    return rows, width

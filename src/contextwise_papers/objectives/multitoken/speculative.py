@@ -429,12 +429,35 @@ def forget_rows(cache: Cache, mask_AS: Tensor, surplus: list[int]) -> Tensor:
     from_AS = from_AS[:, unused:].clamp(min=0)
     for layer in cache.layers:
         if isinstance(layer, ContextState):  # it also moves the predictor's layers
-            layer.forget(surplus_A.to(layer.device), size - unused)
+            forget(layer, surplus_A.to(layer.device), size - unused)
         elif not isinstance(layer, ChunkLayer):
             index = from_AS[:, None, :, None].to(layer.keys.device)
             layer.keys = layer.keys.take_along_dim(index, dim=2)
             layer.values = layer.values.take_along_dim(index, dim=2)
     return mask_AS[:, unused:]
+
+
+def forget(state: ContextState, surplus_B: Tensor, kept: int) -> None:
+    """Let a state forget a number of last tokens per row: rows move to the right, and padding is added on their left.
+
+    Args:
+        surplus_B: number of tokens that each row forgets.
+        kept: number of columns to keep, counted from the right; all columns left of them are padding in every row.
+    """
+    length = state.length
+    from_BS = torch.arange(length - kept, length, device=state.h_BSD.device) - surplus_B[:, None]
+    moved_B1 = surplus_B[:, None] - (length - kept)
+    state.h_BSD = state.h_BSD.take_along_dim(from_BS.clamp(min=0)[..., None], 1)
+    state.start_BS = state.start_BS.take_along_dim(from_BS.clamp(min=0), 1) + moved_B1
+    gone_BP = (state.end_BP < 0) | (state.end_BP >= length - surplus_B[:, None])
+    # Move the kept chunks to the front of each row, so that forgotten chunks leave no empty columns.
+    order_BP = gone_BP.int().argsort(dim=1, stable=True)
+    order_BP = order_BP[:, : int((~gone_BP).sum(1).max())]
+    state.end_BP = (state.end_BP + moved_B1).masked_fill(gone_BP, -1).take_along_dim(order_BP, 1)
+    state.context_BPD = state.context_BPD.take_along_dim(order_BP[..., None], 1)
+    for layer in state.chunk_layers:
+        layer.take(order_BP)
+    state.current_BD = state.newest_context()
 
 
 def _check_options(config: Any, processor: LogitsProcessorList, streamer: Any, ids: Tensor) -> None:
