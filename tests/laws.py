@@ -89,5 +89,5 @@ def write_sweep(
         write_rows(run / "metrics.jsonl", rows)
         if name not in unfinished:
             RunFolder(run).write_summary({})
-    (folder / "plan.json").write_text(json.dumps({"corpus": "0" * 64, "runs": plan}))
+    (folder / "plan.json").write_text(json.dumps({"inputs": {"train": "0" * 64}, "runs": plan}))
     return folder

@@ -52,7 +52,7 @@ def write_sweep(
     base = {"data": {"corpus": corpus}, "training": {"tokens_per_step": TOKENS_PER_STEP}}
     grid = {"model.size": list(sizes), "data.context": list(contexts), "seed": list(seeds)}
     (folder / "sweep.yaml").write_text(yaml.safe_dump({"name": "made up", "base": base, "grid": grid}))
-    write_json(folder / "plan.json", {"corpus": fingerprint, "runs": [asdict(run) for run in plan]})
+    write_json(folder / "plan.json", {"inputs": {"train": fingerprint}, "runs": [asdict(run) for run in plan]})
     sweep = Sweep.open(folder)
     for run in plan:
         write_run(sweep, run, measurements, noise, gpus)

@@ -12,7 +12,7 @@ import contextlib
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,9 +26,10 @@ from contextwise.base.errors import ConfigError, DataError, TrainingError
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import mean_estimate
 from contextwise.base.progress import progress_bar
-from contextwise.base.runs import RunFolder
+from contextwise.base.runs import RunFolder, comparable, differing_keys
 from contextwise.base.tables import Column, Table
 from contextwise.experiments.executors import ExecutorSettings
+from contextwise.experiments.folder import Question
 from contextwise.experiments.grid import learning_rates, rate_settings
 from contextwise.experiments.launchers import AnyExecutor
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
@@ -36,7 +37,7 @@ from contextwise.models.contextlm.pathway import context_pathway
 from contextwise.models.families import adapter
 from contextwise.models.spec import spec_of
 from contextwise.training.inputs import TrainingInputs, targets_in
-from contextwise.training.kinds import SizedModel
+from contextwise.training.kinds import NewModel, SizedModel
 from contextwise.training.model import TrainedModel, parameter_scales, starting_model
 from contextwise.training.optimizer import create_optimizer
 from contextwise.training.parametrization import backbones
@@ -265,10 +266,10 @@ def recipe_at(settings: TransferSettings, width: int, name: str = "widths") -> R
         ConfigError: heads do not divide the width, or the recipe has no causal language model of a size.
     """
     recipe = settings.own_recipe
+    if isinstance(recipe.model, NewModel) and recipe.model.kind != "decoder":
+        raise ConfigError(f"a transfer needs a causal language model, and model.family is {recipe.model.family}")
     if not isinstance(recipe.model, SizedModel):
         raise ConfigError("a transfer needs a model of a named size (model.size), whose width can be changed")
-    if recipe.model.kind != "decoder":
-        raise ConfigError(f"a transfer needs a causal language model, and model.family is {recipe.model.family}")
     head = recipe.model.shape.width // recipe.model.shape.heads
     if width % head:
         raise ConfigError(
@@ -440,13 +441,31 @@ def run_transfer(settings: TransferSettings) -> Transfer:
     """Check the coordinates, search the rates of all widths, and derive that of a larger one.
 
     Raises:
-        ConfigError, DataError, CheckpointError: the input is at fault.
+        ConfigError, DataError, CheckpointError: the input is at fault, or the folder holds another transfer.
         TrainingError: every run diverged.
     """
+    _claim(settings)
     activations, losses_WFS = coordinates(settings), search(settings)
     if not np.isfinite(losses_WFS).any():
         raise TrainingError("every run diverged; give lower factors")
     return fitted(settings, activations, losses_WFS)
+
+
+def _claim(settings: TransferSettings) -> None:
+    """Write settings and plan into the folder; refuse one with other files, or with a transfer of another recipe."""
+    folder, runs = Question(settings.folder, "transfer"), search_runs(settings)
+    inputs = dict(runs.runs[0].inputs)
+    if folder.exists:
+        kept, now = (comparable(each.own_recipe.resolved()) for each in (folder.settings(TransferSettings), settings))
+        different = differing_keys(kept, now)
+        different |= {f"the content of {name}" for name in differing_keys(folder.value("inputs"), inputs)}
+        if different:
+            raise ConfigError(
+                f"{folder.path} holds the transfer of another recipe (it differs in {', '.join(sorted(different)[:6])}); "
+                "choose another folder with --out"
+            )
+    plan = {"inputs": inputs, "runs": [asdict(run) for run in runs.plan]}
+    folder.write(settings.model_dump(mode="json", exclude={"output"}), plan)
 
 
 def fitted(settings: TransferSettings, activations: list[Coordinate], losses_WFS: np.ndarray) -> Transfer:

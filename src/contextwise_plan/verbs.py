@@ -41,7 +41,7 @@ def sweep(
     as_json: Annotated[
         bool,
         Option("--json", help="With --dry-run or --status: the list as JSON."),
-        Prints("contextwise.experiments.folder:RunSetJson"),
+        Prints("contextwise_plan.sweeps.listing:SweepJson"),
     ] = False,
 ) -> None:
     """Train a grid of model sizes and contexts; run it again to resume.
@@ -80,12 +80,11 @@ def sweep(
 def _list_runs(sweep: "Sweep", as_json: bool) -> None:
     """Print the runs, what they cost and how far they are."""
     from contextwise.base.estimates import count
-    from contextwise.experiments.folder import RunSetJson
-    from contextwise.experiments.scheduling import plan_table
+    from contextwise_plan.sweeps.listing import SweepJson, plan_table
 
     states = sweep.states()
     if as_json:
-        values: RunSetJson = {"path": str(sweep.path), "flops": sweep.flops, "runs": states}
+        values: SweepJson = {"path": str(sweep.path), "flops": sweep.flops, "runs": states}
         show_json(values)
         return
     parts = ", ".join(f"{number} {state}" for state, number in sweep.count().items() if number)

@@ -150,6 +150,11 @@ def test_the_verb_trains_checks_and_answers(corpus_folder, contextwise):
     words = contextwise.words(line)
     assert "Mean size of activations after the coordinate check" in words
     assert " ".join(result["sentences"]) in words
+    status, _, errors = contextwise(f"{line} --set training.parametrization=mup")
+    assert status == 2 and "out holds the transfer of another recipe (it differs in training.parametrization)" in errors
+    (contextwise.folder / "notes").mkdir()
+    (contextwise.folder / "notes/mine.txt").write_text("mine")
+    contextwise.refused(line.replace("--out out", "--out notes"), "notes is not empty and holds no transfer")
 
 
 def test_the_coordinate_check_reads_one_short_text(corpus_folder, tmp_path, monkeypatch):

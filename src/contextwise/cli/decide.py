@@ -70,18 +70,18 @@ def trial(
     dry_run: Annotated[
         bool, Option("--dry-run", help="Check the arms, time a few steps, and show costs and expected seeds.")
     ] = False,
-    ledger: Annotated[
+    discoveries: Annotated[
         Path | None, Option(help="List the trials in this folder, and which of their changes to keep.")
     ] = None,
     false_discoveries: Annotated[
-        float, Option(help="With --ledger: the share of kept changes that may gain nothing.")
+        float, Option(help="With --discoveries: the share of kept changes that may gain nothing.")
     ] = 0.1,
     as_json: Annotated[
         AsJson,
         Prints(
             "contextwise.experiments.trial.result:TrialResult",
             "contextwise.experiments.trial.result:TrialPlan",
-            "contextwise.experiments.trial.ledger:LedgerRow[]",
+            "contextwise.experiments.trial.discoveries:TriedChange[]",
         ),
     ] = False,
 ) -> None:
@@ -92,12 +92,12 @@ def trial(
     the margin. It is valid after every seed. Run the same command again to
     resume, or with more seeds to continue; exit status 0 whatever the answer.
     """
-    if ledger is not None:
-        _show_ledger(ledger, false_discoveries, bool(arms), as_json)
+    if discoveries is not None:
+        _show_discoveries(discoveries, false_discoveries, bool(arms), as_json)
         return
     if not arms:
         raise ConfigError(
-            "there is nothing to compare; give two arms, a trial (a YAML file or its name), or --ledger and a folder"
+            "there is nothing to compare; give two arms, a trial (a YAML file or its name), or --discoveries and a folder"
         )
     file = arms[0] if len(arms) == 1 else None
     if file is not None:  # errors of the file need no torch, which takes seconds to import
@@ -138,17 +138,17 @@ def trial(
         show_line(f"page: {planned.path / PAGE}")
 
 
-def _show_ledger(folder: Path, rate: float, with_arms: bool, as_json: bool) -> None:
+def _show_discoveries(folder: Path, rate: float, with_arms: bool, as_json: bool) -> None:
     """Print which changes of many trials to keep."""
-    from contextwise.experiments.trial.ledger import read_ledger
-    from contextwise.reports.trial import ledger_table
+    from contextwise.experiments.trial.discoveries import tried_changes
+    from contextwise.reports.trial import discoveries_table
 
     if with_arms:
-        raise ConfigError(f"--ledger lists the trials in {folder}; leave the arms out")
+        raise ConfigError(f"--discoveries lists the trials in {folder}; leave the arms out")
     if not 0 < rate < 1:
         raise ConfigError(f"--false-discoveries is {rate:g}, but must be between 0 and 1")
-    rows = read_ledger(folder, rate)
-    show_values(rows, as_json, ledger_table(rows, rate))
+    rows = tried_changes(folder, rate)
+    show_values(rows, as_json, discoveries_table(rows, rate))
 
 
 def compare(

@@ -82,7 +82,6 @@ def run_demo(scale: "DemoScale", out: Path, seed: int, command: str, as_json: bo
     from contextwise.evaluation.generation import time_runs
     from contextwise.experiments.demo import PROMPT, demo_corpus, demo_trial
     from contextwise.experiments.trial import Trial
-    from contextwise.experiments.trial.settings import RESOLVED
     from contextwise.reports.trial import PAGE, STOPPED, run_with_page
 
     say_step = partial(console.print, style="bold", markup=False)
@@ -113,7 +112,7 @@ def run_demo(scale: "DemoScale", out: Path, seed: int, command: str, as_json: bo
     )
     # All seeds are trained, and a comparison is open.
     if result.stopped == "seeds":
-        words = ["contextwise", "trial", str(trial.path / RESOLVED), "--seeds", str(2 * settings.seeds)]
+        words = ["contextwise", "trial", str(trial.folder.settings_file), "--seeds", str(2 * settings.seeds)]
         show_line(f"more seeds: {shlex.join(words)}")
     show_line(f"a text: {shlex.join(['contextwise', 'generate', sources[-1], PROMPT])}")
     show_line(f"page: {trial.path / PAGE}")

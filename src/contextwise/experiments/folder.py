@@ -7,10 +7,14 @@
 from collections.abc import Container
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, ClassVar, Literal, get_args
 
-from contextwise.base.errors import ConfigError
-from contextwise.base.files import read_json, write_json
+import yaml
+
+from contextwise.base.config import Model, read_yaml, validate
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.files import atomic_write, read_json, write_json
+from contextwise.base.recipes import recipe_path
 from contextwise.base.runs import RunFolder
 
 State = Literal["finished", "unfinished", "failed", "missing"]
@@ -78,21 +82,62 @@ class RunState:
         return 1.0 if self.state == "finished" else min(1.0, max(0.0, done))
 
 
-class RunSetJson(TypedDict):
-    """The runs of a set, what they cost and how far they are, as JSON."""
+@dataclass(frozen=True)
+class Question:
+    """What the runs in a folder are for: settings in ``<kind>.yaml``, and what was planned of them in ``plan.json``.
 
-    path: str
-    flops: float
-    runs: list[RunState]
+    A folder has settings only if it has the plan of these settings.
+    """
 
+    path: Path
+    kind: str
 
-def refuse_other_files(path: Path, what: str, own: Container[str]) -> None:
-    """Refuse a file, and a folder that holds other files than the ``own`` ones of what it is for (``what``)."""
-    if path.exists() and not path.is_dir():
-        raise ConfigError(f"{path} is a file; choose another folder for the {what} with --out")
-    names = [file.name for file in path.iterdir()] if path.exists() else []
-    if any(not name.startswith(".") and name not in own for name in names):
-        raise ConfigError(f"{path} is not empty and holds no {what}; choose another folder with --out")
+    PLAN: ClassVar = "plan.json"
+
+    @property
+    def settings_file(self) -> Path:
+        return self.path / f"{self.kind}.yaml"
+
+    @property
+    def exists(self) -> bool:
+        """Whether the folder holds a question; a ConfigError if it is a file, or holds something else."""
+        path, what = self.path, self.kind
+        if path.exists() and not path.is_dir():
+            raise ConfigError(f"{path} is a file; choose another folder for the {what} with --out")
+        if self.settings_file.exists() and (path / self.PLAN).exists():
+            return True
+        # A first call that was stopped early leaves some.
+        names = {file.name for file in path.iterdir()} if path.exists() else set()
+        if any(not name.startswith(".") for name in names - {self.PLAN, self.settings_file.name, "recipes"}):
+            raise ConfigError(f"{path} is not empty and holds no {what}; choose another folder with --out")
+        return False
+
+    def settings(self, form: type[Model]) -> Model:
+        """The settings in the folder."""
+        return validate(form, read_yaml(self.settings_file), f"the {self.kind} {self.path}")
+
+    def value(self, name: str, file: str = PLAN) -> Any:
+        """A value of the plan, or of another file of the folder; a DataError if it has none."""
+        values = read_json(self.path / file, f"the {self.kind}'s {file}")
+        if not isinstance(values, dict) or name not in values:
+            raise DataError(f"{self.path / file} is damaged: it has no {name}; begin the {self.kind} in another folder")
+        return values[name]
+
+    def write(self, settings: dict[str, Any], plan: dict[str, Any]) -> None:
+        """Write the plan, then the settings."""
+        write_json(self.path / self.PLAN, plan, f"the {self.kind}'s plan")
+        text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
+        atomic_write(self.settings_file, text, f"the {self.kind}")
+
+    @classmethod
+    def read_file(cls, name: str | Path, kind: str) -> tuple[dict[str, Any], Path]:
+        """The values of a settings file of this kind, which may lie in its own folder; and the folder that it lies in."""
+        path = recipe_path(name, kind)
+        data = {"name": path.stem} | read_yaml(path)
+        own = cls(path.parent, kind)
+        if path == own.settings_file and (path.parent / cls.PLAN).exists():
+            data["output"] = str(path.parent)
+        return data, path.parent
 
 
 class RunSetFolder:

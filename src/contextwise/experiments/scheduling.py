@@ -5,7 +5,7 @@ A terminal shows a live table, a log gets a line now and then.
 
 import time
 from collections import Counter, deque
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable
 
 from rich.console import Group
 from rich.live import Live
@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from contextwise.base.errors import ContextwiseError, Interrupted, TrainingError
-from contextwise.base.estimates import count, duration, written
+from contextwise.base.estimates import duration, written
 from contextwise.base.progress import console, interruption, say
 from contextwise.experiments.executors import Executor, ExecutorSettings
 from contextwise.experiments.folder import PlannedRun, RunSetFolder, RunState
@@ -219,19 +219,6 @@ def state_table(states: Iterable[RunState], running: dict[str, float | None]) ->
             written(state.loss, ".4f"),
             written(left, "duration"),
         )
-    return table
-
-
-def plan_table(states: Sequence[RunState]) -> Table:
-    """A table of the runs with what each is, what it costs, and how far it is."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("run", overflow="fold")
-    for name in ("params", "lr", "tokens", "FLOPs", "done", "loss"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for state in states:
-        run, done = state.run, "failed" if state.state == "failed" else f"{state.share:.0%}"
-        counts = count(run.parameters), f"{run.learning_rate:.2g}", count(run.tokens)
-        table.add_row(run.id, *counts, f"{run.flops:.2e}", done, written(state.loss, ".4f"))
     return table
 
 

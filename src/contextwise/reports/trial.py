@@ -11,9 +11,9 @@ from rich.console import RenderableType
 from contextwise.base.estimates import Estimate, count, duration, written
 from contextwise.base.progress import say
 from contextwise.base.tables import Cell, Column, Row, Table, terminal
-from contextwise.experiments.trial.ledger import LedgerRow
+from contextwise.experiments.folder import Question
+from contextwise.experiments.trial.discoveries import TriedChange
 from contextwise.experiments.trial.result import READINGS, Comparison, TrialPlan, TrialResult
-from contextwise.experiments.trial.settings import RESOLVED
 from contextwise.experiments.trial.trial import Trial
 from contextwise.reports import page
 from contextwise.reports.page import Page, Part, Plot, Section
@@ -44,7 +44,7 @@ def run_with_page(trial: Trial, command: str) -> TrialResult:
     """
 
     def on_look(result: TrialResult) -> None:
-        recipe = (trial.path / RESOLVED).read_text(encoding="utf-8")
+        recipe = trial.folder.settings_file.read_text(encoding="utf-8")
         trial_page(result, recipe, command).write(trial.path / PAGE)
         for sentence in [] if result.stopped else result.sentences:
             say(sentence)
@@ -54,7 +54,7 @@ def run_with_page(trial: Trial, command: str) -> TrialResult:
 
 def trial_command(folder: Path) -> str:
     """The command that continues the trial in a folder and makes its page again."""
-    return shlex.join(["contextwise", "trial", str(folder / RESOLVED)])
+    return shlex.join(["contextwise", "trial", str(Question(folder, "trial").settings_file)])
 
 
 def trial_tables(result: TrialResult) -> RenderableType:
@@ -123,16 +123,16 @@ def cost_table(result: TrialResult) -> Table:
     return Table(f"Each run, at equal {_equal(result.equal)}:", columns, rows)
 
 
-def ledger_table(ledger: Sequence[LedgerRow], rate: float) -> Table:
+def discoveries_table(changes: Sequence[TriedChange], rate: float) -> Table:
     """A row for each comparison of many trials; those that are kept are bold."""
     rows = []
-    for row in ledger:
+    for row in changes:
         cells: list[Cell] = [(row.trial, row.arm), row.difference, row.seeds, row.decision, row.evidence]
         rows.append(Row([*cells, "kept" if row.kept else ""], bold=row.kept))
-    kept = sum(row.kept for row in ledger)
+    kept = sum(row.kept for row in changes)
     title = (
-        f"{kept} of {len(ledger)} changes are kept; at most {rate:.0%} of those that are kept gain nothing, on average over "
-        "such ledgers (e-BH)."
+        f"{kept} of {len(changes)} changes are kept; at most {rate:.0%} of those that are kept gain nothing, on average over "
+        "such sets of trials (e-BH)."
     )
     columns = [Column("trial, arm"), Column("difference\n(nats/token)", "difference", interval="below")]
     columns += [Column("seeds", "integer"), Column("decision", align="left")]

@@ -57,10 +57,10 @@ def _page_of_comparison(comparison: Any) -> Page:
 
 
 def _page_of_trial(result: Any) -> Page:
-    from contextwise.experiments.trial.settings import RESOLVED
+    from contextwise.experiments.folder import Question
     from contextwise.reports.trial import trial_command, trial_page
 
-    recipe = (result.path / RESOLVED).read_text(encoding="utf-8")
+    recipe = Question(result.path, "trial").settings_file.read_text(encoding="utf-8")
     return trial_page(result, recipe, trial_command(result.path))
 
 

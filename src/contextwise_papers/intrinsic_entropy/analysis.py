@@ -17,6 +17,7 @@ from contextwise_papers.intrinsic_entropy.density import (
     leading_directions,
 )
 from contextwise_papers.intrinsic_entropy.entropy import EntropyResult
+from contextwise_papers.intrinsic_entropy.fits import LineFit, PowerFit, correlations, fit_line, fit_power
 from contextwise_papers.intrinsic_entropy.spectra import (
     THRESHOLDS,
     chosen_sizes,
@@ -24,7 +25,6 @@ from contextwise_papers.intrinsic_entropy.spectra import (
     intrinsic_entropies,
     shared_rank,
 )
-from contextwise_plan.fits import LineFit, PowerFit, correlations, fit_line, fit_power
 
 ByContext = dict[int, float]
 K = TypeVar("K")

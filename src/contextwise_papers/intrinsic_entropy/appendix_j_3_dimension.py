@@ -26,6 +26,7 @@ from contextwise.base.tables import Table
 from contextwise.experiments.run_set import RecipeValues, Run, RunSet
 from contextwise.training.checkpoints import WEIGHTS
 from contextwise_papers.claims import LEAST_SEEDS, Claim, above, all_agree, all_hold, exact, within
+from contextwise_papers.intrinsic_entropy.fits import fit_line, fit_power
 from contextwise_papers.intrinsic_entropy.parity import ParityMLP
 from contextwise_papers.intrinsic_entropy.spectra import relative_eigenvalues
 from contextwise_papers.intrinsic_entropy.synthetic import Parity
@@ -41,7 +42,6 @@ from contextwise_papers.intrinsic_entropy.table_1_figures_6_7_parity import (
 )
 from contextwise_papers.item import Item, ItemMeasure, Outcome
 from contextwise_papers.tables import Plot, points, seeds_behind, table_of
-from contextwise_plan.fits import fit_line, fit_power
 
 AT_ONCE = 12
 """Answers whose joint entropy is counted: 4,096 outcomes; the entropies of further groups of tasks are added."""

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from contextwise.base.errors import ConfigError, DataError
+from contextwise_papers.intrinsic_entropy.fits import LineFit, fit_line
 from contextwise_papers.intrinsic_entropy.spectra import SMALLEST
-from contextwise_plan.fits import LineFit, fit_line
 
 _PAIRS_AT_ONCE = 2**24
 _LEAST_POINTS_PER_DIRECTION = 10

@@ -21,12 +21,12 @@ from contextwise.base.tables import Table
 from contextwise_papers.claims import Claim, Verdict, above, all_hold, below, exact, undecided, within
 from contextwise_papers.intrinsic_entropy.analysis import SHARE_OF_SUBSPACES, IntrinsicEntropy
 from contextwise_papers.intrinsic_entropy.entropy import Entropy, Layer
+from contextwise_papers.intrinsic_entropy.fits import LineFit, fit_line
 from contextwise_papers.intrinsic_entropy.page import LOSS, against, curve, eigenvalues
 from contextwise_papers.intrinsic_entropy.spectra import ExponentialRegime, exponential_regime, increments
 from contextwise_papers.item import Item, Outcome
 from contextwise_papers.models import GivenModel
 from contextwise_papers.tables import Plot, points, seeds_behind, table_of
-from contextwise_plan.fits import LineFit, fit_line
 
 View = tuple[list[Table], list[Claim], list[Plot]]
 

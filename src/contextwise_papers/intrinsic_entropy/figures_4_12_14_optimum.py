@@ -45,11 +45,11 @@ from contextwise_papers.claims import (
     within,
 )
 from contextwise_papers.intrinsic_entropy.density import distance_line, nearest_distances
+from contextwise_papers.intrinsic_entropy.fits import fit_line
 from contextwise_papers.intrinsic_entropy.synthetic.samples import Samples
 from contextwise_papers.intrinsic_entropy.table_1_figures_6_7_parity import data_of, opened, parity_runs
 from contextwise_papers.item import CorpusMeasure, Item, ItemMeasure, Outcome
 from contextwise_papers.tables import Plot, points, seeds_behind, table_of
-from contextwise_plan.fits import fit_line
 from contextwise_plan.scaling.fitting import Data, search
 from contextwise_plan.scaling.forms import ONE_SIZE, Law, features_of
 from contextwise_plan.sweeps.points import SweepPoint, run_points

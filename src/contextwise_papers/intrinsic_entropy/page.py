@@ -18,10 +18,10 @@ from contextwise.base.tables import Cell, Column, Table, csv_text, spread, termi
 from contextwise.reports import page
 from contextwise.reports.page import Page, Section, figure
 from contextwise_papers.intrinsic_entropy.analysis import SHARE_OF_SUBSPACES, ByContext, IntrinsicEntropy
+from contextwise_papers.intrinsic_entropy.fits import LineFit
 from contextwise_papers.intrinsic_entropy.spectra import increments, relative_eigenvalues
 from contextwise_papers.page import plot_figure
 from contextwise_papers.tables import Plot, point, points
-from contextwise_plan.fits import LineFit
 
 FIGURES = {
     "loss": (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise_plan.fits import LineFit, fit_line
+from contextwise_papers.intrinsic_entropy.fits import LineFit, fit_line
 
 THRESHOLDS = tuple(float(threshold) for threshold in np.geomspace(0.002, 0.25, 20))
 """20 thresholds from 0.002 to 0.25 (Section J.2, which does not say how they are spaced): here evenly in their logarithm."""

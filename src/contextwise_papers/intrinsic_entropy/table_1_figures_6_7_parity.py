@@ -22,6 +22,7 @@ from contextwise.experiments.run_set import RecipeValues, Run, RunSet, RunSetSet
 from contextwise.models.loading import load_as, load_config
 from contextwise.training.inputs import VALIDATION_SEED
 from contextwise_papers.claims import LEAST_SEEDS, Claim, above, all_agree, all_hold, exact
+from contextwise_papers.intrinsic_entropy.fits import LineFit, fit_line
 from contextwise_papers.intrinsic_entropy.parity import ParityMLP, ParityTransformer
 from contextwise_papers.intrinsic_entropy.parity_kinds import SyntheticData
 from contextwise_papers.intrinsic_entropy.spectra import intrinsic_entropies, relative_eigenvalues, shared_rank
@@ -29,7 +30,6 @@ from contextwise_papers.intrinsic_entropy.synthetic import ParityData
 from contextwise_papers.intrinsic_entropy.synthetic.samples import Samples
 from contextwise_papers.item import Item, ItemMeasure, Outcome
 from contextwise_papers.tables import Plot, point, points, seeds_behind, table_of
-from contextwise_plan.fits import LineFit, fit_line
 
 _AT_ONCE = 4096
 

@@ -25,14 +25,13 @@ from contextwise.base.estimates import count, listed
 from contextwise.base.recipes import recipe_path
 from contextwise.base.runs import RunFolder
 from contextwise.experiments.executors import ExecutorSettings
+from contextwise.experiments.folder import Question
 from contextwise.experiments.grid import GRID, axis_points, axis_settings, content_id, grid_points, size_name
 from contextwise.experiments.launchers import AnyExecutor
 from contextwise.training.kinds import SizedModel
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import model_kinds
 
-RESOLVED, PLAN = "sweep.yaml", "plan.json"
-"""Files of a sweep's folder: its settings, and its runs."""
 CONTEXT = "data.context"
 COMPUTE = ("training.flops", "training.seconds")
 """Axes that are no settings of a run: its steps follow from the cost of one."""
@@ -407,10 +406,9 @@ def load_sweep(
     Raises:
         ConfigError: lists everything that is wrong with it.
     """
-    path = recipe_path(sweep, "sweep")
-    data = read_yaml(path)
+    data, folder = Question.read_file(sweep, "sweep")
     if isinstance(data.get("base"), str):
-        data["base"] = read_yaml(recipe_path(data["base"], folder=path.parent))
+        data["base"] = read_yaml(recipe_path(data["base"], folder=folder))
     for key, value in settings_of(overrides or []):
         first, _, rest = key.partition(".")
         if first == "grid" and rest:  # an axis has dots in its name
@@ -422,7 +420,4 @@ def load_sweep(
             data = with_overrides(data, {key: value})
     if output is not None:
         data["output"] = str(output)
-    elif (path.parent / PLAN).exists() and path.name == RESOLVED:
-        data["output"] = str(path.parent)
-    data.setdefault("name", path.stem)
     return validate(SweepRecipe, data, f"the sweep {sweep}")

@@ -7,24 +7,21 @@ hashes of their inputs and, where budgets are seconds, the time of a step) to th
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
-
-from contextwise.base.config import read_yaml, validate
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError
 from contextwise.base.estimates import listed
-from contextwise.base.files import atomic_write, exclusive, read_json, write_json
+from contextwise.base.files import exclusive, read_json
 from contextwise.base.progress import say
 from contextwise.base.runs import differing_keys
-from contextwise.experiments.folder import PlannedRun, refuse_other_files
+from contextwise.experiments.folder import PlannedRun, Question
 from contextwise.experiments.run_set import Run, RunSet, planned_run
 from contextwise.training.identity import input_hashes
 from contextwise.training.recipe import Recipe, few_steps
 from contextwise.training.settings import CorpusData
-from contextwise_plan.sweeps.recipe import PLAN, RESOLVED, SweepRecipe, cell_name
+from contextwise_plan.sweeps.recipe import SweepRecipe, cell_name
 
 if TYPE_CHECKING:
     from contextwise.experiments.cost import RunCost
@@ -39,27 +36,25 @@ class Sweep(RunSet):
 
     Attributes:
         plan: the runs of the grid, in its order.
-        corpus: content hash of the training data.
+        inputs: content hashes of all that the runs start from.
         settings: of a sweep that is planned; None for one that was opened.
         step_seconds: of a training step of each cell, where budgets are seconds.
-        inputs: content hashes of all that the runs start from; None for a sweep that was opened without them.
     """
 
     def __init__(
         self,
         path: Path,
         plan: list[PlannedRun],
-        corpus: str,
+        inputs: dict[str, str],
         runs: Iterable[Run] = (),
         settings: SweepRecipe | None = None,
         step_seconds: dict[str, float] | None = None,
-        inputs: dict[str, str] | None = None,
     ) -> None:
         super().__init__(path, list(runs))
-        self.inputs = inputs
+        self.folder = Question(path, "sweep")
         self.name = path.name if settings is None else settings.name
         self.status_command = f"contextwise sweep --status {path}"
-        self.plan, self.corpus, self.settings, self.step_seconds = plan, corpus, settings, step_seconds or {}
+        self.plan, self.inputs, self.settings, self.step_seconds = plan, inputs, settings, step_seconds or {}
 
     @classmethod
     def open(cls, path: str | Path) -> "Sweep":
@@ -68,16 +63,20 @@ class Sweep(RunSet):
         Raises:
             CheckpointError: the folder does not exist, or holds no sweep.
         """
-        path = Path(path)
-        if not (path / PLAN).exists():
-            raise CheckpointError(f"{path} is not a sweep: it has no {PLAN}")
-        data = read_json(path / PLAN, "the sweep's plan")
-        known = {field.name for field in fields(PlannedRun)}
+        file = Path(path) / Question.PLAN
+        if not file.exists():
+            raise CheckpointError(f"{path} is not a sweep: it has no {file.name}")
+        data = read_json(file, "the sweep's plan")
         try:
-            plan = [PlannedRun(**{k: v for k, v in run.items() if k in known}) for run in data["runs"]]
-            return cls(path, plan, data["corpus"], step_seconds=data.get("step_seconds"), inputs=data.get("inputs"))
+            plan = [PlannedRun(**run) for run in data["runs"]]
+            return cls(Path(path), plan, data["inputs"], step_seconds=data.get("step_seconds"))
         except (KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"{path / PLAN} is damaged: {error}") from None
+            raise CheckpointError(f"{file} is damaged: {error}") from None
+
+    @property
+    def corpus(self) -> str:
+        """Content hash of the training data."""
+        return self.inputs.get("train", "")
 
     @classmethod
     def planned(cls, settings: SweepRecipe) -> "Sweep":
@@ -100,8 +99,8 @@ class Sweep(RunSet):
         recipes = [(run, run.recipe()) for run in runs]
         plan = [planned_run(run, recipe, costs[cell_name(recipe)]) for run, recipe in recipes]
         runs.sort(key=lambda run: len(run.parents))
-        sweep = cls(settings.folder, plan, inputs.get("train", ""), runs, settings, step_seconds, inputs)
-        sweep.refuse_other(settings)
+        sweep = cls(settings.folder, plan, inputs, runs, settings, step_seconds)
+        sweep.refuse_other()
         return sweep
 
     @property
@@ -135,7 +134,7 @@ class Sweep(RunSet):
         for note in self.notes:
             say(f"note: {note}")
         with super().claimed():
-            if (self.path / PLAN).exists():
+            if self.folder.exists:
                 # While this one waited, a process that held the folder may have trained a trunk beyond where a branch begins.
                 assert self.settings is not None
                 again = Sweep.planned(self.settings)
@@ -144,24 +143,21 @@ class Sweep(RunSet):
             yield
 
     def write(self) -> None:
-        """Write settings, plan and the recipe of each run; a sweep that exists may only have gained runs."""
+        """Write plan, settings and the recipe of each run; a sweep that exists may only have gained runs."""
         assert self.settings is not None
-        self.refuse_other(self.settings)
+        self.refuse_other()
         super().write()
-        resolved = yaml.safe_dump(self.settings.resolved(), sort_keys=False, allow_unicode=True)
-        atomic_write(self.path / RESOLVED, resolved, "the sweep's recipe")
         timed = {"step_seconds": self.step_seconds} if self.step_seconds else {}
-        plan = {"corpus": self.corpus, "inputs": self.inputs, "runs": [asdict(run) for run in self.plan], **timed}
-        write_json(self.path / PLAN, plan, "the sweep's plan")
+        plan = {"inputs": self.inputs, "runs": [asdict(run) for run in self.plan], **timed}
+        self.folder.write(self.settings.resolved(), plan)
 
-    def refuse_other(self, settings: SweepRecipe) -> None:
+    def refuse_other(self) -> None:
         """Refuse a folder that holds another sweep, or other files; the error names what differs."""
-        if not (self.path / PLAN).exists():  # a first call that was stopped early leaves these
-            refuse_other_files(self.path, "sweep", {"recipes", RESOLVED})
+        if not self.folder.exists:
             return
+        assert self.settings is not None
         kept = Sweep.open(self.path)
-        now, then = self.inputs or {"train": self.corpus}, kept.inputs or {"train": kept.corpus}
-        changed = [name for name, digest in then.items() if now.get(name) != digest]
+        changed = [name for name, digest in kept.inputs.items() if self.inputs.get(name) != digest]
         if changed:
             what = "the corpus" if {"train", "loss"} & {*changed} else listed(changed)
             raise ConfigError(
@@ -170,8 +166,7 @@ class Sweep(RunSet):
             )
         lost = {run.id for run in kept.plan} - {run.id for run in self.plan}
         if lost:
-            before = validate(SweepRecipe, read_yaml(self.path / RESOLVED), "the kept sweep")
-            different = differing_keys(before.resolved(), settings.resolved())
+            different = differing_keys(self.folder.settings(SweepRecipe).resolved(), self.settings.resolved())
             named = sorted(n for n in different if not n.startswith("executor") and n != "name")
             what = ", ".join(named[:6]) or "defaults of its runs' recipe"
             raise ConfigError(
@@ -228,8 +223,7 @@ def _step_seconds(settings: SweepRecipe, cells: dict[str, Recipe]) -> dict[str, 
     """
     from contextwise.experiments.cost import seconds_per_step
 
-    plan = settings.folder / PLAN
-    known = read_json(plan, "the sweep's plan").get("step_seconds") or {} if plan.exists() else {}
+    known = Sweep.open(settings.folder).step_seconds if Question(settings.folder, "sweep").exists else {}
     missing = {name: recipe for name, recipe in cells.items() if name not in known}
     if not missing:
         return known

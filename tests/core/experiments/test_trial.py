@@ -32,7 +32,7 @@ from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.trial import Trial, TrialSettings, load_trial, run_trial
 from contextwise.experiments.trial import trial as trial_module
 from contextwise.experiments.trial.arms import Arms, total_nats
-from contextwise.experiments.trial.ledger import read_ledger
+from contextwise.experiments.trial.discoveries import tried_changes
 from contextwise.experiments.trial.settings import DEFAULT_TOKENS
 from contextwise.reports.trial import plan_tables, trial_page, trial_tables
 from contextwise.training.inputs import TrainingInputs
@@ -595,9 +595,9 @@ def test_damaged_files_of_a_trial_are_named(finished, corpus_folder, tmp_path):
     folder = Path(shutil.copytree(finished, tmp_path / "result" / "three"))
     (folder / "result.json").write_text('{"comparisons": [{}]}')
     with pytest.raises(DataError, match="result.json is no result of a trial: .*; run the trial again"):
-        read_ledger(folder.parent)
+        tried_changes(folder.parent)
     run_trial(three(corpus_folder, folder))
-    assert read_ledger(folder.parent)
+    assert tried_changes(folder.parent)
 
 
 def test_arms_with_another_tokenizer_or_corpus_are_refused(corpus_folder, tmp_path):
@@ -697,18 +697,18 @@ def test_the_command_plans(corpus_folder, contextwise):
 
 
 def test_the_ledger_keeps_no_change_without_a_gain(finished, contextwise):
-    status, printed, _ = contextwise(f"trial --ledger {finished.parent} --json")
+    status, printed, _ = contextwise(f"trial --discoveries {finished.parent} --json")
     rows = json.loads(printed)
     assert status == 0 and [row["kept"] for row in rows] == [False, False]
     assert {row["arm"]: row["evidence"] for row in rows}["slower"] == 0  # it is worse
-    assert "0 of 2 changes are kept" in contextwise.words(f"trial --ledger {finished.parent}")
+    assert "0 of 2 changes are kept" in contextwise.words(f"trial --discoveries {finished.parent}")
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("trial --ledger .", "holds no trial that was looked at"),
-        ("trial gpt2 pm --ledger .", "leave the arms out"),
+        ("trial --discoveries .", "holds no trial that was looked at"),
+        ("trial gpt2 pm --discoveries .", "leave the arms out"),
         ("trial", "there is nothing to compare"),
         ("trial gpt2 --corpus corpus", "one arm (gpt2) has nothing to be compared to"),
         ("trial gpt2 pm", "corpus is missing"),

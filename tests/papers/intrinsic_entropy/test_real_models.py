@@ -20,8 +20,8 @@ from contextwise_papers.intrinsic_entropy.figures_1_to_15_real_models import (
     regimes_view,
     spectra_view,
 )
+from contextwise_papers.intrinsic_entropy.fits import correlations, fit_line, fit_power
 from contextwise_papers.item import Item, Scale
-from contextwise_plan.fits import correlations, fit_line, fit_power
 from small import write_documents
 
 CONTEXTS = [8, 16, 32, 64, 128, 256]

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contextwise.base.errors import ConfigError, DataError
+from contextwise_papers.intrinsic_entropy.fits import fit_line
 from contextwise_papers.intrinsic_entropy.spectra import (
     THRESHOLDS,
     chosen_sizes,
@@ -18,7 +19,6 @@ from contextwise_papers.intrinsic_entropy.spectra import (
     rank,
     relative_eigenvalues,
 )
-from contextwise_plan.fits import fit_line
 
 positive = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=12)
 

@@ -43,7 +43,7 @@ def test_a_table_names_what_it_was_made_from(corpus_folder, tmp_path, monkeypatc
     for present, fingerprint in ((False, corpus.fingerprint), (True, "0" * 64), (True, corpus.fingerprint)):
         if present and not (tmp_path / "books").exists():
             (tmp_path / "books").symlink_to(corpus_folder)
-        (folder / "plan.json").write_text(json.dumps(plan | {"corpus": fingerprint}))
+        (folder / "plan.json").write_text(json.dumps(plan | {"inputs": {"train": fingerprint}}))
         write_table(observed, tmp_path / "table.json", folder)
         written.append(json.loads((tmp_path / "table.json").read_text()))
     assert [each["median_document"] for each in written] == [None, None, np.median(corpus.lengths)]

@@ -14,13 +14,12 @@ from contextwise.base.errors import ConfigError, Problem, did_you_mean
 from contextwise.base.recipes import recipe_path, shipped_recipe, shipped_recipes
 from contextwise.comparison.sequential import Documents
 from contextwise.experiments.executors import ExecutorSettings
+from contextwise.experiments.folder import Question
 from contextwise.experiments.launchers import AnyExecutor
 from contextwise.experiments.run_set import FAST_TRAINING, Arm, with_identified_code, with_sections
 from contextwise.models.variant.code import is_variant
 from contextwise.training.kinds import VariantSettings
 
-RESOLVED = "trial.yaml"
-"""File of a trial's folder with all of its settings."""
 DEFAULT_TOKENS = 524_288
 DEFAULT_RECIPE: dict[str, Any] = {
     "data": {"context": 256},
@@ -240,12 +239,9 @@ def load_trial(
     Raises:
         ConfigError: lists everything that is wrong.
     """
-    folder, data = Path(), {}
+    data, folder = dict[str, Any](), Path()
     if trial is not None:
-        path = recipe_path(trial, "trial")
-        folder, data = path.parent, {"name": path.stem} | read_yaml(path)
-        if path.name == RESOLVED and (folder / "plan.json").exists():
-            data["output"] = str(folder)
+        data, folder = Question.read_file(trial, "trial")
     data |= values
     if isinstance(data.get("recipe"), str):
         data["recipe"] = read_yaml(recipe_path(data["recipe"], folder=folder))

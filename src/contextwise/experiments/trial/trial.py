@@ -21,12 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
-from contextwise.base.config import read_yaml, validate
-from contextwise.base.errors import ConfigError, ContextwiseError, DataError, TrainingError
+from contextwise.base.errors import ConfigError, ContextwiseError, TrainingError
 from contextwise.base.estimates import count, duration, listed
-from contextwise.base.files import atomic_write, exclusive, read_json, write_json
+from contextwise.base.files import exclusive, read_json, write_json
 from contextwise.base.intervals import within_groups
 from contextwise.base.progress import interruption
 from contextwise.base.runs import RunFolder, differing_keys
@@ -35,13 +33,13 @@ from contextwise.comparison.speedup import effective_speedup, trend
 from contextwise.data.metadata import texts_digest
 from contextwise.evaluation.measures.loss import conditioned_sentence
 from contextwise.experiments.cost import seconds_per_step
-from contextwise.experiments.folder import refuse_other_files
+from contextwise.experiments.folder import Question
 from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.trial.arms import SEARCH_SHARE, Arms, Length, held_fixed, total_nats
 from contextwise.experiments.trial.result import AlongBudgets, Comparison, RateRow, TrialPlan, TrialResult
-from contextwise.experiments.trial.settings import RESOLVED, TrialSettings
+from contextwise.experiments.trial.settings import TrialSettings
 
-PLAN, RESULT, SECONDS = "plan.json", "result.json", "seconds.json"
+RESULT, SECONDS = "result.json", "seconds.json"
 TIMED_ROUNDS = {"time": 5, "flops": 2, "tokens": 2}
 UNEQUAL_TIME = 0.05
 """Runs at equal time whose measured times differ by a larger share have a note."""
@@ -60,6 +58,7 @@ class Trial:
         if settings.first_seed + settings.seeds > SEARCH_SEED:
             raise ConfigError(f"first_seed is {settings.first_seed}, but the seeds must be below {SEARCH_SEED}")
         self.settings, self.path = settings, settings.folder
+        self.folder = Question(self.path, "trial")
         self.arms = Arms(settings)
         # Of each interval, so that all hold together with the trial's.
         self.confidence = simultaneous(settings.confidence, settings.shared_by * len(self.arms.budgets))
@@ -77,10 +76,7 @@ class Trial:
     def _refuse_other(self) -> None:
         """Refuse a folder with other files, or with a trial of another question that was looked at."""
         path = self.path
-        if not (path / RESOLVED).exists():  # a first call that was stopped early leaves these
-            refuse_other_files(path, "trial", {PLAN, "runs", "recipes", "logs", "failures"})
-            return
-        if not (path / RESULT).exists():
+        if not self.folder.exists or not (path / RESULT).exists():
             return
         kept, new = self._kept_question(), self._question()
         different = differing_keys(kept, new)
@@ -121,24 +117,14 @@ class Trial:
 
     def _kept_question(self) -> dict[str, Any]:
         """The question of the trial in the folder."""
-        kept = validate(TrialSettings, read_yaml(self.path / RESOLVED), f"the trial {self.path}")
-        return {**kept.question(), **{name: self._kept(PLAN, name) for name in ("corpora", "scored", "inputs")}}
-
-    def _kept(self, file: str, name: str) -> Any:
-        """A value of a file of the folder; a DataError if it has none."""
-        values = read_json(self.path / file, f"the trial's {file}")
-        if not isinstance(values, dict) or name not in values:
-            raise DataError(f"{self.path / file} is damaged: it has no {name}; begin the trial in another folder")
-        return values[name]
+        kept = self.folder.settings(TrialSettings)
+        return {**kept.question(), **{name: self.folder.value(name) for name in ("corpora", "scored", "inputs")}}
 
     def write(self, step_seconds: dict[str, float]) -> None:
-        """Write the plan, then the settings: a plan beside other settings is measured again."""
-        plan = {"step_seconds": step_seconds, **self._content()}
-        write_json(self.path / PLAN, plan, "the trial's plan")
+        """Write plan and settings."""
         values = self.settings.model_dump(mode="json", exclude={"output"})
         values["corpus"] = str(Path(values["corpus"]).absolute())
-        text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
-        atomic_write(self.path / RESOLVED, text, "the trial")
+        self.folder.write(values, {"step_seconds": step_seconds, **self._content()})
 
     @property
     def seconds(self) -> float:
@@ -153,7 +139,7 @@ class Trial:
     def lengths(self) -> list[Length]:
         """The length of each arm's runs: those fixed at the start, else from steps that are timed now."""
         if (self.path / RESULT).exists() or self._plan_fits():
-            step_seconds = self._kept(PLAN, "step_seconds")
+            step_seconds = self.folder.value("step_seconds")
             missing = [name for name in self.settings.arms if name not in step_seconds]
             if not missing:
                 return self.arms.lengths(step_seconds)
@@ -168,9 +154,7 @@ class Trial:
 
     def _plan_fits(self) -> bool:
         """Whether the folder has the plan of this question."""
-        if not (self.path / PLAN).exists() or not (self.path / RESOLVED).exists():
-            return False
-        return not differing_keys(self._kept_question(), self._question())
+        return self.folder.exists and not differing_keys(self._kept_question(), self._question())
 
     def plan(self) -> TrialPlan:
         """What the trial will cost and can decide; trains a few steps to time them, and writes nothing."""
@@ -271,7 +255,7 @@ class Trial:
             if self._plan_fits():
                 plan = self.plan()  # that of another process that has begun the trial meanwhile
             if (self.path / SECONDS).exists():
-                self._spent = self._kept(SECONDS, "seconds")
+                self._spent = self.folder.value("seconds", SECONDS)
             per_step = {
                 each.arm: each.seconds / each.tokens * self.arms.recipes[each.arm].tokens_per_step
                 for each in plan.lengths

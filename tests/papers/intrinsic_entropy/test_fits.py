@@ -8,7 +8,7 @@ from scipy import stats
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.intervals import correlation_estimate
-from contextwise_plan.fits import correlations, fit_line, fit_power
+from contextwise_papers.intrinsic_entropy.fits import correlations, fit_line, fit_power
 
 CONTEXTS = [16, 32, 64, 128, 256, 512, 1024]
 QUICK = settings(max_examples=40)

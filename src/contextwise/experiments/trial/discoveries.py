@@ -1,4 +1,4 @@
-"""A ledger of trials: which of many changes to keep, with few false discoveries among those that are kept."""
+"""Discoveries of many trials: which changes to keep, with few false ones among those that are kept."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from contextwise.experiments.trial.trial import RESULT
 
 
 @dataclass(frozen=True)
-class LedgerRow:
+class TriedChange:
     """A comparison of a trial.
 
     Attributes:
@@ -31,7 +31,7 @@ class LedgerRow:
     kept: bool
 
 
-def read_ledger(folder: Path, rate: float = 0.1) -> list[LedgerRow]:
+def tried_changes(folder: Path, rate: float = 0.1) -> list[TriedChange]:
     """The comparisons of all trials in a folder, those with the most evidence first.
 
     Args:
@@ -52,15 +52,15 @@ def read_ledger(folder: Path, rate: float = 0.1) -> list[LedgerRow]:
         except (KeyError, IndexError, TypeError) as error:
             raise DataError(f"{file} is no result of a trial: {error!r}; run the trial again") from None
     kept = discoveries([row.evidence for row in rows], rate)
-    ledger = [replace(row, kept=each) for row, each in zip(rows, kept, strict=True)]
-    return sorted(ledger, key=lambda row: -row.evidence)
+    changes = [replace(row, kept=each) for row, each in zip(rows, kept, strict=True)]
+    return sorted(changes, key=lambda row: -row.evidence)
 
 
-def _row(trial: str, comparison: dict[str, Any]) -> LedgerRow:
+def _row(trial: str, comparison: dict[str, Any]) -> TriedChange:
     """The row of a comparison that is not yet among the discoveries."""
     looks = comparison["looks"]
     difference = Estimate.from_dict(looks[-1]["fixed"])
-    return LedgerRow(
+    return TriedChange(
         trial=trial,
         arm=comparison["arm"],
         reference=comparison["reference"],
