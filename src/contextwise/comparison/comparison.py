@@ -14,6 +14,7 @@ from contextwise.base.intervals import Interval, estimate, per_seed, seed_interv
 from contextwise.base.views import Viewed
 from contextwise.comparison.budgets import Budget, equal_budgets
 from contextwise.comparison.compared_runs import ComparedRun, groups_of, is_single_run, of_single_runs, open_compared
+from contextwise.evaluation.kernel import measures
 from contextwise.evaluation.measures.loss import Evaluation
 
 UNITS = {"token": "nats per token", "byte": "bits per byte"}
@@ -373,7 +374,7 @@ def _check_same_data(runs: list[ComparedRun], unit: str) -> list[str]:
             continue
         values = [
             f"{key} {a} and {b}"
-            for key in ("context", "stride", "full_windows", "metadata", "dtype")
+            for key in dict.fromkeys([*_compared(first), *_compared(compared), "dtype"])
             if (a := _setting(base, key)) != (b := _setting(other, key))
         ]
         same_columns = same_corpus and _setting(base, "contexts") == _setting(other, "contexts")
@@ -384,6 +385,10 @@ def _check_same_data(runs: list[ComparedRun], unit: str) -> list[str]:
                 f"{pair} were scored with different settings ({', '.join(values)}); part of a difference may be theirs."
             )
     return notes
+
+
+def _compared(run: ComparedRun) -> tuple[str, ...]:
+    return measures()[run.evaluation.measure].compared
 
 
 def _setting(summary: dict[str, Any], name: str) -> Any:

@@ -7,8 +7,8 @@ from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator,
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError, Problem
-from contextwise.data.metadata import check_columns
 from contextwise.training.settings import DEEPEST, DataSection, Layers, Width
+from contextwise_papers.cue.metadata_texts import check_columns
 
 PREVIOUS = "previous_sentence"
 

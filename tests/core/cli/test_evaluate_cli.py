@@ -54,7 +54,7 @@ def test_evaluate_prints_json_alone_to_standard_output(contextwise, workplace):
     status, output, _ = contextwise(f"evaluate runs/alpha/model {options}")
     assert status == 0
     assert json.loads(output) == json.loads((workplace / "e" / "summary.json").read_text())
-    expected = {"context": 20, "stride": 8, "full_windows": False, "limit": None, "metadata": []}
+    expected = {"context": 20, "stride": 8, "full_windows": False, "limit": None}
     assert json.loads(output)["settings"] == expected
 
 

@@ -1,6 +1,5 @@
 """Choice of the evaluation that takes part in a comparison: that of these weights, these data and these settings."""
 
-import json
 import shutil
 
 import numpy as np
@@ -13,7 +12,6 @@ from contextwise.comparison.compared_runs import SeededRun, evaluate_all
 from contextwise.comparison.comparison import compare
 from contextwise.data import Corpus
 from contextwise.evaluation.measures.loss import Evaluation
-from contextwise_papers.objectives.ledger import ledger
 from measured import evaluate_model
 
 
@@ -117,22 +115,3 @@ def test_runs_that_continue_seeds_of_one_model_are_seeds_of_one_recipe(cue, tmp_
 
     assert key("runs/base-seed0") == key("runs/base-seed1") and key("runs/seed0") == key("runs/seed1")
     assert key("runs/base-steps100") != key("runs/base-steps500")
-
-
-def test_objectives_of_one_name_have_a_row_each_in_a_ledger(tmp_path):
-    """A recipe named alike with another objective; and two seeds of the first."""
-    runs = (("causal", "causal", 0, 3.0), ("causal-1", "causal", 1, 4.0), ("masked", "masked", 0, 6.0))
-    for folder, objective, seed, loss in runs:
-        run = RunFolder(tmp_path / folder)
-        seeded(run.path, name="nano", seed=seed, objective={"name": objective}, model={"family": "gpt2"})
-        counts = {"tokens": 100, "flops": 1e9, "steps": 10, "input_tokens": 100, "target_tokens": 90, "parameters": 5}
-        run.write_summary({"name": "nano", "seed": seed, "objective": objective, "validation_loss": loss} | counts)
-        row = {"kind": "validation", "step": 10, "tokens": 100, "flops": 1e9, "seconds": 1.0, "loss": loss}
-        run.metrics_file.write_text(json.dumps(row) + "\n")
-    rows = ledger([str(tmp_path / folder) for folder, *_ in runs])["rows"]
-    assert [(row["name"], row["objective"], row["seeds"], row["loss"]) for row in rows] == [
-        ("nano (causal)", "causal", [0, 1], 3.5),
-        ("nano (masked)", "masked", [0], 6.0),
-    ]
-    with pytest.raises(ConfigError, match="the same recipe with the same seed"):
-        ledger([str(tmp_path / "causal"), f"{tmp_path}/masked/../causal"])

@@ -52,12 +52,12 @@ def test_other_inputs_at_the_same_place(what, tmp_path):
     corpus_of(tmp_path / "corpus", "a")
     model_in(tmp_path / "base", 1)
     own = ["data.metadata={columns: [title]}"] if what == "data.metadata" else [f"model.pretrained={tmp_path / 'base'}"]
-    scored = ["title"] if what == "scored.metadata" else []
+    scored = {"measure": "evaluate-metadata", "metadata": ["title"]} if what == "scored.metadata" else {}
 
     def asked() -> TrialSettings:
         arms: dict[str, Any] = {"gpt2": None, "changed": [*own, "training.learning_rate=3e-3"]}
         values = {"arms": arms, "corpus": str(tmp_path / "corpus"), "recipe": RECIPE, "tokens": 256, "rates": "fixed"}
-        return load_trial(None, values | {"seeds": 2, "metadata": scored}, output=tmp_path / "t")
+        return load_trial(None, values | {"seeds": 2, "score": scored}, output=tmp_path / "t")
 
     first = run_trial(asked())
     assert run_trial(asked()).losses == first.losses

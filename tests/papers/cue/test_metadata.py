@@ -14,7 +14,6 @@ from contextwise.base.progress import say_once
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.comparison import compare
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.data.metadata import MetadataTexts
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.loss import Loss
 from contextwise.experiments.cost import cost_of
@@ -28,6 +27,8 @@ from contextwise.training import Recipe, train
 from contextwise.training.dry_run import dry_run
 from contextwise.training.inputs import TrainingInputs
 from contextwise_papers.cue.metadata import Conditioning, HeldOutWindows, MetadataExamples, MetadataStream
+from contextwise_papers.cue.metadata_loss import MetadataLoss
+from contextwise_papers.cue.metadata_texts import MetadataTexts
 from objective_corpora import same
 from small import recipe_values
 
@@ -238,10 +239,12 @@ def test_a_run_is_scored_with_and_without(path, tmp_path):
     losses = run.metrics("validation")[-1]
     assert losses["loss"] != losses["metadata_loss"] and run.summary()["metadata_cut"] == 1
     corpus = Corpus.open(path, split="validation")
-    without, given = (measure(run.path, Loss(metadata=columns), corpus) for columns in ([], ["who"]))
-    both = measure(run.path, Loss(metadata=["who", "day"]), corpus).summary  # 12 tokens: who: Ann\nda
+    without, given = (measure(run.path, settings, corpus) for settings in (Loss(), MetadataLoss(metadata=["who"])))
+    both = measure(run.path, MetadataLoss(metadata=["who", "day"]), corpus).summary  # 12 tokens: who: Ann\nda
     assert (given.summary["metadata_cut"], both["metadata_cut"]) == (0, 1) and both["loss"] != given.summary["loss"]
-    assert "metadata (who, day), which are not scored, cut in 1 of them." in Loss.table(both).renderables[0].plain
+    assert (
+        "metadata (who, day), which are not scored, cut in 1 of them." in MetadataLoss.table(both).renderables[0].plain
+    )
     model = load_model(run.path, device="cpu")
     # Document 2 with its metadata, written out: one window.
     block, text = list(b"who: Bob\n\n"), list((ROWS[2]["text"] + "!").encode())
@@ -260,7 +263,7 @@ def test_given_metadata_is_scored_as_a_part_of_its_document(path, tmp_path):
     blocks = ["who: Ann\n\n", "", "who: Bob\n\n"]
     whole = prepared(tmp_path, [row | {"text": block + row["text"]} for block, row in zip(blocks, ROWS, strict=True)])
     settings = {"context": 40, "stride": 5}  # a window more for document 0, which has 41 tokens with its metadata
-    given = measure(run.path, Loss(metadata=["who"], **settings), Corpus.open(path, split="validation"))
+    given = measure(run.path, MetadataLoss(metadata=["who"], **settings), Corpus.open(path, split="validation"))
     written = measure(run.path, Loss(**settings), Corpus.open(whole, split="validation"))
     text = written.tokens().to_pandas().query("document == 1 or position >= 10")
     np.testing.assert_array_equal(given.tokens()["nats"], text["nats"])
@@ -271,9 +274,9 @@ def test_given_metadata_is_scored_as_a_part_of_its_document(path, tmp_path):
     assert sees == [30, 0, 23] and given.summary["conditioned_share"] == pytest.approx(53 / 60)
     rows = given.tokens().to_pandas().query("conditioned")["nats"]
     assert given.summary["conditioned_loss"]["value"] == pytest.approx(rows.mean())
-    table = Loss.table(given.summary)
+    table = MetadataLoss.table(given.summary)
     assert "88.3% of the text's tokens are predicted with it in view" in " ".join(table.renderables[0].plain.split())
-    assert written.summary["conditioned_share"] is None and "conditioned" not in written.tokens().column_names
+    assert "conditioned_share" not in written.summary and "conditioned" not in written.tokens().column_names
 
 
 def test_a_plan_and_a_trial_say_how_much_text_is_conditioned(path, tmp_path, monkeypatch):
@@ -294,7 +297,11 @@ def test_a_plan_and_a_trial_say_how_much_text_is_conditioned(path, tmp_path, mon
         "rates": "fixed",
         "seeds": 2,
     }
-    trial |= {"equal": "tokens", "metadata": ["who"], "output": str(tmp_path / "trial")}
+    trial |= {
+        "equal": "tokens",
+        "score": {"measure": "evaluate-metadata", "metadata": ["who"]},
+        "output": str(tmp_path / "trial"),
+    }
 
     def trained_here(runs, *_, **__):
         for run in runs.runs:
@@ -317,13 +324,13 @@ def test_documents_without_any_metadata_are_not_scored_with_it(path, tmp_path):
     run = train(recipe(path, tmp_path / "run", steps=2))
     nobody = prepared(tmp_path, [row | {"who": None} for row in ROWS])
     with pytest.raises(DataError, match=r"no document of .* \(validation\) that is read has metadata in the columns"):
-        measure(run.path, Loss(metadata=["who"]), Corpus.open(nobody, split="validation"))
+        measure(run.path, MetadataLoss(metadata=["who"]), Corpus.open(nobody, split="validation"))
 
 
 def test_metadata_of_another_form_than_in_training_is_said(path, tmp_path, capsys):
     run = train(recipe(path, tmp_path / "run", steps=2, form="append"))
     corpus = Corpus.open(path, split="validation")
-    measure(run.path, Loss(metadata=["who"]), corpus)
+    measure(run.path, MetadataLoss(metadata=["who"]), corpus)
     assert "was trained with who, day behind the text, and is given who before it" in " ".join(
         capsys.readouterr().err.split()
     )
@@ -334,13 +341,13 @@ def test_other_metadata_of_the_same_text_is_another_question(path, tmp_path, mon
     mine = shutil.copytree(path, tmp_path / "corpus")
     run = train(recipe(mine, tmp_path / "run", steps=2))
     before = Corpus.open(mine, split="validation")
-    old, plain = measure(run.path, Loss(metadata=["who"]), before), measure(run.path, Loss(), before)
+    old, plain = measure(run.path, MetadataLoss(metadata=["who"]), before), measure(run.path, Loss(), before)
     prepared(tmp_path, [row | {"who": "Eve"} for row in ROWS], overwrite=True)
     after = Corpus.open(mine, split="validation")
     assert after.fingerprint == before.fingerprint
     copied = shutil.copytree(run.path / "model", tmp_path / "copied")
-    new, other = (measure(path, Loss(metadata=["who"]), after) for path in (run.path, copied))
-    shown = " ".join(Loss.table(new.summary).renderables[0].plain.split())
+    new, other = (measure(path, MetadataLoss(metadata=["who"]), after) for path in (run.path, copied))
+    shown = " ".join(MetadataLoss.table(new.summary).renderables[0].plain.split())
     assert "document begins with its metadata (who)," in shown
     assert new.path != old.path and new.summary["loss"] != old.summary["loss"]
     assert measure(run.path, Loss(), after).path == plain.path
@@ -357,7 +364,7 @@ def test_other_metadata_of_the_same_text_is_another_question(path, tmp_path, mon
 def test_what_cannot_be_is_refused(path):
     for columns, why in ((["who", "who"], "named twice"), (["document_hash"], "the document's own text")):
         with pytest.raises(ConfigError, match=why):
-            validate(Loss, {"metadata": columns}, "contextwise evaluate")
+            validate(MetadataLoss, {"metadata": columns}, "contextwise evaluate-metadata")
     with pytest.raises(ConfigError, match="is 1 tokens and no room for metadata and an empty line; .* at least 12"):
         TrainingInputs.open(recipe(path, context=4))
     with pytest.raises(DataError, match="no metadata column 'whom'; did you mean 'who'"):

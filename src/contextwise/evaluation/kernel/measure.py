@@ -83,6 +83,7 @@ class Measure(Settings):
         gives_contexts: whether it gives contexts to a model that takes them; others measure it without, with a note.
         changes_model: whether it changes the model, such as its positions; a subject then loads it again for the next measure.
         result: class of its results.
+        compared: settings that a comparison of results names where they differ.
         numbers: the type of its own part of the summary, ``MODULE:NAME``, for the JSON Schema.
         default_dtype: default number format of the weights, as for :class:`Subject`.
     """
@@ -94,6 +95,7 @@ class Measure(Settings):
     gives_contexts: ClassVar[bool] = False
     changes_model: ClassVar[bool] = False
     result: ClassVar[type[Result]] = Result
+    compared: ClassVar[tuple[str, ...]] = ()
     numbers: ClassVar[str] = ""
     default_dtype: ClassVar[str] = "auto"
 
@@ -122,6 +124,11 @@ class Measure(Settings):
     @abstractmethod
     def table(cls, summary: dict[str, Any]) -> RenderableType:
         """The summary for the terminal, in 80 columns."""
+
+    @classmethod
+    def remark(cls, summary: dict[str, Any]) -> str:
+        """What a reader of many results has to know of how they were measured, in sentences; empty if there is nothing."""
+        return ""
 
     @classmethod
     def summary_schema(cls) -> dict[str, Any]:

@@ -1,24 +1,23 @@
 """Loss, perplexities and bits per byte of held-out documents: ``contextwise evaluate``."""
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
-from contextwise.base.progress import progress_bar, say_once
+from contextwise.base.progress import progress_bar
 from contextwise.base.tables import Column, Table
-from contextwise.data.metadata import check_columns
 from contextwise.evaluation.kernel import Measure, Outcome, Result, Subject, Work
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from contextwise.data import Corpus
+    from contextwise.evaluation.scoring.windows import Scores
 
 MEASURES = {
     "loss": "loss (nats per token)",
@@ -55,6 +54,7 @@ class Loss(Measure):
     numbers = "contextwise.evaluation.scoring.windows:TotalsJson"
     version = 5
     result = Evaluation
+    compared: ClassVar[tuple[str, ...]] = ("context", "stride", "full_windows")
 
     context: int | None = Field(
         default=None,
@@ -73,111 +73,56 @@ class Loss(Measure):
         "totals are those of lm-evaluation-harness's loglikelihood_rolling.",
     )
     limit: int | None = Field(default=None, ge=1, description="Score only the first N documents.")
-    metadata: list[str] = Field(
-        default=[],
-        description="Metadata columns to put before each document, as in training; they are not scored, and take up to a "
-        "quarter of the context. Windows that begin later in a document do not see them: the share of the text that does, "
-        "and its loss, are printed.",
-    )
-
-    @field_validator("metadata")
-    @classmethod
-    def _different(cls, columns: list[str]) -> list[str]:
-        check_columns(columns)
-        return columns
 
     def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
-        from contextwise.models.prefix import prompt_form
-
-        if (measure := subject.spec.loss_measure) != self.name:
+        if (measure := subject.spec.loss_measure) != Loss.name:
             raise ConfigError(f"{subject.source} does not read whole documents; score it with contextwise {measure}")
         context = subject.context(self.context)
         stride = max(1, context // 2) if self.stride is None else self.stride
         if stride > context:
             raise ConfigError(f"stride is {stride}; it must be between 1 and the context, {context}")
-        if self.metadata and prompt_form(subject.config) is not None:
-            raise ConfigError(
-                f"metadata is given, but {subject.source} reads a prompt as a prefix, and was not trained with metadata in it"
-            )
         return self.model_copy(update={"context": context, "stride": stride})
 
-    @property
-    def metadata_columns(self) -> list[str]:
-        return self.metadata
-
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
-        from contextwise.base.intervals import ratios
-        from contextwise.data.metadata import LARGEST_SHARE, DocumentsWithMetadata, MetadataTexts
-        from contextwise.evaluation.scoring.windows import documents_table, score_documents, totals
+        assert corpus is not None
+        return self.outcome(corpus, self.score(subject, corpus))
 
-        assert corpus is not None and self.context is not None and self.stride is not None
-        read: Any = corpus  # what the windows are cut from
-        if self.metadata:
-            texts = MetadataTexts(corpus, self.metadata, "prepend", self.context // LARGEST_SHARE, self.limit)
-            texts.check_any()
-            read = DocumentsWithMetadata(corpus, texts, np.ones(len(texts.lengths), bool))
-        tokens = int(np.sum(read.lengths[: self.limit]))
-        with progress_bar(f"evaluate {subject.name}", tokens, "tokens") as advance:
+    def score(self, subject: Subject, documents: Any) -> "Scores":
+        """Score the documents of a corpus, or others that are made from them."""
+        from contextwise.evaluation.scoring.windows import score_documents
+
+        assert self.context is not None and self.stride is not None
+        with progress_bar(f"evaluate {subject.name}", int(documents.lengths[: self.limit].sum()), "tokens") as advance:
             options: dict[str, Any] = {"full_windows": self.full_windows, "limit": self.limit}
             options |= {"batch_tokens": subject.batch_tokens, "on_progress": advance}
-            scores = score_documents(subject.model, read, self.context, self.stride, **options)
-        summary: dict[str, Any] = {"first_token_scored": scores.first_position == 0, "metadata_cut": 0}
-        summary |= {"conditioned_share": None, "conditioned_loss": None}
-        tokens_table = scores.table()
-        if self.metadata:
-            _note_other_training(subject, self.metadata)
-            scores = scores.behind(texts.lengths)
-            sees = scores.conditioned(texts.lengths)
-            tokens_table = scores.table().append_column("conditioned", [sees])
-            nats_D, counts_D = scores.document_sums(scores.nats * sees), scores.document_sums(sees)
-            loss = ratios(nats_D[counts_D > 0], {"loss": counts_D[counts_D > 0]})["loss"]
-            summary |= {"metadata_cut": texts.cut, "conditioned_share": float(sees.mean())}
-            summary["conditioned_loss"] = loss.to_dict()
+            return score_documents(subject.model, documents, self.context, self.stride, **options)
+
+    @staticmethod
+    def outcome(corpus: "Corpus", scores: "Scores") -> Outcome:
+        """Totals and tables of the scores of a corpus's documents."""
+        from contextwise.evaluation.scoring.windows import documents_table, totals
+
         documents = documents_table(corpus, scores)
-        return Outcome(summary | totals(documents), {"documents": documents, "tokens": tokens_table})
+        summary = {"first_token_scored": scores.first_position == 0, **totals(documents)}
+        return Outcome(summary, {"documents": documents, "tokens": scores.table()})
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> RenderableType:
-        context, stride = summary["settings"]["context"], summary["settings"]["stride"]
-        heading = (
-            f"{summary['model']} on {summary['label']}: {summary['documents']:,} documents, "
-            f"{summary['tokens']:,} tokens; windows of {context:,}, stride {stride:,}: "
-            f"each token is predicted from {context - stride:,} tokens or more, or from all before it in its document."
-        )
-        if not summary["first_token_scored"]:
-            heading += " The corpus has no end-of-text token, so the first token of each document is not scored."
-        if columns := summary["settings"]["metadata"]:
-            heading += f" Each document begins with its metadata ({', '.join(columns)}), which are not scored"
-            heading += f", cut in {summary['metadata_cut']:,} of them." if summary["metadata_cut"] else "."
-            heading += f" {conditioned_sentence(summary['conditioned_share'])}"
-        heading += lost_note(summary)
-        if summary["documents"] == 1:
-            heading += " One document allows no interval."
-        measures = MEASURES
-        if (summary["conditioned_share"] or 1) < 1:
-            measures = MEASURES | {"conditioned_loss": "loss with the metadata in view"}
-        return Group(Text(heading), evaluation_table(summary, measures))
+        return Group(Text(heading(summary)), evaluation_table(summary))
 
 
-def _note_other_training(subject: Subject, columns: list[str]) -> None:
-    """Say so if the run's training had metadata in another form than the columns before the text."""
-    trained = None if subject.run is None else (subject.run.recipe().get("data") or {}).get("metadata")
-    if trained and (trained["columns"], trained.get("form", "prepend")) != (columns, "prepend"):
-        where = "before" if trained.get("form", "prepend") == "prepend" else "behind"
-        say_once(
-            f"note: {subject.source} was trained with {', '.join(trained['columns'])} {where} the text, and is given "
-            f"{', '.join(columns)} before it"
-        )
-
-
-def conditioned_sentence(share: float) -> str:
-    """How much of the scored text sees its document's metadata."""
-    if share == 1:
-        return "All of the text's tokens are predicted with it in view."
-    return (
-        f"{share:.1%} of the text's tokens are predicted with it in view; the others are in documents that have none, or too "
-        "late in a document for a window that begins with it."
+def heading(summary: dict[str, Any], further: str = "") -> str:
+    """The documents of an evaluation, and how they were scored; ``further`` are sentences of another measure."""
+    context, stride = summary["settings"]["context"], summary["settings"]["stride"]
+    text = (
+        f"{summary['model']} on {summary['label']}: {summary['documents']:,} documents, "
+        f"{summary['tokens']:,} tokens; windows of {context:,}, stride {stride:,}: "
+        f"each token is predicted from {context - stride:,} tokens or more, or from all before it in its document."
     )
+    if not summary["first_token_scored"]:
+        text += " The corpus has no end-of-text token, so the first token of each document is not scored."
+    text += further + lost_note(summary)
+    return text + (" One document allows no interval." if summary["documents"] == 1 else "")
 
 
 def lost_note(summary: dict[str, Any]) -> str:

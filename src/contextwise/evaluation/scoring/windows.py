@@ -174,19 +174,6 @@ class Scores:
     visible: np.ndarray
     first_position: int
 
-    def behind(self, tokens: np.ndarray) -> "Scores":
-        """The scores without those of the first ``tokens`` (documents,) tokens of each document."""
-        starts = np.cumsum(self.targets) - self.targets
-        kept = np.arange(len(self.nats)) >= np.repeat(starts + tokens, self.targets)
-        return Scores(np.maximum(self.targets - tokens, 0), self.nats[kept], self.visible[kept], self.first_position)
-
-    def conditioned(self, tokens: np.ndarray) -> np.ndarray:
-        """(N,) bool: targets that :meth:`behind` left, whose windows have all of the ``tokens``, at least one, before them."""
-        first = np.repeat(np.cumsum(self.targets) - self.targets, self.targets)
-        position = np.arange(len(self.nats)) - first + self.first_position
-        before = np.repeat(tokens, self.targets)
-        return (before > 0) & (self.visible == position + before)
-
     def document_sums(self, values: np.ndarray | None = None) -> np.ndarray:
         """(documents,) float64: nats of each document, or sums of other ``values`` (N,)."""
         documents = np.repeat(np.arange(len(self.targets)), self.targets)
@@ -367,15 +354,9 @@ class TotalsJson(TypedDict):
     """Counts and losses of scored documents, with intervals over documents; null where words or bytes are not known.
 
     Figures per word and byte leave out the ``lost_texts``: documents whose tokens do not decode to their text; null if unknown.
-
-    ``conditioned_share`` is the share of the scored tokens with their document's metadata in view, and ``conditioned_loss``
-    their loss; both are null where no metadata is given.
     """
 
     first_token_scored: bool
-    metadata_cut: int
-    conditioned_share: float | None
-    conditioned_loss: Estimate | None
     documents: int
     lost_texts: int | None
     tokens: int

@@ -109,9 +109,10 @@ class TrialSettings(Settings):
         default_factory=RateSearch, description="search, fixed (each arm's own), or settings of the search"
     )
     limit: int | None = Field(default=None, ge=1, description="use the first N held-out documents only")
-    metadata: list[str] = Field(
-        default_factory=list,
-        description="score every arm with these metadata columns before the text, as evaluate does; without them if empty",
+    score: dict[str, Any] = Field(
+        default_factory=dict,
+        description="how every arm is scored: `measure`, a measure of the loss on documents (evaluate if not given), and its "
+        "settings",
     )
     keep_going: bool = Field(default=False, description="train all seeds even where the decision is made")
     executor: AnyExecutor = ExecutorSettings()

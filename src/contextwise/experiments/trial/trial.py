@@ -31,7 +31,6 @@ from contextwise.base.runs import RunFolder, differing_keys
 from contextwise.comparison.sequential import document_half_width, looks, simultaneous
 from contextwise.comparison.speedup import effective_speedup, trend
 from contextwise.data.metadata import texts_digest
-from contextwise.evaluation.measures.loss import conditioned_sentence
 from contextwise.experiments.cost import seconds_per_step
 from contextwise.experiments.folder import Question
 from contextwise.experiments.run_set import RunSet
@@ -68,7 +67,7 @@ class Trial:
         self._nats: dict[tuple[str, int, int], np.ndarray] = {}
         self._seconds: dict[tuple[str, int, int], float] = {}
         self._tokens_N = np.zeros(0)
-        self._conditioned: float | None = None  # share of the scored text that sees its metadata, if that is given
+        self._remark = ""  # on how the runs were scored
         self._spent, self._started = 0.0, time.monotonic()
 
     # ---- the folder ----
@@ -111,8 +110,8 @@ class Trial:
 
     def _content(self) -> dict[str, Any]:
         """Content hashes of the documents, of the metadata that they are scored with, and of the inputs of each arm."""
-        columns, held_out = self.settings.metadata, self.arms.held_out
-        scored = {"metadata": texts_digest(held_out, columns)} if columns else {}
+        columns = self._measure().metadata_columns
+        scored = {"metadata": texts_digest(self.arms.held_out, columns)} if columns else {}
         return {"corpora": self.arms.fingerprints, "scored": scored, "inputs": self.arms.inputs}
 
     def _kept_question(self) -> dict[str, Any]:
@@ -327,7 +326,7 @@ class Trial:
         for length, run in zip(chosen, runs.runs, strict=True):
             scored = self._scored(run.folder, self.arms.documents)
             nats, tokens = total_nats(scored)
-            self._conditioned = scored.summary["conditioned_share"]
+            self._remark = self._measure().remark(scored.summary)
             first = self.arms.search_documents
             if not np.isfinite(nats).all():
                 raise TrainingError(f"the run {run.folder} has no finite held-out loss; a lower rate is the usual fix")
@@ -338,10 +337,20 @@ class Trial:
     def _scored(self, folder: Path, documents: int) -> Any:
         """The evaluation of a run on the first held-out documents."""
         from contextwise.evaluation.kernel import measure
-        from contextwise.evaluation.measures.loss import Loss
 
         limit = None if documents == len(self.arms.held_out) else documents
-        return measure(folder, Loss(limit=limit, metadata=self.settings.metadata), self.arms.held_out)
+        return measure(folder, self._measure(limit), self.arms.held_out)
+
+    def _measure(self, limit: int | None = None) -> Any:
+        """How the runs are scored, on the first documents."""
+        from contextwise.evaluation.kernel import measures
+        from contextwise.evaluation.measures.loss import Evaluation, Loss
+
+        values = {"measure": Loss.name, "limit": limit, **self.settings.score}
+        known = {name: each for name, each in measures().items() if issubclass(each.result, Evaluation)}
+        if (name := values.pop("measure")) not in known:
+            raise ConfigError(f"score.measure is {name!r}, but must be one of {', '.join(known)}")
+        return validate(known[name], values, "the trial's score")
 
     def _comparisons(self, lengths: list[Length], seeds: int) -> list[Comparison]:
         """Every comparison after a number of seeds."""
@@ -418,18 +427,12 @@ class Trial:
             unchanged=held_fixed(self.arms),
             notes=[
                 *self.arms.notes(lengths),
-                *self._scored_with_metadata(),
+                *([f"All arms are {self._remark}"] if self._remark else []),
                 *self._doubtful_rates(),
                 *self._unequal_times(times),
             ],
             path=self.path,
         )
-
-    def _scored_with_metadata(self) -> list[str]:
-        """A note of how much of the scored text sees its metadata; none if no metadata is given."""
-        if self._conditioned is None:
-            return []
-        return [f"All arms are scored with metadata before each document. {conditioned_sentence(self._conditioned)}"]
 
     def _by_arm(self, values: dict[tuple[str, int, int], float], seeds: int) -> dict[str, dict[int, list[float]]]:
         """Values by arm and budget, seed by seed."""

@@ -79,7 +79,7 @@ def test_a_run_is_scored_at_its_training_context_and_keeps_its_evaluation(corpus
     (run / "recipe.yaml").write_text(yaml.safe_dump({"name": "x", "seed": 1, "data": {"context": 24}}))
     evaluation = evaluate_model(run, corpus)
     assert evaluation.path.parent == run / "evaluation"
-    expected = {"context": 24, "stride": 12, "full_windows": False, "limit": None, "metadata": []}
+    expected = {"context": 24, "stride": 12, "full_windows": False, "limit": None}
     assert evaluation.summary["settings"] == expected
     visible = evaluation.tokens()["visible"].to_numpy()
     assert visible.max() == 24 and visible.min() == 0
