@@ -270,11 +270,9 @@ def difference_between(comparison: Comparison, name: str, than: str) -> Estimate
 def difference_of_leads(
     results: Mapping[str, Sequence[Evaluation]], first: tuple[str, str], last: tuple[str, str]
 ) -> Estimate:
-    """How much more the last pair's losses differ than the first pair's, nats per token; paired by document and seed.
+    """How much more the last pair's (better, than) losses differ than the first pair's, nats per token.
 
-    Args:
-        results: model -> its evaluations on the same documents, seed by seed.
-        first: better and than.
+    Paired by document and seed; ``results``: model -> its evaluations on the same documents, seed by seed.
     """
     nats = {name: np.stack([each.documents["nats"].to_numpy() for each in results[name]]) for name in {*first, *last}}
     block_SN = (nats[last[0]] - nats[last[1]]) - (nats[first[0]] - nats[first[1]])

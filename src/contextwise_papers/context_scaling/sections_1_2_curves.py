@@ -131,11 +131,7 @@ class TrainingLossMisleads(CorpusMeasure, name="training_loss_misleads"):
 
 
 def misleading_claims(pairs: list[list[ComparedCurve]]) -> list[Claim]:
-    """The claims of Section 2 on its Models A (short) and B (long), decided where three seeds or more agree.
-
-    Args:
-        pairs: the curves of A and B with each seed.
-    """
+    """The claims of Section 2 on its Models A (short) and B (long), seed by seed; decided where three or more agree."""
     texts = (
         "the model of the longer context has the lower average loss",
         "yet the model of the shorter context is better at every context that both have",

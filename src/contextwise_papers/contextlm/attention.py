@@ -190,8 +190,7 @@ def read_with(model: PreTrainedModel, ids: Sequence[int], source: str, name: str
 def attention_sums(model: PreTrainedModel, input_ids: torch.Tensor) -> list[tuple[nn.Module | None, np.ndarray]]:
     """Attention weights of a model with eager attention, summed over the queries of ``input_ids`` (1, T).
 
-    Returns:
-        Each attention module in the order in which they run (None if unknown), and (H, T) float32; empty without weights.
+    Each attention module in the order in which they run (None if unknown), and (H, T) float32; empty without weights.
     """
     stock: Any = model
     while hasattr(stock, "backbone"):  # the models here are compositions around a stock one

@@ -25,9 +25,6 @@ class Speaker:
     Args:
         template: ``chat``: the tokenizer's own; ``alpaca``: the published prompt; ``auto``: its own, where it has one.
         reuse: False reads the whole conversation again at each turn.
-
-    Raises:
-        ConfigError: its own chat template is requested, and it has none.
     """
 
     def __init__(
@@ -67,10 +64,6 @@ class Speaker:
         Returns:
             A text for each turn; and for each what went wrong, or None. A turn that is too long for the model's positions
             has an empty text, as do those behind it.
-
-        Raises:
-            CheckpointError: the model's logits are NaN.
-            ConfigError: as :meth:`prompt` does.
         """
         messages: list[dict[str, str]] = []
         texts: list[str] = []

@@ -97,8 +97,7 @@ class AttentionOverTraining(OneRun, name="attention_over_training"):
 def attention_at(run: RunFolder, encoder: nn.Module, held_out: HeldOut) -> tuple[dict[int, np.ndarray], np.ndarray]:
     """The attention that each context of each sentence receives, (N, K), by step; and which contexts there are, (N, K).
 
-    Args:
-        encoder: the run's context encoder as it was exported; its weights are those of the last step afterwards.
+    The encoder is the run's as it was exported; its weights are those of the last step afterwards.
     """
     exported = {name: value.clone() for name, value in encoder.state_dict().items()}
     states = {step_of(path): path for path in list_checkpoints(run.checkpoints)}

@@ -99,9 +99,8 @@ class ContextClusters(OneRun, name="context_clusters"):
     def _embedded(self, corpus: Corpus, run: Path) -> tuple[np.ndarray, np.ndarray, Any, list[str], int]:
         """Encode the contexts of articles' first sentences.
 
-        Returns:
-            e_cue, (A, W); the mean of the text encoder's vectors, (A, C); the articles, (A,); the texts of their contexts; and
-            the number of articles without contexts.
+        e_cue, (A, W); the mean of the text encoder's vectors, (A, C); the articles, (A,); the texts of their contexts; and the
+        number of articles without contexts.
         """
         subject, sentences = sentences_of(corpus, run)
         model: Any = subject.model

@@ -145,11 +145,9 @@ class MetadataExamples(RewrittenExamples):
         return item
 
     def window_metadata(self, epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """What of a window is metadata that stands before a text.
+        """Whether each token of a window is metadata before a text, and the metadata tokens of the token's document.
 
-        Returns:
-            Whether each of its tokens is metadata, (context + 1,) bool, and the number of metadata tokens of the token's
-            document, (context + 1,) int64.
+        (context + 1,) bool and (context + 1,) int64.
         """
         windows = self.windows(epoch)
         tokens = windows.start_of(index) + np.arange(windows.context + 1)

@@ -70,8 +70,7 @@ def module_claims(
 ) -> list[Claim]:
     """The claims of Table 1: the counts (with a tolerance), what is trained in each stage, an adapted part of about 5%.
 
-    Args:
-        printed: module -> millions of parameters, and Y or N for trained and for adapted.
+    ``printed``: module -> millions of parameters, and Y or N for trained and for adapted.
     """
     counts = {module.name: module.parameters for module in trained}
     total = sum(counts.values())

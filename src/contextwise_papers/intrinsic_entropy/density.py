@@ -123,12 +123,8 @@ def further_dimensions(features_ND: Any, most: int = 2000) -> dict[str, float]:
     - ``NN``: the mean distance to the nearest of D points falls as D^(-1/d) (intrinsic entropy, Theorem 1 with a density
       bounded from below); over D halved up to four times.
 
-    Args:
-        features_ND: (N, D) points; copies of a point are left out, and points as near to one as float32 resolves.
-        most: number of points that are used, the first ones; all pairs are compared.
-
-    Returns:
-        Estimator -> dimension, without those that have no positive value, as where all distances are equal.
+    Of the first ``most`` points (N, D), without copies of a point and points as near to one as float32 resolves. Estimators
+    that have no positive value, as where all distances are equal, are left out.
     """
     distances_NN = _distances(features_ND, most)
     near_NK = distances_NN.topk(_NEIGHBOURS, dim=1, largest=False).values

@@ -363,12 +363,7 @@ def _line_cells(line: LineFit, count: int) -> list[Any]:
 
 
 def _all_linear(text: str, correlations: Mapping[Any, float | None], count: int, bound: float, what: str) -> Claim:
-    """Whether all of the correlations that exist are above the bound.
-
-    Args:
-        count: number of contexts that they are over.
-        what: names the keys.
-    """
+    """Whether all of the correlations that exist, over ``count`` contexts, are above the bound; ``what`` names the keys."""
     known = {name: correlation_estimate(r, count) for name, r in correlations.items() if r is not None}
     if not known:
         return Claim.of(text, undecided("there is no line to decide it by"))

@@ -91,10 +91,7 @@ def needle_losses(summary: dict[str, Any]) -> np.ndarray:
 def needle_costs(losses: np.ndarray) -> list[Estimate]:
     """Cost of losing the first needle, of losing the second as well, and the first cost minus the second.
 
-    Nats per answer token, with intervals over texts, by which the costs are paired.
-
-    Args:
-        losses: of :func:`needle_losses`.
+    Nats per answer token, with intervals over texts, by which the costs are paired; from :func:`needle_losses`.
     """
     if not len(losses):
         return [Estimate(float("nan"))] * 3

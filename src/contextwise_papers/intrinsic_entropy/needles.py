@@ -176,11 +176,7 @@ def answer_nats(
 ) -> np.ndarray:
     """Nats of each answer after its prompt, summed over the answer's tokens: -Σ ln p(token | all before it).
 
-    Args:
-        model: a causal language model in evaluation mode; one that was trained with prefixes reads the prompt as one.
-        prompts, answers: token ids, at least one for each.
-
-    Returns (prompts,) float64.
+    (prompts,) float64; of token ids, at least one each. A model that was trained with prefixes reads the prompt as one.
     """
     import torch
 

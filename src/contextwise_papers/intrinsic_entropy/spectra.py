@@ -24,11 +24,7 @@ SMALLEST = 1e-12
 
 
 def relative_eigenvalues(eigenvalues: np.ndarray) -> np.ndarray:
-    """λ_i / λ_1, (D,), the largest first.
-
-    Args:
-        eigenvalues: (D,) of a covariance, in any order.
-    """
+    """λ_i / λ_1 of a covariance's eigenvalues (D,), in any order: (D,), the largest first."""
     values = np.sort(np.asarray(eigenvalues, dtype=np.float64))[::-1]
     if not len(values) or not np.isfinite(values).all() or values[-1] < 0:
         raise DataError("eigenvalues of a covariance must be finite and not negative; measure the features again")
@@ -63,11 +59,7 @@ def intrinsic_dimensions(eigenvalues: np.ndarray, thresholds: Iterable[float] = 
 def increments(spectra: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
     """By how much relative eigenvalues grow with context: r_i(l) / r_i(shortest) − 1 (Figure 3, right).
 
-    Args:
-        spectra: context -> (D,) eigenvalues.
-
-    Returns:
-        context -> (rank,) for every context but the shortest; the rank is the least of all spectra.
+    Context -> (rank,), for every context but the shortest; the rank is the least of all spectra.
     """
     shared = shared_rank(spectra)
     shortest, *longer = sorted(spectra)
@@ -135,11 +127,7 @@ class ExponentialRegime:
 
 
 def exponential_regime(spectra: Mapping[int, np.ndarray]) -> ExponentialRegime:
-    """Fit the regimes of the spectra at several contexts.
-
-    Args:
-        spectra: context -> (D,) eigenvalues.
-    """
+    """Fit the regimes of the spectra: context -> (D,) eigenvalues."""
     width, shared = len(next(iter(spectra.values()))), shared_rank(spectra)
     logs = {context: np.log(relative_eigenvalues(values)[:shared]) for context, values in spectra.items()}
     before, within = (

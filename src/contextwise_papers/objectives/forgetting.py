@@ -75,10 +75,6 @@ class Forgetting:
         before: name of the model that training continued from.
         old, new: all models on the old and on the new documents, every pair of them.
         notes: sentences that a reader of the figures has to know.
-
-    Raises:
-        ConfigError: nothing to compare, or both corpora hold the same documents.
-        CheckpointError, DataError: a model that cannot be evaluated on both corpora.
     """
 
     definition: str

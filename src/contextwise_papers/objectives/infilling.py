@@ -119,11 +119,7 @@ class Arrangement:
 def token_cuts(draw: np.random.Generator, length: int, least_prefix: int, least_suffix: int) -> tuple[int, int]:
     """Where the middle begins and ends (objectives, Exercise 6.2.3): the start uniform, then the end uniform behind it.
 
-    Args:
-        length: tokens of the document, at least one more than ``least_prefix`` and ``least_suffix`` together.
-
-    Returns:
-        ``start`` and ``end``: the middle is ``ids[start:end]``, at least one token.
+    The middle is ``ids[start:end]``, at least one token; so the length must exceed both least lengths together.
     """
     start = int(draw.integers(least_prefix, length - least_suffix))
     return start, int(draw.integers(start + 1, length - least_suffix + 1))
@@ -233,10 +229,7 @@ class Characters:
     ) -> dict[int, np.ndarray]:
         """The chosen documents, rewritten; a few megabytes of texts are in memory at a time.
 
-        A document with no whole character between its least prefix and suffix is left out.
-
-        Args:
-            least: tokens of a document at its front and at its end that stay prefix and suffix.
+        A document with no whole character between its ``least`` tokens of prefix and of suffix is left out.
         """
         rewritten: dict[int, np.ndarray] = {}
         pieces: list[str] = []

@@ -46,11 +46,6 @@ def ledger(sources: list[str]) -> LedgerJson:
     Returns:
         ``budgets``: where the run that took least ``tokens`` of text, or ``flops``, ends; and ``rows``, one for each recipe,
         means over its seeds (:func:`_row`).
-
-    Raises:
-        CheckpointError: one of them is no run, or has not finished.
-        ConfigError: two of them are the same recipe with the same seed.
-        DataError: one of them was not validated.
     """
     opened = {source: RunFolder.open(source) for source in sources}
     for source, run in opened.items():

@@ -136,9 +136,7 @@ def shares_of_types(
 def effect_between(with_contexts: Sequence[Evaluation], without: Sequence[Evaluation] | None = None) -> dict[str, Any]:
     """:func:`cache_effect` of evaluations sentence by sentence: of a CUE model with contexts, and of any model without.
 
-    Args:
-        with_contexts: one evaluation for each seed.
-        without: the same of the other model; None for the CUE model's own sentence encoder.
+    One evaluation for each seed; ``without`` is None for the CUE model's own sentence encoder.
     """
     keys = ("document", "sentence", "position")
     tables = [evaluation.tokens() for evaluation in with_contexts]

@@ -68,16 +68,11 @@ def chosen_types(subject: Subject, corpus: Corpus, requested: Sequence[str] | No
 def score_sentences(
     subject: Subject, corpus: Corpus, types: list[str], drop: float, limit: int | None
 ) -> tuple[dict[str, Any], dict[str, pa.Table]]:
-    """The summary and the tables of the sentences of a corpus, each scored on its own.
+    """The summary and the tables of the sentences of a corpus, each scored on its own with contexts of some types.
 
-    Args:
-        types: names of the contexts; ``["proxy"]`` for proxies.
-        drop: share of the contexts that is withheld at random.
-
-    Returns:
-        The summary; and the tables ``documents`` (:func:`documents_table`, ``sentences`` and ``end_nats``) and
-        ``tokens``: ``document``, ``sentence`` in it, ``position`` in that, ``visible`` tokens and ``nats`` of each
-        target; of a CUE model also ``sentence_encoder_nats``, and with contexts the ``bin`` (:mod:`.cache_effect`).
+    The tables: ``documents`` (:func:`documents_table`, ``sentences`` and ``end_nats``) and ``tokens``: ``document``,
+    ``sentence`` in it, ``position`` in that, ``visible`` tokens and ``nats`` of each target; of a CUE model also
+    ``sentence_encoder_nats``, and with contexts the ``bin`` (:mod:`.cache_effect`).
     """
     model: Any = subject.model
     sentences = scoring.Sentences(corpus, limit, scoring.language_of(subject))

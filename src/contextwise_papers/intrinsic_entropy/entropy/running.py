@@ -122,9 +122,7 @@ def measure_contexts(
 ) -> dict[int, ContextState]:
     """Measure the targets at all contexts, and save the finished part from time to time.
 
-    Args:
-        kept: (K,) numbers of the targets whose features are kept, ascending.
-        settings: :class:`.Entropy`.
+    ``kept``: (K,) numbers of the targets whose features are kept, ascending.
     """
     model, contexts, layer = subject.model, settings.contexts, settings.layer
     states = {context: ContextState(context, len(targets), kept) for context in contexts}

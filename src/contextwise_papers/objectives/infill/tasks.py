@@ -66,9 +66,6 @@ def open_tasks(path: Path, split: str = "validation", seed: int = 0, limit: int 
             ``canonical_solution``.
         seed: of the choice of lines.
         limit: use only the holes of this many documents, from the first.
-
-    Raises:
-        DataError: the source does not exist, is damaged, or has no line to cut.
     """
     tasks = _of_file(path, seed, limit) if _is_file(path) else _of_corpus(path, split, seed, limit)
     if not tasks.tasks:

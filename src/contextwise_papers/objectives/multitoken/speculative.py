@@ -105,11 +105,8 @@ def speculative_decoding(
 ) -> Tensor | SpeculativeOutput:
     """Run the decoding loop, called by ``generate()`` after its preparation.
 
-    Logits processors are called as in greedy decoding; stopping criteria are called for one row at a time, after each
-    token.
-
-    Returns:
-        (B, length) tokens as greedy decoding returns them, or a :class:`SpeculativeOutput`.
+    Logits processors are called as in greedy decoding; stopping criteria are called for one row at a time, after each token.
+    Returns (B, length) tokens as greedy decoding does, or a :class:`SpeculativeOutput`.
     """
     cache = model_kwargs.get("past_key_values")
     _check_options(generation_config, logits_processor, streamer, input_ids)
@@ -408,12 +405,8 @@ def _recordable(model: Any, input_ids: Tensor, config: Any) -> bool:
 def forget_rows(cache: Cache, mask_AS: Tensor, surplus: list[int]) -> Tensor:
     """Remove a number of last tokens per row from a cache, which becomes that of a left-padded batch.
 
-    Args:
-        mask_AS: 1 for the tokens in the cache, 0 for padding.
-        surplus: number of tokens to remove from each row; the row moves to the right by it.
-
-    Returns:
-        The mask of the remaining tokens, without columns that are padding in every row.
+    ``surplus`` tokens of each row, which moves to the right by it. Returns the mask of the remaining tokens (1; 0 for padding),
+    without columns that are padding in every row.
     """
     common = min(surplus)
     if common:
