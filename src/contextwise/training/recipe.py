@@ -185,7 +185,8 @@ class Recipe(Settings):
         """Contradictions between data, objective, measurements and the kind of model."""
         data, model, name = self.data, self.model, self.objective.name
         if data.gives != model.reads:
-            own = getattr(model, "pretrained", None) or f"model.family {getattr(model, 'family', 'cue')}"
+            family = getattr(model, "family", None)
+            own = getattr(model, "pretrained", None) or (f"model.family {family}" if family else model.called)
             if data.gives != "text":
                 kinds = [name for name, kind in model_kinds().items() if kind.reads == data.gives]
                 fix = f"set model.family to {' or '.join(reversed(kinds))}"
