@@ -11,7 +11,7 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from contextwise.base.intervals import jackknife_estimate, leave_one_out, ratios, resampled_ratios
 from contextwise.evaluation.kernel import Work
-from contextwise.evaluation.measures.curve.passes import running_pass, truncated_pass, whole_windows
+from contextwise.evaluation.measures.curve.passes import Bins, running_pass, truncated_pass, whole_windows
 from contextwise.evaluation.measures.curve.readings import curve_measures, effective_contexts, lowest_estimate
 from contextwise.evaluation.scoring.truncated import choose_targets
 
@@ -152,6 +152,15 @@ def test_a_doubling_worth_less_is_reached_later(losses, one, other):
 def test_an_effective_context_lies_on_the_curve_or_beyond_it(losses, worth):
     result = effective_contexts(losses, 2.0 ** np.arange(9), worth)
     assert (np.isinf(result) | ((result >= 1) & (result <= 128))).all()
+
+
+@given(st.integers(1, 5000))
+def test_bins_hold_each_number_of_visible_tokens_once(context):
+    bins = Bins.logarithmic(context)
+    assert bins.low[0] == 1 and bins.high[-1] == context
+    assert (bins.low[1:] == bins.high[:-1] + 1).all()
+    widths = bins.high - bins.low + 1
+    assert len(bins) == 1 or 2 * widths[-1] >= widths[-2]
 
 
 def test_resamples_of_whole_documents_agree_with_the_t_interval():
