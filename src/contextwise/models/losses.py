@@ -172,7 +172,7 @@ def token_losses(
         position_ids: (B, T) or None.
         attention_mask: (B, T) or None.
         prefix: (B, T), True at positions that see each other in both directions; in place of ``attention_mask``.
-        contexts: further inputs of the model, such as a CUE model's ``contexts`` and ``context_mask``.
+        contexts: further inputs of the model.
 
     Returns:
         (B, T) float32.

@@ -38,7 +38,7 @@ class Source(abc.ABC):
 
     kind: str  # in the manifest; of one that a package offers, its prefix
     wraps: ClassVar[bool] = False
-    """Whether another source follows the prefix, as in ``alpaca:FILE``."""
+    """Whether another source follows the prefix."""
     parts: ClassVar[Sequence[str]] = ()
     """What may follow the prefix if the source has splits of its own: alone, it stands for all of them."""
 
