@@ -2,11 +2,13 @@
 
 import torch
 from safetensors.torch import save
+from transformers import PreTrainedModel
 
 from contextwise.base.progress import interruption, progress_bar
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import Outcome, Subject, Work
-from contextwise.evaluation.scoring.truncated import last_features
+from contextwise.evaluation.scoring.truncated import predict_last
+from contextwise.evaluation.scoring.windows import evaluating, not_finite
 from contextwise_evals.answering.prompts import Encoder, check_positions, check_vocabulary
 from contextwise_evals.ruler import Ruler
 from contextwise_papers.intrinsic_entropy.entropy import EntropyResult
@@ -39,3 +41,19 @@ class RulerFeatures(Ruler):
                     advance(note=f"{visible:,} visible")
                 features[str(visible)] = torch.cat(rows).cpu()
         return Outcome({"texts": len(prompts), "notes": notes}, {"features.safetensors": save(features)})
+
+
+def last_features(model: PreTrainedModel, tokens_BT: torch.Tensor) -> torch.Tensor:
+    """The input of the vocabulary head at the last of the tokens, (B, D), in evaluation mode.
+
+    Raises:
+        CheckpointError: a feature is not finite, or the model returns no hidden states.
+    """
+    tokens_BT = tokens_BT.to(next(model.parameters()).device)
+    with evaluating(model):
+        # The target behind the last token, whose loss is not used, is that token again.
+        _, features_BD = predict_last(model, torch.cat([tokens_BT, tokens_BT[:, -1:]], dim=1), "last")
+    assert features_BD is not None
+    if not bool(torch.isfinite(features_BD).all()):
+        raise not_finite("the model's feature is not finite at the last token of a prompt")
+    return features_BD

@@ -126,7 +126,7 @@ def truncated_passes(
                     end = int(targets.position[i]) + 1
                     tokens_BT[row] = corpus.document(int(targets.document[i]))[end - context - 1 : end]
                 check_ids(model, tokens_BT, targets.document[start:stop])
-                nats_B, features_BD = _predict(model, torch.from_numpy(tokens_BT).to(device), features)
+                nats_B, features_BD = predict_last(model, torch.from_numpy(tokens_BT).to(device), features)
                 batch = TruncatedBatch(context, start, stop, nats_B.cpu().numpy(), features_BD)
                 quantity, finite_B = "loss", np.isfinite(batch.nats)
                 if finite_B.all() and features_BD is not None:
@@ -139,27 +139,11 @@ def truncated_passes(
                 yield batch
 
 
-def last_features(model: PreTrainedModel, tokens_BT: torch.Tensor) -> torch.Tensor:
-    """The input of the vocabulary head at the last of the tokens, (B, D), in evaluation mode.
-
-    Raises:
-        CheckpointError: a feature is not finite, or the model returns no hidden states.
-    """
-    tokens_BT = tokens_BT.to(next(model.parameters()).device)
-    with evaluating(model):
-        # The target behind the last token, whose loss is not used, is that token again.
-        _, features_BD = _predict(model, torch.cat([tokens_BT, tokens_BT[:, -1:]], dim=1), "last")
-    assert features_BD is not None
-    if not bool(torch.isfinite(features_BD).all()):
-        raise not_finite("the model's feature is not finite at the last token of a prompt")
-    return features_BD
-
-
 @torch.inference_mode()
-def _predict(
+def predict_last(
     model: PreTrainedModel, tokens_BT: torch.Tensor, layer: Features
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Compute losses (B,) float32 of the last tokens, and the features (B, D) from which they are predicted."""
+    """Losses (B,) float32 of the last tokens, and the features (B, D) from which they are predicted."""
     options: dict[str, Any] = {"use_cache": False}
     visible_BT = tokens_BT[:, :-1]
     if (form := prompt_form(model.config)) is not None:
