@@ -124,7 +124,8 @@ def costs() -> list[str]:
     return [
         f"| Minus GPT-2 with two more layers (PM), the paper's control: five texts, {budget(name)} tokens, equal FLOPs (H100), "
         f"intervals of 95% each | gate before every layer "
-        f"[{span(decided(gate, -1))}](context-prediction.md#longer-on-five-texts) on four, {signed(gate['c'][0])} on C; supervised {span(decided(supervised, -1))} on four, news open; GPT-2 itself "
+        f"[{span(decided(gate, -1))}](context-prediction.md#longer-on-five-texts) on four, {signed(gate['c'][0])} on C; "
+        f"supervised {span(decided(supervised, -1))} on four, news open; GPT-2 itself "
         f"{span(plain)} on all five |",
         "| Time to the same held-out loss, against nanoGPT's `train.py` (five seeds, three rounds of timing) | "
         f"[{ratio['median']:.3f} of its time](speed.md#time-to-a-loss), {ratio['low']:.3f} to {ratio['high']:.3f} |",
