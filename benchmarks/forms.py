@@ -1,8 +1,8 @@
 """Forms of ContextLM's prediction, as variants of a trial: supervised, chunks ahead or overlapping, other gates and widths.
 
 ``contextwise trial benchmarks/forms.yaml`` sets the first three, with the gate before every layer, beside GPT-2, and
-``benchmarks/pathways.yaml`` the others, behind the first layer (docs/quality.md). The overlapping form is made for training and
-scoring of whole rows: it refuses packed documents, padding and a cache.
+``benchmarks/pathways.yaml`` the others, behind the first layer (docs/results/context-prediction.md). The overlapping form is
+made for training and scoring of whole rows: it refuses packed documents, padding and a cache.
 """
 
 import copy

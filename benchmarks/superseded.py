@@ -1,8 +1,8 @@
 """Results made with models or data that have been mended since: which files, and why.
 
-``python -m benchmarks.superseded`` prints the list of docs/superseded.md and marks the files: the field ``superseded`` of each
-holds the reason. A file is found by the settings in it, or by those of its item's recipe, and by its date: one that is made
-again has no mark.
+``python -m benchmarks.superseded`` prints the list of docs/results/superseded.md and marks the files: the field
+``superseded`` of each holds the reason. A file is found by the settings in it, or by those of its item's recipe, and by its
+date: one that is made again has no mark.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Every figure of the README has a source: a committed result, from which it is computed here."""
+"""Every figure of the README and of the first page of results is computed here from a committed result."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from contextwise.base.intervals import mean_estimate
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results"
-OTHERS = ("Python ≥ 3.11", "Apache-2.0")
+OTHERS = ("Python ≥ 3.11", "Apache-2.0", "version = {0.1.0}")
 """Numbers of the README that are no figures."""
 FIGURE = re.compile(r"[+−-]?\d+\.\d+\w*|\d+(?:\.\d+)?\s?(?:%|×|KiB|MB/s|nats|seeds)")
 
@@ -70,7 +70,7 @@ def span(*groups: dict[str, Triple]) -> str:
 
 
 def predictions() -> list[str]:
-    """The rows of the table on ContextLM."""
+    """The rows of the table on ContextLM, in docs/results/index.md."""
     rows = []
     for kind, heading in (("flops", "every-way-on-five-corpora"), ("time", "at-equal-training-time")):
         name = f"answers-{kind}-131k-cpu"
@@ -78,27 +78,27 @@ def predictions() -> list[str]:
         assert all(set(each) == {"web", "books", "news", "wikitext"} for each in worse)
         at = "equal FLOPs" if kind == "flops" else "equal time"
         rows.append(
-            f"| 4 layers of 128, {budget(name)} tokens, {at}; gates | [{span(*worse)}](docs/quality.md#{heading}) on four of "
-            "five texts; code open |"
+            f"| 4 layers of 128, {budget(name)} tokens, {at}; gates | [{span(*worse)}](context-prediction.md#{heading}) on "
+            "four of five texts; code open |"
         )
     late = arms_of_one("answers-flops-late-pico-cpu", "pico64-books", "every")
     rows.append(
         f"| 2 layers of 64, {count(2_097_152)} tokens of books, equal FLOPs; gate before every layer | "
-        f"[{whole(late)}](docs/quality.md#where-it-turns) |"
+        f"[{whole(late)}](context-prediction.md#where-it-turns) |"
     )
     name = "answers-flops-deep-fresh-gpu"
     deep = arms(name, "behind")
     assert set(decided(deep, -1)) == {"c"} and set(decided(deep, 1)) == {"news"} and len(deep) == 5
     rows.append(
         f"| 8 layers of 128, {budget(name)} tokens, equal FLOPs (H200); gate behind the first layer | "
-        f"[{whole(deep['c'])}](docs/quality.md#asked-again) on C, {whole(deep['news'])} on news; three texts open |"
+        f"[{whole(deep['c'])}](context-prediction.md#asked-again) on C, {whole(deep['news'])} on news; three texts open |"
     )
     name = "answers-time-deep-cpu"
     deep = arms(name, "behind")
     assert not decided(deep, -1) and set(decided(deep, 1)) == {"code", "news", "books"}
     rows.append(
         f"| 8 layers of 64, {budget(name)} tokens, equal time; gate behind the first layer | "
-        f"[{span(decided(deep, 1))}](docs/quality.md#at-equal-time-on-five-texts) on code, news and books; C and web "
+        f"[{span(decided(deep, 1))}](context-prediction.md#at-equal-time-on-five-texts) on code, news and books; C and web "
         "pages open |"
     )
     return rows
@@ -112,7 +112,7 @@ def arms_of_one(name: str, trial: str, arm: str) -> Triple:
 
 
 def costs() -> list[str]:
-    """The rows of the other table."""
+    """The rows of the other table there."""
     name = "answers-flops-longer-gpu"
     gate, supervised, plain = (against_pm(name, arm) for arm in ("every", "supervised", "gpt2"))
     assert set(decided(gate, 1)) == {"c"} and len(decided(gate, -1)) == 4
@@ -123,28 +123,59 @@ def costs() -> list[str]:
     ours, theirs = (memory[who] / 1024 for who in ("contextwise", "transformers"))
     return [
         f"| Minus GPT-2 with two more layers (PM), the paper's control: five texts, {budget(name)} tokens, equal FLOPs (H100), "
-        f"intervals of 95% each | gate before every layer [{span(decided(gate, -1))}](docs/quality.md#longer-on-five-texts) on "
-        f"four, {signed(gate['c'][0])} on C; supervised {span(decided(supervised, -1))} on four, news open; GPT-2 itself "
+        f"intervals of 95% each | gate before every layer "
+        f"[{span(decided(gate, -1))}](context-prediction.md#longer-on-five-texts) on four, {signed(gate['c'][0])} on C; "
+        f"supervised {span(decided(supervised, -1))} on four, news open; GPT-2 itself "
         f"{span(plain)} on all five |",
         "| Time to the same held-out loss, against nanoGPT's `train.py` (five seeds, three rounds of timing) | "
-        f"[{ratio['median']:.3f} of its time](docs/train.md#time-to-a-loss), {ratio['low']:.3f} to {ratio['high']:.3f} |",
+        f"[{ratio['median']:.3f} of its time](speed.md#time-to-a-loss), {ratio['low']:.3f} to {ratio['high']:.3f} |",
         "| A training step, against the fastest of transformers and nanoGPT | "
-        f"[{min(steps):.2f}× to {max(steps):.2f}×](benchmarks/README.md#results-on-two-cores) |",
+        f"[{min(steps):.2f}× to {max(steps):.2f}×](../../benchmarks/README.md#results-on-two-cores) |",
         "| Peak memory a token, training at 8,192 tokens with a vocabulary of 50k, against transformers | "
-        f"[{ours:.0f} KiB against {theirs:.0f}](benchmarks/README.md#results-on-two-cores) |",
+        f"[{ours:.0f} KiB against {theirs:.0f}](../../benchmarks/README.md#results-on-two-cores) |",
     ]
+
+
+def answers() -> list[str]:
+    """The rows of the README's table."""
+    at = "docs/results/context-prediction.md"
+    worse = [decided(arms("answers-flops-131k-cpu", arm), 1) for arm in ("contextlm", "contextlm-every")]
+    assert all(len(each) == 4 for each in worse)
+    name = "answers-flops-longer-gpu"
+    gate, plain = against_pm(name, "every"), against_pm(name, "gpt2")
+    ratio = read("time_to_loss-cpu")["time_to_loss"]["gpt2-nano"]["share_of_nanogpt"]
+    short = budget("answers-flops-131k-cpu")
+    return [
+        f"| Does predicting the context lower the loss of a small GPT-2? {short} tokens, equal FLOPs | No: "
+        f"[{span(*worse)} nats a token]({at}#every-way-on-five-corpora) on four of five texts, one open |",
+        f"| Is it better than two more layers, which have as many parameters? {budget(name)} tokens, equal FLOPs | "
+        f"On four of five texts: [{span(decided(gate, -1))}]({at}#longer-on-five-texts), on C {signed(gate['c'][0])}. "
+        f"So is plain GPT-2: {span(plain)} |",
+        "| How long does training take to the held-out loss of nanoGPT's `train.py`? | "
+        f"[{ratio['median']:.3f} of its time](docs/results/speed.md#time-to-a-loss), "
+        f"{ratio['low']:.3f} to {ratio['high']:.3f} |",
+    ]
+
+
+def figures_beside(text: str, rows: list[str]) -> list[str]:
+    """The figures of a text that are in none of these rows, which it must have."""
+    for row in rows:
+        assert row in text, f"the text lacks: {row}"
+        text = text.replace(row, "")
+    for known in OTHERS:
+        text = text.replace(known, "")
+    return FIGURE.findall(re.sub(r"\]\([^)]*\)", "]", text))
 
 
 def test_the_figures_of_the_readme_are_those_of_the_results_and_no_others() -> None:
     """Below the demo, whose figures its own command prints."""
     text = (ROOT / "README.md").read_text().partition("## What it is")[2]
-    for row in [*predictions(), *costs()]:
-        assert row in text, f"the README lacks: {row}"
-        text = text.replace(row, "")
-    for known in OTHERS:
-        text = text.replace(known, "")
-    text = re.sub(r"\]\([^)]*\)", "]", text)
-    assert not FIGURE.findall(text), "figures without a source"
+    assert not figures_beside(text, answers()), "figures without a source"
+
+
+def test_the_figures_of_the_first_page_of_results_are_those_of_the_results_and_no_others() -> None:
+    text = (ROOT / "docs" / "results" / "index.md").read_text().partition("## What decides")[2]
+    assert not figures_beside(text, [*predictions(), *costs()]), "figures without a source"
 
 
 def test_a_figure_without_a_source_is_found() -> None:

@@ -24,7 +24,7 @@ FILES = {
         "A recipe is the YAML file of one training run ([training](../train.md)). `--set training.steps=500` sets a key on\n"
         "the command line; `contextwise recipes` lists the recipes that come with the package.",
     ),
-    "sweep": ("Keys of a sweep", "A sweep is a base recipe and a grid of settings ([sweeps](../sweep.md))."),
+    "sweep": ("Keys of a sweep", "A sweep is a base recipe and a grid of settings ([sweeps](../plan.md#sweep))."),
     "trial": (
         "Keys of a trial",
         "A trial is two or more arms on one corpus ([trials](../trial.md)).\n`contextwise trial gpt2 contextlm --corpus …` "

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from benchmarks.superseded import COMPOSED, MENDED, NEOX, T5, listed, mark, reasons, superseded, why
 
-GUIDE = Path(__file__).parents[2] / "docs/superseded.md"
+GUIDE = Path(__file__).parents[2] / "docs/results/superseded.md"
 
 
 def test_superseded_results_are_marked_and_listed():

@@ -195,7 +195,7 @@ def test_the_guides_example_for_slurm_starts_trunks_before_their_branches(decayi
     monkeypatch.setitem(sys.modules, "submitit", SimpleNamespace(AutoExecutor=AutoExecutor))
     settings = decaying()
     (tmp_path / "SWEEP.yaml").write_text(yaml.safe_dump(settings.resolved()))
-    guide = (Path(__file__).parents[2] / "docs" / "sweep.md").read_text()
+    guide = (Path(__file__).parents[2] / "docs" / "plan.md").read_text()
     (code,) = (block for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "submitit" in block)
     exec(code.replace("SWEEP.yaml", str(tmp_path / "SWEEP.yaml")).replace("/shared/sweep", str(tmp_path / "sweep")), {})
     (short, long, other_short, other_long) = settings.recipes()

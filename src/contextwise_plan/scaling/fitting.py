@@ -3,7 +3,7 @@
 All fits of one kind (the starts of a search, the runs left out in turn, the resamples of a bootstrap) are solved side by side
 by one Levenberg-Marquardt iteration inside bounds, with exact derivatives: a Huber loss is a least-squares loss whose
 weights are renewed at every step. It converges to the last digits, where a quasi-Newton method on the same objective, stopped
-by a loose tolerance, ends early in the flat valley between E and the exponents (docs/plan.md).
+by a loose tolerance, ends early in the flat valley between E and the exponents (docs/results/planning.md).
 
 The uncertainty comes from a wild bootstrap over whole runs. The points of a run share its seed and its order of data, so their
 residuals are correlated and are kept together: in each resample the residuals of a run are all multiplied by one random number

@@ -14,7 +14,8 @@
    prior; one of few and noisy budgets does not.
 
 A law of the loss has an optimum too, but in runs that are far from trained to the end its form is wrong in the one respect that
-matters here, how fast long contexts catch up, and its interval does not know (docs/plan.md compares both on real sweeps).
+matters here, how fast long contexts catch up, and its interval does not know
+(docs/results/planning.md compares both on real sweeps).
 
 Legend: n measured optima, K values of σ, S samples.
 """
