@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, ContextwiseError, TrainingError
 from contextwise.base.estimates import count, duration, listed
 from contextwise.base.files import exclusive, read_json, write_json
