@@ -40,6 +40,12 @@ surprise = "strange_ideas.surprise:Surprise"
 [project.entry-points."contextwise.verbs"]
 greet = "strange_ideas.greet:greet"
 broken = "strange_ideas.broken:broken"
+
+[project.entry-points."contextwise.recipe_kinds"]
+diary = "strange_ideas.diary:DIARY"
+
+[project.entry-points."contextwise.launchers"]
+patient = "strange_ideas.patient:Patient"
 """
 
 GUIDE = (SOURCE.parent / "docs" / "extending" / "package.md").read_text()
@@ -162,6 +168,35 @@ def greet(name: str = "you") -> None:
     """Greet someone."""
     print(f"hello, {name}")
 ''',
+    "diary.py": """
+from pathlib import Path
+
+from contextwise.base.config import Settings
+from contextwise.base.recipes import RecipeKind
+
+
+class Diary(Settings):
+    name: str
+    entries: list[str]
+
+
+def write_page(path: Path, page: Path, *, others=(), tables=None) -> list[Path]:
+    page.write_text(f"the diary in {path}")
+    return []
+
+
+DIARY = RecipeKind("greet", "entries", "strange_ideas.diary:Diary", "diary.yaml", "strange_ideas.diary:write_page")
+""",
+    "patient.py": """
+from typing import Literal
+
+from contextwise.experiments.executors import ExecutorSettings
+
+
+class Patient(ExecutorSettings):
+    kind: Literal["patient"]
+    rest: float = 1.0
+""",
     "broken.py": "import a_module_that_is_nowhere\n",
 }
 
@@ -222,6 +257,21 @@ def test_a_section_of_a_stranger_changes_the_examples_and_is_in_the_plan(site, t
     assert losses[0] != losses[1]
 
 
+def test_a_kind_of_recipe_file_has_a_schema_and_a_page_and_a_launcher_its_own_settings(site, tmp_path):
+    schema = contextwise(site, "schema", "diary")
+    assert schema.returncode == 0, schema.stderr
+    assert json.loads(schema.stdout)["required"] == ["entries"]
+    (tmp_path / "diary.yaml").write_text("entries: []")
+    written = contextwise(site, "report", tmp_path, "--out", tmp_path / "page.html")
+    assert written.returncode == 0 and (tmp_path / "page.html").read_text() == f"the diary in {tmp_path}"
+    trial = {"corpus": "nowhere", "arms": ["gpt2", "pm"], "executor": {"kind": "patient", "rest": "long"}}
+    (tmp_path / "trial.yaml").write_text(yaml.safe_dump(trial))
+    refused = " ".join(contextwise(site, "trial", tmp_path / "trial.yaml").stderr.split())
+    assert "executor.rest is 'long', but input should be a valid number" in refused
+    refused = contextwise(site, "trial", tmp_path / "trial.yaml", "--set", "executor.kind=hasty").stderr
+    assert "executor.kind is 'hasty', but must be local, patient or ray" in " ".join(refused.split())
+
+
 def test_verbs_have_their_panel_and_a_broken_one_is_left_out(site):
     shown = contextwise(site, "--help")
     assert (
@@ -250,5 +300,5 @@ def test_one_name_is_offered_once(monkeypatch):
 
 
 def test_every_feature_of_ours_can_be_imported():
-    for group in ("models", "data", "sections", "objectives", "measures", "verbs"):
+    for group in ("models", "data", "sections", "objectives", "measures", "verbs", "recipe_kinds", "launchers"):
         assert plugins.points(group) and set(plugins.load(group)) == set(plugins.points(group))

@@ -7,9 +7,9 @@ A package offers a feature with an entry point in its metadata, for example in `
 
 The groups are ``models`` (:class:`contextwise.training.ModelSettings`), ``data``
 (:class:`contextwise.training.DataSettings`), ``sections`` (:class:`contextwise.training.DataSection`), ``sources``
-(:class:`contextwise.data.sources.Source`), ``objectives``
-(:class:`contextwise.objectives.Objective`), ``measures`` (:class:`contextwise.evaluation.kernel.Measure`), ``verbs`` (a
-function with the options of the command line), ``recipes`` (:class:`contextwise.base.recipes.RecipeKind`) and ``launchers``
+(:class:`contextwise.data.sources.Source`), ``objectives`` (:class:`contextwise.objectives.Objective`), ``measures``
+(:class:`contextwise.evaluation.kernel.Measure`), ``verbs`` (a function with the options of the command line), ``recipes``
+(folders of recipes), ``recipe_kinds`` (:class:`contextwise.base.recipes.RecipeKind`) and ``launchers``
 (:class:`contextwise.experiments.executors.ExecutorSettings`). The features of this project are entry points too; in a source
 tree that is not installed they are read from its ``pyproject.toml``.
 """
