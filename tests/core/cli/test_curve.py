@@ -124,8 +124,8 @@ def test_after_a_signal_the_same_command_resumes(contextwise, workplace, monkeyp
     [
         ("--mode sliding", "--mode is 'sliding', but input should be 'running' or 'truncated'"),
         ("--rope ntk", "--rope is 'ntk', but input should be 'none', 'linear', 'dynamic' or 'yarn'"),
-        ("--rope linear --rope-factor 0.5", "--rope-factor is '0.5', but input should be greater than or"),
-        ("--worth 0", "--worth is '0', but input should be greater than 0"),
+        ("--rope linear --rope-factor 0.5", "--rope-factor is 0.5, but input should be greater than or"),
+        ("--worth 0", "--worth is 0, but input should be greater than 0"),
         ("--mode truncated --contexts 4;8", "--contexts is '4;8', but input should be a valid integer"),
         ("--mode truncated --contexts 4,8,…", "--contexts is '…', but input should be a valid integer"),
         (f"--context {10**14}", "no document is long enough for a context of 100,000,000,000,000"),

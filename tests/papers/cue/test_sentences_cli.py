@@ -150,7 +150,7 @@ def test_a_sentence_is_written_with_its_contexts(contextwise: Any, workplace: Pa
     [
         (f"sentences lm {CORPUS} --contexts none", "lm is no CUE model and takes no contexts"),
         (f"sentences lm {CORPUS} --drop-contexts 0.5", "--drop-contexts is given, but lm is no CUE"),
-        (f"sentences lm {CORPUS} --limit 0", "--limit is '0'"),
+        (f"sentences lm {CORPUS} --limit 0", "--limit is 0"),
         (f"evaluate cue {CORPUS}", "score it with contextwise sentences"),
         (f"sentences cue {CORPUS} --contexts titel", "'titel', which is no context here; did you mean 'title'?"),
         (f"sentences cue {CORPUS} --contexts title,title", "--contexts names 'title' twice"),
