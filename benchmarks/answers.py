@@ -1,4 +1,4 @@
-"""Does predicting the context help? The answers of trials of the same arms on several corpora, in one file and one table.
+"""Answers of trials of the same arms on several corpora, in one file and one table: whether predicting the context helps.
 
 ``python -m benchmarks.answers NAME trials/code trials/books`` reads the results of finished trials, such as those of
 ``contextwise trial ways-nano --corpus corpora/code --out trials/code``, keeps them by corpus and budgets under ``NAME``, with

@@ -1,4 +1,4 @@
-"""What features of pairs of segments tell of their label: the AUC of classifiers on pairs that they have not seen.
+"""AUC of classifiers of the label of pairs of segments, by features, on pairs that they have not seen.
 
 ``python -m benchmarks.pairs --corpus corpora/code --contexts 64 256`` draws pairs of ``sentence_order`` and ``next_sentence``
 from a corpus, divides them into three parts, and tests on each a classifier that was trained on the others. 0.5 is chance. For

@@ -1,4 +1,4 @@
-"""What the processes of the tests share: imported once, and no garbage, so that no process looks through it for some."""
+"""Modules that the processes of the tests share: imported once, and no garbage, so that no process looks through it for some."""
 
 import gc
 import os

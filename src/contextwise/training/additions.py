@@ -1,4 +1,4 @@
-"""What objectives and sections of ``data`` add to the inputs of a run; importing it loads neither torch nor a corpus."""
+"""Additions of objectives and sections of ``data`` to the inputs of a run; importing it loads neither torch nor a corpus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``benchmarks/planner.py`` computes, on numbers worked out by hand."""
+"""``benchmarks/planner.py`` on numbers worked out by hand."""
 
 import json
 from dataclasses import replace

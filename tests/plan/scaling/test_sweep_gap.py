@@ -1,4 +1,4 @@
-"""What ``benchmarks/sweep_gap.py`` computes, on numbers worked out by hand."""
+"""``benchmarks/sweep_gap.py`` on numbers worked out by hand."""
 
 import pytest
 from benchmarks.sweep_gap import gap, read_cells
