@@ -1,4 +1,4 @@
-"""Modules that the processes of the tests share: imported once, and no garbage, so that no process looks through it for some."""
+"""Modules that the processes of the tests share: imported once, and no garbage, which no process then looks through."""
 
 import gc
 import os
