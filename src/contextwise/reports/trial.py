@@ -8,12 +8,14 @@ from pathlib import Path
 
 from rich.console import RenderableType
 
+from contextwise.base.config import parse_yaml
 from contextwise.base.estimates import Estimate, count, duration, written
 from contextwise.base.progress import say
 from contextwise.base.tables import Cell, Column, Row, Table, terminal
 from contextwise.experiments.folder import Question
 from contextwise.experiments.trial.discoveries import TriedChange
 from contextwise.experiments.trial.result import READINGS, Comparison, TrialPlan, TrialResult
+from contextwise.experiments.trial.settings import ARM_WORDS, BUILT_IN
 from contextwise.experiments.trial.trial import Trial
 from contextwise.reports import page
 from contextwise.reports.page import Page, Part, Plot, Section
@@ -205,7 +207,9 @@ def trial_page(result: TrialResult, recipe: str, command: str) -> Page:
     fixed = {name: str(value) for name, value in result.unchanged.items()}
     seeds = f"{result.seeds} seed{'s' * (result.seeds != 1)}"
     sections = [
-        Section("Comparisons", [comparison_table(result)]),
+        Section(
+            "Comparisons", [comparison_table(result), _arms(recipe), "The guide docs/trial.md explains each figure."]
+        ),
         Section("Seed by seed", [*paths, numbers]),
         Section("Along the budgets", _along(result)),
         Section("Cost", [cost_table(result), f"Wall time so far: {duration(result.seconds)}."]),
@@ -226,6 +230,16 @@ def trial_page(result: TrialResult, recipe: str, command: str) -> Page:
         f"{STOPPED[result.stopped]}"
     )
     return Page(f"Trial {result.name}", sections, subtitle, result.sentences)
+
+
+def _arms(recipe: str) -> Table:
+    """What each arm is: its name's meaning, its own settings, or its own recipe."""
+    rows: list[list[Cell]] = []
+    for name, arm in parse_yaml(recipe)["arms"].items():
+        own, words = ", ".join(arm["settings"]), ARM_WORDS.get(name, "")
+        whole = "a recipe of its own" if arm["recipe"] else arm["model"] or "the shared recipe as it is"
+        rows.append([name, f"{words} ({own})" if words and arm["settings"] == BUILT_IN[name] else own or whole])
+    return Table("", ["arm", Column("what it is", align="left")], rows)
 
 
 def _along(result: TrialResult) -> list[Part]:

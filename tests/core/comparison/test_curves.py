@@ -143,7 +143,7 @@ def test_what_cannot_be_compared(tmp_path):
     with pytest.raises(DataError, match="other was measured on other documents than .*here"):
         open_curves([here, other])
     truncated = written(tmp_path, "truncated", 8, SHORT, DOCUMENTS, mode="truncated")
-    with pytest.raises(DataError, match="measured in the truncated mode, .*here in the mode running"):
+    with pytest.raises(DataError, match="measured in the truncated mode, .*here in running"):
         open_curves([here, truncated])
     both = [written(tmp_path, f"to {size}", size, SHORT, DOCUMENTS, mode="truncated") for size in (8, 16)]
     with pytest.raises(DataError, match="measured with context 16, .*to 8 with 8, and so at other targets"):

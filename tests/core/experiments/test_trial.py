@@ -352,7 +352,7 @@ def test_a_head_start_that_is_lost_is_found_along_the_budgets(corpus_folder, tmp
     assert along.speedups[640].value == pytest.approx(2 ** (0.04 / 0.3), rel=0.02)
     assert along.speedups[2560].limits[1] < 1
     assert "it is zero at" in result.sentences[3] and "times its FLOPs of gpt2" in result.sentences[4]
-    html = trial_page(result, "", "contextwise trial").render()
+    html = trial_page(result, "arms: {}", "contextwise trial").render()
     assert "Along the budgets" in html and json.dumps(result.to_dict())
 
 
@@ -494,9 +494,13 @@ def test_page_and_tables_say_the_decision_first(finished, corpus_folder, capsys)
     from contextwise.cli.common import show
 
     result = run_trial(three(corpus_folder, finished))
-    html = trial_page(result, "arms: <b>", "contextwise trial three").render()
+    arm = {"settings": ["model.extra_layers=2"], "recipe": None, "model": ""}
+    arms = {"pm": arm, "own": arm, "plain": arm | {"settings": []}, "<b>": arm | {"settings": [], "recipe": {}}}
+    html = trial_page(result, json.dumps({"arms": arms}), "contextwise trial three").render()
     assert html.index("alike and gpt2 are equivalent within 0.01") < html.index("Comparisons")
-    assert "arms: &lt;b&gt;" in html and "<b>" not in html
+    assert "&lt;b&gt;" in html and "<b>" not in html
+    assert "as many parameters as contextlm has with its predictor (model.extra_layers=2)" in html
+    assert html.count("model.extra_layers=2</td>") == 1 and "the shared recipe as it is" in html
     assert html.count('class="plot"') == 2 and "<button" not in html
     show(trial_tables(result))
     printed = capsys.readouterr().out
@@ -732,7 +736,7 @@ def test_a_trial_prints_the_steps_of_its_runs_and_warns_where_they_are_few(finis
     assert [length["steps"] for length in result["lengths"]] == [4, 4, 4]
     assert result["sentences"][-1].startswith(warning)
     shown = run_trial(three(corpus_folder, finished))
-    assert warning in words_of(trial_tables(shown)) and warning in trial_page(shown, "", "").render()
+    assert warning in words_of(trial_tables(shown)) and warning in trial_page(shown, "arms: {}", "").render()
     plan = Trial(three(corpus_folder, tmp_path / "new")).plan()
     assert plan.warning.startswith(warning) and warning in words_of(plan_tables(plan, "flops"))
     assert "steps" in words_of(trial_tables(shown)) and "steps" in words_of(plan_tables(plan, "flops"))
