@@ -23,6 +23,7 @@ from contextwise.base.errors import ConfigError, DataError, Interrupted
 from contextwise.base.estimates import as_json
 from contextwise.base.recipes import shipped_recipes
 from contextwise.base.runs import RunFolder
+from contextwise.comparison.discoveries import tried_changes
 from contextwise.comparison.sequential import half_widths
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.experiments import cost
@@ -32,7 +33,6 @@ from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.trial import Trial, TrialSettings, load_trial, run_trial
 from contextwise.experiments.trial import trial as trial_module
 from contextwise.experiments.trial.arms import Arms, total_nats
-from contextwise.experiments.trial.discoveries import tried_changes
 from contextwise.experiments.trial.settings import DEFAULT_TOKENS
 from contextwise.reports.trial import plan_tables, trial_page, trial_tables
 from contextwise.training.inputs import TrainingInputs
@@ -227,7 +227,7 @@ def test_documents_that_differ_leave_any_text_open(corpus_folder, tmp_path, monk
         with_losses(trial, losses, monkeypatch)
         decisions[documents] = trial.run().comparisons[0]
     assert decisions["fixed"].decision == "worse"
-    assert decisions["random"].decision == "undecided" and decisions["random"].further_seeds is None
+    assert decisions["random"].decision == "undecided" and decisions["random"].further_seeds == (None, None)
     assert "hold out more of them" in decisions["random"].sentence
 
 
@@ -598,7 +598,7 @@ def test_damaged_files_of_a_trial_are_named(finished, corpus_folder, tmp_path):
             run_trial(three(corpus_folder, folder))
     folder = Path(shutil.copytree(finished, tmp_path / "result" / "three"))
     (folder / "result.json").write_text('{"comparisons": [{}]}')
-    with pytest.raises(DataError, match="result.json is no result of a trial: .*; run the trial again"):
+    with pytest.raises(DataError, match="result.json is no result of a trial or decision: .*; make it again"):
         tried_changes(folder.parent)
     run_trial(three(corpus_folder, folder))
     assert tried_changes(folder.parent)
@@ -711,7 +711,7 @@ def test_the_ledger_keeps_no_change_without_a_gain(finished, contextwise):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("trial --discoveries .", "holds no trial that was looked at"),
+        ("trial --discoveries .", "holds no trial or decision that was looked at"),
         ("trial gpt2 pm --discoveries .", "leave the arms out"),
         ("trial", "there is nothing to compare"),
         ("trial gpt2 --corpus corpus", "one arm (gpt2) has nothing to be compared to"),
