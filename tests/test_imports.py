@@ -25,7 +25,10 @@ ORDER = [
     "reports",
     "cli",
 ]
-PLACED_IN = {"testing": "evaluation", "stats": "base"}  # public modules at the top, and the package whose imports they may use
+PLACED_IN = {
+    "testing": "evaluation",
+    "stats": "base",
+}  # public modules at the top, and the package whose imports they may use
 STANDS_ON = {
     "contextwise": [],
     "contextwise_plan": ["contextwise"],

@@ -71,7 +71,7 @@ def _measured(sample: dict[str, Any]) -> dict[str, float]:
     for name in ROLLING:
         if isinstance(sample.get(name), list):
             likelihood, size = sample[name]
-            return {"nats": -float(likelihood), "tokens": float(size), "bytes": float(size)}
+            return {"nats": -float(likelihood), "bytes": float(size)}
     name = next(name for name in ACCURACIES if name in sample)
     return {"correct": float(sample[name])}
 
