@@ -1,4 +1,4 @@
-"""Verbs of training: ``contextwise train``, ``parameters`` and ``verify``."""
+"""The verb ``contextwise train``."""
 
 import shlex
 from pathlib import Path
@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from contextwise.base.errors import CheckpointError
 from contextwise.base.progress import first_process, say
-from contextwise.base.tables import Column, Row, Table
-from contextwise.cli.common import ON_HUB, AsJson, Prints, set_option, show, show_json, show_line
+from contextwise.cli.common import Prints, set_option, show_json, show_line
 
 if TYPE_CHECKING:
     from contextwise.base.runs import RunFolder
@@ -165,64 +163,3 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
         rows.append(["warning", warning])
     for name, value in rows:
         show_line(f"  {name:<12} {value}")
-
-
-def parameters(
-    source: Annotated[
-        str,
-        Argument(
-            metavar="RECIPE_OR_RUN",
-            help="A recipe (a YAML file or a name), a run, a Hugging Face model folder, or a name on the Hub.",
-        ),
-        ON_HUB,
-    ],
-    as_json: Annotated[AsJson, Prints("contextwise.training.parameters:Module[]")] = False,
-) -> None:
-    """Report where a model's parameters are, and which of them are trained.
-
-    Nothing is trained and no weights are loaded. The runs that a recipe
-    builds on need not be there yet if their recipes lie beside it.
-    """
-    from contextwise.training.parameters import Module, modules_of
-
-    what, modules = modules_of(source)
-    if as_json:
-        show_json(modules)
-        return
-    total = Module("total", sum(m.parameters for m in modules), sum(m.trained for m in modules))
-    staged = any(module.stages for module in modules)
-    rows = []
-    for module in [*modules, total]:
-        cells = [module.name, f"{module.parameters:,}", f"{module.parameters / total.parameters:.1%}"]
-        cells.append(f"{module.trained:,}" if module.trained else "frozen")
-        stages = "" if module is total else ", ".join(module.stages) or "none"
-        rows.append(Row([*cells, *([stages] if staged else [])], last=module is modules[-1]))
-    columns: list[Column | str] = ["Module", "Parameters", "Share", "Trained"]
-    columns += [Column("Stages that train", align="left")] if staged else []
-    show_line(f"Parameters of {what}:")
-    show(Table("", columns, rows))
-
-
-def verify(
-    run: Annotated[Path, Argument(help="A run, finished or stopped.")],
-    as_json: Annotated[AsJson, Prints("contextwise.training.verify:Check[]")] = False,
-) -> None:
-    """Check that a run's files are intact and that its newest checkpoint continues as the run did.
-
-    All hashes are compared, and the steps after the checkpoint are taken again:
-    their losses must be those of metrics.jsonl, bit for bit on the same machine.
-    Nothing is written to the run. Exit status 2 if a check fails.
-    """
-    from contextwise.training.verify import verify_run
-
-    checks = []
-    for check in verify_run(run):
-        checks.append(check)
-        if not as_json:
-            show_line(f"{'passed' if check.passed else 'FAILED'}  {check.what}: {check.found}")
-    if as_json:
-        show_json(checks)
-    failed = [check for check in checks if not check.passed]
-    if failed:
-        first = f"{failed[0].what}: {failed[0].found}"
-        raise CheckpointError(f"{len(failed)} of {len(checks)} checks of {run} failed, the first: {first}")

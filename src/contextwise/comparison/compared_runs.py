@@ -191,7 +191,10 @@ def _evaluations(source: str) -> list[Evaluation]:
     known = measures_of_loss()
     results = [Result.open(source)] if is_result(source) else results_of_model(source, known)
     if results and results[0].measure not in known:
-        raise DataError(f"{source} is a result of contextwise {results[0].measure}, which has no losses of documents")
+        raise DataError(
+            f"{source} is a result of contextwise measure {results[0].measure}, which has no losses of documents; give an "
+            "evaluation, or only context curves to contextwise compare --curves"
+        )
     return [Evaluation(result.path, result.summary) for result in results]
 
 

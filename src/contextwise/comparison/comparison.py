@@ -352,7 +352,7 @@ def _check_same_data(runs: list[ComparedRun], unit: str) -> list[str]:
             raise DataError(
                 f"{sentences.source} was scored sentence by sentence, and {documents.source} document by document, which sees "
                 "more and has no ends of sentences; compare them in bits per byte (unit byte), or evaluate both with "
-                f"contextwise {sentences.evaluation.measure}"
+                f"contextwise measure {sentences.evaluation.measure}"
             )
         same_text = _hashes(first) is not None and _hashes(first) == _hashes(compared)
         ours, theirs = base["corpus"], other["corpus"]

@@ -1,4 +1,4 @@
-"""Questions on long documents in LongBench's or L-Eval's form, at several visible contexts: ``contextwise longbench``.
+"""Questions on long documents in LongBench's or L-Eval's form, at several visible contexts: ``contextwise measure longbench``.
 
 ContextLM, Section 4.1 ("Block Size") and Table 5: inputs beyond the trained context, read with dynamic NTK.
 """

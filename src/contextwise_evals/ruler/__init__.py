@@ -1,4 +1,4 @@
-"""Position-weighted RULER: accuracy on questions about long texts at every visible context: ``contextwise ruler``.
+"""Position-weighted RULER: accuracy on questions about long texts at every visible context: ``contextwise measure ruler``.
 
 Intrinsic entropy, Appendix A: the position of the answer is drawn by P(x) ∝ (1 - x/L)^γ, the model sees only the
 nearest part of the text, and the accuracy against that part's size may have an optimum.

@@ -1,4 +1,4 @@
-"""Loss of an answer that depends on two needles, with more and more of the text's start cut off: ``contextwise needles``.
+"""Loss of an answer that depends on two needles, with the text's start cut off: ``contextwise measure needles``.
 
 Intrinsic entropy, Figure 5: the answer follows from two pieces of information, one far and one near, and its perplexity
 is measured with ever more of the leftmost tokens masked. Both are needed, so a perfect reader loses the answer as soon as

@@ -1,4 +1,4 @@
-"""``contextwise longbench``, as it is typed."""
+"""``contextwise measure longbench``, as it is typed."""
 
 import json
 
@@ -29,7 +29,7 @@ def workplace(tmp_path_factory):
 
 
 def test_questions_are_asked_and_reported(contextwise, workplace):
-    command = "longbench models/tiny hotpotqa.jsonl leval_tpo.jsonl --visible 64,128,all --rope dynamic"
+    command = "measure longbench models/tiny hotpotqa.jsonl leval_tpo.jsonl --visible 64,128,all --rope dynamic"
     command += " --lengths 0-5000 --new-tokens 4"
     words = contextwise.words(command)
     (out,) = (workplace / "evaluation" / "tiny").glob("longbench-hotpotqa-and-1-more-*")
@@ -64,4 +64,4 @@ def test_questions_are_asked_and_reported(contextwise, workplace):
 )  # fmt: skip
 def test_bad_input_is_refused(contextwise, arguments, message):
     model = "" if arguments.startswith("models/") else "models/tiny "
-    contextwise.refused(f"longbench {model}{arguments}", message)
+    contextwise.refused(f"measure longbench {model}{arguments}", message)

@@ -127,7 +127,7 @@ def test_an_interrupted_measurement_ends_like_an_uninterrupted_one(models, file,
     stop_at(monkeypatch, 0)
     copy = write_lines(tmp_path / "copy.jsonl", map(json.loads, file.read_text().splitlines()))
     assert measured(models, copy, tmp_path / "cut", batch_tokens=1).summary == cut.summary
-    with pytest.raises(ConfigError, match="holds another result of contextwise longbench"):
+    with pytest.raises(ConfigError, match="holds another result of contextwise measure longbench"):
         measured(models, file, tmp_path / "cut", batch_tokens=1, limit=2)
 
 

@@ -159,7 +159,7 @@ def test_an_interrupted_measurement_ends_like_an_uninterrupted_one(
     # A finished measurement is not made again, and one with other settings does not replace it.
     stop_at(monkeypatch, 0)
     assert measured(model, squad, tmp_path / "cut").summary == cut.summary
-    with pytest.raises(ConfigError, match="holds another result of contextwise ruler"):
+    with pytest.raises(ConfigError, match="holds another result of contextwise measure ruler"):
         measured(model, squad, tmp_path / "cut", seed=1)
 
 

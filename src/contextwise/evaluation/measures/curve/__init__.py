@@ -38,7 +38,7 @@ class CurveResult(Result):
 
     @property
     def measures(self) -> dict[str, Any]:
-        """``best_context_loss``, ``last_tenth``, ``effective_context`` and ``average_loss``."""
+        """``lowest_bin``, ``last_tenth`` (the best-context loss), ``effective_context`` and ``average_loss``."""
         return self.summary["measures"]
 
     @cached_property
@@ -58,11 +58,12 @@ class CurveResult(Result):
 class Curve(Measure):
     """Measure the loss at each number of visible tokens: how much of its context a model uses.
 
-    Prints the loss by visible tokens, the best-context loss and the effective context, with 95% intervals over documents. A
-    stopped measurement resumes.
+    Prints the loss by visible tokens, the lowest bin, the best-context loss (the mean over the last tenth of the training
+    context) and the effective context, with 95% intervals over documents. A stopped measurement resumes.
     """
 
     name = "curve"
+    version = 2
     numbers = "contextwise.evaluation.measures.curve.readings:CurveJson"
     changes_model = True
     result = CurveResult
@@ -181,13 +182,13 @@ class Curve(Measure):
         elif summary["documents"] < FEWEST_DOCUMENTS:
             head += f". {FEWEST_DOCUMENTS} documents are the fewest for an interval of a context"
         parts: list[Any] = [Text(f"{head}."), _bins_table(summary), measures_table(summary)]
-        best = summary["measures"]["best_context_loss"]
+        best = summary["measures"]["lowest_bin"]
         targets = next(row["targets"] for row in summary["bins"] if row["visible_from"] == best["visible_from"])
         if settings["mode"] == "running" and targets < ENOUGH_TARGETS and len(summary["bins"]) > 1:
             note = (
                 f"Note: The lowest bin has {targets:,} targets only, and each bin has others: it may be the lowest by chance. "
-                "Take more documents, or read the last tenth, or measure in the truncated mode, which has the same targets at "
-                "every context."
+                "Take more documents, or read the best-context loss, or measure in the truncated mode, which has the same "
+                "targets at every context."
             )
             parts.append(Text(note))
         return Group(*parts)
@@ -216,18 +217,18 @@ def _bins_table(summary: dict[str, Any]) -> Table:
 
 
 def measures_table(summary: dict[str, Any], title: str = "") -> Table:
-    """Best context, effective context and average, with the bins that each is read from."""
+    """Lowest bin, best-context loss, effective context and average, with the bins that each is read from."""
     measures = summary["measures"]
-    best, tenth, average = (measures[name] for name in ("best_context_loss", "last_tenth", "average_loss"))
+    best, tenth, average = (measures[name] for name in ("lowest_bin", "last_tenth", "average_loss"))
     effective = measures["effective_context"]
 
     def loss(values: dict[str, Any]) -> tuple[str, str]:
         estimate = Estimate.from_dict(values)
         return f"{estimate.value:.4f}", estimate.interval("number", NOT_KNOWN)
 
-    rows: list[list[Any]] = [["best-context loss", *loss(best), f"at {_limits(best)} visible"]]
+    rows: list[list[Any]] = [["lowest bin", *loss(best), f"at {_limits(best)} visible"]]
     if tenth is not None:
-        rows.append(["  of the last tenth", *loss(tenth), f"mean of {_limits(tenth)}"])
+        rows.append(["best-context loss", *loss(tenth), f"mean of {_limits(tenth)}"])
     worth = f"a doubling is worth < {effective['worth']:g}"
     rows.append(["effective context", *_effective_cells(effective), worth])
     if average is not None:
