@@ -90,8 +90,8 @@ def commands_page() -> str:
         group, _, verb = name.rpartition(" ")
         if (group or panel) != heading:
             heading = group or panel
-            parts.append(f"## {heading}\n")
-            parts += [f"{inspect.getdoc(commands.groups()[group])}\n"] if group and commands.groups()[group] else []
+            parts.append(f"## {f'The group {group}' if group else panel}\n")
+            parts += [(commands.groups()[group].__doc__ or "").partition("\n")[0] + "\n"] if group else []
         if group and verb in commands.points() and commands.points()[verb].value == commands.points()[name].value:
             parts.append(f"### {name}\n\nThe same as [`contextwise {verb}`](#{verb}).\n")
             continue

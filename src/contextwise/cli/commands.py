@@ -10,7 +10,7 @@ import inspect
 import math
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, cached_property
 from importlib.metadata import EntryPoint
 from types import ModuleType
@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from contextwise.base import plugins
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ContextwiseError
 
 PANELS = ("Start", "Train", "Decide", "Measure", "Use")
 """The panels of ``--help``, in order. Others follow, then :data:`LAST_PANEL`."""
@@ -31,21 +31,33 @@ HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 
 class Verb(TyperCommand):
-    """Command of a verb; replaces the name of a setting at the start of an error by the name of its option."""
+    """Command of a verb; an error that names a setting names its option in place of it."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except ConfigError as error:
-            options = {str(parameter.name): parameter.opts[0] for parameter in self.params}
-            message = re.sub(
-                r"((?:^|problem: |\n  - ))(\w+)(?:\.\d+(?:\.\w+)*)?(?=:? )",
-                lambda match: match[1] + options.get(match[2], match[2]),
-                str(error),
-            )
-            renamed = ConfigError(message)
-            renamed.problems = error.problems
-            raise renamed from error
+        except ContextwiseError as error:
+            options = {str(each.name): each.opts[0] for each in self.params if each.param_type_name == "option"}
+            error.args = (with_options(str(error), options), *error.args[1:])
+            raise
+
+
+SETTING = re.compile(
+    r"(?P<start>^|problem: |\n  - )(?P<first>\w+)(?:\.\d+(?:\.\w+)*)?(?=:? )"
+    r"|`(?P<marked>\w+)`"
+    r"|(?<![\w./'\"-])(?P<long>[a-z]+(?:_[a-z]+)+)(?![\w/'\"-]|\.\w)"
+)
+"""What may be the name of a setting in a message: the first word, a word in backticks, and one with underscores."""
+
+
+def with_options(message: str, options: Mapping[str, str]) -> str:
+    """A message with options in place of the settings that it names; setting -> option."""
+
+    def renamed(match: re.Match[str]) -> str:
+        name = str(match["first"] or match["marked"] or match["long"])
+        return (match["start"] or "") + options[name] if name in options else match[0]
+
+    return SETTING.sub(renamed, message)
 
 
 class LazyCommand(TyperCommand):

@@ -1,11 +1,14 @@
 """The verb ``contextwise train``."""
 
+import json
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
+from contextwise.base.config import settings_of
+from contextwise.base.errors import ConfigError
 from contextwise.base.progress import first_process, say
 from contextwise.cli.common import Prints, set_option, show_json, show_line
 
@@ -22,6 +25,14 @@ def train(
     ],
     settings: Annotated[
         list[str] | None, set_option("A setting in place of the recipe's: --set training.steps=500. Repeatable.")
+    ] = None,
+    corpus: Annotated[
+        str | None,
+        Option(help="The prepared corpus: --set data.corpus=PATH.", metavar="<path>", show_default="the recipe's"),
+    ] = None,
+    device: Annotated[
+        str | None,
+        Option(help="auto, cpu or cuda: --set training.device=NAME.", show_default="the recipe's, else auto"),
     ] = None,
     out: Annotated[Path | None, Option(help="The run folder.", show_default="runs/NAME-seedN")] = None,
     dry_run: Annotated[
@@ -40,7 +51,10 @@ def train(
     from contextwise.base.recipes import recipe_path
     from contextwise.training import load_recipe
 
-    loaded = load_recipe(recipe, settings or [], out)  # before torch is imported, which takes seconds
+    overrides = list(settings or [])
+    for option, key, value in (("--corpus", "data.corpus", corpus), ("--device", "training.device", device)):
+        overrides += _shorthand(option, key, value, overrides)
+    loaded = load_recipe(recipe, overrides, out)  # before torch is imported, which takes seconds
     if dry_run:
         _show_dry_run(loaded, recipe_path(recipe).parent, as_json)
         return
@@ -56,6 +70,16 @@ def train(
             show_json({"folder": str(run.path), **run.summary()})
         else:
             print(run.path)
+
+
+def _shorthand(option: str, key: str, value: str | None, settings: list[str]) -> list[str]:
+    """The setting that an option stands for, if it is given; a ConfigError if ``--set`` gives another value."""
+    if value is None:
+        return []
+    other = dict(settings_of(settings)).get(key, value)
+    if str(other) != value:
+        raise ConfigError(f"{option} is {value}, and --set {key} is {other}; give one of them")
+    return [f"{key}={json.dumps(value)}"]
 
 
 def _say_result(recipe: "Recipe", run: "RunFolder") -> None:

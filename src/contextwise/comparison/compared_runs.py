@@ -172,7 +172,7 @@ def _no_choice(
     if common:
         labels = sorted({result.summary["label"] for result in common})
         if len(labels) > 1:
-            return ConfigError(f"the runs are evaluated on {', '.join(labels)}; choose one with label")
+            return ConfigError(f"the runs are evaluated on {', '.join(labels)}; choose one with `label`")
         folders = "; ".join(sorted(str(result.path) for result in common))
         return ConfigError(
             f"the runs are evaluated on {labels[0]} with several settings; give the folders of the evaluations to compare, "
@@ -183,7 +183,7 @@ def _no_choice(
         for source, results in zip(sources, candidates, strict=True)
     )
     return DataError(
-        f"the runs are not evaluated on the same corpus with the same settings ({each}); give one with corpus"
+        f"the runs are not evaluated on the same corpus with the same settings ({each}); give one with `corpus`"
     )
 
 

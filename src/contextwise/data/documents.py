@@ -185,7 +185,7 @@ def read_documents(
     for record in records:
         if isinstance(record, BadRecord):
             if not skip_bad:
-                raise DataError(f"{record.where}: {record.why}; fix it, or set skip_bad to leave out such records")
+                raise DataError(f"{record.where}: {record.why}; fix it, or set `skip_bad` to leave out such records")
             skipped.bad += 1
             skipped.first_bad = skipped.first_bad or record
         elif not record.text or record.text.isspace():

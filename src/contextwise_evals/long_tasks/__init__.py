@@ -87,14 +87,14 @@ class LongBench(Measure):
         if self.lengths is not None:
             read_range(self.lengths)
         if self.rope is None and self.rope_factor is not None:
-            raise ConfigError("rope_factor is given without rope; give a method too, such as dynamic")
+            raise ConfigError("`rope_factor` is given without `rope`; give a method too, such as dynamic")
         if self.rope is not None and self.visible is None:
             raise ConfigError(
-                "rope lets a model read beyond its positions; give the visible contexts too, such as 512,1024 or all"
+                "`rope` lets a model read beyond its positions; give `visible` too, such as 512,1024 or all"
             )
         smallest = min((size for size in self.visible or () if size != "all"), default=2)
         if smallest < 2:
-            raise ConfigError(f"a visible context is {smallest}, but must be at least 2")
+            raise ConfigError(f"`visible` has {smallest}, but must be at least 2")
         return self
 
     def label(self, corpus: "Corpus | None") -> str:

@@ -92,7 +92,7 @@ class Needles(Measure):
         answers = [answer_ids(encoder, example.question) for example in examples]
         check_vocabulary(subject, examples)
         texts = [("a text", example, len(ids)) for example, ids in zip(examples, answers, strict=True)]
-        check_positions(subject, texts, self.length - self.masked[0], ", or a smaller length")
+        check_positions(subject, texts, self.length - self.masked[0], ", or a smaller `length`", "a visible part of")
         nats_ME = all_nats(subject, examples, answers, self.masked)
         rows = [
             {

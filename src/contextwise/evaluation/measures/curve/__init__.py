@@ -101,12 +101,12 @@ class Curve(Measure):
     def _one_way(self) -> Self:
         for name in ("samples", "contexts"):
             if self.mode == "running" and getattr(self, name) is not None:
-                end = f"set mode to truncated, or leave {name} out"
+                end = f"set `mode` to truncated, or leave `{name}` out"
                 raise ValueError(f"{name} belong to the truncated mode; {end}")
         if self.contexts is None:
             return self
         if self.context not in (None, max(self.contexts)):
-            raise ValueError("context is given together with contexts; leave one of the two out")
+            raise ValueError("`context` is given together with `contexts`; leave one of the two out")
         if min(self.contexts) < 1:
             raise ValueError(f"contexts holds {min(self.contexts)}; each must be at least 1")
         return self
