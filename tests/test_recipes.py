@@ -79,7 +79,9 @@ def test_a_shipped_recipe_is_an_arm(corpus_folder):
 
 def test_the_verb_lists_prints_and_copies(contextwise, tmp_path):
     words = contextwise.words("recipes contextlm")
-    assert "contextlm/contextlm-nano train" in words and "contextlm/table1 reproduce" in words
+    assert "contextlm/contextlm-nano contextwise train" in words and "contextlm/table1 contextwise reproduce" in words
+    names = [each.name for each in shipped_recipes()]
+    assert set(names) <= set(contextwise.words("recipes").split()) and max(map(len, names)) > 40  # none is cut in two
     shipped = recipe_path("contextlm-nano").read_text()
     assert contextwise("recipes contextlm-nano") == (0, shipped, "")
     assert contextwise("recipes contextlm-nano --copy mine")[1] == "mine/contextlm-nano.yaml\n"

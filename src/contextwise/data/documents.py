@@ -179,13 +179,13 @@ def read_documents(
 ) -> Iterator[Document]:
     """Yield the documents among ``records``, at most ``limit``; count the others in ``skipped``.
 
-    A bad record is a :class:`DataError`, unless ``skip_bad``.
+    A bad record is a :class:`DataError`, unless `skip_bad`.
     """
     count = 0
     for record in records:
         if isinstance(record, BadRecord):
             if not skip_bad:
-                raise DataError(f"{record.where}: {record.why}; fix it, or set `skip_bad` to leave out such records")
+                raise DataError(f"{record.where}: {record.why}; fix it, or set skip_bad to leave out such records")
             skipped.bad += 1
             skipped.first_bad = skipped.first_bad or record
         elif not record.text or record.text.isspace():

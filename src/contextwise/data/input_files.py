@@ -106,7 +106,7 @@ def text_and_others(content: bytes, text_field: str) -> tuple[str, dict[str, Any
         raise ValueError(f"the line is not a JSON object but {type_name(record)}")
     if text_field not in record:
         fields = listed_fields({name: [value] for name, value in record.items()})
-        raise ValueError(f"there is no field {text_field!r} (fields: {fields}; `text_field` names another)")
+        raise ValueError(f"there is no field {text_field!r} (fields: {fields}; text_field names another)")
     if has_half_a_pair(record, content):
         raise ValueError(f"a string {HALF_A_PAIR}")
     text = record.pop(text_field)

@@ -87,7 +87,7 @@ class LongBench(Measure):
         if self.lengths is not None:
             read_range(self.lengths)
         if self.rope is None and self.rope_factor is not None:
-            raise ConfigError("`rope_factor` is given without `rope`; give a method too, such as dynamic")
+            raise ConfigError("rope_factor is given without `rope`; give a method too, such as dynamic")
         if self.rope is not None and self.visible is None:
             raise ConfigError(
                 "`rope` lets a model read beyond its positions; give `visible` too, such as 512,1024 or all"
@@ -155,7 +155,7 @@ class LongBench(Measure):
             return visible, factor
         every = [(f"the question at {p.item.where}", p, p.item.new_tokens) for p in prompts]
         rotary = bool(rotary_modules(subject.model))
-        further = ", or the rope method dynamic" if rotary else ", or a model with rotary positions"
+        further = ", or `rope` dynamic" if rotary else ", or a model with rotary positions"
         check_positions(subject, every, visible[-1], further)
         return visible, None
 

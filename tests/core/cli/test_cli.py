@@ -55,7 +55,7 @@ def test_command_and_module_are_the_same(command: list[str]) -> None:
 
 def test_a_mistyped_command_is_a_usage_error(contextwise) -> None:
     contextwise.refused("generat", "there is no verb 'generat'; did you mean 'contextwise generate'?")
-    contextwise.refused("ruler", "did you mean 'contextwise measure ruler'?")
+    contextwise.refused("measure ruler", "did you mean 'contextwise measure ruler'?")
     contextwise.refused("measure ruller", "did you mean 'contextwise measure ruler'?")
     contextwise.refused("measure sweep", "did you mean 'contextwise plan sweep'?")
     contextwise.refused("zzz", "there is no verb 'zzz'; contextwise --help lists all")
@@ -73,6 +73,18 @@ def test_the_first_help_has_a_dozen_verbs(contextwise) -> None:
     for group, listed in groups.items():
         shown = contextwise(group)[1]
         assert re.findall(r"^│ ([a-z][a-z-]+) ", shown, re.MULTILINE) == listed.split()
+
+
+def test_errors_name_settings_by_their_options() -> None:
+    options = {"text_field": "--text-field", "label": "--label", "limit": "--limit"}
+    for message, shown in {
+        "limit is 0, but must be 1": "--limit is 0, but must be 1",
+        "x has 2 problems: \n  - limit is 0\n  - other is 1": "x has 2 problems: \n  - --limit is 0\n  - other is 1",
+        "no label; choose one with `label`": "no label; choose one with --label",
+        "fix it, or set text_field to one": "fix it, or set --text-field to one",
+        "a/text_field.json, 'text_field' and `model` are kept": "a/text_field.json, 'text_field' and `model` are kept",
+    }.items():
+        assert commands.with_options(message, options) == shown
 
 
 def test_a_measure_is_one_verb_in_both_places(contextwise) -> None:

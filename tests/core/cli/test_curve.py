@@ -140,7 +140,7 @@ def test_bad_input_is_refused(contextwise, arguments, message):
 
 def test_curves_side_by_side(contextwise, workplace):
     outputs = [contextwise(f"{COMMAND} --context {n} --out curve-{n} --json")[1] for n in (8, 64)]
-    words = contextwise.words("compare --curves curve-8 curve-64 --out both.json")
+    words = contextwise.words("compare curve-8 curve-64 --out both.json")  # folders of curves say what they are
     rows = json.loads((workplace / "both.json").read_text())
     assert json.loads(contextwise("compare --curves curve-8 curve-64 --json")[1]) == rows
     for row, text in zip(rows, outputs, strict=True):
@@ -152,3 +152,6 @@ def test_curves_side_by_side(contextwise, workplace):
     assert rows[1]["lowest_difference"]["value"] == pytest.approx(difference)
     assert f"{difference:+.4f}" in words
     contextwise.refused("compare --curves a b", "there is no run and no model at a")
+    contextwise.refused("compare --curves runs/alpha", "there is one curve; give two or more to compare")
+    contextwise.refused("compare curve-8 curve-64 --html page.html", "--html chooses among losses of documents")
+    contextwise.refused("compare curve-8 runs/alpha --unit byte", "--unit chooses among losses of documents")

@@ -93,7 +93,15 @@ def test_every_verb_that_takes_a_model_of_the_hub_takes_a_revision(contextwise, 
     status, output, errors = contextwise(f"measure attention {NAME}@v1 {NAME} --text 'a text' --json")
     assert status == 0, errors
     assert f"{NAME}@v1" in output
-    for verb in ("curve", "evaluate", "attention", "tasks", "entropy", "serve", "embed", "ruler"):
+    for verb in (
+        "curve",
+        "evaluate",
+        "measure attention",
+        "measure tasks",
+        "model serve",
+        "model embed",
+        "measure entropy",
+    ):
         assert "--revision" in words(f"{verb} --help")
 
 

@@ -125,7 +125,7 @@ def test_the_interval_of_the_best_context_draws_the_lowest_bin_again(tmp_path):
         sums.add(losses)
     passes = sums.finish()
     _, measures = curve_measures(passes, 0.01)
-    best, last = measures["best_context_loss"], measures["last_tenth"]
+    best, last = measures["lowest_bin"], measures["last_tenth"]
     assert best["method"] == "bootstrap" and best["low"] <= best["value"] <= best["high"]
     assert best["high"] < last["high"]  # the other bin is lower where this one is high
 

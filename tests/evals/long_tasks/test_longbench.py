@@ -57,7 +57,7 @@ def test_questions_are_asked_and_reported(contextwise, workplace):
         ("models/none hotpotqa.jsonl", "there is no run and no model at models/none"),
         ("wrong.jsonl", "wrong.jsonl:1: 'context' is missing, 'input' is missing, 'answers' is missing, 'dataset'"),
         ("none.jsonl", "files is none.jsonl, which cannot be read: No such file"),
-        ("hotpotqa.jsonl --visible 512", "give at most 224 visible tokens, or the rope method dynamic"),
+        ("hotpotqa.jsonl --visible 512", "its answer at --visible 512; give --visible 224 at most, or --rope dynamic"),
         ("hotpotqa.jsonl --visible 512 --rope ntk", "rope is 'ntk', but"),
         ("hotpotqa.jsonl --lengths 9000-", "no text has a length from 9,000 to below any words"),
     ],

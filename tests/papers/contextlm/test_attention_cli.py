@@ -42,7 +42,7 @@ def test_two_models_side_by_side(contextwise, workplace):
 
 def test_the_text_itself(contextwise, workplace):
     (workplace / "words.txt").write_text("the sun rose over the hills")
-    given = contextwise('attention plain --text "the sun rose over the hills" --json')
+    given = contextwise('measure attention plain --text "the sun rose over the hills" --json')
     assert given[0] == 0 and given == contextwise("measure attention plain --text words.txt --json")
 
 

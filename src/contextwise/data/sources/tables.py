@@ -112,7 +112,7 @@ def _records(tables: "Iterable[pa.Table | pa.RecordBatch]", name: str, text_fiel
         if text_field not in names:
             columns = listed_fields(table.slice(0, 20).to_pydict())
             raise DataError(
-                f"{name} has no column {text_field!r}; its columns are {columns}: set `text_field` to one of them"
+                f"{name} has no column {text_field!r}; its columns are {columns}: set text_field to one of them"
             )
         texts = table.column(text_field).to_pylist()
         others = table.select([column for column in names if column != text_field]).to_pylist()

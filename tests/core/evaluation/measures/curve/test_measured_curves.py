@@ -137,8 +137,8 @@ def test_settings_that_do_not_fit(held_out, model, settings, message):
     ("settings", "message"),
     [
         ({"contexts": [4]}, "contexts belong to the truncated mode"),
-        ({"samples": 20}, "samples belong to the truncated mode; set mode to truncated, or leave samples out"),
-        ({"mode": "truncated", "contexts": [4], "context": 5}, "context is given together with contexts"),
+        ({"samples": 20}, "samples belong to the truncated mode; set `mode` to truncated, or leave `samples` out"),
+        ({"mode": "truncated", "contexts": [4], "context": 5}, "`context` is given together with `contexts`"),
         ({"mode": "truncated", "contexts": [0, 4]}, "contexts holds 0; each must be at least 1"),
     ],
 )
