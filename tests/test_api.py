@@ -141,7 +141,7 @@ def test_a_loaded_model_keeps_its_own_form(corpus_folder, tmp_path):
     for mode in (True, False):
         subject = Subject(long.train(mode), tokenizer=byte_tokenizer().tokenizer)
         means.append(
-            contextwise.measure("measure needles", subject, out=tmp_path / f"needles-{mode}", **needles).summary["rows"]
+            contextwise.measure("needles", subject, out=tmp_path / f"needles-{mode}", **needles).summary["rows"]
         )
     assert means[0] == means[1]
     whole = contextwise.evaluate(model.float(), corpus_folder, limit=2, out=tmp_path / "d")

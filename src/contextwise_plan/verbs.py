@@ -174,8 +174,7 @@ def budget(
     seed: Annotated[int, Option(min=0, help="Of the resamples.")] = 0,
     residuals: Annotated[bool, Option("--residuals", help="Show how far each run lies off the law.")] = False,
     table: Annotated[
-        Path | None,
-        Option(metavar="FILE", help="Write the sweep's points to one JSON file, from which plan plans too."),
+        Path | None, Option(metavar="FILE", help="Write the sweep's points to one JSON file, from which it plans too.")
     ] = None,
     as_json: Annotated[AsJson, Prints("contextwise_plan.scaling.planning:PlanJson")] = False,
 ) -> None:

@@ -55,7 +55,7 @@ def test_command_and_module_are_the_same(command: list[str]) -> None:
 
 def test_a_mistyped_command_is_a_usage_error(contextwise) -> None:
     contextwise.refused("generat", "there is no verb 'generat'; did you mean 'contextwise generate'?")
-    contextwise.refused("measure ruler", "did you mean 'contextwise measure ruler'?")
+    contextwise.refused("ruler", "did you mean 'contextwise measure ruler'?")
     contextwise.refused("measure ruller", "did you mean 'contextwise measure ruler'?")
     contextwise.refused("measure sweep", "did you mean 'contextwise plan sweep'?")
     contextwise.refused("zzz", "there is no verb 'zzz'; contextwise --help lists all")
