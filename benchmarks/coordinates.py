@@ -1,8 +1,8 @@
 """Coordinate check of models of 4 layers: sizes of activations over widths, standard parametrization against µP.
 
-``python -m benchmarks.coordinates --corpus corpora/stdlib`` runs the check of ``contextwise transfer`` on ContextLM, with AdamW
-and with Muon in both of torch's adjustments. It prints the slope of each activation in log-log over the widths, mean of ten
-steps. The JSON has the slope after each step and a t-interval over seeds. ``--models``, ``--families``, ``--ways`` and
+``python -m benchmarks.coordinates --corpus corpora/stdlib`` runs the check of ``contextwise plan transfer`` on ContextLM, with
+AdamW and with Muon in both of torch's adjustments. It prints the slope of each activation in log-log over the widths, mean
+of ten steps. The JSON has the slope after each step and a t-interval over seeds. ``--models``, ``--families``, ``--ways`` and
 ``--parametrizations`` choose others; what they do not name is kept.
 """
 

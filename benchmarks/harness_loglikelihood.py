@@ -6,8 +6,8 @@
    compared with the harness's; also in bfloat16, with the change of the loss. A curve may change its model's positions, so
    its time includes loading the model again. Goal: a third of the harness's time, totals equal to 1e-5.
 2. Peak memory and time at each length, with a vocabulary of 50k: a whole text, where every position is scored (``evaluate``,
-   and the path of ``contextwise tasks``), and two choices of eight tokens behind one long context, where 16 positions are
-   scored (``tasks``). Goal: a tenth of the harness's memory at 8k tokens.
+   and the path of ``contextwise measure tasks``), and two choices of eight tokens behind one long context, where 16
+   positions are scored (``tasks``). Goal: a tenth of the harness's memory at 8k tokens.
 
 Each measurement runs in a process of its own; times are taken in alternation.
 """

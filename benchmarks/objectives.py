@@ -1,8 +1,8 @@
 """All pretraining objectives on the same text: what each reads, is asked, costs and reaches, as one table in Markdown.
 
 ``python -m benchmarks.objectives --corpus corpora/stdlib --out runs/objectives`` trains a run set whose arms are the recipes of
-the document ``objectives`` (a finished run is not trained again), reads the ledger, evaluates the decoders on the next token of
-the held-out documents, and keeps it all as JSON.
+the document ``objectives`` (a finished run is not trained again), lists them side by side, evaluates the decoders on the next
+token of the held-out documents, and keeps it all as JSON.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from contextwise.data import Corpus
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.models.loading import kind_of, load_config
 from contextwise_papers.item import RECIPES
-from contextwise_papers.objectives.ledger import ledger
+from contextwise_papers.objectives.side_by_side import side_by_side
 
 OBJECTIVES = RECIPES / "objectives"
 
@@ -33,7 +33,7 @@ def next_token_losses(runs: list[Path], corpus: Path) -> dict[str, dict[str, Any
 
 
 def table(rows: Sequence[Mapping[str, Any]], next_token: dict[str, dict[str, Any]]) -> str:
-    """The ledger in Markdown, a row an objective."""
+    """The objectives side by side in Markdown, a row an objective."""
     heads = ["objective", "model", "parameters", "read", "asked", "FLOPs", "nats a target", "next token"]
     lines = [f"| {' | '.join(heads)} |", "|---|---|" + "---:|" * 6]
     for row in rows:
@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> None:
     run_set = RunSet.of(RunSetSettings(arms=arms), options.out, content_ids=False)
     run_set.train_missing()
     runs = [run.folder for run in run_set.runs]
-    costs = ledger([str(run) for run in runs])
+    costs = side_by_side([str(run) for run in runs])
     next_token = next_token_losses(runs, options.corpus)
     print(table(costs["rows"], next_token))
     path = publish(options.name, {"corpus": options.corpus.name, **costs, "next_token": next_token})

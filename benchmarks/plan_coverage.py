@@ -1,9 +1,9 @@
-"""Coverage of the intervals of ``contextwise plan``, on made-up sweeps drawn from a known law.
+"""Coverage of the intervals of ``contextwise plan budget``, on made-up sweeps drawn from a known law.
 
 ``python -m benchmarks.plan_coverage --sizes one --sweeps 300`` (six runs of one size) or ``--sizes three --sweeps 200`` (18
 runs) draws sweeps, each run with a random effect of its own, fits them as ``plan`` does, selection of the form included, and
 computes the best context (and size) at 4 times the largest run's FLOPs. ``--write FOLDER`` writes one such sweep to a folder,
-to try ``contextwise plan`` on. The law and the drawing are those of the tests (``tests/laws.py``).
+to try ``contextwise plan budget`` on. The law and the drawing are those of the tests (``tests/laws.py``).
 
 ``--powers 0 0.5 1`` draws instead sweeps whose best context grows with a given power of the budget and is 64 tokens at the
 largest one (contexts of 8 to 1,024, five equal budgets over a factor of ten), and asks the trend alone.

@@ -1,7 +1,7 @@
 """The best learning rate of each width, under the standard parametrization and µP.
 
 ``python -m benchmarks.widths --corpus corpora/stdlib --out runs/widths`` trains GPT-2, the parameter-matched model and
-ContextLM (4 layers) at widths 64 to 512, with rates in steps of √2 and three seeds, as ``contextwise transfer`` searches.
+ContextLM (4 layers) at widths 64 to 512, with rates in steps of √2 and three seeds, as ``contextwise plan transfer`` searches.
 It prints the best factor of the rates at each width, and what the best factor of width 128 costs there. A parametrization
 *transfers* if no best factor is more than a step away from that of width 128 and its costs are at most 0.01 nats.
 ``--models``, ``--optimizers`` and ``--parametrizations`` replace only what they name. Finished runs are not trained again.

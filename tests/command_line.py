@@ -9,13 +9,14 @@ import jsonschema
 import pytest
 
 from contextwise.cli import main
+from contextwise.cli.commands import groups
 from contextwise.cli.start import printed_schema
 
 
 @functools.cache
-def printed_validator(verb: str) -> jsonschema.Draft202012Validator:
-    """A validator of what a verb prints with ``--json``."""
-    schema = printed_schema(verb)
+def printed_validator(command: str) -> jsonschema.Draft202012Validator:
+    """A validator of what a command prints, such as ``evaluate --json``."""
+    schema = printed_schema(command)
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
 
@@ -36,7 +37,7 @@ class Contextwise:
             main()
         status, (output, errors) = int(exit_status.value.code or 0), self.capsys.readouterr()
         if status == 0 and "--json" in words:
-            printed_validator(words[0]).validate(json.loads(output))
+            printed_validator(" ".join([*words[: 1 + (words[0] in groups())], "--json"])).validate(json.loads(output))
         return status, output, errors
 
     def words(self, line: str, *arguments: object) -> str:

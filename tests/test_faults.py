@@ -27,13 +27,13 @@ COMMANDS = {
     "evaluate": "evaluate model --corpus old/corpus --limit 2 --out out/loss",
     "evaluate again": "evaluate model --corpus old/corpus --limit 2 --out old/loss --overwrite",
     "curve": "curve model --corpus old/corpus --limit 2 --out out/curve",
-    "embed": "embed model lines.txt --out out/v.npy",
+    "embed": "model embed model lines.txt --out out/v.npy",
     "export": "export model --out out/shared",
     "report": "report old/run --out out/report.html",
     "report again": "report old/run --out old/report.html",
     "compare": "compare old/run model --corpus old/corpus --out out/compared.json --html out/compared.html",
     "trial": "trial trial.yaml --out out/trial",
-    "sweep": "sweep sweep.yaml --out out/sweep",
+    "sweep": "plan sweep sweep.yaml --out out/sweep",
     "demo": "demo --quick --out out/demo",
     "reproduce": "reproduce paper/table --recipes recipes --out out/reproduced",
 }
@@ -147,7 +147,7 @@ def finished(contextwise: Callable, folder: Path, command: str, expected: dict[s
     """After a command that may have failed: one sentence, nothing lost or left over, and the same command succeeds."""
     status, _, errors = outcome
     lines = [line for line in errors.splitlines() if line.startswith("error: ")]
-    allowed = (0, 1, 2) if command.startswith("sweep") else (0, 2)  # 1: the sweep ended, but a run of it failed
+    allowed = (0, 1, 2) if command.startswith("plan sweep") else (0, 2)  # 1: the sweep ended, but a run of it failed
     assert status in allowed and "Traceback" not in errors and "error: unexpected" not in errors, errors
     if status:
         assert len(lines) == 1, errors

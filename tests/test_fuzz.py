@@ -69,7 +69,7 @@ def small_trial(folder: Path) -> dict[str, Any]:
     return values | {"rates": {"factors": [0.5, 1.0]}, "margin": 0.01, "equal": "tokens", "budget": "5m"}
 
 
-MUTATED = [("train", 1500), ("sweep", 300), ("trial", 300)]
+MUTATED = [("train", 1500), ("plan sweep", 300), ("trial", 300)]
 
 
 @pytest.mark.parametrize(
@@ -78,14 +78,14 @@ MUTATED = [("train", 1500), ("sweep", 300), ("trial", 300)]
 def test_mutated_recipes(folder: Path, tmp_path: Path, verb: str, rounds: int) -> None:
     draw, problems = random.Random(verb), []
     before = tree(folder)
-    values = {"train": small_recipe, "sweep": small_sweep, "trial": small_trial}[verb](folder)
+    values = {"train": small_recipe, "plan sweep": small_sweep, "trial": small_trial}[verb](folder)
     words = [] if verb == "train" else ["--dry-run"]
     for number in range(rounds):
         recipe, out = tmp_path / "recipe.yaml", tmp_path / f"out-{number}"
         chosen = mutated_values(values, draw) if number else values  # the first is sound
         text = yaml.safe_dump(chosen, allow_unicode=True).encode()
         recipe.write_bytes(text if not number or draw.random() < 0.8 else mutated_bytes(text, draw))
-        ended = run([verb, str(recipe), "--out", str(out), *words], tmp_path)
+        ended = run([*verb.split(), str(recipe), "--out", str(out), *words], tmp_path)
         # Status 1: it trained, and the loss was no finite number.
         if (problem := ended.problem((0, 1, 2) if number else (0,))) is not None:
             problems.append(f"{recipe.read_bytes()!r}\n{problem}")
@@ -96,7 +96,7 @@ def test_mutated_recipes(folder: Path, tmp_path: Path, verb: str, rounds: int) -
     report(problems)
 
 
-@pytest.mark.parametrize("verb", ["train", "sweep", "trial"])
+@pytest.mark.parametrize("verb", ["train", "plan sweep", "trial"])
 @pytest.mark.parametrize("name", hostile_yaml())
 def test_hostile_yaml(tmp_path: Path, contextwise, name: str, verb: str) -> None:
     contextwise.folder = tmp_path
@@ -182,7 +182,7 @@ PIPES = {
     "corpus/tokenizer/tokenizer.json": "corpus corpus",
     "model/tokenizer.json": "generate model the",
     "run/summary.json": "report run",
-    "run/metrics.jsonl": "ledger run",
+    "run/metrics.jsonl": "measure objectives run",
     "run/model/manifest.json": "evaluate run --corpus corpus",
 }
 
@@ -198,10 +198,12 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(folder: Path, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_run_without_its_validation_losses_is_no_row_of_a_ledger(contextwise, folder: Path, tmp_path: Path) -> None:
+def test_a_run_without_its_validation_losses_is_not_listed_beside_others(
+    contextwise, folder: Path, tmp_path: Path
+) -> None:
     (Path(shutil.copytree(folder / "run", tmp_path / "run")) / "metrics.jsonl").write_text("")
     contextwise.folder = tmp_path
-    contextwise.refused("ledger run", "no validation loss")
+    contextwise.refused("measure objectives run", "no validation loss")
 
 
 def commands_on(place: Path) -> dict[str, list[list[str]]]:
@@ -219,12 +221,12 @@ def commands_on(place: Path) -> dict[str, list[list[str]]]:
             ["evaluate", "model", *corpus, *measured],
             ["generate", "model", "the", "--max-new-tokens", "3"],
             ["export", "model", "--out", "shared"],
-            ["parameters", "model"],
+            ["model", "parameters", "model"],
         ],
         "run": [
             ["evaluate", "run", *corpus, *measured],
             ["report", "run"],
-            ["ledger", "run"],
+            ["measure", "objectives", "run"],
             ["export", "run", "--out", "shared"],
             ["train", "run/recipe.yaml", "--out", "run"],
         ],
@@ -252,19 +254,24 @@ def test_hostile_command_lines(folder: Path, tmp_path: Path, rounds: int) -> Non
     from typer.main import get_command
 
     from contextwise import cli
+    from contextwise.cli.commands import verbs
 
     draw, problems = random.Random(3), []
     parsed: Any = get_command(cli.app)
-    verbs = sorted(set(cli.verbs()) - {"serve", "demo", "trial", "sweep", "reproduce", "ruler"})
+    never = {"model serve", "demo", "trial", "plan sweep", "reproduce", "measure ruler"}
+    typed = sorted(set(verbs()) - never)
     place = tmp_path / "place"
     for _ in range(rounds):
         shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(folder, place)
-        verb = draw.choice(verbs)
-        parameters = parsed.commands[verb].make_context(verb, [], resilient_parsing=True).command.params
+        verb = draw.choice(typed).split()
+        command = parsed
+        for name in verb:
+            command = command.get_command(None, name)
+        parameters = command.make_context(verb[-1], [], resilient_parsing=True).command.params
         options = {parameter.opts[0]: parameter for parameter in parameters if parameter.opts[0].startswith("-")}
         words = [
-            verb,
+            *verb,
             *(
                 draw.choice(["run", "model", "corpus", "text.jsonl", draw.choice(HOSTILE_WORDS)])
                 for _ in range(draw.randint(0, 2))

@@ -40,6 +40,8 @@ surprise = "strange_ideas.surprise:Surprise"
 
 [project.entry-points."contextwise.verbs"]
 greet = "strange_ideas.greet:greet"
+"plan.party" = "strange_ideas.greet:party"
+"strange.wave" = "strange_ideas.greet:wave"
 broken = "strange_ideas.broken:broken"
 
 [project.entry-points."contextwise.recipe_kinds"]
@@ -168,6 +170,16 @@ PANEL = "Strange"
 def greet(name: str = "you") -> None:
     """Greet someone."""
     print(f"hello, {name}")
+
+
+def party(guests: int = 2) -> None:
+    """Plan a party."""
+    print(f"{guests} guests")
+
+
+def wave() -> None:
+    """Wave at someone."""
+    print("o/")
 ''',
     "diary.py": """
 from pathlib import Path
@@ -240,7 +252,9 @@ def test_everything_is_used_by_its_name(site, tmp_path, corpus_folder):
     config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
     assert (config["model_type"], config["hidden_size"]) == ("strange_bigram", 8)
 
-    measured = contextwise(site, "surprise", tmp_path / "run", "--corpus", corpus_folder, "--longer", 7, "--json")
+    measured = contextwise(
+        site, "measure", "surprise", tmp_path / "run", "--corpus", corpus_folder, "--longer", 7, "--json"
+    )
     assert measured.returncode == 0, measured.stderr
     result = json.loads(measured.stdout)
     assert result["longer"] == 7 and result["parameters"] == 2 * 8 * config["vocab_size"]
@@ -261,11 +275,21 @@ def test_a_section_of_a_stranger_changes_the_examples_the_same_way_each_time():
 
 def test_verbs_have_their_panel_and_a_broken_one_is_left_out(site):
     shown = contextwise(site, "--help")
-    assert (
-        shown.returncode == 0 and "Strange" in shown.stdout and "greet" in shown.stdout and "surprise" in shown.stdout
-    )
+    assert shown.returncode == 0 and "Strange" in shown.stdout and "greet" in shown.stdout
+    assert "surprise" in shown.stdout and "budget, party, sweep, transfer." in shown.stdout
     assert "'broken' of the package strange-ideas cannot be imported" in " ".join(shown.stderr.split())
-    assert contextwise(site, "greet", "--name", "world").stdout == "hello, world\n"
+    greeted = contextwise(site, "greet", "--name", "world")
+    assert (greeted.stdout, greeted.stderr) == ("hello, world\n", "")
+    refused = contextwise(site, "broken")
+    assert refused.returncode == 2 and "cannot be imported" in refused.stderr
+
+
+def test_verbs_join_groups_and_make_new_ones(site):
+    assert contextwise(site, "plan", "party", "--guests", 3).stdout == "3 guests\n"
+    assert contextwise(site, "strange", "wave").stdout == "o/\n"
+    assert "Plan a party." in contextwise(site, "plan", "--help").stdout
+    refused = contextwise(site, "party")
+    assert refused.returncode == 2 and "did you mean 'contextwise plan party'?" in refused.stderr
 
 
 def test_a_wrong_setting_of_a_strangers_model_is_one_sentence(site, tmp_path, corpus_folder):

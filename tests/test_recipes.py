@@ -23,7 +23,7 @@ def test_every_recipe_has_a_verb_and_a_description():
     recipes = shipped_recipes()
     files = [file for folder in recipe_folders() for file in folder.rglob("*.yaml")]
     assert len(recipes) == len(files) > 90
-    assert {each.verb for each in recipes} == {"train", "sweep", "trial", "reproduce"}
+    assert {each.verb for each in recipes} == {"train", "plan sweep", "trial", "reproduce"}
     assert all(len(each.about) > 15 and "#" not in each.about for each in recipes)
 
 
@@ -32,7 +32,7 @@ def test_every_recipe_has_a_verb_and_a_description():
     [
         ("contextlm-nano", "train", "contextlm/contextlm-nano.yaml"),
         ("contextlm/contextlm-nano", "train", "contextlm/contextlm-nano.yaml"),
-        ("stdlib-quick", "sweep", "context_scaling/stdlib-quick.yaml"),
+        ("stdlib-quick", "plan sweep", "context_scaling/stdlib-quick.yaml"),
         ("stdlib-quick", "trial", "trials/stdlib-quick.yaml"),
         ("cue/table1", "reproduce", "cue/table1.yaml"),
     ],
@@ -79,7 +79,9 @@ def test_a_shipped_recipe_is_an_arm(corpus_folder):
 
 def test_the_verb_lists_prints_and_copies(contextwise, tmp_path):
     words = contextwise.words("recipes contextlm")
-    assert "contextlm/contextlm-nano train" in words and "contextlm/table1 reproduce" in words
+    assert "contextlm/contextlm-nano contextwise train" in words and "contextlm/table1 contextwise reproduce" in words
+    names = [each.name for each in shipped_recipes()]
+    assert set(names) <= set(contextwise.words("recipes").split()) and max(map(len, names)) > 40  # none is cut in two
     shipped = recipe_path("contextlm-nano").read_text()
     assert contextwise("recipes contextlm-nano") == (0, shipped, "")
     assert contextwise("recipes contextlm-nano --copy mine")[1] == "mine/contextlm-nano.yaml\n"
@@ -141,7 +143,7 @@ def test_the_wheel_alone_does_the_main_job_from_an_empty_folder(tmp_path):
         run(command, "train", name, *small, "--set=model.size=pico", "--out", f"runs/{name}")
     run(command, "compare", "runs/pm-nano", "runs/contextlm-nano", "--corpus", "corpora/stdlib", "--html", "c.html")
     assert "</html>" in (empty / "c.html").read_text()
-    run(command, "sweep", "stdlib-quick", "--dry-run")
+    run(command, "plan", "sweep", "stdlib-quick", "--dry-run")
     run(command, "trial", "stdlib-quick", "--set=limit=8", "--dry-run")
     run(command, "trial", "successors-quick", "--set=limit=8", "--dry-run")
     run(command, "demo", "--help")

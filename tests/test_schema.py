@@ -1,4 +1,4 @@
-"""``contextwise schema``: shipped files and short forms are valid, what the program refuses for its form is not."""
+"""``contextwise recipes --schema``: shipped files and short forms are valid, what the program refuses for its form is not."""
 
 import inspect
 import json
@@ -7,12 +7,12 @@ import jsonschema
 import pytest
 
 from command_line import printed_validator
-from contextwise import cli
 from contextwise.base.config import read_yaml
 from contextwise.base.recipes import shipped_recipes
+from contextwise.cli.commands import verbs
 from contextwise.cli.start import printed_schema, schema_of
 
-KINDS = {"train": "recipe", "sweep": "sweep", "trial": "trial"}
+KINDS = {"train": "recipe", "plan sweep": "sweep", "trial": "trial"}
 
 
 @pytest.fixture(scope="module")
@@ -75,25 +75,24 @@ def test_trials(validators, change, valid):
     assert validators["trial"].is_valid(trial) is valid
 
 
-def test_the_verb_prints_or_writes_it(contextwise, tmp_path):
-    assert json.loads(contextwise("schema recipe")[1]) == schema_of("recipe")
-    assert contextwise("schema trial --out trial.json")[1] == "written to trial.json\n"
-    assert json.loads((tmp_path / "trial.json").read_text()) == schema_of("trial")
+def test_the_verb_prints_it(contextwise):
+    assert json.loads(contextwise("recipes --schema recipe")[1]) == schema_of("recipe")
+    contextwise.refused("recipes contextlm-nano --schema trial", "--schema prints a schema alone; leave the recipe")
 
 
 def test_every_verb_with_json_has_a_schema_of_what_it_prints(contextwise):
     """What verbs print is compared with it wherever a test types a command with --json."""
-    having = [
-        name for name, (_, function) in cli.verbs().items() if "as_json" in inspect.signature(function).parameters
-    ]
+    having = [name for name, (_, function) in verbs().items() if "as_json" in inspect.signature(function).parameters]
     assert len(having) > 20
     for verb in having:
-        schema = printed_schema(verb)
+        schema = printed_schema(f"{verb} --json")
         jsonschema.Draft202012Validator.check_schema(schema)
-        assert schema["$id"].endswith(f":{verb}") and '"properties"' in json.dumps(schema), verb
-    assert json.loads(contextwise("schema verify --printed")[1]) == printed_schema("verify")
-    contextwise.refused("schema serve --printed", "serve prints no JSON; these verbs do: answers, attention, ")
-    contextwise.refused("schema verify", "KIND is verify, but must be recipe, sweep, trial; with --printed, a verb")
+        assert schema["$id"].endswith(f":{verb.replace(' ', '.')}") and '"properties"' in json.dumps(schema), verb
+    assert json.loads(contextwise("recipes --schema", "measure ruler --json")[1]) == printed_schema(
+        "measure ruler --json"
+    )
+    contextwise.refused("recipes --schema 'measure ruler'", "which has none; did you mean 'measure ruler --json'?")
+    contextwise.refused("recipes --schema zzz", "it may be recipe, sweep, trial, or a command that ends with --json")
 
 
 @pytest.mark.parametrize(
@@ -108,7 +107,7 @@ def test_every_verb_with_json_has_a_schema_of_what_it_prints(contextwise):
     ids=str,
 )
 def test_the_schema_tells_what_a_verb_prints_from_other_things(output, valid):
-    assert printed_validator("verify").is_valid(output) is valid
+    assert printed_validator("model verify --json").is_valid(output) is valid
 
 
 def test_errors_are_json_too(contextwise):
@@ -117,9 +116,3 @@ def test_errors_are_json_too(contextwise):
     assert status == error["exit_status"] == 2
     assert {problem["field"] for problem in error["problems"]} == {"model.size", "seed"}
     assert "has 2 problems" in error["message"] and "has 2 problems" in errors
-
-
-def test_a_file_that_is_no_schema_is_kept(contextwise):
-    (contextwise.folder / "notes.md").write_text("# Mine\n")
-    contextwise.refused("schema trial --out notes.md", "notes.md is no JSON file, and would be lost")
-    assert (contextwise.folder / "notes.md").read_text() == "# Mine\n"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from command_line import Contextwise
+from contextwise.cli.commands import groups
 from contextwise.experiments import executors
 from small import WORDS
 from sweeping import InProcess
@@ -41,7 +42,7 @@ ADDED = {
         *("--set", "training.evaluation_tokens=512"),
     ],
     "curve": ["--limit", "12"],
-    "plan": ["--resamples", "20"],
+    "plan budget": ["--resamples", "20"],
 }
 """Verb -> options added to those of the document."""
 ANSWERS = {
@@ -117,8 +118,11 @@ def test_every_block_runs_and_prints_what_the_tutorial_shows(
             for command, documented in commands(block):
                 program, verb, rest = command.split(" ", 2)
                 assert program == "contextwise"
+                if verb in groups():
+                    name, rest = rest.split(" ", 1)
+                    verb = f"{verb} {name}"
                 status, output, errors = contextwise(f"{verb} {small(rest)}", *ADDED.get(verb, []))
-                if verb == "plan":  # a sweep of seconds determines nothing, and the plan may say so
+                if verb == "plan budget":  # a sweep of seconds determines nothing, and the plan may say so
                     assert status == 0 or (status == 2 and "sweep" in errors), errors
                     continue
                 assert status == 0, f"{command}\n{errors}"

@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from contextwise import cli
+from contextwise.cli import commands
 from contextwise.cli.start import schema_of
 
 FOLDER = Path(__file__).parent
@@ -37,7 +37,7 @@ With its [JSON Schema](https://json-schema.org) an editor with a YAML language s
 keys, shows their meaning, and marks wrong ones:
 
 ```console
-$ contextwise schema {kind} --out {kind}.json
+$ contextwise recipes --schema {kind} > {kind}.json
 ```
 
 ```yaml
@@ -66,7 +66,7 @@ progress (in a log a line every 20 seconds or more) and errors (`error: …`) on
 With `--json`, an error is also the JSON object
 `{"error": {"message", "exit_status", "problems"}}` on standard output, each problem with its `field`, `why` and `fix`;
 a command that has printed its result has no second object.
-`contextwise schema VERB --printed` prints the JSON Schema of what VERB prints with `--json`; its `$id` names the version.
+`contextwise recipes --schema 'evaluate --json'` prints the JSON Schema of what that command prints; its `$id` has the version.
 Numbers that do not exist (NaN, an interval without limits) are `null`; keys beyond those of the schema may be added.
 """
 
@@ -78,18 +78,23 @@ def pages() -> dict[str, str]:
 
 
 def commands_page() -> str:
-    """All verbs by panel, with their arguments and options."""
+    """All verbs by panel, then those of each group, with their arguments and options."""
     parts = ["# Commands and options\n", MADE]
     parts.append(
         "`contextwise VERB --help` prints the same. Every verb also takes `--traceback` (show the traceback of an error) and\n"
         "`--trust-remote-code` (run the Python code that comes with a model).\n"
     )
     parts.append(STATUSES)
-    panel = ""
-    for name, (of, function) in cli.verbs().items():
-        if of != panel:
-            panel = of
-            parts.append(f"## {panel}\n")
+    heading = ""
+    for name, (panel, function) in commands.verbs().items():
+        group, _, verb = name.rpartition(" ")
+        if (group or panel) != heading:
+            heading = group or panel
+            parts.append(f"## {f'The group {group}' if group else panel}\n")
+            parts += [(commands.groups()[group].__doc__ or "").partition("\n")[0] + "\n"] if group else []
+        if group and verb in commands.points() and commands.points()[verb].value == commands.points()[name].value:
+            parts.append(f"### {name}\n\nThe same as [`contextwise {verb}`](#{verb}).\n")
+            continue
         single = typer.Typer(add_completion=False)
         single.command(name)(function)
         command = typer.main.get_command(single)

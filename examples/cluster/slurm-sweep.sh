@@ -21,4 +21,4 @@ sleep 20
 srun --nodes="$((SLURM_NNODES - 1))" --ntasks="$((SLURM_NNODES - 1))" --exclude "$head" ray start --address "$address:6379" --block &
 sleep 20
 
-contextwise sweep "$@" --executor ray --address "$address:6379" --set executor.gpus=1 --set executor.cpus=8
+contextwise plan sweep "$@" --executor ray --address "$address:6379" --set executor.gpus=1 --set executor.cpus=8

@@ -99,6 +99,11 @@ class ItemMeasure(Settings, ABC):
         """Size of the models' vocabulary, if it is known before the corpus exists."""
         return None
 
+    @property
+    def needed_corpus(self) -> str | None:
+        """A corpus that has to be prepared by hand before."""
+        return None
+
     def prepared(self, folder: Path) -> Path | None:
         """Prepare what the training runs read; returns the folder of the corpus, if there is one."""
         return None

@@ -9,7 +9,8 @@ from rich.padding import Padding
 from rich.text import Text
 from typer import Argument, Option
 
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.hashes import MANIFEST
 from contextwise.base.progress import say
 from contextwise.base.tables import Column, Table
 from contextwise.cli.common import Prints, set_option, show, show_json, show_line
@@ -23,6 +24,7 @@ RUNS = Path("runs/reproduce")
 ASSUMED_FLOPS = 989e12 * 0.3
 """FLOPs a second of an H100 at 30% of its dense bf16 throughput."""
 A100_FLOPS = 312e12
+_HOW_TO_PREPARE = "prepare it with contextwise prepare, or give another with --set corpus=PATH"
 
 
 def reproduce(
@@ -124,11 +126,17 @@ def _show_plan(item: "Item", scale: str, measure: "ItemMeasure", folder: Path, a
     from contextwise.training.recipe import few_steps
 
     costs = costs_of(measure.recipes(folder), measure.vocab_size) + measure.passes(folder)
+    corpus = measure.needed_corpus
+    missing = corpus is not None and not (Path(corpus) / MANIFEST).exists()
+    if missing and not costs:
+        raise DataError(f"{corpus} is not a prepared corpus, which scale {scale} needs; {_HOW_TO_PREPARE}")
     if as_json:
         show_json(costs)
         return
+    minutes = item.scales[scale].minutes
+    takes = f"takes about {minutes:g} min on {item.scales[scale].machine}" if minutes else ""
     if not costs:
-        show("trains nothing, and measuring takes little")
+        show("; ".join(filter(None, ["trains nothing", takes])))
         return
     rows: Counter[tuple[str, ...]] = Counter()  # the seeds of a run cost the same: one row
     for cost in costs:
@@ -154,6 +162,9 @@ def _show_plan(item: "Item", scale: str, measure: "ItemMeasure", folder: Path, a
             )
     if warning := few_steps({cost.name: cost.steps for cost in costs if cost.steps}):
         show(f"note: {warning}")
+    if missing:
+        show(f"note: {corpus} is not a prepared corpus yet; {_HOW_TO_PREPARE}")
+    show(*filter(None, [takes]))
     _show_support(item.scales[scale])
 
 

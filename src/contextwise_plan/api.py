@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def sweep(
     recipe: str | Path, changes: "Changes | None" = None, out: str | Path | None = None, *, verbose: bool = False
 ) -> "Sweep":
-    """Train a grid of sizes and contexts, or resume it, as ``contextwise sweep`` does.
+    """Train a grid of sizes and contexts, or resume it, as ``contextwise plan sweep`` does.
 
     Args:
         recipe: a sweep file, or the name of a sweep of the package.

@@ -3,7 +3,7 @@
 from contextwise.base.recipes import RecipeKind
 
 SWEEP = RecipeKind(
-    "sweep",
+    "plan sweep",
     "grid",
     "contextwise_plan.sweeps.recipe:SweepRecipe",
     resolved="sweep.yaml",

@@ -1,4 +1,4 @@
-"""Verbs of planning: ``contextwise sweep``, ``transfer`` and ``plan``."""
+"""Choose model size, training context, tokens and learning rates of a training run."""
 
 import math
 from pathlib import Path
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from contextwise_plan.scaling.observations import Observations
     from contextwise_plan.scaling.planning import Budget
     from contextwise_plan.sweeps.sweep import Sweep
-
-PANEL = "Plan"
 
 
 def sweep(
@@ -139,7 +137,7 @@ def transfer(
     show_values(result, as_json, *transfer_tables(result), *result.sentences)
 
 
-def plan(
+def budget(
     sweep: Annotated[Path, Argument(help="Folder of a sweep, or the table of one (JSON).")],
     budget: Annotated[float | None, Option(help="FLOPs of the training run to plan.")] = None,
     hours: Annotated[
@@ -176,8 +174,7 @@ def plan(
     seed: Annotated[int, Option(min=0, help="Of the resamples.")] = 0,
     residuals: Annotated[bool, Option("--residuals", help="Show how far each run lies off the law.")] = False,
     table: Annotated[
-        Path | None,
-        Option(metavar="FILE", help="Write the sweep's points to one JSON file, from which plan plans too."),
+        Path | None, Option(metavar="FILE", help="Write the sweep's points to one JSON file, from which it plans too.")
     ] = None,
     as_json: Annotated[AsJson, Prints("contextwise_plan.scaling.planning:PlanJson")] = False,
 ) -> None:

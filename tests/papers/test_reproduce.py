@@ -74,12 +74,19 @@ def test_items_are_listed_with_their_scales(contextwise):
 
 def test_a_dry_run_prints_the_cost_and_trains_nothing(contextwise, workplace):
     words = contextwise.words("reproduce paper/optimum --dry-run --recipes recipes")
-    assert "6 runs" in words and "×" not in words
+    assert "6 runs" in words and "×" not in words and "takes about 0.1 min on one CPU thread" in words
     words = contextwise.words("reproduce paper/table --dry-run --recipes recipes --set seeds=[0,1,2]")
     assert words.count("one ×") == 1 and "one × 3" in words and "3 runs" in words
     costs = json.loads(contextwise("reproduce paper/optimum --dry-run --recipes recipes --json")[1])
     assert len({cost["name"] for cost in costs}) == 6 and all(cost["flops"] > 0 for cost in costs)
     assert not (workplace / "runs").exists()
+
+
+def test_a_dry_run_needs_the_corpus_that_nothing_prepares(contextwise):
+    missing = "corpora/news is not a prepared corpus, which scale tiny needs; prepare it with contextwise prepare"
+    contextwise.refused("reproduce cue/table1 --dry-run", missing)
+    assert "trains nothing; takes about 1 min" in contextwise.words("reproduce cue/table1 --scale paper --dry-run")
+    assert "note: corpora/news is not a prepared corpus yet" in contextwise.words("reproduce cue/table3 --dry-run")
 
 
 def test_a_table_is_printed_beside_the_papers_and_written(contextwise, workplace):

@@ -1,4 +1,4 @@
-"""``contextwise plan``, as it is typed."""
+"""``contextwise plan budget``, as it is typed."""
 
 import json
 
@@ -18,14 +18,14 @@ def workplace(tmp_path_factory):
 
 
 def test_a_plan_and_its_check_fit_a_terminal(contextwise, workplace):
-    words = contextwise.words("plan sweep --budget 1e16 --check --residuals --resamples 20")
+    words = contextwise.words("plan budget sweep --budget 1e16 --check --residuals --resamples 20")
     for expected in ("Plan for 1e+16 FLOPs", "training context", "One more run", "90 points of 18 runs"):
         assert expected in words
     assert all(expected in words for expected in ("harder*", "Residuals", "Check: "))
 
 
 def test_json_holds_everything(contextwise, workplace):
-    status, output, _ = contextwise("plan sweep --budget 3e15 --check --resamples 20 --json")
+    status, output, _ = contextwise("plan budget sweep --budget 3e15 --check --resamples 20 --json")
     printed = json.loads(output)
     assert status == 0 and set(printed) == {"plan", "law", "check"}
     best = printed["plan"]["best"]
@@ -40,26 +40,27 @@ def test_json_holds_everything(contextwise, workplace):
 def test_a_table_plans_as_its_folder_to_the_last_digit(contextwise, workplace):
     """Of intervals, too, which are drawn: a plan is reproducible."""
     for _ in range(2):  # a table may be replaced, another file may not
-        assert contextwise("plan sweep --table table.json")[:2] == (0, "written to table.json\n")
+        assert contextwise("plan budget sweep --table table.json")[:2] == (0, "written to table.json\n")
     before = (workplace / "sweep" / "plan.json").read_bytes()
     contextwise.refused(
-        "plan sweep --table sweep/plan.json", "sweep/plan.json is no table of a sweep, and would be lost"
+        "plan budget sweep --table sweep/plan.json", "sweep/plan.json is no table of a sweep, and would be lost"
     )
     assert (workplace / "sweep" / "plan.json").read_bytes() == before
     command = "--budget 3e15 --resamples 20 --json"
-    assert contextwise(f"plan table.json {command}") == contextwise(f"plan sweep {command}")
-    status, _, errors = contextwise("plan table.json --table again.json")
+    assert contextwise(f"plan budget table.json {command}") == contextwise(f"plan budget sweep {command}")
+    status, _, errors = contextwise("plan budget table.json --table again.json")
     assert status == 2 and "is a table already" in errors and not (workplace / "again.json").exists()
     for option in ("--early 0.5", "--partial"):
         contextwise.refused(
-            f"plan table.json --budget 3e15 {option}", "table.json is a table, which holds the points that were chosen"
+            f"plan budget table.json --budget 3e15 {option}",
+            "table.json is a table, which holds the points that were chosen",
         )
 
 
 def test_hours_at_a_speed_are_flops(contextwise, workplace):
     """2 hours at 1000 tokens a second, each of what a token of nano costs at 512."""
     speed = "--tokens-per-second 1e5 --measured-at nano:512"
-    status, output, _ = contextwise(f"plan sweep --hours 2 {speed} --resamples 20 --json")
+    status, output, _ = contextwise(f"plan budget sweep --hours 2 {speed} --resamples 20 --json")
     plan = json.loads(output)["plan"]
     assert status == 0 and plan["budget"]["unit"] == "flops"
     assert plan["flops"] == pytest.approx(7200 * 1e5 * flops_per_token(SIZES["nano"], 512), rel=1e-6)
@@ -67,7 +68,7 @@ def test_hours_at_a_speed_are_flops(contextwise, workplace):
 
 def test_hours_alone_are_those_of_the_sweeps_machine(contextwise, workplace):
     """Its runs took a second for 10^10 FLOPs."""
-    status, output, _ = contextwise("plan sweep --hours 50 --resamples 20 --json")
+    status, output, _ = contextwise("plan budget sweep --hours 50 --resamples 20 --json")
     plan = json.loads(output)["plan"]
     assert status == 0 and plan["seconds"] == pytest.approx(180_000)
     assert plan["flops"] == pytest.approx(180_000 * 1e10, rel=1e-6)
@@ -97,4 +98,4 @@ def test_hours_alone_are_those_of_the_sweeps_machine(contextwise, workplace):
     ],
 )  # fmt: skip
 def test_bad_input_is_refused(contextwise, arguments, message):
-    contextwise.refused(f"plan {arguments}", message)
+    contextwise.refused(f"plan budget {arguments}", message)

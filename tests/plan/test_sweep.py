@@ -1,4 +1,4 @@
-"""``contextwise sweep``, as it is typed."""
+"""``contextwise plan sweep``, as it is typed."""
 
 import json
 
@@ -21,22 +21,22 @@ def workplace(corpus_folder, tmp_path, monkeypatch):
 
 
 def test_a_sweep_from_plan_to_end(contextwise, workplace):
-    words = contextwise.words("sweep tiny.yaml --dry-run")
+    words = contextwise.words("plan sweep tiny.yaml --dry-run")
     assert not (workplace / "sweeps").exists()
     assert "2 runs (2 missing), 3.07k tokens," in words
     assert "note: all runs have one model size (nano-layers1-width16-heads2)" in words
 
-    assert contextwise("sweep tiny.yaml")[:2] == (0, "sweeps/tiny\n")
-    words = contextwise.words("sweep --status sweeps/tiny")
+    assert contextwise("plan sweep tiny.yaml")[:2] == (0, "sweeps/tiny\n")
+    words = contextwise.words("plan sweep --status sweeps/tiny")
     assert "2 runs (2 finished)" in words and words.count("100%") == 2
-    listed = json.loads(contextwise("sweep --status sweeps/tiny --json")[1])
+    listed = json.loads(contextwise("plan sweep --status sweeps/tiny --json")[1])
     states = Sweep.open(workplace / "sweeps" / "tiny").states()
     assert [run["loss"] for run in listed["runs"]] == [state.loss for state in states]
     assert listed["flops"] == sum(run["run"]["flops"] for run in listed["runs"])
 
     # Its own sweep.yaml stands for the folder, wherever that is.
     (workplace / "sweeps" / "tiny").rename(workplace / "moved")
-    status, output, errors = contextwise("sweep moved/sweep.yaml")
+    status, output, errors = contextwise("plan sweep moved/sweep.yaml")
     assert (status, output) == (0, "moved\n") and "nothing to train" in errors
 
 
@@ -46,9 +46,9 @@ def test_a_failed_run_is_listed_with_its_reason(contextwise, workplace, monkeypa
             raise TrainingError("lightning")
 
     monkeypatch.setattr("contextwise.experiments.executors.LocalExecutor", lambda sweep, *_: InProcess(sweep, unlucky))
-    status, output, errors = contextwise("sweep tiny.yaml --out mine --retries 0")
+    status, output, errors = contextwise("plan sweep tiny.yaml --out mine --retries 0")
     assert (status, output) == (1, "") and "1 of 2 runs failed (lightning)" in errors
-    words = contextwise.words("sweep --status mine")
+    words = contextwise.words("plan sweep --status mine")
     assert "2 runs (1 finished, 1 failed)" in words and "failed 1 time: lightning" in words
 
 
@@ -66,4 +66,4 @@ def test_a_failed_run_is_listed_with_its_reason(contextwise, workplace, monkeypa
     ],
 )  # fmt: skip
 def test_bad_input_is_refused(contextwise, arguments, message):
-    contextwise.refused(f"sweep {arguments}", message)
+    contextwise.refused(f"plan sweep {arguments}", message)

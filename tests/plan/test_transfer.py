@@ -122,7 +122,7 @@ def test_the_verb_trains_checks_and_answers(corpus_folder, contextwise):
     recipe.pop("output")
     recipe["training"]["learning_rate"] = 1.0  # so that the best factor is none at an edge
     (contextwise.folder / "small.yaml").write_text(yaml.safe_dump(recipe))
-    line = "transfer small.yaml --widths 16,32 --factors 1e-4,0.01,1e30 --seeds 2 --to 128 --out out"
+    line = "plan transfer small.yaml --widths 16,32 --factors 1e-4,0.01,1e30 --seeds 2 --to 128 --out out"
     status, output, errors = contextwise(line, "--json")
     assert status == 0, errors
     result = json.loads(output)

@@ -8,8 +8,9 @@ A package offers a feature with an entry point in its metadata, for example in `
 The groups are ``models`` (:class:`contextwise.training.ModelSettings`), ``data``
 (:class:`contextwise.training.DataSettings`), ``sections`` (:class:`contextwise.training.DataSection`), ``sources``
 (:class:`contextwise.data.sources.Source`), ``objectives`` (:class:`contextwise.objectives.Objective`), ``measures``
-(:class:`contextwise.evaluation.kernel.Measure`), ``verbs`` (a function with the options of the command line), ``recipes``
-(folders of recipes), ``recipe_kinds`` (:class:`contextwise.base.recipes.RecipeKind`) and ``launchers``
+(:class:`contextwise.evaluation.kernel.Measure`), ``verbs`` (a function with the options of the command line: ``greet``, or
+``plan.greet`` in the group ``plan``), ``recipes`` (folders of recipes), ``recipe_kinds``
+(:class:`contextwise.base.recipes.RecipeKind`) and ``launchers``
 (:class:`contextwise.experiments.executors.ExecutorSettings`). The features of this project are entry points too; in a source
 tree that is not installed they are read from its ``pyproject.toml``.
 """
@@ -67,18 +68,21 @@ def load(group: str) -> dict[str, Any]:
     Raises:
         ConfigError: as :func:`points`.
     """
-    result = {}
-    for name, point in points(group).items():
-        try:
-            result[name] = point.load()
-        except Exception as error:
-            if _package(point) in (PROJECT, ""):
-                raise
-            what = f"{type(error).__name__}: {one_line(error)}"
-            say_once(
-                f"note: {name!r} of the package {_package(point)} cannot be imported ({what}); update or uninstall it"
-            )
-    return result
+    features = {name: feature(point) for name, point in points(group).items()}
+    return {name: each for name, each in features.items() if each is not None}
+
+
+def feature(point: EntryPoint) -> Any:
+    """The feature of an entry point; None, with a note, for one of another package that cannot be imported."""
+    try:
+        return point.load()
+    except Exception as error:
+        package = _package(point)
+        if package in (PROJECT, ""):
+            raise
+        what = f"{type(error).__name__}: {one_line(error)}"
+        say_once(f"note: {point.name!r} of the package {package} cannot be imported ({what}); update or uninstall it")
+        return None
 
 
 @cache

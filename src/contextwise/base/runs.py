@@ -32,6 +32,7 @@ _EXECUTION = {
     "output",
     "model.variant.file",
     "training.compile",
+    "training.device",
     "training.fsdp",
     "training.gradient_checkpointing",
     "training.micro_batch_tokens",

@@ -1,4 +1,4 @@
-"""The command line: its verbs are the entry points of the group ``contextwise.verbs``, and one for each measure.
+"""The command line: :mod:`contextwise.cli.commands` finds its verbs.
 
 The verbs import what they run inside their functions: ``--help``, ``--version`` and mistyped verbs are answered without torch.
 
@@ -7,102 +7,28 @@ explains is one sentence too, with the path of a file that holds its traceback.
 """
 
 import contextlib
-import inspect
 import io
 import json
 import os
-import re
 import shlex
 import signal
 import stat
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
-from functools import cache, cached_property
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.text import Text
-from typer.core import TyperCommand, TyperGroup
 
-from contextwise.base import plugins, stopping
+from contextwise.base import stopping
 from contextwise.base.errors import ConfigError, ContextwiseError, DataError, one_line
 from contextwise.base.pretrained import trust
 from contextwise.base.progress import console, document_printed, first_process
+from contextwise.cli.commands import HELP_OPTIONS, LazyCommands
 
-PANELS = ("Start", "Train", "Measure", "Decide", "Use")
-"""The panels of ``--help``, in order. Others follow."""
 _NO_MEMORY = "can't allocate memory"
 """What torch says on a CPU."""
-
-
-class Verb(TyperCommand):
-    """Command of a verb; replaces the name of a setting at the start of an error by the name of its option."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except ConfigError as error:
-            options = {str(parameter.name): parameter.opts[0] for parameter in self.params}
-            message = re.sub(
-                r"((?:^|problem: |\n  - ))(\w+)(?:\.\d+(?:\.\w+)*)?(?=:? )",
-                lambda match: match[1] + options.get(match[2], match[2]),
-                str(error),
-            )
-            renamed = ConfigError(message)
-            renamed.problems = error.problems
-            raise renamed from error
-
-
-class LazyCommand(TyperCommand):
-    """Placeholder of a verb in the list of verbs; imports the verb when it is run."""
-
-    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        single.command(self.name, cls=Verb)(verbs()[str(self.name)][1])
-        return typer.main.get_command(single).make_context(info_name, args, parent=parent, **extra)
-
-
-class LazyCommands(TyperGroup):
-    """All verbs, by :func:`verbs`."""
-
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(**arguments)
-        del self.commands  # made when first asked for: --version needs no measures
-
-    @cached_property
-    def commands(self) -> dict[str, Any]:  # type: ignore[override]
-        """Name -> verb."""
-        return {
-            name: LazyCommand(name, help=(function.__doc__ or "").strip().split("\n")[0], rich_help_panel=panel)
-            for name, (panel, function) in verbs().items()
-        }
-
-
-@cache
-def verbs() -> dict[str, tuple[str, Callable[..., None]]]:
-    """Name -> panel and function of each verb, in the order of ``--help``.
-
-    Verbs are the entry points of the group ``contextwise.verbs``, and the measures without such a verb of their own. The panel
-    of a verb is the ``PANEL`` of its module; in a panel, verbs have the order of their code, and measures that of the alphabet.
-    """
-    from contextwise.cli.common import verb, with_revision
-    from contextwise.evaluation.kernel import measures
-
-    functions: dict[str, Callable[..., None]] = plugins.load("verbs")
-    modules = {name: sys.modules[plugins.points("verbs")[name].module] for name in functions}
-    panels = {name: getattr(module, "PANEL", "More") for name, module in modules.items()}
-    functions = functions | {name: verb(measure) for name, measure in measures().items() if name not in functions}
-
-    def order(name: str) -> tuple[int, str, int, str]:
-        panel = panels.get(name, "Measure")
-        line = 0 if panel == "Measure" else inspect.unwrap(functions[name]).__code__.co_firstlineno
-        return PANELS.index(panel) if panel in PANELS else len(PANELS), panel, line, name
-
-    return {
-        name: (panels.get(name, "Measure"), with_revision(functions[name])) for name in sorted(functions, key=order)
-    }
 
 
 app = typer.Typer(
@@ -111,7 +37,7 @@ app = typer.Typer(
     help="Pretrain language models that predict their context, and measure how much context they really use.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP_OPTIONS,
 )
 
 

@@ -152,7 +152,9 @@ def _show_discoveries(folder: Path, rate: float, with_arms: bool, as_json: bool)
 
 
 def compare(
-    runs: Annotated[list[str], Argument(help="Runs, evaluation folders, or models that were evaluated.")],
+    runs: Annotated[
+        list[str], Argument(help="Runs, models that were evaluated, or folders of results; of curves with --curves.")
+    ],
     corpus: Annotated[Path | None, Option(help="Evaluate on this corpus the runs that lack it, then compare.")] = None,
     split: Annotated[str, Option(help="Which documents of --corpus.")] = "validation",
     label: Label = None,
@@ -162,15 +164,31 @@ def compare(
     all_pairs: Annotated[bool, Option("--all-pairs", help="Compare every pair of models.")] = False,
     unit: Annotated[str, Option(help="Of differences: token (nats) or byte (bits).")] = "token",
     out: ComparisonFile = None,
-    html: Annotated[Path | None, Option(help="Write a page with the table and the curves.")] = None,
-    as_json: Annotated[AsJson, Prints("contextwise.comparison.comparison:Comparison")] = False,
+    html: Annotated[Path | None, Option(help="Write a page with the table and the curves of training.")] = None,
+    curves: Annotated[
+        bool,
+        Option(
+            "--curves", help="Compare context curves: average, best-context loss, lowest bin. So are folders of curves."
+        ),
+    ] = False,
+    as_json: Annotated[
+        AsJson, Prints("contextwise.comparison.comparison:Comparison", "contextwise.comparison.curves:ComparedCurve[]")
+    ] = False,
 ) -> None:
-    """Compare runs on the same documents.
+    """Compare runs on the same documents: their losses, or their context curves.
 
     Runs of one recipe with different seeds count as one model. Differences are
     paired by document, and by seed where the seeds are the same; their 95%
-    intervals say whether a difference is more than chance.
+    intervals say whether a difference is more than chance. Models whose curves
+    are compared may have different training contexts.
     """
+    from contextwise.evaluation.kernel import Result, is_result
+
+    if curves or any(is_result(run) and Result.open(run).measure == "curve" for run in runs):
+        options = {"--corpus": corpus is not None, "--split": split != "validation", "--label": label is not None}
+        options |= {"--reference": reference is not None, "--all-pairs": all_pairs, "--unit": unit != "token"}
+        _show_curves(runs, options | {"--html": html is not None}, out, as_json)
+        return
     from contextwise.comparison.compared_runs import evaluate_all
     from contextwise.comparison.comparison import compare as compare_evaluations
     from contextwise.comparison.tables import comparison_tables
@@ -188,18 +206,14 @@ def compare(
         (say if as_json else show_line)(f"page: {html}")
 
 
-def compare_curves(
-    runs: Annotated[list[str], Argument(help="Runs, or folders of contextwise curve.")],
-    out: ComparisonFile = None,
-    as_json: Annotated[AsJson, Prints("contextwise.comparison.curves:ComparedCurve[]")] = False,
-) -> None:
-    """Compare context curves: average, last tenth, best context.
-
-    The models may have different training contexts; contextwise curve has
-    measured them on the same documents.
-    """
+def _show_curves(runs: list[str], options: dict[str, bool], out: Path | None, as_json: bool) -> None:
+    """Print the context curves side by side, and what they are worth; raises for ``options`` that were given."""
     from contextwise.comparison.curves import compare_curves, curves_table, open_curves, ranking
 
+    if given := [option for option, was_given in options.items() if was_given]:
+        raise ConfigError(
+            f"{given[0]} chooses among losses of documents, and context curves are compared; leave it out"
+        )
     curves = compare_curves(open_curves(runs))
     note = (
         "Minus the first: with 95% intervals over documents; a bin is a range of visible tokens that both models have."

@@ -1,4 +1,4 @@
-"""The server of ``contextwise serve``: that of transformers, unchanged, with one model that Contextwise loads."""
+"""The server of ``contextwise model serve``: that of transformers, unchanged, with one model that Contextwise loads."""
 
 from typing import Any
 

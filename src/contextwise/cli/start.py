@@ -1,4 +1,4 @@
-"""Verbs to start with: ``contextwise demo``, ``prepare``, ``corpus``, ``recipes`` and ``schema``."""
+"""Verbs to start with: ``contextwise demo``, ``prepare``, ``corpus`` and ``recipes``."""
 
 import math
 import shlex
@@ -7,13 +7,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from rich.padding import Padding
 from rich.table import Table as RichTable
+from rich.text import Text
 from typer import Argument, Option
 
 from contextwise.base import plugins
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, did_you_mean
 from contextwise.base.estimates import listed
-from contextwise.base.files import atomic_write, write_output
+from contextwise.base.files import atomic_write
 from contextwise.base.lazy import object_named
 from contextwise.base.machine import own_version
 from contextwise.base.progress import console, say
@@ -327,12 +329,25 @@ def recipes(
     copy: Annotated[
         Path | None, Option(help="Copy the recipe, or all of them in folders of their documents, into this folder.")
     ] = None,
+    schema: Annotated[
+        str | None,
+        Option(
+            metavar="KIND",
+            help=f"Print the JSON Schema of a file ({listed([*FILES], 'or')}), with which editors complete and check it, or "
+            "of what a command prints: 'evaluate --json'.",
+        ),
+    ] = None,
     as_json: Annotated[AsJson, Prints("contextwise.base.recipes:Shipped[]")] = False,
 ) -> None:
     """List the recipes that come with the package, print one, or copy them to be changed.
 
     The verb of a recipe takes its name: contextwise train contextlm-nano
     """
+    if schema is not None:
+        if name is not None or copy is not None:
+            raise ConfigError("--schema prints a schema alone; leave the recipe and --copy out")
+        show_json(schema_of(schema) if schema in FILES else printed_schema(schema))
+        return
     found = shipped_recipes(name or "")
     if not found:
         raise ConfigError(f"there is no recipe {name}; contextwise recipes lists all")
@@ -349,41 +364,23 @@ def recipes(
     elif len(found) == 1:
         print(found[0].path.read_text(encoding="utf-8"), end="")
     else:
-        rows = [[each.name, each.verb, each.about] for each in found]
-        show(Table("", [Column("Recipe"), Column("Verb", align="left"), Column("What", align="left")], rows))
+        for each in found:
+            title = Text.assemble((each.name, "bold"), f"  contextwise {each.verb}")
+            show(title, Padding(each.about, (0, 0, 0, 4), expand=False))
 
 
-def schema(
-    kind: Annotated[
-        str, Argument(metavar="KIND", help=f"What the file is: {listed([*FILES], 'or')}; with --printed, a verb.")
-    ],
-    printed: Annotated[bool, Option("--printed", help="Of what the verb KIND prints with --json.")] = False,
-    out: Annotated[Path | None, Option(help="Write it to this file.")] = None,
-) -> None:
-    """Print the JSON Schema of a kind of recipe file, with which editors complete and check such files.
+def printed_schema(command: str) -> dict[str, Any]:
+    """The JSON Schema of what a command prints, such as ``evaluate --json``; a :class:`ConfigError` if it prints none."""
+    from contextwise.cli.commands import verbs
 
-    In the first line of a YAML file: # yaml-language-server: $schema=recipe.json
-    """
-    if not printed and kind not in FILES:
-        raise ConfigError(f"KIND is {kind}, but must be {', '.join(FILES)}; with --printed, a verb that has --json")
-    values = printed_schema(kind) if printed else schema_of(kind)
-    if out is None:
-        show_json(values)
-    else:
-        write_output(out, values, "the schema")
-        show_line(f"written to {out}")
-
-
-def printed_schema(verb: str) -> dict[str, Any]:
-    """The JSON Schema of what a verb prints with ``--json``; a :class:`ConfigError` if it prints none."""
-    from contextwise.cli import verbs
-
-    prints = {name: prints_of(function) for name, (_, function) in verbs().items()}
-    kind = prints.get(verb)
+    prints = {f"{typed} --json": prints_of(function) for typed, (_, function) in verbs().items()}
+    kind = prints.get(command)
     if kind is None:
-        raise ConfigError(f"{verb} prints no JSON; these verbs do: {', '.join(sorted(filter(prints.get, prints)))}")
-    version = own_version()
-    return {"$schema": DRAFT, "$id": f"urn:contextwise:{version}:{verb}", **kind.schema()}
+        known = [*FILES, *filter(prints.get, prints)]
+        others = f"it may be {', '.join(FILES)}, or a command that ends with --json"
+        raise ConfigError(f"--schema is {command!r}, which has none; {did_you_mean(command, known, others)}")
+    identity = command.removesuffix(" --json").replace(" ", ".")
+    return {"$schema": DRAFT, "$id": f"urn:contextwise:{own_version()}:{identity}", **kind.schema()}
 
 
 def schema_of(kind: str) -> dict[str, Any]:

@@ -1,15 +1,16 @@
-"""Verbs of training: ``contextwise train``, ``parameters`` and ``verify``."""
+"""The verb ``contextwise train``."""
 
+import json
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from contextwise.base.errors import CheckpointError
+from contextwise.base.config import settings_of
+from contextwise.base.errors import ConfigError
 from contextwise.base.progress import first_process, say
-from contextwise.base.tables import Column, Row, Table
-from contextwise.cli.common import ON_HUB, AsJson, Prints, set_option, show, show_json, show_line
+from contextwise.cli.common import Prints, set_option, show_json, show_line
 
 if TYPE_CHECKING:
     from contextwise.base.runs import RunFolder
@@ -24,6 +25,14 @@ def train(
     ],
     settings: Annotated[
         list[str] | None, set_option("A setting in place of the recipe's: --set training.steps=500. Repeatable.")
+    ] = None,
+    corpus: Annotated[
+        str | None,
+        Option(help="The prepared corpus: --set data.corpus=PATH.", metavar="<path>", show_default="the recipe's"),
+    ] = None,
+    device: Annotated[
+        str | None,
+        Option(help="auto, cpu or cuda: --set training.device=NAME.", show_default="the recipe's, else auto"),
     ] = None,
     out: Annotated[Path | None, Option(help="The run folder.", show_default="runs/NAME-seedN")] = None,
     dry_run: Annotated[
@@ -42,7 +51,10 @@ def train(
     from contextwise.base.recipes import recipe_path
     from contextwise.training import load_recipe
 
-    loaded = load_recipe(recipe, settings or [], out)  # before torch is imported, which takes seconds
+    overrides = list(settings or [])
+    for option, key, value in (("--corpus", "data.corpus", corpus), ("--device", "training.device", device)):
+        overrides += _shorthand(option, key, value, overrides)
+    loaded = load_recipe(recipe, overrides, out)  # before torch is imported, which takes seconds
     if dry_run:
         _show_dry_run(loaded, recipe_path(recipe).parent, as_json)
         return
@@ -58,6 +70,16 @@ def train(
             show_json({"folder": str(run.path), **run.summary()})
         else:
             print(run.path)
+
+
+def _shorthand(option: str, key: str, value: str | None, settings: list[str]) -> list[str]:
+    """The setting that an option stands for, if it is given; a ConfigError if ``--set`` gives another value."""
+    if value is None:
+        return []
+    other = dict(settings_of(settings)).get(key, value)
+    if str(other) != value:
+        raise ConfigError(f"{option} is {value}, and --set {key} is {other}; give one of them")
+    return [f"{key}={json.dumps(value)}"]
 
 
 def _say_result(recipe: "Recipe", run: "RunFolder") -> None:
@@ -165,64 +187,3 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
         rows.append(["warning", warning])
     for name, value in rows:
         show_line(f"  {name:<12} {value}")
-
-
-def parameters(
-    source: Annotated[
-        str,
-        Argument(
-            metavar="RECIPE_OR_RUN",
-            help="A recipe (a YAML file or a name), a run, a Hugging Face model folder, or a name on the Hub.",
-        ),
-        ON_HUB,
-    ],
-    as_json: Annotated[AsJson, Prints("contextwise.training.parameters:Module[]")] = False,
-) -> None:
-    """Report where a model's parameters are, and which of them are trained.
-
-    Nothing is trained and no weights are loaded. The runs that a recipe
-    builds on need not be there yet if their recipes lie beside it.
-    """
-    from contextwise.training.parameters import Module, modules_of
-
-    what, modules = modules_of(source)
-    if as_json:
-        show_json(modules)
-        return
-    total = Module("total", sum(m.parameters for m in modules), sum(m.trained for m in modules))
-    staged = any(module.stages for module in modules)
-    rows = []
-    for module in [*modules, total]:
-        cells = [module.name, f"{module.parameters:,}", f"{module.parameters / total.parameters:.1%}"]
-        cells.append(f"{module.trained:,}" if module.trained else "frozen")
-        stages = "" if module is total else ", ".join(module.stages) or "none"
-        rows.append(Row([*cells, *([stages] if staged else [])], last=module is modules[-1]))
-    columns: list[Column | str] = ["Module", "Parameters", "Share", "Trained"]
-    columns += [Column("Stages that train", align="left")] if staged else []
-    show_line(f"Parameters of {what}:")
-    show(Table("", columns, rows))
-
-
-def verify(
-    run: Annotated[Path, Argument(help="A run, finished or stopped.")],
-    as_json: Annotated[AsJson, Prints("contextwise.training.verify:Check[]")] = False,
-) -> None:
-    """Check that a run's files are intact and that its newest checkpoint continues as the run did.
-
-    All hashes are compared, and the steps after the checkpoint are taken again:
-    their losses must be those of metrics.jsonl, bit for bit on the same machine.
-    Nothing is written to the run. Exit status 2 if a check fails.
-    """
-    from contextwise.training.verify import verify_run
-
-    checks = []
-    for check in verify_run(run):
-        checks.append(check)
-        if not as_json:
-            show_line(f"{'passed' if check.passed else 'FAILED'}  {check.what}: {check.found}")
-    if as_json:
-        show_json(checks)
-    failed = [check for check in checks if not check.passed]
-    if failed:
-        first = f"{failed[0].what}: {failed[0].found}"
-        raise CheckpointError(f"{len(failed)} of {len(checks)} checks of {run} failed, the first: {first}")

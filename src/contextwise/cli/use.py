@@ -1,11 +1,10 @@
-"""Verbs of use: ``contextwise generate``, ``serve`` and ``export``."""
+"""Verbs of use: ``contextwise generate`` and ``export``."""
 
 from pathlib import Path
 from typing import Annotated, TypedDict
 
 from typer import Argument, Option
 
-from contextwise.base.errors import ConfigError
 from contextwise.base.progress import say
 from contextwise.cli.common import AsJson, Model, Prints, show_json
 
@@ -113,34 +112,6 @@ def generate(
     )
     if as_json:
         show_json(GenerateJson(prompt=prompt, texts=texts))
-
-
-def serve(
-    model: Model,
-    host: Annotated[str, Option(help="Address to listen on.")] = "localhost",
-    port: Annotated[int, Option(min=1, max=65535, help="Port to listen on.")] = 8000,
-    device: Annotated[str, Option(help="cpu, cuda, …; auto: a GPU if there is one.")] = "auto",
-) -> None:
-    """Answer OpenAI-compatible requests: transformers' own server with any model here.
-
-    POST /v1/completions continues a prompt; /v1/chat/completions needs a
-    tokenizer with a chat template. Requests name the model as it is printed.
-    """
-    from transformers.utils.import_utils import is_serve_available
-
-    from contextwise.models import load_tokenizer, model_folder
-    from contextwise.models.loading import load_config, model_class
-
-    if not is_serve_available():
-        raise ConfigError("the server's packages are not installed; pip install 'contextwise[serve]'")
-    from contextwise.cli.server import run_server
-
-    folder = model_folder(model)
-    model_class(load_config(folder))
-    if load_tokenizer(folder).chat_template is None:
-        say("note: its tokenizer has no chat template, so that only /v1/completions answers")
-    say(f"serving the model {folder} at http://{host}:{port}/v1; Ctrl-C ends it")
-    run_server(folder, host, port, device)
 
 
 def export(

@@ -172,7 +172,7 @@ def _no_choice(
     if common:
         labels = sorted({result.summary["label"] for result in common})
         if len(labels) > 1:
-            return ConfigError(f"the runs are evaluated on {', '.join(labels)}; choose one with label")
+            return ConfigError(f"the runs are evaluated on {', '.join(labels)}; choose one with `label`")
         folders = "; ".join(sorted(str(result.path) for result in common))
         return ConfigError(
             f"the runs are evaluated on {labels[0]} with several settings; give the folders of the evaluations to compare, "
@@ -183,7 +183,7 @@ def _no_choice(
         for source, results in zip(sources, candidates, strict=True)
     )
     return DataError(
-        f"the runs are not evaluated on the same corpus with the same settings ({each}); give one with corpus"
+        f"the runs are not evaluated on the same corpus with the same settings ({each}); give one with `corpus`"
     )
 
 
@@ -191,7 +191,10 @@ def _evaluations(source: str) -> list[Evaluation]:
     known = measures_of_loss()
     results = [Result.open(source)] if is_result(source) else results_of_model(source, known)
     if results and results[0].measure not in known:
-        raise DataError(f"{source} is a result of contextwise {results[0].measure}, which has no losses of documents")
+        raise DataError(
+            f"{source} is a result of contextwise measure {results[0].measure}, which has no losses of documents; give an "
+            "evaluation, or only context curves to contextwise compare --curves"
+        )
     return [Evaluation(result.path, result.summary) for result in results]
 
 

@@ -351,14 +351,14 @@ def _check_same_data(runs: list[ComparedRun], unit: str) -> list[str]:
         if mixed and unit == "token":
             raise DataError(
                 f"{sentences.source} was scored sentence by sentence, and {documents.source} document by document, which sees "
-                "more and has no ends of sentences; compare them in bits per byte (unit byte), or evaluate both with "
-                f"contextwise {sentences.evaluation.measure}"
+                "more and has no ends of sentences; compare them in bits per byte (`unit` byte), or evaluate both with "
+                f"contextwise measure {sentences.evaluation.measure}"
             )
         same_text = _hashes(first) is not None and _hashes(first) == _hashes(compared)
         ours, theirs = base["corpus"], other["corpus"]
         same_corpus = ours["fingerprint"] == theirs["fingerprint"]
         if not same_corpus and unit == "token" and ours["tokenizer_hash"] != theirs["tokenizer_hash"]:
-            offer = "compare them in bits per byte (unit byte)" if same_text else "use one tokenizer for both"
+            offer = "compare them in bits per byte (`unit` byte)" if same_text else "use one tokenizer for both"
             raise DataError(f"{pair} have different tokenizers, so their losses per token are not comparable; {offer}")
         if same_corpus and base["documents"] != other["documents"]:
             raise DataError(

@@ -1,4 +1,4 @@
-"""Models of different training contexts side by side: by their average loss, which misleads, and by their best context.
+"""Models of different training contexts side by side: by their average loss, which misleads, and by their best.
 
 The average over all positions of a window is what a trainer logs. Models of longer contexts predict more positions
 with many visible tokens, which are easier. So their average may be lower although their loss is higher at each number of
@@ -36,9 +36,9 @@ class ComparedCurve:
     Attributes:
         context: longest that was measured.
         average: mean over all visible tokens, in the running mode; None in the others, whose contexts were chosen.
-        best: lowest bin, which holds ``best_from`` to ``best_to`` visible tokens.
+        lowest: loss of the lowest bin, which holds ``lowest_from`` to ``lowest_to`` visible tokens.
         last_tenth: mean over the last tenth of the training context, in the running mode; None in the others.
-        average_difference, best_difference, last_tenth_difference: to the first curve; None for itself.
+        average_difference, lowest_difference, last_tenth_difference: to the first curve; None for itself.
         bin_differences: (visible from, visible to) of each bin that both have -> the difference to the first curve; None for
             itself.
         below: bins in which it is lower than the first curve, and bins that both have; None for itself.
@@ -48,12 +48,12 @@ class ComparedCurve:
     name: str
     context: int
     average: Estimate | None
-    best: Estimate
-    best_from: int
-    best_to: int
+    lowest: Estimate
+    lowest_from: int
+    lowest_to: int
     last_tenth: Estimate | None
     average_difference: Estimate | None
-    best_difference: Estimate | None
+    lowest_difference: Estimate | None
     last_tenth_difference: Estimate | None
     below: tuple[int, int] | None
     single_run: bool
@@ -64,19 +64,21 @@ class ComparedCurve:
         self.single_run = run_of(curve) is not None
         self._sums, self._tail = _sums(curve, documents), _tail(curve, documents)
         nats, targets = self._sums.sum(axis=1)
-        self._lowest = 1 + int((nats[1:] / targets[1:]).argmin())
+        self._lowest_column = 1 + int((nats[1:] / targets[1:]).argmin())
         self._column = {bin: i for i, bin in enumerate(limits, 1)}
-        average, best = (ratios(self._sums[0][:, i], {"loss": self._sums[1][:, i]})["loss"] for i in (0, self._lowest))
+        average, lowest = (
+            ratios(self._sums[0][:, i], {"loss": self._sums[1][:, i]})["loss"] for i in (0, self._lowest_column)
+        )
         self.average = average if self._tail is not None else None
         drawn = resampled_ratios(*self._sums[:, :, 1:]).min(axis=1)
-        self.best, self._drawn = lowest_estimate(best, drawn, len(documents)), drawn
-        self.best_from, self.best_to = limits[self._lowest - 1]
+        self.lowest, self._drawn = lowest_estimate(lowest, drawn, len(documents)), drawn
+        self.lowest_from, self.lowest_to = limits[self._lowest_column - 1]
         self.last_tenth = None if self._tail is None else ratios(self._tail[0], {"loss": self._tail[1]})["loss"]
-        self.average_difference = self.best_difference = self.last_tenth_difference = self.below = None
+        self.average_difference = self.lowest_difference = self.last_tenth_difference = self.below = None
         self.bin_differences: dict[tuple[int, int], Estimate] | None = None
         if first is not None:
             self.average_difference = None if self._tail is None else self._minus(first, 0, 0)
-            self.best_difference = self.best_minus(first)
+            self.lowest_difference = self.lowest_minus(first)
             self.last_tenth_difference = self.tail_minus(first)
             shared = [bin for bin in limits if bin in first._column]
             self.bin_differences = {bin: self._minus(first, self._column[bin], first._column[bin]) for bin in shared}
@@ -86,9 +88,9 @@ class ComparedCurve:
         """The difference of two columns of the sums."""
         return ratio_difference(self._sums[:, :, own], first._sums[:, :, other])
 
-    def best_minus(self, other: "ComparedCurve") -> Estimate:
-        """The best-context loss minus that of another curve."""
-        fixed = self._minus(other, self._lowest, other._lowest)
+    def lowest_minus(self, other: "ComparedCurve") -> Estimate:
+        """The loss of the lowest bin minus that of another curve."""
+        fixed = self._minus(other, self._lowest_column, other._lowest_column)
         return lowest_estimate(fixed, self._drawn - other._drawn, self._sums.shape[1])
 
     def tail_minus(self, other: "ComparedCurve") -> Estimate | None:
@@ -173,17 +175,17 @@ def _tail(curve: CurveResult, documents: list[int]) -> np.ndarray | None:
 
 
 def ranking(curves: list[ComparedCurve]) -> str:
-    """The curves in the order of their last tenths, else of their best contexts, each with its distance to the one before.
+    """The curves in the order of their last tenths, else of their lowest bins, each with its distance to the one before.
 
     Where they are of runs, the sentence says that it is about these runs alone.
     """
-    ordered = sorted(curves, key=lambda curve: (curve.last_tenth or curve.best).value)
+    ordered = sorted(curves, key=lambda curve: (curve.last_tenth or curve.lowest).value)
     where = of_single_runs([Path(curve.name).name for curve in ordered if curve.single_run], len(curves))
     by = f"{where[:1].upper()}{where[1:]}, by" if where else "By"
-    what = "last tenth of its training context" if curves[0].last_tenth else "best context"
+    what = "best-context loss" if curves[0].last_tenth else "lowest bin"
     words = [f"{by} the {what} {Path(ordered[0].name).name} has the lowest loss"]
     for before, curve in itertools.pairwise(ordered):
-        difference = curve.tail_minus(before) or curve.best_minus(before)
+        difference = curve.tail_minus(before) or curve.lowest_minus(before)
         how = "higher" if difference.decided else "no significant difference"
         why = f" ({difference.too_few})" if difference.too_few else ""
         words.append(f"{Path(curve.name).name}: {difference:+.4f} to the one before, {how}{why}")
@@ -191,20 +193,20 @@ def ranking(curves: list[ComparedCurve]) -> str:
 
 
 def curves_table(curves: list[ComparedCurve], title: str = "") -> Table:
-    """Average loss, last tenth and best-context loss of each curve, with the differences to the first."""
+    """Average loss, best-context loss and lowest bin of each curve, with the differences to the first."""
     rows: list[Row] = []
     for curve in curves:
-        where = f"to {curve.context:,} tokens, best at {visible(curve.best_from, curve.best_to)}"
-        rows.append(Row([(Path(curve.name).name, where), curve.average, curve.last_tenth, curve.best]))
-        if curve.best_difference is not None:
+        where = f"to {curve.context:,} tokens, lowest at {visible(curve.lowest_from, curve.lowest_to)}"
+        rows.append(Row([(Path(curve.name).name, where), curve.average, curve.last_tenth, curve.lowest]))
+        if curve.lowest_difference is not None:
             below = "" if curve.below is None else f"lower in {curve.below[0]} of {curve.below[1]} bins"
-            differences = curve.average_difference, curve.last_tenth_difference, curve.best_difference
+            differences = curve.average_difference, curve.last_tenth_difference, curve.lowest_difference
             rows.append(Row([("minus the first", below), *differences], kind="difference"))
     columns = [
         Column("model"),
         Column("average\nloss", "estimate", ".4f", interval="none"),
-        Column("last\ntenth", "estimate", ".4f", interval="none"),
         Column("best-context\nloss", "estimate", ".4f", interval="none"),
+        Column("lowest\nbin", "estimate", ".4f", interval="none"),
     ]
     single = [Path(curve.name).name for curve in curves if curve.single_run]
     notes = [f"One run of {listed(single)}: intervals are over documents, and say nothing about other seeds."]

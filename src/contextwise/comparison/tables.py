@@ -16,8 +16,8 @@ MID_SCHEDULE = (
 )
 
 LOGGED = (
-    "Validation losses are of windows of the held-out text, each read from its own start. The losses by document are of all "
-    "documents, most of their tokens with a part of the context before them. So the two of one run differ."
+    "Losses that were logged while training are of windows of the held-out text, each read from its own start. Those by "
+    "document are of all documents, most of their tokens with a part of the context before them. So the two of one run differ."
 )
 
 OWN_SPEED = "train tok/s: of each run by itself, with the machine's load at that time; not a measured difference."
@@ -87,7 +87,7 @@ def difference_table(comparison: Comparison) -> Table:
 
 
 def budget_tables(comparison: Comparison, series: Mapping[str, int] = {}) -> list[Table]:
-    """Validation losses at equal training time, and at equal training tokens; ``series`` as in :func:`model_table`."""
+    """Losses that runs logged at equal training time, and at equal training tokens; ``series`` as in :func:`model_table`."""
     starred = [budget for budget in comparison.budgets if any(row.mid_schedule for row in budget.rows)]
     notes = {id(budget): [MID_SCHEDULE] for budget in starred[-1:]}
     for budget in comparison.budgets[-1:]:
@@ -104,8 +104,8 @@ def _budget_table(budget: Budget, reference: str, series: Mapping[str, int], not
         for row in budget.rows
     ]
     difference = Column(f"minus {reference}", "difference", missing="")
-    title = f"validation loss after {at} of training,{budget.measured_on}".rstrip(",")
-    return Table(title, ["model", "nats/token", difference], rows, notes)
+    title = f"Logged while training: loss after {at}{budget.measured_on}"
+    return Table(title, ["model", "logged loss\n(nats/token)", difference], rows, notes)
 
 
 def verdict(comparison: Comparison) -> list[str]:

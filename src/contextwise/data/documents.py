@@ -179,7 +179,7 @@ def read_documents(
 ) -> Iterator[Document]:
     """Yield the documents among ``records``, at most ``limit``; count the others in ``skipped``.
 
-    A bad record is a :class:`DataError`, unless ``skip_bad``.
+    A bad record is a :class:`DataError`, unless `skip_bad`.
     """
     count = 0
     for record in records:

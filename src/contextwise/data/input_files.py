@@ -7,7 +7,7 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -105,7 +105,7 @@ def text_and_others(content: bytes, text_field: str) -> tuple[str, dict[str, Any
     if not isinstance(record, dict):
         raise ValueError(f"the line is not a JSON object but {type_name(record)}")
     if text_field not in record:
-        fields = ", ".join(map(repr, list(record)[:8])) or "none"
+        fields = listed_fields({name: [value] for name, value in record.items()})
         raise ValueError(f"there is no field {text_field!r} (fields: {fields}; text_field names another)")
     if has_half_a_pair(record, content):
         raise ValueError(f"a string {HALF_A_PAIR}")
@@ -113,6 +113,13 @@ def text_and_others(content: bytes, text_field: str) -> tuple[str, dict[str, Any
     if not isinstance(text, str):
         raise ValueError(f"the field {text_field!r} is not a string but {type_name(text)}")
     return text, record
+
+
+def listed_fields(values: Mapping[str, Sequence[Any]]) -> str:
+    """The names of fields for a message, those that hold the most text first, of which some values are given."""
+    lengths = {name: sum(len(value) for value in some if isinstance(value, str)) for name, some in values.items()}
+    names = [repr(name) for name in sorted(values, key=lambda name: -lengths[name])]
+    return ", ".join([*names[:12], *(["…"] if len(names) > 12 else [])]) or "none"
 
 
 def type_name(value: Any) -> str:

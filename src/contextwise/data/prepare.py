@@ -193,7 +193,7 @@ def _check_output(out: Path, overwrite: bool, sources: Sequence[str]) -> None:
     """Check that the output folder is empty or a corpus that may be replaced, apart from the sources."""
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         if not overwrite:
-            raise DataError(f"{out} already exists; choose another folder, or set overwrite to replace a corpus")
+            raise DataError(f"{out} already exists; choose another folder, or set `overwrite` to replace a corpus")
         if not is_corpus(out):
             raise DataError(f"{out} is not a prepared corpus, so it is not overwritten; choose another folder")
         splits = read_json(out / MANIFEST, "the corpus's manifest").get("splits", {})

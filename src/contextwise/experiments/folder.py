@@ -14,7 +14,7 @@ import yaml
 from contextwise.base.config import Model, read_yaml, validate
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import atomic_write, read_json, write_json
-from contextwise.base.recipes import recipe_path
+from contextwise.base.recipes import recipe_kinds, recipe_path
 from contextwise.base.runs import RunFolder
 
 State = Literal["finished", "unfinished", "failed", "missing"]
@@ -132,7 +132,7 @@ class Question:
     @classmethod
     def read_file(cls, name: str | Path, kind: str) -> tuple[dict[str, Any], Path]:
         """The values of a settings file of this kind, which may lie in its own folder; and the folder that it lies in."""
-        path = recipe_path(name, kind)
+        path = recipe_path(name, recipe_kinds()[kind].verb)
         data = {"name": path.stem} | read_yaml(path)
         own = cls(path.parent, kind)
         if path == own.settings_file and (path.parent / cls.PLAN).exists():

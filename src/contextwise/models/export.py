@@ -153,11 +153,11 @@ def _classes(source: str | Path) -> dict[str, type]:
     """The classes of a model of this package, by the Auto class that loads each."""
     config = load_config(source)
     if config.model_type == "variant":
-        raise ConfigError(f"{source} is a variant of your own, which Contextwise loads; leave out standalone")
+        raise ConfigError(f"{source} is a variant of your own, which Contextwise loads; leave out `standalone`")
     model = model_class(config)
     if not is_ours(model.__module__):
         raise ConfigError(
-            f"{source} is a stock {config.model_type}, which loads everywhere without extra code; leave out standalone"
+            f"{source} is a stock {config.model_type}, which loads everywhere without extra code; leave out `standalone`"
         )
     return {"AutoConfig": type(config), "AutoModelForCausalLM": model}
 

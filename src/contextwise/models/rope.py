@@ -106,12 +106,12 @@ def extend_positions(
     modules = rotary_modules(model)
     if not modules:
         raise ConfigError(
-            f"the positions of this {model.config.model_type} are not rotary and cannot be extended; leave out rope, and "
+            f"the positions of this {model.config.model_type} are not rotary and cannot be extended; leave out `rope`, and "
             "choose a context that the model has positions for"
         )
     if rope == "none":
         if factor is not None:
-            raise ConfigError("a rope factor is given, but no method; set rope to linear, dynamic or yarn")
+            raise ConfigError("a rope factor is given, but no method; set `rope` to linear, dynamic or yarn")
     else:
         trained = trained or int(modules[0][1].config.max_position_embeddings)
         factor = max(1.0, length / trained) if factor is None else float(factor)
@@ -202,8 +202,8 @@ def extend_config(
 
 
 ONE_FREQUENCY = (
-    "dynamic NTK needs several frequencies per head, but a head of this model has only one (2 rotary dimensions); set rope to "
-    "linear or yarn"
+    "dynamic NTK needs several frequencies per head, but a head of this model has only one (2 rotary dimensions); set `rope` "
+    "to linear or yarn"
 )
 
 
@@ -215,7 +215,7 @@ def _extended(module: Any, rope: Rope, factor: float, trained: int) -> nn.Module
     kind = parameters.get("rope_type", "default")
     if kind != "default":
         raise ConfigError(
-            f"the model's positions are extended already (rope_type {kind!r} in its configuration); leave out rope"
+            f"the model's positions are extended already (rope_type {kind!r} in its configuration); leave out `rope`"
         )
     dimensions = 2 * len(next(module.buffers()))
     if rope == "dynamic" and dimensions == 2:

@@ -16,7 +16,6 @@ from typing import Any
 
 import psutil
 import torch
-from accelerate import PartialState
 from transformers import TrainerCallback
 
 from contextwise.base.files import PARTIAL, exclusive, sync_directory
@@ -29,7 +28,7 @@ from contextwise.training.branching import trunk_checkpoint
 from contextwise.training.export import export_model
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.recipe import Recipe, with_newer_settings
-from contextwise.training.run import DRY_RUN, build_trainer, fast_steps, training_arguments
+from contextwise.training.run import DRY_RUN, build_trainer, fast_steps, processes_of, training_arguments
 from contextwise.training.trainer import PretrainingTrainer, StepAbandoned
 
 MOST_STEPS = 12
@@ -97,7 +96,7 @@ def dry_run(recipe: Recipe) -> DryRun:
     if trunk_checkpoint(recipe, run) is not None:
         full_steps = recipe.training.decay(full_steps)
     inputs = TrainingInputs.open(recipe)
-    processes = PartialState(cpu=not torch.cuda.is_available())
+    processes = processes_of(recipe)
     on_cpu = processes.device.type == "cpu"
     args = training_arguments(recipe, run, inputs, [], processes)
     micro = args.per_device_train_batch_size

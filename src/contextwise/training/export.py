@@ -178,7 +178,7 @@ def model_card(run: RunFolder, standalone: bool) -> str:
         )
     if embeds:
         lines.append(
-            "# a vector of each text: contextwise embed MODEL texts.txt; a pooler of the class itself is not trained"
+            "# a vector of each text: contextwise model embed MODEL texts.txt; a pooler of the class itself is not trained"
         )
     lines += own.lines
     return card_text(data, recipe.name, rows, lines)

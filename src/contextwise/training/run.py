@@ -14,7 +14,7 @@ from accelerate.utils import broadcast_object_list
 from transformers import TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DivergedError, Interrupted
+from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DivergedError, Interrupted, Problem
 from contextwise.base.estimates import count
 from contextwise.base.files import PARTIAL, atomic_write, exclusive, write_json
 from contextwise.base.hashes import damage
@@ -64,7 +64,7 @@ def train(recipe: Recipe) -> RunFolder:
     trunk = trunk_checkpoint(recipe, run)
     inputs = TrainingInputs.open(recipe)
     _ = inputs.fingerprints  # of the starting models as they are now, not when the first checkpoint is written
-    processes = PartialState(cpu=not torch.cuda.is_available())  # gloo on CPU, NCCL on GPU
+    processes = processes_of(recipe)
     with interruption.listening(), _run_lock(run, recipe, processes), fast_steps(processes.device.type):
         if run.finished and _in_first_process(processes, lambda: _is_sound(run, recipe, inputs)):
             return run
@@ -247,6 +247,20 @@ def check_origin(checkpoint: Path, source: RunFolder, recipe: Recipe, inputs: Tr
         )
 
 
+def processes_of(recipe: Recipe) -> PartialState:
+    """The processes of this launch, on the device of a recipe: with gloo on a CPU, with NCCL on GPUs.
+
+    Raises:
+        ConfigError: the recipe asks for a GPU, and there is none.
+    """
+    device, available = recipe.training.device, torch.cuda.is_available()
+    if device == "cuda" and not available:
+        raise ConfigError(
+            Problem("but torch finds no GPU on this machine", "training.device", device, "choose auto or cpu")
+        )
+    return PartialState(cpu=device == "cpu" or not available)
+
+
 def build_trainer(
     recipe: Recipe, run: RunFolder, inputs: TrainingInputs, processes: PartialState
 ) -> PretrainingTrainer:
@@ -257,7 +271,7 @@ def build_trainer(
         compile_blocks(model)
     if recipe.training.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    peak = peak_flops(torch.cuda.get_device_name() if torch.cuda.is_available() else None)
+    peak = peak_flops(torch.cuda.get_device_name() if processes.device.type == "cuda" else None)
     trained = recipe.model.trained
     metrics = RunMetrics(
         recipe.batch_sizes,

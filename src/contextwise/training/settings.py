@@ -415,6 +415,9 @@ class TrainingSettings(Settings):
     independent_weight_decay: bool = Field(
         default=True, description="with mup: a lower rate of a matrix does not lower its decay"
     )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", description="auto: a GPU if there is one, else the CPU"
+    )
     precision: Literal["auto", "fp32", "bf16"] = Field(
         default="auto", description="auto: bf16 on a GPU, and on a CPU with AVX-512-BF16 or AMX; otherwise fp32"
     )

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import PartialState
 from transformers import TrainerCallback
 
 from contextwise.base.config import validate
@@ -20,7 +19,7 @@ from contextwise.training import checkpoints
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import RunMetrics
 from contextwise.training.recipe import Recipe
-from contextwise.training.run import build_trainer, check_origin, fast_steps
+from contextwise.training.run import build_trainer, check_origin, fast_steps, processes_of
 
 COMPARED = ("loss", "objective", "parts", "grad_norm", "learning_rate", "tokens", "input_tokens", "target_tokens")
 """Values of a training row that do not depend on the time."""
@@ -154,8 +153,10 @@ def _repeated(
 def _continued(recipe: Recipe, inputs: TrainingInputs, checkpoint: Path | None, last: int) -> dict[str, Any]:
     """The training row of step ``last`` of a run that resumes from ``checkpoint``, or starts, in a temporary folder."""
     changed: dict[str, Any] = {"evaluate_every": 0, "branches": [], "trackers": []}
-    changed = {"training": recipe.training.model_copy(update=changed)}
-    processes = PartialState(cpu=not torch.cuda.is_available())
+    if recipe.training.device == "cuda":
+        changed["device"] = "auto"  # the run may have been moved to a machine without a GPU
+    recipe = recipe.model_copy(update={"training": recipe.training.model_copy(update=changed)})
+    processes = processes_of(recipe)
     with tempfile.TemporaryDirectory(prefix="verify-") as folder, fast_steps(processes.device.type):
         copy = RunFolder(folder)
         copy.checkpoints.mkdir()
@@ -163,7 +164,7 @@ def _continued(recipe: Recipe, inputs: TrainingInputs, checkpoint: Path | None, 
         if checkpoint is not None:
             resumed = copy.checkpoints / checkpoint.name
             resumed.symlink_to(checkpoint.resolve())
-        trainer = build_trainer(recipe.model_copy(update=changed), copy, inputs, processes)
+        trainer = build_trainer(recipe, copy, inputs, processes)
         trainer.validation = {}
         trainer.add_callback(_StopAfter(last))
         trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)

@@ -162,7 +162,11 @@ def check_vocabulary(subject: Subject, questions: Iterable[Prompt]) -> None:
 
 
 def check_positions(
-    subject: Subject, questions: Iterable[tuple[str, Prompt, int]], visible: int, further: str = ""
+    subject: Subject,
+    questions: Iterable[tuple[str, Prompt, int]],
+    visible: int,
+    further: str = "",
+    setting: str = "`visible`",
 ) -> None:
     """Raise a ConfigError if the longest prompt with its answer does not fit into the model's positions.
 
@@ -170,6 +174,7 @@ def check_positions(
         questions: name in the message, question, most tokens of its answer.
         visible: tokens of the body.
         further: another fix than a smaller visible context, appended to the message.
+        setting: what sets the visible context, as in the message.
     """
     limit, questions = subject.positions, list(questions)
     sizes = [(len(question.prompt(visible)) + new, name) for name, question, new in questions]
@@ -177,10 +182,10 @@ def check_positions(
     if limit is None or needed <= limit:
         return
     room = limit - max(len(question.head) + len(question.tail) + new for _, question, new in questions)
-    fix = f"give at most {room:,} visible tokens" if room > 0 else "give questions or answers with fewer tokens"
+    fix = f"give {setting} {room:,} at most" if room > 0 else "give questions or answers with fewer tokens"
     raise ConfigError(
-        f"{subject.source} has {limit:,} positions, but {longest} needs {needed:,} with its answer at a visible context of "
-        f"{visible:,}; {fix}{further}"
+        f"{subject.source} has {limit:,} positions, but {longest} needs {needed:,} with its answer at {setting} {visible:,}; "
+        f"{fix}{further}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Tasks of lm-evaluation-harness, with bounded memory: ``contextwise tasks``.
+"""Tasks of lm-evaluation-harness, with bounded memory: ``contextwise measure tasks``.
 
 Needs the extra ``contextwise[eval]``.
 """

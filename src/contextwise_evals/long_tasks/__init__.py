@@ -1,4 +1,4 @@
-"""Questions on long documents in LongBench's or L-Eval's form, at several visible contexts: ``contextwise longbench``.
+"""Questions on long documents in LongBench's or L-Eval's form, at several visible contexts: ``contextwise measure longbench``.
 
 ContextLM, Section 4.1 ("Block Size") and Table 5: inputs beyond the trained context, read with dynamic NTK.
 """
@@ -87,14 +87,14 @@ class LongBench(Measure):
         if self.lengths is not None:
             read_range(self.lengths)
         if self.rope is None and self.rope_factor is not None:
-            raise ConfigError("rope_factor is given without rope; give a method too, such as dynamic")
+            raise ConfigError("rope_factor is given without `rope`; give a method too, such as dynamic")
         if self.rope is not None and self.visible is None:
             raise ConfigError(
-                "rope lets a model read beyond its positions; give the visible contexts too, such as 512,1024 or all"
+                "`rope` lets a model read beyond its positions; give `visible` too, such as 512,1024 or all"
             )
         smallest = min((size for size in self.visible or () if size != "all"), default=2)
         if smallest < 2:
-            raise ConfigError(f"a visible context is {smallest}, but must be at least 2")
+            raise ConfigError(f"`visible` has {smallest}, but must be at least 2")
         return self
 
     def label(self, corpus: "Corpus | None") -> str:
@@ -155,7 +155,7 @@ class LongBench(Measure):
             return visible, factor
         every = [(f"the question at {p.item.where}", p, p.item.new_tokens) for p in prompts]
         rotary = bool(rotary_modules(subject.model))
-        further = ", or the rope method dynamic" if rotary else ", or a model with rotary positions"
+        further = ", or `rope` dynamic" if rotary else ", or a model with rotary positions"
         check_positions(subject, every, visible[-1], further)
         return visible, None
 

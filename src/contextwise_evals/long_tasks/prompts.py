@@ -110,12 +110,12 @@ def encode_item(item: Item, encoder: Encoder, chat: Encoder | None, keep: Keep) 
 def check_visible(prompts: Sequence[LongPrompt], visible: int) -> None:
     """Raise a ConfigError for a visible context so small that it holds nothing of some text."""
     if visible < 2:
-        raise ConfigError(f"a visible context is {visible}, but must be at least 2")
+        raise ConfigError(f"`visible` is {visible}, but must be at least 2")
     worst = max(prompts, key=lambda prompt: prompt.around)
     if worst.keep == "nearest" and worst.around >= visible and len(worst.body) > visible:
         raise ConfigError(
-            f"a visible context of {visible} holds nothing of a text: the prompt around it takes {worst.around} tokens at "
-            f"{worst.item.where}; give at least {worst.around + 1}, or keep the ends"
+            f"`visible` is {visible}, which holds nothing of a text: the prompt around it takes {worst.around} tokens at "
+            f"{worst.item.where}; give at least {worst.around + 1}, or `keep` ends"
         )
 
 

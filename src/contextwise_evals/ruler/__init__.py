@@ -1,4 +1,4 @@
-"""Position-weighted RULER: accuracy on questions about long texts at every visible context: ``contextwise ruler``.
+"""Position-weighted RULER: accuracy on questions about long texts at every visible context: ``contextwise measure ruler``.
 
 Intrinsic entropy, Appendix A: the position of the answer is drawn by P(x) ∝ (1 - x/L)^γ, the model sees only the
 nearest part of the text, and the accuracy against that part's size may have an optimum.
@@ -76,7 +76,7 @@ class Ruler(Measure):
     def _fits_together(self) -> Self:
         if self.tasks is not None:
             if "qa_1" in self.tasks and self.qa is None:
-                raise ConfigError("the task 'qa_1' needs questions; give a file in SQuAD's form as qa")
+                raise ConfigError("the task 'qa_1' needs questions; give a file in SQuAD's form as `qa`")
             if "qa_1" not in self.tasks and self.qa is not None:
                 raise ConfigError("qa is given, but not the task 'qa_1'; leave one out, or give the other")
             if "cwe" not in self.tasks and self.words is not None:

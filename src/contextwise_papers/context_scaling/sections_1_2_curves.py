@@ -103,7 +103,7 @@ def _deteriorates(curve: CurveResult, trained: int, where: str) -> Claim:
 
 
 class TrainingLossMisleads(CorpusMeasure, name="training_loss_misleads"):
-    """One model trained with a short and with a long context on as many tokens: average loss against best-context loss."""
+    """One model trained with a short and with a long context on as many tokens: average loss against the lowest bin."""
 
     recipe: RecipeValues
     contexts: Lengths = Field(min_length=2, max_length=2, description="the short one and the long one")
@@ -125,7 +125,7 @@ class TrainingLossMisleads(CorpusMeasure, name="training_loss_misleads"):
         for index, seed in enumerate(self.seeds):
             pair = curves[2 * index : 2 * index + 2]
             pairs.append(compare_curves(pair))
-            tables += [bins_table(pair), curves_table(pairs[-1], "By average, and by best context")]
+            tables += [bins_table(pair), curves_table(pairs[-1], "By average, best-context loss and lowest bin")]
             figures[str(seed)] = [curve.measures for curve in pair]
         return Outcome(tables, misleading_claims(pairs), figures, runs, [curves_plot(curves)])
 
@@ -135,7 +135,7 @@ def misleading_claims(pairs: list[list[ComparedCurve]]) -> list[Claim]:
     texts = (
         "the model of the longer context has the lower average loss",
         "yet the model of the shorter context is better at every context that both have",
-        "and has the lower best-context loss",
+        "and has the lower loss in its lowest bin",
     )
     decided = [_misleads(long) for _, long in pairs]
     claims = []
@@ -148,14 +148,14 @@ def misleading_claims(pairs: list[list[ComparedCurve]]) -> list[Claim]:
 
 def _misleads(long: ComparedCurve) -> list[tuple[Verdict, str]]:
     """Verdict and evidence of each claim with one seed."""
-    assert long.average_difference is not None and long.best_difference is not None
+    assert long.average_difference is not None and long.lowest_difference is not None
     assert long.below is not None and long.bin_differences is not None
-    average, best = long.average_difference, long.best_difference
+    average, lowest = long.average_difference, long.lowest_difference
     every_bin = all_hold(above(each) for each in long.bin_differences.values())
     return [
         (below(average), f"{average:+.3f}"),
         (every_bin, "lower in {} of {} bins".format(*long.below)),
-        (above(best), f"{best:+.3f}"),
+        (above(lowest), f"{lowest:+.3f}"),
     ]
 
 

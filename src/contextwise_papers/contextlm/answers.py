@@ -1,4 +1,4 @@
-"""A model's answers to the questions of MT-Bench or AlpacaEval, in the files that their judges read: ``contextwise answers``.
+"""A model's answers to MT-Bench or AlpacaEval, in the files that their judges read: ``contextwise measure answers``.
 
 The turns of a question are one conversation (:class:`~contextwise_papers.contextlm.speaker.Speaker`).
 ContextLM, Section 3.4. FastChat and alpaca_eval judge the answers.

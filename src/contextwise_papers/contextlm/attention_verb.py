@@ -1,4 +1,4 @@
-"""The verb ``contextwise attention``."""
+"""The verb ``contextwise measure attention``."""
 
 import os
 import sys
@@ -9,8 +9,6 @@ from typer import Argument, Option
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.cli.common import ON_HUB, Device, Dtype, Prints, show_line, show_values
-
-PANEL = "Measure"
 
 
 def attention(

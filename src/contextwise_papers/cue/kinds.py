@@ -96,8 +96,8 @@ class CueModel(ModelSettings):
 
     def config(self, recipe: Any, vocab_size: int | None, end_of_text: int | None) -> Any:
         raise ConfigError(
-            "model.cue is built from the parts of earlier runs, so its size is not known in advance; `contextwise parameters` "
-            "counts it"
+            "model.cue is built from the parts of earlier runs, so its size is not known in advance; `contextwise model "
+            "parameters` counts it"
         )
 
     def start(self, recipe: Any, config: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Loss of held-out documents given their metadata: ``contextwise evaluate-metadata``."""
+"""Loss of held-out documents given their metadata: ``contextwise measure evaluate-metadata``."""
 
 from typing import TYPE_CHECKING, Any, Self
 

@@ -54,6 +54,10 @@ class CueRuns(ItemMeasure):
         """Names of the runs that are measured."""
 
     @property
+    def needed_corpus(self) -> str | None:
+        return self.corpus
+
+    @property
     def vocab_size(self) -> int:
         return self.vocabulary
 

@@ -154,7 +154,7 @@ def usage(config: Any) -> list[str]:
         'tokens = tokenizer(tokenizer.eos_token + " A sentence.", return_tensors="pt").input_ids',
         "mask = torch.ones(contexts.shape[:2], dtype=torch.bool)  # False for missing contexts",
         "logits = model(tokens, contexts=contexts, context_mask=mask).logits",
-        "# or, for candidates of sentences: contextwise rescore MODEL lists.jsonl",
+        "# or, for candidates of sentences: contextwise measure rescore MODEL lists.jsonl",
     ]
 
 
@@ -177,7 +177,7 @@ def context_encoder_card(folder: Path, config: Any) -> str | None:
         f"model = AutoModel.from_pretrained({json.dumps(name, ensure_ascii=False)})",
         "",
         *_encoded(config, "model.text_model"),
-        "e_cue = model(contexts)  # or: contextwise embed MODEL --contexts contexts.jsonl --out cue.npy",
+        "e_cue = model(contexts)  # or: contextwise model embed-contexts MODEL contexts.jsonl --out cue.npy",
     ]
     data = ModelCardData(library_name="transformers", tags=["contextwise", "cue"])
     return card_text(data, name, rows, lines)

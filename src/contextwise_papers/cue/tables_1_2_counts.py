@@ -33,6 +33,10 @@ class ModuleCounts(ItemMeasure, name="module_counts"):
     corpus: str | None = Field(default=None, description="in place of the recipes' own, for its vocabulary")
     tolerance: float | None = Field(default=None, gt=0, description="of the claim on the printed counts, relative")
 
+    @property
+    def needed_corpus(self) -> str | None:
+        return self.corpus
+
     def measure(self, item: Item, folder: Path) -> Outcome:
         trained, adapted = (self._modules(name) for name in (self.joint, self.adapt))
         printed = item.printed.get("rows", {})
@@ -109,6 +113,10 @@ class CorpusCounts(ItemMeasure, name="corpus_counts"):
     corpus: str = Field(default="corpora/news", description="a prepared corpus")
     parts: dict[str, Part] = Field(min_length=1, description="by purpose")
     language: str = Field(default="en", description="whose rules cut the text into sentences, as an ISO 639 code")
+
+    @property
+    def needed_corpus(self) -> str | None:
+        return self.corpus
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         counted = {

@@ -1,4 +1,4 @@
-"""Loss of an answer that depends on two needles, with more and more of the text's start cut off: ``contextwise needles``.
+"""Loss of an answer that depends on two needles, with the text's start cut off: ``contextwise measure needles``.
 
 Intrinsic entropy, Figure 5: the answer follows from two pieces of information, one far and one near, and its perplexity
 is measured with ever more of the leftmost tokens masked. Both are needed, so a perfect reader loses the answer as soon as
@@ -92,7 +92,7 @@ class Needles(Measure):
         answers = [answer_ids(encoder, example.question) for example in examples]
         check_vocabulary(subject, examples)
         texts = [("a text", example, len(ids)) for example, ids in zip(examples, answers, strict=True)]
-        check_positions(subject, texts, self.length - self.masked[0], ", or a smaller length")
+        check_positions(subject, texts, self.length - self.masked[0], ", or a smaller `length`", "a visible part of")
         nats_ME = all_nats(subject, examples, answers, self.masked)
         rows = [
             {

@@ -1,4 +1,4 @@
-"""The verb ``contextwise entropy``: a measurement, its analysis and its page."""
+"""The verb ``contextwise measure entropy``: a measurement, its analysis and its page."""
 
 import sys
 from pathlib import Path
@@ -7,10 +7,9 @@ from typing import Annotated
 from typer import Option
 
 from contextwise.base.progress import say
-from contextwise.cli.common import Prints, show_line, show_values, verb
+from contextwise.cli.common import Prints, show_line, show_values
+from contextwise.cli.measures import verb
 from contextwise_papers.intrinsic_entropy.entropy import Entropy, EntropyResult
-
-PANEL = "Measure"
 
 
 def _bandwidth(value: float | None) -> float | None:

@@ -1,4 +1,4 @@
-"""The verbs ``contextwise ledger`` and ``contextwise forgetting``."""
+"""The verbs ``contextwise measure objectives`` and ``forgetting``."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,22 +7,20 @@ from typer import Argument, Option
 
 from contextwise.cli.common import AsJson, Prints, show_and_write
 
-PANEL = "Decide"
 
-
-def ledger(
+def objectives(
     runs: Annotated[list[str], Argument(help="Runs.")],
-    out: Annotated[Path | None, Option(help="Write the ledger to this JSON file.")] = None,
-    as_json: Annotated[AsJson, Prints("contextwise_papers.objectives.ledger:LedgerJson")] = False,
+    out: Annotated[Path | None, Option(help="Write the list to this JSON file.")] = None,
+    as_json: Annotated[AsJson, Prints("contextwise_papers.objectives.side_by_side:ObjectivesJson")] = False,
 ) -> None:
     """List objectives side by side: tokens read and predicted, FLOPs, own losses.
 
     The losses are each objective's own, at equal tokens and at equal FLOPs.
     """
-    from contextwise_papers.objectives.ledger import ledger, ledger_table
+    from contextwise_papers.objectives.side_by_side import side_by_side, side_by_side_table
 
-    result = ledger(runs)
-    show_and_write([ledger_table(result)], "the ledger", result, out, as_json)
+    result = side_by_side(runs)
+    show_and_write([side_by_side_table(result)], "the list", result, out, as_json)
 
 
 def forgetting(

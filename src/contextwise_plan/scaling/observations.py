@@ -1,7 +1,7 @@
 """The points of a sweep that a law is fitted to, from its folder or from its table.
 
-The table is one small JSON file, from which ``contextwise plan`` plans as from the folder. The loss over each held-out document
-is part of it, so that contexts can be compared paired by document.
+The table is one small JSON file, from which ``contextwise plan budget`` plans as from the folder. The loss over each held-out
+document is part of it, so that contexts can be compared paired by document.
 
 At a constant rate early points are left out: those of the warm-up, and those before :data:`EARLY` of a run's own tokens. Their
 loss depends on the start of the learning rate more than on scale, and it is high, so that they would have the largest weight.
@@ -335,7 +335,7 @@ def read_table(path: Path) -> Observations:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
         raise DataError(
-            f"{path} is no table of a sweep ({why}); give a file that contextwise plan --table wrote"
+            f"{path} is no table of a sweep ({why}); give a file that contextwise plan budget --table wrote"
         ) from None
 
 

@@ -83,7 +83,7 @@ class Shape:
 
 
 class PlanJson(TypedDict, total=False):
-    """What ``contextwise plan`` prints: a plan with its law, and what a check of the sweep found."""
+    """What ``contextwise plan budget`` prints: a plan with its law, and what a check of the sweep found."""
 
     plan: "Plan"
     law: Analysis

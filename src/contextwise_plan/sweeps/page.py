@@ -207,7 +207,7 @@ def _making(data: SweepData, others: Sequence[Path]) -> list[Part]:
     if not data.states:
         recipe = page.details("the settings that its runs share", page.code(data.recipe))
         return ["To make this page of the sweep's table again:", page.commands([report]), recipe]
-    resume = shlex.join(["contextwise", "sweep", str(data.path / "sweep.yaml"), "--out", str(data.path)])
+    resume = shlex.join(["contextwise", "plan", "sweep", str(data.path / "sweep.yaml"), "--out", str(data.path)])
     return [
         "To resume the sweep, and to make this page again:",
         page.commands([resume, report]),

@@ -59,7 +59,7 @@ class SweepData:
     """A sweep, read from its folder, finished or not, or from its table.
 
     Args:
-        path: the folder, or the file that ``contextwise plan --table`` wrote, which has the points alone.
+        path: the folder, or the file that ``contextwise plan budget --table`` wrote, which has the points alone.
         others: runs, or folders of measured curves, whose context curves are shown beside the sweep's.
 
     Attributes:
@@ -106,8 +106,8 @@ class SweepData:
         if not points:
             done = ", ".join(f"{count} {state}" for state, count in sweep.count().items() if count)
             raise ConfigError(
-                f"no run of the sweep {path} has measured a context curve yet ({done}); resume it with contextwise sweep, then "
-                "make the page again"
+                f"no run of the sweep {path} has measured a context curve yet ({done}); resume it with contextwise plan sweep, "
+                "then make the page again"
             )
         self.sizes, self.planned = sweep.sizes, sweep.contexts
         self.recipe, recipe = ((path / "sweep.yaml").read_text(encoding="utf-8"), read_yaml(path / "sweep.yaml"))

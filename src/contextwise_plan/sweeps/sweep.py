@@ -53,7 +53,7 @@ class Sweep(RunSet):
         super().__init__(path, list(runs))
         self.folder = Question(path, "sweep")
         self.name = path.name if settings is None else settings.name
-        self.status_command = f"contextwise sweep --status {path}"
+        self.status_command = f"contextwise plan sweep --status {path}"
         self.plan, self.inputs, self.settings, self.step_seconds = plan, inputs, settings, step_seconds or {}
 
     @classmethod

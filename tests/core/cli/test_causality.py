@@ -1,4 +1,4 @@
-"""``contextwise causality MODEL``, as it is typed."""
+"""``contextwise measure causality MODEL``, as it is typed."""
 
 import json
 
@@ -36,7 +36,7 @@ def early_contexts(monkeypatch):
 
 
 def test_a_causal_model_gets_a_table_and_status_0(contextwise):
-    status, output, _ = contextwise("causality stock")
+    status, output, _ = contextwise("measure causality stock")
     lines = output.splitlines()
     assert status == 0 and max(map(len, lines)) <= 80
     # Saved in bfloat16, measured in float32: there a leak cannot pass for rounding.
@@ -48,12 +48,12 @@ def test_a_causal_model_gets_a_table_and_status_0(contextwise):
 
 
 def test_the_type_is_chosen_with_dtype(contextwise):
-    status, output, _ = contextwise("causality stock --dtype bfloat16")
+    status, output, _ = contextwise("measure causality stock --dtype bfloat16")
     assert status == 0 and output.startswith("GPT2LMHeadModel, bfloat16: no leak found")
 
 
 def test_a_leak_gets_a_sentence_and_status_1(contextwise, early_contexts, corpus_folder):
-    status, output, errors = contextwise("causality context")
+    status, output, errors = contextwise("measure causality context")
     assert status == 1 and max(map(len, output.splitlines())) <= 80 and "Traceback" not in errors
     words = " ".join(output.split())
     assert words.startswith("ContextLMForCausalLM, float32: leaks (future tokens, gradients")
@@ -61,9 +61,9 @@ def test_a_leak_gets_a_sentence_and_status_1(contextwise, early_contexts, corpus
 
 
 def test_json_alone_on_standard_output(contextwise, early_contexts):
-    status, output, _ = contextwise("causality stock --json")
+    status, output, _ = contextwise("measure causality stock --json")
     assert status == 0 and json.loads(output)["causal"] is True
-    status, output, _ = contextwise("causality context --json")
+    status, output, _ = contextwise("measure causality context --json")
     content = json.loads(output)
     assert status == 1 and content["causal"] is False and content["gates_opened"] is True
     leak = content["effects"][0]
@@ -72,5 +72,5 @@ def test_json_alone_on_standard_output(contextwise, early_contexts):
 
 
 def test_bad_input_is_refused(contextwise):
-    contextwise.refused("causality nowhere/at/all", "there is no run and no model at nowhere/at/all")
-    contextwise.refused("causality stock --dtype int8", "dtype is 'int8'")
+    contextwise.refused("measure causality nowhere/at/all", "there is no run and no model at nowhere/at/all")
+    contextwise.refused("measure causality stock --dtype int8", "dtype is 'int8'")

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -21,6 +22,8 @@ from contextwise.base.errors import (
     Interrupted,
     TrainingError,
 )
+from contextwise.cli import commands
+from contextwise.evaluation.kernel import measures
 
 HEAVY = ("torch", "transformers", "datasets", "plotly", "scipy", "pyarrow")
 
@@ -51,7 +54,53 @@ def test_command_and_module_are_the_same(command: list[str]) -> None:
 
 
 def test_a_mistyped_command_is_a_usage_error(contextwise) -> None:
-    contextwise.refused("generat", "Did you mean 'generate'?")
+    contextwise.refused("generat", "there is no verb 'generat'; did you mean 'contextwise generate'?")
+    contextwise.refused("ruler", "did you mean 'contextwise measure ruler'?")
+    contextwise.refused("measure ruller", "did you mean 'contextwise measure ruler'?")
+    contextwise.refused("measure sweep", "did you mean 'contextwise plan sweep'?")
+    contextwise.refused("zzz", "there is no verb 'zzz'; contextwise --help lists all")
+
+
+FIRST = """demo prepare corpus recipes train trial compare report curve evaluate measure generate export reproduce
+model plan"""
+
+
+def test_the_first_help_has_a_dozen_verbs(contextwise) -> None:
+    shown = contextwise("--help")[1]
+    assert re.findall(r"^│ ([a-z][a-z-]+) ", shown, re.MULTILINE) == FIRST.split()
+    assert max(map(len, shown.splitlines())) == 80 and "embed-contexts, fill, parameters, serve, verify." in shown
+    groups = {"plan": "sweep transfer budget", "model": "parameters verify serve embed embed-contexts fill"}
+    for group, listed in groups.items():
+        shown = contextwise(group)[1]
+        assert re.findall(r"^│ ([a-z][a-z-]+) ", shown, re.MULTILINE) == listed.split()
+
+
+def test_errors_name_settings_by_their_options() -> None:
+    options = {"text_field": "--text-field", "label": "--label", "limit": "--limit"}
+    for message, shown in {
+        "limit is 0, but must be 1": "--limit is 0, but must be 1",
+        "x has 2 problems: \n  - limit is 0\n  - other is 1": "x has 2 problems: \n  - --limit is 0\n  - other is 1",
+        "no label; choose one with `label`": "no label; choose one with --label",
+        "fix it, or set text_field to one": "fix it, or set --text-field to one",
+        "a/text_field.json, 'text_field' and `model` are kept": "a/text_field.json, 'text_field' and `model` are kept",
+    }.items():
+        assert commands.with_options(message, options) == shown
+
+
+def test_a_measure_is_one_verb_in_both_places(contextwise) -> None:
+    first, grouped = (contextwise(f"{group}curve --help")[1] for group in ("", "measure "))
+    assert grouped.splitlines()[2:] == first.splitlines()[2:] and "--samples" in first
+    assert {name.removeprefix("measure ") for name in commands.verbs()} >= set(measures())
+
+
+def test_a_verb_imports_its_own_module_alone() -> None:
+    code = (
+        "import sys\nfrom contextwise.cli import main\nsys.argv[1:] = ['plan', 'budget', 'no/sweep']\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert end.code == 2\n"
+        "print([name for name in sys.modules if 'verb' in name or name.startswith('contextwise.cli.')])"
+    )
+    loaded = run(sys.executable, "-c", code).stdout
+    assert "'contextwise_plan.verbs'" in loaded and "contextwise_papers" not in loaded and "cli.train" not in loaded
 
 
 def test_an_error_has_one_message_and_no_traceback(
@@ -72,9 +121,10 @@ def test_a_closed_pipe_is_no_error() -> None:
 def test_nothing_heavy_is_imported_for_the_help_of_any_verb() -> None:
     code = (
         "import sys\nfrom typer.testing import CliRunner\nfrom contextwise import cli\n"
-        "assert {'evaluate', 'curve', 'tasks', 'infill', 'rescore', 'ruler', 'train', 'compare'} <= set(cli.verbs())\n"
-        "for name in cli.verbs():\n"
-        "    assert CliRunner().invoke(cli.app, [name, '--help']).exit_code == 0, name\n"
+        "from contextwise.cli.commands import groups, verbs\n"
+        "assert {'evaluate', 'curve', 'measure curve', 'measure ruler', 'train', 'compare'} <= set(verbs())\n"
+        "for name in (*verbs(), *groups()):\n"
+        "    assert CliRunner().invoke(cli.app, [*name.split(), '--help']).exit_code == 0, name\n"
         f"print('imported', [name for name in {HEAVY} if name in sys.modules])"
     )
     done = run(sys.executable, "-c", code)
@@ -261,7 +311,7 @@ def test_a_standard_error_that_cannot_be_written_ends_no_command(full: bool, tmp
 
 
 def test_closed_standard_streams_are_none_of_the_files_that_are_opened(tmp_path: Path) -> None:
-    done = run("bash", "-c", f"cd {tmp_path}; {COMMAND} embed nowhere - --out v.npy <&-")
+    done = run("bash", "-c", f"cd {tmp_path}; {COMMAND} model embed nowhere - --out v.npy <&-")
     assert done.returncode == 2 and done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1
     code = "import contextwise.base.stopping as s; s.prepare_process(); print(open(s.__file__).fileno())"
     for closed in ("<&-", "<&- 2>&-"):
@@ -308,16 +358,16 @@ def test_lists_and_refusals_import_neither_torch_nor_transformers(tmp_path: Path
         (2, ["trial", "no/trial.yaml"]),
         (2, ["trial", "one"]),
         (2, ["trial"]),
-        (2, ["sweep", "no/sweep.yaml"]),
-        (2, ["plan", "no/sweep"]),
+        (2, ["plan", "sweep", "no/sweep.yaml"]),
+        (2, ["plan", "budget", "no/sweep"]),
         (2, ["evaluate", "no/run", "--corpus", "no/corpus"]),
         (2, ["curve", "no/run", "--corpus", "no/corpus", "--samples", "0"]),
-        (2, ["ledger", "no/run"]),
+        (2, ["measure", "objectives", "no/run"]),
         (2, ["report", "no/run"]),
         (2, ["compare", "no/run", "no/other", "--corpus", "no/corpus"]),
-        (2, ["forgetting", "no/run", "no/other", "--corpus", "no/corpus"]),
-        (2, ["attention", "no/run", "--text", "a"]),
-        (2, ["entropy", "no/run"]),
+        (2, ["measure", "forgetting", "no/run", "no/other", "--corpus", "no/corpus"]),
+        (2, ["measure", "attention", "no/run", "--text", "a"]),
+        (2, ["measure", "entropy", "no/run"]),
         (2, ["generate", "no/run", "--prompt", "a"]),
     ]
     code = (
@@ -337,7 +387,7 @@ def test_tab_completes_verbs_and_options():
     code = (
         "import os, sys\nfrom contextwise import cli\nsys.argv = ['contextwise']\n"
         "os.environ |= {'_CONTEXTWISE_COMPLETE': 'complete_bash'}\n"
-        "for words in ('contextwise tr', 'contextwise trial --se'):\n"
+        "for words in ('contextwise tr', 'contextwise plan tr', 'contextwise trial --se'):\n"
         "    os.environ |= {'COMP_WORDS': words, 'COMP_CWORD': str(words.count(' '))}\n"
         "    try:\n        cli.main()\n    except SystemExit as end:\n        assert end.code == 0\n"
     )

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 import yaml
 
 from contextwise.base.runs import RunFolder
@@ -46,6 +47,23 @@ def test_the_run_is_named_on_standard_output(workplace, contextwise):
     assert following == "next: contextwise curve 'my run' --corpus corpus"
     status, output, _ = contextwise(f"{following.removeprefix('next: contextwise ')} --limit 4")
     assert status == 0 and "written to my run/evaluation/curve-corpus-validation" in output
+
+
+def test_the_corpus_and_the_device_have_options_of_their_own(workplace, contextwise):
+    prepare_corpus(workplace / "texts.jsonl", "bytes", workplace / "other: corpus", validation=0.2)
+    assert contextwise("train recipe.yaml --corpus 'other: corpus' --device cpu --out chosen")[0] == 0
+    recipe = RunFolder.open(workplace / "chosen").recipe()
+    assert (recipe["data"]["corpus"], recipe["training"]["device"]) == ("other: corpus", "cpu")
+    # The device is no part of the run's identity, and the same value twice is no contradiction.
+    again = contextwise("train recipe.yaml --corpus 'other: corpus' --set 'data.corpus=\"other: corpus\"' --out chosen")
+    assert again[:2] == (0, "chosen\n")
+    contradiction = "--corpus is a, and --set data.corpus is b; give one of them"
+    contextwise.refused("train recipe.yaml --corpus a --set data.corpus=b --out c", contradiction)
+    contextwise.refused("train recipe.yaml --device gpu --out c", "training.device is 'gpu', but")
+    if not torch.cuda.is_available():
+        contextwise.refused(
+            "train recipe.yaml --device cuda --out c", "training.device is 'cuda', but torch finds no GPU"
+        )
 
 
 def test_after_training_on_all_documents_the_next_step_needs_none_held_out(workplace, contextwise):

@@ -1,4 +1,4 @@
-"""``contextwise curve`` and ``contextwise compare-curves``, as they are typed."""
+"""``contextwise curve`` and ``contextwise compare --curves``, as they are typed."""
 
 import json
 import os
@@ -37,13 +37,13 @@ def test_the_tables_agree_with_the_summary(contextwise, workplace):
     printed = contextwise.words(f"{COMMAND} --context 128")
     (result,) = results_of(workplace / "runs/alpha/evaluation", "curve")
     summary = result.summary
-    best, effective = (summary["measures"][name] for name in ("best_context_loss", "effective_context"))
+    best, effective = (summary["measures"][name] for name in ("lowest_bin", "effective_context"))
     for row in summary["bins"]:
         assert f"{row['loss']:.4f} [{row['low']:.4f}, {row['high']:.4f}] {row['targets']:,}" in printed
     for wanted in (
         f"windows of 128 tokens in {summary['documents']} documents; trained with 32.",
         "beyond the training context of 32",
-        f"best-context loss {best['value']:.4f}",
+        f"lowest bin {best['value']:.4f}",
         f"effective context {effective['value']:,.0f}" if effective["value"] else "effective context >",
         f"average loss {summary['measures']['average_loss']['value']:.4f}",
         "mean of 30–32",
@@ -147,15 +147,18 @@ def test_bad_input_is_refused(contextwise, arguments, message):
 
 def test_curves_side_by_side(contextwise, workplace):
     outputs = [contextwise(f"{COMMAND} --context {n} --out curve-{n} --json")[1] for n in (8, 64)]
-    words = contextwise.words("compare-curves curve-8 curve-64 --out both.json")
+    words = contextwise.words("compare curve-8 curve-64 --out both.json")  # folders of curves say what they are
     rows = json.loads((workplace / "both.json").read_text())
-    assert json.loads(contextwise("compare-curves curve-8 curve-64 --json")[1]) == rows
+    assert json.loads(contextwise("compare --curves curve-8 curve-64 --json")[1]) == rows
     for row, text in zip(rows, outputs, strict=True):
         # Documents shorter than 64 tokens count in neither; the curves alone have all that are long enough for them.
         assert row["context"] == json.loads(text)["settings"]["context"]
     average = json.loads(outputs[1])["measures"]["average_loss"]["value"]
     assert rows[1]["average"]["value"] == pytest.approx(average)
-    difference = rows[1]["best"]["value"] - rows[0]["best"]["value"]
-    assert rows[1]["best_difference"]["value"] == pytest.approx(difference)
+    difference = rows[1]["lowest"]["value"] - rows[0]["lowest"]["value"]
+    assert rows[1]["lowest_difference"]["value"] == pytest.approx(difference)
     assert f"{difference:+.4f}" in words
-    contextwise.refused("compare-curves a b", "there is no run and no model at a")
+    contextwise.refused("compare --curves a b", "there is no run and no model at a")
+    contextwise.refused("compare --curves runs/alpha", "there is one curve; give two or more to compare")
+    contextwise.refused("compare curve-8 curve-64 --html page.html", "--html chooses among losses of documents")
+    contextwise.refused("compare curve-8 runs/alpha --unit byte", "--unit chooses among losses of documents")

@@ -112,7 +112,7 @@ def test_a_finished_demo_trains_nothing_again(finished: Path, output: str) -> No
     before = {file: file.stat().st_mtime_ns for file in files if file.is_file() and file.name != ".lock"}
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         run_demo(TINY, finished, 3, COMMAND, as_json=True)
-    printed_validator("demo").validate(json.loads(printed.getvalue()))
+    printed_validator("demo --json").validate(json.loads(printed.getvalue()))
     assert (
         json.loads(printed.getvalue())["sentences"]
         == json.loads((finished / "trial/result.json").read_text())["sentences"]

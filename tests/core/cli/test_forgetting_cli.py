@@ -1,4 +1,4 @@
-"""``contextwise forgetting``, as it is typed."""
+"""``contextwise measure forgetting``, as it is typed."""
 
 import json
 
@@ -30,7 +30,7 @@ def workplace(tmp_path_factory):
 
 def test_it_evaluates_what_is_missing_and_reports(contextwise, workplace):
     runs = ["runs/base", "runs/naive", "runs/replay"]
-    words = contextwise.words("forgetting --old books --new code --out f.json", *runs)
+    words = contextwise.words("measure forgetting --old books --new code --out f.json", *runs)
     losses = {}
     for run in runs:
         for corpus in ("books", "code"):
@@ -40,7 +40,7 @@ def test_it_evaluates_what_is_missing_and_reports(contextwise, workplace):
             assert (summary["settings"]["context"], summary["settings"]["stride"]) == (32, 16)
             losses[run, corpus] = summary["loss"]["value"]
     report = json.loads((workplace / "f.json").read_text())
-    assert json.loads(contextwise("forgetting --old books --new code --json", *runs)[1]) == report
+    assert json.loads(contextwise("measure forgetting --old books --new code --json", *runs)[1]) == report
     assert report["before"] == "base"
     for change, run in zip(report["changes"], runs[1:], strict=True):
         for name, corpus in (("forgetting", "books"), ("learning", "code")):
@@ -62,4 +62,4 @@ def test_it_evaluates_what_is_missing_and_reports(contextwise, workplace):
     ],
 )
 def test_bad_input_is_refused(contextwise, arguments, message):
-    contextwise.refused(f"forgetting {arguments}", message)
+    contextwise.refused(f"measure forgetting {arguments}", message)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import Field
 
-from contextwise.cli.common import read_value
+from contextwise.cli.measures import read_value
 from contextwise.evaluation.kernel import InputFile, Measure, Outcome
 
 

@@ -1,4 +1,4 @@
-"""``contextwise parameters``: Table 1 of CUE for any configuration, and the parts of other models."""
+"""``contextwise model parameters``: Table 1 of CUE for any configuration, and the parts of other models."""
 
 import json
 
@@ -18,7 +18,7 @@ def workplace(tmp_path):
 
 
 def test_the_table_of_the_paper_is_printed_without_a_network_and_without_the_runs(contextwise):
-    _, shown, _ = contextwise("parameters cue/joint-paper")
+    _, shown, _ = contextwise("model parameters cue/joint-paper")
     rows = [line.split() for line in shown.splitlines()]
     assert ["sentence", "encoder", "24,380,416", "17.9%", "frozen", "none"] in rows
     assert ["text", "encoder", "65,190,912", "47.8%", "frozen", "none"] in rows
@@ -29,7 +29,7 @@ def test_the_table_of_the_paper_is_printed_without_a_network_and_without_the_run
 
 
 def modules_of(contextwise, source):
-    return {module["name"]: module for module in json.loads(contextwise(f"parameters {source} --json")[1])}
+    return {module["name"]: module for module in json.loads(contextwise(f"model parameters {source} --json")[1])}
 
 
 def test_of_a_proxy_only_the_projection_is_trained(contextwise):
@@ -57,8 +57,8 @@ def test_a_frozen_backbone_is_not_trained(contextwise, workplace):
 
 
 def test_a_missing_source_is_refused(contextwise, workplace):
-    contextwise.refused("parameters nothing.yaml", "there is no recipe at nothing.yaml")
-    contextwise.refused("parameters ./nothing", "there is no run and no model")
+    contextwise.refused("model parameters nothing.yaml", "there is no recipe at nothing.yaml")
+    contextwise.refused("model parameters ./nothing", "there is no run and no model")
     text = recipe_path("joint-paper").read_text()
     (workplace / "joint.yaml").write_text(text.replace("runs/sentence-lm-paper-seed0", f"{workplace}/other"))
-    contextwise.refused("parameters joint.yaml", "there is no run and no model at")
+    contextwise.refused("model parameters joint.yaml", "there is no run and no model at")

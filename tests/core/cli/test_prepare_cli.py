@@ -6,9 +6,12 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from contextwise.data import Corpus
+from small import write_rows
 
 
 @pytest.fixture
@@ -61,3 +64,16 @@ def test_a_missing_field_is_refused(contextwise: Any) -> None:
     contextwise.refused(
         "prepare texts.jsonl.gz --tokenizer bytes --out out", "texts.jsonl.gz:1: there is no field 'text'"
     )
+
+
+def test_the_field_with_the_text_is_named_among_many(contextwise: Any, workplace: Path) -> None:
+    """By its option: the message is for the command line."""
+    row = {f"count_{i}": i for i in range(17)} | {"title": "short", "body": "the text itself, which is longer"}
+    write_rows(workplace / "news.jsonl", [row] * 30)
+    pq.write_table(pa.Table.from_pylist([row] * 30), workplace / "news.parquet")
+    command = "prepare news.jsonl --tokenizer bytes --out out"
+    contextwise.refused(command, "(fields: 'body', 'title', 'count_0', 'count_1',")
+    contextwise.refused(command, "--text-field names another); fix it, or set --skip-bad to leave out such records")
+    contextwise.refused(command.replace("jsonl", "parquet"), "its columns are 'body', 'title', 'count_0', 'count_1',")
+    assert contextwise(f"{command} --text-field body")[0] == 0
+    contextwise.refused(command, "choose another folder, or set --overwrite to replace a corpus")

@@ -80,18 +80,28 @@ def test_revisions_that_do_not_apply_are_refused(contextwise, hub: Path, tmp_pat
     contextwise.refused(f"generate {NAME} the --revision ../v1", "--revision is '../v1', but")
     contextwise.refused(f"generate {NAME} the --revision v2", f"no configuration could be loaded from {NAME}@v2")
     contextwise.refused("compare a b --revision v1", "No such option: --revision")
-    contextwise.refused(f"attention {NAME} model --text the --revision v1", "--revision is 'v1', but model is on")
+    contextwise.refused(
+        f"measure attention {NAME} model --text the --revision v1", "--revision is 'v1', but model is on"
+    )
 
 
 def test_every_verb_that_takes_a_model_of_the_hub_takes_a_revision(contextwise, hub: Path) -> None:
     words = contextwise.words
     texts = {ref: words(f"generate {NAME} the --greedy --max-new-tokens 8 --revision {ref}") for ref in ("main", "v1")}
     assert texts["main"] != texts["v1"] == words(f"generate {NAME}@v1 the --greedy --max-new-tokens 8")
-    assert f"{NAME}@v1" in words(f"parameters {NAME} --revision v1")
-    status, output, errors = contextwise(f"attention {NAME}@v1 {NAME} --text 'a text' --json")
+    assert f"{NAME}@v1" in words(f"model parameters {NAME} --revision v1")
+    status, output, errors = contextwise(f"measure attention {NAME}@v1 {NAME} --text 'a text' --json")
     assert status == 0, errors
     assert f"{NAME}@v1" in output
-    for verb in ("curve", "evaluate", "attention", "tasks", "entropy", "serve", "embed", "ruler"):
+    for verb in (
+        "curve",
+        "evaluate",
+        "measure attention",
+        "measure tasks",
+        "model serve",
+        "model embed",
+        "measure entropy",
+    ):
         assert "--revision" in words(f"{verb} --help")
 
 

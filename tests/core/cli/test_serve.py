@@ -1,4 +1,4 @@
-"""``contextwise serve``: transformers' own server on a loopback port, spoken to with the openai client."""
+"""``contextwise model serve``: transformers' own server on a loopback port, spoken to with the openai client."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ def test_the_openai_client_gets_what_generate_gives(tmp_path):
     folder = save_model(tmp_path / "a@b", make_model("contextlm", vocab_size=257, n_positions=600), tokenizer)
     name, port = str(folder), free_port()
     server = subprocess.Popen(
-        [sys.executable, "-m", "contextwise", "serve", name, "--port", str(port), "--device", "cpu"],
+        [sys.executable, "-m", "contextwise", "model", "serve", name, "--port", str(port), "--device", "cpu"],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -65,5 +65,5 @@ def test_the_openai_client_gets_what_generate_gives(tmp_path):
 
 
 def test_what_cannot_be_served_is_refused(contextwise, tmp_path):
-    contextwise.refused(f"serve {tmp_path}/none", "there is no run and no model at")
-    contextwise.refused(f"serve {tmp_path}", "contains no model")
+    contextwise.refused(f"model serve {tmp_path}/none", "there is no run and no model at")
+    contextwise.refused(f"model serve {tmp_path}", "contains no model")

@@ -197,7 +197,7 @@ def test_tables_fit_80_columns_and_hold_the_figures(runs):
     text = console.export_text()
     assert max(len(line) for line in text.splitlines()) <= 80
     assert "…" not in text
-    for wanted in ("contextlm", "3 seeds", "1.25k", "validation loss after 8 s of training", "4.2020*"):
+    for wanted in ("contextlm", "3 seeds", "1.25k", "Logged while training: loss after 8 s", "4.2020*"):
         assert wanted in text
 
 
@@ -262,7 +262,7 @@ class TestRefusals:
     def test_other_tokenizers_with_an_offer(self, tmp_path, runs):
         other = {"fingerprint": "bb", "tokenizer_hash": "t2"}
         run = write_run(tmp_path / "other", "neox", 1, 4.0, corpus=other)
-        with pytest.raises(DataError, match=r"different tokenizers.*unit byte"):
+        with pytest.raises(DataError, match=r"different tokenizers.*`unit` byte"):
             compare([runs[0], run])
 
     def test_bits_per_byte_across_tokenizers_match_documents_by_hash(self, tmp_path, runs):
@@ -325,7 +325,7 @@ class TestRefusals:
         for name in ("one", "two"):
             made.append(write_run(tmp_path / name, name, 1, 4.0))
             write_result(Path(made[-1]) / "evaluation" / "web-validation", name, np.ones(5), np.ones(5, int))
-        with pytest.raises(ConfigError, match="books-validation, web-validation; choose one with label"):
+        with pytest.raises(ConfigError, match="books-validation, web-validation; choose one with `label`"):
             compare(made)
         assert compare(made, label="web-validation").documents == 5
 
@@ -386,4 +386,5 @@ def test_what_the_losses_of_training_were_measured_on_and_why_they_differ_stands
     console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
     console.print(comparison_tables(comparison))
     text = " ".join(console.export_text().split())
-    assert "of training, on at most 8 windows of 64 tokens" in text and "So the two of one run differ." in text
+    assert "Logged while training: loss after" in text and " on at most 8 windows of 64 tokens" in text
+    assert "logged loss" in text and "validation loss" not in text and "So the two of one run differ." in text

@@ -57,13 +57,13 @@ def test_the_average_ranks_them_one_way_and_the_best_context_the_other(tmp_path)
     assert (
         b.average_difference.value == pytest.approx(b.average.value - a.average.value) and a.average_difference is None
     )
-    assert b.average_difference.value < 0 < b.best_difference.value
-    assert (a.best_from, a.best_to) == (8, 8) and b.best_to == 512
-    assert a.best.value == pytest.approx(3.0 + 1 / 8 + bumps)
+    assert b.average_difference.value < 0 < b.lowest_difference.value
+    assert (a.lowest_from, a.lowest_to) == (8, 8) and b.lowest_to == 512
+    assert a.lowest.value == pytest.approx(3.0 + 1 / 8 + bumps)
     # The documents differ by much, the models differ alike in each: paired, nothing is left to chance.
-    assert b.best_difference.low == pytest.approx(b.best_difference.value)
-    assert b.best_difference.high == pytest.approx(b.best_difference.value)
-    assert a.best.high - a.best.low > 0.3
+    assert b.lowest_difference.low == pytest.approx(b.lowest_difference.value)
+    assert b.lowest_difference.high == pytest.approx(b.lowest_difference.value)
+    assert a.lowest.high - a.lowest.low > 0.3
     assert b.below == (0, 5)  # 1, 2, 3, 4 to 5, 6 to 7; the short curve's last bin, 8 alone, is cut otherwise
 
 
@@ -76,13 +76,13 @@ def test_models_are_ranked_by_the_last_tenth(tmp_path):
     assert b.last_tenth_difference.low == pytest.approx(b.last_tenth_difference.value)
     assert c.last_tenth_difference.low < 0 < c.last_tenth_difference.high
     words = ranking(curves)
-    assert words.startswith("By the last tenth of its training context short has the lowest loss; long: +0.0773 [")
+    assert words.startswith("By the best-context loss short has the lowest loss; long: +0.0773 [")
     assert "to the one before, higher; third: +0.0227 [" in words
     assert words.endswith("to the one before, no significant difference.")
     laws = {"y": LONG, "x": SHORT}
     same = [written(tmp_path / "bands", name, 8, law, SIX, mode="bands") for name, law in laws.items()]
     words = ranking(compare_curves(open_curves(same)))
-    assert words.startswith("By the best context x has the lowest loss; y: +0.2250 [") and "before, higher." in words
+    assert words.startswith("By the lowest bin x has the lowest loss; y: +0.2250 [") and "before, higher." in words
 
 
 def test_chosen_contexts_have_no_average(tmp_path):
@@ -91,7 +91,7 @@ def test_chosen_contexts_have_no_average(tmp_path):
         open_curves([written(tmp_path, name, 8, SHORT, SIX, mode="truncated") for name in ("here", "there")])
     )
     assert here.average is None and there.average is None and there.average_difference is None
-    assert there.best_difference.value == 0 and there.below == (0, 6)
+    assert there.lowest_difference.value == 0 and there.below == (0, 6)
     assert [row.kind for row in curves_table([here, there]).rows][-1] == "difference"
 
 
@@ -125,14 +125,14 @@ def test_the_interval_of_the_best_context_draws_the_lowest_bin_again(tmp_path):
         sums.add(losses)
     passes = sums.finish()
     _, measures = curve_measures(passes, 0.01)
-    best, last = measures["best_context_loss"], measures["last_tenth"]
+    best, last = measures["lowest_bin"], measures["last_tenth"]
     assert best["method"] == "bootstrap" and best["low"] <= best["value"] <= best["high"]
     assert best["high"] < last["high"]  # the other bin is lower where this one is high
 
 
 def test_one_document_has_no_interval(tmp_path):
     one = [written(tmp_path, name, 8, SHORT, DOCUMENTS[:1]) for name in ("a", "b")]
-    assert compare_curves(open_curves(one))[1].best_difference.low is None
+    assert compare_curves(open_curves(one))[1].lowest_difference.low is None
 
 
 def test_what_cannot_be_compared(tmp_path):

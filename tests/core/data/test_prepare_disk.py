@@ -133,7 +133,7 @@ def test_an_interrupted_run_leaves_nothing(stories: Path, tmp_path: Path, monkey
 def test_a_folder_that_exists(stories: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert len(prepare_corpus(stories, "bytes", tmp_path / "empty")) > 100
-    with pytest.raises(DataError, match=r"empty already exists; choose another folder, or set overwrite"):
+    with pytest.raises(DataError, match=r"empty already exists; choose another folder, or set `overwrite`"):
         prepare_corpus(stories, "bytes", tmp_path / "empty")
     (tmp_path / "empty" / "run").mkdir()
     with pytest.raises(DataError, match=r"empty holds run, which overwriting would remove; move it"):

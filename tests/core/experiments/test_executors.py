@@ -118,7 +118,7 @@ def test_a_stopped_sweep_saves_its_runs_and_resumes(settings, tmp_path, how):
     wanted = settings(**long_enough(settings, steps=1500))
     file = tmp_path / "tiny.yaml"
     file.write_text(yaml.safe_dump(wanted.model_dump(mode="json")))
-    command = [sys.executable, "-m", "contextwise", "sweep", str(file), "--jobs", "2"]
+    command = [sys.executable, "-m", "contextwise", "plan", "sweep", str(file), "--jobs", "2"]
     begun = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     for name in wanted.recipes():
         wait_for_checkpoint(wanted.folder / "runs" / name)

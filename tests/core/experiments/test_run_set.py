@@ -146,7 +146,7 @@ def test_a_run_that_diverged_may_be_left_and_another_failure_is_raised(corpus_fo
     if jobs is not None:
         with pytest.raises(TrainingError, match="SIGKILL") as caught:
             runs.train_missing(given, may_diverge=True)
-        assert "contextwise sweep" not in str(caught.value)  # which lists sweeps only
+        assert "contextwise plan sweep" not in str(caught.value)  # which lists sweeps only
     runs.train_missing(given, may_diverge=True)
     assert sound.finished and hot.divergence_file.stat().st_mtime_ns == metrics
     if jobs is not None:

@@ -45,7 +45,7 @@ def test_a_failed_run_is_tried_again_and_then_listed(claimed, capsys):
         if run.id == large:
             raise TrainingError(f"lightning struck {attempt} times")
 
-    failed = r"1 of 2 runs failed \(lightning struck 3 times\); contextwise sweep --status "
+    failed = r"1 of 2 runs failed \(lightning struck 3 times\); contextwise plan sweep --status "
     with pytest.raises(TrainingError, match=failed):
         go(sweep, unlucky, retries=2)
     states = {state.run.id: state for state in sweep.states()}

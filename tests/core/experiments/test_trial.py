@@ -700,7 +700,7 @@ def test_the_command_plans(corpus_folder, contextwise):
     assert [length["arm"] for length in plan["lengths"]] == ["gpt2", "contextlm"]
 
 
-def test_the_ledger_keeps_no_change_without_a_gain(finished, contextwise):
+def test_the_list_of_discoveries_keeps_no_change_without_a_gain(finished, contextwise):
     status, printed, _ = contextwise(f"trial --discoveries {finished.parent} --json")
     rows = json.loads(printed)
     assert status == 0 and [row["kept"] for row in rows] == [False, False]

@@ -143,6 +143,6 @@ def test_dynamic_rejects_heads_with_one_frequency():
     config = GPTNeoXConfig(
         vocab_size=19, hidden_size=16, num_attention_heads=2, num_hidden_layers=1, intermediate_size=16, rotary_pct=0.25
     )
-    with pytest.raises(ConfigError, match=r"has only one \(2 rotary dimensions\); set rope to linear or yarn"):
+    with pytest.raises(ConfigError, match=r"has only one \(2 rotary dimensions\); set `rope` to linear or yarn"):
         extend_positions(GPTNeoXForCausalLM(config), 4096, "dynamic")
     extend_positions(GPTNeoXForCausalLM(config), 4096, "linear")

@@ -70,7 +70,7 @@ def test_the_command_line_trusts_only_where_it_is_told_to(
     contextwise.refused(f"generate {evil} the", "give --trust-remote-code")
     assert not (tmp_path / "ran").exists()
     # It is loaded then; what else the stranger's class lacks is an error of its own.
-    contextwise(f"parameters {evil} --trust-remote-code")
+    contextwise(f"model parameters {evil} --trust-remote-code")
     assert (tmp_path / "ran").exists()
     contextwise.refused(f"generate {evil} the", "give --trust-remote-code")
 

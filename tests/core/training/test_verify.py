@@ -1,4 +1,4 @@
-"""``contextwise verify``: what is sound passes, and any changed byte or number of a run is named."""
+"""``contextwise model verify``: what is sound passes, and any changed byte or number of a run is named."""
 
 import json
 import shutil
@@ -138,12 +138,12 @@ def test_what_has_changed_is_named(runs, tmp_path, harm, what, found):
 
 def test_the_command(contextwise, workplace, runs):
     shutil.copytree(runs / "finished", workplace / "run")
-    status, output, _ = contextwise("verify run")
+    status, output, _ = contextwise("model verify run")
     assert status == 0 and output.count("passed ") == 10 and "equal bit for bit" in output
-    status, output, _ = contextwise("verify run --json")
+    status, output, _ = contextwise("model verify run --json")
     assert status == 0 and all(check["passed"] for check in json.loads(output))
     flip(workplace / "run" / "model" / "config.json")
-    status, output, errors = contextwise("verify run")
+    status, output, errors = contextwise("model verify run")
     assert status == 2 and "FAILED model: config.json has changed since it was written" in " ".join(output.split())
     assert "1 of 10 checks of run failed" in " ".join(errors.split())
 

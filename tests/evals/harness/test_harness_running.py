@@ -26,7 +26,7 @@ from lm_eval.tasks.hellaswag.utils import preprocess
 
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
-from contextwise.cli.common import verb
+from contextwise.cli.measures import verb
 from contextwise.evaluation.kernel import measure
 from contextwise_evals.harness import HarnessTasks
 from contextwise_evals.harness.tables import ACCURACY_TASKS, table_rows

@@ -1,4 +1,4 @@
-"""``contextwise longbench``, as it is typed."""
+"""``contextwise measure longbench``, as it is typed."""
 
 import json
 
@@ -29,7 +29,7 @@ def workplace(tmp_path_factory):
 
 
 def test_questions_are_asked_and_reported(contextwise, workplace):
-    command = "longbench models/tiny hotpotqa.jsonl leval_tpo.jsonl --visible 64,128,all --rope dynamic"
+    command = "measure longbench models/tiny hotpotqa.jsonl leval_tpo.jsonl --visible 64,128,all --rope dynamic"
     command += " --lengths 0-5000 --new-tokens 4"
     words = contextwise.words(command)
     (out,) = (workplace / "evaluation" / "tiny").glob("longbench-hotpotqa-and-1-more-*")
@@ -57,11 +57,11 @@ def test_questions_are_asked_and_reported(contextwise, workplace):
         ("models/none hotpotqa.jsonl", "there is no run and no model at models/none"),
         ("wrong.jsonl", "wrong.jsonl:1: 'context' is missing, 'input' is missing, 'answers' is missing, 'dataset'"),
         ("none.jsonl", "files is none.jsonl, which cannot be read: No such file"),
-        ("hotpotqa.jsonl --visible 512", "give at most 224 visible tokens, or the rope method dynamic"),
+        ("hotpotqa.jsonl --visible 512", "its answer at --visible 512; give --visible 224 at most, or --rope dynamic"),
         ("hotpotqa.jsonl --visible 512 --rope ntk", "rope is 'ntk', but"),
         ("hotpotqa.jsonl --lengths 9000-", "no text has a length from 9,000 to below any words"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused(contextwise, arguments, message):
     model = "" if arguments.startswith("models/") else "models/tiny "
-    contextwise.refused(f"longbench {model}{arguments}", message)
+    contextwise.refused(f"measure longbench {model}{arguments}", message)

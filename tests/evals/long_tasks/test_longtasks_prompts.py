@@ -130,7 +130,7 @@ def test_wrong_templates_are_named_with_their_line(tmp_path, template, message):
 def test_too_small_a_visible_context_is_refused(tmp_path):
     prompt = made(range(20), (5, 15), "nearest", item=item_of(tmp_path))
     with pytest.raises(
-        ConfigError, match=r"of 10 holds nothing of a text: the prompt around it takes 10 tokens at .*:1; give"
+        ConfigError, match=r"is 10, which holds nothing of a text: the prompt around it takes 10 tokens at .*:1; give"
     ):
         check_visible([prompt], 10)
     check_visible([prompt], 11)

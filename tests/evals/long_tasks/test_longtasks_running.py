@@ -127,7 +127,7 @@ def test_an_interrupted_measurement_ends_like_an_uninterrupted_one(models, file,
     stop_at(monkeypatch, 0)
     copy = write_lines(tmp_path / "copy.jsonl", map(json.loads, file.read_text().splitlines()))
     assert measured(models, copy, tmp_path / "cut", batch_tokens=1).summary == cut.summary
-    with pytest.raises(ConfigError, match="holds another result of contextwise longbench"):
+    with pytest.raises(ConfigError, match="holds another result of contextwise measure longbench"):
         measured(models, file, tmp_path / "cut", batch_tokens=1, limit=2)
 
 
@@ -178,12 +178,12 @@ def test_a_text_longer_than_the_model(models, file, tmp_path):
         measured(models, file, tmp_path / "out", **options)
     longest = max(row["prompt_tokens"] for row in rows_of(measured(models, file, tmp_path / "first")))
     assert str(error.value).startswith(
-        f"{models / 'plain'} has 256 positions, but the question at {file}:1 needs {longest + 12:,} with its answer at a "
-        f"visible context of {longest:,}; "
+        f"{models / 'plain'} has 256 positions, but the question at {file}:1 needs {longest + 12:,} with its answer at "
+        f"`visible` {longest:,}; "
     )
-    assert str(error.value).endswith("give at most 244 visible tokens, or the rope method dynamic")
+    assert str(error.value).endswith("give `visible` 244 at most, or `rope` dynamic")
     measured(models, file, tmp_path / "fits", rope=None, visible=[244])
-    with pytest.raises(ConfigError, match="at most 244 visible tokens, or a model with rotary positions"):
+    with pytest.raises(ConfigError, match="give `visible` 244 at most, or a model with rotary positions"):
         measured(models, file, tmp_path / "out", "learned", **options)
     with pytest.raises(ConfigError, match="positions of this gpt2 are not rotary and cannot be extended"):
         measured(models, file, tmp_path / "out", "learned")
@@ -206,9 +206,9 @@ def test_a_data_set_has_one_group_and_metric(models, tmp_path, field, own, known
         ({"files": []}, "files is"),
         ({"files": ["a", "a"]}, "a file of questions is given twice"),
         ({"keep": "start"}, "keep is 'start', but input should be 'ends' or 'nearest'"),
-        ({"rope_factor": 2.0}, "rope_factor is given without rope"),
-        ({"rope": "dynamic"}, "give the visible contexts too"),
-        ({"visible": [1, 5]}, "a visible context is 1, but must be at least 2"),
+        ({"rope_factor": 2.0}, "rope_factor is given without `rope`"),
+        ({"rope": "dynamic"}, "give `visible` too"),
+        ({"visible": [1, 5]}, "`visible` has 1, but must be at least 2"),
         ({"lengths": "4000"}, "lengths is '4000'; give words from-below"),
     ],
 )

@@ -1,4 +1,4 @@
-"""``contextwise ruler``, as it is typed."""
+"""``contextwise measure ruler``, as it is typed."""
 
 import json
 import shutil
@@ -39,7 +39,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_all_tasks_are_asked_and_reported(contextwise: Any, workplace: Path) -> None:
-    command = "ruler models/tiny --qa towns.jsonl --words words.txt --length 1200 --visible 100,1200"
+    command = "measure ruler models/tiny --qa towns.jsonl --words words.txt --length 1200 --visible 100,1200"
     command += " --samples 3 --gamma 2 --no-example"
     words = contextwise.words(command)
     (out,) = (workplace / "evaluation" / "tiny").glob("ruler-1200-gamma-2-*")
@@ -60,7 +60,7 @@ def test_all_tasks_are_asked_and_reported(contextwise: Any, workplace: Path) -> 
 
 
 def test_a_chat_model_is_asked_through_its_template(contextwise: Any, workplace: Path) -> None:
-    command = "ruler models/chat --tasks vt --length 1200 --visible 300 --samples 2"
+    command = "measure ruler models/chat --tasks vt --length 1200 --visible 300 --samples 2"
     words = contextwise.words(f"{command} --chat --out chat --device cpu")
     assert "models/chat, in its chat template: texts of up to 1,200 tokens" in words
     assert "chat template" not in contextwise.words(f"{command} --out plain")
@@ -71,7 +71,7 @@ def test_a_chat_model_is_asked_through_its_template(contextwise: Any, workplace:
 
 
 def test_needles_are_measured_and_reported(contextwise: Any, workplace: Path) -> None:
-    command = "needles models/tiny --length 1200 --masked 0,600,1200 --samples 4"
+    command = "measure needles models/tiny --length 1200 --masked 0,600,1200 --samples 4"
     words = contextwise.words(command)
     (out,) = (workplace / "evaluation" / "tiny").glob("needles-1200-*")
     summary = json.loads((out / "summary.json").read_text())
@@ -96,4 +96,4 @@ def test_needles_are_measured_and_reported(contextwise: Any, workplace: Path) ->
 )  # fmt: skip
 def test_bad_input_is_refused(contextwise: Any, arguments: str, message: str) -> None:
     model = "" if arguments.startswith("models/") else "models/tiny "
-    contextwise.refused(f"ruler {model}{arguments}", message)
+    contextwise.refused(f"measure ruler {model}{arguments}", message)

@@ -159,7 +159,7 @@ def test_an_interrupted_measurement_ends_like_an_uninterrupted_one(
     # A finished measurement is not made again, and one with other settings does not replace it.
     stop_at(monkeypatch, 0)
     assert measured(model, squad, tmp_path / "cut").summary == cut.summary
-    with pytest.raises(ConfigError, match="holds another result of contextwise ruler"):
+    with pytest.raises(ConfigError, match="holds another result of contextwise measure ruler"):
         measured(model, squad, tmp_path / "cut", seed=1)
 
 
@@ -220,9 +220,9 @@ def test_settings_have_useful_defaults(model: Path) -> None:
 
 def test_what_does_not_fit_the_model_is_refused(tmp_path: Path, model: Path) -> None:
     long = {"tasks": ["vt"], "length": 3000, "samples": 1}
-    with pytest.raises(ConfigError, match=r"has 1,700 positions, .* at most [\d,]+ visible tokens, or leave") as error:
+    with pytest.raises(ConfigError, match=r"has 1,700 positions, .* give `visible` [\d,]+ at most, or leave") as error:
         measure(model, Ruler(**long, visible=[2000]), out=tmp_path / "out")
-    room = int(str(error.value).split("at most ")[1].split(" ")[0].replace(",", ""))
+    room = int(str(error.value).split("give `visible` ")[1].split(" ")[0].replace(",", ""))
     fits = Ruler(**long, visible=[room])  # the texts may be longer than the model's positions
     assert measure(model, fits, out=tmp_path / "out").summary["results"]["vt"]["questions"] == 1
     with pytest.raises(ConfigError, match="chat is given, but .* has no chat template"):

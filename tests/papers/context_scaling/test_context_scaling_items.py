@@ -86,7 +86,7 @@ def curve_difference(average, best, below):
     bins = {(i, i): Estimate(0.1, 0.05, 0.15) for i in range(3)}
     clear = [Estimate(value, value - 0.01, value + 0.01) for value in (average, best)]
     return SimpleNamespace(
-        average_difference=clear[0], best_difference=clear[1], below=(below, 3), bin_differences=bins
+        average_difference=clear[0], lowest_difference=clear[1], below=(below, 3), bin_differences=bins
     )
 
 

@@ -220,7 +220,7 @@ def test_a_stopped_run_resumes_and_a_finished_one_is_not_made_again(model_folder
     assert [row["choices"] for row in resumed.rows] == [row["choices"] for row in whole.rows]
     monkeypatch.setattr(type(interruption), "requested", True)
     assert answered("b").summary == resumed.summary
-    with pytest.raises(ConfigError, match="holds another result of contextwise answers"):
+    with pytest.raises(ConfigError, match="holds another result of contextwise measure answers"):
         answered("b", seed=1)
 
 
@@ -263,7 +263,7 @@ def test_a_wrong_file_of_questions_gets_one_sentence(tmp_path, content, message)
 def test_the_command_counts_what_was_too_long(tmp_path, mt_bench):
     small_model("gpt2", positions=170).save_pretrained(tmp_path / "short")
     tokenizer().save_pretrained(tmp_path / "short")
-    command = ["answers", str(tmp_path / "short"), str(mt_bench), "--out", str(tmp_path / "a")]
+    command = ["measure", "answers", str(tmp_path / "short"), str(mt_bench), "--out", str(tmp_path / "a")]
     done = CliRunner().invoke(app, [*command, "--limit", "2"])
     assert done.exit_code == 0 and len((tmp_path / "a" / "mt-bench-answers.jsonl").read_text().splitlines()) == 2
     assert "2 of them have a turn without an answer; the first: the prompt has" in " ".join(done.output.split())

@@ -1,4 +1,4 @@
-"""``contextwise attention`` as a user types it."""
+"""``contextwise measure attention`` as a user types it."""
 
 import io
 import json
@@ -30,25 +30,25 @@ def workplace(corpus_folder, tmp_path_factory):
 
 
 def test_two_models_side_by_side(contextwise, workplace):
-    words = contextwise.words("attention plain context --text text.txt --csv numbers")
+    words = contextwise.words("measure attention plain context --text text.txt --csv numbers")
     assert "Largest differences in attention received, context − plain" in words
     assert "The loss of context is" in words and "switching it off is an intervention" in words
     assert "page: attention.html" in words and "CSV: numbers" in words
     page = (workplace / "attention.html").read_text()
-    assert "contextwise attention plain context --text text.txt --csv numbers" in page
+    assert "contextwise measure attention plain context --text text.txt --csv numbers" in page
     assert "<h2>Context lens: where the predicted context helped</h2>" in page
     assert {path.name for path in (workplace / "numbers").iterdir()} == {"tokens.csv", "attention.csv"}
 
 
 def test_the_text_itself(contextwise, workplace):
     (workplace / "words.txt").write_text("the sun rose over the hills")
-    given = contextwise('attention plain --text "the sun rose over the hills" --json')
-    assert given[0] == 0 and given == contextwise("attention plain --text words.txt --json")
+    given = contextwise('measure attention plain --text "the sun rose over the hills" --json')
+    assert given[0] == 0 and given == contextwise("measure attention plain --text words.txt --json")
 
 
 def test_json_of_a_text_from_standard_input(contextwise, workplace, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode() + b"\r\n")))
-    status, output, errors = contextwise("attention context --text - --json --no-start --out j.html")
+    status, output, errors = contextwise("measure attention context --text - --json --no-start --out j.html")
     assert status == 0, errors
     numbers = json.loads(output)
     assert "".join(numbers["tokens"]) == TEXT and numbers["chunk_size"] == 4
@@ -78,5 +78,5 @@ def test_json_of_a_text_from_standard_input(contextwise, workplace, monkeypatch)
     ],
 )
 def test_bad_input_is_refused(contextwise, workplace, arguments, message):
-    contextwise.refused(f"attention {arguments}", message)
+    contextwise.refused(f"measure attention {arguments}", message)
     assert (workplace / "text.txt").read_text() == TEXT + "\n"

@@ -36,7 +36,7 @@ def found():
 @pytest.fixture(scope="module")
 def page(found, tmp_path_factory):
     path = tmp_path_factory.mktemp("attention") / "page.html"
-    write_attention_page(found, path, ["contextwise", "attention", "a model", "--text", "x<i>.txt"])
+    write_attention_page(found, path, ["contextwise", "measure", "attention", "a model", "--text", "x<i>.txt"])
     return path
 
 
@@ -56,7 +56,7 @@ def test_the_page_holds_the_numbers(found, page):
     np.testing.assert_allclose(data["models"][1]["predictor"], np.stack(found.models[1].predictor), rtol=1e-4)
     encoded = re.search(r'href="data:text/csv;base64,([^"]*)" download="tokens.csv"', text).group(1)
     assert base64.b64decode(encoded).decode() == csv_files(found)["tokens"]
-    assert "contextwise attention &#x27;a model&#x27; --text &#x27;x&lt;i&gt;.txt&#x27;" in text
+    assert "contextwise measure attention &#x27;a model&#x27; --text &#x27;x&lt;i&gt;.txt&#x27;" in text
     outside = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     assert "<b>" not in outside and "<LM>" not in outside and "http" not in re.sub("<meta.*?>", "", outside)
     for place, piece in enumerate(PIECES[1:5], start=1):  # without the script, a table has them all

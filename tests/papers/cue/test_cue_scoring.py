@@ -250,7 +250,9 @@ def test_sentences_and_documents_are_compared_by_the_bits_of_their_bytes_alone(c
 
 
 def test_a_cue_model_reads_no_documents(corpus: Corpus) -> None:
-    with pytest.raises(ConfigError, match="cue does not read whole documents; score it with contextwise sentences"):
+    with pytest.raises(
+        ConfigError, match="cue does not read whole documents; score it with contextwise measure sentences"
+    ):
         evaluate_model("cue", corpus)
 
 

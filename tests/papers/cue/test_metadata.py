@@ -364,7 +364,7 @@ def test_other_metadata_of_the_same_text_is_another_question(path, tmp_path, mon
 def test_what_cannot_be_is_refused(path):
     for columns, why in ((["who", "who"], "named twice"), (["document_hash"], "the document's own text")):
         with pytest.raises(ConfigError, match=why):
-            validate(MetadataLoss, {"metadata": columns}, "contextwise evaluate-metadata")
+            validate(MetadataLoss, {"metadata": columns}, "contextwise measure evaluate-metadata")
     with pytest.raises(ConfigError, match="is 1 tokens and no room for metadata and an empty line; .* at least 12"):
         TrainingInputs.open(recipe(path, context=4))
     with pytest.raises(DataError, match="no metadata column 'whom'; did you mean 'who'"):

@@ -1,4 +1,4 @@
-"""``contextwise sentences`` and ``contextwise rescore``, and ``contextwise embed-contexts``, as they are typed."""
+"""``contextwise measure sentences``, ``measure rescore`` and ``model embed-contexts``, as they are typed."""
 
 import json
 from pathlib import Path
@@ -38,37 +38,37 @@ CORPUS = "--corpus corpus --split train"
 
 
 def test_a_cue_model_is_scored_by_sentence(contextwise: Any) -> None:
-    words = contextwise.words(f"sentences cue {CORPUS}")
+    words = contextwise.words(f"measure sentences cue {CORPUS}")
     assert "30 sentences of 12 documents, each on its own" in words
     assert "Contexts (share of the sentences that have them): title (90%), date (100%)" in words
     assert "perplexity without ends" in words and "Its sentence encoder alone: perplexity" in words
     assert "gain over the sentence encoder alone" in words and "not in contexts" in words
     assert "Tokens whose word occurs in the context: " in words
     assert "written to evaluation/cue/sentences-corpus-train-" in words
-    status, output, _ = contextwise(f"sentences cue {CORPUS} --json")
+    status, output, _ = contextwise(f"measure sentences cue {CORPUS} --json")
     summary = json.loads(output)
     assert status == 0 and summary["by_sentence"] and set(summary["cache_effect"]["bins"]) >= {"in contexts"}
 
 
 def test_contexts_are_withheld(contextwise: Any) -> None:
-    words = contextwise.words(f"sentences cue {CORPUS} --contexts none")
+    words = contextwise.words(f"measure sentences cue {CORPUS} --contexts none")
     assert "No contexts." in words and "gain over the sentence encoder alone" not in words
     assert "written to evaluation/cue/sentences-corpus-train-" in words
-    words = contextwise.words(f"sentences cue {CORPUS} --contexts 'title, date' --drop-contexts 0.5")
+    words = contextwise.words(f"measure sentences cue {CORPUS} --contexts 'title, date' --drop-contexts 0.5")
     assert "50% of them withheld at random" in words
     words = contextwise.words(f"compare lm cue {CORPUS}")
     assert "Every sentence was scored on its own" in words and "Relative perplexity of cue to lm" in words
 
 
 def test_a_sentence_model_and_long_sentences(contextwise: Any) -> None:
-    words = contextwise.words(f"sentences lm {CORPUS} --limit 4")
+    words = contextwise.words(f"measure sentences lm {CORPUS} --limit 4")
     assert "10 sentences of 4 documents" in words and "The model takes no contexts." in words
     assert "are longer than the model's 48 positions; they were scored in overlapping windows" in words
 
 
 @pytest.mark.parametrize("model", ["cue", "plain-cue", "lm"])
 def test_lists_are_ranked(contextwise: Any, workplace: Path, model: str) -> None:
-    status, output, errors = contextwise(f"rescore {model} lists.jsonl")
+    status, output, errors = contextwise(f"measure rescore {model} lists.jsonl")
     words = " ".join(output.split())
     assert status == 0 and max(map(len, output.splitlines())) <= 80
     assert f"{model}: 14 candidates in 7 lists" in words and "and 2 more lists" in words
@@ -78,32 +78,32 @@ def test_lists_are_ranked(contextwise: Any, workplace: Path, model: str) -> None
     [folder] = (workplace / "evaluation" / model).glob("rescore-lists-*")
     assert len((folder / "ranked.jsonl").read_text().splitlines()) == 7
     assert f"written to evaluation/{model}/rescore-lists-" in words
-    status, output, _ = contextwise(f"rescore {model} lists.jsonl --json")
+    status, output, _ = contextwise(f"measure rescore {model} lists.jsonl --json")
     assert status == 0 and json.loads(output) == json.loads((folder / "summary.json").read_text())
 
 
 def test_cue_vectors_are_written(contextwise: Any, workplace: Path) -> None:
-    status, _, errors = contextwise("embed-contexts cue contexts.jsonl --out cue.npy")
+    status, _, errors = contextwise("model embed-contexts cue contexts.jsonl --out cue.npy")
     assert status == 0 and "2 vectors of 16 numbers (e_cue of contexts) in cue.npy" in errors
     vectors = np.load(workplace / "cue.npy")
     assert vectors.shape == (2, 16) and not np.allclose(vectors[0], vectors[1])
 
 
 def test_a_context_encoder_by_itself_gives_the_same_vectors(contextwise: Any, workplace: Path) -> None:
-    printed = json.loads(contextwise("embed-contexts cue contexts.jsonl --out whole.npy --json")[1])
+    printed = json.loads(contextwise("model embed-contexts cue contexts.jsonl --out whole.npy --json")[1])
     assert (printed["path"], printed["vectors"], printed["width"]) == ("whole.npy", 2, 16)
-    status, _, errors = contextwise("embed-contexts cue/parts/context_encoder contexts.jsonl --out part.npy")
+    status, _, errors = contextwise("model embed-contexts cue/parts/context_encoder contexts.jsonl --out part.npy")
     assert status == 0 and "2 vectors of 16 numbers (e_cue of contexts) in part.npy" in errors
     assert np.array_equal(np.load(workplace / "part.npy"), np.load(workplace / "whole.npy"))
 
 
 def test_truncated_texts_are_counted(contextwise: Any, workplace: Path) -> None:
     (workplace / "long.jsonl").write_text(json.dumps({"title": "x" * 100}) + "\n")
-    _, _, errors = contextwise("embed-contexts cue long.jsonl --out long.npy")
+    _, _, errors = contextwise("model embed-contexts cue long.jsonl --out long.npy")
     assert "note: 1 context text was longer than 64 tokens, and truncated" in errors
     assert "\n1 vector of 16 numbers" in errors
     (workplace / "long.jsonl").write_text(json.dumps({"title": "x" * 100, "topics": ["y" * 100]}) + "\n")
-    _, _, errors = contextwise("embed-contexts cue long.jsonl --out long.npy")
+    _, _, errors = contextwise("model embed-contexts cue long.jsonl --out long.npy")
     assert "note: 2 context texts were longer than 64 tokens, and truncated" in errors
 
 
@@ -112,7 +112,7 @@ def test_truncated_texts_are_counted(contextwise: Any, workplace: Path) -> None:
     "command",
     [
         f"curve {CORPUS} --context 8 --limit 2",
-        f"entropy {CORPUS} --contexts 4,8 --samples 60 --density-samples 10",
+        f"measure entropy {CORPUS} --contexts 4,8 --samples 60 --density-samples 10",
         "generate --greedy --max-new-tokens 3",
     ],
 )
@@ -148,24 +148,24 @@ def test_a_sentence_is_written_with_its_contexts(contextwise: Any, workplace: Pa
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (f"sentences lm {CORPUS} --contexts none", "lm is no CUE model and takes no contexts"),
-        (f"sentences lm {CORPUS} --drop-contexts 0.5", "--drop-contexts is given, but lm is no CUE"),
-        (f"sentences lm {CORPUS} --limit 0", "--limit is 0"),
-        (f"evaluate cue {CORPUS}", "score it with contextwise sentences"),
-        (f"sentences cue {CORPUS} --contexts titel", "'titel', which is no context here; did you mean 'title'?"),
-        (f"sentences cue {CORPUS} --contexts title,title", "--contexts names 'title' twice"),
-        (f"sentences cue {CORPUS} --contexts title,", "'', which is no context here"),
-        (f"sentences cue {CORPUS} --contexts none,title", "'none', which is no context here"),
-        (f"sentences cue {CORPUS} --contexts none --drop-contexts 1", "is scored without contexts"),
-        (f"sentences lm {CORPUS} --out bert", "bert holds no result of a measurement"),
-        ("rescore lm nowhere.jsonl", "file is nowhere.jsonl, which cannot be read: No such file"),
-        ("rescore cue contexts.jsonl", "contexts.jsonl:1 has no list 'candidates'"),
-        ("rescore lm lists.jsonl --out lists.jsonl", "holds no result"),
-        ("embed-contexts lm contexts.jsonl --out x.npy", "lm is not a CUE model"),
-        ("embed-contexts plain-cue contexts.jsonl --out x.npy", "was trained without contexts"),
-        ("embed-contexts cue wrong.jsonl --out x.npy", "wrong.jsonl:1: the context 'topcs' is unknown"),
-        ("embed-contexts cue contexts.jsonl --out x.txt", "give a name that ends in .npy"),
-        ("embed-contexts cue/parts/decoder contexts.jsonl --out x.npy", "is not a CUE model"),
+        (f"measure sentences lm {CORPUS} --contexts none", "lm is no CUE model and takes no contexts"),
+        (f"measure sentences lm {CORPUS} --drop-contexts 0.5", "--drop-contexts is given, but lm is no CUE"),
+        (f"measure sentences lm {CORPUS} --limit 0", "--limit is 0"),
+        (f"evaluate cue {CORPUS}", "score it with contextwise measure sentences"),
+        (f"measure sentences cue {CORPUS} --contexts titel", "'titel', which is no context here; did you mean 'title'?"),
+        (f"measure sentences cue {CORPUS} --contexts title,title", "--contexts names 'title' twice"),
+        (f"measure sentences cue {CORPUS} --contexts title,", "'', which is no context here"),
+        (f"measure sentences cue {CORPUS} --contexts none,title", "'none', which is no context here"),
+        (f"measure sentences cue {CORPUS} --contexts none --drop-contexts 1", "is scored without contexts"),
+        (f"measure sentences lm {CORPUS} --out bert", "bert holds no result of a measurement"),
+        ("measure rescore lm nowhere.jsonl", "file is nowhere.jsonl, which cannot be read: No such file"),
+        ("measure rescore cue contexts.jsonl", "contexts.jsonl:1 has no list 'candidates'"),
+        ("measure rescore lm lists.jsonl --out lists.jsonl", "holds no result"),
+        ("model embed-contexts lm contexts.jsonl --out x.npy", "lm is not a CUE model"),
+        ("model embed-contexts plain-cue contexts.jsonl --out x.npy", "was trained without contexts"),
+        ("model embed-contexts cue wrong.jsonl --out x.npy", "wrong.jsonl:1: the context 'topcs' is unknown"),
+        ("model embed-contexts cue contexts.jsonl --out x.txt", "give a name that ends in .npy"),
+        ("model embed-contexts cue/parts/decoder contexts.jsonl --out x.npy", "is not a CUE model"),
         ("generate lm --contexts known.json", "--contexts is given, but lm takes no contexts; leave it out"),
         ("generate plain-cue --contexts known.json", "plain-cue takes no contexts"),
         ("generate cue --contexts nowhere.json", "there is no file nowhere.json"),

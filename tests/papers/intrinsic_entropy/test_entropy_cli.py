@@ -1,4 +1,4 @@
-"""``contextwise entropy`` as a user types it."""
+"""``contextwise measure entropy`` as a user types it."""
 
 import csv
 import json
@@ -12,7 +12,7 @@ from contextwise.data import Corpus
 from small import save_model, small_gpt2
 
 SMALL = "--contexts 2,4,8,16 --samples 100 --density-samples 60"
-COMMAND = f"entropy gpt2 --corpus corpus {SMALL}"
+COMMAND = f"measure entropy gpt2 --corpus corpus {SMALL}"
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_a_measurement_prints_its_tables_and_writes_page_and_csv(contextwise, wo
 
 
 def test_too_few_contexts_for_a_fit_are_reported(contextwise):
-    words = contextwise.words("entropy gpt2 --corpus corpus --contexts 4,8 --samples 60 --out two")
+    words = contextwise.words("measure entropy gpt2 --corpus corpus --contexts 4,8 --samples 60 --out two")
     for note in (
         "Note: A power law has three parameters and needs four contexts or more to be fitted, and there are 2.",
         "Note: A straight line has two parameters and needs three contexts or more to be fitted, and there are 2.",
@@ -86,7 +86,7 @@ def test_features_with_nan_are_named(contextwise, workplace):
     with torch.no_grad():
         model.transformer.wpe.weight[3] = float("nan")
     save_model(workplace / "broken", model, Corpus.open(workplace / "corpus").tokenizer())
-    status, _, errors = contextwise(f"entropy broken --corpus corpus {SMALL}")
+    status, _, errors = contextwise(f"measure entropy broken --corpus corpus {SMALL}")
     assert status == 2
     assert "wpe.weight of broken hold numbers that are not finite" in " ".join(errors.split())
     assert not [*(workplace / "evaluation" / "broken").glob("**/*")]  # nor is a state left behind

@@ -120,7 +120,7 @@ def test_kernel_densities_and_determinants_move_together(entropy):
 
 
 def test_every_figure_is_on_the_page_with_its_headline_and_numbers(entropy, tmp_path):
-    write_entropy_page(entropy, tmp_path / "page.html", ["contextwise", "entropy", "runs/a model"])
+    write_entropy_page(entropy, tmp_path / "page.html", ["contextwise", "measure", "entropy", "runs/a model"])
     page = (tmp_path / "page.html").read_text()
     figures = json.loads(re.search(r'<script type="application/json" id="figures">(.*?)</script>', page).group(1))
     assert set(figures) == set(FIGURES) == set(csv_files(entropy))
@@ -129,7 +129,7 @@ def test_every_figure_is_on_the_page_with_its_headline_and_numbers(entropy, tmp_
         encoded = re.search(rf'href="data:text/csv;base64,([^"]*)" download="{name}.csv"', page).group(1)
         assert base64.b64decode(encoded).decode() == csv_files(entropy)[name]
         assert all(trace["meta"]["series"] is not None for trace in figures[name]["data"])
-    assert "contextwise entropy &#x27;runs/a model&#x27;" in page
+    assert "contextwise measure entropy &#x27;runs/a model&#x27;" in page
     assert "http://" not in re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
     drawn = figures["kde_entropy"]["data"][0]  # the source's Figure 10, left: both from the shortest context
     assert drawn["y"] == [entropy.kde[c] - entropy.kde[4] for c in entropy.contexts]

@@ -187,7 +187,7 @@ def test_a_measurement_of_a_model_equals_a_loop(tmp_path: Any, tiny: str) -> Non
         ({"seed": -1}, "seed is -1"),
         ({"length": 500, "masked": [0, 501]}, "masked holds 501; give numbers from 0 to the length, 500"),
         ({"length": 500, "masked": [-1]}, "masked holds -1"),
-        ({"length": 700}, r"has 700 positions, but a text needs \d+ with its answer .* or a smaller length"),
+        ({"length": 700}, r"has 700 positions, but a text needs \d+ with its answer .* or a smaller `length`"),
         ({"length": 500, "near": 0.9}, "near is 0.9; it must be below far, 0.75"),
     ],
 )

@@ -138,7 +138,7 @@ def test_a_run_lowers_the_loss(corpus_folder, tmp_path, model):
     assert rows[-1]["target_tokens"] == 60 * 8  # pairs
     card = model_card(run, standalone=False)
     assert "pipeline_tag: feature-extraction" in card and "model = AutoModel.from_pretrained" in card
-    assert "| embedding | mean of the last states" in card and "contextwise embed MODEL" in card
+    assert "| embedding | mean of the last states" in card and "contextwise model embed MODEL" in card
     assert AutoModel.from_pretrained(run.model).config.hidden_size == 16
     trained = load_text_model(run.path)
     assert Embedder(trained, load_tokenizer(run.path)).pooling == "mean"  # as in training

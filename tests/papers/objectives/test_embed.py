@@ -1,4 +1,4 @@
-"""``contextwise embed`` as it is typed, and the folder that sentence-transformers opens."""
+"""``contextwise model embed`` as it is typed, and the folder that sentence-transformers opens."""
 
 import gzip
 import importlib.util
@@ -45,7 +45,7 @@ def direct(folder, texts=TEXTS, **options):
 
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "t5", "contextlm"])
 def test_each_line_becomes_a_row(contextwise, models, workplace, kind):
-    status, _, errors = contextwise(f"embed {kind} texts.txt --out new/vectors.npy --batch-size 2")
+    status, _, errors = contextwise(f"model embed {kind} texts.txt --out new/vectors.npy --batch-size 2")
     pooling = "last token" if kind in ("gpt2", "contextlm") else "mean"
     assert (status, errors) == (0, f"4 vectors of 16 numbers ({pooling}, layer 2 of 2) in new/vectors.npy\n")
     vectors = np.load(workplace / "new" / "vectors.npy")
@@ -56,10 +56,10 @@ def test_each_line_becomes_a_row(contextwise, models, workplace, kind):
 
 def test_options_reach_the_vectors(contextwise, models, workplace):
     options = "--pooling cls --layer 1 --normalize --max-tokens 20 --truncate --dtype bfloat16"
-    status, _, errors = contextwise(f"embed bert texts.txt --out v.npy {options}")
+    status, _, errors = contextwise(f"model embed bert texts.txt --out v.npy {options}")
     assert status == 0 and "note: 2 of 4 texts were longer than 20 tokens, and cut there" in errors
     assert "([CLS], layer 1 of 2)" in errors
-    printed = json.loads(contextwise(f"embed bert texts.txt --out v.npy {options} --json")[1])
+    printed = json.loads(contextwise(f"model embed bert texts.txt --out v.npy {options} --json")[1])
     assert printed == {
         "path": "v.npy",
         "vectors": 4,
@@ -84,16 +84,18 @@ def test_queries_get_the_whitening_of_the_documents(contextwise, workplace):
     (workplace / "docs.txt").write_text("\n".join(lines))
     (workplace / "queries.txt").write_text("\n".join(lines[3:6]))
     status, _, errors = contextwise(
-        "embed bert docs.txt --out d.npy --whiten --components 3 --max-tokens 10 --overlap 2"
+        "model embed bert docs.txt --out d.npy --whiten --components 3 --max-tokens 10 --overlap 2"
     )
     assert status == 0 and "split into chunks that share 2" in errors and "layer 2 of 2, whitened" in errors
     options = "--whitening d.npy.whitening --max-tokens 10 --overlap 2"
-    assert contextwise(f"embed bert queries.txt --out q.npy {options}")[0] == 0
+    assert contextwise(f"model embed bert queries.txt --out q.npy {options}")[0] == 0
     vectors = np.load(workplace / "d.npy")
     np.testing.assert_allclose(np.cov(vectors.T), np.eye(3), atol=1e-3)
     np.testing.assert_allclose(np.load(workplace / "q.npy"), vectors[3:6], atol=1e-3)
-    contextwise.refused("embed gpt2 queries.txt --out q.npy --whitening d.npy.whitening", "vectors of another model")
-    contextwise.refused("embed bert queries.txt --out q.npy --whiten", "3 texts are too few to whiten 16 numbers")
+    contextwise.refused(
+        "model embed gpt2 queries.txt --out q.npy --whitening d.npy.whitening", "vectors of another model"
+    )
+    contextwise.refused("model embed bert queries.txt --out q.npy --whiten", "3 texts are too few to whiten 16 numbers")
 
 
 @pytest.mark.parametrize("way", ["jsonl", "gz", "field", "input", "input-json", "crlf", "unfinished"])
@@ -113,7 +115,7 @@ def test_ways_to_give_texts(contextwise, models, workplace, monkeypatch, way):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
     else:
         (workplace / name).write_bytes(content)
-    status, _, errors = contextwise(f"embed gpt2 {name} --out v.npy {options}")
+    status, _, errors = contextwise(f"model embed gpt2 {name} --out v.npy {options}")
     assert status == 0, errors
     np.testing.assert_allclose(np.load(workplace / "v.npy"), direct(models["gpt2"], expected), atol=1e-5)
 
@@ -139,7 +141,7 @@ def test_a_bad_file_is_refused_before_the_model_is_opened(contextwise, workplace
     """The model does not even exist."""
     if content is not None:
         (workplace / name).write_bytes(content)
-    contextwise.refused(f"embed nomodel {name} --out v.npy", message)
+    contextwise.refused(f"model embed nomodel {name} --out v.npy", message)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +160,7 @@ def test_a_bad_file_is_refused_before_the_model_is_opened(contextwise, workplace
 def test_bad_input_is_refused(contextwise, models, workplace, arguments, message):
     (workplace / "bare").mkdir()
     shutil.copyfile(Path(models["gpt2"], "config.json"), workplace / "bare" / "config.json")
-    contextwise.refused(f"embed {arguments}", message)
+    contextwise.refused(f"model embed {arguments}", message)
 
 
 @pytest.mark.parametrize("existing", [False, True])
@@ -179,14 +181,14 @@ def test_an_interrupted_run_leaves_an_existing_file(contextwise, workplace, monk
 
     monkeypatch.setattr("contextwise_papers.objectives.embedding.embedder.BATCHES_AT_ONCE", 1)
     monkeypatch.setattr(Embedder, "blocks", stopped)
-    assert contextwise("embed gpt2 texts.txt --out out/v.npy --batch-size 2")[0] == 130
+    assert contextwise("model embed gpt2 texts.txt --out out/v.npy --batch-size 2")[0] == 130
     assert [file.read_text() for file in folder.iterdir()] == (["before"] if existing else [])
 
 
 def test_a_file_that_grows_meanwhile_is_refused(contextwise, monkeypatch):
     monkeypatch.setattr(Lines, "count", lambda _: 5)
     message = "the input had 5 texts when it was first read, and 4 now"
-    contextwise.refused("embed gpt2 texts.txt --out v.npy", message)
+    contextwise.refused("model embed gpt2 texts.txt --out v.npy", message)
 
 
 @pytest.mark.parametrize(

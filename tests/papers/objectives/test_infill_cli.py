@@ -1,4 +1,4 @@
-"""``contextwise fill`` and ``contextwise infill``, as they are typed."""
+"""``contextwise model fill`` and ``contextwise measure infill``, as they are typed."""
 
 import itertools
 import json
@@ -32,20 +32,20 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("run", ["runs/gpt2", "runs/t5"])
 def test_fill_prints_the_middle_alone(contextwise: Any, run: str) -> None:
-    result = contextwise(f"fill {run} --prefix a --suffix c --greedy --max-new-tokens 20")
+    result = contextwise(f"model fill {run} --prefix a --suffix c --greedy --max-new-tokens 20")
     assert result == (0, "<AC>\n", "")
 
 
 def test_fill_prints_the_whole_text_in_either_order(contextwise: Any) -> None:
     options = "--greedy --max-new-tokens 20 --whole -n 2"
-    result = contextwise(f"fill runs/gpt2 --prefix b --suffix d --spm {options}")
+    result = contextwise(f"model fill runs/gpt2 --prefix b --suffix d --spm {options}")
     assert result == (0, "b<BD>d\n--------\nb<BD>d\n", "")
-    status, output, _ = contextwise(f"fill runs/gpt2 --prefix b --suffix d --spm {options} --json")
+    status, output, _ = contextwise(f"model fill runs/gpt2 --prefix b --suffix d --spm {options} --json")
     assert (status, json.loads(output)) == (0, {"prefix": "b", "suffix": "d", "texts": ["b<BD>d"] * 2})
 
 
 def test_fill_reports_what_it_left_out(contextwise: Any) -> None:
-    status, _, errors = contextwise("fill runs/gpt2 --suffix", "x" * 100)
+    status, _, errors = contextwise("model fill runs/gpt2 --suffix", "x" * 100)
     assert status == 0
     assert "the middle ends after 32 tokens at most" in errors
     assert "the last 71 tokens of the suffix were left out" in " ".join(errors.split())
@@ -54,9 +54,9 @@ def test_fill_reports_what_it_left_out(contextwise: Any) -> None:
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("fill runs/gpt2 --spm", "there is no hole to fill; give --prefix, --suffix or both"),
-        ("fill runs/gpt2/model --prefix a", "it has no tokens <|fim_prefix|>"),
-        ("infill runs/gpt2 corpus", "no split 'validation'; it has train"),
+        ("model fill runs/gpt2 --spm", "there is no hole to fill; give --prefix, --suffix or both"),
+        ("model fill runs/gpt2/model --prefix a", "it has no tokens <|fim_prefix|>"),
+        ("measure infill runs/gpt2 corpus", "no split 'validation'; it has train"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused(contextwise: Any, command: str, message: str) -> None:
@@ -65,7 +65,7 @@ def test_bad_input_is_refused(contextwise: Any, command: str, message: str) -> N
 
 @pytest.mark.parametrize("run", ["runs/gpt2", "runs/t5"])
 def test_infill_prints_a_table_and_writes_json(contextwise: Any, workplace: Path, run: str) -> None:
-    words = contextwise.words(f"infill {run} holes.jsonl --max-new-tokens 9")
+    words = contextwise.words(f"measure infill {run} holes.jsonl --max-new-tokens 9")
     (result,) = results_of(RunFolder(workplace / run).evaluation)
     summary = result.summary
     assert summary["exact_match"] == {**dict.fromkeys(("value", "low", "high"), 1.0), "method": "t", "documents": 16}
@@ -75,7 +75,7 @@ def test_infill_prints_a_table_and_writes_json(contextwise: Any, workplace: Path
 
 
 def test_infill_reads_lines_of_a_corpus(contextwise: Any, workplace: Path) -> None:
-    command = "infill runs/gpt2 corpus --split train --max-new-tokens 6 --limit 5 --out lines"
+    command = "measure infill runs/gpt2 corpus --split train --max-new-tokens 6 --limit 5 --out lines"
     status, output, _ = contextwise(f"{command} --json")
     summary = json.loads(output)
     assert status == 0 and summary == json.loads((workplace / "lines" / "summary.json").read_text())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from contextwise.base.errors import DataError, one_line
 from contextwise.base.machine import hub_problem
-from contextwise.data.input_files import damaged, readable
+from contextwise.data.input_files import damaged, listed_fields, readable
 from contextwise.data.sources.files import FileSource
 from contextwise.data.sources.source import Record, Source, as_record
 
@@ -110,7 +110,7 @@ def _records(tables: "Iterable[pa.Table | pa.RecordBatch]", name: str, text_fiel
         if twice := [column for column in dict.fromkeys(names) if names.count(column) > 1]:
             raise DataError(f"{name} has two columns {twice[0]!r}; rename one of them")
         if text_field not in names:
-            columns = ", ".join(map(repr, names[:12]))
+            columns = listed_fields(table.slice(0, 20).to_pydict())
             raise DataError(
                 f"{name} has no column {text_field!r}; its columns are {columns}: set text_field to one of them"
             )

@@ -34,7 +34,7 @@ class Result(Viewed):
             DataError: it holds no result, a damaged one, or one that is not of ``measure``.
         """
         path = Path(path)
-        what = f"result of contextwise {measure}" if measure else "result of a measurement"
+        what = f"result of contextwise measure {measure}" if measure else "result of a measurement"
         if not (path / SUMMARY).is_file():
             raise DataError(f"{path} holds no {what}: it has no {SUMMARY}")
         _check_unchanged(path, SUMMARY)
@@ -42,7 +42,7 @@ class Result(Viewed):
         if not isinstance(summary, dict) or not summary.keys() >= HEADER:
             raise DataError(f"{path / SUMMARY} is not the summary of a {what}; remove the folder and measure again")
         if measure is not None and summary["measure"] != measure:
-            raise DataError(f"{path} holds a result of contextwise {summary['measure']}, not of {measure}")
+            raise DataError(f"{path} holds a result of contextwise measure {summary['measure']}, not of {measure}")
         return cls(path, summary)
 
     @property
@@ -123,7 +123,7 @@ def finished(path: Path, key: str, overwrite: bool = False, result: type[Result]
             check_nothing_else(path, sealed_files(path) | {MANIFEST})
         return None
     raise ConfigError(
-        f"{path} holds another result of contextwise {existing.measure} (of {existing.summary['model']}, "
+        f"{path} holds another result of contextwise measure {existing.measure} (of {existing.summary['model']}, "
         f"{existing.summary.get('label') or 'other settings'}); choose another folder, or overwrite it"
     )
 

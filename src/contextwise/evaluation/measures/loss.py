@@ -76,7 +76,9 @@ class Loss(Measure):
 
     def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
         if (measure := subject.spec.loss_measure) != Loss.name:
-            raise ConfigError(f"{subject.source} does not read whole documents; score it with contextwise {measure}")
+            raise ConfigError(
+                f"{subject.source} does not read whole documents; score it with contextwise measure {measure}"
+            )
         context = subject.context(self.context)
         stride = max(1, context // 2) if self.stride is None else self.stride
         if stride > context:

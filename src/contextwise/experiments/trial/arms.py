@@ -112,7 +112,7 @@ class Arms:
             if recipe.objective.name == "sentence":
                 raise ConfigError(
                     f"the arm {name!r} is a model of single sentences, and a trial scores whole documents; train it by itself, "
-                    "score it with contextwise sentences, and compare the evaluations with --unit byte"
+                    "score it with contextwise measure sentences, and compare the evaluations with --unit byte"
                 )
             if recipe.training.patience is not None:
                 raise ConfigError(

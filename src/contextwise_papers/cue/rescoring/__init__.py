@@ -1,4 +1,4 @@
-"""Ranking of candidate sentences (n-best lists) by a sentence model, given their contexts: ``contextwise rescore``."""
+"""Ranking of candidate sentences (n-best lists) by a sentence model, given their contexts: ``contextwise measure rescore``."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -104,7 +104,7 @@ def rescore(
         contexts: type -> value (text, date, number, list), as in a corpus's metadata; missing ones are omitted.
         tokenizer: the model's.
         text_encoder: the one that the model's context encoder was trained with; needed for contexts.
-        cue: (W,) in place of contexts: e_cue, computed before (``contextwise embed RUN --contexts FILE``).
+        cue: (W,) in place of contexts: e_cue, computed before (``contextwise model embed-contexts RUN FILE``).
         weight: share of the model in the total that determines the rank; the rest is the candidates' own scores.
         batch_tokens: positions of a batch, padding included; 16384 if not given.
 

@@ -1,4 +1,4 @@
-"""The verb ``contextwise embed-contexts``."""
+"""The verb ``contextwise model embed-contexts``."""
 
 from pathlib import Path
 from typing import Annotated, TypedDict
@@ -7,8 +7,6 @@ from typer import Argument
 
 from contextwise.cli.common import AsJson, Device, Dtype, Model, Prints, show_json
 from contextwise_papers.objectives.embedding.verb import Vectors, check_vectors, say_written
-
-PANEL = "Use"
 
 
 class ContextVectorsJson(TypedDict):

@@ -1,4 +1,4 @@
-"""Loss of sentences, each on its own, given its contexts where the model takes any: ``contextwise sentences``."""
+"""Loss of sentences, each on its own, given its contexts where the model takes any: ``contextwise measure sentences``."""
 
 from typing import TYPE_CHECKING, Any, Self
 

@@ -148,8 +148,8 @@ def effect_between(with_contexts: Sequence[Evaluation], without: Sequence[Evalua
     for evaluation, own in zip((*with_contexts, *(without or [])), (*tables, *others), strict=False):
         if "sentence" not in own.column_names or table.select(keys) != own.select(keys):
             raise DataError(
-                f"{first} and {evaluation.path} are not of the same sentences; measure both with contextwise sentences on "
-                "one corpus"
+                f"{first} and {evaluation.path} are not of the same sentences; measure both with contextwise measure sentences "
+                "on one corpus"
             )
     bins_N = np.array([BINS.index(name) for name in table["bin"].to_pylist()], dtype=np.int8)
     column = "sentence_encoder_nats" if without is None else "nats"

@@ -49,7 +49,7 @@ def chosen_types(subject: Subject, corpus: Corpus, requested: Sequence[str] | No
     if requested is not None and not (types == [PROXY] and config.proxy is not None):
         if requested and config.context_encoder is None:
             raise ConfigError(
-                f"contexts names {requested[0]!r}, but the model has no context encoder; leave contexts out"
+                f"contexts names {requested[0]!r}, but the model has no context encoder; leave `contexts` out"
             )
         others = [name for name in corpus.columns if name != "document_hash"]
         known = list(dict.fromkeys([*trained, *others, PREVIOUS]))

@@ -1,4 +1,4 @@
-"""Losses and spectra of a model's features at several visible contexts: ``contextwise entropy``.
+"""Losses and spectra of a model's features at several visible contexts: ``contextwise measure entropy``.
 
 The same targets are predicted from the nearest l tokens, for each context l (:mod:`contextwise.evaluation.scoring.truncated`).
 The features from which they are predicted, one for each target, are added to a running covariance in 64-bit numbers; its

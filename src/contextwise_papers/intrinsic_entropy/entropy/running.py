@@ -1,4 +1,4 @@
-"""The measurement of ``contextwise entropy``, and its files.
+"""The measurement of ``contextwise measure entropy``, and its files.
 
 Legend of shapes: N targets, K kept features, D channels.
 """

@@ -45,7 +45,7 @@ def export_sentence_transformer(
     if isinstance(config, ComposedConfig):
         raise ConfigError(
             f"sentence-transformers loads only stock transformers models, and {source} is a {config.model_type}; "
-            "use contextwise embed, or embed_texts"
+            "use contextwise model embed, or embed_texts"
         )
     model, tokenizer = load_text_model(source, device="cpu"), load_tokenizer(source)
     embedder = Embedder(model, tokenizer, pooling=pooling, normalize=normalize, max_tokens=max_tokens)

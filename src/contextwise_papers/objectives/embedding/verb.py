@@ -1,4 +1,4 @@
-"""The verb ``contextwise embed``."""
+"""The verb ``contextwise model embed``."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +12,6 @@ from contextwise.cli.common import AsJson, Device, Dtype, Model, Prints, show_js
 
 if TYPE_CHECKING:
     import numpy as np
-
-PANEL = "Use"
 
 Vectors = Annotated[Path, Option(help="The NumPy file (.npy) to write.")]
 

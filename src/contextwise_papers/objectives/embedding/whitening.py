@@ -105,7 +105,7 @@ class Whitening:
                 return cls(file.get_tensor("mean"), file.get_tensor("matrix"), file.metadata() or {})
         except (OSError, SafetensorError) as error:
             raise DataError(
-                f"{path} cannot be read as a whitening ({str(error)[:100]}); `contextwise embed --whiten` writes one"
+                f"{path} cannot be read as a whitening ({str(error)[:100]}); `contextwise model embed --whiten` writes one"
             ) from None
 
 

@@ -1,4 +1,4 @@
-"""Measurement of infilling on holes with known middles: ``contextwise infill``."""
+"""Measurement of infilling on holes with known middles: ``contextwise measure infill``."""
 
 from typing import TYPE_CHECKING, Any, Self
 

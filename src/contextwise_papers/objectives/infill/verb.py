@@ -1,4 +1,4 @@
-"""The verb ``contextwise fill``."""
+"""The verb ``contextwise model fill``."""
 
 from typing import Annotated, TypedDict
 
@@ -19,8 +19,6 @@ from contextwise.cli.use import (
     TopK,
     TopP,
 )
-
-PANEL = "Use"
 
 
 class FillJson(TypedDict):

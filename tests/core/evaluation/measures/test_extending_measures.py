@@ -13,7 +13,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from typer.testing import CliRunner
 
 from contextwise.base import plugins
-from contextwise.cli import app, verbs
+from contextwise.cli import app, commands
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import results_of
 
@@ -31,26 +31,27 @@ def run(tmp_path, monkeypatch, corpus_folder):
     point = EntryPoint("surprise", "surprise:Surprise", "contextwise.measures")
     known = plugins.points("measures") | {"surprise": point}
     monkeypatch.setattr(plugins, "points", lambda group: known if group == "measures" else points(group))
-    plugins.load.cache_clear()
     monkeypatch.chdir(tmp_path)
     config = GPT2Config(vocab_size=Corpus.open(corpus_folder).vocab_size, n_positions=32, n_embd=8, n_layer=1, n_head=1)
     torch.manual_seed(0)
     GPT2LMHeadModel(config).save_pretrained(tmp_path / "model")
     for file in (corpus_folder / "tokenizer").iterdir():
         shutil.copy(file, tmp_path / "model")
-    verbs.cache_clear()
+    cached = plugins.load, commands.points, commands.groups, commands.verb_of
+    for function in cached:
+        function.cache_clear()
     yield lambda *arguments: CliRunner().invoke(app, [str(each) for each in arguments], catch_exceptions=False)
-    verbs.cache_clear()
-    plugins.load.cache_clear()
+    for function in cached:
+        function.cache_clear()
     sys.modules.pop("surprise", None)
 
 
 def test_one_file_gives_a_verb_and_a_result(run, tmp_path, corpus_folder):
-    assert re.search(r"surprise +Measure the share of tokens", run("--help").output)
-    help_text = " ".join(run("surprise", "--help").output.replace("│", " ").split())
+    assert re.search(r"surprise +Measure the share of tokens", run("measure", "--help").output)
+    help_text = " ".join(run("measure", "surprise", "--help").output.replace("│", " ").split())
     assert "--threshold <float> [>0] Nats above which a token counts. [default: 5.0]" in help_text
     assert "[default: (the training context)]" in help_text
-    typed = ("surprise", "model", "--corpus", corpus_folder, "--limit", 3, "--threshold", 5.5)
+    typed = ("measure", "surprise", "model", "--corpus", corpus_folder, "--limit", 3, "--threshold", 5.5)
     shown = run(*typed)
     (result,) = results_of(tmp_path / "evaluation" / "model", "surprise")
     nats = result.table_of("tokens")["nats"].to_numpy()

@@ -275,7 +275,7 @@ class TestRefusals:
             evaluate_model(model, corpus, out=tmp_path / "mine")
         evaluate_model(model, corpus, limit=2, out=tmp_path / "e")
         model_of("gpt2", vocab_size=corpus.vocab_size).save_pretrained(tmp_path / "m")
-        with pytest.raises(ConfigError, match=r"holds another result of contextwise evaluate \(of .*small"):
+        with pytest.raises(ConfigError, match=r"holds another result of contextwise measure evaluate \(of .*small"):
             evaluate_model(tmp_path / "m", corpus, out=tmp_path / "e")
         with pytest.raises(ConfigError, match=r"holds another result .*texts-validation"):
             evaluate_model(model, Corpus.open(corpus.path, "train"), out=tmp_path / "e")

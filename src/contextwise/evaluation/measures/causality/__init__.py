@@ -1,4 +1,4 @@
-"""Check for leaks of later tokens into earlier predictions of a causal language model: ``contextwise causality``."""
+"""Check for leaks of later tokens into earlier predictions of a causal language model: ``contextwise measure causality``."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -39,7 +39,7 @@ class CurveResult(Result):
 
     @property
     def measures(self) -> dict[str, Any]:
-        """``best_context_loss``, ``last_tenth``, ``effective_context`` and ``average_loss``."""
+        """``lowest_bin``, ``last_tenth`` (the best-context loss), ``effective_context`` and ``average_loss``."""
         return self.summary["measures"]
 
     @cached_property
@@ -59,11 +59,12 @@ class CurveResult(Result):
 class Curve(Measure):
     """Measure the loss at each number of visible tokens: how much of its context a model uses.
 
-    Prints the loss by visible tokens, the best-context loss and the effective context, with 95% intervals over documents. A
-    stopped measurement resumes.
+    Prints the loss by visible tokens, the lowest bin, the best-context loss (the mean over the last tenth of the training
+    context) and the effective context, with 95% intervals over documents. A stopped measurement resumes.
     """
 
     name = "curve"
+    version = 2
     numbers = "contextwise.evaluation.measures.curve.readings:CurveJson"
     changes_model = True
     result = CurveResult
@@ -103,11 +104,12 @@ class Curve(Measure):
     def _one_way(self) -> Self:
         for name in ("samples", "contexts"):
             if self.mode == "running" and getattr(self, name) is not None:
-                raise ValueError(f"{name} do not belong to the running mode; set mode to bands, or leave {name} out")
+                end = f"set `mode` to bands, or leave `{name}` out"
+                raise ValueError(f"{name} do not belong to the running mode; {end}")
         if self.contexts is None:
             return self
         if self.context not in (None, max(self.contexts)):
-            raise ValueError("context is given together with contexts; leave one of the two out")
+            raise ValueError("`context` is given together with `contexts`; leave one of the two out")
         if min(self.contexts) < 1:
             raise ValueError(f"contexts holds {min(self.contexts)}; each must be at least 1")
         return self
@@ -196,13 +198,13 @@ class Curve(Measure):
         elif summary["documents"] < FEWEST_DOCUMENTS:
             head += f". {FEWEST_DOCUMENTS} documents are the fewest for an interval of a context"
         parts: list[Any] = [Text(f"{head}."), _bins_table(summary), measures_table(summary)]
-        best = summary["measures"]["best_context_loss"]
+        best = summary["measures"]["lowest_bin"]
         targets = next(row["targets"] for row in summary["bins"] if row["visible_from"] == best["visible_from"])
         if settings["mode"] == "running" and targets < ENOUGH_TARGETS and len(summary["bins"]) > 1:
             note = (
                 f"Note: The lowest bin has {targets:,} targets only, and each bin has others: it may be the lowest by chance. "
-                "Take more documents, or read the last tenth, or measure in the truncated mode, which has the same targets at "
-                "every context."
+                "Take more documents, or read the best-context loss, or measure in bands, which have the same targets at every "
+                "context."
             )
             parts.append(Text(note))
         return Group(*parts)
@@ -231,18 +233,18 @@ def _bins_table(summary: dict[str, Any]) -> Table:
 
 
 def measures_table(summary: dict[str, Any], title: str = "") -> Table:
-    """Best context, effective context and average, with the bins that each is read from."""
+    """Lowest bin, best-context loss, effective context and average, with the bins that each is read from."""
     measures = summary["measures"]
-    best, tenth, average = (measures[name] for name in ("best_context_loss", "last_tenth", "average_loss"))
+    best, tenth, average = (measures[name] for name in ("lowest_bin", "last_tenth", "average_loss"))
     effective = measures["effective_context"]
 
     def loss(values: dict[str, Any]) -> tuple[str, str]:
         estimate = Estimate.from_dict(values)
         return f"{estimate.value:.4f}", estimate.interval("number", NOT_KNOWN)
 
-    rows: list[list[Any]] = [["best-context loss", *loss(best), f"at {_limits(best)} visible"]]
+    rows: list[list[Any]] = [["lowest bin", *loss(best), f"at {_limits(best)} visible"]]
     if tenth is not None:
-        rows.append(["  of the last tenth", *loss(tenth), f"mean of {_limits(tenth)}"])
+        rows.append(["best-context loss", *loss(tenth), f"mean of {_limits(tenth)}"])
     worth = f"a doubling is worth < {effective['worth']:g}"
     rows.append(["effective context", *_effective_cells(effective), worth])
     if average is not None:

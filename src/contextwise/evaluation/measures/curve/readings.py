@@ -40,7 +40,7 @@ class BinJson(TypedDict):
 class MeasuresJson(TypedDict):
     """What is read off a curve; ranges of visible tokens stand beside the estimates."""
 
-    best_context_loss: Estimate
+    lowest_bin: Estimate
     last_tenth: Estimate | None
     effective_context: Estimate
     average_loss: Estimate | None
@@ -87,7 +87,7 @@ def curve_measures(sums: CurveSums, worth: float) -> tuple[list[dict[str, Any]],
         int(bins.high[best]), bins.high[curves.argmin(1)], documents, "nearest", freedom
     ).to_dict()
     measures = {
-        "best_context_loss": {
+        "lowest_bin": {
             **lowest.to_dict(),
             **limits[best],
             "context": {name: int(x) if isinstance(x, float) else x for name, x in context.items()},

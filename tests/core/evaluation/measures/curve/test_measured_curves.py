@@ -180,9 +180,9 @@ def test_settings_that_do_not_fit(held_out, model, settings, message):
         ({"mode": "running", "contexts": [4]}, "contexts do not belong to the running mode"),
         (
             {"mode": "running", "samples": 20},
-            "samples do not belong to the running mode; set mode to bands, or leave samples",
+            "samples do not belong to the running mode; set `mode` to bands, or leave `sam",
         ),
-        ({"mode": "truncated", "contexts": [4], "context": 5}, "context is given together with contexts"),
+        ({"mode": "truncated", "contexts": [4], "context": 5}, "`context` is given together with `contexts`"),
         ({"mode": "truncated", "contexts": [0, 4]}, "contexts holds 0; each must be at least 1"),
     ],
 )

@@ -71,7 +71,7 @@ def test_a_known_law_is_recovered(corpus_of, tmp_path):
     for row in bins:
         assert row["loss"] == pytest.approx(law[row["visible_from"] - 1 : row["visible_to"]].mean(), abs=1e-5)
         assert row["low"] == pytest.approx(row["loss"]) == pytest.approx(row["high"])  # no document differs
-    assert (measures["best_context_loss"]["visible_from"], measures["best_context_loss"]["visible_to"]) == (1448, 2048)
+    assert (measures["lowest_bin"]["visible_from"], measures["lowest_bin"]["visible_to"]) == (1448, 2048)
     # A doubling from l is worth 3 l^-0.7 (1 - 2^-0.7) nats.
     expected = (3 * (1 - 2**-0.7) / worth) ** (1 / 0.7)
     assert measures["effective_context"]["value"] == pytest.approx(expected, rel=0.05)
@@ -81,7 +81,7 @@ def test_a_known_law_is_recovered(corpus_of, tmp_path):
 
 def test_a_best_context_within_the_window_is_found(corpus_of, tmp_path):
     _, _, measures = measured(LawModel(dip), ones(corpus_of, [3000, *[2100] * 5]), tmp_path, 2048, trained=512)
-    best = measures["best_context_loss"]
+    best = measures["lowest_bin"]
     assert best["visible_from"] <= 512 <= best["visible_to"] + 1
     known = dict.fromkeys(("value", "low", "high"), best["visible_to"])
     assert best["context"] == {**known, "method": "bootstrap", "documents": 6}
@@ -112,7 +112,7 @@ def test_one_document_allows_no_interval(corpus_of, tmp_path):
     sums, bins, measures = measured(LawModel(power_law), ones(corpus_of, [300]), tmp_path, 256, worth=0.1)
     assert np.isnan(sums.error).all()
     assert all(row["low"] is None and row["high"] is None for row in bins)
-    for name in ("best_context_loss", "last_tenth", "effective_context", "average_loss"):
+    for name in ("lowest_bin", "last_tenth", "effective_context", "average_loss"):
         assert measures[name]["value"] is not None and measures[name]["low"] is None
 
 

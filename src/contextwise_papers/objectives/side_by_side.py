@@ -29,18 +29,18 @@ class LedgerRow(TypedDict):
     at: dict[str, float | None]
 
 
-class LedgerJson(TypedDict):
+class ObjectivesJson(TypedDict):
     """Objectives side by side, and the budgets at which their losses are read."""
 
     rows: list[LedgerRow]
     budgets: dict[str, float]
 
 
-def ledger(sources: list[str]) -> LedgerJson:
+def side_by_side(sources: list[str]) -> ObjectivesJson:
     """Put finished runs with different objectives side by side: tokens read, targets, FLOPs and losses.
 
     A nat per target under one objective is not a nat under another: a masked token is predicted from both sides, a suffix from
-    the text before it. The ledger therefore has no differences, but what each objective predicted of the same text, at what
+    the text before it. The list therefore has no differences, but what each objective predicted of the same text, at what
     cost, and its own loss at the same budget.
 
     Returns:
@@ -90,7 +90,7 @@ def _row(name: str, runs: list[RunFolder], budgets: dict[str, float]) -> LedgerR
     }
 
 
-def ledger_table(ledger: LedgerJson) -> Table:
+def side_by_side_table(values: ObjectivesJson) -> Table:
     """What each objective read, predicted, spent and reached."""
     columns = {
         "input_tokens": Column("read", "integer", ",.0f"),
@@ -99,16 +99,16 @@ def ledger_table(ledger: LedgerJson) -> Table:
         "loss": Column("nats/\ntarget", "estimate", ".4f"),
     }
     at = {
-        "tokens": Column(f"at\n{count(ledger['budgets']['tokens'])}", "estimate", ".4f"),
-        "flops": Column(f"at {ledger['budgets']['flops']:.1e}\nFLOPs", "estimate", ".4f"),
+        "tokens": Column(f"at\n{count(values['budgets']['tokens'])}", "estimate", ".4f"),
+        "flops": Column(f"at {values['budgets']['flops']:.1e}\nFLOPs", "estimate", ".4f"),
     }
     rows = []
     row: Any
-    for row in ledger["rows"]:
+    for row in values["rows"]:
         name = row["name"], count(row["parameters"]) + number_of_seeds(row["seeds"])
         rows.append([name, *(row[key] for key in columns), *(row["at"][kind] for kind in at)])
     note = "Note: nats per target of different objectives are not comparable: each predicts other tokens from other tokens."
     head = [Column("run,\nparameters", width=14), *columns.values(), *at.values()]
-    measured = "; ".join(f"{row['name']} {row['validated_on']}" for row in ledger["rows"] if row["validated_on"])
+    measured = "; ".join(f"{row['name']} {row['validated_on']}" for row in values["rows"] if row["validated_on"])
     notes = [f"Losses are those of the validations while training: {measured}."] if measured else []
     return Table("for each training step", head, rows, [*notes, note])

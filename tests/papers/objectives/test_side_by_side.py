@@ -7,10 +7,10 @@ import yaml
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.runs import RunFolder
-from contextwise_papers.objectives.ledger import ledger
+from contextwise_papers.objectives.side_by_side import side_by_side
 
 
-def test_objectives_of_one_name_have_a_row_each_in_a_ledger(tmp_path):
+def test_objectives_of_one_name_have_a_row_each(tmp_path):
     """A recipe named alike with another objective; and two seeds of the first."""
     runs = (("causal", "causal", 0, 3.0), ("causal-1", "causal", 1, 4.0), ("masked", "masked", 0, 6.0))
     for folder, objective, seed, loss in runs:
@@ -22,10 +22,10 @@ def test_objectives_of_one_name_have_a_row_each_in_a_ledger(tmp_path):
         run.write_summary({"name": "nano", "seed": seed, "objective": objective, "validation_loss": loss} | counts)
         row = {"kind": "validation", "step": 10, "tokens": 100, "flops": 1e9, "seconds": 1.0, "loss": loss}
         run.metrics_file.write_text(json.dumps(row) + "\n")
-    rows = ledger([str(tmp_path / folder) for folder, *_ in runs])["rows"]
+    rows = side_by_side([str(tmp_path / folder) for folder, *_ in runs])["rows"]
     assert [(row["name"], row["objective"], row["seeds"], row["loss"]) for row in rows] == [
         ("nano (causal)", "causal", [0, 1], 3.5),
         ("nano (masked)", "masked", [0], 6.0),
     ]
     with pytest.raises(ConfigError, match="the same recipe with the same seed"):
-        ledger([str(tmp_path / "causal"), f"{tmp_path}/masked/../causal"])
+        side_by_side([str(tmp_path / "causal"), f"{tmp_path}/masked/../causal"])

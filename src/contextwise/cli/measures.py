@@ -1,0 +1,182 @@
+"""Measure a model in any of the ways that there are.
+
+In the verb of a measure each field of the settings is an option. A field without a default is an argument after MODEL. Help,
+default and bounds are those of the field; values are read as text and checked by pydantic, so that all problems come in one
+message.
+"""
+
+import inspect
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import typer
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic.fields import FieldInfo
+from typer import Argument, Option
+
+from contextwise.base.config import validate
+from contextwise.base.progress import say
+from contextwise.cli.common import (
+    BatchTokens,
+    Corpus,
+    Device,
+    Dtype,
+    Model,
+    Out,
+    Overwrite,
+    Prints,
+    Split,
+    SummaryAsJson,
+    parameter,
+    prints_of,
+    show,
+    show_json,
+    show_line,
+)
+from contextwise.evaluation.kernel import Measure, Result, Subject, measures, open_documents
+from contextwise.evaluation.kernel import measure as measure_model
+
+PANEL = "Measure"
+
+COMMON: dict[str, tuple[Any, Any]] = {
+    "batch_tokens": (BatchTokens, 16384),
+    "dtype": (Dtype, "auto"),
+    "device": (Device, "auto"),
+    "out": (Out, None),
+    "overwrite": (Overwrite, False),
+}
+"""Options of :func:`contextwise.evaluation.kernel.measure`: annotation and default."""
+BOUNDS = {Ge: ("≥", "ge"), Gt: (">", "gt"), Le: ("≤", "le"), Lt: ("<", "lt")}
+
+
+def verb(measure: type[Measure], show: Callable[..., None] | None = None) -> Callable[..., None]:
+    """The function of the verb of a measure, for Typer.
+
+    Args:
+        show: prints a result, in place of :func:`show_result`; its keyword-only parameters are further options.
+    """
+    show = show or show_result
+    fields = measure.model_fields
+    show_parameters = inspect.signature(show, eval_str=True).parameters.values()
+    further = [parameter for parameter in show_parameters if parameter.kind is parameter.KEYWORD_ONLY]
+
+    def run(model: str, **given: Any) -> None:
+        values = {name: read_value(info, given[name]) for name, info in fields.items()}
+        values = {name: value for name, value in values.items() if value is not None}
+        settings = validate(measure, values, f"contextwise measure {measure.name}")
+        corpus = open_documents(model, given["corpus"], given["split"]) if measure.on_corpus else None
+        subject = Subject(model, **{name: given[name] for name in ("dtype", "device", "batch_tokens")})
+        result = measure_model(subject, settings, corpus, out=given["out"], overwrite=given["overwrite"])
+        if corpus is not None and subject.trained_on(corpus.fingerprint):
+            say("note: the run was trained on these very documents; they are not held out")
+        show(result, given["as_json"], **{parameter.name: given[parameter.name] for parameter in further})
+
+    parameters = [parameter("model", Model)]
+    parameters += [field_parameter(name, info) for name, info in fields.items() if info.is_required()]
+    if measure.on_corpus:
+        parameters += [parameter("corpus", Corpus), parameter("split", Split, "validation")]
+    parameters += [field_parameter(name, info) for name, info in fields.items() if not info.is_required()]
+    common = COMMON | {"dtype": (Dtype, measure.default_dtype)}
+    parameters += [*further, *(parameter(name, *pair) for name, pair in common.items())]
+    prints = prints_of(show) or Prints(measure.name)
+    parameters.append(parameter("as_json", Annotated[SummaryAsJson, prints], False))
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    paragraphs = (inspect.getdoc(measure) or "").split("\n\n")
+    run.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    return run
+
+
+def show_result(result: Result, as_json: bool) -> None:
+    """Print the table of a result and its folder, or its summary as JSON; exit status 1 if the model does not pass."""
+    measure = measures()[result.measure]
+    if as_json:
+        show_json(result.summary)
+    else:
+        show(measure.table(result.summary))
+        show_line(f"written to {result.path}/")
+    if not measure.passed(result.summary):
+        raise typer.Exit(1)
+
+
+def field_parameter(name: str, info: FieldInfo) -> inspect.Parameter:
+    """The option of a field of settings, or its argument where the field has no default.
+
+    A description ``…; default: WORDS.`` describes the default.
+    """
+    text, _, words = (info.description or "").partition("; default: ")
+    text, words = f"{text.rstrip('.')}.", words.rstrip(".")
+    if info.is_required():
+        several = _is_list(info) and Path in _elements(info)
+        return parameter(name, Annotated[list[str] if several else str, Argument(help=text, metavar=name.upper())])
+    default = info.get_default(call_default_factory=True)
+    if isinstance(default, bool):
+        option = name.replace("_", "-")
+        flags = f"--{option}/--no-{option}" if default else f"--{option}"
+        return parameter(name, Annotated[bool, Option(flags, help=text)], default)
+    shown: Any = words or (default is not None and default != () and default != [])
+    option_info = Option(help=text, metavar=_metavar(info), show_default=shown)
+    written = ",".join(map(str, default)) if isinstance(default, list | tuple) else str(default)
+    return parameter(name, Annotated[str | None, option_info], written if shown is True else None)
+
+
+def read_value(info: FieldInfo, value: Any) -> Any:
+    """The value of a field from its text: a list has commas between its parts, and ``none`` is an empty one.
+
+    In a list of numbers, ``16,32,…,2048`` continues by the same factor up to the last one.
+    """
+    if not isinstance(value, str) or not _is_list(info):
+        return value
+    parts = [] if value == "none" else [part.strip() for part in value.split(",")]
+    if int not in _elements(info) or len(parts) != 4 or parts[2] not in ("…", "..."):
+        return parts
+    numbers = [int(part) if part.isdecimal() else 0 for part in parts]
+    first, second, last = numbers[0], numbers[1], numbers[3]
+    if not 0 < first < second < last or second % first:
+        return parts
+    result = [first, second]
+    while result[-1] * (second // first) < last:
+        result.append(result[-1] * (second // first))
+    return [*result, last]
+
+
+def _types(annotation: Any) -> list[Any]:
+    """The types that an annotation accepts, without None and without what ``Annotated`` adds."""
+    if get_origin(annotation) is Annotated:
+        return _types(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return [kind for part in get_args(annotation) for kind in _types(part)]
+    return [] if annotation is type(None) else [annotation]
+
+
+def _is_list(info: FieldInfo) -> bool:
+    return any(get_origin(kind) in (list, tuple) for kind in _types(info.annotation))
+
+
+def _elements(info: FieldInfo) -> list[Any]:
+    """The accepted types, those of a list's elements for a list."""
+    kinds: list[Any] = []
+    for kind in _types(info.annotation):
+        parts = [part for part in get_args(kind) if part is not ...]
+        kinds += [x for p in parts for x in _types(p)] if get_origin(kind) in (list, tuple) else [kind]
+    return kinds
+
+
+def _metavar(info: FieldInfo) -> str:
+    names = {int: "int", float: "float", Path: "path"}
+    words: dict[str, None] = {}
+    for kind in _elements(info):
+        choices = get_args(kind) if get_origin(kind) is Literal else [names.get(kind, "str")]
+        words |= dict.fromkeys(map(str, choices))
+    text = f"<{'|'.join(words)}>"
+    if _is_list(info):
+        return f"{text},…"
+    bounds = [
+        f"{sign}{getattr(bound, key):,}"
+        for bound in info.metadata
+        for kind, (sign, key) in BOUNDS.items()
+        if isinstance(bound, kind)
+    ]
+    return f"{text} [{', '.join(bounds)}]" if bounds else text

@@ -1,0 +1,100 @@
+"""Use a model in other ways, see what it is made of, or check a run."""
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from contextwise.base.errors import CheckpointError, ConfigError
+from contextwise.base.progress import say
+from contextwise.base.tables import Column, Row, Table
+from contextwise.cli.common import ON_HUB, AsJson, Model, Prints, show, show_json, show_line
+
+
+def parameters(
+    source: Annotated[
+        str,
+        Argument(
+            metavar="RECIPE_OR_RUN",
+            help="A recipe (a YAML file or a name), a run, a Hugging Face model folder, or a name on the Hub.",
+        ),
+        ON_HUB,
+    ],
+    as_json: Annotated[AsJson, Prints("contextwise.training.parameters:Module[]")] = False,
+) -> None:
+    """Report where a model's parameters are, and which of them are trained.
+
+    Nothing is trained and no weights are loaded. The runs that a recipe
+    builds on need not be there yet if their recipes lie beside it.
+    """
+    from contextwise.training.parameters import Module, modules_of
+
+    what, modules = modules_of(source)
+    if as_json:
+        show_json(modules)
+        return
+    total = Module("total", sum(m.parameters for m in modules), sum(m.trained for m in modules))
+    staged = any(module.stages for module in modules)
+    rows = []
+    for module in [*modules, total]:
+        cells = [module.name, f"{module.parameters:,}", f"{module.parameters / total.parameters:.1%}"]
+        cells.append(f"{module.trained:,}" if module.trained else "frozen")
+        stages = "" if module is total else ", ".join(module.stages) or "none"
+        rows.append(Row([*cells, *([stages] if staged else [])], last=module is modules[-1]))
+    columns: list[Column | str] = ["Module", "Parameters", "Share", "Trained"]
+    columns += [Column("Stages that train", align="left")] if staged else []
+    show_line(f"Parameters of {what}:")
+    show(Table("", columns, rows))
+
+
+def verify(
+    run: Annotated[Path, Argument(help="A run, finished or stopped.")],
+    as_json: Annotated[AsJson, Prints("contextwise.training.verify:Check[]")] = False,
+) -> None:
+    """Check that a run's files are intact and that its newest checkpoint continues as the run did.
+
+    All hashes are compared, and the steps after the checkpoint are taken again:
+    their losses must be those of metrics.jsonl, bit for bit on the same machine.
+    Nothing is written to the run. Exit status 2 if a check fails.
+    """
+    from contextwise.training.verify import verify_run
+
+    checks = []
+    for check in verify_run(run):
+        checks.append(check)
+        if not as_json:
+            show_line(f"{'passed' if check.passed else 'FAILED'}  {check.what}: {check.found}")
+    if as_json:
+        show_json(checks)
+    failed = [check for check in checks if not check.passed]
+    if failed:
+        first = f"{failed[0].what}: {failed[0].found}"
+        raise CheckpointError(f"{len(failed)} of {len(checks)} checks of {run} failed, the first: {first}")
+
+
+def serve(
+    model: Model,
+    host: Annotated[str, Option(help="Address to listen on.")] = "localhost",
+    port: Annotated[int, Option(min=1, max=65535, help="Port to listen on.")] = 8000,
+    device: Annotated[str, Option(help="cpu, cuda, …; auto: a GPU if there is one.")] = "auto",
+) -> None:
+    """Answer OpenAI-compatible requests: transformers' own server with any model here.
+
+    POST /v1/completions continues a prompt; /v1/chat/completions needs a
+    tokenizer with a chat template. Requests name the model as it is printed.
+    """
+    from transformers.utils.import_utils import is_serve_available
+
+    from contextwise.models import load_tokenizer, model_folder
+    from contextwise.models.loading import load_config, model_class
+
+    if not is_serve_available():
+        raise ConfigError("the server's packages are not installed; pip install 'contextwise[serve]'")
+    from contextwise.cli.server import run_server
+
+    folder = model_folder(model)
+    model_class(load_config(folder))
+    if load_tokenizer(folder).chat_template is None:
+        say("note: its tokenizer has no chat template, so that only /v1/completions answers")
+    say(f"serving the model {folder} at http://{host}:{port}/v1; Ctrl-C ends it")
+    run_server(folder, host, port, device)
