@@ -21,7 +21,7 @@ from contextwise.base.machine import own_version
 from contextwise.base.progress import console, say
 from contextwise.base.recipes import recipe_kinds, shipped_recipes
 from contextwise.base.tables import Column, Table
-from contextwise.cli.common import AsJson, Prints, Split, prints_of, show, show_json, show_line, show_result
+from contextwise.cli.common import AsJson, Prints, Split, prints_of, show, show_json, show_line
 
 if TYPE_CHECKING:
     from contextwise.data import Corpus
@@ -74,6 +74,7 @@ def run_demo(scale: "DemoScale", out: Path, seed: int, command: str, as_json: bo
     Raises:
         ConfigError, DataError: ``out`` holds something else, or cannot be written to.
     """
+    from contextwise.cli.measures import show_result
     from contextwise.experiments.demo import QUESTION, demo_corpus, demo_curve, demo_trial
     from contextwise.experiments.trial import Trial
     from contextwise.reports.trial import PAGE, run_with_page, trial_tables

@@ -133,7 +133,12 @@ def _checked(table: pa.Table, name: str, label: RunLabel | None = None) -> pa.Ta
     if not len(table):
         raise DataError(f"{name} has no rows")
     measured: list[str] = [column for column in ("nats", "correct", "loss") if column in columns]
-    for needed in ("arm", "seed", *(() if measured else ("nats",)), *(("tokens",) if "nats" in columns else ())):
+    for needed in (
+        "arm",
+        "seed",
+        *(() if measured else ("nats",)),
+        *(("tokens",) if "nats" in columns and "bytes" not in columns else ()),
+    ):
         if needed not in columns:
             near = did_you_mean(needed, table.column_names, " ").strip()
             found = f"it has {listed(sorted(map(str, table.column_names)))}"
@@ -205,8 +210,9 @@ def _paired(table: pa.Table) -> Losses:
         raise DataError(f"some files have {measured[0]}, others {measured[1]}; give one of these columns in all")
     (value,) = measured
     sizes = [column for column in ("tokens", "bytes") if column in table.column_names and value == "nats"]
-    if "bytes" in sizes and table["bytes"].null_count:
-        sizes.remove("bytes")
+    sizes = [column for column in sizes if not table[column].null_count]
+    if value == "nats" and not sizes:
+        raise DataError("some rows have no tokens, others no bytes; give one of these columns in all")
     _refuse_twice(table, value)
     keys = ["arm", "seed", "document"]
     sums = table.group_by(keys, use_threads=False).aggregate(
@@ -251,15 +257,14 @@ def _paired(table: pa.Table) -> Losses:
     for size in sizes:
         found = {run: columns[size][kept[run]] for run in in_order}
         if all(np.array_equal(found[run], found[in_order[0]]) for run in in_order):
-            if size == "bytes":
+            if size == "bytes" and "tokens" in sizes:
                 notes.append("The arms' tokens differ, so losses are per byte.")
             return Losses(values, found[in_order[0]], documents_kept, f"nats per {size[:-1]}", notes)
-    tokens = {run: columns["tokens"][kept[run]] for run in in_order}
-    other = next(run for run in in_order if not np.array_equal(tokens[run], tokens[in_order[0]]))
-    at = int(np.flatnonzero(tokens[other] != tokens[in_order[0]])[0])
-    counted = (
-        f"{tokens[in_order[0]][at]:,.0f} tokens in {_named(in_order[0])}, {tokens[other][at]:,.0f} in {_named(other)}"
-    )
+    size = sizes[0]
+    found = {run: columns[size][kept[run]] for run in in_order}
+    first, other = in_order[0], next(run for run in in_order if not np.array_equal(found[run], found[in_order[0]]))
+    at = int(np.flatnonzero(found[other] != found[first])[0])
+    counted = f"{found[first][at]:,.0f} {size} in {_named(first)}, {found[other][at]:,.0f} in {_named(other)}"
     raise DataError(
         f"document {one_line(documents_kept[at], 60)} has {counted}: nats per token do not compare across tokenizers; give the "
         "column bytes, which is the same for all"

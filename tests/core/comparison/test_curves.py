@@ -173,10 +173,10 @@ def test_curves_of_runs_are_ranked_for_these_runs_alone(tmp_path):
         folders.append(written(tmp_path / name / "evaluation", name, context, law, SIX))
     model = written(tmp_path, "model", 8, SHORT, SIX)
     curves = compare_curves(open_curves(folders))
-    assert ranking(curves).startswith("In this one run each, by the last tenth") and "higher" in ranking(curves)
+    assert ranking(curves).startswith("In this one run each, by the best-context loss") and "higher" in ranking(curves)
     assert [curve.to_dict()["single_run"] for curve in curves] == [True, True]
     assert "nothing about other seeds" in " ".join(curves_table(curves).notes)
     mixed = compare_curves(open_curves([model, folders[1]]))
-    assert ranking(mixed).startswith("With this one run of long, by the last tenth")
+    assert ranking(mixed).startswith("With this one run of long, by the best-context loss")
     only = compare_curves(open_curves([model, written(tmp_path, "other", 512, LONG, SIX)]))
-    assert ranking(only).startswith("By the last tenth") and not curves_table(only).notes
+    assert ranking(only).startswith("By the best-context loss") and not curves_table(only).notes
