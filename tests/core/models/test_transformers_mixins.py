@@ -1,8 +1,8 @@
 """transformers' own tests of models, run on the models of this package.
 
-They come with the source of transformers, not with its wheel: a checkout of the repository, named by ``TRANSFORMERS_SOURCE`` or
-installed as editable. An unpacked source distribution (``pip download --no-binary :all: --no-deps transformers==VERSION``) has the
-tests of models, but not those of generation, which are then skipped.
+They come with the source of transformers, not with its wheel: a checkout of the repository, named by ``TRANSFORMERS_SOURCE``
+or installed as editable. An unpacked source distribution (``pip download --no-binary :all: --no-deps transformers==VERSION``)
+has the tests of models, but not those of generation, which are then skipped.
 """
 
 import importlib
