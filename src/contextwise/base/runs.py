@@ -28,13 +28,16 @@ from contextwise.base.files import (
 )
 from contextwise.base.views import Viewed
 
-_EXECUTION = {
-    "output",
-    "model.variant.file",
+SUMS_IN_ANOTHER_ORDER = {
     "training.compile",
     "training.fsdp",
     "training.gradient_checkpointing",
     "training.micro_batch_tokens",
+}
+"""Settings that change the result of a run by rounding."""
+_EXECUTION = SUMS_IN_ANOTHER_ORDER | {
+    "output",
+    "model.variant.file",
     "training.save_every",
     "training.keep_checkpoints",
     "training.trackers",

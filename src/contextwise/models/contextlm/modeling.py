@@ -146,7 +146,7 @@ class ContextLMForCausalLM(ComposedForCausalLM):
                 return h_BTD
             return self.context.inject(h_BTD, contexts, decoder_layer)
 
-        mask, positions = (None, None) if even else (attention_mask, positions_BT)
+        mask, positions = (None, None) if even else (attention_mask, None if position_ids is None else positions_BT)
         return super().decoded(None, mask, positions, cache, embeds, positions_BT, inject, **kwargs)
 
 
