@@ -68,6 +68,11 @@ class RunFolder(Viewed):
         self.evaluation = self.path / "evaluation"
 
     def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r}): {self.answer}"
+
+    @property
+    def answer(self) -> str:
+        """Name, length and validation loss, or how far the run is."""
         state = "no run yet"
         with contextlib.suppress(ContextwiseError):
             if self.exists:
@@ -78,7 +83,7 @@ class RunFolder(Viewed):
                 state = f"{known['name']}, seed {known['seed']}, {known['tokens']:,} tokens"
                 if loss is not None and not too_few_examples(recipe, examples):
                     state += f", validation loss {loss:.4f}{measured_on(recipe, examples)}"
-        return f"RunFolder({str(self.path)!r}): {state}"
+        return state
 
     @classmethod
     def open(cls, path: str | Path) -> "RunFolder":

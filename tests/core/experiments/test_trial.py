@@ -676,7 +676,11 @@ def test_a_notebook_shows_a_trial(finished, tmp_path):
     result = contextwise.trial(finished / "trial.yaml")
     assert result.path == finished and result.stopped == "decided"
     assert "alike and gpt2 are equivalent" in result._repr_html_()
-    assert len(result.to_pandas()) == 2 and result.plot().data
+    frame = result.to_pandas()
+    assert len(frame) == 2 and result.plot().data
+    assert list(frame["difference"]) == [each.difference.value for each in result.comparisons]
+    assert list(frame["tokens"]) == [result.tokens] * 2 and frame["decided_after"].dtype != object
+    assert len(repr(result)) <= 160 and "alike − gpt2 = " in repr(result)
     assert "</html>" in result.page(tmp_path / "page.html").read_text()
 
 

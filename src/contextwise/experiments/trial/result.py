@@ -199,7 +199,7 @@ class TrialJson(TypedDict):
     notes: list[str]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrialResult(Viewed):
     """Everything a trial has found so far.
 
@@ -242,6 +242,16 @@ class TrialResult(Viewed):
     @property
     def budgets(self) -> list[int]:
         return list(dict.fromkeys(length.budget for length in self.lengths))
+
+    @property
+    def answer(self) -> str:
+        """The first comparison with its interval, and how many there are."""
+        if not self.comparisons:
+            return f"{self.name}, no seed is trained yet"
+        first, more = self.comparisons[0], len(self.comparisons) - 1
+        pair = f"{first.arm} − {first.reference} = {first.difference:+.4f} nats per token, {first.decision}"
+        seeds = f"{len(first.looks)} seed{'s' * (len(first.looks) != 1)}"
+        return f"{self.name}: {pair} after {seeds}" + f"; {more} more comparison{'s' * (more > 1)}" * bool(more)
 
     @property
     def sentences(self) -> list[str]:
