@@ -7,7 +7,6 @@ not finite; removed when it is trained again) · ``evaluation/`` · ``report.htm
 
 import contextlib
 import json
-import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +25,7 @@ from contextwise.base.files import (
     read_sealed_json,
     write_sealed_json,
 )
+from contextwise.base.progress import say_once
 from contextwise.base.views import Viewed
 
 SUMS_IN_ANOTHER_ORDER = {
@@ -51,6 +51,8 @@ _EXECUTION = SUMS_IN_ANOTHER_ORDER | {
 FEWEST_EXAMPLES = FEWEST_DOCUMENTS
 """A validation loss of fewer windows is not shown: like the documents of a difference, fewer cannot show how far they spread.
 Over windows of the demo's text a loss has a standard deviation of 1.4 nats, and the difference of two models one of 0.07."""
+LARGEST = 1e100
+"""Of a number of the metrics; sums and squares of larger ones overflow."""
 
 
 class RunFolder(Viewed):
@@ -146,12 +148,19 @@ class RunFolder(Viewed):
             raise CheckpointError(
                 f"the metrics {self.metrics_file} cannot be read: {reason}; restore the file, or remove it"
             ) from None
-        rows = []
-        for line in lines:
+        rows, bad = [], []
+        for number, line in enumerate(lines, start=1):
             with contextlib.suppress(ValueError, RecursionError):
                 row = json.loads(line)
-                if _is_row(row) and kind in (None, row.get("kind")):
+                if not _is_row(row):
+                    bad.append(str(number))
+                elif kind in (None, row.get("kind")):
                     rows.append(row)
+        if bad:
+            shown = ", ".join(bad[:6]) + " …" * (len(bad) > 6)
+            say_once(
+                f"note: {self.metrics_file} is read without line {shown}: no step, or a number that no run can have"
+            )
         return rows
 
     def validations(self) -> list[dict[str, Any]]:
@@ -264,7 +273,8 @@ def _is_row(row: Any) -> bool:
     if not isinstance(row, dict) or type(row.get("step")) is not int:
         return False
     counted = ("tokens", "seconds", "loss") if row.get("kind") in ("train", "validation") else ()
-    return all(isinstance(row.get(name), int | float) and math.isfinite(row[name]) for name in counted)
+    known: list[Any] = [row.get(name) for name in counted] + [row["step"], row.get("flops", 0)]
+    return all(type(value) in (int, float) and abs(value) <= LARGEST for value in known)  # false for NaN
 
 
 def comparable(recipe: dict[str, Any], *left_out: str) -> dict[str, Any]:

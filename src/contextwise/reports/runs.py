@@ -336,7 +336,7 @@ def _traces(curve: Curve) -> list[tuple[go.Scatter, dict[str, np.ndarray]]]:
 def _columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     if not rows:
         return {}
-    names = ("step", "tokens", "seconds", "flops", "loss")
+    names = ["step", "tokens", "seconds", "loss", *(["flops"] if all("flops" in row for row in rows) else [])]
     return {name: np.array([row[name] for row in rows], dtype=float) for name in names}
 
 
@@ -372,11 +372,13 @@ def _axes(drawn: list[dict[str, np.ndarray]]) -> list[dict[str, Any]]:
         x = [(rows[name] / divisor).tolist() for rows in drawn]
         return {"label": label, "x": x, "layout": {"title": {"text": title}, **layout}}
 
-    return [
+    axes = [
         axis("tokens", "tokens", "training tokens", tickformat="~s"),
         axis("training time", "seconds", f"training time, {unit}", divisor, tickformat="~g"),
-        axis("FLOPs", "flops", "training FLOPs", tickformat="", exponentformat="power"),
     ]
+    if all("flops" in rows for rows in drawn):
+        axes.append(axis("FLOPs", "flops", "training FLOPs", tickformat="", exponentformat="power"))
+    return axes
 
 
 def spikes(losses: np.ndarray) -> np.ndarray:
