@@ -128,7 +128,7 @@ class CueForCausalLM(CausalLanguageModel):
         own = self.sentence_encoder.resize_token_embeddings(new_num_tokens, *args, **kwargs)
         if own.num_embeddings != self.decoder.lm_head.out_features:
             self.decoder.lm_head = self._get_resized_lm_head(self.decoder.lm_head, own.num_embeddings)
-        self.config.vocab_size = own.num_embeddings
+        self.config.vocab_size = self.vocab_size = own.num_embeddings  # transformers sets both
         if frozen:
             self.freeze("sentence_encoder")
         return own

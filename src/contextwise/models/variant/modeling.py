@@ -212,7 +212,7 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
         """Resize those of the model, whose configuration is a copy of its own."""
         embeddings = self.model.resize_token_embeddings(*args, **kwargs)
-        self.config.vocab_size = embeddings.num_embeddings
+        self.config.vocab_size = self.vocab_size = embeddings.num_embeddings  # transformers sets both
         return embeddings
 
     def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:  # type: ignore[override]
