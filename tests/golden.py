@@ -119,7 +119,7 @@ def measures() -> dict[str, tuple[str, str, dict[str, Any]]]:
     return {
         "evaluate": ("contextlm", "evaluate", {"context": 32}),
         "evaluate-stride": ("causal", "evaluate", {"context": 32, "stride": 8}),
-        "curve": ("contextlm", "curve", {}),
+        "curve": ("contextlm", "curve", {"mode": "running"}),
         "curve-truncated": ("causal", "curve", {"mode": "truncated", "contexts": [4, 16], "samples": 64}),
         "causality": ("multi-token-contextlm", "causality", {}),
         "entropy": ("causal", "entropy", {"contexts": [4, 8], "samples": 64}),

@@ -51,10 +51,11 @@ def small_demo() -> Iterator[None]:
     settings = ("tokens=128", "seeds=2", "recipe.data.context=16", "recipe.training.tokens_per_step=64")
     shape = {"layers": 1, "width": 16, "heads": 2}
     settings += tuple(f"recipe.model.{name}={value}" for name, value in shape.items())
-    small = replace(demo.QUICK, trial=settings, documents=24, held_out=0.5, vocabulary=300, timed_tokens=2)
+    small = replace(demo.QUICK, trial=settings, documents=24, held_out=0.5, vocabulary=300)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stdlib, "stdlib_files", lambda: short)
         patch.setattr(demo, "QUICK", small)
+        patch.setattr(demo, "KNOWN", "a-model-that-is-nowhere")
         patch.setattr(trial, "seconds_per_step", lambda recipes, *_: dict.fromkeys(recipes, 1.0))
         yield
 

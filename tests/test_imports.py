@@ -20,11 +20,15 @@ ORDER = [
     "training",
     "evaluation",
     "comparison",
+    "decisions",
     "experiments",
     "reports",
     "cli",
 ]
-PLACED_IN = {"testing": "evaluation"}  # public modules at the top, and the package whose imports they may use
+PLACED_IN = {
+    "testing": "evaluation",
+    "stats": "base",
+}  # public modules at the top, and the package whose imports they may use
 STANDS_ON = {
     "contextwise": [],
     "contextwise_plan": ["contextwise"],

@@ -13,7 +13,7 @@ from contextwise.base.lazy import lazy_exports
 from contextwise.base.views import Viewed
 
 if TYPE_CHECKING:
-    from contextwise.api import compare, curve, evaluate, load, measure, prepare, train, trial
+    from contextwise.api import compare, curve, decide, evaluate, load, measure, prepare, train, trial
     from contextwise.base.runs import RunFolder
     from contextwise.data import Corpus
     from contextwise.models import ContextLMConfig, ContextLMForCausalLM
@@ -27,6 +27,7 @@ __all__ = [
     "RunFolder",
     "compare",
     "curve",
+    "decide",
     "evaluate",
     "load",
     "measure",

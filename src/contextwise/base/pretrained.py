@@ -5,7 +5,9 @@ A folder or a repository on the Hub may hold Python code of its own (``auto_map`
 ``NAME@REVISION`` is a repository on the Hub at a branch, tag or commit.
 """
 
+import contextlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +47,26 @@ def from_pretrained(loader: Any, source: str | Path, **options: Any) -> Any:
     name, revision = hub_revision(source)
     if revision is not None:
         options["revision"] = revision
-    loaded = loader.from_pretrained(name, trust_remote_code=trust.remote_code, **options)
+    with without_bars() if Path(name).exists() else contextlib.nullcontext():  # downloads keep theirs
+        loaded = loader.from_pretrained(name, trust_remote_code=trust.remote_code, **options)
     for how in ("is_local", "local_files_only"):  # would be saved with a tokenizer: offline it would be another one
         getattr(loaded, "init_kwargs", {}).pop(how, None)
     return loaded
+
+
+@contextlib.contextmanager
+def without_bars() -> Iterator[None]:
+    """Keep transformers from drawing a bar for each file of weights that it reads or writes."""
+    from transformers.utils import logging
+
+    if not logging.is_progress_bar_enabled():
+        yield
+        return
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.enable_progress_bar()
 
 
 def failure_reason(error: Exception) -> str:

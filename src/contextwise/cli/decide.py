@@ -81,7 +81,7 @@ def trial(
         Prints(
             "contextwise.experiments.trial.result:TrialResult",
             "contextwise.experiments.trial.result:TrialPlan",
-            "contextwise.experiments.trial.discoveries:TriedChange[]",
+            "contextwise.comparison.discoveries:TriedChange[]",
         ),
     ] = False,
 ) -> None:
@@ -140,8 +140,8 @@ def trial(
 
 def _show_discoveries(folder: Path, rate: float, with_arms: bool, as_json: bool) -> None:
     """Print which changes of many trials to keep."""
-    from contextwise.experiments.trial.discoveries import tried_changes
-    from contextwise.reports.trial import discoveries_table
+    from contextwise.comparison.discoveries import tried_changes
+    from contextwise.reports.decided import discoveries_table
 
     if with_arms:
         raise ConfigError(f"--discoveries lists the trials in {folder}; leave the arms out")

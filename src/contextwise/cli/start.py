@@ -1,6 +1,5 @@
 """Verbs to start with: ``contextwise demo``, ``prepare``, ``corpus``, ``recipes`` and ``schema``."""
 
-import dataclasses
 import math
 import shlex
 import time
@@ -20,14 +19,12 @@ from contextwise.base.machine import own_version
 from contextwise.base.progress import console, say
 from contextwise.base.recipes import recipe_kinds, shipped_recipes
 from contextwise.base.tables import Column, Table
-from contextwise.cli.common import AsJson, Prints, Split, prints_of, show, show_json, show_line
+from contextwise.cli.common import AsJson, Prints, Split, prints_of, show, show_json, show_line, show_result
 
 if TYPE_CHECKING:
-    from contextwise.comparison.comparison import Comparison
     from contextwise.data import Corpus
     from contextwise.data.document_lengths import DocumentLengths
     from contextwise.experiments.demo import DemoScale
-    from contextwise.experiments.trial.result import TrialResult
 
 PANEL = "Start"
 
@@ -47,10 +44,10 @@ def demo(
         Prints("contextwise.experiments.trial.result:TrialResult"),
     ] = False,
 ) -> None:
-    """Decide on real text whether ContextLM beats GPT-2, and GPT-2 with as many parameters.
+    """Decide on real text whether rotary positions help a small GPT-2; then measure how much context a known model uses.
 
-    A trial in its smallest form: seeds of all three models, at equal FLOPs,
-    until both differences are decided. The text is the source of Python's own
+    A trial in its smallest form: paired seeds of both models, at equal FLOPs,
+    until the difference is decided. The text is the source of Python's own
     standard library. Run the same command again to resume.
     """
     from contextwise.experiments.demo import FULL, QUICK
@@ -63,11 +60,11 @@ def demo(
     else:
         command += f" --out {shlex.quote(str(out))}"
     run_demo(QUICK if quick else FULL, out, seed, command, as_json)
-    say(f"{(time.monotonic() - started) / 60:.1f} minutes; corpus and trial: {out}/")
+    say(f"{(time.monotonic() - started) / 60:.1f} minutes; corpus, trial and curve: {out}/")
 
 
 def run_demo(scale: "DemoScale", out: Path, seed: int, command: str, as_json: bool = False) -> None:
-    """Prepare the corpus, run the trial, and show what it decided; an earlier call with the same settings is resumed.
+    """Prepare the corpus, run the trial and measure the curve; an earlier call with the same settings is resumed.
 
     Args:
         command: the command line that makes the page again.
@@ -75,61 +72,32 @@ def run_demo(scale: "DemoScale", out: Path, seed: int, command: str, as_json: bo
     Raises:
         ConfigError, DataError: ``out`` holds something else, or cannot be written to.
     """
-    from contextwise.base.runs import RunFolder
-    from contextwise.comparison.compared_runs import evaluate_all
-    from contextwise.comparison.comparison import compare
-    from contextwise.comparison.tables import model_table
-    from contextwise.evaluation.generation import time_runs
-    from contextwise.experiments.demo import PROMPT, demo_corpus, demo_trial
+    from contextwise.experiments.demo import QUESTION, demo_corpus, demo_curve, demo_trial
     from contextwise.experiments.trial import Trial
-    from contextwise.reports.trial import PAGE, STOPPED, run_with_page
+    from contextwise.reports.trial import PAGE, run_with_page, trial_tables
 
     say_step = partial(console.print, style="bold", markup=False)
     say_step("1/3 the corpus: the source of Python's standard library")
     demo_corpus(scale, out / "corpus")
     settings = demo_trial(scale, out, seed)
-    say_step(f"2/3 a trial: gpt2, pm (two more layers), contextlm; at most {settings.seeds} seeds")
+    say_step(f"2/3 a trial: {QUESTION}")
     trial = Trial(settings)
     result = run_with_page(trial, command)
-    say_step("3/3 the time of a generated token")
-    runs = trial.arms.run_set(result.lengths, seed, trial.factors).runs
-    time_runs([RunFolder(run.folder) for run in runs], new_tokens=scale.timed_tokens)
     if as_json:
         show_json(result.to_dict())
         return
-    sources = [run.source for run in runs]
-    alone = compare(
-        sources, results=evaluate_all(sources, trial.arms.held_out), reference=settings.baseline, budgets=False
-    )
-    table = model_table(alone)
-    show(
-        dataclasses.replace(table, title=f"The runs of seed {seed}: {table.title} over documents"),
-        *result.sentences,
-        f"The trial stopped: {STOPPED[result.stopped]}.",
-        f"Optimizer steps of a run: {', '.join(f'{length.arm} {length.steps:,}' for length in result.lengths)}.",
-        _first_seed(alone, result, seed),
-        *(f"Note: {note}" for note in result.notes),
-    )
-    # All seeds are trained, and a comparison is open.
-    if result.stopped == "seeds":
+    show(QUESTION, trial_tables(result))
+    if result.stopped == "seeds":  # all seeds are trained, and the comparison is open
         words = ["contextwise", "trial", str(trial.folder.settings_file), "--seeds", str(2 * settings.seeds)]
         show_line(f"more seeds: {shlex.join(words)}")
-    show_line(f"a text: {shlex.join(['contextwise', 'generate', sources[-1], PROMPT])}")
     show_line(f"page: {trial.path / PAGE}")
-
-
-def _first_seed(alone: "Comparison", result: "TrialResult", seed: int) -> str:
-    """What the first seed ``alone`` would have said, with intervals over documents, and what it cannot show."""
-    said, ranges = [], []
-    for each in alone.differences:
-        own, reference = (next(iter(result.losses[arm].values())) for arm in (each.group, each.reference))
-        by_seed = [a - b for a, b in zip(own, reference, strict=False)]
-        said.append(f"{each.group} − {each.reference} = {each.difference:+.4f}")
-        ranges.append(f"{each.group} {min(by_seed):+.4f} to {max(by_seed):+.4f}")
-    return (
-        f"Seed {seed} alone would have said: {listed(said)}, with intervals over documents only. One seed cannot show what "
-        f"another would have said; the seeds' own differences are: {listed(ranges)}."
-    )
+    say_step("3/3 a curve: how much context does SmolLM2-135M use on such text?")
+    curve = demo_curve(scale, out)
+    if isinstance(curve, str):
+        show_line(f"left out: {curve}")
+    else:
+        show_result(curve, as_json=False)
+        show_line("the same on your text: contextwise curve smollm2 --corpus FILE")
 
 
 def prepare(

@@ -3,7 +3,8 @@
 The average over all positions of a window is what a trainer logs. Models of longer contexts predict more positions
 with many visible tokens, which are easier. So their average may be lower although their loss is higher at each number of
 visible tokens that both have (context scaling, Section 2). Models are ranked by the last tenth of their training context
-(footnote 4). Differences are paired by document, over the documents that all curves have.
+(footnote 4), or where all targets are the same at each context, by the best of these. Differences are paired by document,
+over the documents that all curves have.
 
 Legend of shapes: D documents, K bins.
 """
@@ -34,9 +35,9 @@ class ComparedCurve:
 
     Attributes:
         context: longest that was measured.
-        average: mean over all visible tokens; None in the truncated mode, whose contexts were chosen.
+        average: mean over all visible tokens, in the running mode; None in the others, whose contexts were chosen.
         best: lowest bin, which holds ``best_from`` to ``best_to`` visible tokens.
-        last_tenth: mean over the last tenth of the training context; None in the truncated mode.
+        last_tenth: mean over the last tenth of the training context, in the running mode; None in the others.
         average_difference, best_difference, last_tenth_difference: to the first curve; None for itself.
         bin_differences: (visible from, visible to) of each bin that both have -> the difference to the first curve; None for
             itself.
@@ -75,8 +76,7 @@ class ComparedCurve:
         self.bin_differences: dict[tuple[int, int], Estimate] | None = None
         if first is not None:
             self.average_difference = None if self._tail is None else self._minus(first, 0, 0)
-            fixed = self._minus(first, self._lowest, first._lowest)
-            self.best_difference = lowest_estimate(fixed, drawn - first._drawn, len(documents))
+            self.best_difference = self.best_minus(first)
             self.last_tenth_difference = self.tail_minus(first)
             shared = [bin for bin in limits if bin in first._column]
             self.bin_differences = {bin: self._minus(first, self._column[bin], first._column[bin]) for bin in shared}
@@ -86,8 +86,13 @@ class ComparedCurve:
         """The difference of two columns of the sums."""
         return ratio_difference(self._sums[:, :, own], first._sums[:, :, other])
 
+    def best_minus(self, other: "ComparedCurve") -> Estimate:
+        """The best-context loss minus that of another curve."""
+        fixed = self._minus(other, self._lowest, other._lowest)
+        return lowest_estimate(fixed, self._drawn - other._drawn, self._sums.shape[1])
+
     def tail_minus(self, other: "ComparedCurve") -> Estimate | None:
-        """The loss of the last tenth minus that of another curve; None in the truncated mode."""
+        """The loss of the last tenth minus that of another curve; None outside the running mode."""
         if self._tail is None or other._tail is None:
             return None
         return ratio_difference(self._tail, other._tail)
@@ -114,16 +119,17 @@ def open_curves(sources: list[str]) -> list[CurveResult]:
                 f"{source} was measured on other documents than {sources[0]}; measure both on one corpus and split"
             )
         settings = curve.summary["settings"]
-        if settings["mode"] != first["settings"]["mode"]:
+        mode, other = settings["mode"], first["settings"]["mode"]
+        if mode != other:
             raise DataError(
-                f"{source} was measured in the {settings['mode']} mode, {sources[0]} in the other; measure both in one mode"
+                f"{source} was measured in the {mode} mode, {sources[0]} in {other}; measure both in one mode"
             )
-        if settings["mode"] == "truncated":
+        if mode != "running":
             for name in ("context", "samples", "seed", "limit"):  # of which the targets depend
                 if settings.get(name) != first["settings"].get(name):
                     raise DataError(
                         f"{source} was measured with {name} {settings.get(name)}, {sources[0]} with "
-                        f"{first['settings'].get(name)}, and so at other targets; measure both alike"
+                        f"{first['settings'].get(name)}, and so at other targets; measure both alike, or with --mode running"
                     )
     return curves
 
@@ -158,7 +164,7 @@ def _sums(curve: CurveResult, documents: list[int]) -> np.ndarray:
 
 
 def _tail(curve: CurveResult, documents: list[int]) -> np.ndarray | None:
-    """Nats and targets of each document in the last tenth of the training context: (2, D); None in the truncated mode."""
+    """Nats and targets of each document in the last tenth of the training context: (2, D); None outside the running mode."""
     table = curve.documents
     if "tail_nats" not in table.column_names:
         return None
@@ -167,19 +173,17 @@ def _tail(curve: CurveResult, documents: list[int]) -> np.ndarray | None:
 
 
 def ranking(curves: list[ComparedCurve]) -> str:
-    """The curves in the order of their last tenths, each with its distance to the one before; empty in the truncated mode.
+    """The curves in the order of their last tenths, else of their best contexts, each with its distance to the one before.
 
     Where they are of runs, the sentence says that it is about these runs alone.
     """
-    if any(curve.last_tenth is None for curve in curves):
-        return ""
-    ordered = sorted(curves, key=lambda curve: curve.last_tenth.value if curve.last_tenth else 0.0)
+    ordered = sorted(curves, key=lambda curve: (curve.last_tenth or curve.best).value)
     where = of_single_runs([Path(curve.name).name for curve in ordered if curve.single_run], len(curves))
     by = f"{where[:1].upper()}{where[1:]}, by" if where else "By"
-    words = [f"{by} the last tenth of its training context {Path(ordered[0].name).name} has the lowest loss"]
+    what = "last tenth of its training context" if curves[0].last_tenth else "best context"
+    words = [f"{by} the {what} {Path(ordered[0].name).name} has the lowest loss"]
     for before, curve in itertools.pairwise(ordered):
-        difference = curve.tail_minus(before)
-        assert difference is not None
+        difference = curve.tail_minus(before) or curve.best_minus(before)
         how = "higher" if difference.decided else "no significant difference"
         why = f" ({difference.too_few})" if difference.too_few else ""
         words.append(f"{Path(curve.name).name}: {difference:+.4f} to the one before, {how}{why}")

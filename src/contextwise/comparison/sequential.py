@@ -116,7 +116,9 @@ class Look:
         return self.fixed if documents == "fixed" else self.random
 
 
-def looks(differences_SN: np.ndarray, tokens_N: np.ndarray, confidence: float = CONFIDENCE) -> list[Look]:
+def looks(
+    differences_SN: np.ndarray, tokens_N: np.ndarray, confidence: float = CONFIDENCE, unit: str = "nats per token"
+) -> list[Look]:
     """What is known after each seed.
 
     Args:
@@ -138,7 +140,7 @@ def looks(differences_SN: np.ndarray, tokens_N: np.ndarray, confidence: float = 
     for seeds in range(1, len(by_seed) + 1):
         half = float(halves[seeds - 1])
         of_documents = document_half_width(differences_SN[:seeds], tokens_N, confidence)
-        about = {"unit": "nats per token", "seeds": seeds, "confidence": confidence}
+        about = {"unit": unit, "seeds": seeds, "confidence": confidence}
         mean, scored = float(means[seeds - 1]), int((tokens_N > 0).sum())
         fixed = plus_minus(mean, half, method="mixture t sequence", **about)
         about |= {"method": "mixture t sequence and t", "documents": scored}
@@ -197,6 +199,12 @@ def simultaneous(confidence: float, comparisons: int) -> float:
 def upper_deviation(deviation: float, seeds: int, confidence: float = 0.8) -> float:
     """Upper limit of a standard deviation that was estimated from a number of seeds."""
     return deviation * math.sqrt((seeds - 1) / float(stats.chi2.ppf(1 - confidence, seeds - 1)))
+
+
+def deviation_limits(deviation: float, seeds: int, confidence: float = 0.8) -> tuple[float, float]:
+    """Both limits of a standard deviation that was estimated from a number of seeds."""
+    low, high = stats.chi2.ppf([(1 + confidence) / 2, (1 - confidence) / 2], seeds - 1)
+    return deviation * math.sqrt((seeds - 1) / low), deviation * math.sqrt((seeds - 1) / high)
 
 
 def seeds_to_decide(

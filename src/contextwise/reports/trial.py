@@ -3,20 +3,22 @@
 import math
 import shlex
 import statistics
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import RenderableType
 
-from contextwise.base.estimates import Estimate, count, duration, written
+from contextwise.base.config import parse_yaml
+from contextwise.base.estimates import count, duration, written
 from contextwise.base.progress import say
 from contextwise.base.tables import Cell, Column, Row, Table, terminal
+from contextwise.comparison.decided import READINGS, Comparison
 from contextwise.experiments.folder import Question
-from contextwise.experiments.trial.discoveries import TriedChange
-from contextwise.experiments.trial.result import READINGS, Comparison, TrialPlan, TrialResult
+from contextwise.experiments.trial.result import TrialPlan, TrialResult
+from contextwise.experiments.trial.settings import ARM_WORDS, BUILT_IN
 from contextwise.experiments.trial.trial import Trial
 from contextwise.reports import page
+from contextwise.reports.decided import at_budget, comparison_table, path_plot
 from contextwise.reports.page import Page, Part, Plot, Section
 
 PAGE = "report.html"
@@ -26,13 +28,7 @@ STOPPED = {
     "budget": "the wall time is spent",
     "": "it is not finished",
 }
-ANYTIME = (
-    "The interval over seeds is a confidence sequence: it holds after all seeds at once, so the trial may stop after any of "
-    "them and continue later."
-)
 SPENT = (Column("tokens", "count"), Column("steps", "integer"), Column("FLOPs", "estimate", ".2e"))
-SHOWN_WHOLE = 6
-"""The newest intervals, which a plot shows whole; those of the first seeds are many times as wide."""
 
 
 def run_with_page(trial: Trial, command: str) -> TrialResult:
@@ -73,23 +69,6 @@ def trial_tables(result: TrialResult) -> RenderableType:
     )
 
 
-def comparison_table(result: TrialResult) -> Table:
-    """A row for each comparison: both readings at the look that decided, or at the newest."""
-    rows: list[list[Cell]] = []
-    for each in result.comparisons:
-        look = each.looks[(each.decided_after or len(each.looks)) - 1]
-        name = (each.arm, f"{count(each.budget)} tokens" if len(result.budgets) > 1 else "")
-        rows.append([name, each.decision, look.fixed, look.random, look.seeds, f"{look.deviation:.4f}"])
-    title = (
-        f"Difference to {result.reference}, nats per token, on {result.held_out:,} held-out documents ({result.tokens:,} "
-        f"tokens), with intervals that all hold together with {result.confidence:.0%} confidence."
-    )
-    readings = [Column(f"{which}\ndocuments", "difference", interval="below") for which in ("these", "any such")]
-    columns = [Column("arm"), Column("decision", align="left", width=10), *readings]
-    columns += [Column("seeds", "integer"), Column("dev. by\nseed")]
-    return Table(title, columns, rows, [f"Note: {ANYTIME}"])
-
-
 def rate_table(result: TrialResult) -> Table:
     """The search over rates: the chosen rate of each arm and its margin over its neighbours."""
     rows: list[Row] = []
@@ -122,23 +101,6 @@ def cost_table(result: TrialResult) -> Table:
     columns = [Column("arm"), *SPENT, Column("planned", "duration"), Column("trained", "duration")]
     columns += [Column("seeds", "integer"), Column("loss", "estimate", ".4f")]
     return Table(f"Each run, at equal {_equal(result.equal)}:", columns, rows)
-
-
-def discoveries_table(changes: Sequence[TriedChange], rate: float) -> Table:
-    """A row for each comparison of many trials; those that are kept are bold."""
-    rows = []
-    for row in changes:
-        cells: list[Cell] = [(row.trial, row.arm), row.difference, row.seeds, row.decision, row.evidence]
-        rows.append(Row([*cells, "kept" if row.kept else ""], bold=row.kept))
-    kept = sum(row.kept for row in changes)
-    title = (
-        f"{kept} of {len(changes)} changes are kept; at most {rate:.0%} of those that are kept gain nothing, on average over "
-        "such sets of trials (e-BH)."
-    )
-    columns = [Column("trial, arm"), Column("difference\n(nats/token)", "difference", interval="below")]
-    columns += [Column("seeds", "integer"), Column("decision", align="left")]
-    columns += [Column("evidence", "estimate", ".3g"), Column("")]
-    return Table(title, columns, rows)
 
 
 def plan_tables(plan: TrialPlan, equal: str) -> RenderableType:
@@ -201,14 +163,22 @@ def trial_page(result: TrialResult, recipe: str, command: str) -> Page:
         command: the command line that continues the trial and makes the page again.
     """
     own_rates = "Each arm has the learning rate of its recipe."
-    paths = [_plot(each, number, result) for number, each in enumerate(result.comparisons)]
+    paths = [path_plot(each, number, result) for number, each in enumerate(result.comparisons)]
     numbers = page.details("The numbers", *(_path_table(each, result) for each in result.comparisons))
     compared = comparison_table(result)
     fixed = {name: str(value) for name, value in result.unchanged.items()}
     seeds = f"{result.seeds} seed{'s' * (result.seeds != 1)}"
     sections = [
         Section("Seed by seed", paths),
-        Section("Comparisons", [replace(compared, notes=[*compared.notes, *result.notes]), numbers]),
+        Section(
+            "Comparisons",
+            [
+                replace(compared, notes=[*compared.notes, *result.notes]),
+                _arms(recipe),
+                "The guide docs/trial.md explains each figure.",
+                numbers,
+            ],
+        ),
         Section("Along the budgets", _along(result)),
         Section("Cost", [cost_table(result), f"Wall time so far: {duration(result.seconds)}."]),
         Section("Learning rates", [rate_table(result) if result.rates else own_rates]),
@@ -227,6 +197,16 @@ def trial_page(result: TrialResult, recipe: str, command: str) -> Page:
         f"{STOPPED[result.stopped]}"
     )
     return Page(f"Trial {result.name}", sections, subtitle, result.sentences)
+
+
+def _arms(recipe: str) -> Table:
+    """What each arm is: its name's meaning, its own settings, or its own recipe."""
+    rows: list[list[Cell]] = []
+    for name, arm in parse_yaml(recipe)["arms"].items():
+        own, words = ", ".join(arm["settings"]), ARM_WORDS.get(name, "")
+        whole = "a recipe of its own" if arm["recipe"] else arm["model"] or "the shared recipe as it is"
+        rows.append([name, f"{words} ({own})" if words and arm["settings"] == BUILT_IN[name] else own or whole])
+    return Table("", ["arm", Column("what it is", align="left")], rows)
 
 
 def _along(result: TrialResult) -> list[Part]:
@@ -257,41 +237,6 @@ def _along(result: TrialResult) -> list[Part]:
     return parts
 
 
-def _plot(comparison: Comparison, number: int, result: TrialResult) -> Plot:
-    """The difference of each seed, and the interval after each, for both readings."""
-    both = (result.losses[name][comparison.budget] for name in (comparison.arm, comparison.reference))
-    own = [a - b for a, b in zip(*both, strict=False)]
-    seeds = [*range(1, len(own) + 1)]
-    dots = {"mode": "markers", "marker": {"symbol": "x-thin-open", "size": 8}}
-    traces = [page.scatter(seeds, own, None, "seed %{x}: %{y:+.4f}", name="each seed", **dots)]
-    shown: list[Estimate] = []
-    for series, (reading, words) in enumerate(READINGS.items()):
-        known = [look for look in comparison.looks if look.of(reading).has_interval]
-        estimates = [look.of(reading) for look in known]
-        shown += estimates[-SHOWN_WHOLE:]
-        if known:
-            at = [look.seeds + 0.12 * series for look in known]
-            style = {"name": words, "mode": "markers", "error_y": page.error_bars(estimates)}
-            values = [estimate.value for estimate in estimates]
-            traces.append(page.scatter(at, values, series, "%{y:+.4f} nats per token", **style))
-    margin = comparison.margin
-    name = f"{comparison.arm} − {comparison.reference}{_at(comparison, result)}"
-    limits = [*own, margin, -margin, *(limit for estimate in shown for limit in estimate.limits)]
-    room = 0.05 * (max(limits) - min(limits))
-    xaxis = {"title": "seeds", "dtick": max(1, len(own) // 10), "range": [0.5, max(4, len(own)) + 0.5]}
-    span = [min(limits) - room, max(limits) + room]
-    yaxis = {"title": page.plain(f"{name} (nats per token)"), "range": span}
-    lines = [page.level(0.0, "solid"), page.level(margin), page.level(-margin)]
-    layout = page.figure(traces, xaxis=xaxis, yaxis=yaxis, shapes=lines)
-    caption = (
-        f"{name}: below zero the loss of {comparison.arm} is lower; the dotted lines are the margin of ± {margin:g}."
-    )
-    caption += f" {ANYTIME}"
-    if not shown:
-        caption = f"{name}: no interval yet; the first one comes after four seeds or five."
-    return Plot(f"path-{number}", layout, f"Interval of {name} after each seed", caption)
-
-
 def _path_table(comparison: Comparison, result: TrialResult) -> Table:
     """The looks of a comparison."""
     arms = comparison.arm, comparison.reference
@@ -302,12 +247,7 @@ def _path_table(comparison: Comparison, result: TrialResult) -> Table:
     ]
     loss = [Column(f"loss of\n{arm}", "estimate", ".4f") for arm in arms]
     readings = [Column(f"difference\n{words}", "difference", interval="below") for words in READINGS.values()]
-    return Table(" against ".join(arms) + _at(comparison, result), ["seeds", *loss, *readings], rows)
-
-
-def _at(comparison: Comparison, result: TrialResult) -> str:
-    """`` at 524k tokens``, where there are several budgets."""
-    return f" at {count(comparison.budget)} tokens" if len(result.budgets) > 1 else ""
+    return Table(" against ".join(arms) + at_budget(comparison, result), ["seeds", *loss, *readings], rows)
 
 
 def _equal(equal: str) -> str:

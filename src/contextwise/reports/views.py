@@ -52,6 +52,12 @@ def _page_of_trial(result: Any) -> Page:
     return trial_page(result, recipe, trial_command(result.path))
 
 
+def _page_of_decision(decision: Any) -> Page:
+    from contextwise.reports.decided import decision_page
+
+    return decision_page(decision, f"contextwise.decide(…, {decision.reference!r})")
+
+
 def _page_of_evaluation(result: Any) -> Page:
     documents = result.documents
     tokens, nats = (documents[name].to_numpy() for name in ("tokens", "nats"))
@@ -232,6 +238,7 @@ PAGES: dict[str, Callable[[Any], Page]] = {
     "RunFolder": _page_of_run,
     "Comparison": _page_of_comparison,
     "TrialResult": _page_of_trial,
+    "Decision": _page_of_decision,
     "Evaluation": _page_of_evaluation,
     "CurveResult": _page_of_curve,
     "Result": _measured,

@@ -14,6 +14,7 @@ from contextwise.base.estimates import count
 from contextwise.base.files import atomic_directory
 from contextwise.base.hashes import seal
 from contextwise.base.plugins import is_ours
+from contextwise.base.pretrained import without_bars
 from contextwise.base.runs import RunFolder, measured_on, too_few_examples
 from contextwise.models.building import parameter_count
 from contextwise.models.loading import TOKENIZER_FILES, kind_of, load_config
@@ -60,7 +61,7 @@ def export_model(run: RunFolder, inputs: TrainingInputs, weights: dict[str, torc
     model.tie_weights()
     for name, reads_tokens in spec_of(inputs.config).saved_parts(model).items():
         what = f"the {name.replace('_', ' ')}"
-        with atomic_directory(run.path / "parts" / name, what, replace=True) as folder:
+        with atomic_directory(run.path / "parts" / name, what, replace=True) as folder, without_bars():
             getattr(model, name).save_pretrained(folder)
             if reads_tokens and inputs.tokenizer is not None:
                 inputs.tokenizer.save_pretrained(folder)
@@ -70,7 +71,7 @@ def export_model(run: RunFolder, inputs: TrainingInputs, weights: dict[str, torc
         # [CLS] and [SEP] around a text for an encoder, end-of-text after it otherwise
         tokenizer = copy.deepcopy(tokenizer)
         Frame.of(tokenizer, kind).put_around(tokenizer)
-    with atomic_directory(run.model, "the model", replace=True) as folder:
+    with atomic_directory(run.model, "the model", replace=True) as folder, without_bars():
         model.save_pretrained(folder)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)

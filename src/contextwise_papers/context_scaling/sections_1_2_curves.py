@@ -35,7 +35,7 @@ class ContextCurve(GivenModel, name="context_curve"):
         return min(own or self.context, self.context)
 
     def measure(self, item: Item, folder: Path) -> Outcome:
-        settings = self.settings_of(Curve, "context", limit=self.limit_documents)
+        settings = self.settings_of(Curve, "context", mode="running", limit=self.limit_documents)
         curve = self.measured(settings, folder, f"curve-{self.context}")
         where = "" if self.model else "in this one run, "
         claims = [_improves(curve, self.trained, where)]
@@ -117,7 +117,7 @@ class TrainingLossMisleads(CorpusMeasure, name="training_loss_misleads"):
         return RunSet.of(settings, folder, corpus=self.corpus_folder(folder))
 
     def measure(self, item: Item, folder: Path) -> Outcome:
-        settings = self.settings_of(Curve, limit=self.limit_documents)
+        settings = self.settings_of(Curve, mode="running", limit=self.limit_documents)
         runs = self.train(folder).paths
         held_out = Corpus.open(self.prepared(folder), split="validation")
         curves = [measure(run, settings, held_out) for run in runs]

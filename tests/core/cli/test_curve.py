@@ -16,7 +16,8 @@ from contextwise.evaluation.kernel import results_of, work
 from contextwise.evaluation.measures.curve import passes
 from small import write_run
 
-COMMAND = "curve runs/alpha --corpus corpus"
+COMMAND = "curve runs/alpha --corpus corpus --mode running"
+BANDS = "curve runs/alpha --corpus corpus"
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +54,8 @@ def test_the_tables_agree_with_the_summary(contextwise, workplace):
 
 
 def test_json_alone_on_standard_output(contextwise, workplace):
-    options = "--mode truncated --contexts 4,16,32 --samples 50 --seed 3 --json --out t --worth 0.5"
-    status, output, _ = contextwise(f"{COMMAND} {options}")
+    options = "--contexts 4,16,32 --samples 50 --seed 3 --json --out t --worth 0.5"
+    status, output, _ = contextwise(f"{BANDS} {options}")
     assert status == 0
     summary = json.loads(output)
     assert summary == json.loads((workplace / "t" / "summary.json").read_text())
@@ -67,7 +68,7 @@ def test_a_lowest_bin_of_few_targets_has_a_note(contextwise):
     few = f"{COMMAND} --limit 2 --context 64"
     note = "targets only, and each bin has others: it may be the lowest by chance"
     assert note in contextwise.words(f"{few} --out few")
-    assert "by chance" not in contextwise.words(f"{few} --mode truncated --samples 20 --out same")
+    assert "by chance" not in contextwise.words(f"{BANDS} --limit 2 --context 64 --samples 20 --out same")
 
 
 def test_losses_that_are_not_finite_leave_no_files(contextwise, workplace, monkeypatch):
@@ -81,16 +82,22 @@ def test_losses_that_are_not_finite_leave_no_files(contextwise, workplace, monke
 
     monkeypatch.setattr(passes, "window_losses", at_first_whole)
     monkeypatch.setattr(work, "SECONDS_BETWEEN_SAVES", -1.0)
-    command = f"curve {workplace / 'runs/alpha/model'} --corpus corpus --context 32 --batch-tokens 64 --out b/c"
+    command = f"curve {workplace / 'runs/alpha/model'} --corpus corpus --mode running --context 32 --batch-tokens 64 --out b/c"
     status, _, errors = contextwise(command)
     assert status == 2 and len(calls) == 3 and "loss is not finite" in " ".join(errors.split())
     assert not [*(workplace / "b").glob("*")]
 
 
 def test_contexts_continue_by_the_same_factor(contextwise, workplace):
-    options = "--mode truncated --contexts 4,8,…,32 --samples 20 --json --out factor"
-    status, output, _ = contextwise(f"{COMMAND} {options}")
+    options = "--contexts 4,8,…,32 --samples 20 --json --out factor"
+    status, output, _ = contextwise(f"{BANDS} {options}")
     assert status == 0 and json.loads(output)["settings"]["contexts"] == [4, 8, 16, 32]
+
+
+def test_bands_say_what_they_are(contextwise):
+    words = contextwise.words(f"{BANDS} --samples 40 --out bands")
+    assert "the same 40 targets at 6 contexts, in" in words and "documents (bands); trained with 32." in words
+    assert "29–32" not in words and "32" in words and "average loss" not in words and "last tenth" not in words
 
 
 def test_one_document_has_no_interval_and_the_output_says_so(contextwise):
@@ -122,12 +129,12 @@ def test_after_a_signal_the_same_command_resumes(contextwise, workplace, monkeyp
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--mode sliding", "--mode is 'sliding', but input should be 'running' or 'truncated'"),
+        ("--mode sliding", "--mode is 'sliding', but input should be 'bands', 'truncated' or 'running'"),
         ("--rope ntk", "--rope is 'ntk', but input should be 'none', 'linear', 'dynamic' or 'yarn'"),
         ("--rope linear --rope-factor 0.5", "--rope-factor is 0.5, but input should be greater than or"),
         ("--worth 0", "--worth is 0, but input should be greater than 0"),
-        ("--mode truncated --contexts 4;8", "--contexts is '4;8', but input should be a valid integer"),
-        ("--mode truncated --contexts 4,8,…", "--contexts is '…', but input should be a valid integer"),
+        ("--mode bands --contexts 4;8", "--contexts is '4;8', but input should be a valid integer"),
+        ("--mode bands --contexts 4,8,…", "--contexts is '…', but input should be a valid integer"),
         (f"--context {10**14}", "no document is long enough for a context of 100,000,000,000,000"),
         ("--context 5000", "no document is long enough for a context of 5,000 tokens: the longest of the"),
         ("--batch-tokens 0", "--batch-tokens is 0; it must be at least 1"),

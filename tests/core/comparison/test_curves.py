@@ -34,7 +34,7 @@ def written(folder, name, context, law, documents, fingerprint="f", mode="runnin
         "measures": measures,
     }
     tables = {"curve": passes.curve_table(), "documents": passes.documents_table()}
-    if mode == "truncated":  # has no last tenth
+    if mode != "running":  # has no last tenth
         tables["documents"] = tables["documents"].drop_columns(["tail_nats", "tail_targets"])
     write_result(folder / name, summary, tables)
     return str(folder / name)
@@ -79,10 +79,10 @@ def test_models_are_ranked_by_the_last_tenth(tmp_path):
     assert words.startswith("By the last tenth of its training context short has the lowest loss; long: +0.0773 [")
     assert "to the one before, higher; third: +0.0227 [" in words
     assert words.endswith("to the one before, no significant difference.")
-    truncated = [written(tmp_path / "truncated", name, 8, SHORT, DOCUMENTS) for name in ("x", "y")]
-    flat = compare_curves(open_curves(truncated))
-    flat[0].last_tenth = None
-    assert ranking(flat) == ""
+    laws = {"y": LONG, "x": SHORT}
+    same = [written(tmp_path / "bands", name, 8, law, SIX, mode="bands") for name, law in laws.items()]
+    words = ranking(compare_curves(open_curves(same)))
+    assert words.startswith("By the best context x has the lowest loss; y: +0.2250 [") and "before, higher." in words
 
 
 def test_chosen_contexts_have_no_average(tmp_path):
@@ -143,7 +143,7 @@ def test_what_cannot_be_compared(tmp_path):
     with pytest.raises(DataError, match="other was measured on other documents than .*here"):
         open_curves([here, other])
     truncated = written(tmp_path, "truncated", 8, SHORT, DOCUMENTS, mode="truncated")
-    with pytest.raises(DataError, match="measured in the truncated mode"):
+    with pytest.raises(DataError, match="measured in the truncated mode, .*here in running"):
         open_curves([here, truncated])
     both = [written(tmp_path, f"to {size}", size, SHORT, DOCUMENTS, mode="truncated") for size in (8, 16)]
     with pytest.raises(DataError, match="measured with context 16, .*to 8 with 8, and so at other targets"):

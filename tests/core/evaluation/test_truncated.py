@@ -130,6 +130,39 @@ def test_what_is_done_is_passed_over(every_model, corpus_of):
         np.testing.assert_allclose(batch.nats, whole[batch.context][0][batch.start : batch.stop], atol=2e-5)
 
 
+@pytest.mark.parametrize("kind", ["gpt2", "gpt_neox", "contextlm", "llama"])
+def test_a_band_is_its_targets_alone_with_what_their_window_shows(kind, every_model, model_of, corpus_of):
+    """A window of 32 tokens predicts four targets, of which the first sees 29; one of 16 predicts two, one of 10 one."""
+    model = every_model[kind] if kind == "llama" else model_of(kind, n_positions=32)
+    corpus = corpus_of([60, 4, 33, 50])
+    targets = choose_targets(corpus, 32, 11, seed=3, block=4)
+    assert len(targets) == 12 and (targets.position[3::4] >= 32).all()
+    assert [targets.band(context) for context in (1, 10, 15, 16, 31, 32, 64)] == [1, 1, 1, 2, 2, 4, 4]
+    result = collected(truncated_passes(model, corpus, targets, [10, 16, 32], batch_tokens=40))
+    for i, (document, position) in enumerate(zip(targets.document, targets.position, strict=True)):
+        for context, seen in ((10, 10), (16, 15 + i % 2), (32, 29 + i % 4)):
+            tokens = torch.from_numpy(corpus.documents[document][position - seen : position].astype(np.int64))
+            with torch.no_grad():
+                log_p = model(input_ids=tokens[None]).logits[0, -1].log_softmax(-1)
+            assert result[context][0][i] == pytest.approx(-float(log_p[corpus.documents[document][position]]), abs=2e-5)
+
+
+def test_blocks_are_consecutive_and_disjoint(corpus_of):
+    targets = choose_targets(corpus_of([64, 40, 31, 200]), 32, 37, seed=2, block=4)
+    document_NW, position_NW = (array.reshape(-1, 4) for array in (targets.document, targets.position))
+    assert len(targets) == 40 and (document_NW == document_NW[:, :1]).all() and 2 not in document_NW
+    assert (position_NW - position_NW[:, :1] == np.arange(4)).all() and (position_NW[:, 0] >= 29).all()
+    assert len(set(zip(targets.document.tolist(), targets.position.tolist(), strict=True))) == 40
+    everything = choose_targets(corpus_of([64, 40]), 32, 10**6, seed=0, block=4)
+    assert len(everything) == 4 * ((64 - 29) // 4 + (40 - 29) // 4)
+
+
+def test_features_of_blocks_are_refused(every_model, corpus_of):
+    targets = choose_targets(corpus_of([40]), 16, 8, seed=0, block=2)
+    with pytest.raises(ConfigError, match="features are of targets alone, but these are in blocks of 2"):
+        list(truncated_passes(every_model["gpt2"], corpus_of([40]), targets, [16], features="last"))
+
+
 @given(
     lengths=st.lists(st.integers(0, 15), min_size=1, max_size=6),
     longest=st.integers(1, 12),

@@ -23,6 +23,7 @@ from contextwise.base.errors import ConfigError, DataError, Interrupted
 from contextwise.base.estimates import as_json
 from contextwise.base.recipes import shipped_recipes
 from contextwise.base.runs import RunFolder
+from contextwise.comparison.discoveries import tried_changes
 from contextwise.comparison.sequential import half_widths
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.experiments import cost
@@ -32,7 +33,6 @@ from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.trial import Trial, TrialSettings, load_trial, run_trial
 from contextwise.experiments.trial import trial as trial_module
 from contextwise.experiments.trial.arms import Arms, total_nats
-from contextwise.experiments.trial.discoveries import tried_changes
 from contextwise.experiments.trial.settings import DEFAULT_TOKENS
 from contextwise.reports.trial import plan_tables, trial_page, trial_tables
 from contextwise.training.inputs import TrainingInputs
@@ -227,7 +227,7 @@ def test_documents_that_differ_leave_any_text_open(corpus_folder, tmp_path, monk
         with_losses(trial, losses, monkeypatch)
         decisions[documents] = trial.run().comparisons[0]
     assert decisions["fixed"].decision == "worse"
-    assert decisions["random"].decision == "undecided" and decisions["random"].further_seeds is None
+    assert decisions["random"].decision == "undecided" and decisions["random"].further_seeds == (None, None)
     assert "hold out more of them" in decisions["random"].sentence
 
 
@@ -352,7 +352,7 @@ def test_a_head_start_that_is_lost_is_found_along_the_budgets(corpus_folder, tmp
     assert along.speedups[640].value == pytest.approx(2 ** (0.04 / 0.3), rel=0.02)
     assert along.speedups[2560].limits[1] < 1
     assert "it is zero at" in result.sentences[3] and "times its FLOPs of gpt2" in result.sentences[4]
-    html = trial_page(result, "", "contextwise trial").render()
+    html = trial_page(result, "arms: {}", "contextwise trial").render()
     assert "Along the budgets" in html and json.dumps(result.to_dict())
 
 
@@ -494,9 +494,13 @@ def test_page_and_tables_say_the_decision_first(finished, corpus_folder, capsys)
     from contextwise.cli.common import show
 
     result = run_trial(three(corpus_folder, finished))
-    html = trial_page(result, "arms: <b>", "contextwise trial three").render()
+    arm = {"settings": ["model.extra_layers=2"], "recipe": None, "model": ""}
+    arms = {"pm": arm, "own": arm, "plain": arm | {"settings": []}, "<b>": arm | {"settings": [], "recipe": {}}}
+    html = trial_page(result, json.dumps({"arms": arms}), "contextwise trial three").render()
     assert html.index("alike and gpt2 are equivalent within 0.01") < html.index("Comparisons")
-    assert "arms: &lt;b&gt;" in html and "<b>" not in html
+    assert "&lt;b&gt;" in html and "<b>" not in html
+    assert "as many parameters as contextlm has with its predictor (model.extra_layers=2)" in html
+    assert html.count("model.extra_layers=2</td>") == 1 and "the shared recipe as it is" in html
     assert html.count('class="plot"') == 2 and "<button" not in html
     show(trial_tables(result))
     printed = capsys.readouterr().out
@@ -594,7 +598,7 @@ def test_damaged_files_of_a_trial_are_named(finished, corpus_folder, tmp_path):
             run_trial(three(corpus_folder, folder))
     folder = Path(shutil.copytree(finished, tmp_path / "result" / "three"))
     (folder / "result.json").write_text('{"comparisons": [{}]}')
-    with pytest.raises(DataError, match="result.json is no result of a trial: .*; run the trial again"):
+    with pytest.raises(DataError, match="result.json is no result of a trial or decision: .*; make it again"):
         tried_changes(folder.parent)
     run_trial(three(corpus_folder, folder))
     assert tried_changes(folder.parent)
@@ -718,7 +722,7 @@ def test_the_ledger_keeps_no_change_without_a_gain(finished, contextwise):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("trial --discoveries .", "holds no trial that was looked at"),
+        ("trial --discoveries .", "holds no trial or decision that was looked at"),
         ("trial gpt2 pm --discoveries .", "leave the arms out"),
         ("trial", "there is nothing to compare"),
         ("trial gpt2 --corpus corpus", "one arm (gpt2) has nothing to be compared to"),
@@ -743,7 +747,7 @@ def test_a_trial_prints_the_steps_of_its_runs_and_warns_where_they_are_few(finis
     assert [length["steps"] for length in result["lengths"]] == [4, 4, 4]
     assert result["sentences"][-1].startswith(warning)
     shown = run_trial(three(corpus_folder, finished))
-    assert warning in words_of(trial_tables(shown)) and warning in trial_page(shown, "", "").render()
+    assert warning in words_of(trial_tables(shown)) and warning in trial_page(shown, "arms: {}", "").render()
     plan = Trial(three(corpus_folder, tmp_path / "new")).plan()
     assert plan.warning.startswith(warning) and warning in words_of(plan_tables(plan, "flops"))
     assert "steps" in words_of(trial_tables(shown)) and "steps" in words_of(plan_tables(plan, "flops"))

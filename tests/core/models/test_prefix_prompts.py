@@ -139,6 +139,17 @@ def test_a_target_alone_has_all_before_it_as_its_prefix():
 
 
 @pytest.mark.parametrize("form", [PromptForm(), UL2])
+def test_targets_of_a_band_follow_a_prefix_of_what_the_first_sees(form):
+    model, corpus = model_of("gpt2", form), Texts(30)
+    (batch,) = truncated_passes(model, corpus, Targets(np.array([0, 0]), np.array([20, 21]), 2), [16])
+    seen, targets = corpus.document(0)[5:20].tolist(), corpus.document(0)[20:22].tolist()
+    head = [*form.before, *seen, *form.after]
+    log_p = logits(model, [*head, *form.opening, targets[0]], len(head)).log_softmax(-1)
+    expected = [-float(log_p[position, target]) for position, target in zip((-2, -1), targets, strict=True)]
+    assert batch.nats.tolist() == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("form", [PromptForm(), UL2])
 def test_answers_of_the_harness_follow_a_prefix_of_the_question(form):
     pytest.importorskip("lm_eval")
     from contextwise_evals.harness.model import BoundedLM

@@ -4,7 +4,10 @@ A loss measured over windows confounds the effect of a longer context with the c
 are chosen once, each with at least the longest context before it in its document, and each is predicted once per context
 length l, from the nearest l tokens only (intrinsic entropy, Section 2.2.2). No end-of-text token precedes them.
 
-Legend of shapes: B targets in a batch, D channels, V tokens in the vocabulary, N targets.
+So a target costs l tokens at each l. *Bands* cost 8: the targets are chosen in blocks of consecutive tokens, and a window of l
+tokens predicts up to l/8 of them, which see between 7l/8 + 1 and l tokens. Below 16 tokens a band is one target.
+
+Legend of shapes: B windows in a batch, W targets of a window, D channels, V tokens in the vocabulary, N targets.
 """
 
 import inspect
@@ -27,21 +30,34 @@ Features = Literal["last"] | int | None
 
 @dataclass(frozen=True)
 class Targets:
-    """Tokens to predict, in the order of the corpus: the document's index, and the number of tokens before it; (N,) int64."""
+    """Tokens to predict, in the order of the corpus: the document's index, and the number of tokens before it; (N,) int64.
+
+    They come in blocks of ``block`` consecutive tokens, a power of two; 1 for targets that are predicted alone.
+    """
 
     document: np.ndarray
     position: np.ndarray
+    block: int = 1
+
+    def band(self, context: int) -> int:
+        """Targets of a window of ``context`` tokens: a power of two, at most an eighth of it and at most a block."""
+        return min(self.block, power_of_two(max(1, context // 8)))
 
     def __len__(self) -> int:
         return len(self.position)
 
 
+def power_of_two(limit: int) -> int:
+    """The largest power of two up to ``limit``, which is at least 1."""
+    return 1 << limit.bit_length() - 1
+
+
 @dataclass(frozen=True)
 class TruncatedBatch:
-    """Targets ``start`` to ``stop`` (not included), each predicted from the nearest ``context`` tokens.
+    """Targets ``start`` to ``stop`` (not included), predicted by windows of ``context`` tokens.
 
     Attributes:
-        nats: (B,) float32, loss of each target.
+        nats: (stop - start,) float32, loss of each target.
         features: (B, D) hidden states from which the targets are predicted, on the model's device and in its number format;
             None if not requested.
     """
@@ -53,12 +69,16 @@ class TruncatedBatch:
     features: torch.Tensor | None
 
 
-def choose_targets(corpus: Documents, longest: int, samples: int, seed: int, limit: int | None = None) -> Targets:
+def choose_targets(
+    corpus: Documents, longest: int, samples: int, seed: int, limit: int | None = None, block: int = 1
+) -> Targets:
     """Draw targets uniformly from all tokens with at least ``longest`` tokens before them in their document.
 
     Args:
         samples: number of targets to draw without replacement; if fewer are eligible, all of them are used.
         limit: draw from the first documents only.
+        block: draw whole blocks of so many consecutive tokens, a power of two up to an eighth of ``longest``, of which the last
+            has ``longest`` tokens before it; ``samples`` is rounded up to whole blocks.
 
     Raises:
         DataError: no document is long enough.
@@ -70,12 +90,14 @@ def choose_targets(corpus: Documents, longest: int, samples: int, seed: int, lim
             f"no document has a token with {longest:,} tokens before it: the longest of the {len(lengths):,} documents has "
             f"{longest_document:,} tokens; give shorter contexts, or a corpus of longer documents"
         )
-    eligible = np.maximum(0, lengths - longest)
+    first = longest - block + 1
+    eligible = np.maximum(0, lengths - first) // block
     totals = np.cumsum(eligible)
     draw, count = np.random.default_rng(seed), int(totals[-1])
-    chosen = np.sort(draw.choice(count, size=min(samples, count), replace=False)).astype(np.int64)
+    chosen = np.sort(draw.choice(count, size=min(-(-samples // block), count), replace=False)).astype(np.int64)
     document = np.searchsorted(totals, chosen, side="right").astype(np.int64)
-    return Targets(document, chosen - (totals - eligible)[document] + longest)
+    start = (chosen - (totals - eligible)[document]) * block + first
+    return Targets(np.repeat(document, block), (start[:, None] + np.arange(block)).ravel(), block)
 
 
 def truncated_passes(
@@ -90,9 +112,10 @@ def truncated_passes(
 ) -> Generator[TruncatedBatch, None, None]:
     """Predict every target from the nearest l tokens, for each l of ``contexts``; batches in the order of the targets.
 
-    All targets need the longest context before them (:func:`choose_targets`).
+    All targets need the longest context before them (:func:`choose_targets`), or the last of their block does; then they are
+    predicted in bands.
 
-    The vocabulary head is applied to the last position only. The model is scored on the device where it is, in evaluation
+    The vocabulary head is applied to the predicted positions only. The model is scored on the device where it is, in evaluation
     mode; its training mode is restored at the end.
 
     Args:
@@ -103,11 +126,15 @@ def truncated_passes(
         done: context -> number of targets that are already done; they are skipped.
 
     Raises:
-        ConfigError: the model has too few positions, or no such layer.
+        ConfigError: the model has too few positions, or no such layer, or features of blocks were requested.
         DataError: a token id is beyond the model's vocabulary.
         CheckpointError: a loss or a feature is not finite, or the model returns no hidden states.
     """
     limit, longest = positions(model.config), max(contexts)
+    if features is not None and targets.block > 1:
+        raise ConfigError(
+            f"features are of targets alone, but these are in blocks of {targets.block}; choose blocks of 1"
+        )
     if limit is not None and longest > limit:
         raise ConfigError(
             f"a context of {longest:,} tokens does not fit the model, which has {limit:,} positions; give contexts of at most "
@@ -117,41 +144,49 @@ def truncated_passes(
     device = next(model.parameters()).device
     with evaluating(model):
         for context in contexts:
-            rows = min(max(1, batch_tokens // context), rows_of_logits)
-            for start in range((done or {}).get(context, 0), len(targets), rows):
-                stop = min(start + rows, len(targets))
-                # The visible tokens, and the target after them.
-                tokens_BT = np.empty((stop - start, context + 1), dtype=np.int64)
-                for row, i in enumerate(range(start, stop)):
-                    end = int(targets.position[i]) + 1
-                    tokens_BT[row] = corpus.document(int(targets.document[i]))[end - context - 1 : end]
-                check_ids(model, tokens_BT, targets.document[start:stop])
-                nats_B, features_BD = predict_last(model, torch.from_numpy(tokens_BT).to(device), features)
-                batch = TruncatedBatch(context, start, stop, nats_B.cpu().numpy(), features_BD)
+            band = targets.band(context)
+            rows = max(1, min(batch_tokens // context, rows_of_logits // band))
+            for start in range((done or {}).get(context, 0), len(targets), rows * band):
+                stop = min(start + rows * band, len(targets))
+                # The last target of each window; its row is the visible tokens, and the target after them.
+                document_B, end_B = (
+                    array[start + band - 1 : stop : band] for array in (targets.document, targets.position)
+                )
+                tokens_BT = np.empty((len(end_B), context + 1), dtype=np.int64)
+                for row_T, document, end in zip(tokens_BT, document_B.tolist(), end_B.tolist(), strict=True):
+                    row_T[:] = corpus.document(document)[end - context : end + 1]
+                check_ids(model, tokens_BT, document_B)
+                nats_BW, features_BD = predict_last(model, torch.from_numpy(tokens_BT).to(device), features, band)
+                batch = TruncatedBatch(context, start, stop, nats_BW.flatten().cpu().numpy(), features_BD)
                 quantity, finite_B = "loss", np.isfinite(batch.nats)
                 if finite_B.all() and features_BD is not None:
                     quantity, finite_B = "feature", torch.isfinite(features_BD).all(dim=1).cpu().numpy()
                 if not finite_B.all():
                     worst = start + int(finite_B.argmin())
                     location = f"token {int(targets.position[worst])} of document {int(targets.document[worst])}"
-                    visible = f"with {context:,} tokens visible"
+                    visible = f"with {context - band + 1 + worst % band:,} tokens visible"
                     raise not_finite(f"the model's {quantity} is not finite at {location}, {visible}")
                 yield batch
 
 
 @torch.inference_mode()
 def predict_last(
-    model: PreTrainedModel, tokens_BT: torch.Tensor, layer: Features
+    model: PreTrainedModel, tokens_BT: torch.Tensor, layer: Features, band: int = 1
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Losses (B,) float32 of the last tokens, and the features (B, D) from which they are predicted."""
+    """Losses (B, W) float32 of the last ``band`` tokens of each row, and the features (B, D) of the very last prediction."""
     options: dict[str, Any] = {"use_cache": False}
     visible_BT = tokens_BT[:, :-1]
     if (form := prompt_form(model.config)) is not None:
         visible_BT, prefix_BT = in_form(visible_BT, None, form)
-        prefix_BT[:, visible_BT.shape[1] - len(form.opening) :] = 0
+        behind = len(form.after) + len(form.opening)
+        if band > 1:  # the targets before the last stand behind the form
+            text = visible_BT.shape[1] - behind
+            order = [*range(text - band + 1), *range(text, text + behind), *range(text - band + 1, text)]
+            visible_BT = visible_BT[:, order]
+        prefix_BT[:, visible_BT.shape[1] - len(form.opening) - band + 1 :] = 0
         options["attention_mask"] = as_attention_mask(prefix_attention(prefix_BT.bool()), model)
     if "logits_to_keep" in inspect.signature(model.forward).parameters:
-        options["logits_to_keep"] = 1
+        options["logits_to_keep"] = band
     if isinstance(layer, int):
         options["output_hidden_states"] = True
     watched = model.get_output_embeddings() if layer == "last" else None
@@ -167,20 +202,20 @@ def predict_last(
     finally:
         if handle is not None:
             handle.remove()
-    logits_BV = output.logits[:, -1].float()
-    nats_B = torch.nn.functional.cross_entropy(logits_BV, tokens_BT[:, -1], reduction="none")
+    logits, targets_BW = output.logits[:, -band:].flatten(0, 1).float(), tokens_BT[:, -band:]
+    nats_BW = torch.nn.functional.cross_entropy(logits, targets_BW.flatten(), reduction="none").view_as(targets_BW)
     if layer is None:
-        return nats_B, None
+        return nats_BW, None
     if isinstance(layer, int) and (states := getattr(output, "hidden_states", None)):
         if layer >= len(states):
             raise ConfigError(
                 f"the layer is {layer}, but the model has hidden states 0 (the embeddings) to {len(states) - 1} (what its "
                 "head reads)"
             )
-        return nats_B, states[layer][:, -1].clone()
+        return nats_BW, states[layer][:, -1].clone()
     if not caught:
         raise CheckpointError(
             "the model returns no hidden states, so it has no features to measure; use a model of transformers "
             "that returns them (output_hidden_states)"
         )
-    return nats_B, caught[-1]
+    return nats_BW, caught[-1]

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TypedDict
 
@@ -10,111 +9,10 @@ import numpy as np
 
 from contextwise.base.estimates import Estimate, as_json, count
 from contextwise.base.views import Viewed
-from contextwise.comparison.sequential import (
-    Decision,
-    Documents,
-    Look,
-    decide,
-    half_widths,
-    least_difference,
-    seeds_to_decide,
-    upper_deviation,
-)
+from contextwise.comparison.decided import Comparison
+from contextwise.comparison.sequential import Documents, half_widths, least_difference, seeds_to_decide, upper_deviation
 from contextwise.comparison.speedup import Trend
 from contextwise.experiments.trial.arms import Length, steps_warning
-
-READINGS: dict[Documents, str] = {"fixed": "on these held-out documents", "random": "on any text like these documents"}
-MOST_SEEDS = 1000
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """An arm against the reference at one budget.
-
-    Attributes:
-        looks: after each seed; their intervals hold together with those of all other comparisons.
-        documents_half_width: half width over documents at the last look; infinite for fewer than six documents.
-    """
-
-    arm: str
-    reference: str
-    budget: int
-    margin: float
-    documents: Documents
-    looks: list[Look]
-    documents_half_width: float
-
-    IN_JSON: ClassVar = ("decision", "decided_after", "difference", "sentence", "seeds_to_decide")
-
-    @property
-    def decision(self) -> Decision:
-        """The decision of the first look that decides."""
-        return decide(self.difference, self.margin)
-
-    @property
-    def decided_after(self) -> int | None:
-        """The seeds after which the decision was made; None if it is open."""
-        decisions = ((look.seeds, decide(look.of(self.documents), self.margin)) for look in self.looks)
-        return next((seeds for seeds, decision in decisions if decision != "undecided"), None)
-
-    @property
-    def last(self) -> Look:
-        """The newest look."""
-        return self.looks[-1]
-
-    @property
-    def difference(self) -> Estimate:
-        """The difference at the look that decided; at the newest if it is open. Later looks are in :attr:`looks`."""
-        return self.looks[(self.decided_after or len(self.looks)) - 1].of(self.documents)
-
-    @cached_property
-    def further_seeds(self) -> int | None:
-        """Seeds in all that would decide a difference as large as the one observed, in 4 of 5 cases; None: no number does."""
-        look = self.last
-        if look.seeds < 2:
-            return None
-        half = self.documents_half_width if self.documents == "random" else 0.0
-        if not math.isfinite(half):
-            return None
-        confidence = look.fixed.confidence
-        return seeds_to_decide(
-            look.fixed.value, look.deviation, self.margin, confidence, half, most=MOST_SEEDS, on_these=True
-        )
-
-    @property
-    def sentence(self) -> str:
-        """The decision in one sentence."""
-        return self.in_words()
-
-    @property
-    def seeds_to_decide(self) -> int | None:
-        """:attr:`further_seeds` of an open decision."""
-        return None if self.decided_after else self.further_seeds
-
-    def in_words(self, several_budgets: bool = False) -> str:
-        """The decision in one sentence, with its budget where there are several."""
-        difference, seeds = self.difference, self.decided_after or len(self.looks)
-        at = f" at {count(self.budget)} tokens" if several_budgets else ""
-        shown = f"{difference:+.4f} nats per token"
-        after = f"after {seeds} seed{'s' * (seeds != 1)} {READINGS[self.documents]}"
-        decision = self.decision
-        if decision == "equivalent":
-            return f"{self.arm} and {self.reference} are equivalent within {self.margin:g}{at}: {shown} {after}."
-        if decision != "undecided":
-            return f"{self.arm} is {decision} than {self.reference}{at}: {shown} {after}."
-        return f"Undecided {after}{at}: {self.arm} − {self.reference} = {shown}. {self.needed()}"
-
-    def needed(self) -> str:
-        """What an open decision would take."""
-        if len(self.looks) < 2:
-            return "One seed says nothing about others."
-        seeds = self.further_seeds
-        if seeds is not None:
-            return f"A difference of this size needs about {max(seeds, self.last.seeds + 1)} seeds in all."
-        half, mean = self.documents_half_width, abs(self.last.fixed.value)
-        if self.documents == "random" and not (half < mean or mean + half <= self.margin):
-            return "No number of seeds decides it: the held-out documents differ too much, so hold out more of them."
-        return f"More than {MOST_SEEDS} seeds would be needed: take a larger margin, or steadier training."
 
 
 @dataclass(frozen=True)

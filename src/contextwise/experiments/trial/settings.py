@@ -37,8 +37,15 @@ BUILT_IN: dict[str, list[str]] = {
     "contextlm-behind": ["model.context_predictor.chunk_size=4", "model.context_predictor.injection_layer=1"],
     "contextlm-add": ["model.context_predictor.chunk_size=4", "model.context_predictor.injection=add"],
 } | {name: arm for section in plugins.load("sections").values() for name, arm in section.arms.items()}
-"""Arms that are known by name: the shared recipe as it is; parameter-matched to ContextLM; ContextLM with a gate, with a gate
-before every layer, predicting from and adding to the first layer's output, and with the paper's addition; those of sections."""
+"""Arms that are known by name; those of sections among them."""
+ARM_WORDS = {
+    "pm": "parameter-matched: two more layers, and so as many parameters as contextlm has with its predictor",
+    "contextlm": "ContextLM: the prediction of the next chunk's embedding is added behind the embedding, through a gate",
+    "contextlm-every": "ContextLM: the prediction is added before every layer, through a gate",
+    "contextlm-behind": "ContextLM: predicts from and adds to the first layer's output, through a gate",
+    "contextlm-add": "ContextLM: the prediction is added as it is, as the paper writes it",
+}
+"""What arms that are known by name are."""
 VARIANT = "model.variant="
 MAY_CHANGE = {"seeds", "budget", "keep_going", "executor", "output", "name"}
 """Settings that a later call may change: they are not part of the question."""

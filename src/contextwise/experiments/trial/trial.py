@@ -29,6 +29,7 @@ from contextwise.base.files import exclusive, read_json, write_json
 from contextwise.base.intervals import within_groups
 from contextwise.base.progress import interruption
 from contextwise.base.runs import RunFolder, differing_keys
+from contextwise.comparison.decided import RESULT, Comparison
 from contextwise.comparison.sequential import document_half_width, looks, simultaneous
 from contextwise.comparison.speedup import effective_speedup, trend
 from contextwise.data.metadata import texts_digest
@@ -36,10 +37,10 @@ from contextwise.experiments.cost import seconds_per_step
 from contextwise.experiments.folder import Question
 from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.trial.arms import SEARCH_SHARE, Arms, Length, held_fixed, total_nats
-from contextwise.experiments.trial.result import AlongBudgets, Comparison, RateRow, TrialPlan, TrialResult
+from contextwise.experiments.trial.result import AlongBudgets, RateRow, TrialPlan, TrialResult
 from contextwise.experiments.trial.settings import TrialSettings
 
-RESULT, SECONDS = "result.json", "seconds.json"
+SECONDS = "seconds.json"
 TIMED_ROUNDS = {"time": 5, "flops": 2, "tokens": 2}
 UNEQUAL_TIME = 0.05
 """Runs at equal time whose measured times differ by a larger share have a note."""

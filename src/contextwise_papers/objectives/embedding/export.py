@@ -6,6 +6,7 @@ from pathlib import Path
 from contextwise.base.errors import ConfigError
 from contextwise.base.files import atomic_directory
 from contextwise.base.hashes import seal
+from contextwise.base.pretrained import without_bars
 from contextwise.models.composition import ComposedConfig
 from contextwise.models.export import check_new
 from contextwise.models.loading import load_config, load_tokenizer
@@ -65,7 +66,7 @@ def export_sentence_transformer(
         "sentence_bert_config.json": {"max_seq_length": embedder.max_tokens, "do_lower_case": False},
         "1_Pooling/config.json": {"word_embedding_dimension": model.config.hidden_size, **modes},
     }
-    with atomic_directory(out, "the model") as folder:
+    with atomic_directory(out, "the model") as folder, without_bars():
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         for path in kinds:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from contextwise.data import Corpus
 
-DEFAULT_SAMPLES = 2048
+DEFAULT_SAMPLES = 1024
+BLOCKS = 32  # the longest context over the targets of a block, in bands: shorter blocks come from more documents
 BAR = 16
 ENOUGH_TARGETS = 1000
 """Below this number of targets, a bin's mean is uncertain by 0.1 nats or more: losses of single tokens vary by about 3 nats."""
@@ -67,22 +68,24 @@ class Curve(Measure):
     changes_model = True
     result = CurveResult
 
-    mode: Literal["running", "truncated"] = Field(
-        default="running", description="running: one pass over windows; truncated: the same targets at every context."
+    mode: Literal["bands", "truncated", "running"] = Field(
+        default="bands",
+        description="bands: the same targets at every context l, each with 7l/8 to l tokens visible; truncated: with exactly "
+        "l, at many times the cost; running: one pass over windows, with other targets at each.",
     )
     context: int | None = Field(
         default=None,
         ge=1,
         description="Tokens of a window, or the longest context; may exceed the training context where positions are rotary; "
-        "default: the training context, else the model's, up to 1024.",
+        "default: the training context, else the model's, up to 1024; in bands less, where no six documents are as long.",
     )
     contexts: list[int] | None = Field(
         default=None,
         min_length=1,
-        description="Visible tokens of the truncated mode; default: the powers of two up to the context.",
+        description="Most visible tokens of the points; default: the powers of two up to the context. Not in running mode.",
     )
     samples: int | None = Field(
-        default=None, ge=1, description=f"Targets of the truncated mode; default: {DEFAULT_SAMPLES}."
+        default=None, ge=1, description=f"Targets; default: {DEFAULT_SAMPLES}. Not in running mode, which takes all."
     )
     seed: int = Field(default=0, ge=0, description="Of the choice of targets.")
     worth: float = Field(
@@ -100,8 +103,7 @@ class Curve(Measure):
     def _one_way(self) -> Self:
         for name in ("samples", "contexts"):
             if self.mode == "running" and getattr(self, name) is not None:
-                end = f"set mode to truncated, or leave {name} out"
-                raise ValueError(f"{name} belong to the truncated mode; {end}")
+                raise ValueError(f"{name} do not belong to the running mode; set mode to bands, or leave {name} out")
         if self.contexts is None:
             return self
         if self.context not in (None, max(self.contexts)):
@@ -111,7 +113,7 @@ class Curve(Measure):
         return self
 
     def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
-        context = max(self.contexts) if self.contexts else self.context or subject.context()
+        context = max(self.contexts) if self.contexts else self.context or self._reached(subject.context(), corpus)
         if self.mode == "running":
             return self.model_copy(update={"context": context})
         powers = [*(2**i for i in range((context - 1).bit_length())), context]
@@ -119,10 +121,21 @@ class Curve(Measure):
         samples = self.samples or DEFAULT_SAMPLES
         return self.model_copy(update={"context": context, "contexts": contexts, "samples": samples})
 
+    def _reached(self, context: int, corpus: "Corpus | None") -> int:
+        """``context``, or the largest power of two that as many documents reach as an interval takes, else the longest does."""
+        from contextwise.evaluation.scoring.truncated import power_of_two
+
+        if self.mode != "bands" or corpus is None:
+            return context
+        longest, *others = *sorted(corpus.lengths[: self.limit].tolist(), reverse=True), 0
+        sixth = others[FEWEST_DOCUMENTS - 2] if len(others) >= FEWEST_DOCUMENTS else 0
+        reached = sixth if sixth > BLOCKS else longest
+        return context if reached > context else power_of_two(max(1, reached - 1))
+
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
         from contextwise.evaluation.measures.curve.passes import running_pass, truncated_pass, whole_windows
         from contextwise.evaluation.measures.curve.readings import curve_measures
-        from contextwise.evaluation.scoring.truncated import choose_targets
+        from contextwise.evaluation.scoring.truncated import choose_targets, power_of_two
 
         assert corpus is not None and self.context is not None
         factor, trained = self._extend_positions(subject), subject.trained_context
@@ -132,7 +145,8 @@ class Curve(Measure):
             sums = running_pass(subject.model, corpus, plan, trained, work, batch_tokens=tokens)
         else:
             assert self.samples is not None
-            targets = choose_targets(corpus, self.context, self.samples, self.seed, self.limit)
+            block = power_of_two(max(1, self.context // BLOCKS)) if self.mode == "bands" else 1
+            targets = choose_targets(corpus, self.context, self.samples, self.seed, self.limit, block)
             sums = truncated_pass(subject.model, corpus, targets, self.contexts, work, batch_tokens=tokens)
         bins, measures = curve_measures(sums, self.worth)
         summary = {
@@ -172,6 +186,7 @@ class Curve(Measure):
             contexts = len(settings["contexts"])
             plural = "s" if contexts > 1 else ""
             head += f"the same {summary['targets'] // contexts:,} targets at {contexts} context{plural}, in {counts}"
+            head += " (bands)" if settings["mode"] == "bands" else ""
         if summary["trained_context"]:
             head += f"; trained with {summary['trained_context']:,}"
         if settings["rope"] != "none":

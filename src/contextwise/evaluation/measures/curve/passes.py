@@ -59,17 +59,16 @@ class CurveSums:
     """Result of a scoring pass: s_d nats of document d at each number of visible tokens, and n_d targets.
 
     Args:
-        visible: (P,) numbers of visible tokens.
+        visible: (P,) numbers of visible tokens; of a band, the mean.
         nats, squares, crossed: (P,) Σ s_d, Σ s_d² and Σ s_d n_d.
         sizes: (D,) n_d.
         documents: (D,) index of each scored document in the corpus.
-        bin_nats: (D, K) sums.
-        tail: of the training context; None for the truncated mode, which has no positions of a window.
+        bin_nats, bin_targets: (D, K) sums and counts.
+        tail: of the training context; None for the same targets at each context.
 
     Attributes:
         loss, error, targets: (P,) mean loss at each, in nats; its standard error over documents, that of a ratio of sums,
             linearised, NaN with one document; and the number of targets.
-        bin_targets: (D, K) counts.
     """
 
     def __init__(
@@ -82,11 +81,11 @@ class CurveSums:
         documents: np.ndarray,
         bins: Bins,
         bin_nats: np.ndarray,
+        bin_targets: np.ndarray,
         tail: Tail | None = None,
     ) -> None:
         self.visible, self.documents = visible, documents
-        self.bins, self.bin_nats, self.tail = bins, bin_nats, tail
-        self.bin_targets = sizes[:, None] * (bins.high - bins.low + 1)
+        self.bins, self.bin_nats, self.bin_targets, self.tail = bins, bin_nats, bin_targets, tail
         self.targets = np.full(len(visible), sizes.sum(), dtype=np.int64)
         self.loss = nats / sizes.sum()
         self.error = np.full_like(self.loss, np.nan)
@@ -98,7 +97,7 @@ class CurveSums:
         """Loss at each number of visible tokens, with its 95% interval (Student's t over documents), null for one document."""
         reach = student_t(effective_freedom(self.bin_targets.sum(1))) * self.error
         low, high = (pa.array(end, mask=np.isnan(end)) for end in (self.loss - reach, self.loss + reach))
-        columns = {"visible": self.visible.astype(np.int32), "loss": self.loss, "low": low, "high": high}
+        columns = {"visible": self.visible, "loss": self.loss, "low": low, "high": high}
         return pa.table(columns | {"targets": self.targets})
 
     def documents_table(self) -> pa.Table:
@@ -153,8 +152,9 @@ class RunningSums:
         state, (low, high), windows = self.state, self.tail, self.windows
         tail = Tail(low, high, state["tail_nats"], windows * (high - low + 1))
         nats, squares, crossed = (state[name] for name in ("position_nats", "squares", "crossed"))
-        sums = (np.arange(1, self.context + 1), nats, squares, crossed, windows)
-        return CurveSums(*sums, self.documents, self.bins, state["bin_nats"], tail)
+        sums = (np.arange(1.0, self.context + 1), nats, squares, crossed, windows)
+        bin_targets = windows[:, None] * (self.bins.high - self.bins.low + 1)
+        return CurveSums(*sums, self.documents, self.bins, state["bin_nats"], bin_targets, tail)
 
 
 def _saved(work: Work, like: dict[str, np.ndarray]) -> dict[str, np.ndarray] | None:
@@ -201,7 +201,7 @@ def running_pass(
 def truncated_pass(
     model: PreTrainedModel, corpus: Documents, targets: Targets, contexts: list[int], work: Work, *, batch_tokens: int
 ) -> CurveSums:
-    """Score the same targets at each of the ascending contexts C, only the nearest tokens visible.
+    """Score the same targets at each of the ascending contexts C, only the nearest tokens visible, alone or in bands.
 
     Raises as :func:`running_pass` does.
     """
@@ -212,21 +212,25 @@ def truncated_pass(
         nats_CN, done_C = saved["nats"], saved["done"]
         say(f"resuming a stopped measurement: {done_C.sum():,} of {total:,} predictions are done")
     done = dict(zip(contexts, done_C.tolist(), strict=True))
-    with progress_bar("curve", float(np.sum(contexts)) * count, "tokens") as advance:
-        advance(sum(context * number for context, number in done.items()))
+    cost = {context: context / targets.band(context) for context in contexts}  # tokens that are read for a target
+    with progress_bar("curve", sum(cost.values()) * count, "tokens") as advance:
+        advance(sum(cost[context] * number for context, number in done.items()))
         for batch in truncated_passes(model, corpus, targets, contexts, batch_tokens=batch_tokens, done=done):
             row = contexts.index(batch.context)
             nats_CN[row, batch.start : batch.stop] = batch.nats
             done_C[row] = batch.stop
-            advance((batch.stop - batch.start) * batch.context)
+            advance((batch.stop - batch.start) * cost[batch.context])
             if done_C.sum() < total:
                 where = f"after {done_C.sum():,} of {total:,} predictions"
                 work.checkpoint(PART, lambda: {"nats": nats_CN, "done": done_C}, where)
     documents, row_of, sizes = np.unique(targets.document, return_inverse=True, return_counts=True)
     sums_CD = np.stack([np.bincount(row_of, weights=nats, minlength=len(documents)) for nats in nats_CN])
     sums = sums_CD.sum(1), (sums_CD**2).sum(1), (sums_CD * sizes).sum(1)
-    exact = np.array(contexts, dtype=np.int64)
-    return CurveSums(exact, *sums, sizes, documents, Bins(exact, exact), sums_CD.T)
+    high, band = np.array(contexts, dtype=np.int64), np.array([targets.band(context) for context in contexts])
+    bin_targets = np.tile(sizes[:, None], len(contexts))
+    return CurveSums(
+        high - (band - 1) / 2, *sums, sizes, documents, Bins(high - band + 1, high), sums_CD.T, bin_targets
+    )
 
 
 def whole_windows(corpus: Documents, context: int, limit: int | None = None) -> Plan:

@@ -1,4 +1,4 @@
-"""A curve measured, written and opened again, of stock models and ContextLM, in both modes and beyond the training context."""
+"""A curve measured, written and opened again, of stock models and ContextLM, in all modes and beyond the training context."""
 
 import json
 import shutil
@@ -14,6 +14,7 @@ from contextwise.base.errors import ConfigError, DataError, Interrupted
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import Subject, measure
 from contextwise.evaluation.measures.curve import Curve, CurveResult
+from contextwise.evaluation.scoring.truncated import Targets, choose_targets, truncated_passes
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM
 
 TRAINED = 32
@@ -50,7 +51,7 @@ def in_workplace(workplace, monkeypatch):
 
 
 def test_a_run_gets_its_curve_beside_its_evaluations(held_out):
-    result = measure("run", Curve(), held_out)
+    result = measure("run", Curve(mode="running"), held_out)
     assert str(result.path).startswith("run/evaluation/curve-corpus-validation-")
     assert sorted(file.name for file in result.path.iterdir()) == [
         "curve.parquet",
@@ -79,7 +80,7 @@ def test_a_run_gets_its_curve_beside_its_evaluations(held_out):
 
 @pytest.mark.parametrize("rope", ["none", "linear", "dynamic", "yarn"])
 def test_beyond_the_training_context(held_out, tmp_path, rope):
-    settings = Curve(context=4 * TRAINED, rope=rope)
+    settings = Curve(mode="running", context=4 * TRAINED, rope=rope)
     result = measure("run", settings, held_out, out=tmp_path / "c")
     assert result.bins[-1]["visible_to"] == 4 * TRAINED
     assert result.summary["rope_factor"] == (None if rope == "none" else 4)
@@ -96,19 +97,59 @@ def test_truncated_mode_of_rotary_models_goes_beyond_it_too(held_out):
 
 
 def test_a_stopped_measurement_resumes_and_ends_the_same(held_out, tmp_path, capsys, stop_at):
-    whole = measure("run", Curve(), held_out, batch_tokens=64, out=tmp_path / "whole")
+    whole = measure("run", Curve(mode="running"), held_out, batch_tokens=64, out=tmp_path / "whole")
     stop_at(3)
     with pytest.raises(Interrupted, match="after 6 of .*; run the same command again to resume"):
-        measure("run", Curve(), held_out, batch_tokens=64, out=tmp_path / "c")
+        measure("run", Curve(mode="running"), held_out, batch_tokens=64, out=tmp_path / "c")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["c.unfinished", "whole"]
     with pytest.raises(ConfigError, match="unfinished work of another measurement .context differ"):
-        measure("run", Curve(context=16), held_out, out=tmp_path / "c")
+        measure("run", Curve(mode="running", context=16), held_out, out=tmp_path / "c")
     stop_at(0)
-    resumed = measure("run", Curve(), held_out, batch_tokens=64, out=tmp_path / "c")
+    resumed = measure("run", Curve(mode="running"), held_out, batch_tokens=64, out=tmp_path / "c")
     assert "resuming a stopped measurement: 6 of" in capsys.readouterr().err
     assert resumed.bins == whole.bins and resumed.measures == whole.measures
     np.testing.assert_array_equal(resumed.curve["low"], whole.curve["low"])
     assert sorted(file.name for file in tmp_path.iterdir()) == ["c", "whole"]
+
+
+def test_bands_are_the_default_and_hold_the_targets_that_are_alone(held_out, tmp_path):
+    """Up to 8 visible tokens both modes are one measurement; a longer context sees a band that ends there."""
+    bands = measure("run", Curve(context=128, samples=300), held_out)
+    assert bands.summary["settings"]["mode"] == "bands" and bands.measures["last_tenth"] is None
+    ends = [(row["visible_from"], row["visible_to"]) for row in bands.bins]
+    assert ends == [(1, 1), (2, 2), (4, 4), (8, 8), (15, 16), (29, 32), (61, 64), (125, 128)]
+    assert {row["targets"] for row in bands.bins} == {300}
+    assert bands.curve["visible"].to_pylist() == [1, 2, 4, 8, 15.5, 30.5, 62.5, 126.5]
+    targets = choose_targets(held_out, 128, 300, 0, block=4)
+    alone = measure("run", Curve(mode="truncated", context=128, samples=300), held_out)
+    losses = {row["visible_to"]: row for row in alone.bins}
+    passes = truncated_passes(Subject("run").model, held_out, Targets(targets.document, targets.position), [1, 2, 4, 8])
+    for row, batch in zip(bands.bins, passes, strict=False):
+        assert row["loss"] == pytest.approx(batch.nats.mean(), abs=1e-5)
+    # Other targets at a model that was not trained: the same loss, within the intervals.
+    for row in bands.bins:
+        other = losses[row["visible_to"]]
+        assert (
+            row["low"] - (other["high"] - other["loss"]) < other["loss"] < row["high"] + (other["loss"] - other["low"])
+        )
+
+
+@pytest.mark.parametrize(
+    ("lengths", "limit", "context"),
+    [
+        ([3000] * 6, None, 32),  # the training context
+        ([30, 30, 30, 30, 20, 20, 9], None, 16),  # as the longest: six documents with 20 are too short to compare by
+        ([3000, 3000, 40, 40, 34, 34, 9], None, 32),
+        ([500, 17, 9], None, 32),  # fewer than six documents: as the longest
+        ([17, 9], None, 16),
+        ([17, 9, 1000], 2, 16),
+        ([1], None, 1),
+    ],
+)
+def test_bands_reach_as_far_as_six_documents(corpus_of, lengths, limit, context):
+    assert Curve(limit=limit).resolved(Subject("run"), corpus_of(lengths)).context == context
+    given = Curve(context=64, limit=limit).resolved(Subject("run"), corpus_of(lengths))
+    assert given.context == 64
 
 
 @pytest.mark.parametrize(
@@ -136,8 +177,11 @@ def test_settings_that_do_not_fit(held_out, model, settings, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"contexts": [4]}, "contexts belong to the truncated mode"),
-        ({"samples": 20}, "samples belong to the truncated mode; set mode to truncated, or leave samples out"),
+        ({"mode": "running", "contexts": [4]}, "contexts do not belong to the running mode"),
+        (
+            {"mode": "running", "samples": 20},
+            "samples do not belong to the running mode; set mode to bands, or leave samples",
+        ),
         ({"mode": "truncated", "contexts": [4], "context": 5}, "context is given together with contexts"),
         ({"mode": "truncated", "contexts": [0, 4]}, "contexts holds 0; each must be at least 1"),
     ],
@@ -147,7 +191,7 @@ def test_settings_that_contradict_each_other(settings, message):
         Curve(**settings)
 
 
-@pytest.mark.parametrize("mode", ["running", "truncated"])
+@pytest.mark.parametrize("mode", ["running", "truncated", "bands"])
 def test_documents_that_are_too_short(held_out, mode):
     with pytest.raises(DataError, match=rf"longest of the .* has {held_out.lengths.max():,}"):
         measure("run", Curve(mode=mode, context=4096), held_out)
@@ -155,7 +199,7 @@ def test_documents_that_are_too_short(held_out, mode):
 
 def test_extended_positions_do_not_reach_the_next_measurement(held_out, tmp_path):
     subject = Subject("run")
-    before = measure(subject, Curve(), held_out, out=tmp_path / "before")
-    measure(subject, Curve(context=4 * TRAINED, rope="linear"), held_out, out=tmp_path / "extended")
-    after = measure(subject, Curve(), held_out, out=tmp_path / "after")
+    before = measure(subject, Curve(mode="running"), held_out, out=tmp_path / "before")
+    measure(subject, Curve(mode="running", context=4 * TRAINED, rope="linear"), held_out, out=tmp_path / "extended")
+    after = measure(subject, Curve(mode="running"), held_out, out=tmp_path / "after")
     assert after.bins == before.bins

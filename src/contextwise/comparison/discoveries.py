@@ -1,4 +1,4 @@
-"""Discoveries of many trials: which changes to keep, with few false ones among those that are kept."""
+"""Discoveries of many trials or decisions: which changes to keep, with few false ones among those that are kept."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import Any
 from contextwise.base.errors import CheckpointError, DataError
 from contextwise.base.estimates import Estimate
 from contextwise.base.files import read_json
+from contextwise.comparison.decided import RESULT
 from contextwise.comparison.sequential import Decision, discoveries
-from contextwise.experiments.trial.trial import RESULT
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ def tried_changes(folder: Path, rate: float = 0.1) -> list[TriedChange]:
     """
     files = sorted(folder.glob(f"*/{RESULT}"))
     if not files:
-        raise CheckpointError(f"{folder} holds no trial that was looked at; give the folder of several trials")
+        raise CheckpointError(f"{folder} holds no trial or decision that was looked at; give the folder of several")
     rows = []
     for file in files:
         try:
             result = read_json(file, "a trial's result")
             rows += [_row(file.parent.name, comparison) for comparison in result["comparisons"]]
         except (KeyError, IndexError, TypeError) as error:
-            raise DataError(f"{file} is no result of a trial: {error!r}; run the trial again") from None
+            raise DataError(f"{file} is no result of a trial or decision: {error!r}; make it again") from None
     kept = discoveries([row.evidence for row in rows], rate)
     changes = [replace(row, kept=each) for row, each in zip(rows, kept, strict=True)]
     return sorted(changes, key=lambda row: -row.evidence)

@@ -1,0 +1,102 @@
+"""The verb ``contextwise decide``."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated, cast
+
+from typer import Argument, Option
+
+from contextwise import decisions
+from contextwise.base.errors import ConfigError
+from contextwise.cli.common import AsJson, Prints, show, show_json, show_line, show_values
+from contextwise.comparison.discoveries import tried_changes
+from contextwise.comparison.sequential import Documents
+from contextwise.decisions.power import plan as planned
+from contextwise.decisions.rows import read_losses
+
+PANEL = "Decide"
+
+
+def decide(
+    losses: Annotated[
+        list[str] | None,
+        Argument(
+            metavar="LOSSES...",
+            help="Files with a row for each held-out document of a run (JSON Lines, CSV, Parquet): arm, seed, document, "
+            "tokens, nats; or logs of lm_eval --log_samples or Inspect. ARM:SEED=PATH labels one that names no arm and seed.",
+        ),
+    ] = None,
+    reference: Annotated[
+        str | None, Option(help="The arm that the others are compared to.", show_default="the first")
+    ] = None,
+    margin: Annotated[float, Option(help="The smallest difference that matters, in the unit of the losses.")] = 0.01,
+    confidence: Annotated[float, Option(help="Of all intervals together.")] = 0.95,
+    documents: Annotated[
+        str, Option(help="Decide about these held-out documents (fixed) or any like them (random).")
+    ] = "fixed",
+    comparisons: Annotated[
+        int | None,
+        Option(min=1, help="That share the error; more leave room for arms added later.", show_default="arms - 1"),
+    ] = None,
+    step: Annotated[int | None, Option(help="Take the rows of this step.", show_default="the last of each run")] = None,
+    out: Annotated[
+        Path | None, Option(help="Folder that keeps what was looked at, and its page.", show_default="decisions/NAME")
+    ] = None,
+    plan: Annotated[
+        bool,
+        Option(
+            "--plan", help="From two seeds or more of the reference alone: how many seeds and how much text it takes."
+        ),
+    ] = False,
+    discoveries: Annotated[
+        Path | None, Option(help="List the decisions in this folder, and which of their changes to keep.")
+    ] = None,
+    false_discoveries: Annotated[
+        float, Option(help="With --discoveries: the share of kept changes that may gain nothing.")
+    ] = 0.1,
+    as_json: Annotated[
+        AsJson,
+        Prints(
+            "contextwise.decisions:Decision",
+            "contextwise.decisions.power:Plan",
+            "contextwise.comparison.discoveries:TriedChange[]",
+        ),
+    ] = False,
+) -> None:
+    """Decide from the losses of any training script whether one way to train beats another.
+
+    Runs are paired by seed and document. The interval over seeds may be looked
+    at after every seed: add the files of further seeds and run it again.
+    """
+    from contextwise.reports.decided import comparison_table, decision_page, discoveries_table
+
+    if discoveries is not None:
+        rows = tried_changes(discoveries, false_discoveries)
+        show_values(rows, as_json, discoveries_table(rows, false_discoveries))
+        return
+    if not losses:
+        raise ConfigError("there are no losses; give files with a row for each held-out document of a run")
+    read = read_losses(losses, step)
+    notes = [f"Note: {note}" for note in read.notes]
+    if plan:
+        found = planned(read, reference or read.arms[0], margin, confidence, comparisons or 1)
+        show_values(found, as_json, *found.sentences, *notes)
+        return
+    decision = decisions.decide(
+        read,
+        reference,
+        margin=margin,
+        confidence=confidence,
+        documents=cast(Documents, documents),
+        comparisons=comparisons,
+        out=out or Path("decisions") / decisions.default_name(read, reference),
+    )
+    assert decision.path is not None
+    page = decision.path / "report.html"
+    decision_page(decision, shlex.join(["contextwise", "decide", *losses, "--out", str(decision.path)])).write(page)
+    if as_json:
+        show_json(decision.to_dict())
+        return
+    remarks = [f"Note: {note}" for note in decision.notes]
+    show(*decision.sentences, "", comparison_table(decision), *remarks)
+    show_line(f"page: {page}")

@@ -1,0 +1,122 @@
+"""An arm against a reference: the looks at their difference, the decision in a sentence, and the seeds that it would need."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+from contextwise.base.estimates import Estimate, count
+from contextwise.comparison.sequential import (
+    FEWEST_SEEDS,
+    Decision,
+    Documents,
+    Look,
+    decide,
+    deviation_limits,
+    seeds_to_decide,
+)
+
+READINGS: dict[Documents, str] = {"fixed": "on these held-out documents", "random": "on any text like these documents"}
+MOST_SEEDS = 1000
+RESULT = "result.json"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """An arm against the reference at one budget.
+
+    Attributes:
+        looks: after each seed; their intervals hold together with those of all other comparisons.
+        documents_half_width: half width over documents at the last look; infinite for fewer than six documents.
+        where: what the decision is about, in place of the documents' reading.
+    """
+
+    arm: str
+    reference: str
+    budget: int
+    margin: float
+    documents: Documents
+    looks: list[Look]
+    documents_half_width: float
+    where: str = ""
+
+    IN_JSON: ClassVar = ("decision", "decided_after", "difference", "sentence", "seeds_to_decide")
+
+    @property
+    def decision(self) -> Decision:
+        """The decision of the first look that decides."""
+        return decide(self.difference, self.margin)
+
+    @property
+    def decided_after(self) -> int | None:
+        """The seeds after which the decision was made; None if it is open."""
+        decisions = ((look.seeds, decide(look.of(self.documents), self.margin)) for look in self.looks)
+        return next((seeds for seeds, decision in decisions if decision != "undecided"), None)
+
+    @property
+    def last(self) -> Look:
+        """The newest look."""
+        return self.looks[-1]
+
+    @property
+    def difference(self) -> Estimate:
+        """The difference at the look that decided; at the newest if it is open. Later looks are in :attr:`looks`."""
+        return self.looks[(self.decided_after or len(self.looks)) - 1].of(self.documents)
+
+    @cached_property
+    def further_seeds(self) -> tuple[int | None, int | None] | None:
+        """Seeds in all that would decide a difference as large as the one observed, in 4 of 5 cases; None: no number does.
+
+        From the fewest to the most, by the 80% interval of the deviation between seeds; None before seeds give an interval.
+        """
+        look = self.last
+        half = self.documents_half_width if self.documents == "random" else 0.0
+        if look.seeds < FEWEST_SEEDS or not math.isfinite(half):
+            return None
+        fewest, most = (
+            seeds_to_decide(
+                look.fixed.value, deviation, self.margin, look.fixed.confidence, half, most=MOST_SEEDS, on_these=True
+            )
+            for deviation in deviation_limits(look.deviation, look.seeds)
+        )
+        return fewest, most
+
+    @property
+    def sentence(self) -> str:
+        """The decision in one sentence."""
+        return self.in_words()
+
+    @property
+    def seeds_to_decide(self) -> tuple[int | None, int | None] | None:
+        """:attr:`further_seeds` of an open decision."""
+        return None if self.decided_after else self.further_seeds
+
+    def in_words(self, several_budgets: bool = False) -> str:
+        """The decision in one sentence, with its budget where there are several."""
+        difference, seeds = self.difference, self.decided_after or len(self.looks)
+        at = f" at {count(self.budget)} tokens" if several_budgets else ""
+        shown = f"{difference:+.4f} {difference.unit}"
+        after = f"after {seeds} seed{'s' * (seeds != 1)} {self.where or READINGS[self.documents]}"
+        decision = self.decision
+        if decision == "equivalent":
+            return f"{self.arm} and {self.reference} are equivalent within {self.margin:g}{at}: {shown} {after}."
+        if decision != "undecided":
+            return f"{self.arm} is {decision} than {self.reference}{at}: {shown} {after}."
+        return f"Undecided {after}{at}: {self.arm} − {self.reference} = {shown}. {self.needed()}"
+
+    def needed(self) -> str:
+        """What an open decision would take."""
+        if len(self.looks) < 2:
+            return "One seed says nothing about others."
+        half, mean = self.documents_half_width, abs(self.last.fixed.value)
+        if self.documents == "random" and not (half < mean or mean + half <= self.margin):
+            return "No number of seeds decides it: the held-out documents differ too much, so hold out more of them."
+        if self.further_seeds is None:
+            return f"Fewer than {FEWEST_SEEDS} seeds cannot say how many would decide."
+        fewest, most = (None if seeds is None else max(seeds, self.last.seeds + 1) for seeds in self.further_seeds)
+        if fewest is None:
+            return f"More than {MOST_SEEDS} seeds would be needed: take a larger margin, or steadier training."
+        seeds = (
+            f"more than {fewest}" if most is None else f"about {fewest}" if fewest == most else f"{fewest} to {most}"
+        )
+        return f"A difference of this size needs {seeds} seeds in all, as far as these tell how much seeds vary."

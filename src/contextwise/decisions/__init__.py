@@ -1,0 +1,249 @@
+"""Decide from the losses of runs of any training script: paired by seed and document, as a trial decides.
+
+The interval over seeds holds after all of them at once (:mod:`contextwise.comparison.sequential`), so the runs may be looked
+at after every seed. A decision with a folder keeps what was looked at: later calls may add seeds, and arms for which
+comparisons were reserved, but change nothing.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypedDict, get_args
+
+import numpy as np
+
+from contextwise.base.errors import ConfigError, DataError, did_you_mean
+from contextwise.base.estimates import CONFIDENCE, as_json, listed
+from contextwise.base.files import exclusive, read_json, write_json
+from contextwise.base.views import Viewed
+from contextwise.comparison.decided import RESULT, Comparison
+from contextwise.comparison.sequential import Documents, document_half_width, looks, simultaneous
+from contextwise.decisions.rows import Losses, read_losses
+
+LOOKED = "looked.json"
+MARGIN = 0.01
+SEEDS_ALONE = "over seeds alone"
+
+
+class HeldOutJson(TypedDict):
+    """Size of the held-out text."""
+
+    documents: int
+    tokens: int
+
+
+class DecisionJson(TypedDict):
+    """A decision as JSON; its keys are those of :class:`Decision`."""
+
+    decision: str
+    sentences: list[str]
+    reference: str
+    unit: str
+    margin: float
+    confidence: float
+    documents: Documents
+    held_out: HeldOutJson
+    comparisons: list[Comparison]
+    losses: dict[str, dict[str, float]]
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class Decision(Viewed):
+    """Every arm against the reference.
+
+    Attributes:
+        unit: of the losses: nats per token or byte, errors per question, or loss.
+        held_out, tokens: documents that all runs have, and their tokens (bytes, questions); 0 and 0 for means of whole runs.
+        losses: arm -> seed -> loss.
+        path: the folder in which it is kept; None without one.
+    """
+
+    name: str
+    reference: str
+    unit: str
+    margin: float
+    confidence: float
+    documents: Documents
+    comparisons: list[Comparison]
+    losses: dict[str, dict[int, float]]
+    held_out: int
+    tokens: int
+    notes: list[str] = field(default_factory=list)
+    path: Path | None = None
+
+    @property
+    def budgets(self) -> list[int]:
+        return [0]
+
+    @property
+    def sentences(self) -> list[str]:
+        """The decision of each comparison."""
+        return [each.sentence for each in self.comparisons]
+
+    def to_dict(self) -> DecisionJson:
+        """Everything as JSON values."""
+        losses = {arm: {str(seed): loss for seed, loss in of.items()} for arm, of in self.losses.items()}
+        values = vars(self) | {"decision": self.name, "sentences": self.sentences, "losses": losses}
+        values["held_out"] = {"documents": self.held_out, "tokens": self.tokens}
+        return as_json({name: values[name] for name in DecisionJson.__annotations__})
+
+
+def decide(
+    losses: Any,
+    reference: str | None = None,
+    *,
+    margin: float = MARGIN,
+    confidence: float = CONFIDENCE,
+    documents: Documents = "fixed",
+    comparisons: int | None = None,
+    step: int | None = None,
+    out: str | Path | None = None,
+) -> Decision:
+    """Decide whether each arm is better than the reference, worse, or equivalent within the margin.
+
+    Args:
+        losses: rows of documents (:mod:`contextwise.decisions.rows`): a data frame, an Arrow table, a mapping of columns, or
+            files and folders of logs; or :class:`~contextwise.decisions.rows.Losses`.
+        reference: the arm that the others are compared to; by default the first.
+        margin: the smallest difference that matters, in the unit of the losses.
+        confidence: of the intervals of all comparisons together.
+        documents: decide about these held-out documents (fixed) or any like them (random).
+        comparisons: that share the error; more than there are leaves room for arms added later.
+        step: of the rows to take, where they have steps; by default the last of each run.
+        out: a folder that keeps what was looked at, and the result.
+
+    Raises:
+        ConfigError: a value is out of range, there is no such arm, or the folder holds another decision.
+        DataError: the rows cannot be read or paired.
+    """
+    if not isinstance(losses, Losses):
+        losses = read_losses(losses, step)
+    arms = losses.arms
+    if reference is None:
+        reference = arms[0]
+    if reference not in arms:
+        hint = did_you_mean(reference, arms, "give one of them")
+        raise ConfigError(f"the reference is {reference!r}, but the arms are {listed(arms)}; {hint}")
+    others = [arm for arm in arms if arm != reference]
+    if not others:
+        raise ConfigError(f"{reference} is the only arm, so there is nothing to decide; give the losses of another")
+    if not margin > 0 or not 0.5 <= confidence < 1:
+        raise ConfigError(
+            f"margin is {margin:g} and confidence {confidence:g}; give margin > 0, and confidence from 0.5 to below 1"
+        )
+    if comparisons is not None and comparisons < len(others):
+        raise ConfigError(
+            f"comparisons is {comparisons}, but {len(others)} arms are compared to {reference}; give at least so many"
+        )
+    if documents not in get_args(Documents):
+        raise ConfigError(f"documents is {documents!r}, but must be {' or '.join(get_args(Documents))}")
+    if not losses.documents and documents == "random":
+        raise ConfigError(
+            "documents is random, but these losses are means of whole runs; leave it out, or give documents"
+        )
+    shared = comparisons or len(others)
+    each = simultaneous(confidence, shared)
+    notes = list(losses.notes)
+    found = [_compared(losses, arm, reference, margin, each, documents, notes) for arm in others]
+    total = losses.sizes.sum()
+    decision = Decision(
+        name=Path(out).name if out is not None else default_name(losses, reference),
+        reference=reference,
+        unit=losses.unit,
+        margin=margin,
+        confidence=confidence,
+        documents=documents,
+        comparisons=found,
+        losses={
+            arm: {seed: float(losses.values[arm, seed].sum() / total) for seed in losses.seeds(arm)} for arm in arms
+        },
+        held_out=len(losses.documents),
+        tokens=int(total) if losses.documents else 0,
+        notes=notes,
+        path=None if out is None else Path(out),
+    )
+    if decision.path is not None:
+        _keep(decision, losses, shared)
+    return decision
+
+
+def default_name(losses: Losses, reference: str | None) -> str:
+    """A name by the arms: ``rope-and-2-more-vs-baseline``."""
+    reference = reference or losses.arms[0]
+    first, *others = [arm for arm in losses.arms if arm != reference] or ["nothing"]
+    name = f"{first}-and-{len(others)}-more-vs-{reference}" if others else f"{first}-vs-{reference}"
+    return re.sub(r"[^\w.-]+", "-", name)
+
+
+def _compared(
+    losses: Losses, arm: str, reference: str, margin: float, confidence: float, documents: Documents, notes: list[str]
+) -> Comparison:
+    """An arm against the reference, over the seeds that both have."""
+    own, other = losses.seeds(arm), losses.seeds(reference)
+    common = [seed for seed in own if seed in other]
+    if not common:
+        raise DataError(
+            f"{arm} has the seeds {_listed(own)}, {reference} {_listed(other)}: none is in both, and runs are paired by "
+            "seed; number them alike where they have the same data in the same order"
+        )
+    for name, seeds in ((arm, own), (reference, other)):
+        if alone := [seed for seed in seeds if seed not in common]:
+            partner = reference if name == arm else arm
+            plural = "s" * (len(alone) > 1)
+            notes.append(
+                f"Seed{plural} {_listed(alone)} of {name} count{'s' * (not plural)} in no pair: {partner} lacks them."
+            )
+    differences_SN = np.stack([losses.values[arm, seed] - losses.values[reference, seed] for seed in common])
+    seen = looks(differences_SN, losses.sizes, confidence, losses.unit)
+    half = document_half_width(differences_SN, losses.sizes, confidence)
+    where = "" if losses.documents else SEEDS_ALONE
+    return Comparison(arm, reference, 0, margin, documents, seen, half, where)
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    return listed([str(seed) for seed in seeds])
+
+
+def _keep(decision: Decision, losses: Losses, shared: int) -> None:
+    """Keep the look and the result in the decision's folder; refuse what would choose a look by what it says."""
+    folder = decision.path
+    assert folder is not None
+    question = {name: getattr(decision, name) for name in ("reference", "unit", "margin", "confidence", "documents")}
+    question |= {"comparisons": shared, "content": losses.content}
+    runs = {arm: {str(seed): losses.digest((arm, seed)) for seed in losses.seeds(arm)} for arm in losses.arms}
+    with exclusive(folder, "the decision"):
+        if (folder / LOOKED).exists():
+            _refuse_other(folder, question, runs)
+        elif folder.exists() and any(not file.name.startswith(".") for file in folder.iterdir()):
+            raise ConfigError(f"{folder} is not empty and holds no decision; choose another folder with --out")
+        write_json(folder / LOOKED, {"question": question, "runs": runs}, "what was looked at")
+        write_json(folder / RESULT, decision.to_dict(), "the decision")
+
+
+def _refuse_other(folder: Path, question: dict[str, Any], runs: dict[str, dict[str, str]]) -> None:
+    """Refuse another question, and losses that are not those of the looks before."""
+    kept = read_json(folder / LOOKED, "what was looked at")
+    try:
+        before, seen = kept["question"], kept["runs"]
+        others = [name for name, value in question.items() if before[name] != value]
+        changed = [
+            (arm, seed)
+            for arm, seeds in seen.items()
+            for seed, digest in seeds.items()
+            if runs.get(arm, {}).get(seed) != digest
+        ]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{folder / LOOKED} is damaged ({error!r}); begin the decision in another folder") from None
+    if others:
+        raise ConfigError(
+            f"{folder} holds a decision that was looked at with other settings ({listed(others)}); choose another folder with "
+            "--out: after a look only seeds may be added, and arms for which comparisons were reserved"
+        )
+    if changed:
+        arm, seed = changed[0]
+        what = "is missing, but it was there" if seed not in runs.get(arm, {}) else "has other losses than"
+        raise ConfigError(
+            f"seed {seed} of {arm} {what} when {folder} was looked at; give the same losses, or another folder with --out"
+        )

@@ -1,0 +1,137 @@
+"""How many seeds, documents and tokens a decision needs, from seeds of the baseline alone.
+
+Two arms that train alike differ by the difference of two seeds. So the spread of the baseline's own runs says what a
+comparison could see. Its variance has two parts. With v_sn the summed nats of document n in the run of seed s, and t_n tokens:
+
+    Var_s(Σ_n v_sn) = λ (Σ_n t_n)² + Σ_n w_n,      Σ_n Var_s(v_sn) = λ Σ_n t_n² + Σ_n w_n
+
+λ is the part of the level, which all documents of a run share: only seeds reduce it. w_n is each document's own: more text
+reduces it, too. Both equations give both parts.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import CONFIDENCE
+from contextwise.comparison.sequential import deviation_limits, document_half_width, seeds_to_decide, simultaneous
+from contextwise.decisions.rows import Losses
+
+TIMES = (1, 4, 16)
+MOST = 200
+
+
+@dataclass(frozen=True)
+class Needed:
+    """Seeds that decide a true difference of the margin in 4 of 5 cases, with so much held-out text.
+
+    Attributes:
+        times: the text that there is.
+        deviation: of a difference by seed, in the unit of the losses.
+        seeds: at that deviation; fewest, most: at the limits of its 80% interval. None: more than 200.
+    """
+
+    times: int
+    deviation: float
+    seeds: int | None
+    fewest: int | None
+    most: int | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a decision about a difference of the margin needs.
+
+    Attributes:
+        runs: seeds of the arm that this is known from.
+        level: share of the variance that no text reduces.
+        documents_half_width: for a decision about any such documents: what the held-out ones add to the interval at least,
+            which no seeds reduce; None for fewer than six.
+        needed: by the size of the held-out text.
+    """
+
+    arm: str
+    unit: str
+    margin: float
+    runs: int
+    held_out: int
+    tokens: int
+    level: float
+    documents_half_width: float | None
+    needed: list[Needed] = field(default_factory=list)
+
+    IN_JSON: ClassVar = ("sentences",)
+
+    @property
+    def sentences(self) -> list[str]:
+        """How many seeds, what limits, and how sure this is."""
+        now = self.needed[0]
+        size = f"{self.tokens:,} {self.unit.split()[-1]}s" if self.tokens else "what was measured"
+        first = f"A difference of {self.margin:g} {self.unit} needs {_seeds(now.seeds)} with {size}"
+        limits = [f"more than {MOST}" if seeds is None else str(seeds) for seeds in (now.fewest, now.most)]
+        first += f" ({' to '.join(dict.fromkeys(limits))}, as far as {self.runs} runs tell)."
+        if not self.tokens:
+            return [first]
+        more = self.needed[-1]
+        limit = "the seeds" if self.level >= 0.5 else "the held-out text"
+        second = (
+            f"The bottleneck is {limit}: {self.level:.0%} of the variance is that of whole runs, which no text reduces"
+        )
+        second += f"; with {more.times} times the text it would be {_seeds(more.seeds)}."
+        if self.documents_half_width is None:
+            return [first, second]
+        third = f"To decide about any such documents, these {self.held_out:,} add at least ± {self.documents_half_width:.4f}"
+        enough = "which is enough" if self.documents_half_width < self.margin else "more than the margin: hold out more"
+        return [first, second, f"{third}, {enough}."]
+
+
+def _seeds(seeds: int | None) -> str:
+    return f"more than {MOST} seeds" if seeds is None else f"{seeds} seeds"
+
+
+def plan(losses: Losses, arm: str, margin: float, confidence: float = CONFIDENCE, comparisons: int = 1) -> Plan:
+    """What a decision about ``margin`` needs, from the seeds of one arm.
+
+    Raises:
+        ConfigError: the arm has fewer than two seeds.
+    """
+    seeds = losses.seeds(arm)
+    if len(seeds) < 2:
+        raise ConfigError(f"{arm} has {len(seeds)} seed, but its spread takes two or more; train it with another seed")
+    nats_SN = np.stack([losses.values[arm, seed] for seed in seeds])
+    total = float(losses.sizes.sum())
+    level, own = _parts(nats_SN, losses.sizes)
+    each = simultaneous(confidence, comparisons)
+
+    def needed(times: int) -> Needed:
+        deviation = float(np.sqrt(2 * (level + own / times)))
+        known = deviation, *deviation_limits(deviation, len(seeds))
+        middle, fewest, most = (seeds_to_decide(margin, value, margin, each, most=MOST) for value in known)
+        return Needed(times, deviation, middle, fewest, most)
+
+    half = document_half_width(np.diff(nats_SN, axis=0), losses.sizes, each)
+    text = bool(losses.documents)
+    return Plan(
+        arm=arm,
+        unit=losses.unit,
+        margin=margin,
+        runs=len(seeds),
+        held_out=len(losses.documents),
+        tokens=int(total) if text else 0,
+        level=level / (level + own) if level + own else 1.0,
+        documents_half_width=half if text and np.isfinite(half) else None,
+        needed=[needed(times) for times in (TIMES if text else TIMES[:1])],
+    )
+
+
+def _parts(nats_SN: np.ndarray, sizes_N: np.ndarray) -> tuple[float, float]:
+    """λ, and Σ w_n / (Σ t_n)²: variances of the mean loss of a run."""
+    total = sizes_N.sum()
+    of_sum, summed = float(nats_SN.sum(1).var(ddof=1)), float(nats_SN.var(axis=0, ddof=1).sum())
+    squares = float((sizes_N**2).sum())
+    if len(sizes_N) < 2:
+        return of_sum / total**2, 0.0
+    level = min(max(0.0, (of_sum - summed) / (total**2 - squares)), of_sum / total**2)
+    return level, max(0.0, of_sum / total**2 - level)

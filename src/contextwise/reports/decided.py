@@ -1,0 +1,132 @@
+"""The comparisons of a trial or of a decision: their table, and the path of their intervals along the seeds."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Protocol
+
+from contextwise.base.estimates import Estimate, count
+from contextwise.base.tables import Cell, Column, Row, Table
+from contextwise.comparison.decided import READINGS, Comparison
+from contextwise.comparison.discoveries import TriedChange
+from contextwise.decisions import Decision
+from contextwise.reports import page
+from contextwise.reports.page import Page, Plot, Section
+
+ANYTIME = (
+    "The interval over seeds is a confidence sequence: it holds after all seeds at once, so the trial may stop after any of "
+    "them and continue later."
+)
+SHOWN_WHOLE = 6
+"""The newest intervals, which a plot shows whole; those of the first seeds are many times as wide."""
+
+
+class Decided(Protocol):
+    """What was compared, on ``held_out`` documents of ``tokens`` tokens (or bytes, or questions)."""
+
+    @property
+    def reference(self) -> str: ...
+    @property
+    def confidence(self) -> float: ...
+    @property
+    def comparisons(self) -> list[Comparison]: ...
+    @property
+    def budgets(self) -> list[int]: ...
+    @property
+    def held_out(self) -> int: ...
+    @property
+    def tokens(self) -> int: ...
+
+
+def comparison_table(result: Decided) -> Table:
+    """A row for each comparison: both readings at the look that decided, or at the newest."""
+    rows: list[list[Cell]] = []
+    for each in result.comparisons:
+        look = each.looks[(each.decided_after or len(each.looks)) - 1]
+        name = (each.arm, f"{count(each.budget)} tokens" if len(result.budgets) > 1 else "")
+        rows.append([name, each.decision, look.fixed, look.random, look.seeds, f"{look.deviation:.4f}"])
+    unit = result.comparisons[0].last.fixed.unit
+    on = f"on {result.held_out:,} held-out documents ({result.tokens:,} {unit.split()[-1]}s)"
+    title = (
+        f"Difference to {result.reference}, {unit}, {on if result.held_out else 'over seeds alone'}, with intervals that all "
+        f"hold together with {result.confidence:.0%} confidence."
+    )
+    readings = [Column(f"{which}\ndocuments", "difference", interval="below") for which in ("these", "any such")]
+    columns = [Column("arm"), Column("decision", align="left", width=10), *readings]
+    columns += [Column("seeds", "integer"), Column("dev. by\nseed")]
+    return Table(title, columns, rows, [f"Note: {ANYTIME}"])
+
+
+def path_plot(comparison: Comparison, number: int, result: Decided) -> Plot:
+    """The difference of each seed, and the interval after each, for both readings."""
+    sums = [look.seeds * look.fixed.value for look in comparison.looks]
+    own = [after - before for before, after in itertools.pairwise([0.0, *sums])]
+    seeds = [*range(1, len(own) + 1)]
+    dots = {"mode": "markers", "marker": {"symbol": "x-thin-open", "size": 8}}
+    traces = [page.scatter(seeds, own, None, "seed %{x}: %{y:+.4f}", name="each seed", **dots)]
+    shown: list[Estimate] = []
+    for series, (reading, words) in enumerate(READINGS.items()):
+        known = [look for look in comparison.looks if look.of(reading).has_interval]
+        estimates = [look.of(reading) for look in known]
+        shown += estimates[-SHOWN_WHOLE:]
+        if known:
+            at = [look.seeds + 0.12 * series for look in known]
+            style = {"name": words, "mode": "markers", "error_y": page.error_bars(estimates)}
+            values = [estimate.value for estimate in estimates]
+            traces.append(page.scatter(at, values, series, "%{y:+.4f}", **style))
+    margin = comparison.margin
+    name = f"{comparison.arm} − {comparison.reference}{at_budget(comparison, result)}"
+    limits = [*own, margin, -margin, *(limit for estimate in shown for limit in estimate.limits)]
+    room = 0.05 * (max(limits) - min(limits))
+    xaxis = {"title": "seeds", "dtick": max(1, len(own) // 10), "range": [0.5, max(4, len(own)) + 0.5]}
+    span = [min(limits) - room, max(limits) + room]
+    yaxis = {"title": page.plain(f"{name} ({comparison.last.fixed.unit})"), "range": span}
+    lines = [page.level(0.0, "solid"), page.level(margin), page.level(-margin)]
+    layout = page.figure(traces, xaxis=xaxis, yaxis=yaxis, shapes=lines)
+    caption = (
+        f"{name}: below zero the loss of {comparison.arm} is lower; the dotted lines are the margin of ± {margin:g}."
+    )
+    caption += f" {ANYTIME}"
+    if not shown:
+        caption = f"{name}: no interval yet; the first one comes after four seeds or five."
+    return Plot(f"path-{number}", layout, f"Interval of {name} after each seed", caption)
+
+
+def at_budget(comparison: Comparison, result: Decided) -> str:
+    """`` at 524k tokens``, where there are several budgets."""
+    return f" at {count(comparison.budget)} tokens" if len(result.budgets) > 1 else ""
+
+
+def losses_table(decision: Decision) -> Table:
+    """The loss of each run."""
+    seeds = sorted({seed for of in decision.losses.values() for seed in of})
+    rows: list[list[Cell]] = [[str(seed), *(of.get(seed) for of in decision.losses.values())] for seed in seeds]
+    columns = [Column("seed"), *(Column(arm, "estimate", ".4f") for arm in decision.losses)]
+    return Table(f"Losses, {decision.unit}:", columns, rows)
+
+
+def decision_page(decision: Decision, command: str) -> Page:
+    """The page of a decision; ``command`` is the command line that makes it again."""
+    paths = [path_plot(each, number, decision) for number, each in enumerate(decision.comparisons)]
+    sections = [
+        Section("Comparisons", [comparison_table(decision), *decision.notes]),
+        Section("Seed by seed", [*paths, page.details("The numbers", losses_table(decision))]),
+        Section("Made with", [page.commands([command])]),
+    ]
+    return Page(f"Decision {decision.name}", sections, "", decision.sentences)
+
+
+def discoveries_table(changes: Sequence[TriedChange], rate: float) -> Table:
+    """A row for each comparison of many trials; those that are kept are bold."""
+    rows = []
+    for row in changes:
+        cells: list[Cell] = [(row.trial, row.arm), row.difference, row.seeds, row.decision, row.evidence]
+        rows.append(Row([*cells, "kept" if row.kept else ""], bold=row.kept))
+    kept = sum(row.kept for row in changes)
+    title = (
+        f"{kept} of {len(changes)} changes are kept; at most {rate:.0%} of those that are kept gain nothing, on average over "
+        "such sets of trials (e-BH)."
+    )
+    columns = [Column("trial, arm"), Column("difference\n(nats/token)", "difference", interval="below")]
+    columns += [Column("seeds", "integer"), Column("decision", align="left")]
+    columns += [Column("evidence", "estimate", ".3g"), Column("")]
+    return Table(title, columns, rows)

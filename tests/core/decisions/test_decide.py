@@ -1,0 +1,336 @@
+"""Decisions from files of losses: by hand, by simulation, and what is refused."""
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import contextwise
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.comparison.sequential import looks
+from contextwise.decisions import decide
+from contextwise.decisions.power import plan
+from contextwise.decisions.rows import read_losses
+from contextwise.stats import LossWriter
+
+TOKENS = np.array([100, 250, 30, 400, 77, 120, 90, 310])
+
+
+def simulated(effects, seeds, *, level=0.01, noise=0.02, random=0, tokens=TOKENS):
+    """Rows of runs whose loss is a document's, plus the arm's effect, plus what a run's level and each document add."""
+    draw = np.random.default_rng(random)
+    base = draw.normal(3.5, 0.6, len(tokens))
+    rows = []
+    for seed in range(seeds):
+        for arm, effect in effects.items():
+            losses = base + effect + draw.normal(0, level) + draw.normal(0, noise, len(tokens))
+            rows += [
+                {"arm": arm, "seed": seed, "document": f"d{n}", "tokens": int(size), "nats": float(loss * size)}
+                for n, (loss, size) in enumerate(zip(losses, tokens, strict=True))
+            ]
+    return pd.DataFrame(rows)
+
+
+def test_the_differences_are_those_of_sums_paired_by_seed_and_document():
+    """Worked by hand: the second arm's documents come in another order, and in parts."""
+    rows = {
+        "arm": ["a", "a", "a", "a", "b", "b", "b", "b", "b", "b"],
+        "seed": [0, 0, 1, 1, 1, 1, 0, 0, 0, 1],
+        "document": ["x", "y", "x", "y", "y", "x", "y", "x", "z", "z"],
+        "tokens": [10, 30, 10, 30, 30, 10, 30, 10, 5, 5],
+        "nats": [20.0, 60.0, 24.0, 66.0, 60.0, 20.0, 54.0, 18.0, 9.0, 8.0],
+    }
+    result = decide(rows)
+    (comparison,) = result.comparisons
+    # a: 80/40 and 90/40; b: 72/40 and 80/40. z is in b alone.
+    assert [look.fixed.value for look in comparison.looks] == pytest.approx([-0.2, -0.225])
+    assert result.losses == {"a": {0: 2.0, 1: 2.25}, "b": {0: 1.8, 1: 2.0}}
+    assert (result.held_out, result.tokens, result.unit) == (2, 40, "nats per token")
+    assert result.notes == ["1 of 3 documents are left out, which some runs lack: z, for one."]
+    assert result.sentences[0].startswith("Undecided after 2 seeds on these held-out documents: b − a = -0.2250")
+
+
+def test_the_answer_is_that_of_the_trial_s_statistics():
+    frame = simulated({"base": 0.0, "better": -0.05, "same": 0.0}, 8)
+    result = contextwise.decide(frame, "base", margin=0.02, confidence=0.9)
+    wide = frame.pivot_table(index=["arm", "seed"], columns="document", values="nats")
+    sizes = frame[(frame.arm == "base") & (frame.seed == 0)].set_index("document")["tokens"][wide.columns]
+    for comparison in result.comparisons:
+        expected = looks((wide.loc[comparison.arm] - wide.loc["base"]).to_numpy(), sizes.to_numpy(), 0.95)
+        for ours, theirs in zip(comparison.looks[3:], expected[3:], strict=True):
+            assert ours.fixed.limits == pytest.approx(theirs.fixed.limits)
+            assert ours.random.limits == pytest.approx(theirs.random.limits)
+        assert [look.evidence for look in comparison.looks] == pytest.approx([look.evidence for look in expected])
+    assert result.comparisons[0].last.fixed.value == pytest.approx(-0.05, abs=0.03)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "tsv", "parquet", "jsonl.gz", "table", "mapping"])
+def test_every_form_of_rows_gives_the_same_answer(tmp_path, form):
+    frame = simulated({"a": 0.0, "b": -0.05}, 5)
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    file = tmp_path / f"losses.{form}"
+    if form in ("jsonl", "jsonl.gz"):
+        frame.to_json(file, orient="records", lines=True)
+    elif form in ("csv", "tsv"):
+        frame.to_csv(file, index=False, sep="," if form == "csv" else "\t")
+    elif form == "parquet":
+        pyarrow.parquet.write_table(table, file)
+    given = {"table": table, "mapping": frame.to_dict("list")}.get(form, file)
+    expected = decide(frame).comparisons[0].looks
+    values = [look.fixed.value for look in decide(given).comparisons[0].looks]
+    assert values == pytest.approx([look.fixed.value for look in expected], abs=1e-9)
+
+
+@given(seed=st.integers(0, 2**32), seeds=st.integers(1, 6), documents=st.integers(1, 8))
+def test_order_files_and_parts_do_not_matter(seed, seeds, documents):
+    frame = simulated({"a": 0.0, "b": -0.05, "c": 0.1}, seeds, random=seed, tokens=TOKENS[:documents])
+    result = decide(frame, "a")
+    mixed = frame.sample(frac=1, random_state=seed % 2**31)
+    third = mixed.assign(nats=mixed.nats * 0.3, tokens=mixed.tokens * 0.3 + 1)
+    rest = mixed.assign(nats=mixed.nats * 0.7, tokens=mixed.tokens * 0.7)
+    parts = pd.concat([third.assign(part="first"), rest.assign(part="second")])
+    parts["tokens"] = np.where(parts.part == "first", parts.tokens - 1, parts.tokens).clip(1)
+    again = decide(mixed, "a")
+    by_arm = {each.arm: each for each in again.comparisons}
+    for comparison in result.comparisons:
+        values = [look.fixed.value for look in comparison.looks]
+        assert [look.fixed.value for look in by_arm[comparison.arm].looks] == pytest.approx(values, abs=1e-12)
+    whole, split = read_losses(mixed), read_losses(parts)
+    for run, nats in whole.values.items():
+        names = [split.documents.index(name) for name in whole.documents]
+        assert split.values[run][names] == pytest.approx(nats)
+
+
+def test_a_null_difference_is_seldom_decided():
+    """300 decisions between arms that train alike, with a look after every seed; 5% may be better or worse."""
+    wrong = 0
+    for number in range(300):
+        result = decide(simulated({"a": 0.0, "b": 0.0}, 8, random=number), margin=1e-6)
+        wrong += result.comparisons[0].decision in ("better", "worse")
+    # A binomial of 5% is above 27 of 300 in 1 of 500 cases; the rule is conservative.
+    assert wrong <= 27
+
+
+def test_steps_questions_bytes_and_whole_runs():
+    frame = simulated({"a": 0.0, "b": -0.05}, 4)
+    steps = pd.concat([frame.assign(step=100), frame.assign(step=200, nats=frame.nats / 2)])
+    assert decide(steps).comparisons[0].last.fixed.value == pytest.approx(
+        decide(frame).comparisons[0].last.fixed.value / 2
+    )
+    assert decide(steps, step=100).losses == decide(frame).losses
+    other = frame.assign(bytes=4.0 * frame.tokens, tokens=np.where(frame.arm == "b", 2, 1) * frame.tokens)
+    per_byte = decide(other)
+    assert per_byte.unit == "nats per byte" and "tokens differ" in per_byte.notes[0]
+    assert per_byte.comparisons[0].last.fixed.value == pytest.approx(decide(frame).comparisons[0].last.fixed.value / 4)
+    questions = pd.DataFrame(
+        {"arm": arm, "seed": seed, "document": number, "correct": int(number % 10 < right)}
+        for arm, right in {"a": 5, "b": 8}.items()
+        for seed in range(4)
+        for number in range(40)
+    )
+    answered = decide(questions)
+    assert answered.unit == "errors per question" and answered.losses["b"][0] == pytest.approx(0.2)
+    assert answered.comparisons[0].last.fixed.value == pytest.approx(-0.3)
+    whole = pd.DataFrame({"arm": ["a", "a", "b", "b"], "seed": [0, 1, 0, 1], "loss": [3.0, 3.1, 2.9, 3.05]})
+    alone = decide(whole)
+    assert alone.sentences[0].startswith("Undecided after 2 seeds over seeds alone: b − a = -0.0750 loss")
+    with pytest.raises(ConfigError, match="documents is random, but these losses are means of whole runs"):
+        decide(whole, documents="random")
+
+
+def test_several_arms_share_the_error_and_unpaired_seeds_are_said():
+    frame = simulated({"a": 0.0, "b": -0.05, "c": 0.05}, 6)
+    both, alone = decide(frame), decide(frame[frame.arm != "c"])
+    assert both.comparisons[0].last.fixed.low < alone.comparisons[0].last.fixed.low
+    reserved = decide(frame[frame.arm != "c"], comparisons=2)
+    assert reserved.comparisons[0].last.fixed == both.comparisons[0].last.fixed
+    fewer = decide(frame[~((frame.arm == "b") & (frame.seed.isin([1, 4])))])
+    assert fewer.comparisons[0].last.seeds == 4 and fewer.comparisons[1].last.seeds == 6
+    assert fewer.notes == ["Seeds 1 and 4 of a count in no pair: b lacks them."]
+
+
+def test_a_folder_keeps_what_was_looked_at(tmp_path):
+    frame, out = simulated({"a": 0.0, "b": -0.05}, 6), tmp_path / "d"
+    first = decide(frame[frame.seed < 4], out=out, comparisons=2)
+    assert {file.name for file in out.iterdir()} >= {"looked.json", "result.json"}
+    assert json.loads((out / "result.json").read_text())["sentences"] == first.sentences
+    decide(frame, out=out, comparisons=2)
+    with pytest.raises(ConfigError, match="seed 4 of a is missing, but it was there when .* was looked at"):
+        decide(frame[frame.seed < 4], out=out, comparisons=2)
+    with pytest.raises(ConfigError, match="seed 0 of a has other losses than when"):
+        decide(frame.assign(nats=frame.nats * 1.1), out=out, comparisons=2)
+    with pytest.raises(ConfigError, match="looked at with other settings .margin."):
+        decide(frame, out=out, comparisons=2, margin=0.5)
+    more = simulated({"a": 0.0, "b": -0.05, "c": 0.0}, 6, random=1)
+    added = pd.concat([frame, more[more.arm == "c"]])
+    assert len(decide(added, out=out, comparisons=2).comparisons) == 2
+    (out / "looked.json").write_text("{}")
+    with pytest.raises(DataError, match="is damaged"):
+        decide(frame, out=out, comparisons=2)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("x")
+    with pytest.raises(ConfigError, match="is not empty and holds no decision"):
+        decide(frame, out=tmp_path / "full")
+
+
+ROW = {"arm": "a", "seed": 0, "document": "x", "tokens": 10, "nats": 30.0}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "the table has no rows"),
+        ([ROW], "a is the only arm"),
+        (
+            [ROW, ROW | {"arm": "b", "seed": 1}],
+            "a has the seeds 0.*none is in both|b has the seeds 1, a 0: none is in both",
+        ),
+        ([ROW, ROW | {"arm": "b", "document": "y"}], "no document is in all runs"),
+        ([ROW, ROW, ROW | {"arm": "b"}], "document x of seed 0 of a occurs twice with nats 30.0"),
+        ([ROW, ROW | {"nats": 31.0}, ROW | {"arm": "b"}], "document x has 1 rows in seed 0 of b, but 2 in seed 0 of a"),
+        ([ROW | {"nats": float("nan")}], "nats is nan in row 1, but must be a finite number"),
+        ([ROW, ROW | {"nats": None}], "nats is None in row 2, but must be given"),
+        ([ROW, ROW | {"nats": -1.0}], "nats is -1.0 in row 2, but must be 0 or more"),
+        ([ROW | {"tokens": -3}], "tokens is -3 in row 1, but must be 1 or more"),
+        ([ROW | {"seed": "first"}], "seed is string, but must be numbers"),
+        ([ROW, ROW | {"arm": "b", "tokens": 11}], "document x has 10 tokens in seed 0 of a, 11 in seed 0 of b: nats"),
+        ([{"arm": "a", "seed": 0, "tokens": 10, "nats": 3.0}], "has no column document, by which runs are paired"),
+        ([{"arm": "a", "seed": 0, "document": "x", "nat": 3.0}], "no column nats; it has .*did you mean 'nat'"),
+        ([ROW | {"correct": 1}], "has correct and nats|has nats and correct"),
+        (
+            [{"arm": "a", "seed": 0, "document": "x", "correct": 1.5}],
+            "correct is 1.5 in row 1, but must be from 0 to 1",
+        ),
+    ],
+)
+def test_what_is_refused(rows, message):
+    table = pa.Table.from_pylist(rows) if rows else pa.table({name: [] for name in ROW})
+    with pytest.raises((ConfigError, DataError), match=message):
+        decide(table)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"reference": "baes"}, "the reference is 'baes', but the arms are base and b; did you mean 'base'"),
+        ({"margin": 0.0}, "give margin > 0"),
+        ({"confidence": 1.0}, "confidence from 0.5 to below 1"),
+        ({"comparisons": 0}, "give at least so many"),
+        ({"documents": "all"}, "documents is 'all', but must be fixed or random"),
+        ({"step": 3}, "step is 3, but the rows have no column step"),
+    ],
+)
+def test_options_out_of_range(options, message):
+    with pytest.raises(ConfigError, match=message):
+        decide(simulated({"base": 0.0, "b": 0.0}, 2), **options)
+
+
+def test_logs_of_other_tools(tmp_path):
+    """Samples of lm-evaluation-harness and logs of Inspect, in their formats; the newest file of a task counts."""
+    for arm, right in {"base": 5, "new": 8}.items():
+        for seed in range(4):
+            folder = tmp_path / f"{arm}-s{seed}" / "model"
+            folder.mkdir(parents=True)
+            samples = [{"doc_id": n, "doc_hash": f"{n:064d}", "acc": float(n % 10 < right)} for n in range(30)]
+            old = folder / "samples_arc_2026-01-01T00-00-00.0.jsonl"
+            old.write_text("".join(json.dumps(sample | {"acc": 0.0}) + "\n" for sample in samples))
+            new = folder / "samples_arc_2026-02-01T00-00-00.0.jsonl"
+            new.write_text("".join(json.dumps(sample) + "\n" for sample in samples))
+    result = decide(sorted(tmp_path.glob("*-s?")), "base")
+    assert result.comparisons[0].last.fixed.value == pytest.approx(-0.3) and result.held_out == 30
+    rolling = [{"doc_id": n, "bits_per_byte": [-20.0 - n, 40], "doc_hash": "h"} for n in range(6)]
+    file = tmp_path / "samples_wikitext_2026-01-01T00-00-00.0.jsonl"
+    file.write_text("".join(json.dumps(sample) + "\n" for sample in rolling))
+    losses = read_losses([f"a:0={file}", f"b:0={file}"])
+    assert losses.unit == "nats per token" and losses.values["a", 0].sum() == 6 * 20 + 15
+    scored = [{"id": n, "epoch": 1, "scores": {"match": {"value": "C" if n % 2 else "I"}}} for n in range(8)]
+    with zipfile.ZipFile(tmp_path / "log.eval", "w") as log:
+        for sample in scored:
+            log.writestr(f"samples/{sample['id']}_epoch_1.json", json.dumps(sample))
+    (tmp_path / "log.json").write_text(json.dumps({"samples": scored}))
+    both = read_losses([f"a:0={tmp_path / 'log.eval'}", f"b:0={tmp_path / 'log.json'}"])
+    assert both.values["a", 0].sum() == both.values["b", 0].sum() == 4
+    with pytest.raises(DataError, match="says neither its arm nor its seed; label it: ARM:SEED="):
+        read_losses(tmp_path / "log.eval")
+    (tmp_path / "log.json").write_text("[")
+    with pytest.raises(DataError, match="is no log of Inspect with scores"):
+        read_losses(f"a:0={tmp_path / 'log.json'}")
+    with pytest.raises(DataError, match="there is no file"):
+        read_losses(tmp_path / "nothing.csv")
+    with pytest.raises(DataError, match="is no file of losses"):
+        read_losses(tmp_path / "nothing.txt")
+
+
+def test_the_writer_writes_whole_files_or_none(tmp_path):
+    file = tmp_path / "new" / "a-s3.jsonl"
+    with LossWriter(file, "a", 3, step=7) as losses:
+        losses.add("a long text\n" * 20, tokens=4, nats=np.float32(8.5), bytes=20)
+        losses.add(1, 2, 3.0)
+        assert not file.exists()
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert rows[1] == {"arm": "a", "seed": 3, "step": 7, "document": "1", "tokens": 2.0, "nats": 3.0}
+    assert rows[0]["nats"] == 8.5 and rows[0]["bytes"] == 20 and len(rows[0]["document"]) == 16
+    with pytest.raises(RuntimeError), LossWriter(tmp_path / "b.jsonl", "b", 0) as losses:
+        losses.add(0, 1, 1.0)
+        raise RuntimeError
+    for value in (float("nan"), -1.0):
+        with pytest.raises(DataError, match="both must be finite"), LossWriter(tmp_path / "b.jsonl", "b", 0) as losses:
+            losses.add(0, 1, value)
+    with pytest.raises(DataError, match="is not open"):
+        losses.add(0, 1, 1.0)
+    assert not (tmp_path / "b.jsonl").exists()
+
+
+def test_the_plan_finds_the_parts_of_the_spread():
+    """Runs with a known spread of their level and of each document: the estimates are near, and more text helps the second."""
+    level, noise, tokens = 0.01, 0.05, np.full(50, 100)
+    losses = read_losses(simulated({"a": 0.0}, 400, level=level, noise=noise, tokens=tokens))
+    found = plan(losses, "a", 0.01)
+    own = noise**2 / 50
+    assert found.level == pytest.approx(level**2 / (level**2 + own), rel=0.2)
+    assert found.needed[0].deviation == pytest.approx((2 * (level**2 + own)) ** 0.5, rel=0.1)
+    assert found.needed[2].deviation == pytest.approx((2 * (level**2 + own / 16)) ** 0.5, rel=0.1)
+    assert [each.seeds for each in found.needed] == sorted((each.seeds for each in found.needed), reverse=True)
+    texts = plan(read_losses(simulated({"a": 0.0}, 40, level=0.0, noise=noise)), "a", 0.01)
+    assert texts.level < 0.3 and "The bottleneck is the held-out text" in texts.sentences[1]
+    with pytest.raises(ConfigError, match="a has 1 seed, but its spread takes two"):
+        plan(read_losses(simulated({"a": 0.0}, 1)), "a", 0.01)
+
+
+def test_the_command(contextwise, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    frame = simulated({"base": 0.0, "new": -0.05}, 5, level=0.001, noise=0.001)
+    for (arm, seed), rows in frame.groupby(["arm", "seed"]):
+        rows.to_csv(f"{arm}-{seed}.csv", index=False)
+    files = " ".join(f"{arm}-{seed}.csv" for arm in ("base", "new") for seed in range(5))
+    words = contextwise.words(f"decide {files}")
+    assert "new is better than base: -0.0" in words and "page: decisions/new-vs-base/report.html" in words
+    assert "new is better than base" in Path("decisions/new-vs-base/report.html").read_text()
+    status, output, _ = contextwise(f"decide {files} --json")
+    assert status == 0 and json.loads(output)["comparisons"][0]["decision"] == "better"
+    assert "needs" in contextwise.words("decide base-0.csv base-1.csv --plan")
+    assert "1 of 1 changes are kept" in contextwise.words("decide --discoveries decisions")
+    contextwise.refused("decide", "there are no losses")
+    contextwise.refused(f"decide {files} --documents some", "--documents is 'some', but must be fixed or random")
+    assert max(len(line) for line in contextwise(f"decide {files}")[1].splitlines()) <= 80
+
+
+def test_nothing_of_it_needs_torch():
+    code = (
+        "import sys, contextwise\n"
+        "from contextwise.stats import LossWriter\n"
+        "from contextwise.cli import decisions\n"
+        "columns = {'arm': list('aabb'), 'seed': [0, 1, 0, 1], 'document': list('xxxx'), 'tokens': [9] * 4}\n"
+        "contextwise.decide(columns | {'nats': [3.0, 4.0, 2.0, 5.0]})\n"
+        "assert not {'torch', 'transformers'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
