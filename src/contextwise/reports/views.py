@@ -212,18 +212,25 @@ def _rows_of_comparison(comparison: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def _rows_of_trial(result: Any) -> list[dict[str, Any]]:
-    """A row for each comparison: its difference at the look that decided, or at the newest, and what was spent."""
-    lengths = {(length.arm, length.budget): length for length in result.lengths}
+def _rows_of_decision(result: Any) -> list[dict[str, Any]]:
+    """A row for each comparison: its difference at the look that decided, or at the newest."""
     rows = []
     for each in result.comparisons:
-        length = lengths[each.arm, each.budget]
-        row = {"arm": each.arm, "reference": each.reference, "budget": each.budget, "decision": each.decision}
+        row = {"arm": each.arm, "reference": each.reference, "decision": each.decision}
         row |= _limits("difference", each.difference)
         row |= {"seeds": len(each.looks), "decided_after": each.decided_after, "margin": each.margin}
-        row |= {"deviation": each.last.deviation, "documents": result.held_out, "tokens": result.tokens}
-        row |= {"parameters": result.parameters[each.arm], "training_tokens": length.tokens, "steps": length.steps}
-        rows.append(row | {"flops": length.flops})
+        rows.append(row | {"deviation": each.last.deviation, "documents": result.held_out, "tokens": result.tokens})
+    return rows
+
+
+def _rows_of_trial(result: Any) -> list[dict[str, Any]]:
+    """The rows of a decision with budgets, and with what was spent."""
+    lengths = {(length.arm, length.budget): length for length in result.lengths}
+    rows = []
+    for row, each in zip(_rows_of_decision(result), result.comparisons, strict=True):
+        length = lengths[each.arm, each.budget]
+        row |= {"budget": each.budget, "parameters": result.parameters[each.arm]}
+        rows.append(row | {"training_tokens": length.tokens, "steps": length.steps, "flops": length.flops})
     return rows
 
 
@@ -232,6 +239,7 @@ ROWS: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
     "CurveResult": lambda result: result.bins,
     "Comparison": _rows_of_comparison,
     "TrialResult": _rows_of_trial,
+    "Decision": _rows_of_decision,
 }
 """Name of a class -> the rows of its data frame."""
 PAGES: dict[str, Callable[[Any], Page]] = {

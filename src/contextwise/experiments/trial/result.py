@@ -9,7 +9,7 @@ import numpy as np
 
 from contextwise.base.estimates import Estimate, as_json, count
 from contextwise.base.views import Viewed
-from contextwise.comparison.decided import Comparison
+from contextwise.comparison.decided import Comparison, in_short
 from contextwise.comparison.sequential import Documents, half_widths, least_difference, seeds_to_decide, upper_deviation
 from contextwise.comparison.speedup import Trend
 from contextwise.experiments.trial.arms import Length, steps_warning
@@ -146,10 +146,7 @@ class TrialResult(Viewed):
         """The first comparison with its interval, and how many there are."""
         if not self.comparisons:
             return f"{self.name}, no seed is trained yet"
-        first, more = self.comparisons[0], len(self.comparisons) - 1
-        pair = f"{first.arm} − {first.reference} = {first.difference:+.4f} nats per token, {first.decision}"
-        seeds = f"{len(first.looks)} seed{'s' * (len(first.looks) != 1)}"
-        return f"{self.name}: {pair} after {seeds}" + f"; {more} more comparison{'s' * (more > 1)}" * bool(more)
+        return f"{self.name}: {in_short(self.comparisons, 'nats per token')}"
 
     @property
     def sentences(self) -> list[str]:
