@@ -1,9 +1,12 @@
 """The functions of the package: they take names, paths, dictionaries and objects, and give results that a notebook shows."""
 
+import json
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -18,6 +21,7 @@ from contextwise.data import Corpus
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.evaluation.kernel import Subject, measure
 from contextwise.evaluation.measures.loss import Loss
+from contextwise.reports.page import powers_of_two
 from small import recipe_values, small_gpt2
 
 RESULTS = ["run", "evaluation", "curve", "comparison"]
@@ -49,6 +53,48 @@ def test_a_notebook_shows_a_result(results, name, tmp_path):
     frame = result.to_pandas()
     assert isinstance(frame, pd.DataFrame) and len(frame) > 0
     assert "</html>" in result.page(tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_is_one_line_in_a_console(results, name):
+    line = repr(results[name])
+    assert "\n" not in line and len(line) <= 160 and line.startswith(type(results[name]).__name__)
+    assert re.search(r"loss \d\.\d{4} |[+-]\d\.\d{4} \[", line), line
+
+
+@pytest.mark.parametrize("name", ["evaluation", "curve", "comparison"])
+def test_a_notebook_shows_the_answer_and_the_picture_before_the_table(results, name):
+    shown = results[name]._repr_html_()
+    answer, picture, table = shown.index("<p>"), shown.index("<svg"), shown.index("<table")
+    assert answer < picture < table
+    ElementTree.fromstring(shown[picture : shown.index("</svg>") + 6])
+    assert not set("▏▎▍▌▋▊▉█") & set(shown)
+    assert ("One seed of" in shown) is (name == "comparison")
+
+
+def test_a_comparison_has_one_number_a_column(results):
+    comparison = results["comparison"]
+    frame = comparison.to_pandas()
+    row, found = frame.iloc[0], comparison.differences[0]
+    assert (row["difference"], row["low"], row["high"]) == (found.difference.value, *found.difference.limits)
+    assert (row["model"], row["reference"]) == (found.group, found.reference)
+    assert row["decision"] in ("lower", "higher", "undecided") and row["seeds"] == 1
+    assert row["documents"] == comparison.documents and row["loss"] == comparison.groups[1].loss.value
+    texts = {name for name in frame if not pd.api.types.is_numeric_dtype(frame[name])}
+    assert texts == {"model", "reference", "unit", "decision"}
+    assert row["training_tokens"] == results["run"].summary()["tokens"]
+
+
+def test_the_page_of_a_run_begins_with_its_answer_and_its_context_curve(results, tmp_path):
+    text = results["run"].page(tmp_path / "page.html").read_text()
+    assert text.index('class="verdict"') < text.index('id="context-0"') < text.index('id="training"')
+    ticks = json.loads(re.search(r'id="figures">(.*?)</script>', text)[1])["context-0"]["layout"]["xaxis"]
+    assert ticks["tickvals"][:3] == [1, 2, 4] and ticks["ticktext"][:3] == ["1", "2", "4"]
+
+
+def test_ticks_are_powers_of_two_that_a_reader_knows():
+    for most, texts in ((7, ["1", "2", "4", "8"]), (131_072, ["1", "8", "64", "512", "4k", "32k", "256k"])):
+        assert powers_of_two("visible tokens", most)["ticktext"] == texts
 
 
 def test_frames_hold_the_numbers_of_the_results(results):

@@ -7,7 +7,6 @@ not finite; removed when it is trained again) · ``evaluation/`` · ``report.htm
 
 import contextlib
 import json
-import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,16 +25,20 @@ from contextwise.base.files import (
     read_sealed_json,
     write_sealed_json,
 )
+from contextwise.base.progress import say_once
 from contextwise.base.views import Viewed
 
-_EXECUTION = {
-    "output",
-    "model.variant.file",
+SUMS_IN_ANOTHER_ORDER = {
     "training.compile",
     "training.device",
     "training.fsdp",
     "training.gradient_checkpointing",
     "training.micro_batch_tokens",
+}
+"""Settings that change the result of a run by rounding."""
+_EXECUTION = SUMS_IN_ANOTHER_ORDER | {
+    "output",
+    "model.variant.file",
     "training.save_every",
     "training.keep_checkpoints",
     "training.trackers",
@@ -49,6 +52,8 @@ _EXECUTION = {
 FEWEST_EXAMPLES = FEWEST_DOCUMENTS
 """A validation loss of fewer windows is not shown: like the documents of a difference, fewer cannot show how far they spread.
 Over windows of the demo's text a loss has a standard deviation of 1.4 nats, and the difference of two models one of 0.07."""
+LARGEST = 1e100
+"""Of a number of the metrics; sums and squares of larger ones overflow."""
 
 
 class RunFolder(Viewed):
@@ -66,6 +71,11 @@ class RunFolder(Viewed):
         self.evaluation = self.path / "evaluation"
 
     def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r}): {self.answer}"
+
+    @property
+    def answer(self) -> str:
+        """Name, length and validation loss, or how far the run is."""
         state = "no run yet"
         with contextlib.suppress(ContextwiseError):
             if self.exists:
@@ -76,7 +86,7 @@ class RunFolder(Viewed):
                 state = f"{known['name']}, seed {known['seed']}, {known['tokens']:,} tokens"
                 if loss is not None and not too_few_examples(recipe, examples):
                     state += f", validation loss {loss:.4f}{measured_on(recipe, examples)}"
-        return f"RunFolder({str(self.path)!r}): {state}"
+        return state
 
     @classmethod
     def open(cls, path: str | Path) -> "RunFolder":
@@ -139,12 +149,19 @@ class RunFolder(Viewed):
             raise CheckpointError(
                 f"the metrics {self.metrics_file} cannot be read: {reason}; restore the file, or remove it"
             ) from None
-        rows = []
-        for line in lines:
+        rows, bad = [], []
+        for number, line in enumerate(lines, start=1):
             with contextlib.suppress(ValueError, RecursionError):
                 row = json.loads(line)
-                if _is_row(row) and kind in (None, row.get("kind")):
+                if not _is_row(row):
+                    bad.append(str(number))
+                elif kind in (None, row.get("kind")):
                     rows.append(row)
+        if bad:
+            shown = ", ".join(bad[:6]) + " …" * (len(bad) > 6)
+            say_once(
+                f"note: {self.metrics_file} is read without line {shown}: no step, or a number that no run can have"
+            )
         return rows
 
     def validations(self) -> list[dict[str, Any]]:
@@ -257,7 +274,8 @@ def _is_row(row: Any) -> bool:
     if not isinstance(row, dict) or type(row.get("step")) is not int:
         return False
     counted = ("tokens", "seconds", "loss") if row.get("kind") in ("train", "validation") else ()
-    return all(isinstance(row.get(name), int | float) and math.isfinite(row[name]) for name in counted)
+    known: list[Any] = [row.get(name) for name in counted] + [row["step"], row.get("flops", 0)]
+    return all(type(value) in (int, float) and abs(value) <= LARGEST for value in known)  # false for NaN
 
 
 def comparable(recipe: dict[str, Any], *left_out: str) -> dict[str, Any]:

@@ -6,6 +6,8 @@ What each result shows is in a module of views, which is imported when it is fir
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+LONGEST_LINE = 160
+
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
@@ -16,6 +18,15 @@ class Viewed:
 
     views: ClassVar[Any]
     """A function that imports the module of views; the package sets it when it is imported."""
+
+    @property
+    def answer(self) -> str:
+        """What was found, in one line: names, and the main figure with its interval."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        line = f"{type(self).__name__}: {self.answer}"
+        return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 1]}…"
 
     def _repr_html_(self) -> str:
         return self.views().html_of(self)

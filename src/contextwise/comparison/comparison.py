@@ -114,14 +114,19 @@ class Difference:
         return f"{where[:1].upper()}{where[1:]}{comma}{words} ({basis})"
 
     @property
+    def decision(self) -> str:
+        """``lower`` or ``higher``, as the group's loss is; ``undecided`` without a significant difference."""
+        if not self.difference.decided:
+            return "undecided"
+        return "lower" if self.difference.value < 0 else "higher"
+
+    @property
     def lower(self) -> str | None:
         """The group whose loss is lower; None where there is no significant difference."""
-        if not self.difference.decided:
-            return None
-        return self.group if self.difference.value < 0 else self.reference
+        return {"lower": self.group, "higher": self.reference}.get(self.decision)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison(Viewed):
     """Result of :func:`compare`; ``notes`` are sentences that a reader of the figures has to know."""
 
@@ -134,6 +139,15 @@ class Comparison(Viewed):
     differences: list[Difference]
     budgets: list[Budget]
     notes: list[str]
+
+    @property
+    def answer(self) -> str:
+        """The first difference with its interval, and how many there are."""
+        if not self.differences:
+            return f"{self.groups[0].name}: {self.loss_of(self.groups[0]):.4f} {self.unit}, on {self.documents:,} documents"
+        first, more = self.differences[0], len(self.differences) - 1
+        pair = f"{first.group} − {first.reference} = {first.difference:+.4f} {self.unit}, {first.decision}"
+        return f"{pair}, on {self.documents:,} documents" + f"; {more} more difference{'s' * (more > 1)}" * bool(more)
 
     @property
     def lowest(self) -> Group:

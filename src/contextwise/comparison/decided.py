@@ -1,6 +1,7 @@
 """An arm against a reference: the looks at their difference, the decision in a sentence, and the seeds that it would need."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -120,3 +121,11 @@ class Comparison:
             f"more than {fewest}" if most is None else f"about {fewest}" if fewest == most else f"{fewest} to {most}"
         )
         return f"A difference of this size needs {seeds} seeds in all, as far as these tell how much seeds vary."
+
+
+def in_short(comparisons: Sequence[Comparison], unit: str) -> str:
+    """The first of some comparisons with its interval, and how many there are."""
+    first, more = comparisons[0], len(comparisons) - 1
+    seeds = f"{len(first.looks)} seed{'s' * (len(first.looks) != 1)}"
+    pair = f"{first.arm} − {first.reference} = {first.difference:+.4f} {unit}, {first.decision} after {seeds}"
+    return f"{pair}; {more} more comparison{'s' * (more > 1)}" if more else pair

@@ -17,7 +17,7 @@ from contextwise.base.errors import ConfigError, DataError, did_you_mean
 from contextwise.base.estimates import CONFIDENCE, as_json, listed
 from contextwise.base.files import exclusive, read_json, write_json
 from contextwise.base.views import Viewed
-from contextwise.comparison.decided import RESULT, Comparison
+from contextwise.comparison.decided import RESULT, Comparison, in_short
 from contextwise.comparison.sequential import Documents, document_half_width, looks, simultaneous
 from contextwise.decisions.rows import Losses, read_losses
 
@@ -49,7 +49,7 @@ class DecisionJson(TypedDict):
     notes: list[str]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Decision(Viewed):
     """Every arm against the reference.
 
@@ -72,6 +72,11 @@ class Decision(Viewed):
     tokens: int
     notes: list[str] = field(default_factory=list)
     path: Path | None = None
+
+    @property
+    def answer(self) -> str:
+        """The first comparison with its interval, and how many there are."""
+        return f"{self.name}: {in_short(self.comparisons, self.unit)}"
 
     @property
     def budgets(self) -> list[int]:

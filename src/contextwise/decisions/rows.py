@@ -133,12 +133,9 @@ def _checked(table: pa.Table, name: str, label: RunLabel | None = None) -> pa.Ta
     if not len(table):
         raise DataError(f"{name} has no rows")
     measured: list[str] = [column for column in ("nats", "correct", "loss") if column in columns]
-    for needed in (
-        "arm",
-        "seed",
-        *(() if measured else ("nats",)),
-        *(("tokens",) if "nats" in columns and "bytes" not in columns else ()),
-    ):
+    value = measured[:1] or ["nats"]
+    size = ["tokens"] if value == ["nats"] and "bytes" not in columns else []
+    for needed in ("arm", "seed", *value, *size):
         if needed not in columns:
             near = did_you_mean(needed, table.column_names, " ").strip()
             found = f"it has {listed(sorted(map(str, table.column_names)))}"

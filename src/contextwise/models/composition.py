@@ -6,7 +6,8 @@ Shapes: B rows, T positions, D channels, V tokens in the vocabulary.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,13 @@ from contextwise.base.errors import ConfigError
 from contextwise.models.families import FAMILIES, Rotary, family_of, new_stock_model
 from contextwise.models.loading import load_model
 from contextwise.models.losses import IGNORED, kept_positions, linear_cross_entropy
-from contextwise.models.masks import causal_mask, lengths_of_documents, readable_without_sync
+from contextwise.models.masks import (
+    causal_mask,
+    lengths_of_documents,
+    packed_documents,
+    readable_without_sync,
+    takes_masks,
+)
 
 
 def as_config(config: PreTrainedConfig | dict[str, Any] | None) -> PreTrainedConfig:
@@ -46,7 +53,14 @@ def _of_backbone(name: str) -> Any:
     )
 
 
-class ComposedConfig(PreTrainedConfig):
+class OwnConfig(PreTrainedConfig):
+    """Base class of the configurations of this package's models."""
+
+    auto_map: ClassVar[Any] = MappingProxyType({})
+    """Names no remote code; TRL reads it of each model that is not one of transformers' own. It is not saved."""
+
+
+class ComposedConfig(OwnConfig):
     """A configuration that contains a backbone's, with the properties that code for any causal language model reads."""
 
     sub_configs = {"backbone_config": AutoConfig}  # noqa: RUF012 - the name and form that transformers reads
@@ -289,6 +303,9 @@ class ComposedForCausalLM(CausalLanguageModel):
     ) -> Decoded:
         """Run the model up to the final norm; inputs as for any transformers model.
 
+        Where ``position_ids`` do not increase by one a new document begins, which attention does not cross, whether or not an
+        ``attention_mask`` of padding is given too.
+
         Args:
             positions_BT: position of each token in its document, if known; the other two inputs then only make the mask.
             before_block: maps the index of a block and its input to a changed input.
@@ -298,7 +315,12 @@ class ComposedForCausalLM(CausalLanguageModel):
         if positions_BT is None:
             positions_BT = self._positions(embeds, attention_mask, position_ids, cache)
         starts = cache is None or not (cache.is_compileable or cache.get_seq_length())
-        mask = causal_mask(backbone.config, embeds, attention_mask, position_ids, None if starts else cache)
+        documents = None
+        if starts and (takes_masks(backbone.config) or not torch.compiler.is_compiling()):
+            read = not takes_masks(backbone.config)
+            attention_mask, documents = packed_documents(attention_mask, position_ids, read)
+        earlier = None if starts else cache
+        mask = causal_mask(backbone.config, embeds, attention_mask, position_ids, earlier, documents)
         if attention_mask is None and starts:
             kwargs = kwargs | lengths_of_documents(position_ids, backbone.config)
         layers = self.config.backbone_config.num_hidden_layers  # fewer in an early exit

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention.flex_attention import create_block_mask
 from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache
@@ -66,8 +66,8 @@ def as_mask(allowed: Tensor, config: Any, dtype: torch.dtype) -> Any:
 
         return create_block_mask(may_attend, rows, None, queries, keys, str(allowed.device))
     raise ConfigError(
-        f"attention {implementation!r} takes no masks of prefixes, or of packed documents whose tokens see both sides; use "
-        "'sdpa', 'eager' or, for a model that has it, 'flex_attention'"
+        f"attention {implementation!r} takes no masks of prefixes, of packed documents whose tokens see both sides, or of "
+        "padding beside packed documents; use 'sdpa', 'eager' or, for a model that has it, 'flex_attention'"
     )
 
 
@@ -85,12 +85,52 @@ def lengths_of_documents(position_ids: Tensor | None, config: Any) -> dict[str, 
     return {"cu_seq_lens_q": queries, "cu_seq_lens_k": keys, **longest}
 
 
+def all_real(attention_mask: Tensor | None) -> bool:
+    """Whether no position is known to be padding; the mask is not read if that would wait for an accelerator."""
+    if attention_mask is None:
+        return True
+    return attention_mask.dim() == 2 and readable_without_sync(attention_mask) and bool(attention_mask.all())
+
+
+def packed_documents(
+    attention_mask: Tensor | None, position_ids: Tensor | None, read: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """The mask that is still needed where positions restart beside it, and the number of each token's document, (B, T).
+
+    transformers reads documents from positions only where no mask is given: with one, even of ones, tokens would see other
+    documents. A mask that hides nothing is therefore left out, and numbers are returned for one that does. A document begins
+    at a real token whose position follows neither the position before it nor that of the last real token.
+
+    Args:
+        attention_mask: (B, T), 0 for padding; other masks are returned as they are.
+        position_ids: (B, T) or (1, T).
+        read: read the values on a device; otherwise numbers that no value is known of are returned.
+    """
+    if attention_mask is None or position_ids is None or attention_mask.dim() != 2:
+        return attention_mask, None
+    real_BT = attention_mask.bool()
+    if real_BT.shape[1] != position_ids.shape[1]:
+        return attention_mask, None
+    positions_BT, index = position_ids.expand(real_BT.shape), torch.arange(real_BT.shape[1], device=real_BT.device)
+    before_BT = nn.functional.pad(torch.where(real_BT, index, -1).cummax(1).values[:, :-1], (1, 0), value=-1)
+    after_real_BT = positions_BT == positions_BT.gather(1, before_BT.clamp(min=0)) + 1
+    follows_BT = (before_BT >= 0) & (after_real_BT | (positions_BT == positions_BT.roll(1, 1) + 1))
+    number_BT = (real_BT & ~follows_BT).cumsum(1)
+    if read or readable_without_sync(number_BT):
+        if not bool((number_BT > 1).any()):
+            return attention_mask, None
+        if bool(real_BT.all()):
+            return None, None
+    return attention_mask, number_BT
+
+
 def causal_mask(
     config: PreTrainedConfig,
     embeds: Tensor,
     attention_mask: Tensor | None,
     position_ids: Tensor | None,
     cache: Cache | None,
+    document_BT: Tensor | None = None,
 ) -> Any:
     """The mask of causal attention inside rows, padding and documents; None where the implementation needs none.
 
@@ -98,11 +138,12 @@ def causal_mask(
         embeds: (B, T, D) token vectors.
         attention_mask: (B, S), 0 for padding, or a mask that is passed on as it is.
         position_ids: (B, T); without mask and cache, a document begins where they do not increase by one.
+        document_BT: numbers of documents that do not see each other, beside a mask of padding; without a cache.
     """
     given = attention_mask if attention_mask is not None else position_ids
     ours = not readable_without_sync(embeds) and not torch.compiler.is_compiling()
     static = cache is not None and cache.is_compileable
-    if not (ours and takes_masks(config)) or given is None or given.dim() != 2 or static:
+    if document_BT is None and (not (ours and takes_masks(config)) or given is None or given.dim() != 2 or static):
         inputs = {"inputs_embeds": embeds, "attention_mask": attention_mask, "position_ids": position_ids}
         return create_causal_mask(config=config, past_key_values=cache, **inputs)
     past, length = (cache.get_seq_length() if cache is not None else 0), embeds.shape[1]
@@ -112,6 +153,7 @@ def causal_mask(
         allowed = allowed & attention_mask[:, None, None].bool()
     elif cache is None and position_ids is not None:
         document_BT = (position_ids.diff(prepend=position_ids[:, :1] - 1) != 1).cumsum(1)
+    if document_BT is not None:
         allowed = allowed & (document_BT[:, None, :, None] == document_BT[:, None, None])
     return as_mask(allowed.expand(embeds.shape[0], -1, -1, -1), config, embeds.dtype)
 

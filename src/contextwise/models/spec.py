@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.pytorch_utils import Conv1D
 
 from contextwise.base import plugins
@@ -238,6 +239,8 @@ def register_model(
     """
     AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
     auto_class.register(config_class, model_class, exist_ok=True)
+    if auto_class is AutoModelForCausalLM:  # read by name: Trainer shifts the labels of label smoothing for these alone
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config_class.model_type] = model_class.__name__
     if spec is not None:
         _SPECS[config_class] = spec
 

@@ -279,6 +279,22 @@ def scatter(x: Any, y: Any, series: int | None, hover: str = "", kind: Any = go.
     return kind(x=as_json(x), y=as_json(y), meta={"series": series}, **shown, **style)
 
 
+def powers_of_two(title: str, most: int) -> dict[str, Any]:
+    """A logarithmic axis of counts of tokens up to ``most``, with ticks that a reader knows: 1, 2, 4, …, 1k; eight at most."""
+    powers = range(most.bit_length() + 1)
+    shown = powers[:: -(-len(powers) // 8)]
+    ticks = {"tickvals": [2**power for power in shown], "ticktext": [_binary(2**power) for power in shown]}
+    return {"title": title, "type": "log", **ticks}
+
+
+def _binary(value: int) -> str:
+    """A power of two as it is spoken: 512, 1k, 64k, 1M."""
+    for size, letter in ((2**30, "G"), (2**20, "M"), (2**10, "k")):
+        if value >= size:
+            return f"{value // size}{letter}"
+    return str(value)
+
+
 def level(y: float, dash: str = "dot") -> dict[str, Any]:
     """A horizontal line across a figure, for the ``shapes`` of its layout."""
     across = {"type": "line", "xref": "x domain", "x0": 0, "x1": 1, "y0": y, "y1": y}

@@ -1,7 +1,8 @@
 """The page of runs: everything about some runs in one HTML file, which needs no network and opens from disk."""
 
 import shlex
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 import yaml
 
-from contextwise.base.estimates import listed
+from contextwise.base.estimates import Estimate, listed
 from contextwise.base.files import read_json, without_folders
 from contextwise.base.runs import RunFolder, measured_on, too_few_examples
 from contextwise.base.tables import mark
@@ -72,6 +73,8 @@ def report_page(runs: list[RunFolder], comparison: Comparison | None = None, *, 
     else:
         corpus = comparison.corpus
         differences: list[Part] = []
+        with_notes = model_table(comparison, series)
+        with_notes = replace(with_notes, notes=[*with_notes.notes, *comparison.notes])
         subtitle = (
             f"{comparison.documents:,} held-out documents, {comparison.tokens:,} tokens "
             f"({Path(corpus['path']).name}, split {corpus['split']})"
@@ -82,12 +85,14 @@ def report_page(runs: list[RunFolder], comparison: Comparison | None = None, *, 
             plot = Plot("differences", difference_figure(comparison, series), label, fallback=fallback)
             differences = [plot, difference_table(comparison)]
         sections = [
-            Section("The models", [model_table(comparison, series)]),
-            *sections,
             Section("Differences, document by document", differences),
+            Section("The models", [with_notes]),
+            *sections,
             Section("At equal budgets", budget_tables(comparison, series)),
         ]
-    remarks = [*(comparison.notes if comparison else []), *(notes or [])]
+    measured = _context_curves(curves)
+    sections = [Section("How much context the models use", measured), *sections]
+    remarks = notes or []
     sections += [
         Section("Notes", [page.bullets(remarks)] if remarks else []),
         Section(
@@ -95,7 +100,49 @@ def report_page(runs: list[RunFolder], comparison: Comparison | None = None, *, 
         ),
     ]
     title = ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} others"
-    return Page(title, sections, subtitle, verdict(comparison) if comparison else [], __file__)
+    return Page(title, sections, subtitle, verdict(comparison) if comparison else _answers(curves), __file__)
+
+
+def _answers(curves: list[Curve]) -> list[str]:
+    """What each run has reached, for a page without a comparison."""
+    return [f"{curve.label}: {curve.run.answer}." for curve in curves]
+
+
+def _context_curves(curves: list[Curve]) -> list[Part]:
+    """The context curves that were measured of the runs: a figure for each corpus, and how they were measured."""
+    found: dict[str, dict[str, tuple[Any, int]]] = {}
+    for curve in curves:
+        for result in results_of(curve.run.evaluation, "curve"):
+            on, many = found.setdefault(result.summary["label"], {}), result.path.name
+            on[f"{curve.label} ({many})" if curve.label in on else curve.label] = (result, curve.series)
+    parts: list[Part] = []
+    for number, (data, results) in enumerate(found.items()):
+        windows = (
+            f"{name} with windows of {summary['settings']['context']:,} tokens of {summary['documents']:,} documents"
+            for name, summary in ((name, result.summary) for name, (result, _) in results.items())
+        )
+        caption = (
+            f"Loss on {data} at each number of visible tokens, with 95% intervals over documents: {'; '.join(windows)}."
+        )
+        label = f"Loss at each number of visible tokens on {data}"
+        parts.append(Plot(f"context-{number}", curve_figure(results), label, caption))
+    return parts
+
+
+def curve_figure(results: Mapping[str, tuple[Any, int]]) -> dict[str, Any]:
+    """Context curves: name -> the result, whose ``bins`` are drawn, and the number of its colour."""
+    traces, most = [], 1
+    for name, (result, series) in results.items():
+        bins = [each for each in result.summary["bins"] if each["targets"]]
+        at = [(each["visible_from"] * each["visible_to"]) ** 0.5 for each in bins]
+        losses = [Estimate(each["loss"], each["low"], each["high"]) for each in bins]
+        bars = {"error_y": page.error_bars(losses)} if losses and all(loss.has_interval for loss in losses) else {}
+        style: dict[str, Any] = {"mode": "lines+markers", **({"name": plain(name)} if name else {}), **bars}
+        y = [loss.value for loss in losses]
+        traces.append(scatter(at, y, series, f"{plain(name)} %{{x:.0f}} visible: %{{y:.4f}}", **style))
+        most = max([most, *(each["visible_to"] for each in bins)])
+    xaxis = page.powers_of_two("visible tokens", most)
+    return page.figure(traces, xaxis=xaxis, yaxis={"title": "loss, nats per token"}, showlegend=len(results) > 1)
 
 
 def _validated(curves: list[Curve]) -> str:
@@ -289,7 +336,7 @@ def _traces(curve: Curve) -> list[tuple[go.Scatter, dict[str, np.ndarray]]]:
 def _columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     if not rows:
         return {}
-    names = ("step", "tokens", "seconds", "flops", "loss")
+    names = ["step", "tokens", "seconds", "loss", *(["flops"] if all("flops" in row for row in rows) else [])]
     return {name: np.array([row[name] for row in rows], dtype=float) for name in names}
 
 
@@ -325,11 +372,13 @@ def _axes(drawn: list[dict[str, np.ndarray]]) -> list[dict[str, Any]]:
         x = [(rows[name] / divisor).tolist() for rows in drawn]
         return {"label": label, "x": x, "layout": {"title": {"text": title}, **layout}}
 
-    return [
+    axes = [
         axis("tokens", "tokens", "training tokens", tickformat="~s"),
         axis("training time", "seconds", f"training time, {unit}", divisor, tickformat="~g"),
-        axis("FLOPs", "flops", "training FLOPs", tickformat="", exponentformat="power"),
     ]
+    if all("flops" in rows for rows in drawn):
+        axes.append(axis("FLOPs", "flops", "training FLOPs", tickformat="", exponentformat="power"))
+    return axes
 
 
 def spikes(losses: np.ndarray) -> np.ndarray:

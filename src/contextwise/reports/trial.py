@@ -3,6 +3,7 @@
 import math
 import shlex
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import RenderableType
@@ -164,13 +165,20 @@ def trial_page(result: TrialResult, recipe: str, command: str) -> Page:
     own_rates = "Each arm has the learning rate of its recipe."
     paths = [path_plot(each, number, result) for number, each in enumerate(result.comparisons)]
     numbers = page.details("The numbers", *(_path_table(each, result) for each in result.comparisons))
+    compared = comparison_table(result)
     fixed = {name: str(value) for name, value in result.unchanged.items()}
     seeds = f"{result.seeds} seed{'s' * (result.seeds != 1)}"
     sections = [
+        Section("Seed by seed", paths),
         Section(
-            "Comparisons", [comparison_table(result), _arms(recipe), "The guide docs/trial.md explains each figure."]
+            "Comparisons",
+            [
+                replace(compared, notes=[*compared.notes, *result.notes]),
+                _arms(recipe),
+                "The guide docs/trial.md explains each figure.",
+                numbers,
+            ],
         ),
-        Section("Seed by seed", [*paths, numbers]),
         Section("Along the budgets", _along(result)),
         Section("Cost", [cost_table(result), f"Wall time so far: {duration(result.seconds)}."]),
         Section("Learning rates", [rate_table(result) if result.rates else own_rates]),
@@ -180,7 +188,6 @@ def trial_page(result: TrialResult, recipe: str, command: str) -> Page:
                 "All arms of a seed read the same windows in the same order, and start from the same values of the tensors "
                 "that they share by name. Each run ends with its own schedule.",
                 page.details("Settings that all arms share", page.facts(fixed)),
-                *result.notes,
             ],
         ),
         Section("Made with", [page.commands([command]), page.details("trial.yaml", page.code(recipe))]),

@@ -1,6 +1,5 @@
 """Results in a notebook: the page of each kind of result, and the table, figure and data frame that are taken from it."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,19 +11,8 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate, count, duration
 from contextwise.base.runs import RunFolder, measured_on
 from contextwise.base.tables import Column, Table
-from contextwise.reports.page import (
-    Page,
-    Plot,
-    Section,
-    asset,
-    error_bars,
-    figure,
-    joined,
-    level,
-    markup,
-    scatter,
-    shown,
-)
+from contextwise.reports.drawing import colours, drawn
+from contextwise.reports.page import Page, Plot, Section, figure, joined, level, markup, powers_of_two, scatter, shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,7 +64,8 @@ def _page_of_evaluation(result: Any) -> Page:
     scored = tokens > 0
     loss = nats[scored] / tokens[scored]
     points = scatter(tokens[scored], loss, 0, "%{x:,} tokens: %{y:.4f}", mode="markers")
-    xaxis, yaxis = {"title": "tokens of the document", "type": "log"}, {"title": "loss, nats per token"}
+    xaxis = powers_of_two("tokens of the document", int(tokens.max(initial=1)))
+    yaxis = {"title": "loss, nats per token"}
     mean = level(float(nats.sum() / tokens.sum()))
     layout = figure([points], xaxis=xaxis, yaxis=yaxis, shapes=[mean])
     plot = Plot("documents", layout, "Loss of each document", "A point is a document; the line is the loss of all.")
@@ -84,24 +73,20 @@ def _page_of_evaluation(result: Any) -> Page:
 
 
 def _page_of_curve(result: Any) -> Page:
-    bins = [each for each in result.bins if each["targets"]]
-    at = [(each["visible_from"] * each["visible_to"]) ** 0.5 for each in bins]
-    losses = [Estimate(each["loss"], each["low"], each["high"]) for each in bins]
-    bars = {"error_y": error_bars(losses)} if losses and all(loss.has_interval for loss in losses) else {}
-    y = [loss.value for loss in losses]
-    line = scatter(at, y, 0, "%{x:.0f} visible: %{y:.4f}", mode="lines+markers", **bars)
-    xaxis, yaxis = {"title": "visible tokens", "type": "log"}, {"title": "loss, nats per token"}
-    plot = Plot("curve", figure([line], xaxis=xaxis, yaxis=yaxis), "Loss at each number of visible tokens")
+    from contextwise.reports.runs import curve_figure
+
+    plot = Plot("curve", curve_figure({"": (result, 0)}), "Loss at each number of visible tokens")
     return _measured(result, Section("The curve", [plot]))
 
 
-def _measured(result: Any, *further: Section) -> Page:
-    """The page of a measurement: what the verb prints, and further sections."""
+def _measured(result: Any, *figures: Section) -> Page:
+    """The page of a measurement: its main figure in words, drawn, and what the verb prints."""
     from contextwise.evaluation.kernel import measures
 
-    sections = (Section("Result", list(_parts(measures()[result.measure].table(result.summary)))), *further)
+    sections = (*figures, Section("Result", list(_parts(measures()[result.measure].table(result.summary)))))
     model, label = Path(result.summary["model"]).name, result.summary.get("label") or ""
-    return Page(f"{result.measure}: {model}", sections, f"{result.summary['model']} · {label}".rstrip(" ·"))
+    subtitle = f"{result.summary['model']} · {label}".rstrip(" ·")
+    return Page(f"{result.measure}: {model}", sections, subtitle, [f"{result.answer}."])
 
 
 def _parts(shown: Any) -> Iterator[str | Table]:
@@ -137,44 +122,57 @@ def _of_run(run: RunFolder) -> Table:
 
 
 def html_of(result: Any) -> str:
-    """A result for a notebook: its conclusions and its first tables."""
+    """A result for a notebook: its conclusions, its main figure as a drawing, and its first tables with their notes."""
     if isinstance(result, RunFolder):
         return shown(_of_run(result)) if result.exists else shown(f"no run at {result.path}")
     whole = page_of(result)
-    tables = next(([part for part in section.parts if not isinstance(part, Plot)] for section in whole.sections), [])
+    plots, tables = _main_plots(whole), [each for each in whole.sections if _has_table(each)][:2]
+    numbers = [part for section in tables for part in section.parts if not isinstance(part, Plot)]
     head = markup("<h4>{title}</h4>", title=whole.title)
-    return "\n".join([head, *(f"<p>{shown(each)}</p>" for each in whole.result), joined(tables)])
+    picture = [drawn(part.figure, part.label) for part in plots[:1]]
+    return "\n".join([head, *(f"<p>{shown(each)}</p>" for each in whole.result), *picture, joined(numbers)])
+
+
+def _main_plots(whole: Page) -> list[Plot]:
+    """The figures of a page, those beside a table first: they show its numbers."""
+    sections = sorted(whole.sections, key=lambda section: not _has_table(section))
+    return [part for section in sections for part in section.parts if isinstance(part, Plot)]
+
+
+def _has_table(section: Section) -> bool:
+    return any(isinstance(part, Table) for part in section.parts)
 
 
 def figure_of(result: Any) -> "go.Figure":
-    """The first figure of the page of a result, in the colours that pages have on a light ground.
+    """The main figure of the page of a result, in the colours that pages have on a light ground.
 
     Raises:
         ConfigError: the page has no figure.
     """
-    plots = [part for section in page_of(result).sections for part in section.parts if isinstance(part, Plot)]
+    plots = _main_plots(page_of(result))
     if not plots:
         raise ConfigError(f"a {type(result).__name__} of {getattr(result, 'path', '')} has no figure")
     import plotly.graph_objects as go
 
-    values, colours = plots[0].figure, re.findall(r"--series-\d: (#\w+)", asset("base.css"))[:6]
-    drawn = go.Figure(values["data"], values["layout"])
-    for trace in drawn.data:
+    values, known = plots[0].figure, colours()
+    made = go.Figure(values["data"], values["layout"])
+    for trace in made.data:
         series = (trace.meta or {}).get("series")
-        colour = "#333333" if series is None else colours[series % len(colours)]
+        colour = "#333333" if series is None else known[series % len(known)]
         trace.update({part: {"color": colour} for part in ("line", "marker", "error_x", "error_y") if part in trace})
-    return drawn.update_layout(template="plotly_white")
+    return made.update_layout(template="plotly_white")
 
 
 def frame_of(result: Any) -> "pd.DataFrame":
-    """The numbers of a result: by default those of the first table of its page."""
+    """The numbers of a result, one a column: by default those of the first table of its page."""
     import pandas as pd
 
     names = {kind.__name__ for kind in type(result).__mro__}
     if "Evaluation" in names:
         return result.documents.to_pandas()
-    if names & {"RunFolder", "CurveResult"}:
-        return pd.DataFrame(result.metrics() if "RunFolder" in names else result.bins)
+    if own := next((rows for name, rows in ROWS.items() if name in names), None):
+        frame = pd.DataFrame(own(result))
+        return frame.astype({name: float for name in frame if frame[name].isna().all()})  # a number that is not known
     tables = (part for section in page_of(result).sections for part in section.parts if isinstance(part, Table))
     first = next(tables, None)
     if first is None:
@@ -182,6 +180,68 @@ def frame_of(result: Any) -> "pd.DataFrame":
     return first.to_pandas()
 
 
+def _limits(name: str, value: Estimate | None) -> dict[str, float | None]:
+    """A value and its limits as columns."""
+    named = ("low", "high") if name == "difference" else (f"{name}_low", f"{name}_high")
+    parts = (None, None, None) if value is None else (value.value, value.low, value.high)
+    return dict(zip((name, *named), parts, strict=True))
+
+
+def _rows_of_comparison(comparison: Any) -> list[dict[str, Any]]:
+    """A row for each difference: the difference, and losses and costs of the two models."""
+    groups = {group.name: group for group in comparison.groups}
+    rows = []
+    for each in comparison.differences:
+        row = {"model": each.group, "reference": each.reference, **_limits("difference", each.difference)}
+        row |= {"unit": each.unit, "decision": each.decision, "documents": comparison.documents}
+        row |= {"tokens": comparison.tokens, "documents_lower": each.documents_lower}
+        for of, name in (("", each.group), ("reference_", each.reference)):
+            group = groups[name]
+            row |= {f"{of}seeds": len(group.seeds), f"{of}parameters": group.parameters}
+            for field in ("loss", "perplexity", "bits_per_byte"):
+                row |= _limits(f"{of}{field}", getattr(group, field))
+            for field in (
+                "training_tokens",
+                "training_seconds",
+                "tokens_per_second",
+                "ms_per_token",
+                "flops_per_token",
+            ):
+                row[f"{of}{field}"] = getattr(group, field)
+        rows.append(row)
+    return rows
+
+
+def _rows_of_decision(result: Any) -> list[dict[str, Any]]:
+    """A row for each comparison: its difference at the look that decided, or at the newest."""
+    rows = []
+    for each in result.comparisons:
+        row = {"arm": each.arm, "reference": each.reference, "decision": each.decision}
+        row |= _limits("difference", each.difference)
+        row |= {"seeds": len(each.looks), "decided_after": each.decided_after, "margin": each.margin}
+        rows.append(row | {"deviation": each.last.deviation, "documents": result.held_out, "tokens": result.tokens})
+    return rows
+
+
+def _rows_of_trial(result: Any) -> list[dict[str, Any]]:
+    """The rows of a decision with budgets, and with what was spent."""
+    lengths = {(length.arm, length.budget): length for length in result.lengths}
+    rows = []
+    for row, each in zip(_rows_of_decision(result), result.comparisons, strict=True):
+        length = lengths[each.arm, each.budget]
+        row |= {"budget": each.budget, "parameters": result.parameters[each.arm]}
+        rows.append(row | {"training_tokens": length.tokens, "steps": length.steps, "flops": length.flops})
+    return rows
+
+
+ROWS: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
+    "RunFolder": lambda run: run.metrics(),
+    "CurveResult": lambda result: result.bins,
+    "Comparison": _rows_of_comparison,
+    "TrialResult": _rows_of_trial,
+    "Decision": _rows_of_decision,
+}
+"""Name of a class -> the rows of its data frame."""
 PAGES: dict[str, Callable[[Any], Page]] = {
     "RunFolder": _page_of_run,
     "Comparison": _page_of_comparison,

@@ -20,7 +20,7 @@ from contextwise.base.files import PARTIAL, atomic_write, exclusive, write_json
 from contextwise.base.hashes import damage
 from contextwise.base.machine import describe_environment, has_fast_bf16, keep_freed_memory
 from contextwise.base.progress import interruption, say
-from contextwise.base.runs import RunFolder, comparable, differing_keys
+from contextwise.base.runs import SUMS_IN_ANOTHER_ORDER, RunFolder, comparable, differing_keys
 from contextwise.models.attention import fast_attention
 from contextwise.models.building import parameter_count, training_memory
 from contextwise.models.spec import training_flops_per_target
@@ -261,6 +261,18 @@ def processes_of(recipe: Recipe) -> PartialState:
     return PartialState(cpu=device == "cpu" or not available)
 
 
+def executed_otherwise(checkpoint: Path, recipe: Recipe, processes: PartialState) -> list[str]:
+    """What has changed since a checkpoint of how steps are computed: their sums are the same, but added in another order."""
+    state = checkpoints.read_state(checkpoint)
+    changed = differing_keys(with_newer_settings(state["recipe"]), recipe.resolved()) & SUMS_IN_ANOTHER_ORDER
+    random = state["random"]
+    further = {
+        "the device": (random[0]["cuda"] is None) == (processes.device.type == "cuda"),
+        "the number of processes": len(random) != processes.num_processes,
+    }
+    return [*sorted(changed), *(what for what, differs in further.items() if differs)]
+
+
 def build_trainer(
     recipe: Recipe, run: RunFolder, inputs: TrainingInputs, processes: PartialState
 ) -> PretrainingTrainer:
@@ -379,6 +391,11 @@ def _report(recipe: Recipe, inputs: TrainingInputs, trainer: PretrainingTrainer,
     precision = "bf16" if trainer.args.bf16 else "fp32"
     amounts = f"{count(parameters)} parameters{frozen}, {count(recipe.total_tokens)} tokens"
     say(f"{recipe.name}: {amounts}, {precision}, {start}")
+    if checkpoint is not None and (changed := executed_otherwise(checkpoint, recipe, trainer.accelerator.state)):
+        say(
+            f"note: {', '.join(changed)} changed since step {checkpoints.step_of(checkpoint)}: the weights will differ by "
+            "rounding from those of a run that was never stopped"
+        )
 
 
 def _finish(trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingInputs, early: EarlyStopping | None) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 from transformers import AutoConfig, PreTrainedConfig
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.composition import as_config, check_whole
+from contextwise.models.composition import OwnConfig, as_config, check_whole
 
 FORMS = ("transformer", "concatenate")
 
 
-class CuePartConfig(PreTrainedConfig):
+class CuePartConfig(OwnConfig):
     """Base class of the configurations; each is its own text configuration, whatever the names of its fields."""
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
@@ -95,6 +95,7 @@ class CueDecoderConfig(CuePartConfig):
         "hidden_size": "width",
         "num_hidden_layers": "layers",
         "num_attention_heads": "heads",
+        "max_position_embeddings": "max_positions",
     }
 
     def __init__(
@@ -211,7 +212,10 @@ class CueConfig(CuePartConfig):
     """
 
     model_type = "cue"
-    vocab_size = property(lambda self: self.decoder.vocab_size)
+    _parts_with_tokens = property(lambda self: (self.sentence_encoder.get_text_config(), self.decoder))
+    vocab_size = property(
+        lambda self: self.decoder.vocab_size, lambda self, size: _set(self._parts_with_tokens, "vocab_size", size)
+    )
     hidden_size = property(lambda self: self.decoder.hidden_size)
     num_hidden_layers = property(lambda self: self.decoder.num_hidden_layers)
     num_attention_heads = property(lambda self: self.decoder.num_attention_heads)
@@ -275,6 +279,15 @@ class CueConfig(CuePartConfig):
         if self.decoder.form == "concatenate":
             return limit
         return self.decoder.max_positions if limit is None else min(limit, self.decoder.max_positions)
+
+    @max_position_embeddings.setter
+    def max_position_embeddings(self, limit: int) -> None:
+        _set(self._parts_with_tokens, "max_position_embeddings", limit)
+
+
+def _set(configs: tuple[Any, ...], name: str, value: Any) -> None:
+    for each in configs:
+        setattr(each, name, value)
 
 
 def _nested(kind: type[Any], config: Any) -> Any:

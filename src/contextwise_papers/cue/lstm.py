@@ -8,17 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-from transformers import PreTrainedConfig
 from transformers import initialization as init
 from transformers.cache_utils import Cache
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.composition import CausalLanguageModel
+from contextwise.models.composition import CausalLanguageModel, OwnConfig
 from contextwise.models.contextlm.cache import StateLayer
 from contextwise.models.masks import readable_without_sync
 
 
-class LSTMConfig(PreTrainedConfig):
+class LSTMConfig(OwnConfig):
     """Configuration of :class:`LSTMForCausalLM`.
 
     Args:

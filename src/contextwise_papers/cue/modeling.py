@@ -25,6 +25,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.models.composition import CausalLanguageModel
 from contextwise.models.families import new_stock_model
 from contextwise.models.losses import final_hidden_states
+from contextwise.models.masks import packed_documents
 from contextwise_papers.cue.config import CueConfig
 from contextwise_papers.cue.parts import CueContextEncoder, CueDecoder, ProxyEncoder
 
@@ -112,6 +113,26 @@ class CueForCausalLM(CausalLanguageModel):
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
         self.decoder.lm_head = new_embeddings
 
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Resize as in transformers, including the sentence encoder's own vocabulary head.
+
+        Raises:
+            ConfigError: the model has a proxy encoder, which counts the words of one vocabulary.
+        """
+        if self.proxy is not None and new_num_tokens not in (None, self.config.vocab_size):
+            raise ConfigError(
+                f"the proxy encoder was trained on counts of {self.config.vocab_size} tokens, so that the vocabulary cannot be "
+                f"resized to {new_num_tokens}; train a new proxy encoder with the new tokenizer"
+            )
+        frozen = not _is_trained(self.sentence_encoder)
+        own = self.sentence_encoder.resize_token_embeddings(new_num_tokens, *args, **kwargs)
+        if own.num_embeddings != self.decoder.lm_head.out_features:
+            self.decoder.lm_head = self._get_resized_lm_head(self.decoder.lm_head, own.num_embeddings)
+        self.config.vocab_size = self.vocab_size = own.num_embeddings  # transformers sets both
+        if frozen:
+            self.freeze("sentence_encoder")
+        return own
+
     def _init_weights(self, module: nn.Module) -> None:
         """Do nothing: each part is a model that initializes its own weights."""
 
@@ -159,7 +180,8 @@ class CueForCausalLM(CausalLanguageModel):
         Args:
             input_ids: (B, T).
             attention_mask: (B, T), 0 for padding on the left; padding on the right needs no mask.
-            position_ids: (B, T); by default counted from each row's first real token.
+            position_ids: (B, T); by default counted from each row's first real token. Where they do not increase by one a new
+                sentence begins, which does not see the one before it.
             inputs_embeds: (B, T, D) token vectors of the sentence encoder, instead of ``input_ids``.
             contexts, context_mask: (B, K, C) and (B, K), as for :class:`~contextwise_papers.cue.CueContextEncoder`.
             cue: (B, W), a precomputed e_cue.
@@ -170,7 +192,6 @@ class CueForCausalLM(CausalLanguageModel):
             ConfigError: the sentence is longer than a part allows, or e_cue is given twice or has a wrong shape.
         """
         inputs = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
-        given = {name: value for name, value in inputs.items() if value is not None}
         tokens = input_ids if input_ids is not None else inputs_embeds
         if tokens is None:
             raise ConfigError("neither input_ids nor inputs_embeds given; pass the tokens of the sentences")
@@ -179,6 +200,14 @@ class CueForCausalLM(CausalLanguageModel):
             raise ConfigError(
                 f"a sentence of {tokens.shape[1]} tokens is longer than the {limit} positions of the model; shorten it"
             )
+        inputs["attention_mask"], documents = packed_documents(attention_mask, position_ids, read=True)
+        if documents is not None:
+            raise ConfigError(
+                "position_ids restart beside an attention_mask with padding, and CUE keeps packed sentences apart only in rows "
+                "without padding; put one sentence into each row"
+            )
+        attention_mask = inputs["attention_mask"]
+        given = {name: value for name, value in inputs.items() if value is not None}
         if position_ids is None and attention_mask is not None:
             position_ids = (attention_mask.long().cumsum(1) - 1).clamp(min=0)
         if position_ids is not None:

@@ -106,6 +106,23 @@ def test_damaged_metrics(tmp_path, damage):
     assert [each["step"] for each in run.metrics()] == ([1] if damage == "torn" else [])
 
 
+def test_rows_with_numbers_that_no_run_has_are_named_and_left_out(tmp_path, capsys):
+    run = RunFolder(tmp_path)
+    good = {"kind": "train", "step": 1, "tokens": 1, "seconds": 1, "loss": 2.0}
+    bad = [
+        {"loss": 1e308},
+        {"loss": int("9" * 400)},
+        {"loss": True},
+        {"loss": "2"},
+        {"flops": -1e200},
+        {"step": 10**400},
+    ]
+    rows = [good, *(good | each for each in bad), good | {"step": 9}]
+    run.metrics_file.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    assert [each["step"] for each in run.metrics("train")] == [1, 9]
+    assert "metrics.jsonl is read without line 2, 3, 4, 5, 6, 7: no step, or a number" in capsys.readouterr().err
+
+
 def run_of(tmp_path, tokens=64, context=16, examples=None, **recipe):
     """A run that was validated on so many examples; None: it did not count them."""
     run = RunFolder(tmp_path / f"run-{tokens}-{examples}")

@@ -83,8 +83,8 @@ def test_the_terminal_shows_texts_as_they_are_and_fits_80_columns():
 
 def test_a_tie_is_never_bold_on_the_terminal_or_on_a_page():
     page = TABLE.__html__()
-    assert '<td class="decided">-0.5000<small>[-0.7500, -0.2500]</small></td>' in page
-    assert "<td>-0.5000<small>[-1.0000, +0.0000]</small></td>" in page
+    assert '<td class="decided">-0.5000 <br><small>[-0.7500, -0.2500]</small></td>' in page
+    assert "<td>-0.5000 <br><small>[-1.0000, +0.0000]</small></td>" in page
     console = Console(width=80, force_terminal=True, record=True, file=io.StringIO())
     console.print(TABLE)
     styled = console.export_text(styles=True)
@@ -102,3 +102,10 @@ def test_json_restores_the_table():
     copy = Table.from_dict(json.loads(json.dumps(TABLE.to_dict())))
     assert lines(copy) == lines(TABLE)
     assert Table("", ["a", "b"], [["c", "1"]]).to_dict() == {"title": "", "columns": ["a", "b"], "rows": [["c", "1"]]}
+
+
+def test_cells_of_a_page_are_apart_and_bars_are_bars():
+    table = Table("", [Column("model"), Column("above")], [[("gpt2-nano", "1.35M"), "██▌"], ["▲", " "]])
+    page = table.__html__()
+    assert "gpt2-nano <br><small>1.35M</small>" in page  # apart without a style sheet, and where tags are removed
+    assert "█" not in page and 'width:1.5em"></span>' in page and page.count('class="bar"') == 1

@@ -97,6 +97,28 @@ def test_a_file_of_texts_is_read_with_the_models_tokenizer(contextwise, workplac
     contextwise.refused("evaluate runs/alpha --corpus no.jsonl", "there is no corpus at no.jsonl")
 
 
+def test_a_folder_a_pattern_and_a_text_that_is_cut_are_read_like_a_file(contextwise, workplace):
+    folder = workplace / "several"
+    folder.mkdir()
+    for number in range(3):
+        (folder / f"{number}.txt").write_text(f"a corpus of {number}\n\nsmall texts")
+    for given, documents in (
+        ("several", 3),
+        ("'several/[01].txt'", 2),
+        ("paragraphs:several/0.txt", 2),
+        ("several/0.txt", 1),
+    ):
+        status, printed, _ = contextwise(f"evaluate runs/alpha --corpus {given} --json")
+        assert status == 0 and json.loads(printed)["documents"] == documents, given
+    (folder / "3.txt").write_text("one more")
+    assert json.loads(contextwise("evaluate runs/alpha --corpus several --json")[1])["documents"] == 4
+    assert "paragraphs:FILE is cut at its blank lines" in contextwise.words(
+        "evaluate runs/alpha --corpus several/0.txt"
+    )
+    contextwise.refused("evaluate runs/alpha --corpus 'several/*.md'", "no file matches several/*.md")
+    contextwise.refused("evaluate runs/alpha --corpus paragraphs:corpus", "is a corpus that is already prepared")
+
+
 def test_a_file_of_texts_is_prepared_for_each_end_of_text_and_as_it_was_hashed(workplace, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model, text = tmp_path / "model", tmp_path / "texts.txt"

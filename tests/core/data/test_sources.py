@@ -88,6 +88,56 @@ def test_a_file_that_is_not_text(tmp_path: Path) -> None:
     assert read(tmp_path) == [BadRecord(str(tmp_path / "picture.png"), "the file is not UTF-8 text (byte 3)")]
 
 
+@pytest.mark.parametrize("name", ["x.html", "x.htm.gz", "X.IPYNB", "x.pdf", "x.docx"])
+def test_what_other_programs_read_is_not_taken_for_text(tmp_path: Path, name: str) -> None:
+    content = b"<p>hello</p>"
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    (bad,) = read(tmp_path / name)
+    assert isinstance(bad, BadRecord) and "name it .txt to take it as it is" in bad.why
+    (tmp_path / name).rename(tmp_path / "x.txt")
+    (tmp_path / "x.txt").write_bytes(content)
+    assert read(tmp_path / "x.txt") == [Document("<p>hello</p>", {"path": "x.txt"})]
+
+
+def test_tables_in_csv_and_tsv(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes('\ufefftext,n\r\n"one, with ""quotes""\nand a line",1\r\n\r\nzwei,2\r\n'.encode())
+    wanted = [Document('one, with "quotes"\nand a line', {"n": "1"}), Document("zwei", {"n": "2"})]
+    assert read(tmp_path / "a.csv") == wanted
+    (tmp_path / "b.csv").write_text("n;text\n1;drei\n")
+    (tmp_path / "c.tsv.gz").write_bytes(gzip.compress(b"n\ttext\n1\tvier, fuenf\n"))
+    assert read(tmp_path / "b.csv") == [Document("drei", {"n": "1"})]
+    assert read(tmp_path / "c.tsv.gz") == [Document("vier, fuenf", {"n": "1"})]
+    assert read(str(tmp_path / "[ab].csv")) == [*wanted, Document("drei", {"n": "1"})]
+    with pytest.raises(
+        DataError, match=r"a\.csv has no column 'body'; its columns are 'text', 'n': set text_field to one"
+    ):
+        read(tmp_path / "a.csv", "body")
+
+
+def test_bad_rows_of_a_table_say_where_and_the_others_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'text,n\na,1\nb\n"c"x,3\nd,4\n')
+    records = read(path)
+    assert [record.text for record in records if isinstance(record, Document)] == ["a", "d"]
+    short, broken = (record for record in records if isinstance(record, BadRecord))
+    assert short == BadRecord(f"{path} row 3", "the row has 1 cells, but there are 2 columns")
+    assert broken.where == f"{path} row 4" and broken.why.startswith("the row is not CSV")
+    path.write_bytes(b"text\n\xff\n")
+    (bad,) = read(path)
+    assert isinstance(bad, BadRecord) and bad.why.startswith("the file is not UTF-8 text")
+    path.write_bytes(b"")
+    with pytest.raises(DataError, match="its columns are none"):
+        read(path)
+
+
+def test_a_long_text_is_cut_at_its_blank_lines(tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_bytes(b"one\nline\r\n\r\n\r\n two\n \t\nthree\n\n")
+    where = {"path": "book.txt"}
+    wanted = [Document("one\nline", where), Document(" two", where), Document("three", where)]
+    assert read(f"paragraphs:{tmp_path / 'book.txt'}") == wanted == read(f"paragraphs:{tmp_path}")
+    assert open_source(f"paragraphs:{tmp_path}").description()["kind"] == "paragraphs"
+
+
 @pytest.fixture
 def table() -> pa.Table:
     return pa.table(

@@ -62,6 +62,8 @@ def test_the_differences_are_those_of_sums_paired_by_seed_and_document():
 def test_the_answer_is_that_of_the_trial_s_statistics():
     frame = simulated({"base": 0.0, "better": -0.05, "same": 0.0}, 8)
     result = contextwise.decide(frame, "base", margin=0.02, confidence=0.9)
+    assert len(repr(result)) <= 160 and " − base = " in repr(result)
+    assert list(result.to_pandas()["difference"]) == [each.difference.value for each in result.comparisons]
     wide = frame.pivot_table(index=["arm", "seed"], columns="document", values="nats")
     sizes = frame[(frame.arm == "base") & (frame.seed == 0)].set_index("document")["tokens"][wide.columns]
     for comparison in result.comparisons:

@@ -614,6 +614,10 @@ def test_arms_with_another_tokenizer_or_corpus_are_refused(corpus_folder, tmp_pa
             Trial(settings(corpus_folder, tmp_path / "t", arms=arms))
 
 
+def with_training(recipe, training):
+    return {**recipe, "training": {**recipe["training"], **training}}
+
+
 def test_after_a_look_the_question_stays(finished, corpus_folder):
     for changes, what in (
         ({"margin": 0.02}, "margin"),
@@ -625,6 +629,9 @@ def test_after_a_look_the_question_stays(finished, corpus_folder):
     with pytest.raises(ConfigError, match="pm cannot be added .* among 2 comparisons"):
         Trial(three(corpus_folder, finished, arms={"gpt2": None, "alike": [], "slower": SLOWER, "pm": None}))
     Trial(three(corpus_folder, finished, seeds=50, budget="3h"))
+    training = {"micro_batch_tokens": 64, "workers": 1}  # how the runs execute is no part of the question
+    base = three(corpus_folder, finished)
+    Trial(three(corpus_folder, finished, recipe=with_training(base.recipe, training)))
 
 
 def test_an_arm_for_which_a_comparison_was_reserved_may_come_later(corpus_folder, tmp_path, monkeypatch):
@@ -673,7 +680,11 @@ def test_a_notebook_shows_a_trial(finished, tmp_path):
     result = contextwise.trial(finished / "trial.yaml")
     assert result.path == finished and result.stopped == "decided"
     assert "alike and gpt2 are equivalent" in result._repr_html_()
-    assert len(result.to_pandas()) == 2 and result.plot().data
+    frame = result.to_pandas()
+    assert len(frame) == 2 and result.plot().data
+    assert list(frame["difference"]) == [each.difference.value for each in result.comparisons]
+    assert list(frame["tokens"]) == [result.tokens] * 2 and frame["decided_after"].dtype != object
+    assert len(repr(result)) <= 160 and "alike − gpt2 = " in repr(result)
     assert "</html>" in result.page(tmp_path / "page.html").read_text()
 
 

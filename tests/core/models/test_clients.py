@@ -4,11 +4,20 @@ import pytest
 import torch
 from test_stock_trainer import tokenizer
 from torch import nn
-from transformers import DataCollatorForLanguageModeling, DynamicCache, Trainer, TrainingArguments
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    DataCollatorForLanguageModeling,
+    DynamicCache,
+    Trainer,
+    TrainingArguments,
+)
 from transformers.utils.generic import find_labels
 
-from contextlm_models import FAMILIES, LONGEST, backbone, contextlm, draw, stock_model
+from contextlm_models import FAMILIES, LONGEST, VOCABULARY, backbone, contextlm, draw, stock_model
 from contextwise import ContextLMForCausalLM
+from contextwise.base.errors import ConfigError
+from contextwise.models.masks import packed_documents
 from contextwise.models.variant.modeling import VariantForCausalLM
 from contextwise_papers.cue import CueConfig, CueForCausalLM, LSTMConfig, LSTMForCausalLM
 from contextwise_papers.objectives import MultiTokenConfig, MultiTokenForCausalLM
@@ -205,3 +214,115 @@ def test_fewer_blocks_are_run_where_the_configuration_says_so():
         states = model(tokens, output_hidden_states=True).hidden_states
     assert len(states) == 2
     torch.testing.assert_close(states[-1], model.backbone.ln_f(first))
+
+
+@EVERY
+def test_a_configuration_names_no_remote_code(kind, tmp_path):
+    """TRL reads ``auto_map`` of a saved model that is not one of transformers' own; the file does not have it."""
+    model = ALL[kind]()
+    model.save_pretrained(tmp_path)
+    assert "auto_map" not in (tmp_path / "config.json").read_text() and "auto_map" not in model.config.to_dict()
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert not config.auto_map and "AutoModelForCausalLM" not in config.auto_map
+    assert config.to_dict() | {"_name_or_path": ""} == AutoConfig.from_pretrained(tmp_path).to_dict() | {
+        "_name_or_path": ""
+    }
+    assert type(AutoModelForCausalLM.from_pretrained(tmp_path)) is type(model)
+
+
+@EVERY
+@pytest.mark.parametrize("size", [VOCABULARY + 7, VOCABULARY - 5], ids=["larger", "smaller"])
+def test_a_resized_vocabulary_is_saved_and_loaded(kind, size, tmp_path):
+    model, kept = ALL[kind](), min(size, VOCABULARY)
+    tokens = draw(2, 9).clamp(max=kept - 1)
+    with torch.no_grad():
+        before = model(tokens, use_cache=False).logits[..., :kept]
+        model.resize_token_embeddings(size)
+        logits = model(tokens, use_cache=False).logits
+    assert model.config.vocab_size == size == logits.shape[-1] and torch.equal(logits[..., :kept], before)
+    assert torch.isfinite(model(tokens, labels=tokens).loss)
+    model.save_pretrained(tmp_path)
+    loaded, found = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(found.values())
+    with torch.no_grad():
+        assert torch.equal(loaded.eval()(tokens, use_cache=False).logits, logits)
+
+
+def test_a_resized_sentence_encoder_stays_frozen_and_positions_reach_it():
+    model = cue()
+    model.resize_token_embeddings(VOCABULARY + 3)
+    assert not any(parameter.requires_grad for parameter in model.sentence_encoder.parameters())
+    assert model.sentence_encoder(draw(1, 4)).logits.shape[-1] == VOCABULARY + 3
+    model.config.max_position_embeddings = 7
+    assert model.config.sentence_encoder.max_position_embeddings == 7 == model.config.decoder.max_positions
+
+
+PACKED = {kind: make for kind, make in ALL.items() if kind != "lstm"}  # an LSTM refuses packed documents
+
+
+@pytest.mark.parametrize("kind", PACKED)
+@pytest.mark.parametrize("reads", [True, False], ids=["CPU", "accelerator"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("padding", [None, "left", "right"])
+def test_packed_documents_stay_apart_beside_a_mask(kind, reads, attention, padding, monkeypatch):
+    """transformers reads restarting positions only where no mask is given; the promise here holds with one, too."""
+    if not reads:
+        as_on_an_accelerator(monkeypatch)
+    model = PACKED[kind]()
+    model.set_attn_implementation(attention)
+    parts = draw(2, 7), draw(2, 10, seed=1)
+    tokens, mask = torch.cat(parts, 1), torch.ones(2, 17, dtype=torch.long)
+    positions = torch.cat([torch.arange(7), torch.arange(10)])[None]
+    margin = {None: (0, 0), "left": (3, 0), "right": (0, 3)}[padding]
+    tokens, mask, positions = (nn.functional.pad(each, margin) for each in (tokens, mask, positions))
+    inputs = {"attention_mask": mask, "position_ids": positions, "use_cache": False}
+    if kind == "cue" and padding:
+        with pytest.raises(ConfigError, match="one sentence into each row"):
+            model(tokens, **inputs)
+        return
+    with torch.no_grad():
+        logits = model(tokens, **inputs).logits[:, margin[0] : margin[0] + 17]
+        for part, ours in zip(parts, logits.split([7, 10], 1), strict=True):
+            torch.testing.assert_close(ours, model(part, use_cache=False).logits, atol=1e-5, rtol=1e-5)
+
+
+def test_holes_in_a_mask_are_no_borders_of_documents():
+    mask = torch.tensor([[0, 1, 1, 0, 0, 1, 1, 1, 1]]).expand(2, -1)
+    counted = (mask.cumsum(1) - 1).clamp(min=0)
+    for positions in (counted, counted.masked_fill(mask == 0, 1), torch.arange(9).expand(2, -1)):
+        assert packed_documents(mask, positions, read=True)[1] is None
+
+
+def trained(model, folder, **options):
+    """A stock Trainer of one step on two rows, without padding."""
+    quiet = {"report_to": [], "save_strategy": "no", "use_cpu": True, "disable_tqdm": True, "label_names": ["labels"]}
+    arguments = TrainingArguments(str(folder), max_steps=1, per_device_train_batch_size=2, **quiet | options)
+    rows = [{"input_ids": row, "labels": row} for row in draw(2, 9).tolist()]
+    return Trainer(model=model, args=arguments, train_dataset=rows, eval_dataset=rows)
+
+
+@pytest.mark.parametrize("kind", ["contextlm", "lstm"])
+def test_smoothed_labels_are_those_of_the_next_token(kind, tmp_path):
+    """Trainer shifts them for models whose class it knows by name."""
+    model, tokens = ALL[kind](), draw(2, 9)
+    trainer = trained(model, tmp_path, label_smoothing_factor=0.1)
+    with torch.no_grad():
+        logits = model(tokens, use_cache=False).logits
+    expected = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten(), label_smoothing=0.1)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_a_trainer_that_would_train_the_next_token_alone_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="heads 2 to 3 would not be trained"):
+        trained(multitoken(), tmp_path, label_smoothing_factor=0.1).train()
+
+
+def test_the_evaluation_loss_of_several_heads_is_that_of_the_next_token(tmp_path):
+    model, tokens = multitoken(), draw(2, 9)
+    with torch.no_grad():
+        out = model.train()(tokens, labels=tokens)
+        expected = nn.functional.cross_entropy(
+            model.eval()(tokens).logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()
+        )
+    assert out.loss > 2 * expected
+    assert trained(model, tmp_path).evaluate()["eval_loss"] == pytest.approx(expected.item(), rel=1e-5)

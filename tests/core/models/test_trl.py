@@ -3,6 +3,7 @@
 import pytest
 import torch
 from datasets import Dataset
+from transformers import AutoModelForCausalLM
 
 from contextlm_models import backbone
 from contextwise import ContextLMConfig, ContextLMForCausalLM
@@ -62,3 +63,17 @@ def test_preferences_are_learned(kind, tmp_path):
     arguments = trl.DPOConfig(**options(tmp_path))
     first, *_, last = losses(trl.DPOTrainer(model(kind), ref_model=model(kind), args=arguments, **parts))
     assert first == pytest.approx(0.6931, abs=1e-3) and last < first
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_saved_models_are_trained_by_their_path(kind, tmp_path):
+    """Without a reference model, TRL loads one itself."""
+    saved = str(tmp_path / "model")
+    model(kind).save_pretrained(saved)
+    tokenizer().save_pretrained(saved)
+    text, pairs = Dataset.from_list(TEXTS), {"train_dataset": Dataset.from_list(PAIRS), "processing_class": tokenizer()}
+    tuned = trl.SFTTrainer(model=saved, args=trl.SFTConfig(**options(tmp_path / "sft")), train_dataset=text)
+    assert type(tuned.model) is type(model(kind)) and all(loss > 0 for loss in losses(tuned))
+    for start in (saved, AutoModelForCausalLM.from_pretrained(saved)):
+        first, *_, last = losses(trl.DPOTrainer(model=start, args=trl.DPOConfig(**options(tmp_path / "dpo")), **pairs))
+        assert first == pytest.approx(0.6931, abs=1e-3) and last < first

@@ -11,7 +11,7 @@ from benchmarks.forms import pathway as sized_pathway
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.recipes import RECIPES
@@ -238,6 +238,18 @@ def test_a_variant_that_asks_for_positions_gets_them(name):
     together = pretraining_losses(model, {"input_ids": tokens, "labels": labels, "position_ids": positions})
     alone = {"input_ids": apart(tokens, lengths, 1), "labels": apart(labels, lengths, -100)}
     torch.testing.assert_close(together.sums, pretraining_losses(model, alone).sums)
+
+
+def test_the_vocabulary_of_a_variant_can_be_resized(tmp_path):
+    file = "token_order.py"
+    sha256 = digest(read_code(EXAMPLES / file))
+    name_code(EXAMPLES / file, sha256)
+    model = VariantForCausalLM(VariantConfig(small("llama").config, file, "TokenOrder", {}, sha256)).eval()
+    model.resize_token_embeddings(VOCABULARY + 3)
+    assert model.config.vocab_size == VOCABULARY + 3
+    model.save_pretrained(tmp_path)
+    loaded, tokens = AutoModelForCausalLM.from_pretrained(tmp_path).eval(), torch.tensor([[VOCABULARY + 2, 1]])
+    assert torch.equal(loaded(tokens).logits, model(tokens).logits)
 
 
 @pytest.mark.parametrize("length", [3, 16, 22])

@@ -37,6 +37,20 @@ def test_runs_without_an_evaluation_are_not_compared(
     assert note in (tmp_path / "report.html").read_text()
 
 
+def test_a_run_of_another_trainer_with_one_row_gets_a_page(
+    make_run: Callable[..., Any], contextwise: Contextwise
+) -> None:
+    run = make_run("A", finished=False)
+    row = {"kind": "train", "step": 1, "tokens": 1, "seconds": 1, "loss": 2.0}
+    run.metrics_file.write_text(json.dumps(row) + "\n")
+    assert contextwise("report", run.path)[0] == 0
+    page = (run.path / "report.html").read_text()
+    assert "training tokens" in page and "training FLOPs" not in page
+    run.metrics_file.write_text("".join(json.dumps(row | {"loss": loss}) + "\n" for loss in (1e308, int("9" * 400))))
+    status, _, errors = contextwise("report", run.path)
+    assert status == 0 and "is read without line 1, 2" in errors.replace("\n", " ")
+
+
 def test_bad_input_is_refused(make_run: Callable[..., Any], contextwise: Contextwise) -> None:
     message = ". is neither a run (it has no recipe.yaml) nor a sweep (it has no sweep.yaml); give the folder of one"
     contextwise.refused("report .", message)

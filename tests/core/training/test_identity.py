@@ -262,18 +262,28 @@ def test_a_model_that_an_arm_names_is_part_of_the_runs_from_it(tmp_path):
     assert before[0] == after[0] and before[1] != after[1]
 
 
-def test_how_a_run_executes_is_no_part_of_it(tmp_path):
+def test_how_a_run_executes_is_no_part_of_it(tmp_path, capsys):
     prepared(tmp_path / "corpus")
     values = data_of(tmp_path) | {"model": {"layers": 1, "width": 8, "heads": 1}, "output": str(tmp_path / "run")}
     training = {"steps": 4, "tokens_per_step": 64, "learning_rate": 1e-3, "save_every": 2, "precision": "fp32"}
     run = train(recipe_of({**values, "training": training}))
     rows = [row["loss"] for row in run.metrics("validation")]
-    for file in (run.summary_file, run.model / "config.json"):
-        file.unlink()
-    shutil.rmtree(run.checkpoints / "step-4")
     smaller = {**training, "micro_batch_tokens": 16, "gradient_checkpointing": True}
-    again = train(recipe_of({**values, "training": smaller}))
-    assert [row["loss"] for row in again.metrics("validation")] == pytest.approx(rows, abs=1e-5)
+    for changed, note in (
+        ({**training, "workers": 1}, None),
+        (
+            smaller,
+            "training.gradient_checkpointing, training.micro_batch_tokens changed since step 2: the weights will differ",
+        ),
+    ):
+        for file in (run.summary_file, run.model / "config.json"):
+            file.unlink()
+        shutil.rmtree(run.checkpoints / "step-4")
+        capsys.readouterr()
+        again = train(recipe_of({**values, "training": changed}))
+        assert [row["loss"] for row in again.metrics("validation")] == pytest.approx(rows, abs=1e-5 if note else 0)
+        said = capsys.readouterr().err
+        assert "resuming from step 2" in said and (note in said if note else "differ by rounding" not in said)
     ids = {run_id({**values, "training": each}, tmp_path) for each in (training, smaller)}
     assert len(ids) == 1
 

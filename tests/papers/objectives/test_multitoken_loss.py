@@ -35,14 +35,15 @@ def test_loss_is_the_formula_written_out(family, head):
                         sums[k - 1] -= float(log_p[row, t - 1, target])
                         counts[k - 1] += 1
             total += sums[k - 1]
-    out = model(tokens, labels=labels)
+    evaluated, out = model(tokens, labels=labels), model.train()(tokens, labels=labels)
+    assert evaluated.loss == evaluated.head_losses[0]  # the next token's, which compares with that of any model
     assert out.head_targets.tolist() == counts == [10, 8, 7]
     assert out.loss.item() == pytest.approx(total / counts[0], rel=1e-5)
     assert out.head_losses.tolist() == pytest.approx([s / c for s, c in zip(sums, counts, strict=True)], rel=1e-5)
     assert not out.head_losses.requires_grad
     shifted = pad(labels[:, 1:], (0, 1), value=-100)
-    for other in (model(tokens, shift_labels=shifted), model.train()(tokens, labels=labels)):
-        torch.testing.assert_close(other.loss, out.loss)
+    torch.testing.assert_close(model(tokens, shift_labels=shifted).loss, out.loss)
+    torch.testing.assert_close(evaluated.head_losses, out.head_losses)
     assert model(tokens, labels=labels).logits is None
     by_items = model(tokens, labels=labels, num_items_in_batch=5)
     assert by_items.loss.item() == pytest.approx(total / 5, rel=1e-5)

@@ -272,6 +272,12 @@ def write_manifest(folder: Path, content: dict[str, Any]) -> None:
     write_json(folder / MANIFEST, {**manifest, "digest": _digest(manifest)}, "the manifest")
 
 
+def holds_corpus(path: Path) -> bool:
+    """Whether a path is one that :meth:`Corpus.open` opens: a prepared folder, a Zarr array, ``.bin`` files."""
+    known = (MANIFEST, *_ZARR_FILES, *_BIN_SPLITS.values())
+    return path.suffix == ".bin" or any((path / name).exists() for name in known)
+
+
 def is_corpus(folder: Path) -> bool:
     """Whether a folder has the manifest of a prepared corpus; the other files are not checked."""
     try:

@@ -14,7 +14,7 @@ from contextwise.base import plugins
 from contextwise.base.errors import DataError
 from contextwise.base.hashes import content_digest, content_key
 from contextwise.data.input_files import readable
-from contextwise.data.sources.files import FileSource, JsonLines, TextFiles
+from contextwise.data.sources.files import Csv, FileSource, JsonLines, TextFiles
 from contextwise.data.sources.source import BadRecord, Document, Record, Source
 from contextwise.data.sources.stdlib import StandardLibrary
 from contextwise.data.sources.tables import HUB_NAME, Parquet, open_hub, open_saved
@@ -98,7 +98,7 @@ def _offered(name: str) -> tuple[Any, str]:
 def _kind_of(path: Path) -> type[FileSource]:
     """Kind of a file by its suffix; text if no kind has that suffix."""
     name = path.name.lower().removesuffix(".gz")
-    kinds: tuple[type[FileSource], ...] = (JsonLines, Parquet)
+    kinds: tuple[type[FileSource], ...] = (JsonLines, Parquet, Csv)
     return next((kind for kind in kinds if name.endswith(kind.suffixes)), TextFiles)
 
 

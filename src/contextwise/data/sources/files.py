@@ -1,13 +1,25 @@
-"""Files of texts: text files, each a document, and JSON Lines, one object per line with the text in one of its fields."""
+"""Files of texts: text files, each a document; JSON Lines and CSV, with the text of each record in one of its fields."""
 
 import abc
+import csv
+import io
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from contextwise.base.errors import DataError
-from contextwise.data.input_files import JSON_LINES, json_entries, readable, text_and_others, unpacked
-from contextwise.data.sources.source import BadRecord, Record, Source, as_record
+from contextwise.data.input_files import JSON_LINES, LONGEST_LINE, json_entries, readable, text_and_others, unpacked
+from contextwise.data.sources.source import BadRecord, Document, Record, Source, as_record
+
+_BLANK_LINES = re.compile(r"\r?\n[ \t]*\r?\n")
+NOT_TEXT = {
+    **dict.fromkeys((".html", ".htm", ".xhtml"), "an HTML page, most of which is mark-up"),
+    **dict.fromkeys((".docx", ".doc", ".odt", ".rtf", ".pptx", ".xlsx", ".epub"), "an office document"),
+    ".ipynb": "a notebook, whose cells are inside JSON",
+    ".pdf": "a PDF",
+}
+"""Suffix of files that are read by other programs -> what they are."""
 
 
 class FileSource(Source):
@@ -44,11 +56,18 @@ class FileSource(Source):
 
 
 class TextFiles(FileSource):
-    """Text files in UTF-8, of any name; ``.gz`` is unpacked. Metadata: ``path``, relative to the folder that was given."""
+    """Text files in UTF-8, of any name but :data:`NOT_TEXT`; ``.gz`` is unpacked.
+
+    Metadata: ``path``, relative to the folder that was given.
+    """
 
     kind = "text"
 
     def records_of(self, path: Path, text_field: str) -> Iterator[tuple[Record, float]]:
+        if what := NOT_TEXT.get(Path(path.name.lower().removesuffix(".gz")).suffix):
+            why = f"the file is {what}: write its text into a .txt or .jsonl file, or name it .txt to take it as it is"
+            yield BadRecord(str(path), why), 1.0
+            return
         with path.open("rb") as raw, unpacked(raw, path) as file:
             content = file.read()
         record: Record
@@ -80,3 +99,71 @@ class JsonLines(FileSource):
                 yield record, share
         except ValueError as error:
             yield BadRecord(str(path), f"the file {error}"), 1.0
+
+
+class Csv(FileSource):
+    """Tables in CSV (also with semicolons) or TSV, in UTF-8, whose first row names the columns; ``.gz`` is unpacked."""
+
+    kind = "csv"
+    suffixes = (".csv", ".tsv")
+
+    def records_of(self, path: Path, text_field: str) -> Iterator[tuple[Record, float]]:
+        size = max(1, path.stat().st_size)
+        csv.field_size_limit(LONGEST_LINE)
+        with path.open("rb") as raw, unpacked(raw, path) as file:
+            lines = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+            number = 1
+            try:
+                first = lines.readline()
+                delimiter = "\t" if ".tsv" in path.suffixes else ";" if ";" in first and "," not in first else ","
+                names = next(csv.reader([first], delimiter=delimiter), [])
+                if text_field not in names:
+                    columns = ", ".join(map(repr, names)) or "none"
+                    raise DataError(
+                        f"{path} has no column {text_field!r}; its columns are {columns}: set text_field to one"
+                    )
+                rows = csv.reader(lines, delimiter=delimiter, strict=True)
+                while True:
+                    number += 1
+                    where = f"{path} row {number:,}"
+                    try:
+                        row = next(rows, None)
+                    except csv.Error as error:
+                        yield BadRecord(where, f"the row is not CSV ({error})"), raw.tell() / size
+                        continue
+                    if row is None:
+                        return
+                    if row:
+                        yield _row_record(names, row, text_field, where), raw.tell() / size
+            except UnicodeDecodeError:
+                yield BadRecord(str(path), f"the file is not UTF-8 text (at row {number:,})"), 1.0
+
+
+def _row_record(names: Sequence[str], row: Sequence[str], text_field: str, where: str) -> Record:
+    if len(row) != len(names):
+        return BadRecord(where, f"the row has {len(row)} cells, but there are {len(names)} columns")
+    values = dict(zip(names, row, strict=True))
+    return as_record(values.pop(text_field), values, where, f"the column {text_field!r}")
+
+
+class Paragraphs(Source):
+    """The documents of another source, cut at blank lines: ``paragraphs:book.txt``; each has the metadata of the whole."""
+
+    kind, wraps = "paragraphs", True
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(f"{self.kind}:{source.name}")
+        self.source = source
+
+    def description(self) -> dict[str, Any]:
+        return {**self.source.description(), **super().description()}
+
+    def records(self, text_field: str) -> Iterator[Record]:
+        for record in self.source.records(text_field):
+            self.done = self.source.done
+            if isinstance(record, BadRecord):
+                yield record
+                continue
+            for part in _BLANK_LINES.split(record.text):
+                if part.strip():
+                    yield Document(part.strip("\r\n"), record.metadata)

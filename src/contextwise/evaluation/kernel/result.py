@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from contextwise.base.errors import ConfigError, DataError, one_line
+from contextwise.base.estimates import Estimate
 from contextwise.base.files import atomic_directory, atomic_write, check_nothing_else, read_json, write_json
 from contextwise.base.hashes import MANIFEST, damage, seal, sealed_files
 from contextwise.base.views import Viewed
@@ -19,7 +20,7 @@ HEADER = {"measure", "key", "question"}
 """Keys that the summary of every result has."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result(Viewed):
     """A finished measurement; ``summary`` is the content of ``summary.json`` in the folder ``path``."""
 
@@ -49,6 +50,18 @@ class Result(Viewed):
     def measure(self) -> str:
         """Name of the measure."""
         return self.summary["measure"]
+
+    @property
+    def answer(self) -> str:
+        """Measure, model and data, with the loss or the best-context loss where there is one."""
+        data = self.summary.get("label")
+        line = f"{self.measure} of {Path(self.summary['model']).name}{f' on {data}' if data else ''}"
+        found = {"loss": self.summary.get("loss"), **(self.summary.get("measures") or {})}
+        for name in ("best_context_loss", "loss"):
+            if isinstance(value := found.get(name), dict) and value.get("value") is not None:
+                line += f": {name.replace('best_context', 'best-context').replace('_', ' ')} {Estimate.from_dict(value):.4f}"
+                return f"{line} nats per token, over {self.summary['documents']:,} documents"
+        return line
 
     def table_of(self, name: str) -> "pa.Table":
         """The table ``NAME.parquet``; raises DataError if it is missing or damaged."""

@@ -1,6 +1,7 @@
 """The subject of a measurement: a model, opened once, and its origin (run, folder, Hub name, or loaded model)."""
 
 import contextlib
+import glob
 import hashlib
 import json
 import shutil
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
-from contextwise.base.hashes import content_digest, content_key, model_digest, model_files
+from contextwise.base.hashes import content_key, model_digest, model_files
 from contextwise.base.pretrained import hub_revision
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation.kernel.result import Result, results_of
@@ -273,40 +274,43 @@ class Subject:
 
 
 def open_documents(source: "str | Path | PreTrainedModel | Subject", path: str | Path, split: str) -> "Corpus":
-    """A split of a prepared corpus; or the texts of a file, with the model's tokenizer, as a corpus ``corpora/NAME-KEY``.
+    """A split of a prepared corpus; or texts, read with the model's tokenizer, as a corpus ``corpora/NAME-KEY``.
 
     Args:
         source: the model, or its subject.
-        path: of a corpus, or of a file of texts, which becomes that split.
+        path: of a corpus; or texts as for :func:`contextwise.data.sources.open_source` (a file, a folder, a pattern,
+            ``paragraphs:FILE``), which become that split.
 
     Raises:
         DataError: it is neither, or the model has no tokenizer that could prepare the texts.
         ConfigError: the model was given loaded.
     """
     from contextwise.data import Corpus, prepare_corpus
+    from contextwise.data.corpus.corpus import holds_corpus, is_corpus
+    from contextwise.data.sources import source_digest, source_path
 
-    path = Path(path)
-    if not path.is_file() or path.suffix == ".bin":
+    texts, place = str(path), source_path(str(path))
+    prefixed = place != Path(texts).expanduser()
+    if not prefixed and (holds_corpus(place) or not (place.exists() or glob.has_magic(texts))):
         return Corpus.open(path, split=split)
-    from contextwise.data.corpus.corpus import is_corpus
     from contextwise.data.tokenizers import load_tokenizer
     from contextwise.models.loading import model_folder
     from contextwise.models.tokenizers import model_tokenizer_hash
 
     model = source.source if isinstance(source, Subject) and not source.loaded else source
     if not isinstance(model, str | Path):
-        raise ConfigError(f"a loaded model cannot read the texts in {path}; prepare a corpus with its tokenizer")
-    folder, text = model_folder(str(model)), content_digest(path)
+        raise ConfigError(f"a loaded model cannot read the texts in {texts}; prepare a corpus with its tokenizer")
+    folder, text = model_folder(str(model)), source_digest(texts)
     tokenizer = load_tokenizer(folder)
     added = [[token, str(about)] for token, about in sorted(tokenizer.backend.get_added_tokens_decoder().items())]
     tokens = {"tokenizer": model_tokenizer_hash(str(model)), "added": added, "end_of_text": tokenizer.end_of_text}
     key = content_key(text=text, split=split, **tokens)
-    out = Path("corpora") / f"{path.name.split('.')[0]}-{key[:8]}"
+    out = Path("corpora") / f"{place.name.split('.')[0].replace('*', '') or place.parent.name or 'texts'}-{key[:8]}"
     made = is_corpus(out)
-    corpus = prepare_corpus([f"{split}={path}"], folder, out, reuse=True)
-    if not made and content_digest(path) != text:  # it would be found again for the text before
+    corpus = prepare_corpus([f"{split}={texts}"], folder, out, reuse=True)
+    if not made and source_digest(texts) != text:  # it would be found again for the text before
         shutil.rmtree(out, ignore_errors=True)
-        raise DataError(f"{path} was changed while it was read; run the same command again")
+        raise DataError(f"{texts} was changed while it was read; run the same command again")
     return Corpus.open(corpus.path, split=split)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from contextwise.base.estimates import Estimate, as_json, count
 from contextwise.base.views import Viewed
-from contextwise.comparison.decided import Comparison
+from contextwise.comparison.decided import Comparison, in_short
 from contextwise.comparison.sequential import Documents, half_widths, least_difference, seeds_to_decide, upper_deviation
 from contextwise.comparison.speedup import Trend
 from contextwise.experiments.trial.arms import Length, steps_warning
@@ -97,7 +97,7 @@ class TrialJson(TypedDict):
     notes: list[str]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrialResult(Viewed):
     """Everything a trial has found so far.
 
@@ -140,6 +140,13 @@ class TrialResult(Viewed):
     @property
     def budgets(self) -> list[int]:
         return list(dict.fromkeys(length.budget for length in self.lengths))
+
+    @property
+    def answer(self) -> str:
+        """The first comparison with its interval, and how many there are."""
+        if not self.comparisons:
+            return f"{self.name}, no seed is trained yet"
+        return f"{self.name}: {in_short(self.comparisons, 'nats per token')}"
 
     @property
     def sentences(self) -> list[str]:

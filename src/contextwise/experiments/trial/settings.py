@@ -12,6 +12,7 @@ from contextwise.base import plugins
 from contextwise.base.config import Name, Settings, parse_yaml, read_yaml, validate, with_overrides
 from contextwise.base.errors import ConfigError, Problem, did_you_mean
 from contextwise.base.recipes import recipe_path, shipped_recipe, shipped_recipes
+from contextwise.base.runs import comparable
 from contextwise.comparison.sequential import Documents
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.folder import Question
@@ -227,6 +228,7 @@ class TrialSettings(Settings):
     def question(self) -> dict[str, Any]:
         """The settings that a later call may not change, as plain values; the corpus counts by its content, not its path."""
         values = self.model_dump(mode="json", exclude=MAY_CHANGE | {"corpus"})
+        values["recipe"] = comparable(values["recipe"])
         return values | {"comparisons": self.shared_by, "reference": self.baseline}
 
 

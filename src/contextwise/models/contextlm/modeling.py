@@ -27,7 +27,7 @@ from contextwise.models.contextlm.config import ContextLMConfig
 from contextwise.models.contextlm.layers import Injection
 from contextwise.models.contextlm.pathway import ContextPathway, Contexts
 from contextwise.models.families import initialize_module
-from contextwise.models.masks import readable_without_sync
+from contextwise.models.masks import all_real
 
 
 class ContextLMForCausalLM(ComposedForCausalLM):
@@ -107,7 +107,8 @@ class ContextLMForCausalLM(ComposedForCausalLM):
             input_ids: (B, T) tokens that are not yet in ``past_key_values``.
             attention_mask: (B, past + T), 0 for padding on either side (prompts to generate from: on the left). Chunks are
                 counted from each row's first real token.
-            position_ids: (B, T). A 0 inside a row begins a new document: neither attention nor a chunk crosses it.
+            position_ids: (B, T). A 0 inside a row begins a new document: neither attention nor a chunk crosses it, whether or
+                not an ``attention_mask`` is given too.
             past_key_values: a cache, dynamic or static, filled in place.
             further_layers: how many layers of the cache follow ContextLM's own, for blocks after it.
             completes_chunk: with a static cache and one token per row, whether any row completes a chunk with it; by
@@ -118,7 +119,7 @@ class ContextLMForCausalLM(ComposedForCausalLM):
         state = None if cache is None else context_state(cache, self.config, further_layers, depth)
         stepping = isinstance(state, StaticContextState) and state.is_initialized and embeds.shape[1] == 1
         consecutive = position_ids is None and attention_mask is None
-        even = cache is None and position_ids is None and _all_real(attention_mask)
+        even = cache is None and position_ids is None and all_real(attention_mask)
         # A step with known positions ignores the mask, which generate() may have built in another form.
         read_mask = None if stepping and position_ids is not None else attention_mask
         if isinstance(state, StaticContextState):
@@ -145,15 +146,8 @@ class ContextLMForCausalLM(ComposedForCausalLM):
                 return h_BTD
             return self.context.inject(h_BTD, contexts, decoder_layer)
 
-        mask, positions = (None, None) if even else (attention_mask, positions_BT)
+        mask, positions = (None, None) if even else (attention_mask, None if position_ids is None else positions_BT)
         return super().decoded(None, mask, positions, cache, embeds, positions_BT, inject, **kwargs)
-
-
-def _all_real(attention_mask: Tensor | None) -> bool:
-    """Whether no position is known to be padding; the mask is not read if that would wait for an accelerator."""
-    if attention_mask is None:
-        return True
-    return attention_mask.dim() == 2 and readable_without_sync(attention_mask) and bool(attention_mask.all())
 
 
 def _real_tokens(embeds: Tensor, attention_mask: Tensor | None) -> Tensor:

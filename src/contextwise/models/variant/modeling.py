@@ -209,6 +209,12 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
         self.model.set_output_embeddings(new_embeddings)
 
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Resize those of the model, whose configuration is a copy of its own."""
+        embeddings = self.model.resize_token_embeddings(*args, **kwargs)
+        self.config.vocab_size = self.vocab_size = embeddings.num_embeddings  # transformers sets both
+        return embeddings
+
     def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:  # type: ignore[override]
         """Save as transformers does, with the variant's code: the stock model alone where the rest is for training."""
         if self.part is not None:

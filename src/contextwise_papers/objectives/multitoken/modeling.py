@@ -340,16 +340,24 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
 
         ``model(..., heads=k)`` returns the logits of heads 2..k as ``future_logits``; with targets all heads are run.
 
-        The loss is that of Section 6.2.6, summed over heads and positions, divided by the number of targets of the
-        next-token head (or by ``items``): the sum of n cross entropies, about n times that of one head.
-        ``head_losses[0]`` is the next-token loss.
+        The loss of training is that of Section 6.2.6, summed over heads and positions, divided by the number of targets of
+        the next-token head (or by ``items``): the sum of n cross entropies, about n times that of one head. In evaluation
+        mode the loss is that of the next token, ``head_losses[0]``, which compares with that of any model.
+
+        Raises:
+            ConfigError: a Trainer computes a loss of its own, from the logits of the next token alone.
         """
+        if self.training and targets is None and items is not None and (base.heads or 1) < self.config.future_tokens:
+            raise ConfigError(
+                "label_smoothing_factor and compute_loss_func of a Trainer read the logits of the next token alone, so that "
+                f"heads 2 to {self.config.future_tokens} would not be trained; leave them out"
+            )
         states = list(base.states or ())
         loss = head_losses = counts = logits = future_logits = None
         if targets is not None:
             total, sums, counts = self._loss(states, targets, position_ids)
             head_losses = sums / counts.clamp(min=1)
-            loss = total / (counts[0].clamp(min=1) if items is None else items)
+            loss = (total if self.training else sums[0]) / (counts[0].clamp(min=1) if items is None else items)
         if targets is None or not self.training:
             kept = kept_positions(logits_to_keep)
             logits = self.vocabulary_head(1)(states[0][:, kept])
