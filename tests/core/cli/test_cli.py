@@ -61,7 +61,7 @@ def test_a_mistyped_command_is_a_usage_error(contextwise) -> None:
     contextwise.refused("zzz", "there is no verb 'zzz'; contextwise --help lists all")
 
 
-FIRST = """demo prepare corpus recipes train trial decide compare report curve evaluate measure generate export reproduce
+FIRST = """demo prepare corpus recipes train decide trial compare report curve evaluate measure generate export reproduce
 model plan"""
 
 
