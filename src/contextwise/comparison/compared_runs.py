@@ -5,7 +5,6 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +14,6 @@ from pydantic import TypeAdapter
 from contextwise.base.config import with_overrides
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import listed
-from contextwise.base.files import read_json
 from contextwise.base.hashes import content_key
 from contextwise.base.runs import RunFolder, comparable
 from contextwise.data import Corpus
@@ -75,14 +73,6 @@ class ComparedRun(SeededRun):
     def column(self, name: str) -> np.ndarray | None:
         """A column of the documents' table; None if the corpus did not know its values."""
         return column_or_none(self.evaluation.documents, name)
-
-    @cached_property
-    def generation(self) -> dict[str, Any]:
-        """Timing of generation: ``ms_per_token``, and ``together``: the runs timed in alternation. Empty if there is none."""
-        file = self.run.evaluation / "generation.json" if self.run else None
-        if file is None or not file.is_file():
-            return {}
-        return read_json(file, "the timing of generation")
 
 
 def measures_of_loss() -> list[str]:

@@ -28,10 +28,9 @@ class Group:
         seeds: of the runs; ``[None]`` for a model that is no run.
         loss: nats per token of the held-out documents, mean over seeds.
         losses: the loss of each run.
-        training_tokens, tokens_per_second, training_seconds, ms_per_token: means over the runs, None where
-        not known. The speeds of training are those of each run by itself, with the machine's load at that time.
+        training_tokens, tokens_per_second, training_seconds: means over the runs, None where not known. The
+            speeds of training are those of each run by itself, with the machine's load at that time.
         flops_per_token: of training; None where not known.
-        timed_with: the runs whose generation was timed in alternation with all of the group's; empty if there are none.
     """
 
     name: str
@@ -45,9 +44,7 @@ class Group:
     training_tokens: float | None
     tokens_per_second: float | None
     training_seconds: float | None
-    ms_per_token: float | None
     flops_per_token: float | None = None
-    timed_with: list[str] = field(default_factory=list)
 
     @property
     def single_run(self) -> bool:
@@ -253,8 +250,6 @@ def _group(name: str, runs: list[ComparedRun], rows: dict[str, np.ndarray], unit
     known, n_bytes = table["bytes"].is_valid().to_numpy(), table["bytes"].drop_null().to_numpy()
     per_byte = estimate([nats[:, known] / math.log(2)], n_bytes) if n_bytes.sum() else None
 
-    timed = [compared.generation.get("timed_with", []) for compared in runs]
-
     def mean(values: list[Any]) -> float | None:
         return None if any(value is None for value in values) else float(np.mean(values))
 
@@ -270,9 +265,7 @@ def _group(name: str, runs: list[ComparedRun], rows: dict[str, np.ndarray], unit
         training_tokens=mean([compared.summary.get("tokens") for compared in runs]),
         tokens_per_second=mean([compared.summary.get("tokens_per_second") for compared in runs]),
         training_seconds=mean([compared.summary.get("seconds") for compared in runs]),
-        ms_per_token=mean([compared.generation.get("ms_per_token") for compared in runs]),
         flops_per_token=mean([_flops_per_token(compared.summary) for compared in runs]),
-        timed_with=timed[0] if all(other == timed[0] for other in timed) else [],
     )
 
 

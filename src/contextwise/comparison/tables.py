@@ -35,7 +35,7 @@ def comparison_tables(comparison: Comparison) -> RenderableType:
 
 
 def model_table(comparison: Comparison, series: Mapping[str, int] = {}) -> Table:
-    """A row for each model: parameters, losses, costs of training and generation; ``series``: its color on a page."""
+    """A row for each model: parameters, losses, costs of training; ``series``: its color on a page."""
     rows = [
         Row(
             [
@@ -45,7 +45,6 @@ def model_table(comparison: Comparison, series: Mapping[str, int] = {}) -> Table
                 group.bits_per_byte,
                 (written(group.training_tokens, "count"), written(group.training_seconds, "duration")),
                 group.tokens_per_second,
-                group.ms_per_token,
             ],
             series.get(group.name),
             bold=group is comparison.best,
@@ -61,7 +60,6 @@ def model_table(comparison: Comparison, series: Mapping[str, int] = {}) -> Table
             Column("bits/\nbyte", "estimate", ".4f", interval="none"),
             Column("trained\non, in"),
             Column("train\ntok/s", "count"),
-            Column("ms/new\ntoken", "estimate", ".2f"),
         ],
         rows,
         [OWN_SPEED] if sum(group.tokens_per_second is not None for group in comparison.groups) > 1 else [],
@@ -157,29 +155,15 @@ def _unsigned(difference: Estimate) -> Estimate:
 
 
 def _costs(comparison: Comparison, best: Group) -> list[str]:
-    """Parameters, FLOPs of training and time of generation of the best model, relative to each of the others.
+    """Parameters and FLOPs of training of the best model, relative to each of the others.
 
-    Speeds of training are not compared: each run's is its own, beside whatever else the machine did. Times of generation are,
-    where they were measured in alternation.
+    Speeds are not compared: each run's is its own, beside whatever else the machine did.
     """
     others = [group for group in comparison.groups if group is not best]
     parameters = listed([f"{count(group.parameters)} of {group.name}" for group in others])
     sentences = [f"{best.name} has {count(best.parameters)} parameters, against {parameters}."]
-    facts = []
-    if operations := _ratios(best, others, "flops_per_token", "the FLOPs"):
-        facts.append(f"{operations} for a token of training")
-    alternating = best.timed_with and all(group.timed_with == best.timed_with for group in others)
-    if alternating and (times := _ratios(best, others, "ms_per_token", "that")):
-        facts.append(f"{best.ms_per_token:.2f} ms for a generated token, {times}, measured in alternation")
-    if facts:
-        sentences.append(f"It takes {', and '.join(facts)}.")
+    own, known = best.flops_per_token, [(group.name, group.flops_per_token) for group in others]
+    if own and all(flops for _, flops in known):
+        ratios = listed([f"{own / flops:.2f} times the FLOPs of {name}" for name, flops in known if flops])
+        sentences.append(f"It takes {ratios} for a token of training.")
     return sentences
-
-
-def _ratios(best: Group, others: list[Group], field: str, what: str) -> str:
-    """A cost of the best model as multiples of each of the others'; empty if one of them is not known."""
-    value, *values = (getattr(group, field) for group in (best, *others))
-    if not value or not all(values):
-        return ""
-    pairs = zip(others, values, strict=True)
-    return listed([f"{value / other:.2f} times {what} of {group.name}" for group, other in pairs])

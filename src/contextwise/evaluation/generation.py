@@ -11,12 +11,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.streamers import BaseStreamer
 
 from contextwise.base.errors import ConfigError
-from contextwise.base.files import read_json, write_json
-from contextwise.base.machine import describe_environment
 from contextwise.base.progress import progress_bar
 from contextwise.base.runs import RunFolder
-from contextwise.evaluation.kernel.subject import Subject, positions
-from contextwise.models import load_model
+from contextwise.evaluation.kernel.subject import positions
 from contextwise.models.decoding import generate
 from contextwise.models.loading import load_config
 from contextwise.models.spec import spec_of
@@ -217,22 +214,3 @@ def _generation_seconds(model: PreTrainedModel, prompt_tokens: int, new_tokens: 
 def _wait(device: torch.device) -> None:
     if device.type != "cpu":  # an accelerator runs asynchronously
         torch.accelerator.synchronize(device)
-
-
-def time_runs(runs: list[RunFolder], prompt_tokens: int = 32, new_tokens: int = 128, repeats: int = 3) -> None:
-    """Time the generation of several trained runs against each other; writes ``evaluation/generation.json`` in each.
-
-    Runs that were already measured together with these settings and weights are not measured again.
-    """
-    files = [run.evaluation / "generation.json" for run in runs]
-    names = sorted(run.path.resolve().name for run in runs)
-    digests = sorted(Subject(run.path).digest for run in runs)
-    settings = {"timed_with": names, "digests": digests, "settings": [prompt_tokens, new_tokens, repeats]}
-    what = "the timing of generation"
-    if all(file.exists() and settings.items() <= read_json(file, what).items() for file in files):
-        return
-    models = {str(run.path): load_model(run.path) for run in runs}
-    times = measure_generation(models, prompt_tokens, new_tokens, repeats)
-    environment = describe_environment()
-    for run, file in zip(runs, files, strict=True):
-        write_json(file, {**times[str(run.path)], **settings, "environment": environment}, what)

@@ -12,7 +12,7 @@ import torch
 from transformers import GPT2LMHeadModel
 from transformers.generation.streamers import BaseStreamer
 
-from contextwise.base.errors import CheckpointError, ConfigError
+from contextwise.base.errors import ConfigError
 from contextwise.base.runs import RunFolder
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.evaluation import generation
@@ -23,7 +23,6 @@ from contextwise.evaluation.generation import (
     measure_generation,
     reads_sentences,
     sample_text,
-    time_runs,
 )
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM
 from small import save_model, small_gpt2, write_run
@@ -185,23 +184,6 @@ def test_every_model_generates_the_same_number_of_tokens(monkeypatch: pytest.Mon
     found = measure_generation({"ending": ending, "going": going}, prompt_tokens=20, new_tokens=40, repeats=1)
     assert lengths[2:] == [30, 30]  # the shorter model's positions
     assert found["ending"]["prompt_tokens"] + found["ending"]["new_tokens"] == 30
-
-
-def test_runs_are_timed_once(runs: list[RunFolder]) -> None:
-    time_runs(runs, prompt_tokens=4, new_tokens=8, repeats=1)
-    files = [run.evaluation / "generation.json" for run in runs]
-    first = [json.loads(file.read_text()) for file in files]
-    assert all(content["ms_per_token"] > 0 and content["environment"]["cores"] for content in first)
-    time_runs(runs, prompt_tokens=4, new_tokens=8, repeats=1)
-    assert [json.loads(file.read_text()) for file in files] == first
-    time_runs(runs, prompt_tokens=4, new_tokens=12, repeats=1)
-    assert json.loads(files[0].read_text())["new_tokens"] == 12
-
-
-def test_a_run_without_a_model_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "recipe.yaml").write_text("name: x\n")
-    with pytest.raises(CheckpointError, match="has no model yet"):
-        time_runs([RunFolder(tmp_path)])
 
 
 @pytest.fixture

@@ -137,7 +137,6 @@ def test_groups_pool_their_seeds_by_hand(runs):
     assert group.perplexity.value == pytest.approx(math.exp(group.loss.value))
     assert group.bits_per_byte.value == pytest.approx(group.loss.value / 4 / math.log(2))
     assert (group.training_tokens, group.tokens_per_second, group.training_seconds) == (10_000, 1250, 8)
-    assert group.ms_per_token is None
 
 
 def test_reference_and_all_pairs(runs):
@@ -175,12 +174,6 @@ def test_runs_that_validated_on_other_data_allow_no_equal_budgets(tmp_path):
     two.write_summary(summary)
     comparison = compare(runs)
     assert comparison.budgets == [] and any("validated on different data" in note for note in comparison.notes)
-
-
-def test_generation_speed_is_taken_from_the_run(runs):
-    for seed in (1, 2, 3):
-        (Path(runs[seed - 1]) / "evaluation" / "generation.json").write_text(json.dumps({"ms_per_token": 2.0 + seed}))
-    assert compare(runs).groups[0].ms_per_token == pytest.approx(4.0)
 
 
 def test_the_dictionary_is_json_and_holds_the_verdicts(runs):

@@ -24,7 +24,6 @@ def group(name: str, loss: float, **facts: Any) -> Group:
         "training_tokens": 1e6,
         "tokens_per_second": 1000.0,
         "training_seconds": 1000.0,
-        "ms_per_token": 2.0,
     }
     return Group(**{**values, **facts})
 
@@ -132,18 +131,14 @@ def test_bits_per_byte_decide_where_they_are_the_unit() -> None:
 
 
 def test_costs_are_ratios_of_the_best_to_the_others() -> None:
-    groups = [
-        group("A", 4.0, flops_per_token=1e6, timed_with=["A", "B"]),
-        group("B", 3.9, flops_per_token=1.2e6, timed_with=["A", "B"], ms_per_token=3.0, parameters=1_300_000),
-    ]
+    groups = [group("A", 4.0, flops_per_token=1e6), group("B", 3.9, flops_per_token=1.2e6, parameters=1_300_000)]
     assert verdict(comparison(groups, [difference("B", "A", -0.1, -0.2, -0.05)]))[1] == (
-        "B has 1.3M parameters, against 1M of A. It takes 1.20 times the FLOPs of A for a token of training, and 3.00 ms "
-        "for a generated token, 1.50 times that of A, measured in alternation."
+        "B has 1.3M parameters, against 1M of A. It takes 1.20 times the FLOPs of A for a token of training."
     )
 
 
-def test_speeds_that_were_not_measured_in_alternation_are_not_compared() -> None:
-    groups = [group("A", 4.0, timed_with=["A"]), group("B", 3.9, tokens_per_second=900.0, timed_with=["B"])]
+def test_speeds_are_not_compared() -> None:
+    groups = [group("A", 4.0), group("B", 3.9, tokens_per_second=900.0)]
     result = comparison(groups, [difference("B", "A", -0.1, -0.2, -0.05)])
     assert verdict(result)[1] == "B has 1M parameters, against 1M of A."
     assert "of each run by itself" in model_table(result).notes[0]
@@ -169,7 +164,7 @@ def test_five_documents_allow_no_claim_and_seven_do() -> None:
 
 
 def test_costs_that_are_not_known_are_not_told() -> None:
-    groups = [group("A", 4.0, tokens_per_second=None, ms_per_token=None), group("B", 3.9)]
+    groups = [group("A", 4.0, tokens_per_second=None), group("B", 3.9)]
     costs = verdict(comparison(groups, [difference("B", "A", -0.1, -0.2, -0.05)]))[1]
     assert costs == "B has 1M parameters, against 1M of A."
 

@@ -70,7 +70,6 @@ def write_run(
         )
     if evaluated:
         evaluate(run, name, shift, parameters)
-        write_json(run.evaluation / "generation.json", {"ms_per_token": 2.5e4 / speed})
     return run
 
 
