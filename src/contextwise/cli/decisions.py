@@ -6,13 +6,8 @@ from typing import Annotated, cast
 
 from typer import Argument, Option
 
-from contextwise import decisions
 from contextwise.base.errors import ConfigError
 from contextwise.cli.common import AsJson, Prints, show, show_json, show_line, show_values
-from contextwise.comparison.discoveries import tried_changes
-from contextwise.comparison.sequential import Documents
-from contextwise.decisions.power import plan as planned
-from contextwise.decisions.rows import read_losses
 
 PANEL = "Decide"
 
@@ -68,6 +63,11 @@ def decide(
     Runs are paired by seed and document. The interval over seeds may be looked
     at after every seed: add the files of further seeds and run it again.
     """
+    from contextwise import decisions
+    from contextwise.comparison.discoveries import tried_changes
+    from contextwise.comparison.sequential import Documents
+    from contextwise.decisions.power import plan as planned
+    from contextwise.decisions.rows import read_losses
     from contextwise.reports.decided import comparison_table, decision_page, discoveries_table
 
     if discoveries is not None:

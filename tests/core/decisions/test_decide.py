@@ -253,7 +253,7 @@ def test_logs_of_other_tools(tmp_path):
     file = tmp_path / "samples_wikitext_2026-01-01T00-00-00.0.jsonl"
     file.write_text("".join(json.dumps(sample) + "\n" for sample in rolling))
     losses = read_losses([f"a:0={file}", f"b:0={file}"])
-    assert losses.unit == "nats per token" and losses.values["a", 0].sum() == 6 * 20 + 15
+    assert losses.unit == "nats per byte" and losses.values["a", 0].sum() == 6 * 20 + 15
     scored = [{"id": n, "epoch": 1, "scores": {"match": {"value": "C" if n % 2 else "I"}}} for n in range(8)]
     with zipfile.ZipFile(tmp_path / "log.eval", "w") as log:
         for sample in scored:

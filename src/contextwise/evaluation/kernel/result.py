@@ -53,14 +53,14 @@ class Result(Viewed):
 
     @property
     def answer(self) -> str:
-        """Measure, model and data, with the loss or the best-context loss where there is one."""
+        """Measure, model and data, with the loss where there is one."""
         data = self.summary.get("label")
         line = f"{self.measure} of {Path(self.summary['model']).name}{f' on {data}' if data else ''}"
-        found = {"loss": self.summary.get("loss"), **(self.summary.get("measures") or {})}
-        for name in ("best_context_loss", "loss"):
-            if isinstance(value := found.get(name), dict) and value.get("value") is not None:
-                line += f": {name.replace('best_context', 'best-context').replace('_', ' ')} {Estimate.from_dict(value):.4f}"
-                return f"{line} nats per token, over {self.summary['documents']:,} documents"
+        loss = self.summary.get("loss")
+        if isinstance(loss, dict) and loss.get("value") is not None:
+            line += (
+                f": loss {Estimate.from_dict(loss):.4f} nats per token, over {self.summary['documents']:,} documents"
+            )
         return line
 
     def table_of(self, name: str) -> "pa.Table":

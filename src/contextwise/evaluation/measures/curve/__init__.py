@@ -5,6 +5,7 @@ does not: it is the mean loss at each number of visible tokens, over the same do
 """
 
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -31,6 +32,16 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 class CurveResult(Result):
     """A measured contextwise loss curve."""
+
+    @property
+    def answer(self) -> str:
+        """What the context is worth to the model, and how much of it counts."""
+        first, lowest = self.bins[0], self.measures["lowest_bin"]
+        effective, interval = _effective_cells(self.measures["effective_context"])
+        return (
+            f"{Path(self.summary['model']).name}: {first['loss']:.2f} nats per token with {_limits(first)} visible, "
+            f"{lowest['value']:.2f} with {_limits(lowest)}; effective context {effective} {interval} tokens"
+        )
 
     @property
     def bins(self) -> list[dict[str, Any]]:
