@@ -141,20 +141,26 @@ def answers() -> list[str]:
     at = "docs/results/context-prediction.md"
     worse = [decided(arms("answers-flops-131k-cpu", arm), 1) for arm in ("contextlm", "contextlm-every")]
     assert all(len(each) == 4 for each in worse)
-    name = "answers-flops-longer-gpu"
-    gate, plain = against_pm(name, "every"), against_pm(name, "gpt2")
     ratio = read("time_to_loss-cpu")["time_to_loss"]["gpt2-nano"]["share_of_nanogpt"]
-    short = budget("answers-flops-131k-cpu")
+    short, curve = budget("answers-flops-131k-cpu"), read("curve-smollm2-cpu")
+    effective = curve["measures"]["effective_context"]
+    assert effective["value"] is None  # beyond what was measured
     return [
-        f"| Does predicting the context lower the loss of a small GPT-2? {short} tokens, equal FLOPs | No: "
+        "| How much of its context does SmolLM2-135M use on web pages? | "
+        f"[More than {effective['measured_to']:.0f} tokens](docs/measure.md#the-context-curve): its loss still falls at "
+        f"{curve['bins'][-1]['visible_to']:,} |",
+        f"| Does predicting the context (ContextLM) lower the loss of a small GPT-2? {short} tokens, equal FLOPs | No: "
         f"[{span(*worse)} nats a token]({at}#every-way-on-five-corpora) on four of five texts, one open |",
-        f"| Is it better than two more layers, which have as many parameters? {budget(name)} tokens, equal FLOPs | "
-        f"On four of five texts: [{span(decided(gate, -1))}]({at}#longer-on-five-texts), on C {signed(gate['c'][0])}. "
-        f"So is plain GPT-2: {span(plain)} |",
         "| How long does training take to the held-out loss of nanoGPT's `train.py`? | "
         f"[{ratio['median']:.3f} of its time](docs/results/speed.md#time-to-a-loss), "
         f"{ratio['low']:.3f} to {ratio['high']:.3f} |",
     ]
+
+
+def test_the_picture_of_the_readme_says_what_the_curve_does() -> None:
+    first, *_, last = read("curve-smollm2-cpu")["bins"]
+    words = f"falls from {first['loss']:.2f} nats per token with one visible token to {last['loss']:.2f} with 1,024"
+    assert (first["visible_to"], last["visible_to"]) == (1, 1024) and words in (ROOT / "README.md").read_text()
 
 
 def figures_beside(text: str, rows: list[str]) -> list[str]:

@@ -152,7 +152,11 @@ class Table:
         """Render for a page: escaped, with the classes of the style sheet."""
         title, escape = html.escape(self.title), html.escape
         in_line = (" ".join(name.replace("-\n", "").replace("/\n", "/").split()) for name in self._titles())
-        titles = "".join(f'<th scope="col">{escape(name)}</th>' for name in in_line)
+        aligned = [each for column in self.heads for each in (column.align, None)[: 1 + (column.interval == "own")]]
+        styles = [' style="text-align:left"' * (align == "left") for align in aligned]
+        titles = "".join(
+            f'<th scope="col"{style}>{escape(name)}</th>' for name, style in zip(in_line, styles, strict=True)
+        )
         body = []
         for row in self.lines:
             cells = []
@@ -162,7 +166,9 @@ class Table:
                 text += "".join(f" <br><small>{escape(line)}</small>" for line in others)
                 decided = ' class="decided"' if bold else ""
                 cells.append(
-                    f"<td{decided}>{text}</td>" if number else f'<th scope="row">{mark(row.series)}{text}</th>'
+                    f"<td{decided}{styles[number]}>{text}</td>"
+                    if number
+                    else f'<th scope="row">{mark(row.series)}{text}</th>'
                 )
             best = ' class="best"' if row.bold else ""
             body.append(f"<tr{best}>{''.join(cells)}</tr>")

@@ -38,9 +38,11 @@ class CurveResult(Result):
         """What the context is worth to the model, and how much of it counts."""
         first, lowest = self.bins[0], self.measures["lowest_bin"]
         effective, interval = _effective_cells(self.measures["effective_context"])
+        known = f" {interval}" * (interval != NOT_KNOWN)
+        plural = "s" * (first["visible_to"] > 1)
         return (
-            f"{Path(self.summary['model']).name}: {first['loss']:.2f} nats per token with {_limits(first)} visible, "
-            f"{lowest['value']:.2f} with {_limits(lowest)}; effective context {effective} {interval} tokens"
+            f"{Path(self.summary['model']).name}: {first['loss']:.2f} nats per token with {_limits(first)} visible token{plural}, "
+            f"{lowest['value']:.2f} with {_limits(lowest)}; effective context {effective}{known}"
         )
 
     @property
