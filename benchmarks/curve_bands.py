@@ -45,6 +45,8 @@ def main(arguments: list[str] | None = None) -> None:
         corpus = open_documents(subject, options.corpus, "validation")
         block = power_of_two(max(1, contexts[-1] // BLOCKS))
         targets = choose_targets(corpus, contexts[-1], options.samples, 0, block=block)
+        whole = np.repeat(targets.position[::block] >= contexts[-1], block)  # the first of a block has its context, too
+        targets = Targets(targets.document[whole], targets.position[whole], block)
         alone = Targets(targets.document, targets.position)
         for context in contexts:
             exact = context - targets.band(context) // 2
@@ -53,7 +55,11 @@ def main(arguments: list[str] | None = None) -> None:
             bias = ratio_difference(by_document(bands_N, targets), by_document(exact_N, targets))
             level = ratio_difference(by_document(exact_N, targets), by_document(0 * exact_N, targets))
             assert bias.low is not None and bias.high is not None and level.low is not None and level.high is not None
-            counts = {"targets": len(targets), "documents": len(np.unique(targets.document))}
+            counts = {
+                "corpus": options.corpus.rpartition("/")[2],
+                "targets": len(targets),
+                "documents": len(np.unique(targets.document)),
+            }
             records[f"{source}: {context}"] = {
                 "exact_visible": exact,
                 "loss": level.to_dict(),
@@ -65,7 +71,7 @@ def main(arguments: list[str] | None = None) -> None:
                 f"{source}, {context} tokens: exact {level.value:.4f} [{level.low:.4f}, {level.high:.4f}]; bands minus exact "
                 f"{bias.value:+.4f} [{bias.low:+.4f}, {bias.high:+.4f}]; {fast / slow:.3f} of the time"
             )
-    publish("curve_bands", {"corpus": options.corpus.rpartition("/")[2], "records": records}, records="records")
+    publish("curve_bands", {"records": records}, records="records")
 
 
 if __name__ == "__main__":
