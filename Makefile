@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Whatever the caller's environment says, bytecode is kept: else every process that the tests start compiles all modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install demo test test-core test-all check bench docs clean
+.PHONY: install demo test test-long test-core test-all check bench docs clean
 
 # What users need.
 install: $(INSTALLED)
@@ -32,11 +32,15 @@ demo: $(INSTALLED)
 	$(BIN)/contextwise demo
 
 test: $(TEST_INSTALLED)
-	$(BIN)/python -m pytest -m 'not slow' --hypothesis-profile=ci --numprocesses $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -m 'not slow and not long' --hypothesis-profile=ci --numprocesses $(WORKERS) --dist loadfile
+
+# Tests that `make test` leaves out: they train, start processes or open browsers. Continuous integration runs both.
+test-long: $(TEST_INSTALLED)
+	$(BIN)/python -m pytest -m 'long and not slow' --hypothesis-profile=ci --numprocesses $(WORKERS) --dist loadfile
 
 # The core alone, and the direction of imports.
 test-core: $(TEST_INSTALLED)
-	$(BIN)/python -m pytest -m 'not slow' --hypothesis-profile=ci --numprocesses $(WORKERS) --dist loadfile tests/core tests/test_imports.py
+	$(BIN)/python -m pytest -m 'not slow and not long' --hypothesis-profile=ci --numprocesses $(WORKERS) --dist loadfile tests/core tests/test_imports.py
 
 # The slow tests as well; property tests try new examples. `make test-all SEED=5` repeats the examples of seed 5.
 test-all: $(TEST_INSTALLED)

@@ -119,6 +119,7 @@ def test_held_out_documents_are_measured_if_no_split_is_chosen(results):
     assert results["evaluation"].summary["corpus"]["split"] == "validation"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("measure", ["evaluate", "curve", "compare"])
 def test_a_corpus_is_measured_as_it_was_opened(results, corpus_folder, tmp_path, measure):
     def corpus_of(corpus, **given):
@@ -238,6 +239,7 @@ def test_the_package_lists_its_functions_and_no_internals():
 LOAD = "from transformers import AutoModelForCausalLM as Auto"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "imports", [f"import contextwise; {LOAD}", pytest.param(f"{LOAD}; import contextwise", marks=pytest.mark.slow)]
 )

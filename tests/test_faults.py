@@ -157,6 +157,7 @@ def finished(contextwise: Callable, folder: Path, command: str, expected: dict[s
     same(tree(folder), expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MANY)
 def test_every_operation_on_files_may_fail(
@@ -176,6 +177,7 @@ def test_every_operation_on_files_may_fail(
             finished(contextwise, folder, command, whole.files, outcome)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MANY)
 def test_no_file_may_grow(contextwise, template: Path, tmp_path: Path, whole: Whole, name: str, every: bool) -> None:
@@ -192,6 +194,7 @@ def test_no_file_may_grow(contextwise, template: Path, tmp_path: Path, whole: Wh
         finished(contextwise, folder, command, whole.files, outcome)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "name",

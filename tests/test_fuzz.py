@@ -72,6 +72,7 @@ def small_trial(folder: Path) -> dict[str, Any]:
 MUTATED = [("train", 1500), ("plan sweep", 300), ("trial", 300)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("verb", "rounds"), [("train", 2), *(pytest.param(*case, marks=pytest.mark.slow) for case in MUTATED)]
 )
@@ -161,6 +162,7 @@ def test_hostile_texts(tmp_path: Path, tokenizer: str, every: bool) -> None:
     report(problems)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rounds", ROUNDS)
 def test_damaged_corpora_models_and_runs(folder: Path, tmp_path: Path, rounds: int) -> None:
     """Commands on a folder of which one file is damaged: an answer or a sentence, and another result never."""
@@ -248,6 +250,7 @@ HOSTILE_WORDS += [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rounds", ROUNDS)
 def test_hostile_command_lines(folder: Path, tmp_path: Path, rounds: int) -> None:
     """Arguments and options of every verb that ends by itself, with values from a list of hostile ones."""

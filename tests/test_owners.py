@@ -25,6 +25,7 @@ def inputs(tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=pytest.mark.slow if kind in ("result", "export") else ()) for kind in KINDS]
 )
@@ -63,6 +64,7 @@ def test_what_is_visible_is_whole_and_of_one_writer(inputs, tmp_path, kind):
         assert all("exists" in line or "was created by another process" in line for line in set(lines) - set(done))
 
 
+@pytest.mark.long
 def test_of_recipes_that_start_in_one_folder_one_is_trained(corpus_folder, tmp_path):
     run = RunFolder(tmp_path / "run")
     started = []

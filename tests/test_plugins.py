@@ -234,6 +234,7 @@ def contextwise(site: Path, *arguments: object) -> subprocess.CompletedProcess:
     return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.long
 def test_everything_is_used_by_its_name(site, tmp_path, corpus_folder):
     values = recipe_values(corpus_folder, tmp_path / "run", steps=4) | {
         "objective": "backwards",
@@ -273,6 +274,7 @@ def test_a_section_of_a_stranger_changes_the_examples_the_same_way_each_time():
     assert not torch.equal(noisy[0]["input_ids"], noisy[1]["input_ids"])
 
 
+@pytest.mark.long
 def test_verbs_have_their_panel_and_a_broken_one_is_left_out(site):
     shown = contextwise(site, "--help")
     assert shown.returncode == 0 and "Strange" in shown.stdout and "greet" in shown.stdout
@@ -284,6 +286,7 @@ def test_verbs_have_their_panel_and_a_broken_one_is_left_out(site):
     assert refused.returncode == 2 and "cannot be imported" in refused.stderr
 
 
+@pytest.mark.long
 def test_verbs_join_groups_and_make_new_ones(site):
     assert contextwise(site, "plan", "party", "--guests", 3).stdout == "3 guests\n"
     assert contextwise(site, "strange", "wave").stdout == "o/\n"
@@ -292,6 +295,7 @@ def test_verbs_join_groups_and_make_new_ones(site):
     assert refused.returncode == 2 and "did you mean 'contextwise plan party'?" in refused.stderr
 
 
+@pytest.mark.long
 def test_a_wrong_setting_of_a_strangers_model_is_one_sentence(site, tmp_path, corpus_folder):
     values = recipe_values(corpus_folder, tmp_path / "run") | {"model": {"family": "bigram", "widht": 8}}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(values))

@@ -80,6 +80,7 @@ def test_the_verb_prints_it(contextwise):
     contextwise.refused("recipes contextlm-nano --schema trial", "--schema prints a schema alone; leave the recipe")
 
 
+@pytest.mark.long
 def test_every_verb_with_json_has_a_schema_of_what_it_prints(contextwise):
     """What verbs print is compared with it wherever a test types a command with --json."""
     having = [name for name, (_, function) in verbs().items() if "as_json" in inspect.signature(function).parameters]

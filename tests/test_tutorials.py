@@ -97,6 +97,7 @@ def workplace(folder: Path) -> Path:
 
 
 # The later ones go on from the first.
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", ["your-text", *(pytest.param(name, marks=pytest.mark.slow) for name in ("choose", "measure"))]
 )

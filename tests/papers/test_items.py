@@ -28,6 +28,7 @@ def test_every_figure_with_numbers_has_an_item():
     assert {f"objectives/exercise-6.2.{n}" for n in (1, 2, 3, 4)} <= set(SHIPPED)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("published", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if name in MANY else name for name in ALL_ITEMS]

@@ -72,6 +72,7 @@ def test_items_are_listed_with_their_scales(contextwise):
     assert next(each for each in listed if each["name"] == "paper/table")["scales"]["tiny"]["minutes"] == 0.1
 
 
+@pytest.mark.long
 def test_a_dry_run_prints_the_cost_and_trains_nothing(contextwise, workplace):
     words = contextwise.words("reproduce paper/optimum --dry-run --recipes recipes")
     assert "6 runs" in words and "×" not in words and "takes about 0.1 min on one CPU thread" in words
@@ -123,12 +124,14 @@ def test_a_table_is_printed_beside_the_papers_and_written(contextwise, workplace
     assert set(losses) == {"4", "5", "6", "8"}
 
 
+@pytest.mark.long
 def test_a_claim_that_does_not_hold_is_reported(contextwise, workplace):
     change_item(workplace, lambda item: item["scales"]["tiny"]["settings"].update(tolerance=1e-6, seeds=[0, 1, 2]))
     _, output, _ = contextwise("reproduce paper/table --recipes recipes")
     assert "does not hold: at every context" in output
 
 
+@pytest.mark.long
 def test_runs_trained_two_at_a_time_give_the_same_figures(contextwise, workplace):
     command = "reproduce paper/table --recipes recipes --set seeds=[0,1]"
     assert contextwise(f"{command} --out alone")[0] == 0

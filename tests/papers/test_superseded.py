@@ -3,11 +3,13 @@
 import json
 from pathlib import Path
 
+import pytest
 from benchmarks.superseded import COMPOSED, MENDED, NEOX, T5, listed, mark, reasons, superseded, why
 
 GUIDE = Path(__file__).parents[2] / "docs/results/superseded.md"
 
 
+@pytest.mark.long
 def test_superseded_results_are_marked_and_listed():
     found = superseded()
     for file, expected in found.items():

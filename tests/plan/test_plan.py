@@ -17,6 +17,7 @@ def workplace(tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 def test_a_plan_and_its_check_fit_a_terminal(contextwise, workplace):
     words = contextwise.words("plan budget sweep --budget 1e16 --check --residuals --resamples 20")
     for expected in ("Plan for 1e+16 FLOPs", "training context", "One more run", "90 points of 18 runs"):
@@ -24,6 +25,7 @@ def test_a_plan_and_its_check_fit_a_terminal(contextwise, workplace):
     assert all(expected in words for expected in ("harder*", "Residuals", "Check: "))
 
 
+@pytest.mark.long
 def test_json_holds_everything(contextwise, workplace):
     status, output, _ = contextwise("plan budget sweep --budget 3e15 --check --resamples 20 --json")
     printed = json.loads(output)
@@ -37,6 +39,7 @@ def test_json_holds_everything(contextwise, workplace):
     assert printed["check"]["shown"] + printed["check"]["hidden"] == 90
 
 
+@pytest.mark.long
 def test_a_table_plans_as_its_folder_to_the_last_digit(contextwise, workplace):
     """Of intervals, too, which are drawn: a plan is reproducible."""
     for _ in range(2):  # a table may be replaced, another file may not
@@ -57,6 +60,7 @@ def test_a_table_plans_as_its_folder_to_the_last_digit(contextwise, workplace):
         )
 
 
+@pytest.mark.long
 def test_hours_at_a_speed_are_flops(contextwise, workplace):
     """2 hours at 1000 tokens a second, each of what a token of nano costs at 512."""
     speed = "--tokens-per-second 1e5 --measured-at nano:512"
@@ -66,6 +70,7 @@ def test_hours_at_a_speed_are_flops(contextwise, workplace):
     assert plan["flops"] == pytest.approx(7200 * 1e5 * flops_per_token(SIZES["nano"], 512), rel=1e-6)
 
 
+@pytest.mark.long
 def test_hours_alone_are_those_of_the_sweeps_machine(contextwise, workplace):
     """Its runs took a second for 10^10 FLOPs."""
     status, output, _ = contextwise("plan budget sweep --hours 50 --resamples 20 --json")
@@ -74,6 +79,7 @@ def test_hours_alone_are_those_of_the_sweeps_machine(contextwise, workplace):
     assert plan["flops"] == pytest.approx(180_000 * 1e10, rel=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

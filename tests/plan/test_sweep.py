@@ -20,6 +20,7 @@ def workplace(corpus_folder, tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.long
 def test_a_sweep_from_plan_to_end(contextwise, workplace):
     words = contextwise.words("plan sweep tiny.yaml --dry-run")
     assert not (workplace / "sweeps").exists()
@@ -40,6 +41,7 @@ def test_a_sweep_from_plan_to_end(contextwise, workplace):
     assert (status, output) == (0, "moved\n") and "nothing to train" in errors
 
 
+@pytest.mark.long
 def test_a_failed_run_is_listed_with_its_reason(contextwise, workplace, monkeypatch):
     def unlucky(run, attempt):
         if run.context == 32:

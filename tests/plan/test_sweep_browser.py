@@ -87,6 +87,7 @@ def drawn(opened: Opened) -> dict[tuple[str, int], tuple[float, float]]:
     }
 
 
+@pytest.mark.long
 @needs_browser()
 @pytest.mark.parametrize(("place", "unit"), [(0, "flops"), (3, "tokens")])
 def test_the_slider_draws_the_table(opened: Opened, tables: dict[str, Any], place: int, unit: str) -> None:
@@ -111,6 +112,7 @@ def test_the_slider_draws_the_table(opened: Opened, tables: dict[str, Any], plac
         assert words == budget_words(unit, float(wanted[0]["budget"]))
 
 
+@pytest.mark.long
 @needs_browser()
 def test_contexts_have_the_colours_of_a_scale_and_sizes_their_dashes(opened: Opened) -> None:
     opened.do(
@@ -160,6 +162,7 @@ def test_the_lines_over_the_budget_are_those_of_the_table(opened: Opened, tables
         assert pairs == wanted_pairs and pairs
 
 
+@pytest.mark.long
 @needs_browser()
 def test_curves_are_switched_on_and_off(opened: Opened, tables: dict[str, Any]) -> None:
     opened.click("#units button", 3)
@@ -199,6 +202,7 @@ def test_curves_are_switched_on_and_off(opened: Opened, tables: dict[str, Any]) 
     assert {trace["name"] for trace in opened.figure("curves")} == names
 
 
+@pytest.mark.long
 @needs_browser()
 def test_the_tables_are_downloaded(opened: Opened, tables: dict[str, Any]) -> None:
     for name in ("points", "optimal-context", "optimal-pair", "document-lengths"):

@@ -51,6 +51,7 @@ def finished(settings, monkeypatch):
     return sweep, executor.started
 
 
+@pytest.mark.long
 def test_every_budget_is_a_finished_run_that_shares_its_beginning(decaying, tmp_path, monkeypatch):
     sweep, started = finished(decaying(), monkeypatch)
     assert [(run.context, run.steps, run.trunk_tokens // 128) for run in sweep.plan] == [
@@ -138,6 +139,7 @@ def test_a_sweep_that_waited_for_another_plans_from_what_that_one_left(decaying,
         assert whole.total_steps == 9 and whole.training.trunk is None and not later.beginnings[later.plan[1].id]
 
 
+@pytest.mark.long
 def test_a_branch_is_trained_beside_its_trunk(decaying, tmp_path, monkeypatch):
     """The trunk is being trained at step 9 until the branch, which begins at step 3, has finished."""
 

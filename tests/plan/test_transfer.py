@@ -117,6 +117,7 @@ def test_a_width_at_which_everything_diverged_is_no_edge(corpus_folder, tmp_path
     assert "No rate follows: at width 32 every factor diverged; give lower factors." in result.sentences
 
 
+@pytest.mark.long
 def test_the_verb_trains_checks_and_answers(corpus_folder, contextwise):
     recipe = recipe_values(corpus_folder, contextwise.folder / "unused", steps=2, evaluate_every=0)
     recipe.pop("output")

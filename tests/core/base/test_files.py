@@ -79,6 +79,7 @@ with atomic_directory(Path(sys.argv[1]), "the thing") as folder:
 """
 
 
+@pytest.mark.long
 def test_a_killed_process_leaves_no_folder_and_the_next_one_cleans_up(tmp_path):
     process = Program(WRITER, tmp_path / "folder", "half")
     assert process.stdout.readline() == "ready\n"

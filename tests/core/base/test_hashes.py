@@ -86,6 +86,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.long
 @given(values=st.dictionaries(st.text().filter(lambda name: name != "sha256"), VALUES))
 def test_values_come_back_through_json(values):
     assert unsealed(json.loads(json.dumps(sealed(values)))) == values

@@ -52,6 +52,7 @@ def test_the_type_is_chosen_with_dtype(contextwise):
     assert status == 0 and output.startswith("GPT2LMHeadModel, bfloat16: no leak found")
 
 
+@pytest.mark.long
 def test_a_leak_gets_a_sentence_and_status_1(contextwise, early_contexts, corpus_folder):
     status, output, errors = contextwise("measure causality context")
     assert status == 1 and max(map(len, output.splitlines())) <= 80 and "Traceback" not in errors

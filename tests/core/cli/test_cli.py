@@ -93,6 +93,7 @@ def test_a_measure_is_one_verb_in_both_places(contextwise) -> None:
     assert {name.removeprefix("measure ") for name in commands.verbs()} >= set(measures())
 
 
+@pytest.mark.long
 def test_a_verb_imports_its_own_module_alone() -> None:
     code = (
         "import sys\nfrom contextwise.cli import main\nsys.argv[1:] = ['plan', 'budget', 'no/sweep']\n"
@@ -118,6 +119,7 @@ def test_a_closed_pipe_is_no_error() -> None:
     assert run("bash", "-c", f"{COMMAND} --help | true").stderr == ""
 
 
+@pytest.mark.long
 def test_nothing_heavy_is_imported_for_the_help_of_any_verb() -> None:
     code = (
         "import sys\nfrom typer.testing import CliRunner\nfrom contextwise import cli\n"
@@ -288,6 +290,7 @@ def test_a_library_leaves_signals_and_streams_alone(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.long
 def test_a_full_standard_output_is_one_line() -> None:
     for arguments in ("--version", "reproduce --list"):
         done = run("bash", "-c", f"{COMMAND} {arguments} > /dev/full")
@@ -335,6 +338,7 @@ def test_control_characters_are_escaped(monkeypatch: pytest.MonkeyPatch, capsys:
     assert len(shown.splitlines()) == 2  # in a log no line is broken
 
 
+@pytest.mark.long
 def test_lists_and_refusals_import_neither_torch_nor_transformers(tmp_path: Path) -> None:
     bad = tmp_path / "recipe.yaml"
     bad.write_text("name: x\ndata: {corpus: c, context: 8}\ntraining: {token: 5}\n")

@@ -105,6 +105,7 @@ def test_one_document_has_no_interval_and_the_output_says_so(contextwise):
     assert "in 1 document; trained with 32. One document allows no interval." in words
 
 
+@pytest.mark.long
 def test_after_a_signal_the_same_command_resumes(contextwise, workplace, monkeypatch):
     real, calls = passes.window_losses, []
 

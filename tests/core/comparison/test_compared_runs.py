@@ -37,6 +37,7 @@ def make_run(tmp_path, corpus, model_of):
     return make
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", [{"limit": 5}, {"context": 6}, {"stride": 3}])
 def test_an_evaluation_with_other_settings_takes_no_part(make_run, corpus, settings):
     runs = [make_run("a"), make_run("b", seed=1)]

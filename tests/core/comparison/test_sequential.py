@@ -151,6 +151,7 @@ def test_the_promised_seeds_decide_a_difference_of_the_size_that_was_planned():
     assert seeds_to_decide(0.01, 0.01, 0.01, documents=0.02) is None
 
 
+@pytest.mark.long
 def test_the_seeds_promised_for_any_documents_allow_for_the_documents_that_were_drawn():
     draw, documents = np.random.default_rng(12), 12
     half = float(stats.t.ppf(0.975, documents - 1)) * 0.02 / math.sqrt(documents)

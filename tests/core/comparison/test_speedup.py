@@ -48,6 +48,7 @@ def test_the_speedup_is_the_compute_that_the_reference_needs(budgets):
     assert slower is not None and slower.value == pytest.approx(result.value / 2)
 
 
+@pytest.mark.long
 def test_the_interval_of_the_speedup_holds_after_every_seed():
     draw, missed = np.random.default_rng(3), 0
     for _ in range(150):

@@ -178,6 +178,7 @@ def test_vocabulary_sizes() -> None:
     assert vocabulary_to_learn("bytes") is None
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not SHARED.exists(), reason="needs ../shared/data/tokenizers")
 @pytest.mark.parametrize(("name", "end"), [("gpt2", 50256), ("gpt-neox-20b", 0)])
 def test_published_tokenizers(name: str, end: int) -> None:

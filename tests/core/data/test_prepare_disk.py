@@ -210,6 +210,7 @@ def test_a_folder_created_by_another_process(stories: Path, tmp_path: Path, monk
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["theirs"]
 
 
+@pytest.mark.long
 def test_two_processes_prepare_one_folder(big: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with files.exclusive(out, "the corpus"):

@@ -112,6 +112,7 @@ def test_order_files_and_parts_do_not_matter(seed, seeds, documents):
         assert split.values[run][names] == pytest.approx(nats)
 
 
+@pytest.mark.long
 def test_a_null_difference_is_seldom_decided():
     """300 decisions between arms that train alike, with a look after every seed; 5% may be better or worse."""
     wrong = 0
@@ -326,6 +327,7 @@ def test_the_command(contextwise, tmp_path, monkeypatch):
     assert max(len(line) for line in contextwise(f"decide {files}")[1].splitlines()) <= 80
 
 
+@pytest.mark.long
 def test_nothing_of_it_needs_torch():
     code = (
         "import sys, contextwise\n"

@@ -89,6 +89,7 @@ def test_a_model_that_exists_is_an_arm_that_is_not_trained():
     assert len(runs.trained) == 2
 
 
+@pytest.mark.long
 def test_parents_are_trained_first_and_nothing_is_trained_twice(corpus_folder, tmp_path):
     runs = run_set(tmp_path, corpus_folder, arms={"tuned": CONTINUED, "base": []})
     base, tuned = runs.plan  # before there is a model to continue
@@ -103,6 +104,7 @@ def test_parents_are_trained_first_and_nothing_is_trained_twice(corpus_folder, t
     assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*") if file.is_file()} == files
 
 
+@pytest.mark.long
 def test_an_executor_starts_a_run_behind_its_parents(corpus_folder, tmp_path, monkeypatch):
     executors = []
 
@@ -153,6 +155,7 @@ def test_a_run_that_diverged_may_be_left_and_another_failure_is_raised(corpus_fo
         assert executors[0].started.count(next(run.id for run in runs.runs if run.arm == "hot")) == 1
 
 
+@pytest.mark.long
 def test_a_run_that_another_process_trains_is_waited_for(corpus_folder, tmp_path, capsys):
     runs = run_set(tmp_path, corpus_folder, arms={"plain": []})
     (run,) = runs.runs

@@ -26,6 +26,7 @@ def go(sweep, before=None, retries=1):
     return executor.started
 
 
+@pytest.mark.long
 def test_expensive_runs_come_first_and_finished_ones_are_left_alone(claimed):
     sweep = claimed()
     small, large = (run.id for run in sweep.plan)
@@ -37,6 +38,7 @@ def test_expensive_runs_come_first_and_finished_ones_are_left_alone(claimed):
     assert sweep.count()["finished"] == 2
 
 
+@pytest.mark.long
 def test_a_failed_run_is_tried_again_and_then_listed(claimed, capsys):
     sweep = claimed()
     small, large = (run.id for run in sweep.plan)
@@ -60,6 +62,7 @@ def test_a_failed_run_is_tried_again_and_then_listed(claimed, capsys):
     assert sweep.count()["finished"] == 2
 
 
+@pytest.mark.long
 def test_a_second_attempt_may_do_better(claimed):
     sweep = claimed()
     large = sweep.plan[1].id
@@ -105,6 +108,7 @@ def test_a_request_to_stop_starts_nothing_more(claimed, monkeypatch):
     assert [state.state for state in sweep.states()] == ["missing", "missing"]  # stopped is not failed
 
 
+@pytest.mark.long
 def test_a_run_of_another_process_is_waited_for(claimed, capsys):
     sweep = claimed()
     executor = InProcess(sweep)
@@ -123,6 +127,7 @@ def test_a_run_of_another_process_is_waited_for(claimed, capsys):
     assert capsys.readouterr().err.count("another process is training it") == 2  # once for each run
 
 
+@pytest.mark.long
 def test_the_whole_sweep_from_its_settings(settings, monkeypatch, capsys):
     monkeypatch.setattr("contextwise.experiments.executors.LocalExecutor", lambda sweep, *_: InProcess(sweep))
     sweep = run_sweep(settings())
@@ -132,6 +137,7 @@ def test_the_whole_sweep_from_its_settings(settings, monkeypatch, capsys):
     assert "runs are finished already: nothing to train" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_second_start_in_the_same_folder_waits_and_reports_it(settings, claimed, capsys):
     sweep = claimed()
     go(sweep)

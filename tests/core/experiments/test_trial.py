@@ -145,6 +145,7 @@ def test_a_finished_trial_is_opened_again_without_training(finished, corpus_fold
     assert result.to_dict()["comparisons"] == json.loads(before)["comparisons"]
 
 
+@pytest.mark.long
 def test_more_seeds_continue_the_same_sequence(finished, corpus_folder, tmp_path):
     folder = Path(shutil.copytree(finished, tmp_path / "three"))
     result = run_trial(three(corpus_folder, folder, keep_going=True))
@@ -161,6 +162,7 @@ def test_more_seeds_continue_the_same_sequence(finished, corpus_folder, tmp_path
     assert (folder / "result.json").read_bytes() == answer
 
 
+@pytest.mark.long
 def test_a_trial_that_was_stopped_anywhere_ends_like_one_that_was_not(finished, corpus_folder, tmp_path, stop_at):
     given = settings(corpus_folder, tmp_path / "stopped", seeds=2)
     stops = 0
@@ -195,6 +197,7 @@ def with_losses(trial: Trial, losses: Any, monkeypatch: pytest.MonkeyPatch) -> l
     return trained
 
 
+@pytest.mark.long
 def test_a_decided_arm_gets_no_further_seeds(corpus_folder, tmp_path, monkeypatch):
     trial = Trial(three(corpus_folder, tmp_path / "t"))
     luck = np.random.default_rng(0).normal(0, 0.02, (5, 2))
@@ -215,6 +218,7 @@ def test_the_budget_ends_a_trial_undecided(corpus_folder, tmp_path, monkeypatch)
     assert result.stopped == "budget" and result.seeds == 2
 
 
+@pytest.mark.long
 def test_documents_that_differ_leave_any_text_open(corpus_folder, tmp_path, monkeypatch):
     own, luck = np.linspace(-1, 1.2, 8), np.random.default_rng(0).normal(0, 0.005, 6)
 
@@ -332,6 +336,7 @@ def test_several_budgets_are_several_comparisons_that_share_the_error(corpus_fol
     assert trial.confidence == pytest.approx(0.975)
 
 
+@pytest.mark.long
 def test_a_head_start_that_is_lost_is_found_along_the_budgets(corpus_folder, tmp_path, monkeypatch):
     trial = Trial(settings(corpus_folder, tmp_path / "t", tokens=[640, 1280, 2560], seeds=8, keep_going=True))
     luck = np.random.default_rng(0).normal(0, 0.002, (8, 3, 2))
@@ -442,6 +447,7 @@ def test_short_runs_have_the_same_schedule(corpus_folder, tmp_path):
     assert not (tmp_path / "t").exists()
 
 
+@pytest.mark.long
 def test_the_search_uses_documents_and_seeds_that_no_decision_uses(corpus_folder, tmp_path):
     rates = {"factors": [1.0, 2.0], "share": 0.5, "widenings": 0}
     arms = {"gpt2": None, "slower": SLOWER}

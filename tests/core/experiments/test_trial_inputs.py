@@ -47,6 +47,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", CHANGES)
 def test_other_inputs_at_the_same_place(what, tmp_path):
     corpus_of(tmp_path / "corpus", "a")

@@ -225,6 +225,7 @@ def test_a_class_may_have_losses_of_training(corpus_folder, tmp_path, models):
 # ---- the guide ----
 
 
+@pytest.mark.long
 def test_the_examples_of_the_guide_are_trained_saved_and_measured(corpus_folder, tmp_path, contextwise):
     first, second = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     (tmp_path / "my_variant.py").write_text(first)
@@ -255,6 +256,7 @@ def test_the_examples_of_the_guide_are_trained_saved_and_measured(corpus_folder,
 # ---- runs and trials ----
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "source", [TOP, LATENT, "models.py:Same", "models.py:repeated"], ids=lambda source: source.rpartition(":")[2]
 )
@@ -341,6 +343,7 @@ def test_code_that_was_not_named_here_is_not_run(corpus_folder, tmp_path, models
 # ---- bad input ----
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("variant", "message"),
     [

@@ -76,6 +76,7 @@ def test_packed_documents_equal_each_alone(family, options):
     torch.testing.assert_close(cached, alone, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.long
 @FAMILIES
 @pytest.mark.parametrize("beams", [1, 3])
 def test_generation_with_cache_equals_without(family, beams):

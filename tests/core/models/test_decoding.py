@@ -41,6 +41,7 @@ def passes(model):
     return calls
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_greedy_tokens_are_those_of_transformers(name):
     model = MODELS[name]()

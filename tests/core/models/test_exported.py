@@ -15,6 +15,7 @@ FAMILIES_AND_OPTIONS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "padded"),
     [

@@ -101,6 +101,7 @@ def test_a_turn_given_by_its_new_tokens_alone(family):
     assert torch.equal(result[:, unread.shape[1] :], expected[:, whole.shape[1] :])
 
 
+@pytest.mark.long
 @FAMILIES
 @pytest.mark.parametrize("beams", [1, 3])
 def test_sampling_with_cache_equals_without(family, beams):

@@ -22,6 +22,7 @@ LLAMA = LlamaConfig(
 TEXTS = ["The loss of a language model is measured in nats.", "Sort a list of 12 numbers in place."] * 20
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_a_plain_run_is_written(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = learn_bpe(TEXTS, 300).tokenizer

@@ -24,6 +24,7 @@ with torch.no_grad():
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", [pytest.param("gpt2", marks=pytest.mark.slow), "qwen3"])
 def test_an_exported_model_needs_no_contextwise(family, tmp_path):
     model = contextlm(family, chunk_size=3, pooling="attention", injection="projection")

@@ -15,6 +15,7 @@ def tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel(words, "w0")), pad_token="[PAD]")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["contextlm", "multitoken"])
 def test_a_user_trains_with_the_stock_trainer(kind, tmp_path):
     torch.manual_seed(0)

@@ -18,6 +18,7 @@ def stream_of(objective, corpus, known, cut=None, seed=0, length=9000):
     return objective.stream(corpus, cut or Cut(64), seed, known(objective), length)
 
 
+@pytest.mark.long
 def test_shares_and_each_objective_in_its_own_order(corpus, known):
     stream = stream_of(mixture(causal=0.5, prefix=0.2, infilling=0.3), corpus, known)
     places = [stream.place(index) for index in range(9000)]

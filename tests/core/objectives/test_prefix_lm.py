@@ -1,12 +1,14 @@
 """Prefix LM: prefixes uniform, the loss on the suffix only, one prefix a document where documents are separate."""
 
 import numpy as np
+import pytest
 from scipy.stats import chisquare
 
 from contextwise.objectives import NO_LOSS, Cut, build_objective
 from objective_corpora import CHANCE, Memory, vocabulary
 
 
+@pytest.mark.long
 def test_every_length_is_as_likely_and_the_loss_is_on_the_suffix(corpus, known):
     objective = build_objective("prefix")
     examples = objective.examples(corpus, Cut(32), 0, known(objective))

@@ -133,6 +133,7 @@ def test_the_commands_compare_the_new_runs(three: list[Any], tmp_path: Path) -> 
         assert f"contextwise compare {sources} --corpus " in Page(tmp_path / "page.html").text
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs the chromium browser")
 def test_a_browser_draws_the_figures(three: list[Any], tmp_path: Path) -> None:
     comparison = compare([str(run.path) for run in three], all_pairs=True)

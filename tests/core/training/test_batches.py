@@ -86,6 +86,7 @@ def test_a_ramp_keeps_tokens_flops_and_the_schedule_of_the_run(ramped, corpus_fo
         assert rows[step]["learning_rate"] == pytest.approx(row["learning_rate"])
 
 
+@pytest.mark.long
 def test_a_run_killed_in_the_ramp_resumes_exactly(ramped, corpus_folder, tmp_path):
     options = RAMP | {"schedule": "linear", "keep_checkpoints": 9}
     values = half_done(corpus_folder, tmp_path / "run", **options)
@@ -95,6 +96,7 @@ def test_a_run_killed_in_the_ramp_resumes_exactly(ramped, corpus_folder, tmp_pat
     assert timeless(ramped) == timeless(tmp_path / "run")
 
 
+@pytest.mark.long
 def test_the_first_stage_is_a_run_of_small_steps(corpus_folder, tmp_path):
     constant = {"schedule": "constant", "warmup_steps": 0, "keep_checkpoints": 9}
     small = constant | {"steps": 12, "tokens_per_step": 32}

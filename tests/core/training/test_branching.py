@@ -38,6 +38,7 @@ def trunk(corpus_folder, tmp_path_factory):
     return branched(corpus_folder, folder, **both | own, keep_checkpoints=1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_a_branch_ends_as_an_uninterrupted_run(case, corpus_folder, tmp_path):
     both, of_trunk, own, start = CASES[case]
@@ -65,6 +66,7 @@ def test_a_finished_trunk_says_which_branches_cannot_start(trunk, corpus_folder,
         assert ("warning: it kept no checkpoint of step 7, where runs of training.branches begin" in said) == warned
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stop", ["before its first checkpoint", "after it"])
 def test_a_stopped_branch_resumes_exactly(trunk, corpus_folder, tmp_path, stop):
     options = WSD | {"steps": 12, "save_every": 100 if "before" in stop else 4}

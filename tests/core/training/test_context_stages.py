@@ -49,6 +49,7 @@ def test_a_step_of_a_stage_is_a_step_with_the_shorter_context(corpus_folder, tmp
     assert rows[0][1]["flops"] == rows[1][1]["flops"]
 
 
+@pytest.mark.long
 def test_a_staged_run_costs_what_was_planned_and_resumes_exactly(corpus_folder, tmp_path):
     values = staged(corpus_folder, tmp_path / "whole")
     recipe = Recipe.model_validate(values)

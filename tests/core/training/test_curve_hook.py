@@ -80,6 +80,7 @@ def test_the_curve_is_the_mean_loss_at_each_number_of_visible_tokens(run, books)
     assert row["standard_error"] == pytest.approx(spread, rel=0.25)
 
 
+@pytest.mark.long
 def test_measuring_does_not_change_the_run(run, books, tmp_path):
     plain = train(recipe(books, tmp_path / "plain", curve_every=0))
     assert not plain.metrics("curve")
@@ -87,6 +88,7 @@ def test_measuring_does_not_change_the_run(run, books, tmp_path):
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.long
 def test_a_resumed_run_has_each_row_once(run, books, tmp_path, monkeypatch):
     """Stopped after the curve of step 4 and resumed from the checkpoint of step 3: the row is written once."""
     again, sound = tmp_path / "again", PretrainingTrainer.end_step

@@ -31,6 +31,7 @@ def recipe(corpus, output, **training):
     return validate(Recipe, recipe_values(corpus, output, **training), "a recipe")
 
 
+@pytest.mark.long
 def test_steps_are_measured_and_nothing_is_left(corpus_folder, tmp_path):
     tiny = recipe(corpus_folder, tmp_path / "runs" / "tiny", micro_batch_tokens=32, tokens_per_step=96)
     taken = dry_run.dry_run(tiny)
@@ -60,6 +61,7 @@ def test_a_context_longer_than_every_document_is_said_once(corpus_folder, tmp_pa
     assert said.count(f"data.context is {context:,} tokens, but no document of") == 1
 
 
+@pytest.mark.long
 def test_what_a_killed_dry_run_left_is_removed_by_the_next_run_beside_it(corpus_folder, tmp_path):
     killed, alive = (tmp_path / f"{name}.partial-dry-run-0" for name in ("killed", "alive"))
     for path in (killed, alive):

@@ -57,6 +57,7 @@ def test_a_frozen_backbone_leaves_the_whole_pathway_to_the_optimizer(backbone, c
     assert trained == {name for name, _ in model.named_parameters() if name.startswith("context.")}
 
 
+@pytest.mark.long
 def test_training_starts_at_the_loss_of_the_pretrained_model(backbone, corpus_folder, tmp_path):
     """Same windows, rate nearly zero: plain and with a closed gate, the first loss is the backbone's own."""
     losses = []
@@ -69,6 +70,7 @@ def test_training_starts_at_the_loss_of_the_pretrained_model(backbone, corpus_fo
     assert trained(fresh).metrics("train")[0]["loss"] > losses[0][0] + 0.1
 
 
+@pytest.mark.long
 def test_a_run_knows_the_weights_that_it_started_from(backbone, corpus_folder, tmp_path):
     start = shutil.copytree(backbone, tmp_path / "start")
     values = values_from(start, corpus_folder, start / "run")
@@ -92,6 +94,7 @@ def test_all_weights_move_where_nothing_is_frozen(backbone, corpus_folder, tmp_p
     )
 
 
+@pytest.mark.long
 def test_a_frozen_run_that_was_stopped_resumes_bit_for_bit(backbone, corpus_folder, tmp_path):
     model = {"freeze_backbone": True, "context_predictor": {"predictor_layers": 1}}
     whole = values_from(backbone, corpus_folder, tmp_path / "whole", **model)

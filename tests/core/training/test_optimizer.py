@@ -229,6 +229,7 @@ def test_an_untied_head_is_adamws():
     assert all(p is not model.model.lm_head.weight for group in muon.param_groups for p in group["params"])
 
 
+@pytest.mark.long
 def test_a_run_with_muon_resumes_exactly(corpus_folder, tmp_path):
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     trained(recipe_values(corpus_folder, whole, **MUON))

@@ -117,6 +117,7 @@ def test_depth_scales_the_ends_of_the_branches():
     assert scales("gpt2", 16, layers=8, depth=2)["transformer.h.0.mlp.c_proj.weight"] == Scale(0.5, 0.25, 0.25)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "optimizer"), [({}, "adamw"), (CONTEXT, "muon"), ({"multi_token": {"future_tokens": 2}}, "muon")]
 )
@@ -188,6 +189,7 @@ def test_weight_decay_that_follows_the_rate():
     assert {group["weight_decay"] for group in groups} == {0.1, 0.0}
 
 
+@pytest.mark.long
 def test_a_stopped_run_resumes_bit_for_bit(tmp_path, corpus_folder):
     settings = {**MUP, "optimizer": "muon"}
     whole = trained(recipe_values(corpus_folder, tmp_path / "whole", **settings))

@@ -47,6 +47,7 @@ def stopped_after(steps, recipe, monkeypatch):
 # ---- parameters without a gradient ----
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_variant_with_layers_that_are_not_used_resumes(optimizer, corpus_folder, tmp_path, monkeypatch):
     (tmp_path / "unused.py").write_text(UNUSED)
@@ -118,6 +119,7 @@ def test_a_parameter_without_optimizer_state_starts_without_it(optimizer, after,
 # ---- before the first step ----
 
 
+@pytest.mark.long
 def test_a_run_that_is_stopped_in_its_first_step_starts_again(corpus_folder, tmp_path, stop_at):
     settings = {"steps": 3, "warmup_steps": 0, "log_every": 1, "evaluate_every": 0, "micro_batch_tokens": 32}
 
@@ -167,6 +169,7 @@ def whole(corpora, tmp_path_factory):
     return run
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("killed", [None, 7])
 def test_a_validation_that_is_stopped_several_times_stays_at_its_step(
     whole, corpora, tmp_path, stop_at, monkeypatch, killed
@@ -190,6 +193,7 @@ def test_a_validation_that_is_stopped_several_times_stays_at_its_step(
     assert same(tmp_path / "run", whole)
 
 
+@pytest.mark.long
 def test_early_stopping_decides_in_a_validation_that_is_made_up_for(corpora, tmp_path, monkeypatch):
     """The run ends at the step at which it would have ended."""
     stops = set()

@@ -79,6 +79,7 @@ def test_the_validation_loss_is_what_the_exported_model_gives(whole, corpus_fold
     assert RunFolder(whole).summary()["validation_loss"] == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.long
 def test_auto_takes_bf16_where_the_processor_multiplies_it_faster(whole, corpus_folder, tmp_path, monkeypatch):
     """A training in bf16 is another one than in float32; its validation is in float32 too."""
     for fast, precision in ((True, "bf16"), (False, "fp32")):
@@ -184,6 +185,7 @@ def test_stopped_twice_by_sigterm_ends_with_the_same_weights(whole, corpus_folde
     assert timeless(tmp_path / "run") == timeless(whole)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kills", "seed"), [(1, 0), pytest.param(12, 1, marks=pytest.mark.slow)])
 def test_killed_at_random_instants_ends_with_the_same_weights(whole, corpus_folder, tmp_path, kills, seed):
     recipe = write_recipe(tmp_path, recipe_values(corpus_folder, tmp_path / "run", save_every=2))
@@ -224,6 +226,7 @@ def test_a_tracker_that_is_not_installed_is_refused_before_training(corpus_folde
         trained(recipe_values(corpus_folder, tmp_path / "run", trackers=["wandb"]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("sharded", "start"),
     [pytest.param(False, torchrun, marks=pytest.mark.slow), (True, finish_training)],

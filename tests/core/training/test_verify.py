@@ -136,6 +136,7 @@ def test_what_has_changed_is_named(runs, tmp_path, harm, what, found):
     assert found in failed[what]
 
 
+@pytest.mark.long
 def test_the_command(contextwise, workplace, runs):
     shutil.copytree(runs / "finished", workplace / "run")
     status, output, _ = contextwise("model verify run")

@@ -27,6 +27,7 @@ CASES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_an_optimizer_step_waits_once(case, corpus_folder, tmp_path, monkeypatch):
     changes, training = CASES[case]  # in float32: transformers takes bf16 on a real accelerator only

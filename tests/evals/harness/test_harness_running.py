@@ -71,6 +71,7 @@ def measures(result):
     }
 
 
+@pytest.mark.long
 def test_scores_are_those_of_the_harness_s_own_path(model, sets, tmp_path):
     result = measures(evaluate(model, sets, tmp_path / "out", num_fewshot=[0, 2]))
     settings = HarnessTasks(tasks=list(TASKS), num_fewshot=[0, 2], include_path=sets)
@@ -257,6 +258,7 @@ def test_data_that_the_hub_does_not_have_are_named(model, tmp_path, monkeypatch)
         evaluate(model, None, tmp_path / "out", ("arc_easy",))
 
 
+@pytest.mark.long
 def test_the_hub_s_copy_gives_the_scores_of_the_same_lines(model, sets, tmp_path, monkeypatch):
     """With the Hub's folder taken by a dataset of the same lines."""
     import datasets
@@ -290,6 +292,7 @@ def command(model, sets, out, tasks="lambada_openai", num_fewshot="0"):
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_the_command_prints_a_table_that_fits_80_columns(model, sets, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     command(model, sets, tmp_path / "out", "arc_easy, lambada_openai,wikitext", "0,5")

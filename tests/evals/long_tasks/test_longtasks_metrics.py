@@ -28,6 +28,7 @@ def test_scores_are_the_harness_s(metric, answer, wanted, expected):
     assert score(answer, wanted, metric, classes=CLASSES) == pytest.approx(expected)
 
 
+@pytest.mark.long
 @needs_longbench
 def test_chinese_is_cut_into_words():
     assert score("首都巴黎", ["巴黎。"], "qa_f1", chinese=True) == pytest.approx(2 * 1 / (2 + 1))

@@ -67,6 +67,7 @@ def stop_at(monkeypatch, number):
     monkeypatch.setattr(type(interruption), "requested", property(lambda self: next(checks) >= number))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["plain", "contextlm"])
 def test_answers_beyond_the_trained_length_are_those_of_full_passes(models, file, tmp_path, name):
     """Written again token by token, without a cache and without a batch, at the frequencies of the whole length."""
@@ -89,6 +90,7 @@ def test_answers_beyond_the_trained_length_are_those_of_full_passes(models, file
         assert answered["seen"] == len(prompt)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("keep", ["ends", "nearest"])
 def test_as_much_as_there_is_gives_the_same_as_no_limit(models, file, tmp_path, keep):
     longest = max(row["prompt_tokens"] for row in rows_of(measured(models, file, tmp_path / "first")))
@@ -105,12 +107,14 @@ def test_as_much_as_there_is_gives_the_same_as_no_limit(models, file, tmp_path, 
     assert [row["answered"] for row in less] != [row["answered"] for row in exact]
 
 
+@pytest.mark.long
 def test_an_answer_does_not_depend_on_what_it_is_answered_beside(models, file, tmp_path):
     together = rows_of(measured(models, file, tmp_path / "together", batch_tokens=100_000))
     alone = rows_of(measured(models, file, tmp_path / "alone", batch_tokens=1))
     assert together == alone
 
 
+@pytest.mark.long
 def test_an_interrupted_measurement_ends_like_an_uninterrupted_one(models, file, tmp_path, monkeypatch):
     whole = measured(models, file, tmp_path / "whole", batch_tokens=1)
     for number, message in ((2, "while the questions were encoded"), (6 + 7, r"stopped after \d+ of 17 answers")):
@@ -166,12 +170,14 @@ def test_lengths_limit_and_notes(models, file, tmp_path):
         measure(models / "plain", LongBench(files=[file], lengths="1-50"), out=tmp_path / "new")
 
 
+@pytest.mark.long
 def test_by_default_the_models_room_is_halved_three_times(models, file, tmp_path):
     settings = LongBench(files=[file], new_tokens=16)
     found = measure(models / "contextlm", settings, out=tmp_path / "out").summary
     assert found["visible"] == [30, 60, 120, 240] and found["rope_factor"] is None
 
 
+@pytest.mark.long
 def test_a_text_longer_than_the_model(models, file, tmp_path):
     options = {"rope": None, "visible": ["all"]}
     with pytest.raises(ConfigError) as error:

@@ -38,6 +38,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_all_tasks_are_asked_and_reported(contextwise: Any, workplace: Path) -> None:
     command = "measure ruler models/tiny --qa towns.jsonl --words words.txt --length 1200 --visible 100,1200"
     command += " --samples 3 --gamma 2 --no-example"

@@ -58,6 +58,7 @@ def test_several_positions_are_drawn_without_replacement() -> None:
     assert p_value(np.bincount(drawn, minlength=6), expected) > SURE
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("gamma", [0.0, 2.0])
 def test_the_position_of_the_paragraph_follows_the_law(tmp_path, gamma: float) -> None:
     piece = len("Document 1:\n") + 80 + 2
@@ -75,6 +76,7 @@ def test_the_position_of_the_paragraph_follows_the_law(tmp_path, gamma: float) -
     assert p_value(observed, size(length, gamma + 1).probabilities(piece * np.arange(9))) < SURE
 
 
+@pytest.mark.long
 def test_assignments_follow_the_law_in_the_order_of_the_chain() -> None:
     lines, gamma = 5, 3.0
     length = lines * len(NOISE) + 110

@@ -135,6 +135,7 @@ def measured(model: Path, squad: Path, out: Path, **values: Any) -> Result:
     return measure(model, Ruler(**settings), out=out, batch_tokens=4000)
 
 
+@pytest.mark.long
 def test_an_interrupted_measurement_ends_like_an_uninterrupted_one(
     tmp_path: Path, model: Path, squad: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

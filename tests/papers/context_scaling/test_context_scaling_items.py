@@ -156,6 +156,7 @@ def test_best_contexts_that_were_not_both_measured_decide_no_growth():
     assert [claim.holds for claim in claims] == [True, None, None, None]
 
 
+@pytest.mark.long
 def test_best_pairs_that_differ_by_noise_decide_nothing():
     """Two sizes and two contexts with equal losses but for noise, three seeds: nothing is shown, whatever pairs are best."""
     draw = np.random.default_rng(0)

@@ -171,6 +171,7 @@ def colours(values, most):
     return np.minimum(1, np.abs(values) / most) * 55
 
 
+@pytest.mark.long
 @needs_browser()
 def test_layers_heads_and_measures_change_the_picture(opened, found):
     first, second = found.models

@@ -81,6 +81,7 @@ def rate(answering, outcome, folder, scores, seeds=1, judge="gpt-4"):
     (folder / f"{judge}_single.jsonl").write_text("".join(rows))
 
 
+@pytest.mark.long
 def test_without_judgments_the_models_answer_and_claims_stay_open(answering):
     outcome = measured(answering)
     (claim,) = outcome.claims

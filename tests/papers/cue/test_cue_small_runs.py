@@ -107,6 +107,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("reproduced")
 
 
+@pytest.mark.long
 def test_attention_in_miniature(news, folder, monkeypatch):
     one = settings(news, sentences=40, gains="gains", without="none")
     measure = AttentionOverTraining(**one | {"seeds": [0, 1]})
@@ -175,6 +176,7 @@ def test_one_checkpoint_shows_no_change(tmp_path):
         attention_at(run, encoder, HeldOut([], np.arange(1), [[]], Vectors()))
 
 
+@pytest.mark.long
 def test_clusters_in_miniature(news, folder):
     measure = ContextClusters(**settings(news, clusters=2, permutations=199, seeds=[0, 1]))
     outcome = measure.measure(item(), folder)
@@ -202,6 +204,7 @@ def test_clusters_in_miniature(news, folder):
     assert "one seed decides nothing" in limited.claims[0].evidence
 
 
+@pytest.mark.long
 def test_too_many_clusters_and_no_contexts_are_refused(news, folder, tmp_path):
     with pytest.raises(DataError, match="35 articles .* too few for 40 clusters"):
         ContextClusters(**settings(news, clusters=40)).measure(item(), folder)
@@ -211,6 +214,7 @@ def test_too_many_clusters_and_no_contexts_are_refused(news, folder, tmp_path):
         ContextClusters(**values).measure(item(), tmp_path)
 
 
+@pytest.mark.long
 def test_the_cache_in_miniature(news, folder, monkeypatch):
     printed = {"shares": {"in contexts": 0.3}, "gains": {"in contexts": 0.74}, "types": {"title": 0.09}}
     measure = CacheOfWords(**settings(news, control="alone"))

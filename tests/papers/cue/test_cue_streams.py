@@ -110,6 +110,7 @@ def test_noise_differs_between_epochs_and_repeats_between_runs(life):
     assert first.shape == (4,) and not torch.equal(first, second)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage", ["joint", "proxy"])
 def test_a_killed_run_resumes_bit_for_bit(life, stage, tmp_path, monkeypatch):
     """With context dropout, which draws."""

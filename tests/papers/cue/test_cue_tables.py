@@ -237,6 +237,7 @@ def item():
     )
 
 
+@pytest.mark.long
 def test_a_table_in_miniature_is_that_of_the_evaluations(news, tmp_path, monkeypatch):
     measure = validate(CuePerplexity, settings(*news), "the settings")
     outcome = measure.measure(item(), tmp_path)
@@ -262,6 +263,7 @@ def test_a_table_in_miniature_is_that_of_the_evaluations(news, tmp_path, monkeyp
     assert before == {path: path.stat().st_mtime_ns for path in evaluation.rglob("*")}
 
 
+@pytest.mark.long
 def test_partitions_in_miniature_have_one_interval_for_all(news, tmp_path):
     values = settings(*news) | {"types": ["title", "tags", "previous_sentence"], "trained_on": {"both": "A"}}
     values |= {"partitions": 2, "tested_on": {"adapted": "both"}, "partition_seed": 1}

@@ -91,6 +91,7 @@ def test_tokens_in_the_model_give_the_vectors_of_the_encoder_alone(mine):
         assert not torch.allclose(model.cue_vectors(ids, mask), model.cue_vectors(ids.flip(1), mask.flip(1))[:, :1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage", ["joint", "adapt", "swap"])
 def test_it_is_exported_and_a_measurement_has_the_validation_loss(mine, stage):
     run = RunFolder(mine.folder / stage)

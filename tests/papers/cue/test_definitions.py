@@ -55,6 +55,7 @@ def few_modules(monkeypatch):
     monkeypatch.setattr(definitions, "stdlib_files", lambda: stdlib_files()[::9])
 
 
+@pytest.mark.long
 def test_no_module_and_no_text_is_in_two_splits_and_no_docstring_in_the_text(few_modules, tmp_path):
     corpus = prepare_corpus("stdlib-definitions", "bytes", tmp_path / "one")
     assert corpus.splits == list(PARTS)

@@ -279,6 +279,7 @@ def test_given_metadata_is_scored_as_a_part_of_its_document(path, tmp_path):
     assert "conditioned_share" not in written.summary and "conditioned" not in written.tokens().column_names
 
 
+@pytest.mark.long
 def test_a_plan_and_a_trial_say_how_much_text_is_conditioned(path, tmp_path, monkeypatch):
     values = recipe(path, tmp_path / "run", steps=2)
     assert dry_run(values).notes == {"metadata": Conditioning(31 / 36, 36 / 60).sentence()}

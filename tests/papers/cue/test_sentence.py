@@ -71,6 +71,7 @@ def test_each_sentence_is_an_example_with_its_end(letters):
     assert examples.cut == 0
 
 
+@pytest.mark.long
 def test_the_tokens_of_real_documents_are_targets_once_each(corpus, known):
     objective = build_objective("sentence")
     examples = objective.examples(corpus, Cut(2**13), 0, known(objective))

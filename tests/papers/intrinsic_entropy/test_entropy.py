@@ -156,6 +156,7 @@ def test_bfloat16_features_are_summed_in_64_bits(model_folder, corpus, tmp_path)
     np.testing.assert_allclose(found.spectra()[8], expected, rtol=1e-9)
 
 
+@pytest.mark.long
 def test_fewer_tokens_than_asked_are_all_taken_and_said(model_folder, tmp_path):
     prepare_corpus(write_documents(tmp_path / "text.jsonl", 2), "bytes", tmp_path / "corpus", validation=0.0)
     corpus = Corpus.open(tmp_path / "corpus")

@@ -45,6 +45,7 @@ def test_a_curve_that_rises_to_its_limit_has_a_negative_scale():
     assert (fit.scale.high - fit.scale.value) / t == pytest.approx(0.3e3, abs=0.05e3)
 
 
+@pytest.mark.long
 def test_intervals_hold_the_truth_about_as_often_as_they_say():
     draw, inside = np.random.default_rng(0), np.zeros(3)
     truth = power(3.0, 4.0, 0.8)

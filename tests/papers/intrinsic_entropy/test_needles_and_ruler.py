@@ -91,6 +91,7 @@ def test_an_optimum_inside_is_decided_by_differences_paired_by_question():
     assert inner_optimum({"accuracies": [{}, {}], "optimum": None}).holds is None
 
 
+@pytest.mark.long
 def test_a_plateau_is_no_optimum_inside():
     wrong = 0
     for seed in range(60):
@@ -133,6 +134,7 @@ def test_needles_in_miniature(corpus, tmp_path):
     assert again.figures == outcome.figures
 
 
+@pytest.mark.long
 def test_ruler_in_miniature(corpus, tmp_path):
     values = {"corpus": str(corpus), "recipe": RECIPE, "tasks": ["vt"], "gammas": [0, 2], "lengths": [560],
               "samples": 2, "example": False}  # fmt: skip
@@ -171,6 +173,7 @@ def test_a_model_that_answers_nothing_tells_nothing_of_entropy():
     assert same.holds is None and "nan" in same.evidence
 
 
+@pytest.mark.long
 def test_entropy_of_ruler_texts_in_miniature(corpus, tmp_path):
     values = {"corpus": str(corpus), "recipe": RECIPE, "tasks": ["vt"], "lengths": [560], "samples": 2,
               "example": False, "entropy_samples": 50}  # fmt: skip

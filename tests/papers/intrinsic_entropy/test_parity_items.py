@@ -118,6 +118,7 @@ def item(**printed):
 TRAINING = {"examples_per_step": 64, "steps": 6, "learning_rate": 1e-2, "evaluate_every": 2, "save_every": 6}
 
 
+@pytest.mark.long
 def test_figures_6_and_7_show_the_middle_and_the_last_state_and_decide_over_seeds(tmp_path):
     recipe = {
         "data": {"synthetic": {"bits": 12, "tasks": 18, "first": 4, "shortest": 3, "validation_samples": 64}},
@@ -199,6 +200,7 @@ def test_a_models_answers_are_those_it_gives_when_asked():
         assert torch.equal(decoded[:, task], model(ids).logits.argmax(-1))
 
 
+@pytest.mark.long
 def test_both_the_best_and_the_last_weights_are_measured(tmp_path):
     """A training set of 200 samples is overfitted at once: the last loss is above the lowest, which has weights of its own."""
     recipe = {

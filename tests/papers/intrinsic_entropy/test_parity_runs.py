@@ -57,6 +57,7 @@ def test_a_transformer_is_trained_by_the_same_command(tmp_path):
     assert run.summary()["flops"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["parity_mlp", pytest.param("parity_transformer", marks=pytest.mark.slow)])
 def test_a_stopped_run_resumes_bit_for_bit(family, tmp_path, monkeypatch):
     whole = run_of(tmp_path / "whole", family=family, synthetic={"samples": 300})
@@ -89,6 +90,7 @@ def overfitted(output, **options):
     )
 
 
+@pytest.mark.long
 def test_with_patience_training_stops_and_the_best_weights_are_exported(tmp_path):
     run = overfitted(tmp_path / "run")
     rows = run.metrics("validation")
@@ -102,6 +104,7 @@ def test_with_patience_training_stops_and_the_best_weights_are_exported(tmp_path
     assert rows[-1]["loss"] > best["loss"] == run.summary()["validation_loss"]
 
 
+@pytest.mark.long
 def test_a_run_that_was_killed_stops_where_it_would_have(tmp_path):
     whole, again = overfitted(tmp_path / "whole"), overfitted(tmp_path / "again")
     again.summary_file.unlink()
@@ -123,6 +126,7 @@ def test_two_processes_stop_where_one_does(tmp_path):
     assert [loss for _, loss in rows[0]] == pytest.approx([loss for _, loss in rows[1]], rel=1e-3)
 
 
+@pytest.mark.long
 def test_samples_on_disk_train_the_same_model(tmp_path):
     data = ParityData(**TASK, samples=300)
     write_samples(Samples(data, 0), 300, tmp_path / "samples")

@@ -159,6 +159,7 @@ def settings(**changes):
     return values | changes
 
 
+@pytest.mark.long
 def test_all_figures_are_of_one_measurement_in_miniature(tmp_path):
     corpus = prepare_corpus(
         write_documents(tmp_path / "text.jsonl", 60), "bytes", tmp_path / "corpus", validation=0.3

@@ -129,6 +129,7 @@ def test_a_temperature_that_no_loss_survives_is_refused():
         build_objective("contrastive", temperature=1e-30)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", ["encoder", "decoder"])
 def test_a_run_lowers_the_loss(corpus_folder, tmp_path, model):
     run = train(load_recipe(run_values(corpus_folder, tmp_path / "run", model, steps=60, tokens_per_step=512)))

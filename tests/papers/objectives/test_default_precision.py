@@ -87,6 +87,7 @@ def test_a_step_has_the_loss_and_the_gradients_of_transformers(case, sentences_f
     assert (gradients - exact_gradients).norm() < 1.5 * usual_distance < 0.3 * exact_gradients.norm()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", [pytest.param(f, marks=pytest.mark.slow) if f in SLOW else f for f in RESUMED])
 def test_every_family_resumes_bit_for_bit(family, sentences_folder, tmp_path, monkeypatch):
     monkeypatch.setitem(CASES, family, (family, RESUMED[family]))

@@ -43,6 +43,7 @@ EMPTY = np.empty(0, dtype=np.int64)
 SIMILAR = [("gpt2", True), ("contextlm", False), ("t5", False)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "spm"),
     [("gpt2", False), ("contextlm", True), *(pytest.param(*case, marks=pytest.mark.slow) for case in SIMILAR)],
@@ -73,6 +74,7 @@ def test_a_prompt_is_the_objectives_own_arrangement_up_to_the_middle(
     assert written[len(made.ids) :].tolist()[: len(inner)] == inner.tolist()
 
 
+@pytest.mark.long
 @given(prefix=TEXTS, suffix=TEXTS)
 def test_an_encoder_decoder_reads_what_span_corruption_makes_of_one_span(prefix: str, suffix: str) -> None:
     tokenizer = tokenizer_of(SPANS)
@@ -285,6 +287,7 @@ def test_a_run_says_how_it_was_trained(tmp_path: Any) -> None:
     assert filling_objective(Subject("somebody/model")) is None and Subject("somebody/model").run_context is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["gpt2", "t5"])
 def test_models_of_both_kinds_are_loaded(tmp_path: Any, kind: str) -> None:
     folder = write_run(tmp_path / kind, kind)

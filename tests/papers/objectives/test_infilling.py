@@ -77,6 +77,7 @@ def test_any_text_comes_back(fillable, texts, seed, spm, kind):
         assert tokenizer.tokenizer.decode(arrangement.restore(ids)) == text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("split", ["character", "token"])
 def test_half_the_documents_are_rewritten_and_half_of_those_are_spm(corpus, known, modules, split):
     objective = build_objective("infilling", split=split)
@@ -188,6 +189,7 @@ def test_least_lengths_that_no_document_has_are_refused(letters):
     objective.examples(of_texts(["abcdefgh", "abc"], letters), Cut(8), 0, words)
 
 
+@pytest.mark.long
 def test_windows_are_cut_from_the_rewritten_documents(corpus, known):
     objective = build_objective("infilling")
     examples = objective.examples(corpus, Cut(64), 0, known(objective))

@@ -126,6 +126,7 @@ def test_a_token_of_prompt_and_response_belongs_to_the_prompt(tmp_path):
     assert known.decode(labels[labels != -100][:-1]) == '0 quoted"'
 
 
+@pytest.mark.long
 @settings(max_examples=25)
 @given(
     output=st.text(st.characters(codec="utf-8"), min_size=1, max_size=40).filter(str.strip),
@@ -198,6 +199,7 @@ def sft(corpus: Path, start: Path, output: Path, **training: Any) -> Recipe:
     return validate(Recipe, values | {"model": {"pretrained": str(start)}, "objective": "instruction"}, "the recipe")
 
 
+@pytest.mark.long
 def test_two_models_see_the_same_batches_and_learn(tmp_path):
     records = [{"instruction": f"Say {i}.", "output": f"{i} it is."} for i in range(40)]
     corpus = prepared(tmp_path / "alpaca", records, validation=0.2).path

@@ -49,6 +49,7 @@ def test_worked_example(letters):
     assert labels.tolist() == [NO_LOSS, 65, NO_LOSS, 67, 68, NO_LOSS, NO_LOSS]
 
 
+@pytest.mark.long
 def test_the_rates_are_those_published(corpus, known):
     settings = build_objective("masked")
     examples, words, (mask, cls, sep) = pair(settings, corpus, known)
@@ -100,6 +101,7 @@ def test_a_special_token_changes_no_word_beside_it(known):
     assert text.words(np.array([cls, *quote, *s])).tolist() == [0, 1, 1]
 
 
+@pytest.mark.long
 def test_whole_words_are_chosen_whole(corpus, known):
     settings = build_objective("masked", whole_words=True)
     examples, words, _ = pair(settings, corpus, known)

@@ -49,6 +49,7 @@ def test_each_head_is_logged_and_their_sum_is_minimised(head, corpus_folder, tmp
     assert isinstance(load_model(run.path, device="cpu"), MultiTokenForCausalLM)
 
 
+@pytest.mark.long
 def test_a_stopped_run_resumes_with_the_same_sums(corpus_folder, tmp_path):
     whole = train(Recipe.model_validate(values(corpus_folder, tmp_path / "whole", log_every=3, save_every=2)))
     again = Recipe.model_validate(values(corpus_folder, tmp_path / "again", log_every=3, save_every=2))

@@ -58,6 +58,7 @@ def recipe(*arguments, **options):
     return validate(Recipe, values(*arguments, **options), "the recipe")
 
 
+@pytest.mark.long
 @EACH
 def test_it_learns_counts_and_resumes(case, sentences_folder, tmp_path):
     whole = train(recipe(sentences_folder, tmp_path / "whole", case))
@@ -102,6 +103,7 @@ def without_names(batch):
     return {name: value for name, value in batch.items() if name not in ("window", "objective")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "case", ["ul2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("masked", "next sentence", "prefix"))]
 )
@@ -140,6 +142,7 @@ def test_the_export_opens_with_the_added_tokens(case, auto, sentences_folder, tm
     assert model.get_input_embeddings().num_embeddings == len(tokenizer)
 
 
+@pytest.mark.long
 def test_the_export_reads_texts_as_it_was_trained(sentences_folder, tmp_path):
     encoder = train(recipe(sentences_folder, tmp_path / "encoder", "masked", steps=2))
     read = AutoTokenizer.from_pretrained(encoder.model)
@@ -165,6 +168,7 @@ def test_the_export_reads_texts_as_it_was_trained(sentences_folder, tmp_path):
     assert AutoTokenizer.from_pretrained(decoder.model)("alpha beta").input_ids == a
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("first", "then"),
     [
@@ -197,6 +201,7 @@ def test_an_encoder_is_no_causal_model_to_evaluate(sentences_folder, tmp_path):
         load_model(run.path)
 
 
+@pytest.mark.long
 def test_a_pretrained_model_takes_an_objective_with_new_tokens(sentences_folder, tmp_path):
     first = train(recipe(sentences_folder, tmp_path / "first", "causal"))
     more = values(sentences_folder, tmp_path / "more", "infilling")

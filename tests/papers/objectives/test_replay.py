@@ -220,6 +220,7 @@ class TestRuns:
         losses = [[row["replay_loss"] for row in RunFolder(p).metrics("validation")] for p in (whole, again)]
         assert losses[0] == losses[1] and len(losses[0]) == 2
 
+    @pytest.mark.long
     def test_micro_batches_add_up_to_the_same_step(self, corpora, tmp_path):
         train(recipe(corpora, tmp_path / "whole", **EXACT))
         train(recipe(corpora, tmp_path / "parts", micro_batch_tokens=32, **EXACT))
@@ -279,6 +280,7 @@ class TestRuns:
         # Both learned the new corpus; ln 256 is 5.5
         assert ends["replay"]["loss"] < 3 > ends["naive"]["loss"]
 
+    @pytest.mark.long
     def test_a_share_of_0_changes_nothing_but_the_log(self, corpora, tmp_path):
         plain = train(recipe(corpora, tmp_path / "plain", share=None))
         result = values(corpora, tmp_path / "watched", share=None)

@@ -128,6 +128,7 @@ def made_up(count, sentences, draw):
     return texts
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "sentences", "context"),
     [
@@ -174,6 +175,7 @@ def test_a_language_is_a_code():
             build_objective("next_sentence", language=language)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["next_sentence", "sentence_order"])
 def test_half_the_pairs_are_true(corpus, known, name):
     examples = examples_of(name, corpus, known)

@@ -58,6 +58,7 @@ def test_windows_fill_the_context_exactly(corpus, known):
     assert (examples.windows.context, len(example["labels"])) == (568, 114)
 
 
+@pytest.mark.long
 def test_every_way_of_cutting_is_as_likely():
     # 4 noise tokens in 2 spans, 6 others in 2: C(3,1) * C(5,1) masks
     draw = np.random.default_rng(0)
@@ -76,6 +77,7 @@ def test_masks_have_the_numbers_that_t5_counts(length, rate, mean, seed):
     assert (np.diff(mask.astype(int)) == 1).sum() == spans
 
 
+@pytest.mark.long
 def test_examples_of_real_text(corpus, known):
     objective = build_objective("spans")
     words = known(objective)

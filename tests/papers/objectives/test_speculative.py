@@ -81,6 +81,7 @@ def both(model, lengths, seed=0, **options):
     return model.generate(tokens, **options), model.generate(tokens, speculative=True, **options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("family", "head", "n"),
     [

@@ -64,6 +64,7 @@ def test_weights_are_the_shares(corpus, known):
     assert chisquare(counts, counts.sum() * np.array([0.75, 0.25])).pvalue > CHANCE
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", ["encoder-decoder", "decoder"])
 @pytest.mark.parametrize("cross", [True, False])
 def test_the_windows_come_back_and_lie_in_the_stream(corpus, known, model, cross):

@@ -49,6 +49,7 @@ def made_up():
     return observations(points)
 
 
+@pytest.mark.long
 def test_ways_are_shown_the_smaller_budgets_alone():
     """A law without noise is followed; a rule that repeats the past is behind by as much as it grows."""
     observed = made_up()

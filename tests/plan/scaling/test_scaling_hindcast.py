@@ -20,6 +20,7 @@ def observed():
     return observations(drawn_points(run_noise=0.003, point_noise=0.001, count=20))
 
 
+@pytest.mark.long
 def test_the_law_sees_nothing_of_what_is_hidden(observed):
     """Hidden losses may be anything: the fit and its predictions stay the same to the last bit."""
     above = 2e14
@@ -41,6 +42,7 @@ def books():
     return every.where(np.array([point.size == "nano" and point.seed == 0 for point in every.points]))
 
 
+@pytest.mark.long
 def test_the_best_context_before_is_read_from_what_was_shown(books):
     """Above 8e11 FLOPs losses of 256 tokens are the lowest by far; below, the best is 8 tokens. Budgets are not split."""
     assert books.flops[books.flops < 1e12].max() > 8e11 > books.flops[books.flops > 6e11].min()
@@ -51,6 +53,7 @@ def test_the_best_context_before_is_read_from_what_was_shown(books):
     assert [(row.before, row.measured) for row in check.optima] == [(8, 256)]
 
 
+@pytest.mark.long
 def test_a_check_leaves_enough_for_a_law(books):
     check = Hindcast(books, resamples=2)
     assert (check.shown, check.hidden) == (21, 14)
@@ -73,6 +76,7 @@ def test_half_a_step_is_that_of_the_contexts_measured():
     assert row.measured == 96 and np.sqrt(2) < row.predicted.limits[0] / 96 < 2 and row.inside
 
 
+@pytest.mark.long
 def test_what_was_hidden_is_predicted(observed):
     check = Hindcast(observed, resamples=100)
     assert check.beyond > 10
@@ -85,6 +89,7 @@ def test_what_was_hidden_is_predicted(observed):
         )
 
 
+@pytest.mark.long
 def test_the_best_context_is_that_of_the_trend_of_what_was_shown(observed):
     check = Hindcast(observed, resamples=30)
     trend = fit_trend(check.analysis.observed)
@@ -95,6 +100,7 @@ def test_the_best_context_is_that_of_the_trend_of_what_was_shown(observed):
         assert row.predicted.value == pytest.approx(float(followed)) and row.predicted.method == METHOD
 
 
+@pytest.mark.long
 def test_without_noise_predicted_is_measured():
     check = Hindcast(observations(drawn_points(count=24)), resamples=30)
     for run in check.runs:
@@ -104,6 +110,7 @@ def test_without_noise_predicted_is_measured():
         assert row.predicted_loss.value == pytest.approx(row.measured_loss, rel=2e-3)
 
 
+@pytest.mark.long
 def test_contexts_within_the_noise_are_those_of_the_page(observed):
     landscape = Landscape(observed.points, "flops", observed.planned)
     for row in Hindcast(observed, resamples=10).optima:
@@ -151,6 +158,7 @@ def test_hiding_nothing_or_all_is_refused(observed):
         Hindcast(observed, observed.flops.min() / 2)
 
 
+@pytest.mark.long
 def test_the_whole_sweep_and_the_check_are_quick(observed):
     """Not timed, but counted: a plan of 200 resamples solves few batches, not thousands of fits one by one."""
     from contextwise_plan.scaling import fitting

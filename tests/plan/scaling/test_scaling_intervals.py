@@ -28,6 +28,7 @@ def test_the_error_on_an_unseen_run_is_that_of_a_fit_without_it():
     assert score.error == pytest.approx(np.prod(errors) ** (1 / len(errors)), rel=2e-3)
 
 
+@pytest.mark.long
 def test_the_form_that_made_the_losses_is_chosen():
     observed = observations(drawn_points(run_noise=0.003, point_noise=0.002))
     scores = compare_forms(observed)
@@ -150,6 +151,7 @@ def test_a_law_is_less_certain_beyond_its_sweep(lucky):
     assert analysis.beyond(np.zeros((200, 3)), np.e).shape == (200, 3)
 
 
+@pytest.mark.long
 def test_the_loss_of_a_plan_is_less_certain_the_farther_it_is():
     """The interval of the loss is at least about as wide as that of the law's own error: 1.64 deviations of ln L each way."""
     analysis = Analysis(observations(drawn_points(count=8)), resamples=100)

@@ -210,6 +210,7 @@ def test_a_plan_far_out_says_so(planned):
     assert not [note for note in planned("exact", 1).notes if "of any run of the sweep" in note]
 
 
+@pytest.mark.long
 def test_a_number_that_the_points_do_not_say_is_marked(exact, planned):
     """Where the size changes nothing, its term has no power."""
 
@@ -225,6 +226,7 @@ def test_a_number_that_the_points_do_not_say_is_marked(exact, planned):
     assert not any("at a bound" in note for note in planned("exact", 1).notes)
 
 
+@pytest.mark.long
 def test_a_law_without_a_floor_warns_of_its_losses():
     """A pure power law in the data has E at its lower bound."""
     points = drawn_points(
@@ -293,6 +295,7 @@ def test_an_optimum_may_be_seen_in_seconds_only():
         fit_trend(observations(points))
 
 
+@pytest.mark.long
 def test_without_a_measured_optimum_there_is_a_guess_for_those_who_ask():
     shortest = Analysis(observations(drawn_points(contexts=(512, 1024, 2048, 4096), count=5)), resamples=20)
     budget = flops(2 * shortest.observed.flops.max())
@@ -309,6 +312,7 @@ def one_sided(size, **options):
     return Analysis(observations([p for p in points if p.context >= (512 if p.size == size else 16)]), resamples=20)
 
 
+@pytest.mark.long
 def test_a_size_whose_best_context_is_not_bracketed_is_not_planned_for():
     analysis = one_sided("pico")
     plan = Plan(analysis, flops(2 * analysis.observed.flops.max()))
@@ -322,6 +326,7 @@ def test_a_size_whose_best_context_is_not_bracketed_is_not_planned_for():
     assert plan.growth is None and any("at most 512" in note and "law's alone" in note for note in plan.notes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("least", "extrapolated"), [(3e12, False), (1e11, True)])
 def test_a_size_that_no_budget_brackets_is_the_laws(least, extrapolated):
     """At the small budgets the smallest size is the best at all of them."""
@@ -347,6 +352,7 @@ def test_a_loss_that_does_not_know_the_context_is_refused():
         Analysis(observations(points), resamples=20)
 
 
+@pytest.mark.long
 def test_losses_without_a_law_are_refused():
     draw = np.random.default_rng(0)
     points = [dataclasses.replace(point, loss=3 + draw.normal()) for point in drawn_points(count=5)]

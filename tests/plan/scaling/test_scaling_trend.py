@@ -192,6 +192,7 @@ def test_without_a_comparison_there_is_no_trend():
         fit_trend(sweep(lambda *_: 50, [1e12], contexts=CONTEXTS[:1]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("best", "name", "bound", "mend"),
     [

@@ -39,11 +39,8 @@ class CurveResult(Result):
         first, lowest = self.bins[0], self.measures["lowest_bin"]
         effective, interval = _effective_cells(self.measures["effective_context"])
         known = f" {interval}" * (interval != NOT_KNOWN)
-        plural = "s" * (first["visible_to"] > 1)
-        return (
-            f"{Path(self.summary['model']).name}: {first['loss']:.2f} nats per token with {_limits(first)} visible token{plural}, "
-            f"{lowest['value']:.2f} with {_limits(lowest)}; effective context {effective}{known}"
-        )
+        plural, name = "s" * (first["visible_to"] > 1), Path(self.summary["model"]).name
+        return f"{name}: {first['loss']:.2f} nats per token with {_limits(first)} visible token{plural}, {lowest['value']:.2f} with {_limits(lowest)}; effective context {effective}{known}"
 
     @property
     def bins(self) -> list[dict[str, Any]]:

@@ -54,6 +54,7 @@ def leaking(result):
 # Causal models
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("config", "options"),
     [
@@ -127,6 +128,7 @@ def test_a_leak_is_traced_to_its_two_positions(data):
         assert (result["gradients"].affected, result["gradients"].changed) == (at, model.source)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("config", "w"),
     [
