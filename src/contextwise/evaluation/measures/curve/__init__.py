@@ -39,8 +39,9 @@ class CurveResult(Result):
         first, lowest = self.bins[0], self.measures["lowest_bin"]
         effective, interval = _effective_cells(self.measures["effective_context"])
         known = f" {interval}" * (interval != NOT_KNOWN)
-        plural, name = "s" * (first["visible_to"] > 1), Path(self.summary["model"]).name
-        return f"{name}: {first['loss']:.2f} nats per token with {_limits(first)} visible token{plural}, {lowest['value']:.2f} with {_limits(lowest)}; effective context {effective}{known}"
+        name, plural = Path(self.summary["model"]).name, "s" * (first["visible_to"] > 1)
+        falls = f"{first['loss']:.2f} nats per token with {_limits(first)} visible token{plural}, {lowest['value']:.2f} with"
+        return f"{name}: {falls} {_limits(lowest)}; effective context {effective}{known}"
 
     @property
     def bins(self) -> list[dict[str, Any]]:
