@@ -3,6 +3,7 @@
 Imports neither torch nor transformers.
 """
 
+import contextlib
 import hashlib
 import json
 import math
@@ -11,7 +12,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from contextwise.base.errors import DataError
-from contextwise.base.files import atomic_file
+from contextwise.base.files import atomic_file, disk_errors
 
 LONGEST_NAME = 80
 
@@ -38,20 +39,33 @@ class LossWriter:
 
     def __init__(self, path: str | Path, arm: str, seed: int, step: int | None = None) -> None:
         self.path = Path(path)
-        self._run = {"arm": str(arm), "seed": int(seed)} | ({} if step is None else {"step": int(step)})
-        self._open = atomic_file(self.path, "the losses")
+        numbers = {"seed": seed} | ({} if step is None else {"step": step})
+        for name, number in numbers.items():
+            if number != int(number) or not 0 <= number < 2**63:
+                raise DataError(f"{name} is {number!r}, but must be a whole number from 0 to below 2^63")
+        if not str(arm).strip():
+            raise DataError("arm is empty; give the name of the way to train")
+        if not self.path.name or (self.path.exists() and not self.path.is_file()):
+            raise DataError(f"{str(path)!r} is no file that could be replaced; choose another path for the losses")
+        self._run: dict[str, Any] = {"arm": str(arm)} | {name: int(number) for name, number in numbers.items()}
+        self._written: set[str] = set()
+        self._stack = contextlib.ExitStack()
         self._file: IO[bytes] | None = None
 
     def __enter__(self) -> Self:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._open.__enter__()
+        if self._file is not None:
+            raise DataError(f"{self.path} is open already; use a writer of its own for each file")
+        with disk_errors("the losses", self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self._stack.enter_context(atomic_file(self.path, "the losses"))
+        self._written.clear()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         self._file = None
-        return self._open.__exit__(kind, error, trace)
+        return self._stack.__exit__(kind, error, trace)
 
     def add(self, document: str | int, tokens: float, nats: float, **more: Any) -> None:
         """Add a document.
@@ -60,20 +74,31 @@ class LossWriter:
             document: its name, its number, or its text, which is named by its hash.
             tokens: that were predicted.
             nats: their summed loss; a tensor of one value or a number.
-            more: further columns, such as ``bytes``.
+            more: ``bytes`` of the document, or the number of the ``part`` of it.
 
         Raises:
-            DataError: a value is not finite, or is negative.
+            DataError: a value is not finite, is negative, or the document was added already.
         """
         if self._file is None:
             raise DataError(f"{self.path} is not open; add documents inside the with block")
+        if unknown := sorted({*more} - {"bytes", "part"}):
+            raise DataError(f"a row has no {unknown[0]}; give bytes and part alone beside tokens and nats")
         name = str(document)
-        if len(name) > LONGEST_NAME or "\n" in name:
+        if len(name) > LONGEST_NAME or not name.isprintable():
             name = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-        tokens, nats = float(tokens), float(nats)
-        if not (math.isfinite(nats) and nats >= 0 and math.isfinite(tokens) and tokens >= 1):
-            raise DataError(
-                f"document {name} has {nats:g} nats over {tokens:g} tokens; both must be finite, and tokens 1 or more"
-            )
-        row = self._run | {"document": name, "tokens": tokens, "nats": nats} | more
+        row: dict[str, Any] = self._run | {"document": name}
+        for column, number in {"tokens": tokens, "nats": nats, **more}.items():
+            try:
+                value = row[column] = float(number)
+            except (TypeError, ValueError, RuntimeError):
+                value = math.nan
+            if not math.isfinite(value) or value < (0 if column in ("nats", "part") else 1):
+                least = "0 or more" if column in ("nats", "part") else "1 or more"
+                raise DataError(f"{column} of document {name} is {number!r}, but must be a finite number, {least}")
+        if "part" in row:
+            row["part"] = str(int(row["part"]))
+        key = f"{name}\n{row.get('part', '')}"
+        if key in self._written:
+            raise DataError(f"document {name} was added already; name documents apart, or number their parts: part=2")
+        self._written.add(key)
         self._file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")

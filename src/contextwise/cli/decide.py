@@ -145,8 +145,6 @@ def _show_discoveries(folder: Path, rate: float, with_arms: bool, as_json: bool)
 
     if with_arms:
         raise ConfigError(f"--discoveries lists the trials in {folder}; leave the arms out")
-    if not 0 < rate < 1:
-        raise ConfigError(f"--false-discoveries is {rate:g}, but must be between 0 and 1")
     rows = tried_changes(folder, rate)
     show_values(rows, as_json, discoveries_table(rows, rate))
 

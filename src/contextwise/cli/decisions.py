@@ -35,7 +35,8 @@ def decide(
     ] = None,
     step: Annotated[int | None, Option(help="Take the rows of this step.", show_default="the last of each run")] = None,
     out: Annotated[
-        Path | None, Option(help="Folder that keeps what was looked at, and its page.", show_default="decisions/NAME")
+        Path | None,
+        Option(help="Folder that keeps what was looked at, and its page.", show_default="decisions/vs-REFERENCE"),
     ] = None,
     plan: Annotated[
         bool,
@@ -79,7 +80,7 @@ def decide(
     read = read_losses(losses, step)
     notes = [f"Note: {note}" for note in read.notes]
     if plan:
-        found = planned(read, reference or read.arms[0], margin, confidence, comparisons or 1)
+        found = planned(read, decisions.reference_of(read, reference), margin, confidence, comparisons or 1)
         show_values(found, as_json, *found.sentences, *notes)
         return
     decision = decisions.decide(
@@ -93,7 +94,12 @@ def decide(
     )
     assert decision.path is not None
     page = decision.path / "report.html"
-    decision_page(decision, shlex.join(["contextwise", "decide", *losses, "--out", str(decision.path)])).write(page)
+    words = ["contextwise", "decide", *losses, "--reference", decision.reference, "--margin", f"{margin:g}"]
+    words += ["--confidence", f"{confidence:g}", "--documents", documents, "--out", str(decision.path)]
+    words += ["--comparisons", str(comparisons)] * (comparisons is not None) + ["--step", str(step)] * (
+        step is not None
+    )
+    decision_page(decision, shlex.join(words)).write(page)
     if as_json:
         show_json(decision.to_dict())
         return

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from contextwise.base.errors import CheckpointError, DataError
+from contextwise.base.errors import CheckpointError, ConfigError, DataError, Problem
 from contextwise.base.estimates import Estimate
 from contextwise.base.files import read_json
 from contextwise.comparison.decided import RESULT
@@ -41,6 +41,8 @@ def tried_changes(folder: Path, rate: float = 0.1) -> list[TriedChange]:
         CheckpointError: the folder holds no trial that was looked at.
         DataError: a result is damaged.
     """
+    if not 0 < rate < 1:
+        raise ConfigError(Problem("but must be between 0 and 1", "false_discoveries", rate))
     files = sorted(folder.glob(f"*/{RESULT}"))
     if not files:
         raise CheckpointError(f"{folder} holds no trial or decision that was looked at; give the folder of several")

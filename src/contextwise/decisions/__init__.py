@@ -13,7 +13,7 @@ from typing import Any, TypedDict, get_args
 
 import numpy as np
 
-from contextwise.base.errors import ConfigError, DataError, did_you_mean
+from contextwise.base.errors import ConfigError, DataError, Problem, did_you_mean
 from contextwise.base.estimates import CONFIDENCE, as_json, listed
 from contextwise.base.files import exclusive, read_json, write_json
 from contextwise.base.views import Viewed
@@ -23,6 +23,7 @@ from contextwise.decisions.rows import Losses, read_losses
 
 LOOKED = "looked.json"
 MARGIN = 0.01
+LARGEST_MARGIN, MOST_COMPARISONS = 1000.0, 10_000
 SEEDS_ALONE = "over seeds alone"
 
 
@@ -126,35 +127,23 @@ def decide(
     if not isinstance(losses, Losses):
         losses = read_losses(losses, step)
     arms = losses.arms
-    if reference is None:
-        reference = arms[0]
-    if reference not in arms:
-        hint = did_you_mean(reference, arms, "give one of them")
-        raise ConfigError(f"the reference is {reference!r}, but the arms are {listed(arms)}; {hint}")
+    reference = reference_of(losses, reference)
     others = [arm for arm in arms if arm != reference]
     if not others:
         raise ConfigError(f"{reference} is the only arm, so there is nothing to decide; give the losses of another")
-    if not margin > 0 or not 0.5 <= confidence < 1:
-        raise ConfigError(
-            f"margin is {margin:g} and confidence {confidence:g}; give margin > 0, and confidence from 0.5 to below 1"
-        )
-    if comparisons is not None and comparisons < len(others):
-        raise ConfigError(
-            f"comparisons is {comparisons}, but {len(others)} arms are compared to {reference}; give at least so many"
-        )
-    if documents not in get_args(Documents):
-        raise ConfigError(f"documents is {documents!r}, but must be {' or '.join(get_args(Documents))}")
+    check(margin, confidence, comparisons, documents, len(others))
     if not losses.documents and documents == "random":
         raise ConfigError(
             "documents is random, but these losses are means of whole runs; leave it out, or give documents"
         )
     shared = comparisons or len(others)
     each = simultaneous(confidence, shared)
+    looked = _looked(None if out is None else Path(out))
     notes = list(losses.notes)
-    found = [_compared(losses, arm, reference, margin, each, documents, notes) for arm in others]
+    found = [_compared(losses, arm, reference, margin, each, documents, notes, looked) for arm in others]
     total = losses.sizes.sum()
     decision = Decision(
-        name=Path(out).name if out is not None else default_name(losses, reference),
+        name=Path(out).resolve().name if out is not None else default_name(losses, reference),
         reference=reference,
         unit=losses.unit,
         margin=margin,
@@ -174,20 +163,57 @@ def decide(
     return decision
 
 
+def check(margin: float, confidence: float, comparisons: int | None, documents: str, arms: int = 1) -> None:
+    """Refuse settings out of range; ``arms`` are those that are compared to the reference."""
+    if not 0 < margin <= LARGEST_MARGIN:
+        raise ConfigError(Problem(f"but must be above 0 and at most {LARGEST_MARGIN:g}", "margin", margin))
+    if not 0.5 <= confidence <= 0.9999:
+        raise ConfigError(Problem("but must be from 0.5 to 0.9999", "confidence", confidence))
+    if comparisons is not None and not arms <= comparisons <= MOST_COMPARISONS:
+        what = f"but must be from {arms}, the arms beside the reference, to {MOST_COMPARISONS:,}"
+        raise ConfigError(Problem(what, "comparisons", comparisons))
+    if documents not in get_args(Documents):
+        raise ConfigError(Problem(f"but must be {' or '.join(get_args(Documents))}", "documents", documents))
+
+
+def reference_of(losses: Losses, reference: str | None) -> str:
+    """The arm that the others are compared to: the given one, or the first."""
+    if reference is not None and reference not in losses.arms:
+        hint = did_you_mean(reference, losses.arms, "give one of them")
+        raise ConfigError(f"the reference is {reference!r}, but the arms are {listed(losses.arms)}; {hint}")
+    return losses.arms[0] if reference is None else reference
+
+
 def default_name(losses: Losses, reference: str | None) -> str:
-    """A name by the arms: ``rope-and-2-more-vs-baseline``."""
-    reference = reference or losses.arms[0]
-    first, *others = [arm for arm in losses.arms if arm != reference] or ["nothing"]
-    name = f"{first}-and-{len(others)}-more-vs-{reference}" if others else f"{first}-vs-{reference}"
-    return re.sub(r"[^\w.-]+", "-", name)
+    """A name by the reference, whatever it is compared to: ``vs-baseline``."""
+    return re.sub(r"[^\w.-]+", "-", f"vs-{reference_of(losses, reference)}")
+
+
+def _looked(folder: Path | None) -> dict[str, dict[str, str]]:
+    """Arm -> seed -> digest of the runs that a folder's looks have seen, in their order; empty without a folder."""
+    if folder is None or not (folder / LOOKED).exists():
+        return {}
+    runs = read_json(folder / LOOKED, "what was looked at").get("runs")
+    if not isinstance(runs, dict) or not all(isinstance(seeds, dict) for seeds in runs.values()):
+        raise DataError(f"{folder / LOOKED} is damaged: it has no runs; begin the decision in another folder")
+    return runs
 
 
 def _compared(
-    losses: Losses, arm: str, reference: str, margin: float, confidence: float, documents: Documents, notes: list[str]
+    losses: Losses,
+    arm: str,
+    reference: str,
+    margin: float,
+    confidence: float,
+    documents: Documents,
+    notes: list[str],
+    looked: dict[str, dict[str, str]],
 ) -> Comparison:
-    """An arm against the reference, over the seeds that both have."""
+    """An arm against the reference, over the seeds that both have: those of earlier looks first, in their order."""
     own, other = losses.seeds(arm), losses.seeds(reference)
+    seen = [int(seed) for seed in looked.get(arm, {}) if seed in looked.get(reference, {})]
     common = [seed for seed in own if seed in other]
+    common = [*(seed for seed in seen if seed in common), *(seed for seed in common if seed not in seen)]
     if not common:
         raise DataError(
             f"{arm} has the seeds {_listed(own)}, {reference} {_listed(other)}: none is in both, and runs are paired by "
@@ -201,10 +227,10 @@ def _compared(
                 f"Seed{plural} {_listed(alone)} of {name} count{'s' * (not plural)} in no pair: {partner} lacks them."
             )
     differences_SN = np.stack([losses.values[arm, seed] - losses.values[reference, seed] for seed in common])
-    seen = looks(differences_SN, losses.sizes, confidence, losses.unit)
+    found = looks(differences_SN, losses.sizes, confidence, losses.unit)
     half = document_half_width(differences_SN, losses.sizes, confidence)
     where = "" if losses.documents else SEEDS_ALONE
-    return Comparison(arm, reference, 0, margin, documents, seen, half, where)
+    return Comparison(arm, reference, 0, margin, documents, found, half, where)
 
 
 def _listed(seeds: Sequence[int]) -> str:
@@ -217,10 +243,17 @@ def _keep(decision: Decision, losses: Losses, shared: int) -> None:
     assert folder is not None
     question = {name: getattr(decision, name) for name in ("reference", "unit", "margin", "confidence", "documents")}
     question |= {"comparisons": shared, "content": losses.content}
+    if not folder.resolve().name:
+        raise ConfigError(f"{folder} cannot hold a decision; choose a folder with a name with --out")
     runs = {arm: {str(seed): losses.digest((arm, seed)) for seed in losses.seeds(arm)} for arm in losses.arms}
     with exclusive(folder, "the decision"):
         if (folder / LOOKED).exists():
             _refuse_other(folder, question, runs)
+            earlier = _looked(folder)
+            runs = {
+                arm: {seed: digests[seed] for seed in {**earlier.get(arm, {}), **digests}}
+                for arm, digests in runs.items()
+            }
         elif folder.exists() and any(not file.name.startswith(".") for file in folder.iterdir()):
             raise ConfigError(f"{folder} is not empty and holds no decision; choose another folder with --out")
         write_json(folder / LOOKED, {"question": question, "runs": runs}, "what was looked at")
@@ -241,6 +274,11 @@ def _refuse_other(folder: Path, question: dict[str, Any], runs: dict[str, dict[s
         ]
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{folder / LOOKED} is damaged ({error!r}); begin the decision in another folder") from None
+    if others == ["content"]:
+        raise ConfigError(
+            f"{folder} was looked at with other documents, or other sizes of them: a run may lack some, or have more; give the "
+            "same documents, or another folder with --out"
+        )
     if others:
         raise ConfigError(
             f"{folder} holds a decision that was looked at with other settings ({listed(others)}); choose another folder with "

@@ -7,7 +7,9 @@ Each is of one run: its arm and seed come from a label, ``ARM:SEED=PATH``, or fr
 import json
 import re
 import zipfile
+import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +17,40 @@ import pyarrow as pa
 
 from contextwise.base.errors import DataError, one_line
 
-RunLabel = tuple[str, int]
 _LABEL = re.compile(r"([^=/]+):(\d+)=(.+)")
 _NAME = re.compile(r"(.+?)[-_.](?:s|seed)[-_]?(\d+)")
+_ENDING = re.compile(r"(\.(jsonl|ndjson|csv|tsv|parquet|eval|json))?(\.gz)?$", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class RunLabel:
+    """A path, with the arm and the seed that were given for it, or that its name says."""
+
+    path: Path
+    arm: str | None = None
+    seed: int | None = None
+    given: bool = False
+
+
+NO_LABEL = RunLabel(Path())
 ACCURACIES = ("acc", "exact_match", "em", "acc_norm")
 """Metrics of samples that are read as ``correct``; the first that a sample has."""
+TIME = re.compile(r"_\d{4}-\d\d-\d\dT.*")
 ROLLING = ("bits_per_byte", "byte_perplexity")
 """Metrics of rolling losses, whose samples hold a log-likelihood and a number of bytes."""
 INSPECT = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0, True: 1.0, False: 0.0}
 
 
-def run_label(source: str) -> tuple[Path, RunLabel | None]:
-    """A path, and the arm and seed that it is labelled with or that its name says."""
+def run_label(source: str) -> RunLabel:
+    """The path of a source, and its run."""
     if (match := _LABEL.fullmatch(source)) and not Path(source).exists():
-        return Path(match[3]), (match[1], int(match[2]))
+        return RunLabel(Path(match[3]), match[1], int(match[2]), given=True)
     path = Path(source)
-    match = _NAME.fullmatch(path.stem if path.suffix else path.name)
-    return path, (match[1], int(match[2])) if match else None
+    match = _NAME.fullmatch(_ENDING.sub("", path.name))
+    return RunLabel(path, match[1], int(match[2])) if match else RunLabel(path)
 
 
-def lm_eval_rows(path: Path, label: RunLabel | None) -> pa.Table:
+def lm_eval_rows(path: Path, label: RunLabel) -> pa.Table:
     """Rows of ``samples_TASK_*.jsonl``, or of the newest of each task below a folder (``lm_eval --log_samples``).
 
     A question is named by its task and the hash of its content. Rolling losses become nats and bytes, all others 0 to 1.
@@ -49,21 +65,32 @@ def lm_eval_rows(path: Path, label: RunLabel | None) -> pa.Table:
         )
     rows = []
     for file in files:
-        task = re.sub(r"_\d{4}-\d\d-\d\dT.*", "", file.stem.removeprefix("samples_"))
-        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        task = TIME.sub("", file.stem.removeprefix("samples_"))
+        chosen = None  # the first filter of the answers counts
+        for number, line in enumerate(file.read_bytes().split(b"\n"), 1):
+            if not line.strip():
+                continue
             try:
                 sample = json.loads(line)
-                name = f"{task}/{sample['doc_id']}/{sample.get('doc_hash', '')[:12]}"
-                rows.append({"document": name, **_measured(sample)})
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise DataError(f"{file}, line {number} is no sample of lm_eval: {one_line(error)}") from None
+                chosen = chosen or sample.get("filter", "none")
+                if sample.get("filter", "none") == chosen:
+                    name = f"{task}/{sample['doc_id']}/{sample.get('doc_hash', '')[:12]}"
+                    rows.append({"document": name, **_measured(sample)})
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                raise DataError(
+                    f"{file}, line {number} is no sample of lm_eval: {one_line(error)}; remove the file"
+                ) from None
+    if len({*map(tuple, rows)}) > 1:
+        raise DataError(f"{path} mixes questions and rolling losses; give the samples of one kind of task at a time")
     return _labelled(rows, path, label)
 
 
 def _newest(folder: Path) -> list[Path]:
-    """The newest file of samples of each task; lm_eval names them by the time, which sorts."""
-    by_task = {re.sub(r"_\d{4}-\d\d-\d\dT.*", "", file.stem): file for file in sorted(folder.rglob("samples_*.jsonl"))}
-    return list(by_task.values())
+    """The newest file of samples of each task, by the time in its name."""
+    files = sorted(
+        folder.rglob("samples_*.jsonl"), key=lambda file: match[0] if (match := TIME.search(file.stem)) else ""
+    )
+    return list({TIME.sub("", file.stem): file for file in files}.values())
 
 
 def _measured(sample: dict[str, Any]) -> dict[str, float]:
@@ -72,11 +99,13 @@ def _measured(sample: dict[str, Any]) -> dict[str, float]:
         if isinstance(sample.get(name), list):
             likelihood, size = sample[name]
             return {"nats": -float(likelihood), "bytes": float(size)}
-    name = next(name for name in ACCURACIES if name in sample)
-    return {"correct": float(sample[name])}
+    for name in ACCURACIES:
+        if name in sample:
+            return {"correct": float(sample[name])}
+    raise KeyError(f"none of the metrics {', '.join((*ACCURACIES, *ROLLING))}")
 
 
-def inspect_rows(path: Path, label: RunLabel | None) -> pa.Table:
+def inspect_rows(path: Path, label: RunLabel) -> pa.Table:
     """Rows of a log of Inspect, ``.eval`` or ``.json``: a sample is a question, its epochs are parts of it.
 
     Raises:
@@ -89,7 +118,16 @@ def inspect_rows(path: Path, label: RunLabel | None) -> pa.Table:
             value = score["value"]
             correct = INSPECT[value] if value in INSPECT else float(value)
             rows.append({"document": str(sample["id"]), "part": str(sample.get("epoch", 1)), "correct": correct})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        zlib.error,
+        zipfile.BadZipFile,
+    ) as error:
         raise DataError(
             f"{path} is no log of Inspect with scores: {one_line(error)}; give files with rows of losses"
         ) from None
@@ -107,11 +145,10 @@ def _samples(path: Path) -> Iterator[dict[str, Any]]:
                 yield json.loads(log.read(name))
 
 
-def _labelled(rows: list[dict[str, Any]], path: Path, label: RunLabel | None) -> pa.Table:
+def _labelled(rows: list[dict[str, Any]], path: Path, label: RunLabel) -> pa.Table:
     """The rows with the arm and the seed of their run."""
-    if label is None:
+    if label.arm is None:
         raise DataError(f"{path} says neither its arm nor its seed; label it: ARM:SEED={path}")
     if not rows:
         raise DataError(f"{path} has no samples")
-    arm, seed = label
-    return pa.Table.from_pylist([{"arm": arm, "seed": seed, **row} for row in rows])
+    return pa.Table.from_pylist([{"arm": label.arm, "seed": label.seed, **row} for row in rows])

@@ -16,7 +16,8 @@ import numpy as np
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import CONFIDENCE
-from contextwise.comparison.sequential import deviation_limits, document_half_width, seeds_to_decide, simultaneous
+from contextwise.comparison.sequential import deviation_limits, seeds_to_decide, simultaneous
+from contextwise.decisions import check
 from contextwise.decisions.rows import Losses
 
 TIMES = (1, 4, 16)
@@ -47,8 +48,6 @@ class Plan:
     Attributes:
         runs: seeds of the arm that this is known from.
         level: share of the variance that no text reduces.
-        documents_half_width: for a decision about any such documents: what the held-out ones add to the interval at least,
-            which no seeds reduce; None for fewer than six.
         needed: by the size of the held-out text.
     """
 
@@ -59,7 +58,6 @@ class Plan:
     held_out: int
     tokens: int
     level: float
-    documents_half_width: float | None
     needed: list[Needed] = field(default_factory=list)
 
     IN_JSON: ClassVar = ("sentences",)
@@ -80,11 +78,7 @@ class Plan:
             f"The bottleneck is {limit}: {self.level:.0%} of the variance is that of whole runs, which no text reduces"
         )
         second += f"; with {more.times} times the text it would be {_seeds(more.seeds)}."
-        if self.documents_half_width is None:
-            return [first, second]
-        third = f"To decide about any such documents, these {self.held_out:,} add at least ± {self.documents_half_width:.4f}"
-        enough = "which is enough" if self.documents_half_width < self.margin else "more than the margin: hold out more"
-        return [first, second, f"{third}, {enough}."]
+        return [first, second]
 
 
 def _seeds(seeds: int | None) -> str:
@@ -95,12 +89,17 @@ def plan(losses: Losses, arm: str, margin: float, confidence: float = CONFIDENCE
     """What a decision about ``margin`` needs, from the seeds of one arm.
 
     Raises:
-        ConfigError: the arm has fewer than two seeds.
+        ConfigError: the arm has fewer than two seeds, all of its seeds have the same losses, or a value is out of range.
     """
+    check(margin, confidence, comparisons, "fixed")
     seeds = losses.seeds(arm)
     if len(seeds) < 2:
         raise ConfigError(f"{arm} has {len(seeds)} seed, but its spread takes two or more; train it with another seed")
     nats_SN = np.stack([losses.values[arm, seed] for seed in seeds])
+    if not np.ptp(nats_SN, axis=0).any():
+        raise ConfigError(
+            f"all {len(seeds)} seeds of {arm} have the same losses; give those of runs with different seeds"
+        )
     total = float(losses.sizes.sum())
     level, own = _parts(nats_SN, losses.sizes)
     each = simultaneous(confidence, comparisons)
@@ -111,7 +110,6 @@ def plan(losses: Losses, arm: str, margin: float, confidence: float = CONFIDENCE
         middle, fewest, most = (seeds_to_decide(margin, value, margin, each, most=MOST) for value in known)
         return Needed(times, deviation, middle, fewest, most)
 
-    half = document_half_width(np.diff(nats_SN, axis=0), losses.sizes, each)
     text = bool(losses.documents)
     return Plan(
         arm=arm,
@@ -121,7 +119,6 @@ def plan(losses: Losses, arm: str, margin: float, confidence: float = CONFIDENCE
         held_out=len(losses.documents),
         tokens=int(total) if text else 0,
         level=level / (level + own) if level + own else 1.0,
-        documents_half_width=half if text and np.isfinite(half) else None,
         needed=[needed(times) for times in (TIMES if text else TIMES[:1])],
     )
 

@@ -20,11 +20,14 @@ import pyarrow.compute as pc
 from contextwise.base.errors import ConfigError, DataError, did_you_mean, one_line
 from contextwise.base.estimates import listed
 from contextwise.base.hashes import content_key
-from contextwise.decisions.logs import RunLabel, inspect_rows, lm_eval_rows, run_label
+from contextwise.decisions.logs import NO_LABEL, RunLabel, inspect_rows, lm_eval_rows, run_label
 
 TEXTS, NUMBERS = ("arm", "document", "part"), ("tokens", "nats", "correct", "loss", "bytes")
 COLUMNS = (*TEXTS, "seed", "step", *NUMBERS)
 WHOLE_RUN = ""  # the document of a row that is the mean of a run
+PART = "\x1f"  # between the name of a document and that of its part
+KINDS = {".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".eval", ".json"}
+LARGEST = 1e100
 Run = tuple[str, int]
 """Arm and seed."""
 
@@ -75,63 +78,92 @@ def read_losses(sources: Any, step: int | None = None) -> Losses:
     Raises:
         ConfigError, DataError: a column is missing or a value out of range, rows occur twice, or runs do not pair.
     """
-    tables = _tables(sources)
-    return _paired(_last_steps(pa.concat_tables(tables, promote_options="permissive"), step))
+    table, notes = _last_steps(pa.concat_tables(_tables(sources), promote_options="permissive"), step)
+    return _paired(table, notes)
 
 
 def _tables(sources: Any) -> list[pa.Table]:
     """The checked rows of each source."""
-    if isinstance(sources, pa.Table):
-        return [_checked(sources, "the table")]
-    if isinstance(sources, Mapping):
-        return [_checked(pa.table(dict(sources)), "the table")]
-    if hasattr(sources, "columns") and hasattr(sources, "iloc"):
-        return [_checked(pa.Table.from_pandas(sources, preserve_index=False), "the data frame")]
-    paths = [sources] if isinstance(sources, str | Path) else list(sources)
-    if not paths:
+    if isinstance(sources, str | Path):
+        sources = [sources]
+    if isinstance(sources, Sequence) and sources and all(isinstance(each, str | Path) for each in sources):
+        return [_checked(_read(each.path, each), str(each.path), each) for each in map(run_label, map(str, sources))]
+    if isinstance(sources, Sequence) and not sources:
         raise ConfigError("there are no losses; give files with a row for each held-out document of a run")
-    return [_checked(_read(path, label), str(path), label) for path, label in map(run_label, map(str, paths))]
+    return [_checked(_table(sources), "the table")]
 
 
-def _read(path: Path, label: RunLabel | None) -> pa.Table:
+def _table(rows: Any) -> pa.Table:
+    """Rows in memory as an Arrow table of the columns that count."""
+    try:
+        if isinstance(rows, pa.Table):
+            return rows
+        if isinstance(rows, Mapping):
+            return pa.table({name: rows[name] for name in COLUMNS if name in rows})
+        if isinstance(rows, Sequence) and all(isinstance(row, Mapping) for row in rows):
+            return pa.Table.from_pylist([{name: row[name] for name in COLUMNS if name in row} for row in rows])
+        if hasattr(rows, "iloc"):
+            frame = rows.reset_index() if set(rows.index.names) & set(COLUMNS) else rows
+            frame = frame[[name for name in COLUMNS if name in frame.columns]]
+            for name in {"document", "part"} & set(frame.columns):
+                frame = frame.assign(**{name: frame[name].astype(str)})
+            return pa.Table.from_pandas(frame, preserve_index=False)
+        if hasattr(rows, "__arrow_c_stream__"):
+            return pa.table(rows)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise DataError(f"the rows are no table: {one_line(error)}; give each column one type and one length") from None
+    raise DataError(
+        f"losses are {type(rows).__name__}; give files, a data frame, an Arrow table, or rows or columns of values"
+    )
+
+
+def _read(path: Path, label: RunLabel) -> pa.Table:
     """The rows of a file, or of the logs of lm-evaluation-harness or Inspect."""
-    if path.is_dir() or path.suffix == ".eval" or path.name.startswith("samples_"):
-        return lm_eval_rows(path, label) if path.suffix != ".eval" else inspect_rows(path, label)
-    kind = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
+    kind = "".join(each.lower() for each in path.suffixes if each.lower() in KINDS or each.lower() == ".gz")
+    if path.is_dir() or path.name.startswith("samples_"):
+        return lm_eval_rows(path, label)
+    if kind in (".eval", ".json"):
+        return inspect_rows(path, label)
+    texts = pa.schema([(name, pa.string()) for name in TEXTS])
     try:
         if kind in (".jsonl", ".jsonl.gz", ".ndjson"):
             import pyarrow.json
 
-            return pyarrow.json.read_json(path)
+            try:
+                return pyarrow.json.read_json(path, parse_options=pyarrow.json.ParseOptions(explicit_schema=texts))
+            except pa.ArrowInvalid:  # names that are numbers
+                return pyarrow.json.read_json(path)
         if kind in (".csv", ".csv.gz", ".tsv", ".tsv.gz"):
             import pyarrow.csv
 
             split = pyarrow.csv.ParseOptions(delimiter="\t" if ".tsv" in kind else ",")
-            return pyarrow.csv.read_csv(path, parse_options=split)
+            return pyarrow.csv.read_csv(
+                path, parse_options=split, convert_options=pyarrow.csv.ConvertOptions(column_types=texts)
+            )
         if kind == ".parquet":
             import pyarrow.parquet
 
-            return pyarrow.parquet.read_table(path, columns=None)
-        if kind == ".json":
-            return inspect_rows(path, label)
+            return pyarrow.parquet.read_table(path)
     except FileNotFoundError:
         raise DataError(f"there is no file {path}; give files with a row for each held-out document of a run") from None
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path} cannot be read: {one_line(error)}") from None
+        raise DataError(f"{path} cannot be read: {one_line(error)}; give a row for each document of a run") from None
     raise DataError(
         f"{path} is no file of losses; give .jsonl, .csv, .tsv or .parquet, a folder of lm_eval --log_samples, or a log "
         "of Inspect"
     )
 
 
-def _checked(table: pa.Table, name: str, label: RunLabel | None = None) -> pa.Table:
+def _checked(table: pa.Table, name: str, label: RunLabel = NO_LABEL) -> pa.Table:
     """The columns that count, in one type each, after their values were checked."""
+    if twice := [column for column in COLUMNS if table.column_names.count(column) > 1]:
+        raise DataError(f"{name} has the column {twice[0]} twice; remove one")
     columns = {column: table[column] for column in COLUMNS if column in table.column_names}
-    if label is not None:
-        for column, value in zip(("arm", "seed"), label, strict=True):
-            columns.setdefault(column, pa.array([value] * len(table)))
+    for column, given in (("arm", label.arm), ("seed", label.seed)):
+        if given is not None and (label.given or column not in columns):
+            columns[column] = pa.array([given] * len(table))
     if not len(table):
-        raise DataError(f"{name} has no rows")
+        raise DataError(f"{name} has no rows; give a row for each held-out document of a run")
     measured: list[str] = [column for column in ("nats", "correct", "loss") if column in columns]
     value = measured[:1] or ["nats"]
     size = ["tokens"] if value == ["nats"] and "bytes" not in columns else []
@@ -165,15 +197,23 @@ def _converted(values: Any, column: str, name: str) -> pa.ChunkedArray:
         if row >= 0:
             raise DataError(f"{name}: {column} is {values[row].as_py()!r} in row {row + 1}, but must be {why}")
 
+    if column == "part":
+        values = values.cast(pa.string()).fill_null("")
     refuse(values.is_null(), "given")
+    whole = column in ("seed", "step")
+    if whole and not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+        raise DataError(f"{name}: {column} is {values[0].as_py()!r} in row 1, but must be a whole number")
     try:
         converted = values.cast(wanted)
     except pa.ArrowException:
-        raise DataError(
-            f"{name}: {column} is {values.type}, but must be {'text' if column in TEXTS else 'numbers'}"
-        ) from None
+        what = "text" if column in TEXTS else "a whole number" if whole else "a number"
+        odd = next((row for row in range(min(len(values), 10**5)) if not _casts(values[row], wanted)), 0)
+        raise DataError(f"{name}: {column} is {values[odd].as_py()!r} in row {odd + 1}, but must be {what}") from None
+    if column == "arm":
+        refuse(pc.equal(pc.utf8_trim_whitespace(converted), ""), "a name")
     if column in NUMBERS:
         refuse(pc.invert(pc.is_finite(converted)), "a finite number")
+        refuse(pc.greater(converted, LARGEST), f"at most {LARGEST:g}")
         least = {"tokens": 1, "bytes": 1}.get(column, 0)
         refuse(pc.less(converted, least), f"{least} or more")
         if column == "correct":
@@ -181,27 +221,41 @@ def _converted(values: Any, column: str, name: str) -> pa.ChunkedArray:
     return converted
 
 
-def _last_steps(table: pa.Table, step: int | None) -> pa.Table:
-    """The rows of the given step, or of the last one of each run."""
+def _casts(value: pa.Scalar, wanted: pa.DataType) -> bool:
+    try:
+        value.cast(wanted)
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _last_steps(table: pa.Table, step: int | None) -> tuple[pa.Table, list[str]]:
+    """The rows of the given step, or of the last one of each run; what is to be noted of them."""
     if "step" not in table.column_names:
         if step is not None:
             raise ConfigError(f"step is {step}, but the rows have no column step; leave it out")
-        return table
-    steps = table["step"].fill_null(0)  # of files without one
-    table = table.set_column(table.schema.get_field_index("step"), "step", steps)
+        return table, []
+    if table["step"].null_count:
+        raise DataError("some rows have a step, others none; give all of them one, or leave the column out")
+    names, arms = _numbered(table["arm"])
+    runs, run = np.unique(np.stack([arms, table["seed"].to_numpy()]), axis=1, return_inverse=True)
+    steps = table["step"].to_numpy()
+    last = np.full(runs.shape[1], np.iinfo(np.int64).min)
+    np.maximum.at(last, run.ravel(), steps)
     if step is not None:
-        chosen = table.filter(pc.equal(table["step"], step))
+        chosen = table.filter(pa.array(steps == step))
         if not len(chosen):
-            steps = pc.min_max(table["step"]).as_py()
-            raise DataError(f"no row has step {step}; the steps are {steps['min']} to {steps['max']}")
-        return chosen
-    last = table.group_by(["arm", "seed"], use_threads=False).aggregate([("step", "max")])
-    joined = table.join(last, ["arm", "seed"])
-    return joined.filter(pc.equal(joined["step"], joined["step_max"])).drop_columns(["step_max"])
+            raise DataError(f"no row has step {step}; the steps are {steps.min()} to {steps.max()}")
+        lost = sorted({*range(runs.shape[1])} - {*run.ravel()[steps == step].tolist()})
+        lacking = [_named((str(names[runs[0, each]]), int(runs[1, each]))) for each in lost]
+        return chosen, [f"Left out, without step {step}: {listed(lacking)}."] if lost else []
+    ends = sorted({int(each) for each in last})
+    note = f"The runs end at different steps: {listed([f'{each:,}' for each in ends[:6]])}."
+    return table.filter(pa.array(steps == last[run.ravel()])), [note] if len(ends) > 1 else []
 
 
-def _paired(table: pa.Table) -> Losses:
-    """Sum the parts of each document, and keep the documents that all runs have."""
+def _paired(table: pa.Table, notes: list[str]) -> Losses:
+    """Keep the documents, or parts of them, that all runs have, and sum the parts of each document."""
     measured = [column for column in ("nats", "correct", "loss") if column in table.column_names]
     if len(measured) > 1:
         raise DataError(f"some files have {measured[0]}, others {measured[1]}; give one of these columns in all")
@@ -210,20 +264,26 @@ def _paired(table: pa.Table) -> Losses:
     sizes = [column for column in sizes if not table[column].null_count]
     if value == "nats" and not sizes:
         raise DataError("some rows have no tokens, others no bytes; give one of these columns in all")
-    _refuse_twice(table, value)
-    keys = ["arm", "seed", "document"]
-    sums = table.group_by(keys, use_threads=False).aggregate(
-        [(name, "sum") for name in (value, *sizes)] + [("document", "count")]
-    )
-    arm_names, arms = _numbered(sums["arm"])
-    names, documents = _numbered(sums["document"])
+    whole = table["document"]
+    if "part" in table.column_names:
+        whole = pc.binary_join_element_wise(whole, table["part"].fill_null(""), PART)
+    arm_names, arms = _numbered(table["arm"])
+    names, documents = _numbered(whole)
     rank = np.empty(len(names), dtype=int)
     rank[np.argsort(names.astype(str), kind="stable")] = np.arange(len(names))
-    seeds = sums["seed"].to_numpy()
+    seeds = table["seed"].to_numpy()
     order = np.lexsort((rank[documents], seeds, arms))
     arms, seeds, documents = arms[order], seeds[order], documents[order]
-    columns = {name: sums[f"{name}_sum"].to_numpy()[order] for name in (value, *sizes)}
-    parts = sums["document_count"].to_numpy()[order]
+    columns = {name: table[name].to_numpy()[order] for name in (value, *sizes)}
+    again = (arms[1:] == arms[:-1]) & (seeds[1:] == seeds[:-1]) & (documents[1:] == documents[:-1])
+    if again.any():
+        at = int(np.flatnonzero(again)[0])
+        name, run = str(names[documents[at]]), (str(arm_names[arms[at]]), int(seeds[at]))
+        what = f"document {_shown(name)} of {_named(run)}" if name else _named(run)
+        raise DataError(
+            f"{what} occurs twice; remove the copy, or number the parts of a document in a column part, and the steps of a "
+            "run in a column step"
+        )
     change = np.flatnonzero((arms[1:] != arms[:-1]) | (seeds[1:] != seeds[:-1])) + 1
     limits = [0, *change.tolist(), len(arms)]
     slices = [slice(start, stop) for start, stop in itertools.pairwise(limits)]
@@ -234,38 +294,45 @@ def _paired(table: pa.Table) -> Losses:
     common = counts == len(slices)
     if not common.any():
         raise DataError("no document is in all runs; name the documents alike in each, as by their content")
-    notes = []
     if left := int((~common).sum()):
-        example = str(names[np.flatnonzero(~common)[0]])
-        notes.append(
-            f"{left:,} of {len(names):,} documents are left out, which some runs lack: {one_line(example, 60)}, for one."
-        )
+        example = _shown(str(names[np.flatnonzero(~common)[0]]))
+        notes = [
+            *notes,
+            f"{left:,} of {len(names):,} documents are left out, which some runs lack: {example}, for one.",
+        ]
     kept = {run: each.start + np.flatnonzero(common[documents[each]]) for run, each in runs.items()}
     in_order = list(runs)
-    documents_kept = [str(name) for name in names[documents[kept[in_order[0]]]]]
-    _refuse_other_parts({run: parts[rows] for run, rows in kept.items()}, documents_kept)
-    values = {run: columns[value][kept[run]].astype(float) for run in in_order}
+    parts = [str(name).partition(PART)[0] for name in names[documents[kept[in_order[0]]]]]
+    row_of = {name: row for row, name in enumerate(dict.fromkeys(parts))}
+    documents_kept, rows = list(row_of), np.array([row_of[name] for name in parts])
+
+    def summed(column: str, run: Run) -> np.ndarray:
+        return np.bincount(rows, weights=columns[column][kept[run]])
+
+    values = {run: summed(value, run) for run in in_order}
     if value != "nats":
-        ones = np.ones(len(documents_kept))
+        counts = np.bincount(rows).astype(float)
         if value == "loss":
-            return Losses(values, ones, [], "loss", notes)
-        errors = {run: parts[kept[run]] - correct for run, correct in values.items()}
-        return Losses(errors, parts[kept[in_order[0]]].astype(float), documents_kept, "errors per question", notes)
+            return Losses(values, counts, [], "loss", notes)
+        errors = {run: counts - correct for run, correct in values.items()}
+        return Losses(errors, counts, documents_kept, "errors per question", notes)
     for size in sizes:
-        found = {run: columns[size][kept[run]] for run in in_order}
+        found = {run: summed(size, run) for run in in_order}
         if all(np.array_equal(found[run], found[in_order[0]]) for run in in_order):
             if size == "bytes" and "tokens" in sizes:
                 notes.append("The arms' tokens differ, so losses are per byte.")
             return Losses(values, found[in_order[0]], documents_kept, f"nats per {size[:-1]}", notes)
     size = sizes[0]
-    found = {run: columns[size][kept[run]] for run in in_order}
+    found = {run: summed(size, run) for run in in_order}
     first, other = in_order[0], next(run for run in in_order if not np.array_equal(found[run], found[in_order[0]]))
     at = int(np.flatnonzero(found[other] != found[first])[0])
     counted = f"{found[first][at]:,.0f} {size} in {_named(first)}, {found[other][at]:,.0f} in {_named(other)}"
-    raise DataError(
-        f"document {one_line(documents_kept[at], 60)} has {counted}: nats per token do not compare across tokenizers; give the "
-        "column bytes, which is the same for all"
+    fix = (
+        "bytes must be those of the document, the same in all"
+        if "bytes" in sizes
+        else "give the column bytes in all files"
     )
+    raise DataError(f"document {_shown(documents_kept[at])} has {counted}: nats per token do not compare; {fix}")
 
 
 def _numbered(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
@@ -274,31 +341,8 @@ def _numbered(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
     return np.array(encoded.dictionary.to_pylist(), dtype=object), np.asarray(encoded.indices)
 
 
-def _refuse_twice(table: pa.Table, value: str) -> None:
-    """Refuse a file that was given twice, and rows that were written twice."""
-    keys = ["arm", "seed", "document", "part" if "part" in table.column_names else value]
-    counted = table.group_by(keys, use_threads=False).aggregate([("document", "count")])
-    twice = pc.index(pc.greater(counted["document_count"], 1), True).as_py()
-    if twice >= 0:
-        row = {name: counted[name][twice].as_py() for name in keys}
-        what = f"document {one_line(row['document'], 60)} of " if row["document"] else ""
-        raise DataError(
-            f"{what}{_named((row['arm'], row['seed']))} occurs twice with {keys[-1]} {row[keys[-1]]}; remove the copy, or "
-            "number the parts of a document in a column part"
-        )
-
-
-def _refuse_other_parts(parts: Mapping[Run, np.ndarray], documents: Sequence[str]) -> None:
-    """Refuse documents that have more rows in one run than in another."""
-    (first, reference), *others = parts.items()
-    for run, counts in others:
-        if not np.array_equal(counts, reference):
-            at = int(np.flatnonzero(counts != reference)[0])
-            what = f"document {one_line(documents[at], 60)}" if documents[at] else "the loss"
-            raise DataError(
-                f"{what} has {counts[at]:,} rows in {_named(run)}, but {reference[at]:,} in {_named(first)}; give each run the "
-                "same parts of each document"
-            )
+def _shown(name: str) -> str:
+    return one_line(name.replace(PART, ", part "), 60)
 
 
 def _named(run: Run) -> str:

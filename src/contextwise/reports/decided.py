@@ -126,7 +126,7 @@ def discoveries_table(changes: Sequence[TriedChange], rate: float) -> Table:
         f"{kept} of {len(changes)} changes are kept; at most {rate:.0%} of those that are kept gain nothing, on average over "
         "such sets of trials (e-BH)."
     )
-    columns = [Column("trial, arm"), Column("difference\n(nats/token)", "difference", interval="below")]
+    columns = [Column("trial, arm"), Column("difference", "difference", interval="below")]
     columns += [Column("seeds", "integer"), Column("decision", align="left")]
     columns += [Column("evidence", "estimate", ".3g"), Column("")]
     return Table(title, columns, rows)

@@ -198,13 +198,16 @@ ROW = {"arm": "a", "seed": 0, "document": "x", "tokens": 10, "nats": 30.0}
             "a has the seeds 0.*none is in both|b has the seeds 1, a 0: none is in both",
         ),
         ([ROW, ROW | {"arm": "b", "document": "y"}], "no document is in all runs"),
-        ([ROW, ROW, ROW | {"arm": "b"}], "document x of seed 0 of a occurs twice with nats 30.0"),
-        ([ROW, ROW | {"nats": 31.0}, ROW | {"arm": "b"}], "document x has 1 rows in seed 0 of b, but 2 in seed 0 of a"),
+        ([ROW, ROW, ROW | {"arm": "b"}], "document x of seed 0 of a occurs twice; remove the copy"),
+        ([ROW, ROW | {"nats": 31.0}, ROW | {"arm": "b"}], "document x of seed 0 of a occurs twice"),
+        ([{"arm": "a", "seed": 0, "loss": 3.0}, {"arm": "a", "seed": 0, "loss": 4.0}], "seed 0 of a occurs twice"),
+        ([ROW | {"arm": " "}], "arm is ' ' in row 1, but must be a name"),
+        ([ROW | {"nats": 1e300}], "nats is 1e.300 in row 1, but must be at most 1e.100"),
         ([ROW | {"nats": float("nan")}], "nats is nan in row 1, but must be a finite number"),
         ([ROW, ROW | {"nats": None}], "nats is None in row 2, but must be given"),
         ([ROW, ROW | {"nats": -1.0}], "nats is -1.0 in row 2, but must be 0 or more"),
         ([ROW | {"tokens": -3}], "tokens is -3 in row 1, but must be 1 or more"),
-        ([ROW | {"seed": "first"}], "seed is string, but must be numbers"),
+        ([ROW | {"seed": "first"}], "seed is 'first' in row 1, but must be a whole number"),
         ([ROW, ROW | {"arm": "b", "tokens": 11}], "document x has 10 tokens in seed 0 of a, 11 in seed 0 of b: nats"),
         ([{"arm": "a", "seed": 0, "tokens": 10, "nats": 3.0}], "has no column document, by which runs are paired"),
         ([{"arm": "a", "seed": 0, "document": "x", "nat": 3.0}], "no column nats; it has .*did you mean 'nat'"),
@@ -225,9 +228,12 @@ def test_what_is_refused(rows, message):
     ("options", "message"),
     [
         ({"reference": "baes"}, "the reference is 'baes', but the arms are base and b; did you mean 'base'"),
-        ({"margin": 0.0}, "give margin > 0"),
-        ({"confidence": 1.0}, "confidence from 0.5 to below 1"),
-        ({"comparisons": 0}, "give at least so many"),
+        ({"margin": 0.0}, "margin is 0.0, but must be above 0"),
+        ({"margin": float("nan")}, "margin is nan, but must be above 0"),
+        ({"margin": 1e308}, "at most 1000"),
+        ({"confidence": 1.0}, "confidence is 1.0, but must be from 0.5 to 0.9999"),
+        ({"comparisons": 0}, "comparisons is 0, but must be from 1"),
+        ({"comparisons": 10**400}, "to 10,000"),
         ({"documents": "all"}, "documents is 'all', but must be fixed or random"),
         ({"step": 3}, "step is 3, but the rows have no column step"),
     ],
@@ -273,10 +279,95 @@ def test_logs_of_other_tools(tmp_path):
         read_losses(tmp_path / "nothing.txt")
 
 
+def test_neither_the_order_of_files_nor_that_of_rows_changes_a_decision(tmp_path):
+    """With steps, and with parts in two files: the arms keep their order, and a kept decision knows its losses again."""
+    frame = simulated({"z": 0.0, "y": 0.1, "x": 0.2}, 4).assign(step=5)
+    for _ in range(5):
+        assert read_losses(frame).arms == ["z", "y", "x"]
+    halves = [frame.assign(part=n, nats=frame.nats * share, step=5) for n, share in enumerate((0.3, 0.7))]
+    out = tmp_path / "d"
+    decide(pd.concat(halves), out=out)
+    again = decide(pd.concat(halves[::-1]), "z", out=out)
+    assert again.sentences == decide(pd.concat(halves), "z").sentences
+
+
+def test_a_later_seed_of_a_smaller_number_comes_behind_the_looks_before(tmp_path):
+    frame, out = simulated({"a": 0.0, "b": -0.05}, 7), tmp_path / "d"
+    frame.loc[(frame.seed == 0) & (frame.arm == "b"), "nats"] *= 1.5
+    first = decide(frame[frame.seed >= 2], out=out)
+    second = decide(frame, out=out)
+    assert second.comparisons[0].looks[:5] == first.comparisons[0].looks
+    assert second.comparisons[0].last.fixed.value > first.comparisons[0].last.fixed.value
+    assert list(json.loads((out / "looked.json").read_text())["runs"]["a"]) == ["2", "3", "4", "5", "6", "0", "1"]
+
+
+def test_steps_labels_and_parts_are_matched(tmp_path):
+    frame = simulated({"a": 0.0, "b": 0.1}, 2)
+    ends = pd.concat([frame[frame.arm == "a"].assign(step=100), frame[frame.arm == "b"].assign(step=200)])
+    assert decide(ends).notes == ["The runs end at different steps: 100 and 200."]
+    more = pd.concat([ends, frame[frame.arm == "a"].assign(arm="c", step=100)])
+    with pytest.raises(ConfigError, match="b is the only arm"):
+        decide(more, step=200)
+    assert "seed 0 of b" in decide(more, "a", step=100).notes[0]
+    mixed = [write(tmp_path, frame, "a", 0), write(tmp_path, ends, "b", 0)]
+    with pytest.raises(DataError, match="some rows have a step, others none"):
+        read_losses(mixed)
+    labelled = decide([f"new:5={write(tmp_path, frame, 'a', 0)}", f"old:5={write(tmp_path, frame, 'b', 1)}"], "old")
+    assert set(labelled.losses) == {"new", "old"} and set(labelled.losses["new"]) == {5}
+    parts = pd.concat(
+        [frame.assign(part=1), frame[frame.arm == "a"].assign(part=2), frame[frame.arm == "b"].assign(part=3)]
+    )
+    matched = decide(parts)
+    assert matched.losses == decide(frame).losses and "documents are left out" in matched.notes[0]
+
+
+def write(folder, frame, arm, seed):
+    """The rows of a run as a CSV file."""
+    file = folder / f"run-{arm}-{seed}.csv"
+    frame[(frame.arm == arm) & (frame.seed == seed)].to_csv(file, index=False)
+    return file
+
+
+def test_names_are_text(tmp_path):
+    """Numbers, dates and words for nothing are names like others, in each file alike."""
+    rows = [("1e-3", "007", 3.0), ("1e-3", "12345678901234567890", 4.0), ("1e-3", "12345678901234567891", 5.0)]
+    rows += [("NA", name, nats + 0.1) for _, name, nats in rows]
+    text = "arm,seed,document,tokens,nats\n" + "".join(f"{a},0,{d},10,{n}\n" for a, d, n in rows)
+    (tmp_path / "t.csv").write_text(text)
+    losses = read_losses(tmp_path / "t.csv")
+    assert losses.arms == ["1e-3", "NA"] and losses.documents == ["007", "12345678901234567890", "12345678901234567891"]
+    lines = [{"arm": "a", "seed": 0, "document": "2024-01-01", "tokens": 1, "nats": 1.0}]
+    (tmp_path / "t.jsonl").write_text(json.dumps(lines[0]) + "\n")
+    assert read_losses(tmp_path / "t.jsonl").documents == ["2024-01-01"]
+    (tmp_path / "dup.csv").write_text("arm,seed,document,tokens,nats,nats\na,0,x,1,1,1\n")
+    with pytest.raises(DataError, match="has the column nats twice"):
+        read_losses(tmp_path / "dup.csv")
+
+
+def test_damaged_logs_are_named(tmp_path):
+    for content, message in (
+        (b"\xff\xfe", "line 1 is no sample"),
+        (b'{"doc_id": 0, "f1": 0.5}', "none of the metrics acc, exact_match"),
+        (b"[" * 200_000, "line 1 is no sample"),
+    ):
+        (tmp_path / "samples_x.jsonl").write_bytes(content)
+        with pytest.raises(DataError, match=message):
+            read_losses(f"a:0={tmp_path / 'samples_x.jsonl'}")
+    both = [{"doc_id": 0, "filter": name, "exact_match": value} for name, value in (("strict", 0.0), ("flexible", 1.0))]
+    (tmp_path / "samples_x.jsonl").write_text("\u2028".join([""]) + "".join(json.dumps(each) + "\n" for each in both))
+    losses = read_losses([f"{arm}:0={tmp_path / 'samples_x.jsonl'}" for arm in "ab"])
+    assert losses.values["a", 0].tolist() == [1.0]  # the first filter's
+    for model, day, right in (("zmodel", "01", 0.0), ("amodel", "02", 1.0)):
+        file = tmp_path / "w" / model / f"samples_t_2026-{day}-01T00-00-00.0.jsonl"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps({"doc_id": 0, "acc": right}))
+    assert read_losses([f"{arm}:0={tmp_path / 'w'}" for arm in "ab"]).values["a", 0].tolist() == [0.0]
+
+
 def test_the_writer_writes_whole_files_or_none(tmp_path):
     file = tmp_path / "new" / "a-s3.jsonl"
     with LossWriter(file, "a", 3, step=7) as losses:
-        losses.add("a long text\n" * 20, tokens=4, nats=np.float32(8.5), bytes=20)
+        losses.add("a long text\n" * 20, tokens=4, nats=np.float32(8.5), bytes=np.int64(20))
         losses.add(1, 2, 3.0)
         assert not file.exists()
     rows = [json.loads(line) for line in file.read_text().splitlines()]
@@ -285,11 +376,28 @@ def test_the_writer_writes_whole_files_or_none(tmp_path):
     with pytest.raises(RuntimeError), LossWriter(tmp_path / "b.jsonl", "b", 0) as losses:
         losses.add(0, 1, 1.0)
         raise RuntimeError
+    wrong = "nats of document 0 is .*, but must be a finite number, 0 or more"
     for value in (float("nan"), -1.0):
-        with pytest.raises(DataError, match="both must be finite"), LossWriter(tmp_path / "b.jsonl", "b", 0) as losses:
+        with pytest.raises(DataError, match=wrong), LossWriter(tmp_path / "b.jsonl", "b", 0) as losses:
             losses.add(0, 1, value)
     with pytest.raises(DataError, match="is not open"):
         losses.add(0, 1, 1.0)
+    with (
+        pytest.raises(DataError, match="document 0 was added already"),
+        LossWriter(tmp_path / "b.jsonl", "b", 0) as losses,
+    ):
+        losses.add(0, 1, 1.0)
+        losses.add(0, 1, 1.0)
+    with pytest.raises(DataError, match="a row has no arm"), LossWriter(tmp_path / "b.jsonl", "b", 0) as losses:
+        losses.add(0, 1, 1.0, arm="c")
+    for arguments, message in (
+        (("/dev/full", "a", 0), "is no file that could be replaced"),
+        (("a.jsonl", "a", 1.7), "seed is 1.7, but must be a whole number"),
+        (("a.jsonl", "a", 2**70), "below 2.63"),
+        (("a.jsonl", " ", 0), "arm is empty"),
+    ):
+        with pytest.raises(DataError, match=message):
+            LossWriter(*arguments)
     assert not (tmp_path / "b.jsonl").exists()
 
 
@@ -307,6 +415,14 @@ def test_the_plan_finds_the_parts_of_the_spread():
     assert texts.level < 0.3 and "The bottleneck is the held-out text" in texts.sentences[1]
     with pytest.raises(ConfigError, match="a has 1 seed, but its spread takes two"):
         plan(read_losses(simulated({"a": 0.0}, 1)), "a", 0.01)
+    with pytest.raises(ConfigError, match="all 3 seeds of a have the same losses"):
+        plan(read_losses(simulated({"a": 0.0}, 3, level=0.0, noise=0.0)), "a", 0.01)
+    with pytest.raises(ConfigError, match="margin is -1, but must be above 0"):
+        plan(texts_of(), "a", -1)
+
+
+def texts_of():
+    return read_losses(simulated({"a": 0.0}, 3))
 
 
 def test_the_command(contextwise, tmp_path, monkeypatch):
@@ -316,11 +432,12 @@ def test_the_command(contextwise, tmp_path, monkeypatch):
         rows.to_csv(f"{arm}-{seed}.csv", index=False)
     files = " ".join(f"{arm}-{seed}.csv" for arm in ("base", "new") for seed in range(5))
     words = contextwise.words(f"decide {files}")
-    assert "new is better than base: -0.0" in words and "page: decisions/new-vs-base/report.html" in words
-    assert "new is better than base" in Path("decisions/new-vs-base/report.html").read_text()
+    assert "new is better than base: -0.0" in words and "page: decisions/vs-base/report.html" in words
+    assert "new is better than base" in Path("decisions/vs-base/report.html").read_text()
     status, output, _ = contextwise(f"decide {files} --json")
     assert status == 0 and json.loads(output)["comparisons"][0]["decision"] == "better"
     assert "needs" in contextwise.words("decide base-0.csv base-1.csv --plan")
+    contextwise.refused("decide --discoveries decisions --false-discoveries 5", "--false-discoveries is 5")
     assert "1 of 1 changes are kept" in contextwise.words("decide --discoveries decisions")
     contextwise.refused("decide", "there are no losses")
     contextwise.refused(f"decide {files} --documents some", "--documents is 'some', but must be fixed or random")

@@ -77,7 +77,7 @@ def choose_targets(
     Args:
         samples: number of targets to draw without replacement; if fewer are eligible, all of them are used.
         limit: draw from the first documents only.
-        block: draw whole blocks of so many consecutive tokens, a power of two up to an eighth of ``longest``, of which the last
+        block: draw whole blocks of so many consecutive tokens, a power of two up to a 32nd of ``longest``, of which the last
             has ``longest`` tokens before it; ``samples`` is rounded up to whole blocks.
 
     Raises:
