@@ -72,7 +72,8 @@ def read_losses(sources: Any, step: int | None = None) -> Losses:
     """Read the rows of files, folders of logs, an Arrow table, a data frame or a mapping of columns, and pair them.
 
     Args:
-        sources: a file or folder may be labelled, ``ARM:SEED=PATH``, where its rows or logs name no arm and seed.
+        sources: the label of a file or folder, ``ARM:SEED=PATH``, takes the place of the arm and the seed of its rows; logs,
+            and rows without them, have those that the name of the file or folder says: ``ARM-s3``.
         step: of the rows to take, where they have steps; by default the last of each run.
 
     Raises:
