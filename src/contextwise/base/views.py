@@ -3,6 +3,7 @@
 What each result shows is in a module of views, which is imported when it is first asked.
 """
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,16 +14,16 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 
-class Viewed:
+class Viewed(ABC):
     """Base class of results that a notebook shows."""
 
     views: ClassVar[Any]
     """A function that imports the module of views; the package sets it when it is imported."""
 
     @property
+    @abstractmethod
     def answer(self) -> str:
         """What was found, in one line: names, and the main figure with its interval."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         line = f"{type(self).__name__}: {self.answer}"

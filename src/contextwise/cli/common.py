@@ -33,6 +33,10 @@ Corpus = Annotated[
     Path, Option(help="A prepared corpus; or a file of texts (.txt, .jsonl, .parquet), for the model's own tokenizer.")
 ]
 SummaryAsJson = Annotated[bool, Option("--json", help="Print the summary as JSON.")]
+Discoveries = Annotated[
+    Path | None, Option(help="List the trials or decisions in this folder, and which of their changes to keep.")
+]
+FalseDiscoveries = Annotated[float, Option(help="With --discoveries: the share of kept changes that may gain nothing.")]
 AsJson = Annotated[bool, Option("--json", help="Print everything as JSON.")]
 
 

@@ -12,6 +12,8 @@ from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_kinds, recipe_path, shipped_recipe
 from contextwise.cli.common import (
     AsJson,
+    Discoveries,
+    FalseDiscoveries,
     Label,
     Prints,
     set_option,
@@ -70,12 +72,8 @@ def trial(
     dry_run: Annotated[
         bool, Option("--dry-run", help="Check the arms, time a few steps, and show costs and expected seeds.")
     ] = False,
-    discoveries: Annotated[
-        Path | None, Option(help="List the trials in this folder, and which of their changes to keep.")
-    ] = None,
-    false_discoveries: Annotated[
-        float, Option(help="With --discoveries: the share of kept changes that may gain nothing.")
-    ] = 0.1,
+    discoveries: Discoveries = None,
+    false_discoveries: FalseDiscoveries = 0.1,
     as_json: Annotated[
         AsJson,
         Prints(

@@ -7,7 +7,16 @@ from typing import Annotated, cast
 from typer import Argument, Option
 
 from contextwise.base.errors import ConfigError
-from contextwise.cli.common import AsJson, Prints, show, show_json, show_line, show_values
+from contextwise.cli.common import (
+    AsJson,
+    Discoveries,
+    FalseDiscoveries,
+    Prints,
+    show,
+    show_json,
+    show_line,
+    show_values,
+)
 
 PANEL = "Decide"
 
@@ -44,12 +53,8 @@ def decide(
             "--plan", help="From two seeds or more of the reference alone: how many seeds and how much text it takes."
         ),
     ] = False,
-    discoveries: Annotated[
-        Path | None, Option(help="List the decisions in this folder, and which of their changes to keep.")
-    ] = None,
-    false_discoveries: Annotated[
-        float, Option(help="With --discoveries: the share of kept changes that may gain nothing.")
-    ] = 0.1,
+    discoveries: Discoveries = None,
+    false_discoveries: FalseDiscoveries = 0.1,
     as_json: Annotated[
         AsJson,
         Prints(
