@@ -151,8 +151,8 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{name:>32}: " + ", ".join(f"{how} {share:.2%}" for how, share in shares.items()))
     documents = with_documents(options.trials, min(12, options.seeds), options.confidence, options.seed)
     for case in documents:
-        shares = ", ".join(f"{share:.2%} by {seeds} seeds" for seeds, share in case["missed"].items())
-        print(f"{case['documents']:>3} documents, ratio {case['ratio']:g}: missed {shares}")
+        by_seeds = ", ".join(f"{share:.2%} by {seeds} seeds" for seeds, share in case["missed"].items())
+        print(f"{case['documents']:>3} documents, ratio {case['ratio']:g}: missed {by_seeds}")
     powers = power(options.confidence, 0.01, options.seed)
     for promise in powers:
         print(", ".join(f"{name} {value}" for name, value in promise.items()))

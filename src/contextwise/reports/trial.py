@@ -13,6 +13,7 @@ from contextwise.base.estimates import count, duration, written
 from contextwise.base.progress import say
 from contextwise.base.tables import Cell, Column, Row, Table, terminal
 from contextwise.comparison.decided import READINGS, Comparison
+from contextwise.comparison.sequential import FEWEST_SEEDS, half_widths
 from contextwise.experiments.folder import Question
 from contextwise.experiments.trial.result import TrialPlan, TrialResult
 from contextwise.experiments.trial.settings import ARM_WORDS, BUILT_IN
@@ -127,13 +128,14 @@ def plan_tables(plan: TrialPlan, equal: str) -> RenderableType:
 
 def _expected(plan: TrialPlan) -> str:
     """What the seeds can decide."""
-    if plan.affordable_seeds < plan.first_interval:
-        return f"Nothing will be decided: the first interval comes after {plan.first_interval} seeds."
+    if plan.affordable_seeds < FEWEST_SEEDS:
+        return f"Nothing will be decided: the first interval comes after {FEWEST_SEEDS} seeds."
     if plan.deviation is None:
+        first, ten, twenty = (half_widths(20, plan.confidence)[seeds - 1] for seeds in (FEWEST_SEEDS, 10, 20))
         return (
             "The spread between seeds is not known before the first seeds; the first interval comes after "
-            f"{plan.first_interval}. At 95% it is about "
-            "3.3 standard deviations wide to each side, 1.3 after ten, 0.8 after twenty."
+            f"{FEWEST_SEEDS}. It is {first:.1f} standard deviations wide to each side, {ten:.1f} after ten seeds, "
+            f"{twenty:.1f} after twenty."
         )
     deviation, seeds = plan.deviation
     words = []

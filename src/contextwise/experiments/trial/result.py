@@ -5,12 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypedDict
 
-import numpy as np
-
 from contextwise.base.estimates import Estimate, as_json, count
 from contextwise.base.views import Viewed
 from contextwise.comparison.decided import Comparison, in_short
-from contextwise.comparison.sequential import Documents, half_widths, least_difference, seeds_to_decide, upper_deviation
+from contextwise.comparison.sequential import Documents, least_difference, seeds_to_decide, upper_deviation
 from contextwise.comparison.speedup import Trend
 from contextwise.experiments.trial.arms import Length, steps_warning
 
@@ -235,11 +233,6 @@ class TrialPlan:
     @property
     def runs(self) -> int:
         return self.search_runs + self.affordable_seeds * len(self.lengths)
-
-    @property
-    def first_interval(self) -> int:
-        """The seeds after which there is an interval."""
-        return int(np.isinf(half_widths(100, self.confidence)).sum()) + 1
 
     def expected_seeds(self, difference: float) -> int | None:
         """Seeds within which a true difference is decided in 4 of 5 cases; None if not within those that are affordable."""
