@@ -1,7 +1,7 @@
-"""Logs of evaluation tools as rows of losses: samples of lm-evaluation-harness, and logs of Inspect.
+"""Logs of other tools as rows of losses: samples of lm-evaluation-harness, logs of Inspect, runs of W&B and TensorBoard.
 
-Each is of one run: its arm and seed come from a label, ``ARM:SEED=PATH``, or from the name of its folder, ``ARM-s3`` or
-``ARM-seed3``.
+Of the last two the final held-out loss is read, a mean of the whole run. Each log is of one run: its arm and seed come from a
+label, ``ARM:SEED=PATH``, or from the name of its folder, ``ARM-s3`` or ``ARM-seed3``.
 """
 
 import json
@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from contextwise.base.errors import DataError, one_line
+from contextwise.base.estimates import listed
 
 _LABEL = re.compile(r"([^=/]+):(\d+)=(.+)")
 _NAME = re.compile(r"(.+?)[-_.](?:s|seed)[-_]?(\d+)")
@@ -38,6 +39,9 @@ ACCURACIES = ("acc", "exact_match", "em", "acc_norm")
 TIME = re.compile(r"_\d{4}-\d\d-\d\dT.*")
 ROLLING = ("bits_per_byte", "byte_perplexity")
 """Metrics of rolling losses, whose samples hold a log-likelihood and a number of bytes."""
+WANDB, TENSORBOARD = "wandb-summary.json", "events.out.tfevents.*"
+HELD_OUT = re.compile(r"(?=.*loss)(?=.*(val|eval|test|held))", re.IGNORECASE)
+"""Names of the scalars that are taken for a held-out loss."""
 INSPECT = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0, True: 1.0, False: 0.0}
 
 
@@ -132,6 +136,53 @@ def inspect_rows(path: Path, label: RunLabel) -> pa.Table:
             f"{path} is no log of Inspect with scores: {one_line(error)}; give files with rows of losses"
         ) from None
     return _labelled(rows, path, label)
+
+
+def is_tracked(path: Path) -> bool:
+    """Whether a folder is a run of W&B, or holds one of TensorBoard."""
+    return any((path / name).is_file() for name in (WANDB, f"files/{WANDB}")) or any(path.glob(TENSORBOARD))
+
+
+def tracked_rows(path: Path, label: RunLabel) -> pa.Table:
+    """The row of the last held-out loss that a run has logged to W&B or TensorBoard.
+
+    Raises:
+        DataError: the log cannot be read, or has no held-out loss or several.
+    """
+    try:
+        scalars = _of_tensorboard(path) if any(path.glob(TENSORBOARD)) else _of_wandb(path)
+    except ImportError:
+        raise DataError(
+            f"{path} is a run of TensorBoard, which is not installed; install it with pip install tensorboard"
+        ) from None
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise DataError(f"{path} is no run of W&B or TensorBoard: {one_line(error)}; give rows of losses") from None
+    found = [name for name in scalars if HELD_OUT.match(name)]
+    if len(found) != 1:
+        what = (
+            f"the held-out losses {listed(found)}" if found else f"no held-out loss among {listed(list(scalars)[:8])}"
+        )
+        raise DataError(f"{path} has {what}; write the one that counts to a CSV file with the columns arm, seed, loss")
+    loss, step = scalars[found[0]]
+    return _labelled([{"loss": loss, "step": step}], path, label)
+
+
+def _of_wandb(path: Path) -> dict[str, tuple[float, int]]:
+    """The last values of a run of W&B, and its last step."""
+    file = next(each for each in (path / WANDB, path / "files" / WANDB) if each.is_file())
+    values = json.loads(file.read_text(encoding="utf-8"))
+    numbers = {name: value for name, value in values.items() if type(value) in (int, float)}
+    return {name: (float(value), int(numbers.get("_step", 0))) for name, value in numbers.items()}
+
+
+def _of_tensorboard(path: Path) -> dict[str, tuple[float, int]]:
+    """The last value and step of each scalar of a run of TensorBoard."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(path), size_guidance={"scalars": 1, "tensors": 1})
+    events.Reload()
+    last = {tag: events.Scalars(tag)[-1] for tag in events.Tags()["scalars"]}
+    return {tag: (float(event.value), int(event.step)) for tag, event in last.items()}
 
 
 def _samples(path: Path) -> Iterator[dict[str, Any]]:

@@ -279,6 +279,49 @@ def test_logs_of_other_tools(tmp_path):
         read_losses(tmp_path / "nothing.txt")
 
 
+def test_final_losses_of_trackers(tmp_path):
+    """A run of W&B keeps its last values in a summary; TensorBoard's events are those that its own writer writes."""
+    events = pytest.importorskip("torch.utils.tensorboard", reason="tensorboard is not installed")
+    draw, sources = np.random.default_rng(1), []
+    for arm, effect in {"base": 0.0, "new": -0.1}.items():
+        for seed in range(5):
+            loss = 3 + effect + draw.normal(0, 0.01)
+            path = tmp_path / f"{arm}-{seed}"
+            if seed % 2:
+                (path / "files").mkdir(parents=True)
+                summary = {"_step": 400, "train/loss": 2.5, "val/loss": loss, "_wandb": {"runtime": 3}}
+                (path / "files" / "wandb-summary.json").write_text(json.dumps(summary))
+            else:
+                with events.SummaryWriter(str(path)) as writer:
+                    for step in (100, 400):
+                        writer.add_scalar("train/loss", 2.5, step)
+                        writer.add_scalar("val/loss", loss + (step == 100), step)
+            sources.append(f"{arm}:{seed}={path}")
+    result = decide(sources, "base")
+    assert (result.unit, result.held_out) == ("loss", 0)
+    assert result.sentences[0].startswith("new is better than base: -0.09")
+    assert "after 4 seeds over seeds alone" in result.sentences[0]
+    several = tmp_path / "several"
+    several.mkdir()
+    (several / "wandb-summary.json").write_text('{"val/loss": 3.0, "test/loss": 3.1}')
+    with pytest.raises(DataError, match="held-out losses val/loss and test/loss; write the one that counts to a CSV"):
+        decide([f"base:0={several}", *sources])
+    (several / "wandb-summary.json").write_text('{"accuracy": 0.5}')
+    with pytest.raises(DataError, match="no held-out loss among accuracy"):
+        decide([f"base:0={several}", *sources])
+    (several / "wandb-summary.json").write_text("[1")
+    with pytest.raises(DataError, match="is no run of W&B or TensorBoard"):
+        decide([f"base:0={several}", *sources])
+
+
+def test_seeds_with_the_same_losses_are_said():
+    frame = simulated({"a": 0.0, "b": 0.1}, 4)
+    frame.loc[frame.arm == "a", "nats"] = frame.loc[frame.arm == "a", "document"].map(
+        {f"d{n}": n + 1.0 for n in range(8)}
+    )
+    assert "All 4 seeds of a have the same losses, as if they were one run." in decide(frame).notes
+
+
 def test_neither_the_order_of_files_nor_that_of_rows_changes_a_decision(tmp_path):
     """With steps, and with parts in two files: the arms keep their order, and a kept decision knows its losses again."""
     frame = simulated({"z": 0.0, "y": 0.1, "x": 0.2}, 4).assign(step=5)
