@@ -172,7 +172,7 @@ def _on_any_documents(differences_SN: np.ndarray, tokens_N: np.ndarray, half: fl
         return math.inf
     seeds, scored = Part((half / student_t(freedom, confidence)) ** 2, freedom), tokens_N > 0
     both = joint([documents, seeds], shared_variance(differences_SN[:, scored], tokens_N[scored]), confidence)
-    return student_t(both.freedom, confidence) * math.sqrt(both.variance)
+    return max(half, student_t(both.freedom, confidence) * math.sqrt(both.variance))
 
 
 @dataclass(frozen=True)
