@@ -5,7 +5,9 @@ label, ``ARM:SEED=PATH``, or from the name of its folder, ``ARM-s3`` or ``ARM-se
 """
 
 import json
+import os
 import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -42,6 +44,8 @@ ROLLING = ("bits_per_byte", "byte_perplexity")
 WANDB, TENSORBOARD = "wandb-summary.json", "events.out.tfevents.*"
 HELD_OUT = re.compile(r"(?=.*loss)(?=.*(val|eval|test|held))", re.IGNORECASE)
 """Names of the scalars that are taken for a held-out loss."""
+ZSTANDARD = 93
+"""Number of the compression in a zip file."""
 INSPECT = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0, True: 1.0, False: 0.0}
 
 
@@ -118,6 +122,8 @@ def inspect_rows(path: Path, label: RunLabel) -> pa.Table:
     rows = []
     try:
         for sample in _samples(path):
+            if not sample["scores"]:
+                raise ValueError(f"sample {sample['id']} has no score, as where a run has failed")
             ((_, score), *_) = sample["scores"].items()
             value = score["value"]
             correct = INSPECT[value] if value in INSPECT else float(value)
@@ -191,9 +197,20 @@ def _samples(path: Path) -> Iterator[dict[str, Any]]:
         yield from json.loads(path.read_text(encoding="utf-8"))["samples"]
         return
     with zipfile.ZipFile(path) as log:
-        for name in sorted(log.namelist()):
-            if name.startswith("samples/") and name.endswith(".json"):
-                yield json.loads(log.read(name))
+        for member in sorted(log.infolist(), key=lambda member: member.filename):
+            if member.filename.startswith("samples/") and member.filename.endswith(".json"):
+                yield json.loads(_content(path, log, member))
+
+
+def _content(path: Path, log: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
+    """The content of a member; Inspect compresses with Zstandard, which zipfile reads from Python 3.14 on."""
+    if member.compress_type != ZSTANDARD:
+        return log.read(member)
+    with path.open("rb") as file:
+        file.seek(member.header_offset + 26)
+        file.seek(sum(struct.unpack("<HH", file.read(4))), os.SEEK_CUR)  # the local name and extra field
+        compressed = pa.BufferReader(file.read(member.compress_size))
+    return pa.CompressedInputStream(compressed, "zstd").read()
 
 
 def _labelled(rows: list[dict[str, Any]], path: Path, label: RunLabel) -> pa.Table:

@@ -131,6 +131,8 @@ def _read(path: Path, label: RunLabel) -> pa.Table:
     kind = "".join(each.lower() for each in path.suffixes if each.lower() in KINDS or each.lower() == ".gz")
     if path.is_dir() and is_tracked(path):
         return tracked_rows(path, label)
+    if path.is_dir() and len(logs := [*path.glob("*.eval"), *path.glob("*.json")]) == 1:
+        return inspect_rows(logs[0], label)
     if path.is_dir() or path.name.startswith("samples_"):
         return lm_eval_rows(path, label)
     if kind in (".eval", ".json"):

@@ -243,6 +243,21 @@ def test_options_out_of_range(options, message):
         decide(simulated({"base": 0.0, "b": 0.0}, 2), **options)
 
 
+def zstandard(source, target):
+    """Write a zip file again with the compression that Inspect uses, which Python's own module writes from 3.14 on only."""
+    with zipfile.ZipFile(source) as log, zipfile.ZipFile(target, "w") as out:
+        for name in log.namelist():
+            out.writestr(name, pa.compress(log.read(name), codec="zstd", asbytes=True))
+        starts, central = [member.header_offset for member in out.infolist()], out.fp.tell()
+    data = bytearray(target.read_bytes())
+    for start in starts:
+        data[start + 8 : start + 10] = (93).to_bytes(2, "little")
+    while data[central : central + 4] == b"PK\1\2":
+        data[central + 10 : central + 12] = (93).to_bytes(2, "little")
+        central += 46 + sum(int.from_bytes(data[central + at : central + at + 2], "little") for at in (28, 30, 32))
+    target.write_bytes(data)
+
+
 def test_logs_of_other_tools(tmp_path):
     """Samples of lm-evaluation-harness and logs of Inspect, in their formats; the newest file of a task counts."""
     for arm, right in {"base": 5, "new": 8}.items():
@@ -270,6 +285,13 @@ def test_logs_of_other_tools(tmp_path):
     assert both.values["a", 0].sum() == both.values["b", 0].sum() == 4
     with pytest.raises(DataError, match="says neither its arm nor its seed; label it: ARM:SEED="):
         read_losses(tmp_path / "log.eval")
+    (tmp_path / "only-s0").mkdir()
+    zstandard(tmp_path / "log.eval", tmp_path / "only-s0" / "log.eval")
+    assert read_losses([str(tmp_path / "only-s0"), f"b:0={tmp_path / 'log.eval'}"]).values["only", 0].sum() == 4
+    failed = [*scored[:-1], scored[-1] | {"scores": {}}]
+    (tmp_path / "failed.json").write_text(json.dumps({"samples": failed}))
+    with pytest.raises(DataError, match="sample 7 has no score, as where a run has failed"):
+        read_losses(f"a:0={tmp_path / 'failed.json'}")
     (tmp_path / "log.json").write_text("[")
     with pytest.raises(DataError, match="is no log of Inspect with scores"):
         read_losses(f"a:0={tmp_path / 'log.json'}")
