@@ -146,7 +146,8 @@ def inspect_rows(path: Path, label: RunLabel) -> pa.Table:
 
 def is_tracked(path: Path) -> bool:
     """Whether a folder is a run of W&B, or holds one of TensorBoard."""
-    return any((path / name).is_file() for name in (WANDB, f"files/{WANDB}")) or any(path.glob(TENSORBOARD))
+    patterns = (WANDB, f"files/{WANDB}", "*.wandb", TENSORBOARD)
+    return any(file.is_file() for pattern in patterns for file in path.glob(pattern))
 
 
 def tracked_rows(path: Path, label: RunLabel) -> pa.Table:
@@ -162,7 +163,9 @@ def tracked_rows(path: Path, label: RunLabel) -> pa.Table:
             f"{path} is a run of TensorBoard, which is not installed; install it with pip install tensorboard"
         ) from None
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise DataError(f"{path} is no run of W&B or TensorBoard: {one_line(error)}; give rows of losses") from None
+        raise DataError(
+            f"{path} is a run of W&B or TensorBoard that cannot be read: {one_line(error)}; write its loss to a CSV file with the columns arm, seed, loss"
+        ) from None
     found = [name for name in scalars if HELD_OUT.match(name)]
     if len(found) != 1:
         what = (
@@ -175,7 +178,9 @@ def tracked_rows(path: Path, label: RunLabel) -> pa.Table:
 
 def _of_wandb(path: Path) -> dict[str, tuple[float, int]]:
     """The last values of a run of W&B, and its last step."""
-    file = next(each for each in (path / WANDB, path / "files" / WANDB) if each.is_file())
+    file = next((each for each in (path / WANDB, path / "files" / WANDB) if each.is_file()), None)
+    if file is None:
+        raise ValueError("an offline run keeps no summary")
     values = json.loads(file.read_text(encoding="utf-8"))
     numbers = {name: value for name, value in values.items() if type(value) in (int, float)}
     return {name: (float(value), int(numbers.get("_step", 0))) for name, value in numbers.items()}

@@ -332,7 +332,11 @@ def test_final_losses_of_trackers(tmp_path):
     with pytest.raises(DataError, match="no held-out loss among accuracy"):
         decide([f"base:0={several}", *sources])
     (several / "wandb-summary.json").write_text("[1")
-    with pytest.raises(DataError, match="is no run of W&B or TensorBoard"):
+    with pytest.raises(DataError, match="is a run of W&B or TensorBoard that cannot be read"):
+        decide([f"base:0={several}", *sources])
+    (several / "wandb-summary.json").unlink()
+    (several / "run-1.wandb").write_bytes(b"W&B")
+    with pytest.raises(DataError, match="an offline run keeps no summary; write its loss to a CSV file"):
         decide([f"base:0={several}", *sources])
 
 
