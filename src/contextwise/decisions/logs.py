@@ -164,7 +164,8 @@ def tracked_rows(path: Path, label: RunLabel) -> pa.Table:
         ) from None
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise DataError(
-            f"{path} is a run of W&B or TensorBoard that cannot be read: {one_line(error)}; write its loss to a CSV file with the columns arm, seed, loss"
+            f"{path} is a run of W&B or TensorBoard that cannot be read: {one_line(error)}; write its loss "
+            "to a CSV file with the columns arm, seed, loss"
         ) from None
     found = [name for name in scalars if HELD_OUT.match(name)]
     if len(found) != 1:
