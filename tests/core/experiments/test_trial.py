@@ -308,7 +308,8 @@ def test_what_is_not_equal_is_noted(corpus_folder, tmp_path):
     assert any("wide reads other batches than gpt2" in note for note in notes)
     assert any("contextlm at 64 tokens have" in note and "more FLOPs than those of gpt2" in note for note in notes)
     far = Trial(settings(corpus_folder, tmp_path / "t", arms=["gpt2", "contextlm"], tokens=640_000)).plan().notes
-    assert len(far) == 1 and "read the corpus" in far[0]
+    compute = [note for note in far if "documents that decide" not in note]  # one document of ten is long
+    assert len(compute) == 1 and "read the corpus" in compute[0]
     long = {**RECIPE, "data": {"context": 4096}, "training": RECIPE["training"] | {"tokens_per_step": 4096}}
     given = settings(corpus_folder, tmp_path / "t", arms=["gpt2", "pm"], recipe=long)
     assert "data.context is 4,096 tokens, but no document" in Trial(given).plan().notes[-1]

@@ -11,13 +11,14 @@ import numpy as np
 
 from contextwise.base.config import with_overrides
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.estimates import FEWEST_DOCUMENTS, count
+from contextwise.base.estimates import count
 from contextwise.data import Corpus
 from contextwise.data.document_lengths import short_documents_note
 from contextwise.experiments.causality import refuse_leak
 from contextwise.experiments.folder import PlannedRun
 from contextwise.experiments.grid import rate_settings
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
+from contextwise.experiments.trial.documents import ScoredDocuments
 from contextwise.experiments.trial.settings import DEFAULT_TOKENS, TrialSettings
 from contextwise.models.tokenizers import corpus_tokenizer_hash
 from contextwise.training.inputs import TrainingInputs
@@ -27,8 +28,6 @@ from contextwise.training.settings import CorpusData
 LENGTHS = ("tokens", "steps", "epochs")
 UNEQUAL = 0.02
 """Runs that differ by a larger share in what should be equal have a note."""
-SEARCH_SHARE = 4
-"""One held-out document in so many, at the start, is for the search over rates."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Arms:
         text, held_out: the training and the held-out documents of the reference, which all arms read; ``fingerprints``: their
             content hashes.
         inputs: of each arm, the content hashes of all that its runs start from.
-        documents: how many of the held-out ones are scored; the first ``search_documents`` are for the search over rates alone.
+        documents: the held-out documents that are scored.
         budgets: tokens of the reference's runs: those given, else the length of its recipe; in whole steps.
 
     Raises:
@@ -79,11 +78,11 @@ class Arms:
         self.text = Corpus.open(self.data.corpus, split=self.data.split)
         self.held_out = Corpus.open(self.data.corpus, split=self.data.validation_split)
         self.fingerprints = [self.text.fingerprint, self.held_out.fingerprint]
-        self.documents = min(len(self.held_out), settings.limit or len(self.held_out))
-        self.search_documents = 0 if settings.rates is None else max(1, self.documents // SEARCH_SHARE)
+        self._check_splits()
+        trained = self.text if self.data.tokens is None else self.text.first(self.data.tokens)
+        self.documents = ScoredDocuments(settings, trained, self.held_out, self.fingerprints)
         given = settings.tokens or [reference.total_tokens]
         self.budgets = sorted({_whole_steps(tokens, reference) for tokens in given})
-        self._check_documents()
 
     def _run_set(self, seed: int, named: dict[str, tuple[str, list[str]]], prefix: str = "") -> RunSet:
         """The run set with one seed of some runs: name -> its arm, and settings beyond the arm's."""
@@ -131,23 +130,17 @@ class Arms:
                 f"the arms {base!r} and {different[0]!r} are trained on different documents; use one corpus"
             )
 
-    def _check_documents(self) -> None:
+    def _check_splits(self) -> None:
+        """Refuse held-out documents that are the training documents."""
         # A file without splits opens under every name.
         if self.text.split == self.held_out.split or len(set(self.fingerprints)) == 1:
             raise DataError(
                 f"{self.corpus} holds out the documents that the arms are trained on (its split {self.held_out.split!r}); "
                 "name a corpus with a split of its own for each"
             )
-        decided = self.documents - self.search_documents
-        if decided < FEWEST_DOCUMENTS:
-            search = f", {self.search_documents} of them for the rates" if self.search_documents else ""
-            raise DataError(
-                f"{self.corpus} holds out {self.documents} documents{search}, but a decision needs {FEWEST_DOCUMENTS} or more; "
-                "prepare the corpus again with a larger --validation"
-            )
 
     def notes(self, lengths: Sequence[Length]) -> list[str]:
-        """What is not equal or not paired between the arms, and texts that are read more than once."""
+        """What is not equal or not paired between the arms, and what a reader has to know of the documents."""
         base = self.settings.baseline
         reference, notes = self.recipes[base], []
         for name, recipe in self.recipes.items():
@@ -171,10 +164,11 @@ class Arms:
             searched = {f"{each.arm}'s": int(search.share * each.steps) for each in shortest}
             if warning := few_steps(searched):
                 notes.append(f"The short runs of the search over rates: {warning[0].lower()}{warning[1:]}")
-        text = self.text if self.data.tokens is None else self.text.first(self.data.tokens)
+        text = self.documents.trained
         times = max(each.tokens for each in lengths) / text.tokens
         if times > 1:
             notes.append(f"The longest runs read the corpus {times:.1f} times.")
+        notes += self.documents.notes
         contexts = dict.fromkeys(recipe.data.context for recipe in self.recipes.values())
         notes += [note for context in contexts if (note := short_documents_note(text, context))]
         return notes + [f"{name}: {note}." for name, note in self._sections]
@@ -188,7 +182,7 @@ class Arms:
     @property
     def scored_tokens(self) -> int:
         """Tokens of the held-out documents."""
-        return int(self.held_out.lengths[: self.documents].sum())
+        return int(self.held_out.lengths[: self.documents.count].sum())
 
     def lengths(self, step_seconds: dict[str, float]) -> list[Length]:
         """The length of every arm's runs at every budget, so that FLOPs, time or tokens are equal.

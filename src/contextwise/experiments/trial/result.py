@@ -13,6 +13,7 @@ from contextwise.comparison.decided import Comparison, in_short
 from contextwise.comparison.sequential import Documents, half_widths, least_difference, seeds_to_decide, upper_deviation
 from contextwise.comparison.speedup import Trend
 from contextwise.experiments.trial.arms import Length, steps_warning
+from contextwise.experiments.trial.documents import HeldOut
 
 
 @dataclass(frozen=True)
@@ -65,13 +66,6 @@ class RateRow:
     chosen: bool
 
 
-class HeldOut(TypedDict):
-    """Size of the held-out text."""
-
-    documents: int
-    tokens: int
-
-
 class TrialJson(TypedDict):
     """A trial's result as JSON; its keys are those of :class:`TrialResult`."""
 
@@ -107,6 +101,7 @@ class TrialResult(Viewed):
         rates: of the search; empty if the rates are fixed.
         stopped: why no further seed is trained: ``decided``, ``seeds`` or ``budget``; empty while it runs.
         seconds: wall time so far.
+        text: the held-out documents of the decision.
         unchanged: settings that all arms share.
         path: the trial's folder.
     """
@@ -126,8 +121,7 @@ class TrialResult(Viewed):
     rates: list[RateRow]
     stopped: str
     seconds: float
-    held_out: int
-    tokens: int
+    text: HeldOut
     unchanged: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     path: Path = Path()
@@ -136,6 +130,16 @@ class TrialResult(Viewed):
     def seeds(self) -> int:
         """The most seeds of a comparison."""
         return max((len(each.looks) for each in self.comparisons), default=0)
+
+    @property
+    def held_out(self) -> int:
+        """The number of documents of the decision."""
+        return self.text["documents"]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the documents of the decision that are scored."""
+        return self.text["tokens"]
 
     @property
     def budgets(self) -> list[int]:
@@ -162,7 +166,7 @@ class TrialResult(Viewed):
             "trial": self.name,
             "sentences": self.sentences,
             "seeds": self.seeds,
-            "held_out": {"documents": self.held_out, "tokens": self.tokens},
+            "held_out": self.text,
             "along_budgets": self.along,
             "losses": _with_text_keys(self.losses),
             "training_seconds": _with_text_keys(self.training_seconds),

@@ -117,6 +117,10 @@ class TrialSettings(Settings):
         default_factory=RateSearch, description="search, fixed (each arm's own), or settings of the search"
     )
     limit: int | None = Field(default=None, ge=1, description="use the first N held-out documents only")
+    near_copies: Literal["leave_out", "keep"] = Field(
+        default="leave_out",
+        description="held-out documents that share half or more of their n-grams with the training text",
+    )
     score: dict[str, Any] = Field(
         default_factory=dict,
         description="how every arm is scored: `measure`, a measure of the loss on documents (evaluate if not given), and its "

@@ -36,7 +36,8 @@ from contextwise.data.metadata import texts_digest
 from contextwise.experiments.cost import seconds_per_step
 from contextwise.experiments.folder import Question
 from contextwise.experiments.run_set import RunSet
-from contextwise.experiments.trial.arms import SEARCH_SHARE, Arms, Length, held_fixed, total_nats
+from contextwise.experiments.trial.arms import Arms, Length, held_fixed, total_nats
+from contextwise.experiments.trial.documents import SEARCH_SHARE
 from contextwise.experiments.trial.result import AlongBudgets, RateRow, TrialPlan, TrialResult
 from contextwise.experiments.trial.settings import TrialSettings
 
@@ -125,7 +126,8 @@ class Trial:
         """Write plan and settings."""
         values = self.settings.model_dump(mode="json", exclude={"output"})
         values["corpus"] = str(Path(values["corpus"]).absolute())
-        self.folder.write(values, {"step_seconds": step_seconds, **self._content()})
+        plan = {"step_seconds": step_seconds, "near_copies": self.arms.documents.compared, **self._content()}
+        self.folder.write(values, plan)
 
     @property
     def seconds(self) -> float:
@@ -324,17 +326,17 @@ class Trial:
     def _seed(self, lengths: list[Length], number: int) -> None:
         """Train the runs of a seed, and score the held-out documents."""
         chosen, runs = self._run_set(lengths, number)
+        documents = self.arms.documents
         self._train(runs)
         for length, run in zip(chosen, runs.runs, strict=True):
-            scored = self._scored(run.folder, self.arms.documents)
+            scored = self._scored(run.folder, documents.count)
             nats, tokens = total_nats(scored)
             self._remark = self._measure().remark(scored.summary)
-            first = self.arms.search_documents
             if not np.isfinite(nats).all():
                 raise TrainingError(f"the run {run.folder} has no finite held-out loss; a lower rate is the usual fix")
-            self._nats[length.arm, length.budget, number] = nats[first:]
+            self._nats[length.arm, length.budget, number] = nats[documents.decided]
             self._seconds[length.arm, length.budget, number] = RunFolder(run.folder).summary()["seconds"]
-            self._tokens_N = tokens[first:]
+            self._tokens_N = tokens[documents.decided]
 
     def _scored(self, folder: Path, documents: int) -> Any:
         """The evaluation of a run on the first held-out documents."""
@@ -424,8 +426,7 @@ class Trial:
             rates=self.rates,
             stopped=stopped,
             seconds=self.seconds,
-            held_out=self.arms.documents - self.arms.search_documents,
-            tokens=int(tokens),
+            text=self.arms.documents.to_dict(int(tokens)),
             unchanged=held_fixed(self.arms),
             notes=[
                 *self.arms.notes(lengths),
@@ -549,8 +550,9 @@ class Trial:
         for (arm, factor, _), run_set in runs.items():
             loss, folder = math.inf, run_set.runs[0].folder
             if RunFolder(folder).finished:
-                nats, tokens = total_nats(self._scored(folder, self.arms.search_documents))
-                loss = float(nats.sum() / tokens.sum())
+                searched = self.arms.documents.searched
+                nats, tokens = total_nats(self._scored(folder, int(searched[-1]) + 1))
+                loss = float(nats[searched].sum() / tokens[searched].sum())
             sums.setdefault((arm, factor), []).append(loss if math.isfinite(loss) else math.inf)
         losses |= {key: float(np.mean(values)) for key, values in sums.items()}
         for length in lengths:
