@@ -70,22 +70,29 @@ def trial_tables(result: TrialResult) -> RenderableType:
 
 
 def rate_table(result: TrialResult) -> Table:
-    """The search over rates: the chosen rate of each arm and its margin over its neighbours."""
+    """The search over rates: the best rate of each arm at each length, its lead, and the rate of whole runs."""
     rows: list[Row] = []
-    for arm in dict.fromkeys(row.arm for row in result.rates):
-        mine = [row for row in result.rates if row.arm == arm]
-        chosen = next(number for number, row in enumerate(mine) if row.chosen)
-        best = mine[chosen].loss
+    for each in result.chosen_rates:
+        mine = [row for row in result.rates if row.arm == each.arm]
         for number, row in enumerate(mine):
+            optimum = next(optimum for optimum in each.optima if optimum.steps == row.steps)
+            best = next(other.loss for other in mine if other.chosen and other.steps == row.steps)
             above = None if row.loss is None or best is None or row.chosen else row.loss - best
-            edge = "chosen" + ", at an edge" * (chosen in (0, len(mine) - 1) and len(mine) > 1)
-            cells: list[Cell] = [arm if number == 0 else "", f"{row.learning_rate:.2g}", f"{row.factor:g}"]
-            cells += [row.loss, above, edge if row.chosen else ""]
+            chosen = "best" + ", at an edge" * optimum.at_edge if row.chosen else ""
+            cells: list[Cell] = [
+                each.arm if number == 0 else "",
+                row.steps,
+                f"{row.learning_rate:.2g}",
+                f"{row.factor:g}",
+            ]
+            cells += [row.loss, above, None if above is None else above / each.margin, chosen]
             rows.append(Row(cells, bold=row.chosen, last=number == len(mine) - 1))
     title = "Learning rates: short runs, the same for every arm, on documents and seeds that no decision uses."
     loss = Column("loss", "estimate", ".4f", missing="diverged")
     more = Column("more than\nbest", "estimate", "+.4f", missing="")
-    return Table(title, ["arm", "rate", "factor", loss, more, ""], rows)
+    margins = Column("in\nmargins", "estimate", ".1f", missing="")
+    columns: list[str | Column] = ["arm", Column("steps", "integer"), "rate", "factor", loss, more, margins, ""]
+    return Table(title, columns, rows, [each.sentence for each in result.chosen_rates])
 
 
 def cost_table(result: TrialResult) -> Table:

@@ -368,7 +368,7 @@ def test_a_head_start_that_is_lost_is_found_along_the_budgets(corpus_folder, tmp
 def losses_around(best: dict[str, float]) -> Any:
     """Training that gives each arm a loss which is lowest at a factor; one that diverges from 8 on."""
 
-    def train_rates(self: Trial, lengths: Any, factors: list[float], losses: dict) -> None:
+    def train_rates(self: Trial, lengths: Any, share: float, factors: list[float], losses: dict) -> None:
         for length in lengths:
             for factor in factors:
                 loss = 1 + np.log2(factor / best[length.arm]) ** 2
@@ -418,10 +418,10 @@ def test_an_arm_that_comes_later_changes_no_factor_of_the_others(corpus_folder, 
     best = {"gpt2": 1.0, "slower": 4.0, "alike": 0.125}
     losses = losses_around(best)
 
-    def train_rates(self, lengths, factors, known):
-        for run in (run for each in self._search_runs(lengths, factors).values() for run in each.runs):
+    def train_rates(self, lengths, share, factors, known):
+        for run in (run for each in self._search_runs(lengths, share, factors).values() for run in each.runs):
             RunFolder(run.folder).write_summary({})
-        losses(self, lengths, factors, known)
+        losses(self, lengths, share, factors, known)
 
     monkeypatch.setattr(Trial, "_train_rates", train_rates)
     factors = []
@@ -450,7 +450,7 @@ def test_short_runs_have_the_same_schedule(corpus_folder, tmp_path):
 
 @pytest.mark.long
 def test_the_search_uses_documents_and_seeds_that_no_decision_uses(corpus_folder, tmp_path):
-    rates = {"factors": [1.0, 2.0], "share": 0.5, "widenings": 0}
+    rates = {"factors": [1.0, 2.0], "shares": [0.5], "widenings": 0}
     arms = {"gpt2": None, "slower": SLOWER}
     given = settings(corpus_folder, tmp_path / "t", arms=arms, rates=rates, seeds=2)
     result = run_trial(given)
@@ -777,7 +777,7 @@ def test_a_batch_that_grows_takes_more_steps(corpus_folder, tmp_path):
 def test_the_default_trial_takes_hundreds_of_steps_and_a_search_a_hundred():
     given = load_trial(None, {"arms": ["gpt2", "pm"], "corpus": "corpus"})
     steps = DEFAULT_TOKENS / given.recipe["training"]["tokens_per_step"]
-    assert steps >= 300 and given.rates.share * steps >= 100
+    assert steps >= 300 and given.rates.shares[-1] * steps >= 100
 
 
 def test_runs_of_a_trial_have_no_validation_loss_of_their_own(finished):

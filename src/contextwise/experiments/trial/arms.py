@@ -22,7 +22,7 @@ from contextwise.experiments.trial.documents import ScoredDocuments
 from contextwise.experiments.trial.settings import DEFAULT_TOKENS, TrialSettings
 from contextwise.models.tokenizers import corpus_tokenizer_hash
 from contextwise.training.inputs import TrainingInputs
-from contextwise.training.recipe import Recipe, few_steps
+from contextwise.training.recipe import FEWEST_STEPS, Recipe, few_steps
 from contextwise.training.settings import CorpusData
 
 LENGTHS = ("tokens", "steps", "epochs")
@@ -159,9 +159,9 @@ class Arms:
                     f"{'more' if share > 0 else 'less'} {'FLOPs' if spent == 'flops' else spent} than those of {base}; longer "
                     "runs or smaller steps are closer."
                 )
-        if (search := self.settings.rates) is not None:
+        if shares := self.search_shares:
             shortest = [length for length in lengths if length.budget == self.budgets[0]]
-            searched = {f"{each.arm}'s": int(search.share * each.steps) for each in shortest}
+            searched = {f"{each.arm}'s": self.search_steps(each, shares[-1]) for each in shortest}
             if warning := few_steps(searched):
                 notes.append(f"The short runs of the search over rates: {warning[0].lower()}{warning[1:]}")
         text = self.documents.trained
@@ -228,6 +228,21 @@ class Arms:
             rates = rate_settings(self.recipes[length.arm], factors.get(length.arm, 1.0))
             named[name] = length.arm, [*_length_settings(length.tokens), *rates]
         return self._run_set(seed, named)
+
+    @property
+    def search_shares(self) -> list[float]:
+        """The lengths of the search as shares of a run; the shorter only if the reference's runs of it have enough steps."""
+        if self.settings.rates is None:
+            return []
+        *shorter, longest = self.settings.rates.shares
+        reference = self.recipes[self.settings.baseline]
+        steps = {share: _steps(_whole_steps(share * self.budgets[0], reference), reference) for share in shorter}
+        return [*(share for share in shorter if steps[share] >= FEWEST_STEPS), longest]
+
+    def search_steps(self, length: Length, share: float) -> int:
+        """Optimizer steps of a short run."""
+        recipe = self.recipes[length.arm]
+        return _steps(_whole_steps(share * length.tokens, recipe), recipe)
 
     def search_runs(
         self, lengths: Sequence[Length], share: float, seeds: Sequence[int], factors: Sequence[float]

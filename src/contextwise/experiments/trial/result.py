@@ -14,6 +14,7 @@ from contextwise.comparison.sequential import Documents, half_widths, least_diff
 from contextwise.comparison.speedup import Trend
 from contextwise.experiments.trial.arms import Length, steps_warning
 from contextwise.experiments.trial.documents import HeldOut
+from contextwise.experiments.trial.rates import ChosenRate, RateRow
 
 
 @dataclass(frozen=True)
@@ -50,22 +51,6 @@ class AlongBudgets:
         return [f"{words}; {zero}.", *worth]
 
 
-@dataclass(frozen=True)
-class RateRow:
-    """Loss of an arm's short runs at one rate.
-
-    Attributes:
-        factor: of the arm's own rates.
-        loss: nats per token on the documents of the search, mean over its seeds; None where a run diverged.
-    """
-
-    arm: str
-    factor: float
-    learning_rate: float
-    loss: float | None
-    chosen: bool
-
-
 class TrialJson(TypedDict):
     """A trial's result as JSON; its keys are those of :class:`TrialResult`."""
 
@@ -86,6 +71,7 @@ class TrialJson(TypedDict):
     losses: dict[str, dict[str, list[float]]]
     training_seconds: dict[str, dict[str, list[float]]]
     rates: list[RateRow]
+    chosen_rates: list[ChosenRate]
     seconds: float
     unchanged: dict[str, Any]
     notes: list[str]
@@ -98,7 +84,7 @@ class TrialResult(Viewed):
     Attributes:
         losses: arm -> budget -> loss of each seed on the documents of the decision, nats per token; training_seconds: the
             same of the measured training times.
-        rates: of the search; empty if the rates are fixed.
+        rates, chosen_rates: the short runs of the search, and the rate of each arm's whole runs; empty if the rates are fixed.
         stopped: why no further seed is trained: ``decided``, ``seeds`` or ``budget``; empty while it runs.
         seconds: wall time so far.
         text: the held-out documents of the decision.
@@ -119,6 +105,7 @@ class TrialResult(Viewed):
     losses: dict[str, dict[int, list[float]]]
     training_seconds: dict[str, dict[int, list[float]]]
     rates: list[RateRow]
+    chosen_rates: list[ChosenRate]
     stopped: str
     seconds: float
     text: HeldOut
