@@ -762,6 +762,26 @@ def test_a_trial_prints_the_steps_of_its_runs_and_warns_where_they_are_few(finis
     assert [length.steps for length in longer.lengths] == [100] * 3 and longer.warning == ""
 
 
+def test_every_output_says_how_long_the_runs_are(finished, corpus_folder, tmp_path):
+    """256 tokens in 4 steps of 64, of a text of about 50,000 tokens."""
+    text = Corpus.open(corpus_folder, split="train").tokens
+    result = json.loads((finished / "result.json").read_text())
+    for length in result["lengths"]:
+        assert (length["steps"], length["tokens_per_step"], length["tokens"]) == (4, 64, 256)
+        assert length["epochs"] == pytest.approx(256 / text)
+        assert length["tokens_per_parameter"] == pytest.approx(256 / result["parameters"][length["arm"]])
+    shown = run_trial(three(corpus_folder, finished))
+    plan = Trial(three(corpus_folder, tmp_path / "new")).plan()
+    html = trial_page(shown, "arms: {}", "").render()
+    row = f"256 4 64 {256 / text:.3g} {256 / result['parameters']['gpt2']:.3g} "
+    for words in (words_of(trial_tables(shown)), words_of(plan_tables(plan, "flops"))):
+        assert "tokens steps a step epochs parameter" in words and row in words
+    assert all(title in html for title in ("tokens a step", "epochs", "tokens a parameter"))
+    part = {**RECIPE, "data": {"context": 16, "tokens": 640}}
+    read_often = Trial(settings(corpus_folder, tmp_path / "t", recipe=part, tokens=6400)).plan()
+    assert [length.epochs for length in read_often.lengths] == [10, 10]
+
+
 def test_short_runs_of_a_search_have_a_warning_of_their_own(corpus_folder, tmp_path):
     plan = Trial(three(corpus_folder, tmp_path / "search", tokens=6400, rates="search")).plan()
     assert plan.warning == ""

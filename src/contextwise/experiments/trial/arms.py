@@ -36,7 +36,9 @@ class Length:
 
     Attributes:
         budget: tokens of the reference's runs.
-        steps: optimizer steps of one run.
+        steps: optimizer steps of one run, of ``tokens_per_step`` tokens each.
+        epochs: how many times as many tokens one run reads as the training text has.
+        tokens_per_parameter: tokens of one run over the model's parameters.
         seconds: of the training of one run, from timed steps; scoring: of the held-out documents, counted as two thirds of as
             many training tokens (a forward pass over windows that overlap by half).
     """
@@ -45,6 +47,9 @@ class Length:
     budget: int
     tokens: int
     steps: int
+    tokens_per_step: int
+    epochs: float
+    tokens_per_parameter: float
     flops: float
     seconds: float
     scoring: float
@@ -164,13 +169,12 @@ class Arms:
             searched = {f"{each.arm}'s": self.search_steps(each, shares[-1]) for each in shortest}
             if warning := few_steps(searched):
                 notes.append(f"The short runs of the search over rates: {warning[0].lower()}{warning[1:]}")
-        text = self.documents.trained
-        times = max(each.tokens for each in lengths) / text.tokens
+        times = max(each.epochs for each in lengths)
         if times > 1:
             notes.append(f"The longest runs read the corpus {times:.1f} times.")
         notes += self.documents.notes
         contexts = dict.fromkeys(recipe.data.context for recipe in self.recipes.values())
-        notes += [note for context in contexts if (note := short_documents_note(text, context))]
+        notes += [note for context in contexts if (note := short_documents_note(self.documents.trained, context))]
         return notes + [f"{name}: {note}." for name, note in self._sections]
 
     @cached_property
@@ -198,8 +202,20 @@ class Arms:
             for name, recipe in self.recipes.items():
                 tokens = _whole_steps(budget * per_token[base] / per_token[name], recipe)
                 flops, scored = tokens * self.flops_per_token[name], 2 / 3 * self.scored_tokens
-                times = tokens * seconds[name], scored * seconds[name]
-                result.append(Length(name, budget, tokens, _steps(tokens, recipe), flops, *times))
+                result.append(
+                    Length(
+                        arm=name,
+                        budget=budget,
+                        tokens=tokens,
+                        steps=_steps(tokens, recipe),
+                        tokens_per_step=recipe.tokens_per_step,
+                        epochs=tokens / self.documents.trained.tokens,
+                        tokens_per_parameter=tokens / self.planned[name].parameters,
+                        flops=flops,
+                        seconds=tokens * seconds[name],
+                        scoring=scored * seconds[name],
+                    )
+                )
         return result
 
     @cached_property
