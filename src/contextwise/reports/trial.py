@@ -151,7 +151,9 @@ def plan_tables(plan: TrialPlan, equal: str) -> RenderableType:
         f"At most {plan.affordable_seeds} seeds: {plan.runs} runs ({plan.search_runs} of them short, for the rates), "
         f"{plan.flops:.2e} FLOPs, about {duration(total)}; a seed takes {duration(plan.seed_seconds)}."
         + f" Up to {plan.widening_runs} more short runs follow where a best rate is at an edge."
-        * bool(plan.widening_runs),
+        * bool(plan.widening_runs)
+        + " Runs of smaller budgets begin from an arm's longest run, where their decay begins."
+        * any(each.shared_tokens for each in plan.lengths),
         _expected(plan),
         *([f"Warning: {plan.warning}"] if plan.warning else []),
         *(f"Note: {note}" for note in plan.notes),

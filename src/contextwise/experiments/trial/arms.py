@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ from contextwise.data.document_lengths import short_documents_note
 from contextwise.experiments.causality import refuse_leak
 from contextwise.experiments.folder import PlannedRun
 from contextwise.experiments.grid import rate_settings
-from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
+from contextwise.experiments.run_set import Arm, Run, RunSet, RunSetSettings
 from contextwise.experiments.trial.documents import ScoredDocuments
 from contextwise.experiments.trial.settings import DEFAULT_TOKENS, TrialSettings
 from contextwise.models.tokenizers import corpus_tokenizer_hash
+from contextwise.training.branching import may_branch, shared_tokens
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.recipe import FEWEST_STEPS, Recipe, few_steps
 from contextwise.training.settings import CorpusData
@@ -39,6 +40,7 @@ class Length:
         steps: optimizer steps of one run, of ``tokens_per_step`` tokens each.
         epochs: how many times as many tokens one run reads as the training text has.
         tokens_per_parameter: tokens of one run over the model's parameters.
+        shared_tokens: of the tokens of one run, those that the arm's run of the largest budget trains, its trunk.
         seconds: of the training of one run, from timed steps; scoring: of the held-out documents, counted as two thirds of as
             many training tokens (a forward pass over windows that overlap by half).
     """
@@ -50,9 +52,15 @@ class Length:
     tokens_per_step: int
     epochs: float
     tokens_per_parameter: float
+    shared_tokens: int
     flops: float
     seconds: float
     scoring: float
+
+    @property
+    def own_share(self) -> float:
+        """The share of a run's training that is not its trunk's."""
+        return 1 - self.shared_tokens / self.tokens
 
 
 class Arms:
@@ -197,10 +205,19 @@ class Arms:
         base, equal = self.settings.baseline, self.settings.equal
         seconds = {name: step_seconds[name] / recipe.tokens_per_step for name, recipe in self.recipes.items()}
         per_token = {"flops": self.flops_per_token, "time": seconds, "tokens": dict.fromkeys(self.recipes, 1.0)}[equal]
+        tokens_of = {
+            (name, budget): _whole_steps(budget * per_token[base] / per_token[name], recipe)
+            for budget in self.budgets
+            for name, recipe in self.recipes.items()
+        }
+        shared = {
+            name: shared_tokens(recipe, [tokens_of[name, budget] for budget in self.budgets])
+            for name, recipe in self.recipes.items()
+        }
         result = []
         for budget in self.budgets:
             for name, recipe in self.recipes.items():
-                tokens = _whole_steps(budget * per_token[base] / per_token[name], recipe)
+                tokens = tokens_of[name, budget]
                 flops, scored = tokens * self.flops_per_token[name], 2 / 3 * self.scored_tokens
                 result.append(
                     Length(
@@ -211,6 +228,7 @@ class Arms:
                         tokens_per_step=recipe.tokens_per_step,
                         epochs=tokens / self.documents.trained.tokens,
                         tokens_per_parameter=tokens / self.planned[name].parameters,
+                        shared_tokens=shared[name].get(tokens, 0),
                         flops=flops,
                         seconds=tokens * seconds[name],
                         scoring=scored * seconds[name],
@@ -233,17 +251,46 @@ class Arms:
             refuse_leak(recipe, f"the arm {name!r}")
 
     def run_set(self, lengths: Sequence[Length], seed: int, factors: dict[str, float]) -> RunSet:
-        """The runs of one seed, in the order of ``lengths``.
+        """The runs of one seed, in the order of ``lengths``, but a trunk before its branches.
 
         Args:
             factors: of each arm's learning rates.
         """
-        several, named = len({length.budget for length in lengths}) > 1, {}
+        named = {}
         for length in lengths:
-            name = f"{length.arm}-{length.budget}" if several else length.arm
             rates = rate_settings(self.recipes[length.arm], factors.get(length.arm, 1.0))
-            named[name] = length.arm, [*_length_settings(length.tokens), *rates]
-        return self._run_set(seed, named)
+            named[self.run_name(length)] = length.arm, [*_length_settings(length.tokens), *rates]
+        runs = self._run_set(seed, named)
+        return self._with_trunks(runs, lengths) if any(length.shared_tokens for length in lengths) else runs
+
+    def run_name(self, length: Length) -> str:
+        """The name of an arm's run in its run set."""
+        return f"{length.arm}-{length.budget}" if len(self.budgets) > 1 else length.arm
+
+    def _with_trunks(self, runs: RunSet, lengths: Sequence[Length]) -> RunSet:
+        """The runs, in which an arm's shorter runs begin from its longest one where the schedule allows it.
+
+        A run has the same result, and so the same folder, with a trunk or without.
+        """
+        made, result = {run.arm: run for run in runs.runs}, list[Run]()
+        for arm in dict.fromkeys(length.arm for length in lengths):
+            *shorter, longest = sorted((each for each in lengths if each.arm == arm), key=lambda each: each.tokens)
+            trunk, own = made[self.run_name(longest)], [(each, made[self.run_name(each)]) for each in shorter]
+            branches = {
+                run.id: each.tokens
+                for each, run in own
+                if each.shared_tokens and may_branch(trunk.folder, run.recipe())
+            }
+            if branches:
+                values = with_overrides(trunk.values or {}, {"training.branches": list(branches.values())})
+                trunk = replace(trunk, values=values)
+            result.append(trunk)
+            for _, run in own:
+                if run.id in branches:
+                    begun = with_overrides(run.values or {}, {"training.trunk": str(trunk.folder.absolute())})
+                    run = replace(run, values=begun, parents=(trunk,))
+                result.append(run)
+        return RunSet(self.path, result)
 
     @property
     def search_shares(self) -> list[float]:
@@ -322,8 +369,7 @@ def steps_warning(lengths: Sequence[Length]) -> str:
 
 def _steps(tokens: int, recipe: Recipe) -> int:
     """Optimizer steps of a run of so many tokens, a ramp-up of the batch size included."""
-    length = {"tokens": tokens, "steps": None, "epochs": None}
-    return recipe.model_copy(update={"training": recipe.training.model_copy(update=length)}).total_steps
+    return recipe.of_length(tokens).total_steps
 
 
 def _whole_steps(tokens: float, recipe: Recipe) -> int:

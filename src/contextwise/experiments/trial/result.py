@@ -220,8 +220,8 @@ class TrialPlan:
 
     @property
     def flops(self) -> float:
-        """FLOPs of the search and all affordable seeds."""
-        return self.search_flops + self.affordable_seeds * sum(length.flops for length in self.lengths)
+        """FLOPs of the search and all affordable seeds; those of a trunk count once."""
+        return self.search_flops + self.affordable_seeds * sum(each.own_share * each.flops for each in self.lengths)
 
     @property
     def runs(self) -> int:

@@ -165,7 +165,7 @@ class Trial:
         lengths, search, shares = self.lengths(), self.settings.rates, self.arms.search_shares
         jobs = min(self.settings.executor.jobs, len(lengths))
         # The documents are scored one run after another.
-        seed_seconds = sum(length.seconds / jobs + length.scoring for length in lengths)
+        seed_seconds = sum(length.own_share * length.seconds / jobs + length.scoring for length in lengths)
         shortest = self._shortest(lengths)
         runs = widening_runs = 0
         # A schedule that a run has no room for is refused here, before anything is written.
@@ -333,7 +333,9 @@ class Trial:
         chosen, runs = self._run_set(lengths, number)
         documents = self.arms.documents
         self._train(runs)
-        for length, run in zip(chosen, runs.runs, strict=True):
+        of_name = {run.arm: run for run in runs.runs}
+        for length in chosen:
+            run = of_name[self.arms.run_name(length)]
             scored = self._scored(run.folder, documents.count)
             nats, tokens = total_nats(scored)
             self._remark = self._measure().remark(scored.summary)
