@@ -83,9 +83,14 @@ def over_documents(value: float, left_out_N: np.ndarray, sizes_N: np.ndarray) ->
     return Part(float(np.square(left_out_N - value).sum()) * (count - 1) / count, effective_freedom(sizes_N))
 
 
+def effective_number(sizes_N: np.ndarray) -> float:
+    """The number of documents of equal size that weigh as much as these (Kish 1965)."""
+    return float(sizes_N.sum()) ** 2 / float(np.square(sizes_N, dtype=float).sum())
+
+
 def effective_freedom(sizes_N: np.ndarray) -> float:
     """Degrees of freedom of a variance over documents: their effective number minus 1, and 1 at least."""
-    return max(1.0, float(sizes_N.sum()) ** 2 / float(np.square(sizes_N, dtype=float).sum()) - 1)
+    return max(1.0, effective_number(sizes_N) - 1)
 
 
 def jackknife_estimate(value: float, left_out_N: np.ndarray, sizes_N: np.ndarray) -> Estimate:
