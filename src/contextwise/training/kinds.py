@@ -231,7 +231,11 @@ class SizedModel(NewModel):
     """A stock decoder of a named size or given dimensions, with random weights, and optionally with parts of its own."""
 
     called = "a model of a named size"
-    registers = (*ContextPredictorSettings.registers, *VariantSettings.registers, "contextwise.models.embedding_norm")
+    registers = (
+        *ContextPredictorSettings.registers,
+        *VariantSettings.registers,
+        "contextwise.models.embedding_norm.spec",
+    )
     extended = "model"
     kind = "decoder"
     sizes = SIZES
