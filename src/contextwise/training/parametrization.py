@@ -80,14 +80,16 @@ def mup_scales(
     shapes = {name: parameter.shape for name, parameter in base.named_parameters()}
     inputs = {f"{name}.weight": _input_dimension(layer) for name, layer in model.named_modules()}
     drawn = {f"{name}.weight" for name, layer in model.named_modules() if isinstance(layer, DRAWN)}
-    heads, norms = vocabulary_heads(model), dict(_norms_before_heads(model))
+    heads = vocabulary_heads(model)
+    norms = dict(_norms_before_heads(model))  # what has the factor of the logits
     if not norms:
         why = "but this model has no stock backbone, whose last norm would take the factor of the logits"
         raise ConfigError(Problem(why, "training.parametrization", "mup", "set it to standard"))
     width = max(parameter.shape[0] / shapes[name][0] for name, parameter in norms.items())
     if any(isinstance(part, SharedNorm) for part in model.modules()):
-        norms = {f"{name}.weight": part.weight for name, part in model.named_modules() if _is_head(part, heads)}
-        if id(model.get_input_embeddings().weight) in set(map(id, norms.values())):
+        embedding = model.get_input_embeddings().weight  # type: ignore[operator]
+        norms = {name: each for name, each in model.named_parameters() if id(each) in heads and each is not embedding}
+        if not norms:
             why = "but the injection shared_norm merges contexts with the norm that takes the factor of the logits"
             fix = "set model.tie_embeddings to false, or the injection to own_norms"
             raise ConfigError(Problem(why, "training.parametrization", "mup", fix))
@@ -138,10 +140,6 @@ def vocabulary_heads(model: nn.Module) -> set[int]:
     inside = {id(parameter) for block in blocks for parameter in block.parameters()}
     layers = [part for part in model.modules() if isinstance(part, nn.Linear | nn.Embedding)]
     return {id(layer.weight) for layer in layers if layer.weight.shape in shapes} - inside
-
-
-def _is_head(layer: nn.Module, heads: set[int]) -> bool:
-    return isinstance(layer, nn.Linear) and id(layer.weight) in heads
 
 
 def _input_dimension(layer: nn.Module) -> int | None:
