@@ -1,11 +1,12 @@
-"""The size of what the forms of the injection add, along training: root mean squares, over those of the states added to.
+"""The sizes of what an injection merges, along training: root mean squares of the state's and of the context's term.
 
 ``python -m benchmarks.injections RUN ... --corpus CORPUS`` reads trained models, such as those in the folder ``runs`` of
-``contextwise trial benchmarks/injections.yaml``, at each checkpoint that a run has kept (``training.save_every`` and
-``training.keep_checkpoints``) and at its end, and keeps as JSON a ratio for each place where a context is added.
+``contextwise trial benchmarks/norms.yaml``, at each checkpoint that a run has kept (``training.save_every`` and
+``training.keep_checkpoints``) and at its end, and keeps both terms as JSON for each place where a context is injected.
 """
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,34 +23,37 @@ from contextwise.training.checkpoints import WEIGHTS, list_checkpoints, step_of
 
 
 @torch.no_grad()
-def shares(model: Any, tokens: Tensor) -> list[float]:
-    """Root mean square of what is added, over that before, at each injection."""
-    added: list[float] = []
-    inject = type(model.context).inject
+def terms(model: Any, tokens: Tensor) -> list[tuple[float, float]]:
+    """Root mean squares of the state's term and of the context's, behind norms and gates, at each injection."""
+    sizes: list[tuple[float, float]] = []
+    pathway = model.context
+    inject = type(pathway).inject
 
-    def watched(h: Tensor, contexts: Any, layer: int) -> Tensor:
-        after = inject(model.context, h, contexts, layer)
-        added.append(((after - h).square().mean().sqrt() / h.square().mean().sqrt()).item())
+    def watched(h: Tensor, contexts: Any, layer: int, backbone: Any) -> Tensor:
+        after = inject(pathway, h, contexts, layer, backbone)
+        state = pathway.gate.state(h, layer, partial(pathway.family.norm, backbone))
+        sizes.append((state.square().mean().sqrt().item(), (after - state).square().mean().sqrt().item()))
         return after
 
-    model.context.inject = watched
+    pathway.inject = watched
     model(tokens, use_cache=False)
-    return added
+    del pathway.inject
+    return sizes
 
 
-def along(path: Path, corpus: Path) -> dict[int, list[float]]:
-    """Step -> shares of a run, over 8 held-out windows of its context: at its checkpoints, and at its end."""
+def along(path: Path, corpus: Path) -> dict[int, list[tuple[float, float]]]:
+    """Step -> terms of a run, over 8 held-out windows of its context: at its checkpoints, and at its end."""
     run = RunFolder(path)
     windows = Windows(Corpus.open(corpus, split="validation"), run.recipe()["data"]["context"])
     tokens = stack([windows[i * (len(windows) // 8)] for i in range(8)])["input_ids"]
     model: Any = load_model(path, device="cpu")
-    last = {int(run.summary()["steps"]): shares(model, tokens)}
+    last = {int(run.summary()["steps"]): terms(model, tokens)}
     of_steps = {}
     for checkpoint in list_checkpoints(run.checkpoints):
         weights = {name.removeprefix("model."): weight for name, weight in load_file(checkpoint / WEIGHTS).items()}
         if unknown := model.load_state_dict(weights, strict=False).unexpected_keys:  # tied weights are stored once
             raise ValueError(f"{checkpoint} has weights that the model does not have: {', '.join(unknown[:4])}")
-        of_steps[step_of(checkpoint)] = shares(model, tokens)
+        of_steps[step_of(checkpoint)] = terms(model, tokens)
     return dict(sorted((of_steps | last).items()))
 
 
@@ -62,9 +66,10 @@ def main(arguments: list[str] | None = None) -> None:
     results = {}
     for path in options.runs:
         results[RunFolder(path).recipe()["name"]] = of_steps = along(path, options.corpus)
-        for step, added in of_steps.items():
-            print(f"{path.name}, step {step:,}: {', '.join(f'{share:.3f}' for share in added)}")
-    publish(options.name, {"corpus": options.corpus.name, "shares": results})
+        for step, places in of_steps.items():
+            sizes = ", ".join(f"{added:.3f} / {state:.3f} = {added / state:.3f}" for state, added in places)
+            print(f"{path.name}, step {step:,}: {sizes}")
+    publish(options.name, {"corpus": options.corpus.name, "terms": results})
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPTNeoXConfig, LlamaConfig, Qwen3Config
 
 from contextwise import ContextLMConfig, ContextLMForCausalLM
+from contextwise.models.embedding_norm import EmbeddingNormConfig, EmbeddingNormForCausalLM
 
 VOCABULARY, LONGEST = 61, 48
 
@@ -31,11 +32,34 @@ def stock_model(family):
 
 
 def contextlm(family, seed=0, **options):
-    """A model in which everything matters: the gate is drawn, not zero."""
+    """A model in which everything matters: gates and the norms around them are drawn, not zero and one."""
     torch.manual_seed(seed)
-    model = ContextLMForCausalLM(ContextLMConfig(backbone(family), **options)).eval()
-    if model.config.injection != "add":
-        torch.nn.init.normal_(model.context.gate.weight)
+    model = ContextLMForCausalLM(ContextLMConfig(marked(backbone(family), options), **options)).eval()
+    draw_parts(model)
+    return model
+
+
+def marked(config, options):
+    """The configuration, with a norm behind the embedding if the options say so."""
+    if options.pop("embedding_norm", False):
+        config.embedding_norm = True
+    return config
+
+
+def draw_parts(model):
+    """Draw the gate, and the norms that a model has beside those of a stock backbone, or in two places."""
+    parts = [model.context.gate, model.context.norm, model.embedding_norm]
+    if model.config.injection == "shared_norm":
+        parts.append(getattr(model.backbone, model.family.norm_name))
+    for parameter in (each for part in parts if part is not None for each in part.parameters()):
+        torch.nn.init.normal_(parameter)
+
+
+def normed(family, **changes):
+    """A stock decoder with a norm behind its embedding, which matters."""
+    torch.manual_seed(0)
+    model = EmbeddingNormForCausalLM(EmbeddingNormConfig(backbone(family, **changes))).eval()
+    torch.nn.init.normal_(model.embedding_norm.weight)
     return model
 
 
@@ -55,8 +79,9 @@ FORMS = pytest.mark.parametrize(
         {"injection_layer": 2},
         {"injection": "add"},
         {"injection_layer": 1, "inject_every_layer": True},
+        {"injection": "shared_norm", "initial_context": "zero", "predictor_norm": True, "embedding_norm": True},
     ],
-    ids=["embedding", "every layer", "2/1", "add", "1/2 every"],
+    ids=["embedding", "every layer", "2/1", "add", "1/2 every", "norms"],
 )
 PARTS = pytest.mark.parametrize(
     "options",
@@ -65,6 +90,11 @@ PARTS = pytest.mark.parametrize(
         {"injection": "norm_gate"},
         {"injection": "norm_add", "inject_every_layer": True},
         {"injection": "projection", "inject_every_layer": True},
+        {"injection": "normed_gate", "initial_context": "zero"},
+        {"injection": "own_norms", "inject_every_layer": True},
+        {"injection": "shared_norm", "injection_layer": 1},
+        {"injection": "paper"},
+        {"predictor_norm": True},
         {"pooling": "mlp"},
         {"pooling": "attention"},
         {"pooling": "latent_attention"},

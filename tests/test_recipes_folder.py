@@ -51,15 +51,19 @@ def test_the_papers_recipes_agree_with_its_tables(path, tmp_path, monkeypatch):
     stated = {name: value for name, value in asdict(TRAINING[recipe.model.family]).items() if value is not None}
     assert recipe.data.context == stated.pop("context")
     assert {name: getattr(recipe.training, name) for name in stated} == stated
-    # ContextLM, Section 3.1, and the element-wise addition of Section 2.2.3.
+    # ContextLM, Section 3.1; the form of the injection is that of the code of its authors.
     predictor = recipe.model.sections.get("context_predictor")
     assert (predictor.chunk_size, predictor.predictor_layers, predictor.pooling) == (4, 2, "mean")
-    assert (predictor.injection, predictor.injection_layer, predictor.inject_every_layer) == ("add", 0, False)
+    assert (predictor.injection, predictor.injection_layer, predictor.inject_every_layer) == ("paper", 0, False)
 
 
 @pytest.mark.parametrize(
     ("name", "backbone", "block", "steps"),
-    [("gpt2-base-paper", 124_439_808, 7_087_872, 17_167), ("pythia-160m-paper", 162_322_944, 7_087_872, 143_052)],
+    [
+        # an untied head; and a norm at the end of the predictor
+        ("gpt2-base-paper", 124_439_808 + 50_257 * 768, 7_087_872, 17_167),
+        ("pythia-160m-paper", 162_322_944 + 2 * 768, 7_087_872, 143_052),
+    ],
 )
 def test_the_papers_models_have_the_published_parameters_and_two_blocks(
     name, backbone, block, steps, tmp_path, monkeypatch

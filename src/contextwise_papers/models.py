@@ -117,8 +117,8 @@ class TrainedModels(CorpusMeasure, name="trained_models"):
     Each is the shared recipe with some settings of its own, written as on the command line (``model.extra_layers=2``), and
     trained with every seed. Differences are paired by document and by seed.
 
-    A ContextLM whose settings name no ``injection`` is trained in both forms: with the document's addition under its own name,
-    and with the gate, the package's default, as "NAME, gate". Claims about it are decided for both.
+    A ContextLM whose settings name no ``injection`` is trained in both forms: as the code of the document's authors has it
+    (``paper``), under its own name, and with the gate, the package's default, as "NAME, gate". Claims are decided for both.
     """
 
     recipe: RecipeValues
@@ -218,7 +218,7 @@ def in_both_forms(settings: dict[str, Any]) -> dict[str, Any]:
             models[name] = own
             continue
         gated[name] = f"{name}{GATE}"
-        models |= {name: [*own, f"{INJECTION}=add"], gated[name]: [*own, f"{INJECTION}=gate"]}
+        models |= {name: [*own, f"{INJECTION}=paper"], gated[name]: [*own, f"{INJECTION}=gate"]}
     expanded = {**settings, "models": models}
     for key, names in COMPARED.items():
         if isinstance(settings.get(key), list):

@@ -52,7 +52,7 @@ def settings(**changes):
 
 
 def test_a_contextlm_is_trained_in_both_forms_and_claims_are_decided_for_both():
-    models = {"plain": [], "context": PREDICTOR, "added": [*PREDICTOR, "model.context_predictor.injection=add"]}
+    models = {"plain": [], "context": PREDICTOR, "added": [*PREDICTOR, "model.context_predictor.injection=paper"]}
     claims = [
         {"text": "it helps", "better": "context", "than": "plain"},
         {"text": "it is the same", "better": "context", "than": "added"},
@@ -68,7 +68,7 @@ def test_a_contextlm_is_trained_in_both_forms_and_claims_are_decided_for_both():
     assert measure.growing[-1].pairs == [("context, gate", "plain"), ("context, gate", "added")]
     assert list(measure.models) == ["plain", "context", "context, gate", "added"]
     forms = {name: own[-1].rpartition("=")[2] for name, own in measure.models.items() if own}
-    assert forms == {"context": "add", "context, gate": "gate", "added": "add"}
+    assert forms == {"context": "paper", "context, gate": "gate", "added": "paper"}
     assert [(claim.text, *claim.names) for claim in measure.claims] == [
         ("it helps", "context", "plain"),
         ("it helps (gate)", "context, gate", "plain"),
@@ -115,7 +115,7 @@ def test_every_item_of_contextlm_has_the_documents_form_and_the_gate(name, scale
     measure = measure_at(OF_CONTEXTLM[name], scale)
     forms = [own[-1] for own in measure.models.values() if any("context_predictor" in setting for setting in own)]
     injection = "model.context_predictor.injection"
-    assert forms and forms.count(f"{injection}=add") == forms.count(f"{injection}=gate") == len(forms) / 2
+    assert forms and forms.count(f"{injection}=paper") == forms.count(f"{injection}=gate") == len(forms) / 2
 
 
 def test_models_that_are_not_there_are_named():

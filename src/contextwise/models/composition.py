@@ -74,7 +74,9 @@ class ComposedConfig(OwnConfig):
 
     def _take_backbone(self, backbone_config: PreTrainedConfig | dict[str, Any] | None, kwargs: dict[str, Any]) -> None:
         """Set the backbone's configuration, and copy its special tokens and tied embeddings."""
-        self.backbone_config = as_config(backbone_config)
+        stock: Any = as_config(backbone_config)
+        # The mark ``embedding_norm`` of the stock configuration says what a composition around it adds.
+        self.backbone_config = stock.backbone_config if stock.model_type == "embedding_norm" else stock
         for name in ("bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings"):
             kwargs.setdefault(name, getattr(self.backbone_config, name, None))
 
@@ -254,6 +256,8 @@ class ComposedForCausalLM(CausalLanguageModel):
     """A causal language model around a stock ``backbone``, with its own ``lm_head``."""
 
     backbone: Any
+    embedding_norm: nn.Module | None
+    """Applied to the input of the first block, if the mark ``embedding_norm`` of the backbone's configuration says so."""
     supports_gradient_checkpointing = True
     _no_split_modules = sorted({family.block_class.__name__ for family in FAMILIES.values()})
     _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
@@ -276,6 +280,8 @@ class ComposedForCausalLM(CausalLanguageModel):
         self.family = family_of(config.backbone_config)
         self.backbone = new_stock_model(AutoModel, config.backbone_config, attn_implementation=attention)
         config.backbone_config = self.backbone.config
+        normed = getattr(config.backbone_config, "embedding_norm", False)
+        self.embedding_norm = self.family.new_norm(self.backbone) if normed else None
 
     def _make_head(self) -> None:
         """Create the vocabulary head, tied to the embedding if the configuration ties it."""
@@ -324,7 +330,13 @@ class ComposedForCausalLM(CausalLanguageModel):
         if attention_mask is None and starts:
             kwargs = kwargs | lengths_of_documents(position_ids, backbone.config)
         layers = self.config.backbone_config.num_hidden_layers  # fewer in an early exit
-        inputs = (embeds, positions_BT, mask, cache, before_block, layers)
+
+        def before(i: int, h_BTD: Tensor) -> Tensor:
+            if i == 0 and self.embedding_norm is not None:
+                h_BTD = self.embedding_norm(h_BTD)
+            return h_BTD if before_block is None else before_block(i, h_BTD)
+
+        inputs = (embeds, positions_BT, mask, cache, before, layers)
         h_BTD, rotary = family.run_blocks(backbone, *inputs, **kwargs)
         return Decoded(h_BTD, mask, rotary, cache, kwargs)
 
@@ -373,6 +385,13 @@ def pretrained_backbone(backbone: str | Path | PreTrainedModel, what: str) -> An
             "choose a backbone whose head is a plain matrix"
         )
     return model
+
+
+def stock_parts(model: Any) -> tuple[Any, nn.Module | None]:
+    """The stock base model of a causal language model, and the norm behind its embedding if it has one."""
+    if model.config.model_type == "embedding_norm":
+        return model.backbone, model.embedding_norm
+    return model.base_model, None
 
 
 def check_labels(labels: Tensor, vocab_size: int) -> None:

@@ -119,6 +119,10 @@ class Family:
         """Apply the final norm."""
         return getattr(backbone, self.norm_name)(h_BTD)
 
+    def new_norm(self, backbone: Any) -> nn.Module:
+        """Create a norm like the final norm of ``backbone``, whose weights are new."""
+        return copy.deepcopy(getattr(backbone, self.norm_name))
+
 
 class GPT2Family(Family):
     """GPT-2: learned absolute positions. Chunk vectors get no positions of their own; the mean of ``h`` contains them."""

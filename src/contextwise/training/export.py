@@ -71,6 +71,7 @@ def export_model(run: RunFolder, inputs: TrainingInputs, weights: dict[str, torc
         # [CLS] and [SEP] around a text for an encoder, end-of-text after it otherwise
         tokenizer = copy.deepcopy(tokenizer)
         Frame.of(tokenizer, kind).put_around(tokenizer)
+    model = spec_of(inputs.config).exported(model)
     with atomic_directory(run.model, "the model", replace=True) as folder, without_bars():
         model.save_pretrained(folder)
         if tokenizer is not None:

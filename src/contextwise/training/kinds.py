@@ -29,6 +29,20 @@ from contextwise.training.settings import (
     wrong_kind,
 )
 
+Injection = Literal[
+    "gate",
+    "scalar_gate",
+    "norm_gate",
+    "projection",
+    "add",
+    "norm_add",
+    "normed_gate",
+    "own_norms",
+    "shared_norm",
+    "paper",
+]
+"""Forms of the injection (:mod:`contextwise.models.contextlm.layers`)."""
+
 
 class ContextPredictorSettings(ModelSection):
     """ContextLM's pathway; without this section the plain backbone is trained."""
@@ -40,9 +54,18 @@ class ContextPredictorSettings(ModelSection):
     chunk_size: Length = 4
     predictor_layers: Layers = 2
     pooling: Literal["mean", "mlp", "attention", "latent_attention"] = "mean"
-    injection: Literal["gate", "scalar_gate", "norm_gate", "projection", "add", "norm_add"] = "gate"
+    injection: Injection = Field(
+        default="gate", description="paper: as the code of the paper's authors has it for the family"
+    )
     injection_layer: int = Field(default=0, ge=0, le=DEEPEST)
     inject_every_layer: bool = False
+    predictor_norm: bool | None = Field(
+        default=None, description="a norm at the end of the predictor; by default only with paper on gpt_neox"
+    )
+    initial_context: Literal["first_token", "zero"] | None = Field(
+        default=None,
+        description="the context before the first complete chunk; by default first_token, and zero with paper",
+    )
 
     def problems(self, recipe: Any) -> Iterator[Problem]:
         if self.chunk_size > recipe.data.context:
@@ -208,7 +231,11 @@ class SizedModel(NewModel):
     """A stock decoder of a named size or given dimensions, with random weights, and optionally with parts of its own."""
 
     called = "a model of a named size"
-    registers = (*ContextPredictorSettings.registers, *VariantSettings.registers)
+    registers = (
+        *ContextPredictorSettings.registers,
+        *VariantSettings.registers,
+        "contextwise.models.embedding_norm.spec",
+    )
     extended = "model"
     kind = "decoder"
     sizes = SIZES
@@ -220,8 +247,20 @@ class SizedModel(NewModel):
         default=None,
         description="whether the head shares the matrix of the embedding; by default as its family (gpt_neox: no)",
     )
+    embedding_norm: bool = Field(
+        default=False,
+        description="a norm behind the embedding, of the class of the final norm: a control for injections with norms",
+    )
     context_predictor: ContextPredictorSettings | None = None
     variant: VariantSettings | None = Field(default=None, description="a model of your own: path.py:Name")
+
+    def problems(self, recipe: Any) -> Iterator[Problem]:
+        yield from super().problems(recipe)
+        own = ["model.variant"] if self.variant else []
+        own += [f"the objective {each.name!r}" for each in recipe.objectives if each.has_prefix]
+        if self.embedding_norm and own:
+            why = f"does not go with {own[0]}, which needs a stock model"
+            yield Problem(why, "model.embedding_norm", fix="remove one of the two")
 
     def at_width(self, width: int) -> "SizedModel":
         """The model with another width: heads keep theirs, and blocks their proportions; unchecked."""
@@ -238,6 +277,8 @@ class SizedModel(NewModel):
             setattr(config, "n_inner" if self.family == "gpt2" else "intermediate_size", self.feed_forward)
         if self.tie_embeddings is not None:
             config.tie_word_embeddings = self.tie_embeddings
+        if self.embedding_norm:
+            config.embedding_norm = True
         return config
 
     def _problems_of_layers(self, layers: int) -> list[Problem]:

@@ -13,6 +13,7 @@ from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
 from contextwise.models.building import initialize_by_name
 from contextwise.models.contextlm import ContextLMForCausalLM
+from contextwise.models.embedding_norm import with_embedding_norm
 from contextwise.models.loading import kind_of, load_as, load_config, load_model, load_without_heads
 from contextwise.models.losses import has_plain_head, token_losses
 from contextwise.models.rope import extend_config, stock_config
@@ -108,7 +109,7 @@ def composed(config: PreTrainedConfig, model: ModelSettings, pairs: bool) -> Pre
         config.architectures = ["BertForPreTraining"] if pairs else None
     for section in model.sections.values():
         config = section.compose(config)
-    return config
+    return with_embedding_norm(config)
 
 
 def starting_model(recipe: Recipe, config: PreTrainedConfig) -> Any:
@@ -134,7 +135,7 @@ def continued_model(settings: Any, config: Any) -> Any:
         model.resize_token_embeddings(config.vocab_size)  # for the objective's special tokens
     if settings.rope is not None:
         whole: Any = config if settings.context_predictor is None else config.backbone_config
-        loaded, model = model, build_model(whole)
+        loaded, model = model, build_model(with_embedding_norm(whole))
         model.load_state_dict(loaded.state_dict())
     if settings.context_predictor is not None:
         model = ContextLMForCausalLM.from_backbone(model, **settings.context_predictor.model_dump())

@@ -18,6 +18,8 @@ back first. Heads keep their width, so attention scores need no other scale. All
 heads are proportional to 1/m, so AdamW's ε is too (Dey et al. 2025, arXiv:2505.01618, Table 1): the context predictor's
 gradients, which pass a gate that starts at zero, can be as small as ε.
 
+Where ContextLM's injection shares that norm, the factor is the untied vocabulary head's instead.
+
 Muon's updates have a size of their own: with torch's adjustment ``original`` their spectral norm does not depend on the width,
 so a matrix that Muon trains keeps its rate; with ``match_rms_adamw`` it grows with the root of the longer side, so the rate is
 divided by it.
@@ -37,6 +39,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.pytorch_utils import Conv1D
 
 from contextwise.base.errors import ConfigError, Problem
+from contextwise.models.contextlm.layers import SharedNorm
 from contextwise.models.contextlm.pathway import ContextPathway
 from contextwise.models.families import Family, adapter
 
@@ -71,16 +74,25 @@ def mup_scales(
         muon_adjustment: how Muon's rate depends on a matrix's shape, as ``torch.optim.Muon`` names it.
 
     Raises:
-        ConfigError: the model has no stock backbone with a norm, into which the output multiplier could be folded.
+        ConfigError: the model has no stock backbone with a norm, into which the output multiplier could be folded; or that norm
+            has a second use, and the head is tied.
     """
     shapes = {name: parameter.shape for name, parameter in base.named_parameters()}
     inputs = {f"{name}.weight": _input_dimension(layer) for name, layer in model.named_modules()}
     drawn = {f"{name}.weight" for name, layer in model.named_modules() if isinstance(layer, DRAWN)}
-    heads, norms = vocabulary_heads(model), dict(_norms_before_heads(model))
+    heads = vocabulary_heads(model)
+    norms = dict(_norms_before_heads(model))  # what has the factor of the logits
     if not norms:
         why = "but this model has no stock backbone, whose last norm would take the factor of the logits"
         raise ConfigError(Problem(why, "training.parametrization", "mup", "set it to standard"))
     width = max(parameter.shape[0] / shapes[name][0] for name, parameter in norms.items())
+    if any(isinstance(part, SharedNorm) for part in model.modules()):
+        embedding = model.get_input_embeddings().weight  # type: ignore[operator]
+        norms = {name: each for name, each in model.named_parameters() if id(each) in heads and each is not embedding}
+        if not norms:
+            why = "but the injection shared_norm merges contexts with the norm that takes the factor of the logits"
+            fix = "set model.tie_embeddings to false, or the injection to own_norms"
+            raise ConfigError(Problem(why, "training.parametrization", "mup", fix))
     narrowed = _initial_range(base) / _initial_range(model)  # a family whose initial values fall with the width already
     scales = {}
     for name, parameter in model.named_parameters():

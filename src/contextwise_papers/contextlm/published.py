@@ -1,9 +1,8 @@
 """Load checkpoints of ContextLM's authors, which use the weight names of their related model (ConceptLM).
 
 The authors name a repository on the Hub, but do not describe its files. The weight names are those of the related model
-that the same group released, kept as a table. Embeddings and head are not tied, and the context is added without a gate.
-In the Pythia form the predictor ends in a norm, which the paper does not mention: a checkpoint with this norm is rejected,
-because without it the model would silently be a different one.
+that the same group released, kept as a table. Embeddings and head are not tied, and the context is merged as in the code of
+that model (``injection="paper"``). A predictor of GPT-NeoX has a norm at its end if the checkpoint has its weights.
 """
 
 import re
@@ -33,6 +32,7 @@ NAMES: dict[str, list[tuple[str, str]]] = {
         (r"encoder\.(\d+)\.(.+)", r"backbone.layers.{\1}.\2"),
         (r"decoder\.(\d+)\.(.+)", r"backbone.layers.{\1+encoder}.\2"),
         (r"hlm\.(?:transformer|layers)\.(\d+)\.(.+)", r"context.layers.\1.\2"),
+        (r"hlm\.layer_norm\.(.+)", r"context.norm.\1"),
     ],
 }
 """Per backbone: (pattern of a published name, our name). ``{i+encoder}`` adds the number of encoder blocks to i."""
@@ -106,8 +106,9 @@ def _config(folder: Path, published: dict[str, Tensor], encoder: int, chunk_size
         backbone,
         chunk_size=chunk_size,
         predictor_layers=_count(published, r"hlm\.\w+\.(\d+)\."),
-        injection="add",
+        injection="paper",
         injection_layer=encoder,
+        predictor_norm="hlm.layer_norm.weight" in published,
     )
 
 

@@ -27,6 +27,9 @@ from contextwise.models.families import FAMILIES as ADAPTERS
 from contextwise.models.families import Family
 from contextwise.training.kinds import ContextPredictorSettings
 
+WITHOUT_START = ("add", "norm_add", "normed_gate", "own_norms", "shared_norm", "paper")
+"""Forms of the injection with which a model does not start as its backbone."""
+
 
 @EVERY_FAMILY
 @FORMS
@@ -41,7 +44,7 @@ def test_equals_a_direct_implementation_of_the_paper(family, options, w, length)
 
 
 @PARTS
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox", pytest.param("llama", marks=pytest.mark.slow)])
 def test_other_injections_and_poolings_equal_their_equations(family, options):
     model = contextlm(family, chunk_size=3, **options)
     tokens = draw(1, 10)
@@ -61,13 +64,15 @@ def test_other_injections_and_poolings_are_saved_trained_and_start_as_the_backbo
     stock = stock_model("gpt2")
     model = ContextLMForCausalLM.from_backbone(stock, chunk_size=3, **options)
     tokens = draw(2, 12)
-    if options.get("injection") != "norm_add":
+    if options.get("injection") not in WITHOUT_START:
         with torch.no_grad():
             assert torch.equal(model.eval()(tokens, use_cache=False).logits, stock(tokens).logits)
-    if options.get("pooling"):  # behind a closed gate no gradient would reach it
+    if not options.get("injection"):  # behind a closed gate no gradient would reach the other parts
         torch.nn.init.normal_(model.context.gate.weight)
     model.train()(tokens, labels=tokens).loss.backward()
-    parts = dict(model.context.gate.named_parameters()) | dict(model.context.pooling.named_parameters())
+    pathway = model.context
+    parts = {**dict(pathway.gate.named_parameters()), **dict(pathway.pooling.named_parameters())}
+    parts |= dict(pathway.norm.named_parameters()) if pathway.norm else {}
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in parts.values()), parts.keys()
     model.save_pretrained(tmp_path)
     again = AutoModelForCausalLM.from_pretrained(tmp_path)
@@ -76,7 +81,7 @@ def test_other_injections_and_poolings_are_saved_trained_and_start_as_the_backbo
 
 
 def test_the_recipe_offers_what_the_model_has():
-    for name, registry in (("pooling", POOLINGS), ("injection", INJECTIONS)):
+    for name, registry in (("pooling", POOLINGS), ("injection", [*INJECTIONS, "paper"])):
         assert get_args(ContextPredictorSettings.model_fields[name].annotation) == tuple(registry)
 
 
@@ -97,8 +102,8 @@ def test_worked_example_of_the_index_convention(family):
 @FAMILIES
 @FORMS
 def test_gate_starts_as_the_backbone(family, options):
-    if options.get("injection") == "add":
-        pytest.skip("plain addition has no such start")
+    if options.get("injection") in WITHOUT_START:
+        pytest.skip("this form has no such start")
     stock = stock_model(family)
     model = ContextLMForCausalLM.from_backbone(stock, **options).eval()
     tokens = draw(2, 21)
@@ -190,11 +195,36 @@ def test_gradient_checkpointing_changes_nothing():
         ({"injection_layer": 3}, "from 0 to 2"),
         ({"pooling": "max"}, "one of mean, mlp"),
         ({"injection": "multiply"}, "one of gate, scalar_gate"),
+        ({"initial_context": "last"}, "one of first_token, zero"),
     ],
 )
 def test_values_out_of_range_are_rejected(options, words):
     with pytest.raises(ConfigError, match=words):
         ContextLMConfig(backbone("gpt2"), **options)
+
+
+@pytest.mark.parametrize(
+    ("family", "form"),
+    [
+        ("gpt2", ("shared_norm", False, "zero")),
+        ("gpt_neox", ("add", True, "zero")),
+        ("llama", ("add", False, "zero")),
+        ("qwen3", ("add", False, "zero")),
+    ],
+)
+def test_the_form_of_the_papers_code(family, form, tmp_path):
+    def parts(config):
+        return config.injection, config.predictor_norm, config.initial_context
+
+    config = ContextLMConfig(backbone(family), injection="paper")
+    assert parts(config) == form
+    config.save_pretrained(tmp_path)
+    assert parts(AutoConfig.from_pretrained(tmp_path)) == form
+    own = ContextLMConfig(
+        backbone(family), injection="paper", predictor_norm=not form[1], initial_context="first_token"
+    )
+    assert parts(own) == (form[0], not form[1], "first_token")
+    assert parts(ContextLMConfig(backbone(family))) == ("gate", False, "first_token")
 
 
 def test_unknown_families_are_rejected():

@@ -10,6 +10,7 @@ from contextwise.base.errors import ConfigError
 
 OPTIONS = {"max_new_tokens": 19, "do_sample": False, "pad_token_id": 0}
 PADDED = torch.tensor([[0, 0, 1, 1, 1, 1], [1] * 6, [0, 0, 0, 0, 0, 1]])
+NORMS = {"injection": "shared_norm", "initial_context": "zero", "predictor_norm": True, "embedding_norm": True}
 
 
 def prompts(rows=3, length=6):
@@ -20,7 +21,7 @@ def prompts(rows=3, length=6):
 @pytest.mark.parametrize("w", [1, 2, 3, 4, 7, 16])
 def test_each_step_equals_the_full_pass(family, w):
     """A prompt in two parts, then token by token, in rows that are padded differently."""
-    model = contextlm(family, chunk_size=w, inject_every_layer=w == 3)
+    model = contextlm(family, chunk_size=w, **({3: {"inject_every_layer": True}, 4: NORMS}.get(w, {})))
     tokens, mask = prompts(3, 24), torch.cat([PADDED, torch.ones(3, 18, dtype=torch.long)], dim=1)
     cache, result = StaticCache(config=model.config, max_cache_len=30), []
     start = 0

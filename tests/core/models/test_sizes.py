@@ -80,6 +80,8 @@ def pathway(context: int, **options):
         *({"pooling": pooling} for pooling in POOLINGS),
         {"injection": "projection", "inject_every_layer": True},
         {"injection": "projection", "injection_layer": 1},
+        {"injection": "own_norms", "predictor_norm": True},
+        {"injection": "paper"},
     ],
 )
 def test_operations_of_a_pathway_are_those_that_torch_counts(options, context):

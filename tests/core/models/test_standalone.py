@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from contextlm_models import contextlm, draw, stock_model
+from contextlm_models import contextlm, draw, normed, stock_model
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.models.export import export_model_folder
 
@@ -25,9 +25,17 @@ with torch.no_grad():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("family", [pytest.param("gpt2", marks=pytest.mark.slow), "qwen3"])
-def test_an_exported_model_needs_no_contextwise(family, tmp_path):
-    model = contextlm(family, chunk_size=3, pooling="attention", injection="projection")
+@pytest.mark.parametrize(
+    "build",
+    [
+        pytest.param(lambda: contextlm("gpt2", chunk_size=3, injection="paper"), marks=pytest.mark.slow),
+        lambda: contextlm("qwen3", chunk_size=3, pooling="attention", injection="projection"),
+        lambda: normed("gpt2"),
+    ],
+    ids=["gpt2", "qwen3", "embedding norm"],
+)
+def test_an_exported_model_needs_no_contextwise(build, tmp_path):
+    model = build()
     model.save_pretrained(tmp_path / "model")
     out = export_model_folder(tmp_path / "model", tmp_path / "out", standalone=True)
     tokens = draw(2, 11).clamp(min=1)

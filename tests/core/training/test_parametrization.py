@@ -103,8 +103,23 @@ def test_the_factors_of_the_pathway_and_of_further_heads():
     assert found["context.layers.0.attn.c_attn.weight"] == found["context.pooling.inner.weight"] == matrix
     assert found["context.gate.weight"] == matrix  # a stack of them
     assert scales("llama", 32, chunk_size=4)["context.gate.weight"] == vector  # one factor a channel
+    norms = scales("llama", 32, chunk_size=4, injection="own_norms", predictor_norm=True)
+    for norm in ("norm", "gate.state_norms.0", "gate.context_norms.0"):
+        assert norms[f"context.{norm}.weight"] == vector
     further = scales("gpt2", 32, future_tokens=3, head="linear")
     assert {scale for name, scale in further.items() if name.startswith("heads.")} == {vector}
+
+
+def test_a_norm_with_a_second_use_leaves_its_factor_to_the_head():
+    """Merging contexts with a norm of 1/m would shrink what the blocks read; a tied head is an embedding too."""
+    options: dict[str, Any] = {"chunk_size": 4, "injection": "shared_norm"}
+    with pytest.raises(ConfigError, match="set model.tie_embeddings to false, or the injection to own_norms"):
+        scales("gpt2", 32, **options)
+    found, plain = scales("gpt_neox", 32, **options), scales("gpt_neox", 32)
+    assert found["backbone.final_layer_norm.weight"] == Scale(epsilon=0.5)
+    assert found["backbone.embed_in.weight"] == plain["gpt_neox.embed_in.weight"]
+    head = plain["lm_head.weight"]
+    assert found["lm_head.weight"] == Scale(initial=head.initial / 2, adamw=head.adamw / 2)
 
 
 def test_depth_scales_the_ends_of_the_branches():

@@ -161,6 +161,13 @@ def test_without_its_context_a_model_is_its_backbone(injection, every):
     stock = GPT2LMHeadModel(model.config.backbone_config).eval()
     stock.transformer.load_state_dict(model.backbone.state_dict())
     stock.tie_weights()
+    places = range(model.config.injection_layer, model.config.num_hidden_layers if every else 2 - every)
+    for layer, place in enumerate(places):  # some forms give the blocks a norm of h
+
+        def normed(block, inputs, layer=layer):
+            return model.context.gate.state(inputs[0], layer, model.backbone.ln_f), *inputs[1:]
+
+        stock.transformer.h[place].register_forward_pre_hook(normed)
     ids = draw()
     before = model(ids).logits
     with without_context(model), torch.no_grad():

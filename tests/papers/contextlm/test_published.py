@@ -17,6 +17,8 @@ def published_name(name, family, split):
     parts = name.split(".")
     if name == "lm_head.weight":
         return name if family == "gpt2" else "embed_out.weight"
+    if parts[:2] == ["context", "norm"]:
+        return ".".join(["hlm", "layer_norm", *parts[2:]])
     if parts[0] == "context":
         return ".".join(["hlm", "transformer" if family == "gpt2" else "layers", *parts[2:]])
     if parts[1] in ("h", "layers"):
@@ -26,12 +28,14 @@ def published_name(name, family, split):
     return ".".join(parts[1:])
 
 
-def write(folder, family, split, **changes):
+def write(folder, family, split, predictor_norm=None, **changes):
     torch.manual_seed(0)
     config = backbone(family, tie_word_embeddings=False)
-    model = ContextLMForCausalLM(
-        ContextLMConfig(config, chunk_size=3, predictor_layers=1, injection="add", injection_layer=split)
-    ).eval()
+    options = {"injection": "paper", "injection_layer": split, "predictor_norm": predictor_norm}
+    model = ContextLMForCausalLM(ContextLMConfig(config, chunk_size=3, predictor_layers=1, **options)).eval()
+    for name, parameter in model.named_parameters():
+        if "norm" in name or "ln_f" in name:
+            torch.nn.init.normal_(parameter)
     renamed = {published_name(n, family, split): t.clone() for n, t in model.state_dict().items()}
     assert len(renamed) == len(model.state_dict())
     folder.mkdir()
@@ -54,9 +58,18 @@ def test_a_renamed_checkpoint_opens_as_the_model_it_was(family, split, tmp_path)
         assert torch.equal(again(tokens, use_cache=False).logits, model(tokens, use_cache=False).logits)
 
 
+def test_the_norm_of_a_predictor_is_known_by_its_weights(tmp_path):
+    for norm in (True, False):
+        model = write(tmp_path / str(norm), "gpt_neox", 0, predictor_norm=norm)
+        again = load_published(tmp_path / str(norm), chunk_size=3)
+        with torch.no_grad():
+            assert torch.equal(again(draw(2, 13), use_cache=False).logits, model(draw(2, 13), use_cache=False).logits)
+        assert again.config.predictor_norm is norm
+
+
 def test_unknown_names_and_wrong_shapes_are_reported(tmp_path):
-    write(tmp_path / "norm", "gpt_neox", 0, **{"hlm.layer_norm.weight": torch.ones(16)})
-    with pytest.raises(CheckpointError, match=r"contains hlm\.layer_norm\.weight, which the gpt_neox table"):
+    write(tmp_path / "norm", "gpt2", 0, **{"hlm.layer_norm.weight": torch.ones(16)})
+    with pytest.raises(CheckpointError, match=r"contains hlm\.layer_norm\.weight, which the gpt2 table"):
         load_published(tmp_path / "norm")
     write(tmp_path / "shape", "gpt2", 0, **{"wpe.weight": torch.ones(3, 16)})
     with pytest.raises(CheckpointError, match=r"does not match its config\.json"):

@@ -27,6 +27,11 @@ from contextwise.models.masks import readable_without_sync
 OTHER_MODEL = "past_key_values comes from another model: its number of layers does not match"
 
 
+def initial_context(first_token: Tensor, kind: str) -> Tensor:
+    """c_init, the context before the first complete chunk of a document, from h_0 of the same shape."""
+    return torch.zeros_like(first_token) if kind == "zero" else first_token
+
+
 class StateLayer(CacheLayerMixin):
     """Base class of cache layers without keys, length and mask, whose state is in the tensors named by ``tensors``."""
 
@@ -120,9 +125,9 @@ class ContextState(StateLayer):
     end_BP: Tensor
     current_BD: Tensor
 
-    def __init__(self, chunk_layers: list[ChunkLayer], chunk_size: int) -> None:
+    def __init__(self, chunk_layers: list[ChunkLayer], chunk_size: int, initial_context: str) -> None:
         super().__init__()
-        self.chunk_layers, self.chunk_size = chunk_layers, chunk_size
+        self.chunk_layers, self.chunk_size, self.initial_context = chunk_layers, chunk_size, initial_context
 
     @property
     def length(self) -> int:
@@ -163,9 +168,9 @@ class ContextState(StateLayer):
         return nn.functional.pad(tail_BUD, (0, 0, count - tail_BUD.shape[1], 0))
 
     def newest_context(self) -> Tensor:
-        """The newest context of each row's last document; before its first chunk ends, h_0 of that document: (B, D)."""
+        """The newest context of each row's last document; before its first chunk ends, c_init of that document: (B, D)."""
         start_B1 = self.start_BS[:, -1:]
-        first_BD = self.h_BSD.take_along_dim(start_B1[..., None], 1)[:, 0]
+        first_BD = initial_context(self.h_BSD.take_along_dim(start_B1[..., None], 1)[:, 0], self.initial_context)
         own_BP = self.end_BP - (self.chunk_size - 1) >= start_B1
         if not own_BP.shape[1]:
             return first_BD
@@ -326,7 +331,7 @@ def context_state(
         cache.layers[layers:layers] = [*slots, StaticContextState(slots, w, tokens)]
     else:
         chunks = [ChunkLayer() for _ in predictor]
-        cache.layers[layers:layers] = [*chunks, ContextState(chunks, w)]
+        cache.layers[layers:layers] = [*chunks, ContextState(chunks, w, config.initial_context)]
     return cache.layers[own - 1]  # type: ignore[return-value]
 
 

@@ -4,11 +4,14 @@ Poolings map the w token vectors of a chunk to its context vector, (..., w, D) -
 names four forms and prints the loss of each (they differ by 0.005 nats at most), but not their equations; each class
 implements the usual meaning of the name, as its docstring describes. The mean, the default, has no parameters.
 
-Injections compute the term that is added to h (ContextLM, Section 2.2.3, Eq. 5) from contexts (..., D) and the index of
-one of the n layers before which a context is injected. The gated forms and the projection are zero-initialized: the model
-then starts identical to its backbone. Plain addition is the paper's form; small models stall with it, because a context
-accumulates the gradient of w tokens, grows first, and dominates the token in the next norm.
+Injections merge h with contexts (..., D) before one of n layers (ContextLM, Section 2.2.3, Eq. 5). The gated forms and the
+projection are zero-initialized: unless h passes a norm, the model then starts identical to its backbone. The paper prints plain
+addition; small models stall with it, because a context accumulates the gradient of w tokens, grows first, and dominates the
+token in the next norm. Norms of both summands give them one scale.
 """
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -90,64 +93,115 @@ def _merge(x: Tensor) -> Tensor:
     return x.transpose(-2, -3).flatten(-2)
 
 
+Norm = Callable[[Tensor], Tensor]
+
+
 class Injection(nn.Module):
-    """Base class of the injections with parameters; ``weight`` is initialized to ``initial``."""
+    """How a context is merged with h before one of the n layers: ``state(h) + forward(context)``.
+
+    ``norm`` is the backbone's final norm, for the form that shares it.
+    """
+
+    def __init__(self, layers: int, width: int, new_norm: Callable[[], nn.Module]) -> None:
+        super().__init__()
+
+    def state(self, h: Tensor, layer: int, norm: Norm) -> Tensor:
+        """What the term is added to: h itself, or h behind a norm."""
+        return h
+
+    def forward(self, context: Tensor, layer: int, norm: Norm) -> Tensor:
+        """The term: the context itself, scaled or behind a norm."""
+        return context
+
+
+class PlainAddition(Injection):
+    """``h + c``: the paper's element-wise addition, as printed."""
+
+
+class WeightedInjection(Injection):
+    """Base class of the injections with a ``weight``, initialized to ``initial``."""
 
     initial = 0.0
 
-    def __init__(self, *shape: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.full(shape, self.initial))
+    def __init__(self, layers: int, width: int, new_norm: Callable[[], nn.Module]) -> None:
+        super().__init__(layers, width, new_norm)
+        self.weight = nn.Parameter(torch.full(self.shape(layers, width), self.initial))
+
+    def shape(self, layers: int, width: int) -> tuple[int, ...]:
+        return layers, width
 
 
-class Gate(Injection):
-    """``g * c``: one learned factor per channel, zero-initialized. (n, D) parameters."""
+class Gate(WeightedInjection):
+    """``h + g * c``: one learned factor per channel, zero-initialized. (n, D) parameters."""
 
-    def __init__(self, layers: int, width: int) -> None:
-        super().__init__(layers, width)
-
-    def forward(self, context: Tensor, layer: int) -> Tensor:
+    def forward(self, context: Tensor, layer: int, norm: Norm) -> Tensor:
         return context * self.weight[layer]
 
 
 class ScalarGate(Gate):
-    """``g * c`` with one factor for all channels, zero-initialized. (n, 1) parameters."""
+    """``h + g * c`` with one factor for all channels, zero-initialized. (n, 1) parameters."""
 
-    def __init__(self, layers: int, width: int) -> None:
-        super().__init__(layers, 1)
+    def shape(self, layers: int, width: int) -> tuple[int, ...]:
+        return layers, 1
 
 
 class NormGate(Gate):
-    """``g * rms(c)``: a gate on the context scaled to root mean square 1."""
+    """``h + g * rms(c)``: a gate on the context scaled to root mean square 1."""
 
-    def forward(self, context: Tensor, layer: int) -> Tensor:
+    def forward(self, context: Tensor, layer: int, norm: Norm) -> Tensor:
         return functional.rms_norm(context, context.shape[-1:]) * self.weight[layer]
 
 
 class NormAddition(NormGate):
-    """``g * rms(c)`` with factors initialized to 0.02, the scale of a new embedding."""
+    """``h + g * rms(c)`` with factors initialized to 0.02, the scale of a new embedding."""
 
     initial = 0.02
 
 
-class Projection(Injection):
-    """``W c`` with one matrix per injected layer, zero-initialized. (n, D, D) parameters."""
+class Projection(WeightedInjection):
+    """``h + W c`` with one matrix per injected layer, zero-initialized. (n, D, D) parameters."""
 
-    def __init__(self, layers: int, width: int) -> None:
-        super().__init__(layers, width, width)
+    def shape(self, layers: int, width: int) -> tuple[int, ...]:
+        return layers, width, width
 
-    def forward(self, context: Tensor, layer: int) -> Tensor:
+    def forward(self, context: Tensor, layer: int, norm: Norm) -> Tensor:
         return functional.linear(context, self.weight[layer])
 
 
-class PlainAddition(nn.Module):
-    """``c`` unchanged: the paper's element-wise addition."""
+class NormedGate(Gate):
+    """``n(h) + g * c``: a gate, zero-initialized, behind a norm of h; one norm per injected layer."""
 
-    def __init__(self, layers: int, width: int) -> None:
-        super().__init__()
+    def __init__(self, layers: int, width: int, new_norm: Callable[[], nn.Module]) -> None:
+        super().__init__(layers, width, new_norm)
+        self.state_norms = nn.ModuleList(new_norm() for _ in range(layers))
 
-    def forward(self, context: Tensor, layer: int) -> Tensor:
-        return context
+    def state(self, h: Tensor, layer: int, norm: Norm) -> Tensor:
+        return self.state_norms[layer](h)
+
+
+class OwnNorms(Injection):
+    """``n(h) + m(c)``: a norm for each summand and each injected layer."""
+
+    def __init__(self, layers: int, width: int, new_norm: Callable[[], nn.Module]) -> None:
+        super().__init__(layers, width, new_norm)
+        self.state_norms = nn.ModuleList(new_norm() for _ in range(layers))
+        self.context_norms = nn.ModuleList(new_norm() for _ in range(layers))
+
+    def state(self, h: Tensor, layer: int, norm: Norm) -> Tensor:
+        return self.state_norms[layer](h)
+
+    def forward(self, context: Tensor, layer: int, norm: Norm) -> Tensor:
+        return self.context_norms[layer](context)
+
+
+class SharedNorm(Injection):
+    """``n(h) + n(c)`` with n the backbone's final norm, which is applied before the vocabulary head too. No parameters."""
+
+    def state(self, h: Tensor, layer: int, norm: Norm) -> Tensor:
+        return norm(h)
+
+    def forward(self, context: Tensor, layer: int, norm: Norm) -> Tensor:
+        return norm(context)
 
 
 POOLINGS: dict[str, type[nn.Module]] = {
@@ -156,11 +210,33 @@ POOLINGS: dict[str, type[nn.Module]] = {
     "attention": AttentionPooling,
     "latent_attention": LatentAttentionPooling,
 }
-INJECTIONS: dict[str, type[nn.Module]] = {
+INJECTIONS: dict[str, type[Injection]] = {
     "gate": Gate,
     "scalar_gate": ScalarGate,
     "norm_gate": NormGate,
     "projection": Projection,
     "add": PlainAddition,
     "norm_add": NormAddition,
+    "normed_gate": NormedGate,
+    "own_norms": OwnNorms,
+    "shared_norm": SharedNorm,
 }
+
+
+class PaperForm(NamedTuple):
+    """How the code of the paper's authors merges contexts in one family of backbones."""
+
+    injection: str
+    predictor_norm: bool
+
+
+PAPER_FORMS: dict[str, PaperForm] = {
+    "gpt2": PaperForm("shared_norm", predictor_norm=False),
+    "gpt_neox": PaperForm("add", predictor_norm=True),
+    "llama": PaperForm("add", predictor_norm=False),
+}
+"""The form ``paper``: that of the code of ConceptLM, which the authors of ContextLM published, by the backbone's model type.
+
+ContextLM's paper prints ``h + c`` and no norm. All three start with a context of zeros, where the paper says h_0. Further
+families have that of Llama, whose blocks theirs resemble.
+"""

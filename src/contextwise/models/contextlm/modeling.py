@@ -6,6 +6,7 @@ The whole model on a page::
     c_k = pool(h[k*w : (k+1)*w])                    # complete chunks
     context_{k+1} = predictor(c_0 .. c_k)           # two blocks of the backbone's class, causal over chunks
     h_t += gate * context_{floor((t+1)/w)}          # context of the chunk that contains the *target* of t; context_0 = h_0
+                                                    # (other forms of the injection: layers.py)
     logits = head(norm(token decoder(h)))           # the other backbone blocks
 
 The backbone is a stock transformers model; none of its arithmetic is reimplemented.
@@ -21,10 +22,10 @@ from transformers import initialization as init
 from transformers.cache_utils import Cache
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.composition import ComposedForCausalLM, Decoded, pretrained_backbone
+from contextwise.models.composition import ComposedForCausalLM, Decoded, pretrained_backbone, stock_parts
 from contextwise.models.contextlm.cache import StaticContextState, context_state, refuse_right_padding, static_inputs
 from contextwise.models.contextlm.config import ContextLMConfig
-from contextwise.models.contextlm.layers import Injection
+from contextwise.models.contextlm.layers import WeightedInjection
 from contextwise.models.contextlm.pathway import ContextPathway, Contexts
 from contextwise.models.families import initialize_module
 from contextwise.models.masks import all_real
@@ -44,7 +45,7 @@ class ContextLMForCausalLM(ComposedForCausalLM):
     def __init__(self, config: ContextLMConfig) -> None:
         super().__init__(config)
         self._make_backbone()
-        self.context = ContextPathway(config)
+        self.context = ContextPathway(config, self.backbone)
         self._make_head()
         self.post_init()
 
@@ -52,7 +53,8 @@ class ContextLMForCausalLM(ComposedForCausalLM):
     def from_backbone(cls, backbone: str | Path | PreTrainedModel, **options: Any) -> "ContextLMForCausalLM":
         """Add a context pathway to a pretrained causal language model; its weights are kept.
 
-        With the default gated injection the new model's logits equal the backbone's until it is trained.
+        With the default gated injection the new model's logits equal the backbone's until it is trained. A form with a
+        norm of h (``normed_gate``, ``own_norms``, ``shared_norm``) changes what the pretrained blocks read.
 
         Args:
             backbone: a run, a model's folder or its name on the Hub, or a loaded causal language model (its weights are
@@ -66,7 +68,7 @@ class ContextLMForCausalLM(ComposedForCausalLM):
         source = pretrained_backbone(backbone, "ContextLM's has")
         model = cls(ContextLMConfig(backbone_config=source.config, **options))
         model.to(device=source.device, dtype=source.dtype)
-        model.backbone = source.base_model
+        model.backbone, model.embedding_norm = stock_parts(source)
         model.lm_head = source.get_output_embeddings()
         model.tie_weights()
         return model.train(source.training)
@@ -81,7 +83,7 @@ class ContextLMForCausalLM(ComposedForCausalLM):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """Initialize gates to their initial value, and the predictor's blocks as the backbone initializes its blocks."""
-        if isinstance(module, Injection):
+        if isinstance(module, WeightedInjection):
             init.constant_(module.weight, module.initial)
         else:
             initialize_module(self.backbone, module)
@@ -144,7 +146,7 @@ class ContextLMForCausalLM(ComposedForCausalLM):
                     )
             if contexts is None or (decoder_layer and not self.config.inject_every_layer):
                 return h_BTD
-            return self.context.inject(h_BTD, contexts, decoder_layer)
+            return self.context.inject(h_BTD, contexts, decoder_layer, self.backbone)
 
         mask, positions = (None, None) if even else (attention_mask, None if position_ids is None else positions_BT)
         return super().decoded(None, mask, positions, cache, embeds, positions_BT, inject, **kwargs)

@@ -1,8 +1,9 @@
-"""The context pathway: chunk pooling, the context predictor, and the gate that adds its output to the decoder's input.
+"""The context pathway: chunk pooling, the context predictor, and the injection of its output into the decoder's input.
 
 The index convention (ContextLM, Section 2.2, with K = floor(T/w) complete chunks): chunk k contains the tokens at
 positions k*w .. (k+1)*w-1 of a document; its predicted context is computed from the chunks before it; and position t adds
-the predicted context of the chunk that its *target*, token t+1, belongs to. Positions before w-1 add ``c_init = h_0``.
+the predicted context of the chunk that its *target*, token t+1, belongs to. Positions before w-1 add ``c_init``:
+h_0, or zero.
 
 Positions count from each document's first real token, so the convention also holds under left padding and for packed
 documents: a chunk never contains tokens of two documents, and never padding.
@@ -13,6 +14,7 @@ in earlier calls; ``c`` is a chunk vector, ``context`` a predicted one.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +22,7 @@ from torch import Tensor, nn
 from transformers.utils.generic import is_flash_attention_requested
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.contextlm.cache import Cache, ContextState, StaticContextState
+from contextwise.models.contextlm.cache import Cache, ContextState, StaticContextState, initial_context
 from contextwise.models.contextlm.config import ContextLMConfig
 from contextwise.models.contextlm.layers import INJECTIONS, POOLINGS
 from contextwise.models.families import family_of
@@ -97,7 +99,7 @@ Contexts = EvenContexts | Tensor
 class ContextPathway(nn.Module):
     """Predicts the embedding of each next chunk from the chunks before it (ContextLM, Section 2.2.2)."""
 
-    def __init__(self, config: ContextLMConfig) -> None:
+    def __init__(self, config: ContextLMConfig, stock: nn.Module) -> None:
         super().__init__()
         backbone = config.backbone_config
         self.family = family_of(backbone)
@@ -108,11 +110,15 @@ class ContextPathway(nn.Module):
         # The layer numbers continue those of the backbone, so that these blocks use separate cache layers.
         first = backbone.num_hidden_layers
         self.layers = nn.ModuleList(self.family.new_block(backbone, first + i) for i in range(config.predictor_layers))
-        self.gate = INJECTIONS[config.injection](config.injections, width)
+        self.norm = self.family.new_norm(stock) if config.predictor_norm else None
+        self.initial_context = config.initial_context
+        self.gate = INJECTIONS[config.injection](config.injections, width, partial(self.family.new_norm, stock))
 
-    def inject(self, h_BTD: Tensor, contexts: Contexts, layer: int) -> Tensor:
-        """Compute h + gate(context); each position adds the context of its target's chunk (Eq. 5)."""
-        return h_BTD + self.added(contexts, lambda context: self.gate(context, layer))
+    def inject(self, h_BTD: Tensor, contexts: Contexts, layer: int, backbone: Any) -> Tensor:
+        """Merge h with the context of each position's target's chunk (Eq. 5), such as h + gate * context."""
+        norm = partial(self.family.norm, backbone)
+        added_BTD = self.added(contexts, lambda context: self.gate(context, layer, norm))
+        return self.gate.state(h_BTD, layer, norm) + added_BTD
 
     def added(self, contexts: Contexts, gate: Callable[[Tensor], Tensor]) -> Tensor:
         """Apply ``gate`` to the contexts (once per chunk if possible), and map them to positions: (B, T, D)."""
@@ -131,7 +137,7 @@ class ContextPathway(nn.Module):
         rotary = self.family.rotary_of_chunks(backbone, c_BKD, first_BK)
         for block in self.layers:
             c_BKD = self.family.run(block, c_BKD, mask, rotary, cache, **kwargs)
-        return c_BKD
+        return c_BKD if self.norm is None else self.norm(c_BKD)
 
     def _mask(self, allowed: Tensor, number_BK: Tensor, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
         """The predictor's mask for the backbone's attention implementation, and further arguments of its blocks.
@@ -160,7 +166,7 @@ class ContextPathway(nn.Module):
         rows, length, width = h_BTD.shape
         w = self.chunk_size
         count = length // w
-        first = h_BTD[:, :1]
+        first = initial_context(h_BTD[:, :1], self.initial_context)
         if torch.compiler.is_exporting():
             # One graph for all lengths: two more chunks, which no position reads, so that there are never fewer than two.
             count += 2
@@ -202,7 +208,7 @@ class ContextPathway(nn.Module):
                 inside_chunks = kept_state.length > 0 and (kept_state.length + 1) % w != 0
             elif readable_without_sync(positions_BT):  # else the predictor runs in every step
                 inside_chunks = bool((((positions_BT + 1) % w != 0) & (positions_BT > 0)).all())
-        state = ContextState([], w) if kept_state is None else kept_state
+        state = ContextState([], w, self.initial_context) if kept_state is None else kept_state
         if not state.is_initialized:
             state.begin(h_BTD)
         past = state.length
@@ -229,6 +235,7 @@ class ContextPathway(nn.Module):
         bank = torch.cat([state.current_BD[:, None], predicted_BKD], dim=1)
         context_BTD = bank.gather(1, layout.latest_BT[..., None].expand(-1, -1, width))
         initial_BTD = h_BTD.gather(1, layout.start_BT.clamp(min=0)[..., None].expand(-1, -1, width))
+        initial_BTD = initial_context(initial_BTD, self.initial_context)
         context_BTD = torch.where(layout.initial_BT[..., None], initial_BTD, context_BTD)
         if kept_state is not None:
             kept_state.extend(h_BTD, past + layout.start_BT, context_BTD[:, -1])
@@ -268,7 +275,7 @@ class ContextPathway(nn.Module):
             predicted_B1D = self.predict(c_B1D, backbone, begin_B1, mask, cache, **kwargs)
             current_BD = torch.where(completes_B1, predicted_B1D[:, 0], current_BD)
             first_B1 = first_B1 & ~completes_B1
-        current_BD = torch.where(first_B1, h_B1D[:, 0], current_BD)
+        current_BD = torch.where(first_B1, initial_context(h_B1D[:, 0], self.initial_context), current_BD)
         state.extend(h_B1D, past - positions_B1, current_BD)
         return current_BD[:, None]
 

@@ -1,5 +1,6 @@
 """The specification of ContextLM: how it is built, and its FLOPs."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ class ContextLMSpec(ModelSpec):
             c_BKD = context.pooling(rows) if chunks else rows[:, :, 0]
             bank_BKD = torch.cat([c_BKD, c_BKD.new_empty(1, 1, width)], dim=1)
             for layer in range(config.injections):
-                context.gate(bank_BKD, layer)
+                context.gate(bank_BKD, layer, partial(model.family.norm, model.backbone))
         predictor = block_operations(context.layers, config.backbone_config, chunks, len(context.layers))
         return float(counter.get_total_flops()) + chunks * predictor
 

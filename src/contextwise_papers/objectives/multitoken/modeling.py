@@ -28,7 +28,7 @@ from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.composition import ComposedForCausalLM, check_labels, pretrained_backbone
+from contextwise.models.composition import ComposedForCausalLM, check_labels, pretrained_backbone, stock_parts
 from contextwise.models.contextlm.cache import static_inputs
 from contextwise.models.families import initialize_module
 from contextwise.models.losses import IGNORED, kept_positions, linear_cross_entropy
@@ -210,8 +210,10 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
             shorten(config)
         model = cls(MultiTokenConfig(config, future_tokens, head)).to(source.device, source.dtype)
         # With head="layer" the trunk is one block shorter: the last block's weights go to the heads instead.
-        base = source if model.config.over_context else source.base_model
+        base, norm = (source, None) if model.config.over_context else stock_parts(source)
         model.backbone.load_state_dict(base.state_dict(), strict=head != "layer")
+        if norm is not None:
+            model.embedding_norm.load_state_dict(norm.state_dict())
         model.get_output_embeddings().load_state_dict(matrix.state_dict())
         stock = source.backbone if model.config.over_context else base
         copied = model.family.blocks(stock)[-1] if head == "layer" else matrix
