@@ -44,10 +44,13 @@ def joint_freedom(parts: Sequence[tuple[float, float]], confidence: float = CONF
     """
     from scipy.special import ndtri, stdtrit  # takes a tenth of a second, which most commands do not need
 
-    level = (1 + confidence) / 2
-    weighted = [(variance * (stdtrit(freedom, level) / ndtri(level)) ** 1.25, freedom) for variance, freedom in parts]
+    level, largest = (1 + confidence) / 2, max(variance for variance, _ in parts) or 1.0
+    weighted = [
+        (variance / largest * (stdtrit(freedom, level) / ndtri(level)) ** 1.25, freedom) for variance, freedom in parts
+    ]
     spread = sum(variance**2 / freedom for variance, freedom in weighted)
-    return float(sum(variance for variance, _ in weighted) ** 2 / spread if spread > 0 else min(f for _, f in weighted))
+    total = sum(variance for variance, _ in weighted)
+    return float(total**2 / spread) if spread > 0 else min(freedom for _, freedom in parts)
 
 
 @dataclass(frozen=True)
