@@ -150,7 +150,7 @@ def answers() -> list[str]:
         f"[More than {effective['measured_to']:.0f} tokens](docs/measure.md#the-context-curve): its loss still falls at "
         f"{curve['bins'][-1]['visible_to']:,} |",
         f"| Does predicting the context (ContextLM) lower the loss of a small GPT-2? {short} tokens, equal FLOPs | No: "
-        f"[{span(*worse)} nats a token]({at}#every-way-on-five-corpora) on four of five texts, one open |",
+        f"[{span(*worse)} nats a token]({at}#every-way-on-five-corpora) on four of five texts, one undecided |",
         "| How long does training take to the held-out loss of nanoGPT's `train.py`? | "
         f"[{ratio['median']:.3f} of its time](docs/results/speed.md#time-to-a-loss), "
         f"{ratio['low']:.3f} to {ratio['high']:.3f} |",
