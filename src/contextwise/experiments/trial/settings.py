@@ -130,7 +130,7 @@ class TrialSettings(Settings):
         default=None,
         gt=0,
         description="the most wall time of the whole trial, as far as the timed steps foresee it: seconds, or 90s, 30m, 2h; "
-        "two seeds are trained in any case",
+        "one that is too short for the search and two seeds is refused",
     )
     rates: RateSearch | None = Field(
         default_factory=RateSearch, description="search, fixed (each arm's own), or settings of the search"
