@@ -1,9 +1,9 @@
 """What one GPU answers in eight minutes, in three parts that ``benchmarks/gpu.sh`` runs one after the other.
 
 ``right``: the tests with the mark ``cuda``. ``fast``: tokens a second and model FLOPs utilization (MFU) of training loops as
-their users run them (:mod:`benchmarks.training_loops`), in alternation; how often the host waits for the GPU in a step, and where
-the GPU waits for the host. ``room``: peak memory against transformers' Trainer, generation against transformers' ``generate()``,
-and scoring against lm-evaluation-harness.
+their users run them (:mod:`benchmarks.training_loops`), in alternation; how often the host waits for the GPU in a step, and
+where the GPU waits for the host. ``room``: peak memory against transformers' Trainer, generation against transformers'
+``generate()``, and scoring against lm-evaluation-harness.
 
 Each part writes its JSON file again after each result, so that a part that is stopped keeps what it has. MFU is
 the operations by this project's count over the dense bf16 peak of the GPU's datasheet (``PEAK_FLOPS`` in
@@ -69,7 +69,7 @@ SCALES = {
         rounds=1,
         compile=False,
         generation=("nano", (1, 2)),
-        scoring=("pico", 64, 60),
+        scoring=("pico", 64, 12),
         tokens=100_000,
         tests=("core/models/test_devices.py",),
     ),
@@ -313,14 +313,16 @@ def room(report: Report, scale: Scale, folder: Path, **_: Any) -> None:
     for compiled in (False, True) if scale.compile else (False,):  # the compiled ways last: they take minutes
         for rows in all_rows:
             key = f"{shape_name}, {rows}{', compiled' * compiled}"
-            report.result["generation"][key] = generation.measure_ways(shape_name, rows, 2, device, compiled)
+            report.result["generation"][key] = generation.measure_ways(
+                shape_name, rows, min(2, scale.rounds), device, compiled
+            )
             report.save()
     if importlib.util.find_spec("lm_eval") is None:
         report.result["left_out"]["scoring"] = "lm_eval is not installed"
         return
     size, context, documents = scale.scoring
     model, corpus = harness_loglikelihood.random_model(folder, size, context, documents)
-    report.add("scoring", harness_loglikelihood.measure_corpus(model, corpus, "validation", 2, str(folder)))
+    report.add("scoring", harness_loglikelihood.measure_corpus(model, corpus, "validation", scale.rounds, str(folder)))
 
 
 PARTS: dict[str, Callable[..., None]] = {"right": right, "fast": fast, "room": room}
