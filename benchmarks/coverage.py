@@ -1,19 +1,16 @@
-"""Coverage of the intervals over documents and seeds, in simulations.
+"""Coverage and power of the intervals over documents and seeds, in simulations.
 
 ``python -m benchmarks.coverage`` draws differences of two models with a known mean, takes the interval of
-:func:`contextwise.base.intervals.estimate` (as ``compare`` does), and prints the share of intervals that contain the mean. A
-document's difference is the mean, plus an effect of the document, one of the seed, and one of both.
+:func:`contextwise.base.intervals.estimate` (as ``compare`` does), and prints the share of intervals that contain the mean, and
+of those that exclude zero where the mean is three of its standard deviations. A document's difference is the mean, plus an
+effect of the document, one of the seed, and one of both. The worlds are those of :data:`WORLDS`.
 
-- Worlds: documents of equal size with normal effects; and sizes that are lognormal (sigma 1: a tenth of the documents has 40%
-  of the text), with normal, heavy-tailed (t with three degrees of freedom) and skewed (exponential) effects.
-- Ratio: the variance between seeds, over the variance of the mean over the documents. With one seed it is 0: such an interval
-  does not cover other seeds.
-- ``bootstrap``: the percentile bootstrap over documents of one seed, for comparison.
-
-Where the true difference is zero, 100% minus the coverage are decided falsely; below six documents nothing is decided.
+Ratio: the variance between seeds, over the variance of the mean over the documents. The percentile bootstrap over the
+documents of one seed is shown beside.
 """
 
 import argparse
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -24,12 +21,11 @@ from contextwise.base.intervals import estimate, percentile_interval, resampled_
 from contextwise.base.progress import console
 from contextwise.base.tables import Column, Table, terminal
 
-DOCUMENTS = (2, 3, 5, 6, 8, 10, 20, 50)
-SEEDS = (1, 2, 3, 5, 10)
+DOCUMENTS = (6, 20, 60, 200)
+SEEDS = (1, 2, 4, 12)
 RATIOS = (0.0, 1.0, 16.0)
-TRUTH = 0.3
-BOTH = 0.5
-"""Standard deviation of the effect of seed and document together, where that of the documents is 1."""
+LARGE = 3.0
+"""The true difference, in standard deviations of its estimate."""
 
 
 def normal(draw: np.random.Generator, *shape: int) -> np.ndarray:
@@ -44,94 +40,114 @@ def skewed(draw: np.random.Generator, *shape: int) -> np.ndarray:
     return draw.exponential(size=shape) - 1
 
 
+def mild(draw: np.random.Generator, *shape: int) -> np.ndarray:
+    return (draw.lognormal(0, 0.5, shape) - np.exp(0.125)) / np.sqrt((np.exp(0.25) - 1) * np.exp(0.25))
+
+
 WORLDS = {
-    "equal sizes, normal": (0.0, normal),
-    "unequal sizes, normal": (1.0, normal),
-    "unequal sizes, heavy tails": (1.0, heavy),
-    "unequal sizes, skewed": (1.0, skewed),
+    "equal sizes, normal": (0.0, 0.5, normal),
+    "unequal sizes, normal": (1.0, 0.5, normal),
+    "unequal sizes, seeds differ on each document": (1.0, 2.0, normal),
+    "unequal sizes, heavy tails": (1.0, 0.5, heavy),
+    "unequal sizes, mildly skewed": (1.0, 0.5, mild),
+    "unequal sizes, skewed": (1.0, 0.5, skewed),
 }
-"""Name -> sigma of the logarithm of a document's size, and the distribution of the effects."""
+"""Name -> sigma of the logarithm of a document's size (1: a tenth of the documents has 40% of the text), the standard deviation
+of the effect of seed and document together where that of the documents is 1, and the distribution of the effects: normal,
+Student's t with three degrees of freedom, lognormal with sigma 0.5, exponential."""
 
 
 def drawn(
     draw: np.random.Generator, world: str, documents: int, seeds: int, ratio: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Sums of the differences (S, N), and the sizes of the documents (N,)."""
-    sigma, effects = WORLDS[world]
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Sums of the differences (S, N), the sizes of the documents (N,), and the standard deviation of the mean."""
+    sigma, together, effects = WORLDS[world]
     sizes = np.exp(sigma * draw.normal(size=documents))
     of_mean = float(np.sqrt(np.square(sizes).sum()) / sizes.sum())  # standard deviation, by the documents
     of_seed = ratio**0.5 * of_mean * effects(draw, seeds, 1)
-    differences = effects(draw, 1, documents) + of_seed + BOTH * effects(draw, seeds, documents)
-    return sizes * (TRUTH + differences), sizes
+    differences = effects(draw, 1, documents) + of_seed + together * effects(draw, seeds, documents)
+    deviation = of_mean * (1 + (ratio * (seeds > 1) + together**2) / seeds) ** 0.5
+    return sizes * differences, sizes, deviation
 
 
 def coverage(world: str, documents: int, seeds: int, ratio: float, trials: int) -> dict[str, Any]:
-    """Share of the intervals that contain the true difference, and their median half-width."""
+    """Share of the intervals that contain the true difference, zero, and that exclude it where it is large."""
     draw = np.random.default_rng([documents, seeds, int(ratio), *world.encode()])
-    intervals = [estimate([block], sizes) for block, sizes in (
-        drawn(draw, world, documents, seeds, ratio) for _ in range(trials)
-    )]  # fmt: skip
-    limits = np.array([each.limits for each in intervals])
-    return {
-        "world": world,
-        "ratio": ratio,
-        "documents": documents,
-        "seeds": seeds,
-        "method": intervals[0].method,
-        "coverage": float(((limits[:, 0] <= TRUTH) & (limits[:, 1] >= TRUTH)).mean()),
-        "half_width": float(np.median(limits[:, 1] - limits[:, 0]) / 2),
-    }
+    held = found = 0
+    for _ in range(trials):
+        block, sizes, deviation = drawn(draw, world, documents, seeds, ratio)
+        low, high = estimate([block], sizes).limits
+        held += low <= 0 <= high
+        found += low + LARGE * deviation > 0
+    about = {"world": world, "ratio": ratio, "documents": documents, "seeds": seeds, "method": "t"}
+    return {**about, "coverage": held / trials, "power": found / trials}
 
 
 def bootstrap_coverage(world: str, documents: int, trials: int) -> dict[str, Any]:
-    """The same for the percentile bootstrap over documents, with one seed."""
+    """The coverage of the percentile bootstrap over documents, with one seed."""
     draw, held = np.random.default_rng([documents, *world.encode()]), 0
     for _ in range(trials):
-        block, sizes = drawn(draw, world, documents, 1, 0.0)
+        block, sizes, _ = drawn(draw, world, documents, 1, 0.0)
         low, high = percentile_interval(resampled_ratios(block.T, sizes)[:, 0])
-        held += low <= TRUTH <= high
+        held += low <= 0 <= high
     about = {"world": world, "ratio": 0.0, "documents": documents, "seeds": 1, "method": "percentile bootstrap"}
     return {**about, "coverage": held / trials}
 
 
 def tables(rows: list[dict[str, Any]]) -> list[Table]:
-    """Coverage by number of documents and ratio (rows), and by number of seeds (columns), of each world."""
-    known = {
-        (row["world"], row["documents"], row["ratio"], row["seeds"], row["method"]): row["coverage"] for row in rows
-    }
+    """Coverage and power by number of documents and ratio (rows), and by number of seeds (columns), of each world."""
+    known = {(row["world"], row["documents"], row["ratio"], row["seeds"], row["method"]): row for row in rows}
 
-    def line(*case: Any) -> list[Any]:
-        of_t = [known.get((*case, seeds, "t")) for seeds in SEEDS]
-        return [*case[1:], *of_t, known.get((*case, 1, "percentile bootstrap"))]
+    def line(what: str, *case: Any) -> list[Any]:
+        shares = [known.get((*case, seeds, "t"), {}).get(what) for seeds in SEEDS]
+        boot = known.get((*case, 1, "percentile bootstrap"), {}).get(what)
+        return [*case[1:], *shares, *([boot] if what == "coverage" else [])]
 
-    heads = [*(f"{seeds} seed{'s' * (seeds > 1)}" for seeds in SEEDS), "bootstrap,\n1 seed"]
     columns = [Column("documents", "integer"), Column("ratio", "estimate", "g")]
-    columns += [Column(head, "percent", missing="") for head in heads]
+    columns += [Column(str(seeds), "percent", missing="") for seeds in SEEDS]
+    boot = Column("bootstrap, 1", "percent", missing="")
     return [
-        Table(world, columns, [line(world, documents, ratio) for documents in DOCUMENTS for ratio in RATIOS])
+        Table(
+            f"{world}: {what}, by seeds",
+            [*columns, boot] if what == "coverage" else columns,
+            [line(what, world, documents, ratio) for documents in DOCUMENTS for ratio in RATIOS],
+        )
         for world in WORLDS
+        for what in ("coverage", "power")
     ]
+
+
+def cell(case: tuple[str, int, int, float, int]) -> dict[str, Any]:
+    return coverage(*case)
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trials", type=int, default=1000, help="of each case; half as many for the bootstrap")
+    parser.add_argument(
+        "--trials", type=int, default=10_000, help="of each case; a twentieth of them for the bootstrap"
+    )
+    parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args(arguments)
-    rows = []
+    cases = [
+        (world, documents, seeds, ratio, options.trials)
+        for world in WORLDS
+        for documents in DOCUMENTS
+        for seeds in SEEDS
+        for ratio in (RATIOS if seeds > 1 else RATIOS[:1])
+    ]
+    with ProcessPoolExecutor(options.processes) as pool:
+        rows = list(pool.map(cell, cases))
+    rows += [
+        bootstrap_coverage(world, documents, max(1, options.trials // 20))
+        for world in WORLDS
+        for documents in DOCUMENTS
+    ]
+    title = "Share of the 95% intervals that contain the true difference, and that exclude zero where it is large"
+    console.print(terminal(title, *tables(rows)))
+    several = [row for row in rows if row["method"] == "t" and row["seeds"] > 1]
     for world in WORLDS:
-        for documents in DOCUMENTS:
-            rows.append(bootstrap_coverage(world, documents, max(1, options.trials // 2)))
-            rows += [
-                coverage(world, documents, seeds, ratio, options.trials)
-                for seeds in SEEDS
-                for ratio in (RATIOS if seeds > 1 else RATIOS[:1])
-            ]
-    console.print(terminal("Share of the 95% intervals that contain the true difference", *tables(rows)))
-    several = [row for row in rows if row["method"] == "t"]
-    least = min(several, key=lambda row: row["coverage"])
-    symmetric = min(row["coverage"] for row in several if "skewed" not in row["world"])
-    print(f"least: {written(least['coverage'], 'percent')} ({least['world']}, {least['documents']} documents); "
-          f"without skew {written(symmetric, 'percent')}")  # fmt: skip
+        shares = sorted(row["coverage"] for row in several if row["world"] == world)
+        print(f"{world}: {written(shares[0], 'percent')} to {written(shares[-1], 'percent')} with several seeds")
     publish("coverage", {"trials": options.trials, "cells": rows})
 
 

@@ -16,6 +16,7 @@ from transformers.pytorch_utils import Conv1D
 
 from contextwise.base.errors import ConfigError
 from contextwise.models import ContextLMForCausalLM
+from contextwise.models.contextlm.layers import Gate, Norm
 from contextwise.models.masks import causal_mask
 
 CHUNK = 4
@@ -108,14 +109,15 @@ def overlapping(model: Any, stride: int = 2) -> ContextLMForCausalLM:
     return new
 
 
-class RatedGate(nn.Module):
+class RatedGate(Gate):
     """The gate as ``rate`` times what is learned, so that Adam moves it ``rate`` times as fast, from ``start``."""
 
     def __init__(self, layers: int, width: int, rate: float, start: float) -> None:
-        super().__init__()
-        self.rate, self.weight = rate, nn.Parameter(torch.full((layers, width), start / rate))
+        super().__init__(layers, width, nn.Identity)
+        self.rate = rate
+        nn.init.constant_(self.weight, start / rate)
 
-    def forward(self, context: Tensor, layer: int) -> Tensor:
+    def forward(self, context: Tensor, layer: int, norm: Norm) -> Tensor:
         return context * (self.rate * self.weight[layer])
 
 

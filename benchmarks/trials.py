@@ -5,7 +5,9 @@ initial values only, so that their true difference is zero, and looks at the int
 ``power`` plants a handicap (a lower learning rate), measures it with 30 seeds, and counts in how many of 50 other trials it is
 found within the seeds that a plan promises. ``pairing`` compares the spread of the differences between GPT-2 and ContextLM with
 seeds paired in nothing, in the order of the windows, and in the initial values too. ``ledger`` tries sets of 40 changes, of
-which 10 gain something, each set with other seeds. Finished runs are not trained again.
+which 10 gain something, each set with other seeds. ``decisions`` draws 300 decisions without a difference, of the runs of
+100 seeds (pairs that differ in their initial values), each through files that ``contextwise decide`` reads. Finished runs are
+not trained again.
 
 Claims: at most 5% false decisions at 95% confidence; the handicap is found in at least 80% of the trials; at most 10% of the
 changes that a ledger keeps gain nothing, on average over sets, and at least 7 of the 10 gains are kept.
@@ -13,6 +15,7 @@ changes that a ledger keeps gain nothing, on average over sets, and at least 7 o
 
 import argparse
 import contextlib
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from typing import Any
 import numpy as np
 from transformers.utils import logging
 
+import contextwise
 from benchmarks.harness import publish
 from contextwise.base.progress import console
 from contextwise.comparison.sequential import decide, discoveries, looks, seeds_to_decide, upper_deviation
@@ -29,6 +33,7 @@ from contextwise.evaluation.measures.loss import Loss
 from contextwise.experiments.run_set import RunSet, RunSetSettings
 from contextwise.experiments.trial.arms import total_nats
 from contextwise.experiments.trial.settings import BUILT_IN
+from contextwise.stats import LossWriter
 
 LEDGER, LOWER = "ledger", "lower after one seed"
 PAIRED, OTHER_START = "training.paired_initialization=true", "training.paired_initialization=false"
@@ -107,6 +112,27 @@ def power(pool: Pool, options: argparse.Namespace) -> dict[str, Any]:
     return {"handicap": size, "deviation": deviation, "promised": promised, "trials": trials, "found": found}
 
 
+def decisions(pool: Pool, options: argparse.Namespace) -> dict[str, Any]:
+    """Decisions from files without a difference: how many are made falsely, in each reading, by any look."""
+    runs = np.stack([[pool.nats([PAIRED], seed), pool.nats([OTHER_START], seed)] for seed in range(100)])
+    draw, false, trials = np.random.default_rng(0), {"fixed": 0, "random": 0}, options.trials or 300
+    for _ in range(trials):
+        with tempfile.TemporaryDirectory() as folder:
+            for number, seed in enumerate(draw.choice(len(runs), options.seeds, replace=False)):
+                swapped = draw.permutation(2)
+                for arm, nats in zip(("base", "same"), runs[seed][swapped], strict=True):
+                    with LossWriter(Path(folder, f"{arm}-{number}.jsonl"), arm, number) as losses:
+                        for name, (tokens, each) in enumerate(zip(pool.tokens, nats, strict=True)):
+                            losses.add(str(name), tokens=tokens, nats=each)
+            path = contextwise.decide([Path(folder)], "base", confidence=options.confidence).comparisons[0].looks
+        for reading in ("fixed", "random"):
+            false[reading] += any(look.of(reading).decided for look in path)
+    print(
+        f"{trials} decisions: an interval excluded zero in {false['fixed']} (these documents), {false['random']} (any)"
+    )
+    return {"pairs": len(runs), "trials": trials, "false": false}
+
+
 def pairing(pool: Pool, options: argparse.Namespace) -> dict[str, Any]:
     """Standard deviation of ContextLM minus GPT-2 by seed, and how it depends on what the seeds share."""
     seeds, context = range(options.trials or 20), BUILT_IN["contextlm"]
@@ -162,7 +188,7 @@ def _ledger_of(pool: Pool, options: argparse.Namespace, number: int) -> dict[str
     return result
 
 
-PARTS = {"calibration": calibration, "power": power, "pairing": pairing, "ledger": ledger}
+PARTS = {"calibration": calibration, "power": power, "decisions": decisions, "pairing": pairing, "ledger": ledger}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -176,7 +202,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--tokens-per-step", type=int, default=512)
     parser.add_argument("--documents", type=int, default=12, help="held-out documents that are scored")
     parser.add_argument("--trials", type=int, default=None, help="of pairing: seeds")
-    parser.add_argument("--seeds", type=int, default=8, help="of a trial of calibration")
+    parser.add_argument("--seeds", type=int, default=8, help="of a trial of calibration, or of a decision")
     parser.add_argument("--sets", type=int, default=1, help="of ledger: sets of 40 changes")
     parser.add_argument("--margin", type=float, default=0.001)
     parser.add_argument("--confidence", type=float, default=0.95)

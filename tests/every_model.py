@@ -52,8 +52,7 @@ def backbone(family: str) -> Any:
 def contextlm(family: str, **options: Any) -> ContextLMForCausalLM:
     torch.manual_seed(0)
     model = ContextLMForCausalLM(ContextLMConfig(backbone(family), **options))
-    if model.config.injection != "add":
-        torch.nn.init.normal_(model.context.gate.weight)  # so that contexts matter
+    contextlm_models.draw_parts(model)  # so that contexts matter
     return model
 
 
@@ -95,6 +94,9 @@ OURS: dict[str, Callable[[], Any]] = {
     "add": partial(contextlm, "gpt2", injection="add", injection_layer=1, predictor_layers=1),
     "projection": partial(contextlm, "gpt_neox", injection="projection", pooling="mlp", predictor_layers=1),
     "norm": partial(contextlm, "qwen3", injection="norm_add", pooling="latent_attention", predictor_layers=1),
+    "both norms": partial(contextlm, "gpt2", injection="own_norms", predictor_norm=True),
+    "the paper's form": partial(contextlm, "gpt2", injection="paper"),
+    "embedding norm": partial(contextlm_models.normed, "gpt2"),
     "retrofitted": retrofitted,
     **{head: partial(multitoken_models.multitoken, "gpt2", head) for head in ("layer", "linear")},
     "over ContextLM": over_context,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-GUIDE = (ROOT / "docs" / "determinism.md").read_text()
+GUIDE = (ROOT / "docs" / "reference" / "determinism.md").read_text()
 LINES = [line for line in GUIDE.splitlines() if line.startswith("| ")]
 PROMISES = [line for line in LINES if not line.endswith("| tests |")]
 

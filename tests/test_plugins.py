@@ -51,7 +51,7 @@ diary = "strange_ideas.diary:DIARY"
 patient = "strange_ideas.patient:Patient"
 """
 
-GUIDE = (SOURCE.parent / "docs" / "extending" / "package.md").read_text()
+GUIDE = (SOURCE.parent / "docs" / "extend.md").read_text()
 
 FILES = {
     "__init__.py": "",

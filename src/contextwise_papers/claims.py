@@ -194,11 +194,8 @@ def _seeds_needed(estimate: Estimate, bound: float, confidence: float) -> str:
     """
     if estimate.deviation is None or estimate.seeds is None:
         return ""
-    difference, (low, high) = estimate.value - bound, estimate.limits
-    of_seeds = student_t(estimate.seeds - 1) * estimate.deviation / math.sqrt(estimate.seeds)
-    rest = math.sqrt(max(0.0, ((high - low) / 2) ** 2 - of_seeds**2))
-    freedom = estimate.documents - 1 if estimate.documents else math.inf
-    rest *= student_t(freedom, confidence) / student_t(freedom)
+    difference, others = estimate.value - bound, estimate.parts[:-1]  # the last part is that of the seeds
+    rest = math.sqrt(sum(variance * student_t(freedom, confidence) ** 2 for variance, freedom in others))
     if difference == 0:
         return "no number of seeds would decide a difference of zero"
     if abs(difference) <= rest:

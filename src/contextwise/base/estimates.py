@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
@@ -31,6 +31,28 @@ class EstimateJson(TypedDict):
     n: NotRequired[int]
 
 
+def joint_freedom(parts: Sequence[tuple[float, float]], confidence: float = CONFIDENCE) -> float:
+    """Degrees of freedom of the sum of independent variances, for a t-interval at a confidence.
+
+    Those of Welch and Satterthwaite, with each variance weighted by (t / z)^1.25, the quantiles of Student's t at its degrees
+    of freedom and of the normal distribution. Unweighted, a variance that was estimated from two or three values is often far
+    too small, and then counts too little: intervals at 95% with two values cover 87% at worst, and 94% with weights; with four
+    and more 94.5% to 95.9%, whichever variance is the larger.
+
+    Args:
+        parts: (variance, degrees of freedom) of each.
+    """
+    from scipy.special import ndtri, stdtrit  # takes a tenth of a second, which most commands do not need
+
+    level, largest = (1 + confidence) / 2, max(variance for variance, _ in parts) or 1.0
+    weighted = [
+        (variance / largest * (stdtrit(freedom, level) / ndtri(level)) ** 1.25, freedom) for variance, freedom in parts
+    ]
+    spread = sum(variance**2 / freedom for variance, freedom in weighted)
+    total = sum(variance for variance, _ in weighted)
+    return float(total**2 / spread) if spread > 0 else min(freedom for _, freedom in parts)
+
+
 @dataclass(frozen=True)
 class Estimate:
     """A value with the limits of its confidence interval, None if the data allow no interval.
@@ -52,7 +74,7 @@ class Estimate:
     deviation: float | None = dataclasses.field(
         default=None, compare=False
     )  # of single seeds, where the interval is over them
-    parts: tuple[tuple[float, float], ...] = dataclasses.field(default=(), compare=False)  # (variance, freedom), added
+    parts: tuple[tuple[float, float], ...] = dataclasses.field(default=(), compare=False)  # (variance, freedom), summed
     mapped: "tuple[Estimate, Callable[[float], float]] | None" = dataclasses.field(
         default=None, compare=False, repr=False
     )  # the estimate that an increasing function was applied to
@@ -83,7 +105,7 @@ class Estimate:
     def at(self, confidence: float) -> "Estimate":
         """The estimate with its interval at another confidence: each side longer as Student's t says.
 
-        Each part (documents, seeds) by its own degrees of freedom, and where a function was applied, before it was.
+        With the degrees of freedom that its parts (documents, seeds) have there, and before a function that was applied.
         """
         if not self.has_interval or confidence == self.confidence:
             return self
@@ -92,12 +114,11 @@ class Estimate:
             return dataclasses.replace(inner.at(confidence).map(function), unit=self.unit)
         from scipy.special import stdtrit  # takes a tenth of a second, which most commands do not need
 
-        parts = self.parts or ((1.0, self.degrees_of_freedom),)
         before, after = (
-            math.sqrt(sum(variance * stdtrit(freedom, (1 + each) / 2) ** 2 for variance, freedom in parts))
+            stdtrit(joint_freedom(self.parts, each) if self.parts else self.degrees_of_freedom, (1 + each) / 2)
             for each in (self.confidence, confidence)
         )
-        longer = after / before if before else 1.0
+        longer = after / before
         low, high = (self.value + (limit - self.value) * longer for limit in self.limits)
         return dataclasses.replace(self, low=low, high=high, confidence=confidence)
 

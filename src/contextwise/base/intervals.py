@@ -8,9 +8,8 @@ of the whole text. The tokens of one document are not independent, so whole docu
   effective number of documents, (Σ size)² / Σ size² (Kish 1965), minus 1: where one document holds most of the text, the
   spread of the others says little about it. One seed's interval does not cover variation between seeds.
 - **Seeds**: Student's t over the values of the seeds (Welch's where the seeds of two groups are not paired).
-- **Documents and seeds**: the squared half-widths of the two parts are added. Adding the variances, with Satterthwaite's
-  degrees of freedom, covers 88% instead of 95% with two seeds whose spread dominates: with one degree of freedom their
-  variance is often estimated far too low, and then the degrees of freedom are those of the documents.
+- **Documents and seeds**: the two variances are added, less what both contain: the variation of each seed on each document.
+  The degrees of freedom are those of :func:`~contextwise.base.estimates.joint_freedom`.
 - **Readings of a curve** (the context at which it is lowest) are no smooth functions of the sums. They have percentile
   bootstrap intervals over documents, at the levels of a t-interval (Hesterberg 2015, "What teachers should know about the
   bootstrap", Section 4.4), and none for fewer than six documents.
@@ -32,7 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import special, stats
 
-from contextwise.base.estimates import CONFIDENCE, FEWEST_DOCUMENTS, Estimate
+from contextwise.base.estimates import CONFIDENCE, FEWEST_DOCUMENTS, Estimate, joint_freedom
 
 RESAMPLES = 2000
 SEED = 0
@@ -84,9 +83,14 @@ def over_documents(value: float, left_out_N: np.ndarray, sizes_N: np.ndarray) ->
     return Part(float(np.square(left_out_N - value).sum()) * (count - 1) / count, effective_freedom(sizes_N))
 
 
+def effective_number(sizes_N: np.ndarray) -> float:
+    """The number of documents of equal size that weigh as much as these (Kish 1965)."""
+    return float(sizes_N.sum()) ** 2 / float(np.square(sizes_N, dtype=float).sum())
+
+
 def effective_freedom(sizes_N: np.ndarray) -> float:
     """Degrees of freedom of a variance over documents: their effective number minus 1, and 1 at least."""
-    return max(1.0, float(sizes_N.sum()) ** 2 / float(np.square(sizes_N, dtype=float).sum()) - 1)
+    return max(1.0, effective_number(sizes_N) - 1)
 
 
 def jackknife_estimate(value: float, left_out_N: np.ndarray, sizes_N: np.ndarray) -> Estimate:
@@ -152,16 +156,28 @@ def over_seeds(blocks: list[np.ndarray], weights_N: np.ndarray) -> Part | None:
         for block in blocks
         if len(block) > 1
     ]
-    if not parts:
-        return None
-    return welch(parts)
+    return joint(parts) if parts else None
 
 
-def welch(parts: Sequence[Part]) -> Part:
-    """The variance of a sum of independent parts, with the degrees of freedom of Welch and Satterthwaite."""
-    variance = sum(part.variance for part in parts)
-    spread = sum(part.variance**2 / part.freedom for part in parts)
-    return Part(variance, variance**2 / spread if spread > 0 else min(part.freedom for part in parts))
+def joint(parts: Sequence[tuple[float, float]], shared: float = 0.0, confidence: float = CONFIDENCE) -> Part:
+    """The sum of variances, less what they share; at least the largest of them. For an interval at this confidence."""
+    variances = [variance for variance, _ in parts]
+    return Part(max(*variances, sum(variances) - shared), joint_freedom(parts, confidence))
+
+
+def shared_variance(block_SN: np.ndarray, weights_N: np.ndarray) -> float:
+    """What the variance of the seeds' mean over documents, and that over seeds, both contain: seeds on single documents.
+
+    The jackknife's variance over documents of one seed is that of documents and of seed and document together; of the mean of
+    S seeds it contains an Sth of the second. So the difference of the two says how much that is. 0 for a single seed.
+    """
+    seeds, documents = block_SN.shape
+    if seeds < 2:
+        return 0.0
+    columns = np.column_stack([*block_SN, block_SN.mean(axis=0)])
+    away = leave_one_out(columns, weights_N) - columns.sum(axis=0) / weights_N.sum()
+    *single, pooled = np.square(away).sum(axis=0) * (documents - 1) / documents
+    return max(0.0, float(np.mean(single) - pooled)) / (seeds - 1)
 
 
 def within_groups(groups: Iterable[Sequence[float]]) -> Part | None:
@@ -191,8 +207,8 @@ def estimate(blocks: list[np.ndarray], weights_N: np.ndarray) -> Estimate:
         return plus_minus(value, documents.half_width, freedom=documents.freedom, **about)
     seeds = min(len(block) for block in blocks)
     about |= {"seeds": seeds, "deviation": math.sqrt(of_seeds.variance * seeds) if len(blocks) == 1 else None}
-    half, freedom = math.hypot(documents.half_width, of_seeds.half_width), welch([documents, of_seeds]).freedom
-    return plus_minus(value, half, freedom=freedom, parts=(documents, of_seeds), **about)
+    both = joint([documents, of_seeds], sum(shared_variance(block[:, kept], weights) for block in blocks))
+    return plus_minus(value, both.half_width, freedom=both.freedom, parts=(documents, of_seeds), **about)
 
 
 def seed_interval(blocks: list[np.ndarray], weights_N: np.ndarray) -> Interval | None:
@@ -217,23 +233,22 @@ def estimate_over_seeds(a_S: np.ndarray, b_S: np.ndarray, paired: bool) -> Estim
 
 
 def with_seeds(over_documents: Estimate, values_S: np.ndarray) -> Estimate:
-    """An estimate over documents with the part of the seeds added to its interval, by the squares of their half-widths.
+    """An estimate over documents with the variance of the seeds added to its interval.
 
     Args:
         values_S: the value with each seed alone; with one seed the estimate stays as it is.
     """
-    low, high = over_documents.limits
     if len(values_S) < 2 or not over_documents.has_interval:
         return over_documents
     seeds = Part(float(np.var(values_S, ddof=1)) / len(values_S), len(values_S) - 1)
-    known = over_documents.degrees_of_freedom
-    documents = Part(((high - low) / 2 / student_t(known)) ** 2, known)
-    value, half = over_documents.value, seeds.half_width
-    limits = value - math.hypot(value - low, half), value + math.hypot(high - value, half)
-    freedom, deviation = welch([documents, seeds]).freedom, math.sqrt(seeds.variance * len(values_S))
-    about: dict[str, Any] = {"seeds": len(values_S), "freedom": freedom, "deviation": deviation, "mapped": None}
-    about["parts"] = (*(over_documents.parts or (documents,)), seeds)
-    return replace(over_documents, low=limits[0], high=limits[1], **about)
+    value, known = over_documents.value, over_documents.degrees_of_freedom
+    # Each side by its own length, as a percentile interval's may differ.
+    errors = [abs(limit - value) / student_t(known) for limit in over_documents.limits]
+    sides = [joint([Part(error**2, known), seeds]) for error in errors]
+    parts = (*(over_documents.parts or (Part(float(np.mean(errors)) ** 2, known),)), seeds)
+    low, high = value - sides[0].half_width, value + sides[1].half_width
+    about: dict[str, Any] = {"seeds": len(values_S), "freedom": joint(parts).freedom, "mapped": None, "parts": parts}
+    return replace(over_documents, low=low, high=high, deviation=math.sqrt(seeds.variance * len(values_S)), **about)
 
 
 def _value(blocks: list[np.ndarray], weights_N: np.ndarray) -> float:

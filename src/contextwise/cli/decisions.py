@@ -27,7 +27,8 @@ def decide(
         Argument(
             metavar="LOSSES...",
             help="Files with a row for each held-out document of a run (JSON Lines, CSV, Parquet): arm, seed, document, "
-            "tokens, nats; or logs of lm_eval --log_samples or Inspect. ARM:SEED=PATH labels one that names no arm and seed.",
+            "tokens, nats; or logs of lm_eval --log_samples or Inspect, or runs of W&B or TensorBoard. ARM:SEED=PATH labels "
+            "one that names no arm and seed.",
         ),
     ] = None,
     reference: Annotated[

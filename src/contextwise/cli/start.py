@@ -108,7 +108,7 @@ def prepare(
         list[str],
         Argument(
             metavar="SOURCE...",
-            help="JSON Lines (.jsonl, .jsonl.gz), Parquet or text files, folders or patterns of them, "
+            help="JSON Lines (.jsonl, .jsonl.gz), Parquet, CSV, TSV or text files, folders or quoted patterns of them, "
             "a Hugging Face dataset (folder, or Hub name, name:config or name:config:split), stdlib, or a source that a "
             f"package offers by its prefix ({', '.join(plugins.points('sources'))}). "
             "train=SOURCE test=SOURCE names the split of each, in place of shares.",
@@ -211,8 +211,8 @@ def corpus(
         list[str] | None,
         Option(
             metavar="SPLIT_OR_SOURCE",
-            help="Report how much of these texts is in the corpus, by 13-grams: another split, or a source as for `prepare`, "
-            "such as the questions of a benchmark; may be repeated.",
+            help="Report how much of these texts is in the corpus, by 13-grams: another split, or a source as for `prepare` (a "
+            "file, a folder, a pattern), such as the questions of a benchmark; may be repeated.",
         ),
     ] = None,
     text_field: Annotated[str, Option(help="Field of a source in --overlap that holds the text.")] = "text",

@@ -55,7 +55,7 @@ def trend(differences_SB: np.ndarray, budgets_B: np.ndarray, confidence: float =
     means, halves = sequence_limits(lines_2S[0], confidence)
     if not np.isfinite(halves[-1]):
         return None
-    about = {"seeds": len(differences_SB), "method": "mixture t sequence", "confidence": confidence}
+    about = {"seeds": len(differences_SB), "method": "t sequence", "confidence": confidence}
     slope = plus_minus(means[-1], halves[-1], unit="nats per token and doubling", **about)
     grid = _around(doublings)
     values_SX = lines_2S[0][:, None] * grid + lines_2S[1][:, None]
@@ -125,5 +125,5 @@ def _solution(values_SX: np.ndarray, grid: np.ndarray, confidence: float) -> Est
     value = grid[before] + share * (grid[before + 1] - grid[before])
     # The interval ends between two points of the grid: the outer one is taken.
     low, high = grid[inside[0] - 1], grid[inside[-1] + 1]
-    about = {"seeds": len(values_SX), "method": "inverted mixture t sequence", "confidence": confidence}
+    about = {"seeds": len(values_SX), "method": "inverted t sequence", "confidence": confidence}
     return Estimate(float(2**value), float(2**low), float(2**high), **about)  # type: ignore[arg-type]

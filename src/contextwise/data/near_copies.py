@@ -21,11 +21,14 @@ BANDS, ROWS = 20, 6
 """Of the 120 minima of a document: it is compared with those that have all minima of one band."""
 COPIED = 0.5
 """A text that shares this share of its n-grams counts as copied."""
+COPIED_BYTES, LONGEST = 40, 64
+"""Bytes of text that an n-gram must hold to say that a document is copied: 13 bytes are two words, which any text shares. And
+the most tokens of such an n-gram."""
 EXAMPLES = 10
 BLOCK = 2**16
 _DRAW = np.random.default_rng(5)
 _FACTORS, _ADDED = _DRAW.integers(1, 2**63, (2, BANDS * ROWS, 1), dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-_POWERS = _DRAW.integers(1, 2**63, CONTAINED, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+_POWERS = _DRAW.integers(1, 2**63, LONGEST, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
 
 
 def ngram_hashes(ids: np.ndarray, length: int) -> np.ndarray:
@@ -76,24 +79,41 @@ class NearCopies:
         return None
 
 
-def containment(corpus: "Corpus", texts: Iterable[np.ndarray]) -> np.ndarray:
-    """The share of each text's distinct 13-grams that the documents of a corpus hold, (texts,); 0 for a shorter text.
+def containment(corpus: "Corpus", texts: Iterable[np.ndarray], length: int = CONTAINED) -> np.ndarray:
+    """The share of each text's distinct n-grams that the documents of a corpus hold, (texts,); 0 for a shorter text.
 
     Args:
         texts: token ids of each, by the corpus's tokenizer.
+        length: tokens of an n-gram.
     """
-    grams = [
-        np.unique(ngram_hashes(ids, CONTAINED)) if len(ids) >= CONTAINED else np.empty(0, np.uint64) for ids in texts
-    ]
+    grams = [np.unique(ngram_hashes(ids, length)) if len(ids) >= length else np.empty(0, np.uint64) for ids in texts]
     wanted = np.unique(np.concatenate([*grams, np.empty(0, np.uint64)]))
     seen = np.zeros(len(wanted) + 1, dtype=bool)
     for index in range(len(corpus) if len(wanted) else 0):
         ids = corpus.document(index)
-        for start in range(0, len(ids) - CONTAINED + 1, BLOCK):
-            hashes = ngram_hashes(ids[start : start + BLOCK + CONTAINED - 1], CONTAINED)
+        for start in range(0, len(ids) - length + 1, BLOCK):
+            hashes = ngram_hashes(ids[start : start + BLOCK + length - 1], length)
             at = np.searchsorted(wanted, hashes)
             seen[at[wanted[np.minimum(at, len(wanted) - 1)] == hashes]] = True
     return np.array([seen[np.searchsorted(wanted, each)].mean() if len(each) else 0.0 for each in grams])
+
+
+def copied_length(corpus: "Corpus") -> int:
+    """Tokens of the n-grams by which a document counts as copied: 13, or more where these hold less than 40 bytes."""
+    about = corpus.manifest["splits"][corpus.split] if corpus.manifest else {"bytes": 1, "tokens": 0}
+    tokens = -(-COPIED_BYTES * about["tokens"] // max(1, about["bytes"]))
+    return min(max(CONTAINED, tokens), LONGEST)
+
+
+def copied_documents(corpus: "Corpus", other: "Corpus", documents: int) -> dict[int, float]:
+    """The first documents of another split that copy a corpus: number -> the share of its n-grams, half or more.
+
+    Args:
+        documents: how many documents of the other split are compared.
+    """
+    texts = (other.document(index) for index in range(documents))
+    shares = containment(corpus, texts, copied_length(corpus))
+    return {int(number): float(shares[number]) for number in np.flatnonzero(shares >= COPIED)}
 
 
 @dataclass(frozen=True)

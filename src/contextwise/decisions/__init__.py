@@ -141,6 +141,10 @@ def decide(
     looked = _looked(None if out is None else Path(out))
     notes = list(losses.notes)
     found = [_compared(losses, arm, reference, margin, each, documents, notes, looked) for arm in others]
+    for arm in arms:
+        nats_SN = np.stack([losses.values[arm, seed] for seed in losses.seeds(arm)])
+        if len(nats_SN) > 1 and not np.ptp(nats_SN, axis=0).any():
+            notes.append(f"All {len(nats_SN)} seeds of {arm} have the same losses, as if they were one run.")
     total = losses.sizes.sum()
     decision = Decision(
         name=Path(out).resolve().name if out is not None else default_name(losses, reference),

@@ -20,7 +20,15 @@ import pyarrow.compute as pc
 from contextwise.base.errors import ConfigError, DataError, did_you_mean, one_line
 from contextwise.base.estimates import listed
 from contextwise.base.hashes import content_key
-from contextwise.decisions.logs import NO_LABEL, RunLabel, inspect_rows, lm_eval_rows, run_label
+from contextwise.decisions.logs import (
+    NO_LABEL,
+    RunLabel,
+    inspect_rows,
+    is_tracked,
+    lm_eval_rows,
+    run_label,
+    tracked_rows,
+)
 
 TEXTS, NUMBERS = ("arm", "document", "part"), ("tokens", "nats", "correct", "loss", "bytes")
 COLUMNS = (*TEXTS, "seed", "step", *NUMBERS)
@@ -121,6 +129,10 @@ def _table(rows: Any) -> pa.Table:
 def _read(path: Path, label: RunLabel) -> pa.Table:
     """The rows of a file, or of the logs of lm-evaluation-harness or Inspect."""
     kind = "".join(each.lower() for each in path.suffixes if each.lower() in KINDS or each.lower() == ".gz")
+    if path.is_dir() and is_tracked(path):
+        return tracked_rows(path, label)
+    if path.is_dir() and len(logs := [*path.glob("*.eval"), *path.glob("*.json")]) == 1:
+        return inspect_rows(logs[0], label)
     if path.is_dir() or path.name.startswith("samples_"):
         return lm_eval_rows(path, label)
     if kind in (".eval", ".json"):
@@ -150,8 +162,8 @@ def _read(path: Path, label: RunLabel) -> pa.Table:
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path} cannot be read: {one_line(error)}; give a row for each document of a run") from None
     raise DataError(
-        f"{path} is no file of losses; give .jsonl, .csv, .tsv or .parquet, a folder of lm_eval --log_samples, or a log "
-        "of Inspect"
+        f"{path} is no file of losses; give .jsonl, .csv, .tsv or .parquet, a folder of lm_eval --log_samples, a log of "
+        "Inspect, or a run of W&B or TensorBoard"
     )
 
 

@@ -1,7 +1,7 @@
 """Adapters of backbone families: run a stock transformers model layer by layer.
 
 ContextLM needs four things of a backbone: its token embedding, its blocks one at a time, its final norm, and new blocks
-of the same class for the context predictor. A new family is one more class (see ``docs/extending/backbone.md``).
+of the same class for the context predictor. A new family is one more class (see ``docs/extend.md``).
 
 Shapes: B rows, T positions, D channels; ``h_BTD`` is a hidden state.
 """

@@ -3,6 +3,7 @@
 import math
 import shlex
 import statistics
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from contextwise.base.estimates import count, duration, written
 from contextwise.base.progress import say
 from contextwise.base.tables import Cell, Column, Row, Table, terminal
 from contextwise.comparison.decided import READINGS, Comparison
+from contextwise.comparison.sequential import FEWEST_SEEDS, half_widths
 from contextwise.experiments.folder import Question
+from contextwise.experiments.trial.arms import Length
 from contextwise.experiments.trial.result import TrialPlan, TrialResult
 from contextwise.experiments.trial.settings import ARM_WORDS, BUILT_IN
 from contextwise.experiments.trial.trial import Trial
@@ -28,7 +31,6 @@ STOPPED = {
     "budget": "the wall time is spent",
     "": "it is not finished",
 }
-SPENT = (Column("tokens", "count"), Column("steps", "integer"), Column("FLOPs", "estimate", ".2e"))
 
 
 def run_with_page(trial: Trial, command: str) -> TrialResult:
@@ -63,6 +65,8 @@ def trial_tables(result: TrialResult) -> RenderableType:
         comparison_table(result),
         *rates,
         "",
+        length_table(result.lengths, result.parameters, result.equal),
+        "",
         cost_table(result),
         f"The trial stopped after {duration(result.seconds)}: {STOPPED[result.stopped]}.",
         *(f"Note: {note}" for note in result.notes),
@@ -70,55 +74,87 @@ def trial_tables(result: TrialResult) -> RenderableType:
 
 
 def rate_table(result: TrialResult) -> Table:
-    """The search over rates: the chosen rate of each arm and its margin over its neighbours."""
+    """The search over rates: the best rate of each arm at each length, its lead, and the rate of whole runs."""
     rows: list[Row] = []
-    for arm in dict.fromkeys(row.arm for row in result.rates):
-        mine = [row for row in result.rates if row.arm == arm]
-        chosen = next(number for number, row in enumerate(mine) if row.chosen)
-        best = mine[chosen].loss
+    for each in result.chosen_rates:
+        mine = [row for row in result.rates if row.arm == each.arm]
         for number, row in enumerate(mine):
+            optimum = next(optimum for optimum in each.optima if optimum.steps == row.steps)
+            best = next(other.loss for other in mine if other.chosen and other.steps == row.steps)
             above = None if row.loss is None or best is None or row.chosen else row.loss - best
-            edge = "chosen" + ", at an edge" * (chosen in (0, len(mine) - 1) and len(mine) > 1)
-            cells: list[Cell] = [arm if number == 0 else "", f"{row.learning_rate:.2g}", f"{row.factor:g}"]
-            cells += [row.loss, above, edge if row.chosen else ""]
+            chosen = "best" + ", at an edge" * optimum.at_edge if row.chosen else ""
+            cells: list[Cell] = [
+                each.arm if number == 0 else "",
+                row.steps,
+                f"{row.learning_rate:.2g}",
+                f"{row.factor:g}",
+            ]
+            cells += [row.loss, above, None if above is None else above / each.margin, chosen]
             rows.append(Row(cells, bold=row.chosen, last=number == len(mine) - 1))
     title = "Learning rates: short runs, the same for every arm, on documents and seeds that no decision uses."
     loss = Column("loss", "estimate", ".4f", missing="diverged")
     more = Column("more than\nbest", "estimate", "+.4f", missing="")
-    return Table(title, ["arm", "rate", "factor", loss, more, ""], rows)
+    margins = Column("in\nmargins", "estimate", ".1f", missing="")
+    columns: list[str | Column] = ["arm", Column("steps", "integer"), "rate", "factor", loss, more, margins, ""]
+    return Table(title, columns, rows, [each.sentence for each in result.chosen_rates])
+
+
+def length_table(lengths: Sequence[Length], parameters: dict[str, int], equal: str) -> Table:
+    """How long the runs of each arm are: tokens, steps and their size, epochs, tokens for each parameter, and FLOPs."""
+    rows: list[list[Cell]] = []
+    for each in lengths:
+        arm = each.arm, f"{count(parameters[each.arm])} parameters"
+        steps = each.steps, each.tokens_per_step
+        rows.append([arm, float(each.tokens), *steps, each.epochs, each.tokens_per_parameter, each.flops])
+    columns = [
+        Column("arm"),
+        Column("tokens", "count"),
+        Column("steps", "integer"),
+        Column("tokens\na step", "integer"),
+    ]
+    columns += [Column("epochs", "estimate", ".3g"), Column("tokens a\nparameter", "estimate", ".3g")]
+    return Table(f"Each run, at equal {_equal(equal)}:", [*columns, Column("FLOPs", "estimate", ".2e")], rows)
 
 
 def cost_table(result: TrialResult) -> Table:
-    """The runs of each arm: parameters, tokens, FLOPs, planned and median training time, and mean loss over the seeds."""
+    """Planned and median training time of each arm's runs, and the mean loss over the seeds."""
     rows: list[list[Cell]] = []
     for each in result.lengths:
         losses = result.losses.get(each.arm, {}).get(each.budget, [])
         mean = sum(losses) / len(losses) if losses else None
         times = result.training_seconds.get(each.arm, {}).get(each.budget, [])
-        arm = each.arm, f"{count(result.parameters[each.arm])} parameters"
         time = statistics.median(times) if times else None
-        rows.append([arm, float(each.tokens), each.steps, each.flops, each.seconds, time, len(losses), mean])
-    columns = [Column("arm"), *SPENT, Column("planned", "duration"), Column("trained", "duration")]
+        rows.append([_at(each, result.budgets), each.seconds, time, len(losses), mean])
+    columns = [Column("arm"), Column("planned", "duration"), Column("trained", "duration")]
     columns += [Column("seeds", "integer"), Column("loss", "estimate", ".4f")]
-    return Table(f"Each run, at equal {_equal(result.equal)}:", columns, rows)
+    return Table("The time of a run, by the steps that were timed and as it was, and the mean loss:", columns, rows)
+
+
+def _at(length: Length, budgets: Sequence[int]) -> tuple[str, str]:
+    """The arm of a row, with its budget where there are several."""
+    return length.arm, f"{count(length.budget)} tokens" if len(budgets) > 1 else ""
 
 
 def plan_tables(plan: TrialPlan, equal: str) -> RenderableType:
     """What a trial will cost, and what it can decide."""
-    rows: list[list[Cell]] = []
-    for each in plan.lengths:
-        arm = each.arm, f"{count(plan.parameters[each.arm])} parameters"
-        rate = f"{plan.learning_rates[each.arm]:.2g}"
-        rows.append([arm, rate, float(each.tokens), each.steps, each.flops, each.seconds, each.scoring])
+    budgets = list(dict.fromkeys(each.budget for each in plan.lengths))
+    rows: list[list[Cell]] = [
+        [_at(each, budgets), f"{plan.learning_rates[each.arm]:.2g}", each.seconds, each.scoring]
+        for each in plan.lengths
+    ]
     times = (Column(name, "duration") for name in ("training", "scoring"))
     total = plan.search_seconds + plan.affordable_seeds * plan.seed_seconds
     return terminal(
-        Table(f"Each run, at equal {_equal(equal)}; times from timed steps:", ["arm", "rate", *SPENT, *times], rows),
+        length_table(plan.lengths, plan.parameters, equal),
+        "",
+        Table("The rate and the time of a run, from timed steps:", ["arm", "rate", *times], rows),
         "",
         f"At most {plan.affordable_seeds} seeds: {plan.runs} runs ({plan.search_runs} of them short, for the rates), "
         f"{plan.flops:.2e} FLOPs, about {duration(total)}; a seed takes {duration(plan.seed_seconds)}."
         + f" Up to {plan.widening_runs} more short runs follow where a best rate is at an edge."
-        * bool(plan.widening_runs),
+        * bool(plan.widening_runs)
+        + " Runs of smaller budgets begin from an arm's longest run, where their decay begins."
+        * any(each.shared_tokens for each in plan.lengths),
         _expected(plan),
         *([f"Warning: {plan.warning}"] if plan.warning else []),
         *(f"Note: {note}" for note in plan.notes),
@@ -127,13 +163,14 @@ def plan_tables(plan: TrialPlan, equal: str) -> RenderableType:
 
 def _expected(plan: TrialPlan) -> str:
     """What the seeds can decide."""
-    if plan.affordable_seeds < plan.first_interval:
-        return f"Nothing will be decided: the first interval comes after {plan.first_interval} seeds."
+    if plan.affordable_seeds < FEWEST_SEEDS:
+        return f"Nothing will be decided: the first interval comes after {FEWEST_SEEDS} seeds."
     if plan.deviation is None:
+        first, ten, twenty = (half_widths(20, plan.confidence)[seeds - 1] for seeds in (FEWEST_SEEDS, 10, 20))
         return (
             "The spread between seeds is not known before the first seeds; the first interval comes after "
-            f"{plan.first_interval}. At 95% it is about "
-            "3.3 standard deviations wide to each side, 1.3 after ten, 0.8 after twenty."
+            f"{FEWEST_SEEDS}. It is {first:.1f} standard deviations wide to each side, {ten:.1f} after ten seeds, "
+            f"{twenty:.1f} after twenty."
         )
     deviation, seeds = plan.deviation
     words = []
@@ -166,6 +203,7 @@ def trial_page(result: TrialResult, recipe: str, command: str) -> Page:
     paths = [path_plot(each, number, result) for number, each in enumerate(result.comparisons)]
     numbers = page.details("The numbers", *(_path_table(each, result) for each in result.comparisons))
     compared = comparison_table(result)
+    lengths = length_table(result.lengths, result.parameters, result.equal)
     fixed = {name: str(value) for name, value in result.unchanged.items()}
     seeds = f"{result.seeds} seed{'s' * (result.seeds != 1)}"
     sections = [
@@ -180,7 +218,7 @@ def trial_page(result: TrialResult, recipe: str, command: str) -> Page:
             ],
         ),
         Section("Along the budgets", _along(result)),
-        Section("Cost", [cost_table(result), f"Wall time so far: {duration(result.seconds)}."]),
+        Section("Cost", [lengths, cost_table(result), f"Wall time so far: {duration(result.seconds)}."]),
         Section("Learning rates", [rate_table(result) if result.rates else own_rates]),
         Section(
             "What was held fixed",

@@ -95,7 +95,9 @@ def dry_run(recipe: Recipe) -> DryRun:
     full_steps = recipe.full_steps
     if trunk_checkpoint(recipe, run) is not None:
         full_steps = recipe.training.decay(full_steps)
-    inputs = TrainingInputs.open(recipe)
+    inputs = TrainingInputs.open(
+        _with_training(recipe, steps=2, tokens=None, epochs=None) if full_steps < 2 else recipe
+    )
     processes = processes_of(recipe)
     on_cpu = processes.device.type == "cpu"
     args = training_arguments(recipe, run, inputs, [], processes)
@@ -158,6 +160,7 @@ def _folder_beside(run: Path, number: int) -> Iterator[Path]:
 def _shortened(recipe: Recipe, examples: int) -> Recipe:
     """The recipe with this many examples in a step, and without measurements and checkpoints along the way."""
     never = max(2, recipe.total_steps) + 1
+    data = recipe.data.model_copy(update={"context_stages": {}})  # the longest windows need the most memory
     changed: dict[str, Any] = {
         "steps": never - 1,
         "tokens": None,
@@ -172,8 +175,11 @@ def _shortened(recipe: Recipe, examples: int) -> Recipe:
         "evaluate_every": 0,
         "trackers": [],
     }
-    data = recipe.data.model_copy(update={"context_stages": {}})  # the longest windows need the most memory
-    return recipe.model_copy(update={"training": recipe.training.model_copy(update=changed), "data": data})
+    return _with_training(recipe.model_copy(update={"data": data}), **changed)
+
+
+def _with_training(recipe: Recipe, **changed: Any) -> Recipe:
+    return recipe.model_copy(update={"training": recipe.training.model_copy(update=changed)})
 
 
 def _held_out_tokens(recipe: Recipe, inputs: TrainingInputs) -> int:

@@ -277,6 +277,11 @@ class Recipe(Settings):
         """``length`` in full steps: tokens if the length of the run is given in tokens."""
         return length if self.training.tokens is None else -(-length // self.tokens_per_step)
 
+    def of_length(self, tokens: int) -> "Recipe":
+        """The recipe with another length; its settings are not checked again."""
+        length = {"tokens": tokens, "steps": None, "epochs": None}
+        return self.model_copy(update={"training": self.training.model_copy(update=length)})
+
     def decay_start(self, length: int | None = None) -> int:
         """The optimizer steps before the decay of the schedule ``wsd``, or those of a run of ``length`` with the same trunk."""
         steps = self.full_steps if length is None else self._full_steps(length)

@@ -3,7 +3,7 @@
 A data set's score is the mean over its questions, a group's the mean over its data sets, the overall score the mean over the
 groups, as LongBench averages. Intervals are 95% t-intervals over documents: all questions on a document, at all visible
 contexts, stay together. So the difference of two visible contexts is paired. In the mean of several data sets, the squared
-half-widths of the data sets are added.
+variances of the data sets are added.
 
 Where all documents agree there is no spread. There the interval is Wilson's, with the documents as its trials; and a
 difference of 0 at every document has the interval ± z²/(D + z²), Wilson's upper limit for a change that was not
@@ -15,7 +15,6 @@ difference to it with an interval above 0.
 Legend of shapes: Q questions, D documents, V visible contexts.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from contextwise.base.estimates import FEWEST_DOCUMENTS, Estimate
-from contextwise.base.intervals import Interval, leave_one_out, over_documents, wilson
+from contextwise.base.intervals import Interval, Part, joint, leave_one_out, over_documents, wilson
 from contextwise_evals.answering.prompts import Key, body_lengths
 from contextwise_evals.long_tasks.metrics import score
 from contextwise_evals.long_tasks.prompts import LongPrompt, shown_at
@@ -67,16 +66,17 @@ class Level:
 
     def _estimate(self, signs: dict[int, int], without_spread: Interval) -> Estimate:
         """The sum of the scores at some contexts, each with a sign, and its interval."""
-        value, squares = sum(sign * float(self.values_V[i]) for i, sign in signs.items()), 0.0
+        value, parts = sum(sign * float(self.values_V[i]) for i, sign in signs.items()), []
         for share, sums_DV, sizes_D in self.parts:
             sums_D = np.sum([sign * sums_DV[:, i] for i, sign in signs.items()], axis=0)
             part = over_documents(sums_D.sum() / sizes_D.sum(), leave_one_out(sums_D, sizes_D), sizes_D)
             if part is None:
                 return Estimate(value)
-            squares += (share * part.half_width) ** 2
-        if squares < EQUAL:
+            parts.append(Part(share**2 * part.variance, part.freedom))
+        half = joint(parts).half_width
+        if half**2 < EQUAL:
             return Estimate(value, *without_spread, method="Wilson", documents=self.documents)
-        half, least = math.sqrt(squares), 0.0 if min(signs.values()) > 0 else -1.0
+        least = 0.0 if min(signs.values()) > 0 else -1.0
         limits = max(least, value - half), min(1.0, value + half)
         return Estimate(value, *limits, method="t", documents=self.documents)
 

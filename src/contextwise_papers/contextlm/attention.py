@@ -143,8 +143,8 @@ def read_with_models(
 def without_context(model: nn.Module) -> Iterator[None]:
     """Inside the ``with`` block no context is added to the hidden states, in any form of injection and at any layer.
 
-    The weights and the token encoder are unchanged. Positions before w - 1, which otherwise add ``c_init = h_0``, add
-    nothing either (ContextLM, Eq. 5 with every context zero).
+    The weights, the token encoder and norms behind it are unchanged. Positions before w - 1, which otherwise add ``c_init``,
+    add nothing either (ContextLM, Eq. 5 with every context zero).
 
     Raises:
         ConfigError: the model predicts no context.

@@ -109,7 +109,7 @@ def _kept(losses: np.ndarray) -> np.ndarray:
 
 
 def mean_over_partitions(nats_PSA: np.ndarray, targets_A: np.ndarray) -> Estimate:
-    """Nats per target over articles, seeds and partitions: the squares of the three half-widths are added.
+    """Nats per target over articles, seeds and partitions: the three variances are added.
 
     All partitions have the same seeds and articles, and share runs. So each of the three is a sample of its own, and the P · S
     values are not taken for independent ones.
@@ -120,7 +120,9 @@ def mean_over_partitions(nats_PSA: np.ndarray, targets_A: np.ndarray) -> Estimat
 
 def _with_partitions(over_articles_and_seeds: Estimate, values_P: Sequence[float] | np.ndarray) -> Estimate:
     known = over_articles_and_seeds
-    return replace(with_seeds(known, np.asarray(values_P)), seeds=known.seeds, deviation=known.deviation)
+    whole = with_seeds(known, np.asarray(values_P))
+    parts = (*known.parts[:-1], *whole.parts[len(known.parts) :], *known.parts[-1:])  # that of the seeds is the last
+    return replace(whole, seeds=known.seeds, deviation=known.deviation, parts=parts)
 
 
 class Row(Settings):

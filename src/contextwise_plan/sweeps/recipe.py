@@ -23,7 +23,6 @@ from contextwise.base.config import LARGEST_INTEGER, Name, Settings, read_yaml, 
 from contextwise.base.errors import ConfigError, did_you_mean
 from contextwise.base.estimates import count, listed
 from contextwise.base.recipes import recipe_path
-from contextwise.base.runs import RunFolder
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.folder import Question
 from contextwise.experiments.grid import GRID, axis_points, axis_settings, content_id, grid_points, size_name
@@ -202,6 +201,8 @@ class SweepRecipe(Settings):
 
     def _with_trunks(self, recipes: dict[str, Recipe]) -> dict[str, Recipe]:
         """The recipes; where a cell has several lengths, with its longest run as the trunk of the others."""
+        from contextwise.training.branching import may_branch
+
         cells: dict[tuple[str, int], list[str]] = {}
         for name, recipe in recipes.items():
             cells.setdefault((cell_name(recipe), recipe.seed), []).append(name)
@@ -221,7 +222,7 @@ class SweepRecipe(Settings):
             branches = []
             for name in names:
                 training = recipes[name].training
-                if name != trunk and _may_branch(path, recipes[name]):
+                if name != trunk and may_branch(path, recipes[name]):
                     changed[name] = _with_training(recipes[name], trunk=str(path))
                     branches.append(training.tokens or training.steps)
             changed[trunk] = _with_training(recipes[trunk], branches=sorted(branches))
@@ -364,17 +365,6 @@ def _check_lengths(recipe: Recipe) -> None:
     ]
     if problems:
         raise ConfigError("; ".join(problems))
-
-
-def _may_branch(trunk: Path, recipe: Recipe) -> bool:
-    """Whether the trunk has or will have the checkpoint where this run begins to decay: it has not gone beyond without it."""
-    run, step = RunFolder(trunk), recipe.decay_start()
-    if not run.exists or (run.checkpoints / f"step-{step}").exists():
-        return True
-    from contextwise.training import checkpoints
-
-    kept = [checkpoints.step_of(path) for path in checkpoints.list_checkpoints(run.checkpoints)]
-    return not run.finished and max(kept, default=0) < step
 
 
 def cell_name(recipe: Recipe) -> str:

@@ -1,12 +1,14 @@
 """Intervals of differences over seeds and documents: computed by hand, coverage with few seeds, edge cases."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from contextwise.base.estimates import Estimate
+from contextwise.base.estimates import Estimate, joint_freedom
 from contextwise.base.intervals import (
     bootstrap_estimate,
     correlation_estimate,
@@ -20,6 +22,7 @@ from contextwise.base.intervals import (
     ratios,
     resampled_ratios,
     seed_interval,
+    shared_variance,
     student_t,
     wilson,
     with_seeds,
@@ -70,22 +73,40 @@ def test_one_document_with_most_of_the_text_leaves_few_degrees_of_freedom():
     assert [equal.high - equal.value, unequal.high - unequal.value] == pytest.approx(halves, rel=1e-3)
 
 
-def test_seeds_and_documents_add_their_squared_half_widths():
-    generator = np.random.default_rng(7)
-    weights, block = simulated(generator, 0.1, 2)
-    both, seeds = estimate([block], weights), seed_interval([block], weights)
-    pooled = estimate([block.mean(axis=0, keepdims=True)], weights)
-    halves = (seeds[1] - seeds[0]) / 2, (pooled.high - pooled.low) / 2
-    assert both.high - both.value == pytest.approx(np.hypot(*halves))
-    assert (both.method, both.documents, both.seeds) == ("t", 80, 2)
-    assert both.basis == "t over 2 seeds and 80 documents"
+def test_seeds_and_documents_add_their_variances_without_what_both_contain():
+    """Three documents of equal size and two seeds, by hand."""
+    block = np.array([[1.0, 2.0, 6.0], [3.0, 4.0, 5.0]])
+    result = estimate([block], np.ones(3))
+    # Means of the documents 2, 3, 5.5: variance 3.25, over three 1.0833. Of the seeds 3 and 4: variance 1/2, over two 1/4.
+    # Seed by seed the documents have the variances 7 and 1, over three 4/3 on average: the mean of two lost 4/3 - 1.0833.
+    assert shared_variance(block, np.ones(3)) == pytest.approx(0.25)
+    assert result.parts == (pytest.approx((13 / 12, 2)), pytest.approx((0.25, 1)))
+    # Quantiles over that of the normal distribution: 4.3027 / 1.95996 and 12.7062 / 1.95996, to the power 1.25.
+    weighted = 13 / 12 * 2.19527**1.25, 0.25 * 6.48289**1.25
+    freedom = sum(weighted) ** 2 / (weighted[0] ** 2 / 2 + weighted[1] ** 2)
+    assert result.freedom == pytest.approx(freedom, rel=1e-4)
+    assert result.high - result.value == pytest.approx(student_t(freedom) * (13 / 12) ** 0.5, rel=1e-4)
+    assert result.basis == "t over 2 seeds and 3 documents"
+
+
+def test_what_both_variances_contain_is_found_on_average():
+    """Documents, seeds, and both together, with the variances 1, 4 and 9."""
+    draw, found = np.random.default_rng(3), []
+    for _ in range(2000):
+        both = draw.normal(0, 1, (1, 10)) + draw.normal(0, 2, (4, 1)) + draw.normal(0, 3, (4, 10))
+        found.append(shared_variance(both, np.ones(10)))
+    assert np.mean(found) == pytest.approx(9 / 40, rel=0.03)
 
 
 def test_the_seeds_part_is_added_to_any_interval_over_documents():
-    over_documents = Estimate(0.2, 0.1, 0.25, method="bootstrap", documents=9)
+    over_documents = Estimate(0.2, 0.1, 0.25, method="bootstrap", documents=9, freedom=math.inf)
     both = with_seeds(over_documents, np.array([0.19, 0.21]))
-    half = 12.7062 * 0.01  # t of one degree of freedom, times the standard error of two values that differ by 0.02
-    assert both.limits == pytest.approx((0.2 - np.hypot(0.1, half), 0.2 + np.hypot(0.05, half)), rel=1e-4)
+    normal, t = 1.959964, 12.706205
+    for limit, side in ((both.low, 0.1), (both.high, 0.05)):
+        documents, seeds = (side / normal) ** 2, 0.01**2
+        weighted = seeds * (t / normal) ** 1.25
+        freedom = (documents + weighted) ** 2 / weighted**2
+        assert abs(limit - 0.2) == pytest.approx(student_t(freedom) * (documents + seeds) ** 0.5, rel=1e-5)
     assert (both.value, both.documents, both.seeds) == (0.2, 9, 2)
     assert with_seeds(over_documents, np.array([0.2])) == over_documents
     assert not with_seeds(Estimate(0.2), np.array([0.19, 0.21])).has_interval
@@ -229,12 +250,34 @@ def test_more_confidence_stays_inside_the_range_of_a_correlation():
     assert share.scaled(100).at(0.99).limits == pytest.approx(tuple(100 * limit for limit in share.at(0.99).limits))
 
 
-def test_more_confidence_widens_each_part_by_its_own_freedom():
-    """Two seeds and 61 documents of equal variance: the squares of both half-widths at 99% are added."""
+def test_more_confidence_weighs_each_part_by_its_own_freedom():
+    """Two seeds and 61 documents of equal variance, by hand at 99%."""
     over_documents = plus_minus(0.0, student_t(60), documents=61, freedom=60.0)
     both = with_seeds(over_documents, np.array([-1.0, 1.0]))  # their mean has the variance 1
-    expected = np.hypot(stats.t.ppf(0.995, 60), stats.t.ppf(0.995, 1))
-    assert both.at(0.99).high == pytest.approx(expected) and both.at(0.99).at(0.95).high == pytest.approx(both.high)
+    normal = stats.norm.ppf(0.995)
+    weights = [(stats.t.ppf(0.995, freedom) / normal) ** 1.25 for freedom in (60, 1)]
+    freedom = sum(weights) ** 2 / (weights[0] ** 2 / 60 + weights[1] ** 2)
+    assert both.at(0.99).high == pytest.approx(stats.t.ppf(0.995, freedom) * 2**0.5)
+    assert both.at(0.99).at(0.95).high == pytest.approx(both.high)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "least", "most"), [(1, 0.939, 0.976), (2, 0.941, 0.963), (3, 0.944, 0.960), (11, 0.945, 0.956)]
+)
+@pytest.mark.parametrize("documents", [5, 19, 199])
+def test_the_interval_of_a_sum_of_variances_covers_the_truth_whichever_is_larger(seeds, documents, least, most):
+    """Exact coverage. Given the ratio of the two estimates, the value over their sum has Student's t with all their freedom."""
+    chances = (np.arange(500) + 0.5) / 500
+    shares = stats.beta.ppf(chances, seeds / 2, documents / 2)  # of the first in the sum of squares
+    freedom = seeds + documents
+    for ratio in (0.0, 0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98, 1.0):
+        variances = ratio * shares / seeds, (1 - ratio) * (1 - shares) / documents
+        half = [
+            student_t(joint_freedom([(a, seeds), (b, documents)])) * (a + b) ** 0.5
+            for a, b in zip(*variances, strict=True)
+        ]
+        covered = np.mean(2 * stats.t.cdf(np.array(half) * freedom**0.5, freedom) - 1)
+        assert least <= covered <= most
 
 
 def test_more_confidence_over_seeds_and_documents_costs_what_welch_says():

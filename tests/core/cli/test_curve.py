@@ -102,7 +102,10 @@ def test_bands_say_what_they_are(contextwise):
 
 def test_one_document_has_no_interval_and_the_output_says_so(contextwise):
     words = contextwise.words(f"{COMMAND} --limit 1 --out one")
-    assert "in 1 document; trained with 32. One document allows no interval." in words
+    assert (
+        "in 1 document; trained with 32. One document allows no interval: a text as --corpus paragraphs:FILE is cut"
+        in words
+    )
 
 
 @pytest.mark.long

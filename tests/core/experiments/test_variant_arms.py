@@ -25,7 +25,7 @@ from contextwise.training import Recipe, train
 from contextwise.training.model import model_config, starting_model
 
 ROOT = Path(__file__).parents[3]
-GUIDE = ROOT / "docs" / "extending" / "variant.md"
+GUIDE = ROOT / "docs" / "extend.md"
 TOP, LATENT = (f"variants/{name}" for name in ("token_order.py:TokenOrder", "next_latent.py:NextLatent"))
 WIDTH, VOCABULARY, CONTEXT = 16, 257, 16
 MODELS = '''
@@ -227,7 +227,7 @@ def test_a_class_may_have_losses_of_training(corpus_folder, tmp_path, models):
 
 @pytest.mark.long
 def test_the_examples_of_the_guide_are_trained_saved_and_measured(corpus_folder, tmp_path, contextwise):
-    first, second = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    first, second, *_ = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     (tmp_path / "my_variant.py").write_text(first)
     (tmp_path / "second.py").write_text(second)
     for source, own in (("my_variant.py:Skipping,gate=0.5", True), ("second.py:SecondToken", False)):

@@ -6,13 +6,12 @@ from pydantic import ValidationError
 from reference_contextlm import NAMES, norm_of, run
 from transformers import AutoModelForCausalLM, StaticCache
 
-from contextlm_models import EVERY_FAMILY, FAMILIES, VOCABULARY, backbone, draw, draw_parts, normed
+from contextlm_models import EVERY_FAMILY, FAMILIES, VOCABULARY, backbone, draw, normed
 from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.models import build_model
 from contextwise.models.spec import spec_of
 from contextwise.training.model import model_config, starting_model
 from contextwise.training.recipe import Recipe
-from contextwise_papers.objectives import MultiTokenConfig, MultiTokenForCausalLM
 from small import recipe_values
 
 
@@ -63,16 +62,9 @@ def test_compositions_have_the_norm_of_the_model_that_they_are_made_of(family, t
         context = ContextLMForCausalLM.from_backbone(tmp_path, chunk_size=3)
         assert torch.equal(context(tokens, use_cache=False).logits, logits)
         assert context.embedding_norm is not None
-        heads = MultiTokenForCausalLM.from_backbone(again, future_tokens=2)
-        torch.testing.assert_close(heads(tokens, use_cache=False).logits, logits)
-        draw_parts(context)
-        over = MultiTokenForCausalLM.from_backbone(context, future_tokens=2)
-        torch.testing.assert_close(over(tokens, use_cache=False).logits, context(tokens, use_cache=False).logits)
 
 
-@pytest.mark.parametrize(
-    "further", [{}, {"context_predictor": {"injection": "paper"}}, {"multi_token": {"head": "linear"}}]
-)
+@pytest.mark.parametrize("further", [{}, {"context_predictor": {"injection": "paper"}}])
 @pytest.mark.parametrize("paired", [False, True])
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "llama"])
 def test_a_recipe_sets_the_norm_with_its_initial_values(tmp_path, family, further, paired):
@@ -138,5 +130,5 @@ def test_what_needs_a_stock_model_is_refused(tmp_path, change):
 def test_the_operations_are_those_of_the_stock_model():
     stock, model = build_model(backbone("llama")), normed("llama")
     assert spec_of(model.config).flops_per_example(model, 12) == spec_of(stock.config).flops_per_example(stock, 12)
-    assert MultiTokenConfig(model.config, 2).backbone_config is model.config.backbone_config
+    assert ContextLMConfig(model.config).backbone_config is model.config.backbone_config
     assert ContextLMConfig(model.config).vocab_size == VOCABULARY

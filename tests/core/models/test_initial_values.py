@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, MistralConfig, Qwen2C
 
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM, ModelSize, backbone_config, build_model
 from contextwise.models.building import initialize_by_name
+from contextwise.models.contextlm.layers import OwnNorms
 from contextwise.models.families import FAMILIES
 from contextwise.training.model import model_config, starting_model
 from contextwise.training.recipe import Recipe
@@ -32,6 +33,7 @@ def stock(family: str, layers: int) -> Any:
 
 KINDS: dict[str, Callable[[Any], Any]] = {
     "ContextLM": lambda config: ContextLMConfig(config, 4),
+    "ContextLM with norms": lambda config: ContextLMConfig(config, 4, injection="own_norms", predictor_norm=True),
     "multi-token": lambda config: MultiTokenConfig(config, 3),
     "multi-token over ContextLM": lambda config: MultiTokenConfig(ContextLMConfig(config, 4), 2),
 }
@@ -44,7 +46,8 @@ def paired(config: Any) -> Any:
 
 
 def retrofitted(config: Any) -> Any:
-    return ContextLMForCausalLM.from_backbone(build_model(config.backbone_config), chunk_size=4)
+    options = {name: getattr(config, name) for name in ("chunk_size", "injection", "predictor_norm")}
+    return ContextLMForCausalLM.from_backbone(build_model(config.backbone_config), **options)
 
 
 WAYS: dict[str, Callable[[Any], Any]] = {
@@ -90,7 +93,7 @@ def families() -> Iterator[str]:
 @pytest.mark.parametrize("layers", [2, pytest.param(12, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("kind", "way"),  # the heads of a retrofit are copies of the backbone's last block
-    [(kind, way) for kind in KINDS for way in WAYS if way != "retrofit" or kind == "ContextLM"],
+    [(kind, way) for kind in KINDS for way in WAYS if way != "retrofit" or kind.startswith("ContextLM")],
 )
 @pytest.mark.parametrize("family", families())
 def test_composed_blocks_start_as_the_backbones_own(family: str, kind: str, way: str, layers: int):
@@ -103,6 +106,10 @@ def test_composed_blocks_start_as_the_backbones_own(family: str, kind: str, way:
     for name, (mean, deviation) in theirs.items():
         assert ours[name][1] == pytest.approx(deviation, rel=0.08), name
         assert ours[name][0] == pytest.approx(mean, abs=0.12 * deviation), name
+    for module in (each for each in model.modules() if isinstance(each, OwnNorms)):
+        norms = [*module.state_norms, *module.context_norms, model.context.norm]
+        final = spreads([getattr(own, model.family.norm_name)])  # ones and zeros
+        assert len(norms) == 3 and spreads(norms) == final
 
 
 @pytest.mark.parametrize("layers", [1, 24])

@@ -1,4 +1,4 @@
-"""The worked example of docs/extending/objective.md."""
+"""The worked example of docs/extend.md."""
 
 import importlib.util
 import re
@@ -10,13 +10,15 @@ import pytest
 from contextwise.objectives import Cut, Objective, Vocabulary, build_objective
 from objective_corpora import Memory
 
-GUIDE = Path(__file__).parents[3] / "docs" / "extending" / "objective.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "extend.md"
 
 
 @pytest.fixture
 def reversed_objective(tmp_path, monkeypatch):
     file = tmp_path / "reversed_objective.py"
-    file.write_text(re.search(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)[1])
+    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    (example,) = (block for block in blocks if "class Reversed(" in block)
+    file.write_text(example)
     spec = importlib.util.spec_from_file_location("reversed_objective", file)
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "reversed_objective", module)

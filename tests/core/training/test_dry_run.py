@@ -47,6 +47,13 @@ def test_steps_are_measured_and_nothing_is_left(corpus_folder, tmp_path):
         dry_run.dry_run(recipe(corpus_folder, tiny.folder, steps=13))
 
 
+def test_a_run_of_one_step_is_measured_on_two(corpus_folder, tmp_path):
+    one = recipe(corpus_folder, tmp_path / "one", steps=None, tokens=8, tokens_per_step=64, warmup_steps=0)
+    assert one.total_steps == 1
+    taken = dry_run.dry_run(one)
+    assert taken.timed_steps == 1 and taken.training_seconds == taken.step_seconds
+
+
 @pytest.mark.parametrize(
     ("objective", "context"), [("causal", 4000), ("prefix", 4001), ("infilling", 4002), ("mixture", 4003)]
 )  # each sentence is said once in a process

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import pad
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
-from contextlm_models import EVERY_FAMILY, FAMILIES
+from contextlm_models import EVERY_FAMILY, FAMILIES, draw_parts, normed
 from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.base.errors import ConfigError
 from contextwise_papers.objectives.multitoken import MultiTokenConfig, MultiTokenForCausalLM
@@ -224,6 +224,26 @@ def test_cached_heads_on_a_contextlm_equal_the_full_pass(head):
             for part in tokens.split([5, 1, 1, 4, 1, 1, 1], dim=1)
         ]
     torch.testing.assert_close(torch.cat(result, dim=1), whole, atol=1e-5, rtol=1e-5)
+
+
+@HEADS
+@FAMILIES
+def test_heads_on_a_model_with_an_embedding_norm(family, head):
+    """The trunk has the norm, with and without a predictor in it."""
+    plain = normed(family)
+    context = ContextLMForCausalLM.from_backbone(plain, chunk_size=3, injection="own_norms").eval()
+    draw_parts(context)
+    tokens = draw(2, 11)
+    for source in (plain, context):
+        model = MultiTokenForCausalLM.from_backbone(source, 2, head).eval()
+        with torch.no_grad():
+            whole = all_logits(model(tokens, heads=2, use_cache=False))
+            torch.testing.assert_close(whole[:, :, 0], source(tokens, use_cache=False).logits)
+            cache = DynamicCache(config=model.config)
+            parts = tokens.split([5, 1, 4, 1], dim=1)
+            steps = [all_logits(model(part, heads=2, past_key_values=cache, use_cache=True)) for part in parts]
+        torch.testing.assert_close(torch.cat(steps, dim=1), whole, atol=1e-5, rtol=1e-4)
+    assert MultiTokenConfig(plain.config, 2).backbone_config is plain.config.backbone_config
 
 
 @pytest.mark.parametrize("options", [{"inject_every_layer": True}, {"injection_layer": 1}])

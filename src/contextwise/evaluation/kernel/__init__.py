@@ -5,7 +5,7 @@
     print(result.summary["loss"], result.path)
 
 A new measure is a subclass of :class:`Measure` and an entry point of the group ``contextwise.measures``
-(``docs/extending/measure.md``).
+(``docs/extend.md``).
 Nothing here imports torch before a model is opened, so that settings are checked and help is printed at once.
 """
 

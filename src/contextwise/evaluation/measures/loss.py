@@ -113,7 +113,7 @@ class Loss(Measure):
         return Group(Text(heading(summary)), evaluation_table(summary))
 
 
-ONE_DOCUMENT = "One document allows no interval: a text as --corpus paragraphs:FILE is cut at its blank lines."
+ONE_DOCUMENT = "One document allows no interval: a text as --corpus paragraphs:FILE is cut at its blank lines"
 
 
 def heading(summary: dict[str, Any], further: str = "") -> str:
@@ -127,7 +127,7 @@ def heading(summary: dict[str, Any], further: str = "") -> str:
     if not summary["first_token_scored"]:
         text += " The corpus has no end-of-text token, so the first token of each document is not scored."
     text += further + lost_note(summary)
-    return text + (f" {ONE_DOCUMENT}" if summary["documents"] == 1 else "")
+    return text + (f" {ONE_DOCUMENT}." if summary["documents"] == 1 else "")
 
 
 def lost_note(summary: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,24 +11,24 @@ import numpy as np
 
 from contextwise.base.config import with_overrides
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.estimates import FEWEST_DOCUMENTS, count
+from contextwise.base.estimates import count
 from contextwise.data import Corpus
 from contextwise.data.document_lengths import short_documents_note
 from contextwise.experiments.causality import refuse_leak
 from contextwise.experiments.folder import PlannedRun
 from contextwise.experiments.grid import rate_settings
-from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
+from contextwise.experiments.run_set import Arm, Run, RunSet, RunSetSettings
+from contextwise.experiments.trial.documents import ScoredDocuments
 from contextwise.experiments.trial.settings import DEFAULT_TOKENS, TrialSettings
 from contextwise.models.tokenizers import corpus_tokenizer_hash
+from contextwise.training.branching import may_branch, shared_tokens
 from contextwise.training.inputs import TrainingInputs
-from contextwise.training.recipe import Recipe, few_steps
+from contextwise.training.recipe import FEWEST_STEPS, Recipe, few_steps
 from contextwise.training.settings import CorpusData
 
 LENGTHS = ("tokens", "steps", "epochs")
 UNEQUAL = 0.02
 """Runs that differ by a larger share in what should be equal have a note."""
-SEARCH_SHARE = 4
-"""One held-out document in so many, at the start, is for the search over rates."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,10 @@ class Length:
 
     Attributes:
         budget: tokens of the reference's runs.
-        steps: optimizer steps of one run.
+        steps: optimizer steps of one run, of ``tokens_per_step`` tokens each.
+        epochs: how many times as many tokens one run reads as the training text has.
+        tokens_per_parameter: tokens of one run over the model's parameters.
+        shared_tokens: of the tokens of one run, those that the arm's run of the largest budget trains, its trunk.
         seconds: of the training of one run, from timed steps; scoring: of the held-out documents, counted as two thirds of as
             many training tokens (a forward pass over windows that overlap by half).
     """
@@ -46,9 +49,18 @@ class Length:
     budget: int
     tokens: int
     steps: int
+    tokens_per_step: int
+    epochs: float
+    tokens_per_parameter: float
+    shared_tokens: int
     flops: float
     seconds: float
     scoring: float
+
+    @property
+    def own_share(self) -> float:
+        """The share of a run's training that is not its trunk's."""
+        return 1 - self.shared_tokens / self.tokens
 
 
 class Arms:
@@ -59,7 +71,7 @@ class Arms:
         text, held_out: the training and the held-out documents of the reference, which all arms read; ``fingerprints``: their
             content hashes.
         inputs: of each arm, the content hashes of all that its runs start from.
-        documents: how many of the held-out ones are scored; the first ``search_documents`` are for the search over rates alone.
+        documents: the held-out documents that are scored.
         budgets: tokens of the reference's runs: those given, else the length of its recipe; in whole steps.
 
     Raises:
@@ -79,11 +91,11 @@ class Arms:
         self.text = Corpus.open(self.data.corpus, split=self.data.split)
         self.held_out = Corpus.open(self.data.corpus, split=self.data.validation_split)
         self.fingerprints = [self.text.fingerprint, self.held_out.fingerprint]
-        self.documents = min(len(self.held_out), settings.limit or len(self.held_out))
-        self.search_documents = 0 if settings.rates is None else max(1, self.documents // SEARCH_SHARE)
+        self._check_splits()
+        trained = self.text if self.data.tokens is None else self.text.first(self.data.tokens)
+        self.documents = ScoredDocuments(settings, trained, self.held_out, self.fingerprints)
         given = settings.tokens or [reference.total_tokens]
         self.budgets = sorted({_whole_steps(tokens, reference) for tokens in given})
-        self._check_documents()
 
     def _run_set(self, seed: int, named: dict[str, tuple[str, list[str]]], prefix: str = "") -> RunSet:
         """The run set with one seed of some runs: name -> its arm, and settings beyond the arm's."""
@@ -131,23 +143,17 @@ class Arms:
                 f"the arms {base!r} and {different[0]!r} are trained on different documents; use one corpus"
             )
 
-    def _check_documents(self) -> None:
+    def _check_splits(self) -> None:
+        """Refuse held-out documents that are the training documents."""
         # A file without splits opens under every name.
         if self.text.split == self.held_out.split or len(set(self.fingerprints)) == 1:
             raise DataError(
                 f"{self.corpus} holds out the documents that the arms are trained on (its split {self.held_out.split!r}); "
                 "name a corpus with a split of its own for each"
             )
-        decided = self.documents - self.search_documents
-        if decided < FEWEST_DOCUMENTS:
-            search = f", {self.search_documents} of them for the rates" if self.search_documents else ""
-            raise DataError(
-                f"{self.corpus} holds out {self.documents} documents{search}, but a decision needs {FEWEST_DOCUMENTS} or more; "
-                "prepare the corpus again with a larger --validation"
-            )
 
     def notes(self, lengths: Sequence[Length]) -> list[str]:
-        """What is not equal or not paired between the arms, and texts that are read more than once."""
+        """What is not equal or not paired between the arms, and what a reader has to know of the documents."""
         base = self.settings.baseline
         reference, notes = self.recipes[base], []
         for name, recipe in self.recipes.items():
@@ -166,17 +172,17 @@ class Arms:
                     f"{'more' if share > 0 else 'less'} {'FLOPs' if spent == 'flops' else spent} than those of {base}; longer "
                     "runs or smaller steps are closer."
                 )
-        if (search := self.settings.rates) is not None:
+        if shares := self.search_shares:
             shortest = [length for length in lengths if length.budget == self.budgets[0]]
-            searched = {f"{each.arm}'s": int(search.share * each.steps) for each in shortest}
+            searched = {f"{each.arm}'s": self.search_steps(each, shares[-1]) for each in shortest}
             if warning := few_steps(searched):
                 notes.append(f"The short runs of the search over rates: {warning[0].lower()}{warning[1:]}")
-        text = self.text if self.data.tokens is None else self.text.first(self.data.tokens)
-        times = max(each.tokens for each in lengths) / text.tokens
+        times = max(each.epochs for each in lengths)
         if times > 1:
             notes.append(f"The longest runs read the corpus {times:.1f} times.")
+        notes += self.documents.notes
         contexts = dict.fromkeys(recipe.data.context for recipe in self.recipes.values())
-        notes += [note for context in contexts if (note := short_documents_note(text, context))]
+        notes += [note for context in contexts if (note := short_documents_note(self.documents.trained, context))]
         return notes + [f"{name}: {note}." for name, note in self._sections]
 
     @cached_property
@@ -188,7 +194,7 @@ class Arms:
     @property
     def scored_tokens(self) -> int:
         """Tokens of the held-out documents."""
-        return int(self.held_out.lengths[: self.documents].sum())
+        return int(self.held_out.lengths[: self.documents.count].sum())
 
     def lengths(self, step_seconds: dict[str, float]) -> list[Length]:
         """The length of every arm's runs at every budget, so that FLOPs, time or tokens are equal.
@@ -199,13 +205,35 @@ class Arms:
         base, equal = self.settings.baseline, self.settings.equal
         seconds = {name: step_seconds[name] / recipe.tokens_per_step for name, recipe in self.recipes.items()}
         per_token = {"flops": self.flops_per_token, "time": seconds, "tokens": dict.fromkeys(self.recipes, 1.0)}[equal]
+        tokens_of = {
+            (name, budget): _whole_steps(budget * per_token[base] / per_token[name], recipe)
+            for budget in self.budgets
+            for name, recipe in self.recipes.items()
+        }
+        shared = {
+            name: shared_tokens(recipe, [tokens_of[name, budget] for budget in self.budgets])
+            for name, recipe in self.recipes.items()
+        }
         result = []
         for budget in self.budgets:
             for name, recipe in self.recipes.items():
-                tokens = _whole_steps(budget * per_token[base] / per_token[name], recipe)
+                tokens = tokens_of[name, budget]
                 flops, scored = tokens * self.flops_per_token[name], 2 / 3 * self.scored_tokens
-                times = tokens * seconds[name], scored * seconds[name]
-                result.append(Length(name, budget, tokens, _steps(tokens, recipe), flops, *times))
+                result.append(
+                    Length(
+                        arm=name,
+                        budget=budget,
+                        tokens=tokens,
+                        steps=_steps(tokens, recipe),
+                        tokens_per_step=recipe.tokens_per_step,
+                        epochs=tokens / self.documents.trained.tokens,
+                        tokens_per_parameter=tokens / self.planned[name].parameters,
+                        shared_tokens=shared[name].get(tokens, 0),
+                        flops=flops,
+                        seconds=tokens * seconds[name],
+                        scoring=scored * seconds[name],
+                    )
+                )
         return result
 
     @cached_property
@@ -223,17 +251,61 @@ class Arms:
             refuse_leak(recipe, f"the arm {name!r}")
 
     def run_set(self, lengths: Sequence[Length], seed: int, factors: dict[str, float]) -> RunSet:
-        """The runs of one seed, in the order of ``lengths``.
+        """The runs of one seed, in the order of ``lengths``, but a trunk before its branches.
 
         Args:
             factors: of each arm's learning rates.
         """
-        several, named = len({length.budget for length in lengths}) > 1, {}
+        named = {}
         for length in lengths:
-            name = f"{length.arm}-{length.budget}" if several else length.arm
             rates = rate_settings(self.recipes[length.arm], factors.get(length.arm, 1.0))
-            named[name] = length.arm, [*_length_settings(length.tokens), *rates]
-        return self._run_set(seed, named)
+            named[self.run_name(length)] = length.arm, [*_length_settings(length.tokens), *rates]
+        runs = self._run_set(seed, named)
+        return self._with_trunks(runs, lengths) if any(length.shared_tokens for length in lengths) else runs
+
+    def run_name(self, length: Length) -> str:
+        """The name of an arm's run in its run set."""
+        return f"{length.arm}-{length.budget}" if len(self.budgets) > 1 else length.arm
+
+    def _with_trunks(self, runs: RunSet, lengths: Sequence[Length]) -> RunSet:
+        """The runs, in which an arm's shorter runs begin from its longest one where the schedule allows it.
+
+        A run has the same result, and so the same folder, with a trunk or without.
+        """
+        made, result = {run.arm: run for run in runs.runs}, list[Run]()
+        for arm in dict.fromkeys(length.arm for length in lengths):
+            *shorter, longest = sorted((each for each in lengths if each.arm == arm), key=lambda each: each.tokens)
+            trunk, own = made[self.run_name(longest)], [(each, made[self.run_name(each)]) for each in shorter]
+            branches = {
+                run.id: each.tokens
+                for each, run in own
+                if each.shared_tokens and may_branch(trunk.folder, run.recipe())
+            }
+            if branches:
+                values = with_overrides(trunk.values or {}, {"training.branches": list(branches.values())})
+                trunk = replace(trunk, values=values)
+            result.append(trunk)
+            for _, run in own:
+                if run.id in branches:
+                    begun = with_overrides(run.values or {}, {"training.trunk": str(trunk.folder.absolute())})
+                    run = replace(run, values=begun, parents=(trunk,))
+                result.append(run)
+        return RunSet(self.path, result)
+
+    @property
+    def search_shares(self) -> list[float]:
+        """The lengths of the search as shares of a run; the shorter only if the reference's runs of it have enough steps."""
+        if self.settings.rates is None:
+            return []
+        *shorter, longest = self.settings.rates.shares
+        reference = self.recipes[self.settings.baseline]
+        steps = {share: _steps(_whole_steps(share * self.budgets[0], reference), reference) for share in shorter}
+        return [*(share for share in shorter if steps[share] >= FEWEST_STEPS), longest]
+
+    def search_steps(self, length: Length, share: float) -> int:
+        """Optimizer steps of a short run."""
+        recipe = self.recipes[length.arm]
+        return _steps(_whole_steps(share * length.tokens, recipe), recipe)
 
     def search_runs(
         self, lengths: Sequence[Length], share: float, seeds: Sequence[int], factors: Sequence[float]
@@ -297,8 +369,7 @@ def steps_warning(lengths: Sequence[Length]) -> str:
 
 def _steps(tokens: int, recipe: Recipe) -> int:
     """Optimizer steps of a run of so many tokens, a ramp-up of the batch size included."""
-    length = {"tokens": tokens, "steps": None, "epochs": None}
-    return recipe.model_copy(update={"training": recipe.training.model_copy(update=length)}).total_steps
+    return recipe.of_length(tokens).total_steps
 
 
 def _whole_steps(tokens: float, recipe: Recipe) -> int:

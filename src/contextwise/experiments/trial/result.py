@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypedDict
 
-import numpy as np
-
 from contextwise.base.estimates import Estimate, as_json, count
 from contextwise.base.views import Viewed
 from contextwise.comparison.decided import Comparison, in_short
-from contextwise.comparison.sequential import Documents, half_widths, least_difference, seeds_to_decide, upper_deviation
+from contextwise.comparison.sequential import Documents, least_difference, seeds_to_decide, upper_deviation
 from contextwise.comparison.speedup import Trend
 from contextwise.experiments.trial.arms import Length, steps_warning
+from contextwise.experiments.trial.documents import HeldOut
+from contextwise.experiments.trial.rates import ChosenRate, RateRow
 
 
 @dataclass(frozen=True)
@@ -49,29 +49,6 @@ class AlongBudgets:
         return [f"{words}; {zero}.", *worth]
 
 
-@dataclass(frozen=True)
-class RateRow:
-    """Loss of an arm's short runs at one rate.
-
-    Attributes:
-        factor: of the arm's own rates.
-        loss: nats per token on the documents of the search, mean over its seeds; None where a run diverged.
-    """
-
-    arm: str
-    factor: float
-    learning_rate: float
-    loss: float | None
-    chosen: bool
-
-
-class HeldOut(TypedDict):
-    """Size of the held-out text."""
-
-    documents: int
-    tokens: int
-
-
 class TrialJson(TypedDict):
     """A trial's result as JSON; its keys are those of :class:`TrialResult`."""
 
@@ -92,6 +69,7 @@ class TrialJson(TypedDict):
     losses: dict[str, dict[str, list[float]]]
     training_seconds: dict[str, dict[str, list[float]]]
     rates: list[RateRow]
+    chosen_rates: list[ChosenRate]
     seconds: float
     unchanged: dict[str, Any]
     notes: list[str]
@@ -104,9 +82,10 @@ class TrialResult(Viewed):
     Attributes:
         losses: arm -> budget -> loss of each seed on the documents of the decision, nats per token; training_seconds: the
             same of the measured training times.
-        rates: of the search; empty if the rates are fixed.
+        rates, chosen_rates: the short runs of the search, and the rate of each arm's whole runs; empty if the rates are fixed.
         stopped: why no further seed is trained: ``decided``, ``seeds`` or ``budget``; empty while it runs.
         seconds: wall time so far.
+        text: the held-out documents of the decision.
         unchanged: settings that all arms share.
         path: the trial's folder.
     """
@@ -124,10 +103,10 @@ class TrialResult(Viewed):
     losses: dict[str, dict[int, list[float]]]
     training_seconds: dict[str, dict[int, list[float]]]
     rates: list[RateRow]
+    chosen_rates: list[ChosenRate]
     stopped: str
     seconds: float
-    held_out: int
-    tokens: int
+    text: HeldOut
     unchanged: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     path: Path = Path()
@@ -136,6 +115,16 @@ class TrialResult(Viewed):
     def seeds(self) -> int:
         """The most seeds of a comparison."""
         return max((len(each.looks) for each in self.comparisons), default=0)
+
+    @property
+    def held_out(self) -> int:
+        """The number of documents of the decision."""
+        return self.text["documents"]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the documents of the decision that are scored."""
+        return self.text["tokens"]
 
     @property
     def budgets(self) -> list[int]:
@@ -162,7 +151,7 @@ class TrialResult(Viewed):
             "trial": self.name,
             "sentences": self.sentences,
             "seeds": self.seeds,
-            "held_out": {"documents": self.held_out, "tokens": self.tokens},
+            "held_out": self.text,
             "along_budgets": self.along,
             "losses": _with_text_keys(self.losses),
             "training_seconds": _with_text_keys(self.training_seconds),
@@ -229,17 +218,12 @@ class TrialPlan:
 
     @property
     def flops(self) -> float:
-        """FLOPs of the search and all affordable seeds."""
-        return self.search_flops + self.affordable_seeds * sum(length.flops for length in self.lengths)
+        """FLOPs of the search and all affordable seeds; those of a trunk count once."""
+        return self.search_flops + self.affordable_seeds * sum(each.own_share * each.flops for each in self.lengths)
 
     @property
     def runs(self) -> int:
         return self.search_runs + self.affordable_seeds * len(self.lengths)
-
-    @property
-    def first_interval(self) -> int:
-        """The seeds after which there is an interval."""
-        return int(np.isinf(half_widths(100, self.confidence)).sum()) + 1
 
     def expected_seeds(self, difference: float) -> int | None:
         """Seeds within which a true difference is decided in 4 of 5 cases; None if not within those that are affordable."""

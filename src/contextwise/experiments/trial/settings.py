@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -59,7 +59,13 @@ class RateSearch(Settings):
     factors: list[float] = Field(
         default=[0.5, 1.0, 2.0], min_length=1, description="of each arm's own rates (of AdamW and Muon alike)"
     )
-    share: float = Field(default=0.25, gt=0, le=1, description="of a run's tokens, for each short run")
+    shares: list[Annotated[float, Field(gt=0, le=1)]] = Field(
+        default=[0.0625, 0.25],
+        min_length=1,
+        max_length=2,
+        description="of a run's tokens, for each short run: one length; or two, by which the best rate is scaled to whole runs "
+        "(the shorter is left out if its runs would have fewer than 100 steps)",
+    )
     seeds: int = Field(default=1, ge=1, description="runs for each rate")
     widenings: int = Field(
         default=2, ge=0, description="how often the factors are extended, for all arms, where the best is at an edge"
@@ -67,10 +73,23 @@ class RateSearch(Settings):
 
     @field_validator("factors")
     @classmethod
-    def _ascending(cls, factors: list[float]) -> list[float]:
+    def _above_zero(cls, factors: list[float]) -> list[float]:
         if min(factors) <= 0:
             raise ConfigError(Problem("but factors must be above 0", value=min(factors)))
-        return sorted(set(factors))
+        return factors
+
+    @field_validator("factors", "shares")
+    @classmethod
+    def _ascending(cls, values: list[float]) -> list[float]:
+        return sorted(set(values))
+
+    @field_validator("shares")
+    @classmethod
+    def _apart(cls, shares: list[float]) -> list[float]:
+        if len(shares) > 1 and shares[-1] < 2 * shares[0]:
+            why = "but the longer runs of two lengths must be twice as long as the shorter, or more"
+            raise ConfigError(Problem(why, value=shares))
+        return shares
 
 
 class TrialSettings(Settings):
@@ -117,6 +136,10 @@ class TrialSettings(Settings):
         default_factory=RateSearch, description="search, fixed (each arm's own), or settings of the search"
     )
     limit: int | None = Field(default=None, ge=1, description="use the first N held-out documents only")
+    near_copies: Literal["leave_out", "keep"] = Field(
+        default="leave_out",
+        description="held-out documents that share half or more of their n-grams with the training text",
+    )
     score: dict[str, Any] = Field(
         default_factory=dict,
         description="how every arm is scored: `measure`, a measure of the loss on documents (evaluate if not given), and its "

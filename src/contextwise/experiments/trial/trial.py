@@ -11,11 +11,10 @@ from the finished runs, so a trial that was killed at any instant resumes, and m
 """
 
 import contextlib
-import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,8 +35,10 @@ from contextwise.data.metadata import texts_digest
 from contextwise.experiments.cost import seconds_per_step
 from contextwise.experiments.folder import Question
 from contextwise.experiments.run_set import RunSet
-from contextwise.experiments.trial.arms import SEARCH_SHARE, Arms, Length, held_fixed, total_nats
-from contextwise.experiments.trial.result import AlongBudgets, RateRow, TrialPlan, TrialResult
+from contextwise.experiments.trial.arms import Arms, Length, held_fixed, total_nats
+from contextwise.experiments.trial.documents import SEARCH_SHARE
+from contextwise.experiments.trial.rates import ChosenRate, RateRow
+from contextwise.experiments.trial.result import AlongBudgets, TrialPlan, TrialResult
 from contextwise.experiments.trial.settings import TrialSettings
 
 SECONDS = "seconds.json"
@@ -66,6 +67,7 @@ class Trial:
         self._refuse_other()
         self.factors: dict[str, float] = {}
         self.rates: list[RateRow] = []
+        self.chosen_rates: list[ChosenRate] = []
         self._nats: dict[tuple[str, int, int], np.ndarray] = {}
         self._seconds: dict[tuple[str, int, int], float] = {}
         self._tokens_N = np.zeros(0)
@@ -125,7 +127,8 @@ class Trial:
         """Write plan and settings."""
         values = self.settings.model_dump(mode="json", exclude={"output"})
         values["corpus"] = str(Path(values["corpus"]).absolute())
-        self.folder.write(values, {"step_seconds": step_seconds, **self._content()})
+        plan = {"step_seconds": step_seconds, "near_copies": self.arms.documents.compared, **self._content()}
+        self.folder.write(values, plan)
 
     @property
     def seconds(self) -> float:
@@ -159,18 +162,20 @@ class Trial:
 
     def plan(self) -> TrialPlan:
         """What the trial will cost and can decide; trains a few steps to time them, and writes nothing."""
-        lengths, search = self.lengths(), self.settings.rates
+        lengths, search, shares = self.lengths(), self.settings.rates, self.arms.search_shares
         jobs = min(self.settings.executor.jobs, len(lengths))
         # The documents are scored one run after another.
-        seed_seconds = sum(length.seconds / jobs + length.scoring for length in lengths)
+        seed_seconds = sum(length.own_share * length.seconds / jobs + length.scoring for length in lengths)
         shortest = self._shortest(lengths)
         runs = widening_runs = 0
         # A schedule that a run has no room for is refused here, before anything is written.
         self.arms.run_set(lengths, self.settings.first_seed, {})
         if search is not None:
-            self.arms.search_runs(shortest, search.share, [SEARCH_SEED], search.factors[:1])
-            runs = len(search.factors) * search.seeds * len(shortest)
-            widening_runs = 2 * search.widenings * search.seeds * len(shortest) * (len(search.factors) > 1)
+            for share in shares:
+                self.arms.search_runs(shortest, share, [SEARCH_SEED], search.factors[:1])
+            runs = len(shares) * len(search.factors) * search.seeds * len(shortest)
+            widened = len(shares) * (len(search.factors) > 1)
+            widening_runs = 2 * widened * search.widenings * search.seeds * len(shortest)
         deviation, half, source = self._known_spread()
         plan = TrialPlan(
             lengths=lengths,
@@ -182,10 +187,10 @@ class Trial:
             search_runs=runs,
             seed_seconds=seed_seconds,
             widening_runs=widening_runs,
-            search_seconds=0 if search is None else self._search_seconds(shortest, len(search.factors)),
+            search_seconds=0 if search is None else self._search_seconds(shortest, shares, len(search.factors)),
             search_flops=0
             if search is None
-            else search.share * search.seeds * len(search.factors) * sum(length.flops for length in shortest),
+            else sum(shares) * search.seeds * len(search.factors) * sum(length.flops for length in shortest),
             budget=self.settings.budget,
             deviation=deviation,
             source=source,
@@ -205,12 +210,14 @@ class Trial:
         """The lengths at the smallest budget, at which the rates are searched."""
         return [length for length in lengths if length.budget == self.arms.budgets[0]]
 
-    def _search_seconds(self, shortest: list[Length], factors: int) -> float:
-        """Wall time of the search's runs at so many factors, scoring included."""
+    def _search_seconds(self, shortest: list[Length], shares: Sequence[float], factors: int) -> float:
+        """Wall time of the search's runs of some lengths at so many factors, scoring included."""
         search = self.settings.rates
         assert search is not None
         jobs = min(self.settings.executor.jobs, len(shortest) * factors)
-        each = sum(search.share * length.seconds / jobs + length.scoring / SEARCH_SHARE for length in shortest)
+        each = sum(
+            share * length.seconds / jobs + length.scoring / SEARCH_SHARE for length in shortest for share in shares
+        )
         return factors * search.seeds * each
 
     def _known_spread(self) -> tuple[tuple[float, int] | None, float, str]:
@@ -324,17 +331,19 @@ class Trial:
     def _seed(self, lengths: list[Length], number: int) -> None:
         """Train the runs of a seed, and score the held-out documents."""
         chosen, runs = self._run_set(lengths, number)
+        documents = self.arms.documents
         self._train(runs)
-        for length, run in zip(chosen, runs.runs, strict=True):
-            scored = self._scored(run.folder, self.arms.documents)
+        of_name = {run.arm: run for run in runs.runs}
+        for length in chosen:
+            run = of_name[self.arms.run_name(length)]
+            scored = self._scored(run.folder, documents.count)
             nats, tokens = total_nats(scored)
             self._remark = self._measure().remark(scored.summary)
-            first = self.arms.search_documents
             if not np.isfinite(nats).all():
                 raise TrainingError(f"the run {run.folder} has no finite held-out loss; a lower rate is the usual fix")
-            self._nats[length.arm, length.budget, number] = nats[first:]
+            self._nats[length.arm, length.budget, number] = nats[documents.decided]
             self._seconds[length.arm, length.budget, number] = RunFolder(run.folder).summary()["seconds"]
-            self._tokens_N = tokens[first:]
+            self._tokens_N = tokens[documents.decided]
 
     def _scored(self, folder: Path, documents: int) -> Any:
         """The evaluation of a run on the first held-out documents."""
@@ -422,10 +431,10 @@ class Trial:
             losses=losses,
             training_seconds=times,
             rates=self.rates,
+            chosen_rates=self.chosen_rates,
             stopped=stopped,
             seconds=self.seconds,
-            held_out=self.arms.documents - self.arms.search_documents,
-            tokens=int(tokens),
+            text=self.arms.documents.to_dict(int(tokens)),
             unchanged=held_fixed(self.arms),
             notes=[
                 *self.arms.notes(lengths),
@@ -461,14 +470,10 @@ class Trial:
 
     def _doubtful_rates(self) -> list[str]:
         """Notes: which arms' best rates are at an edge of the search, and which lead another rate by less than the margin."""
-        edges, ties = [], []
-        for arm, rows in itertools.groupby(self.rates, lambda row: row.arm):
-            tried = list(rows)
-            losses = sorted(row.loss for row in tried if row.loss is not None)
-            if len(tried) > 1 and (tried[0].chosen or tried[-1].chosen):
-                edges.append(arm)
-            if len(losses) > 1 and losses[1] - losses[0] < self.settings.margin:
-                ties.append(f"{arm} ({losses[1] - losses[0]:.4f})")
+        margin = self.settings.margin
+        edges = [each.arm for each in self.chosen_rates if each.at_edge]
+        leads = {each.arm: each.lead for each in self.chosen_rates}
+        ties = [f"{arm} ({lead:.4f})" for arm, lead in leads.items() if lead is not None and lead < margin]
         notes = []
         if edges:
             notes.append(
@@ -478,14 +483,14 @@ class Trial:
         if ties:
             notes.append(
                 f"In the search the best learning rate leads the next by less than the margin for {listed(ties)}: whole runs "
-                "may order them otherwise, and by much more; rates.share=1 or rates.seeds=3 tells."
+                "may order them otherwise, and by much more; rates.shares=[1] or rates.seeds=3 tells."
             )
         return notes
 
     # ---- learning rates ----
 
     def _search(self, lengths: list[Length], reserve: float = 0.0) -> None:
-        """Choose the factor of each arm's rates; all arms get the same factors, and more on a side where one is at an edge.
+        """Choose the factor of each arm's rates; at a length all arms get the same factors, more where one is at an edge.
 
         Args:
             reserve: wall time in seconds that a widening must leave of the budget.
@@ -493,55 +498,74 @@ class Trial:
         search = self.settings.rates
         if search is None:
             return
-        shortest = self._shortest(lengths)
-        factors = list(search.factors)
-        losses: dict[tuple[str, float], float] = {}
+        shortest, shares = self._shortest(lengths), self.arms.search_shares
+        losses: dict[float, dict[tuple[str, float], float]] = {}
+        for place in reversed(range(len(shares))):
+            others = self._search_seconds(shortest, shares[:place], len(search.factors))
+            losses[shares[place]] = self._search_at(shares[place], shortest, reserve + others)
+        self.rates, self.chosen_rates = [], []
+        for length in shortest:
+            by_steps = []
+            for share in shares:
+                steps = self.arms.search_steps(length, share)
+                mine = {factor: loss for (arm, factor), loss in losses[share].items() if arm == length.arm}
+                by_steps.append((steps, mine))
+                self.rates += self._rows(length.arm, steps, mine)
+            self.chosen_rates.append(ChosenRate.of(length.arm, length.steps, by_steps, self.settings.margin))
+        self.factors = {each.arm: each.factor for each in self.chosen_rates}
+
+    def _rows(self, arm: str, steps: int, losses: dict[float, float]) -> list[RateRow]:
+        """An arm's short runs of one length, by rate."""
+        rate, best = self.arms.recipes[arm].learning_rate, min(losses, key=losses.__getitem__)
+        return [
+            RateRow(arm, steps, factor, rate * factor, loss if math.isfinite(loss) else None, factor == best)
+            for factor, loss in sorted(losses.items())
+        ]
+
+    def _search_at(self, share: float, shortest: list[Length], reserve: float) -> dict[tuple[str, float], float]:
+        """The losses of the short runs of one length: (arm, factor) -> loss, with the factors that were added."""
+        search = self.settings.rates
+        assert search is not None
+        factors, losses = list(search.factors), dict[tuple[str, float], float]()
         for widening in range(search.widenings + 1):
-            self._train_rates(shortest, factors, losses)
-            best = {each.arm: _lowest(losses, each.arm, factors) for each in shortest}
+            self._train_rates(shortest, share, factors, losses)
+            best = {_lowest(losses, each.arm, factors) for each in shortest}
             edges = [(factors[0], factors[1]), (factors[-1], factors[-2])] if len(factors) > 1 else []
-            wanted = [edge * edge / inner for edge, inner in edges if edge in best.values()]
-            further = [] if widening == search.widenings else self._further(shortest, wanted, reserve)
+            wanted = [edge * edge / inner for edge, inner in edges if edge in best]
+            further = [] if widening == search.widenings else self._further(shortest, share, wanted, reserve)
             if not further:
                 break
             factors = sorted([*factors, *further])
-        self.factors = best
-        self.rates = [
-            RateRow(
-                each.arm,
-                factor,
-                self.arms.recipes[each.arm].learning_rate * factor,
-                losses[each.arm, factor] if math.isfinite(losses[each.arm, factor]) else None,
-                factor == best[each.arm],
-            )
-            for each in shortest
-            for factor in factors
-        ]
+        return losses
 
-    def _further(self, shortest: list[Length], wanted: list[float], reserve: float) -> list[float]:
+    def _further(self, shortest: list[Length], share: float, wanted: list[float], reserve: float) -> list[float]:
         """The factors with which the reference was trained before; before the first look all, if the budget has room."""
         base = [length for length in shortest if length.arm == self.settings.baseline]
 
         def known(factor: float) -> bool:
-            paths = (path for each in self._search_runs(base, [factor]).values() for path in each.paths)
+            paths = (path for each in self._search_runs(base, share, [factor]).values() for path in each.paths)
             return all(run.finished or run.diverged for run in map(RunFolder, paths))
 
         before = list(filter(known, wanted))
         if len(before) == len(wanted) or (self.path / RESULT).exists():
             return before
-        needed = self._search_seconds(shortest, len(wanted) - len(before)) + reserve
+        needed = self._search_seconds(shortest, [share], len(wanted) - len(before)) + reserve
         return wanted if self.settings.budget is None or self.seconds + needed <= self.settings.budget else before
 
-    def _search_runs(self, lengths: list[Length], factors: list[float]) -> dict[tuple[str, float, int], RunSet]:
+    def _search_runs(
+        self, lengths: list[Length], share: float, factors: list[float]
+    ) -> dict[tuple[str, float, int], RunSet]:
         search = self.settings.rates
         assert search is not None
         seeds = [SEARCH_SEED + number for number in range(search.seeds)]
-        return self.arms.search_runs(lengths, search.share, seeds, factors)
+        return self.arms.search_runs(lengths, share, seeds, factors)
 
-    def _train_rates(self, lengths: list[Length], factors: list[float], losses: dict[tuple[str, float], float]) -> None:
-        """Train the short runs of the factors that have no loss yet, and add their losses."""
+    def _train_rates(
+        self, lengths: list[Length], share: float, factors: list[float], losses: dict[tuple[str, float], float]
+    ) -> None:
+        """Train the short runs of one length at the factors that have no loss yet, and add their losses."""
         missing = [factor for factor in factors if (lengths[0].arm, factor) not in losses]
-        runs = self._search_runs(lengths, missing)
+        runs = self._search_runs(lengths, share, missing)
         together = RunSet(self.path, [run for each in runs.values() for run in each.runs])
         self._train(together, may_diverge=True)  # a rate at which training diverges is no choice
         self._keep_time()
@@ -549,8 +573,9 @@ class Trial:
         for (arm, factor, _), run_set in runs.items():
             loss, folder = math.inf, run_set.runs[0].folder
             if RunFolder(folder).finished:
-                nats, tokens = total_nats(self._scored(folder, self.arms.search_documents))
-                loss = float(nats.sum() / tokens.sum())
+                searched = self.arms.documents.searched
+                nats, tokens = total_nats(self._scored(folder, int(searched[-1]) + 1))
+                loss = float(nats[searched].sum() / tokens[searched].sum())
             sums.setdefault((arm, factor), []).append(loss if math.isfinite(loss) else math.inf)
         losses |= {key: float(np.mean(values)) for key, values in sums.items()}
         for length in lengths:

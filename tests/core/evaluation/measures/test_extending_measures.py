@@ -1,4 +1,4 @@
-"""The worked example of docs/extending/measure.md: one file gives a verb, its options, a result and a table."""
+"""The worked example of docs/extend.md: one file gives a verb, its options, a result and a table."""
 
 import json
 import re
@@ -17,13 +17,14 @@ from contextwise.cli import app, commands
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import results_of
 
-GUIDE = Path(__file__).parents[4] / "docs" / "extending" / "measure.md"
+GUIDE = Path(__file__).parents[4] / "docs" / "extend.md"
 
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, corpus_folder):
     """Types a command where the package of measures also has the file of the guide."""
-    example = re.search(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)[1]
+    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    (example,) = (block for block in blocks if "class Surprise(" in block)
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "surprise.py").write_text(example)
     monkeypatch.syspath_prepend(tmp_path / "more")

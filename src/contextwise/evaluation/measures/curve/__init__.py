@@ -16,6 +16,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import FEWEST_DOCUMENTS, NOT_KNOWN, Estimate
 from contextwise.base.tables import Column, Table
 from contextwise.evaluation.kernel import Measure, Outcome, Result, Subject, Work
+from contextwise.evaluation.measures.loss import ONE_DOCUMENT
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -205,7 +206,7 @@ class Curve(Measure):
         if settings["rope"] != "none":
             head += f"; positions extended by {settings['rope']}, factor {summary['rope_factor']:g}"
         if summary["documents"] == 1:
-            head += ". One document allows no interval"
+            head += f". {ONE_DOCUMENT}"
         elif summary["documents"] < FEWEST_DOCUMENTS:
             head += f". {FEWEST_DOCUMENTS} documents are the fewest for an interval of a context"
         parts: list[Any] = [Text(f"{head}."), _bins_table(summary), measures_table(summary)]

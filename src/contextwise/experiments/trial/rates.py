@@ -1,0 +1,191 @@
+"""The learning rates of whole runs, from short runs at several rates and one or two lengths.
+
+The best rate of a short run is often not that of a long one. At each length a parabola goes through the losses of the best
+rate and its neighbours, over the logarithm of the rate. How far its lowest point moves from the shorter to the longer runs, for
+each doubling of the length, is continued to the length of whole runs.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+MOST_DOUBLINGS = 1.0
+"""Whole runs take at least half and at most twice the rate at the lowest point of the longer runs."""
+STEADY = 1.1
+"""A best rate that moves by a smaller factor hardly moves."""
+Losses = Mapping[float, float]
+"""Factor of an arm's own rates -> loss of its short runs, nats per token; infinite where they diverged."""
+
+
+@dataclass(frozen=True)
+class RateRow:
+    """Loss of an arm's short runs at one rate.
+
+    Attributes:
+        steps: of a run.
+        factor: of the arm's own rates.
+        loss: nats per token on the documents of the search, mean over its seeds; None where a run diverged.
+        chosen: whether it is the lowest of the runs of this length.
+    """
+
+    arm: str
+    steps: int
+    factor: float
+    learning_rate: float
+    loss: float | None
+    chosen: bool
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """The best rate of an arm's runs of one length.
+
+    Attributes:
+        steps: of a run.
+        factor: with the lowest loss of those that were tried.
+        lowest: factor at the lowest point of the parabola; None where it is not known, for the reason ``unknown``.
+        leads: by how much less its loss is than that of the next lower and the next higher rate, nats per token; None where
+            none was tried, infinite where it diverged.
+    """
+
+    steps: int
+    factor: float
+    lowest: float | None
+    unknown: str
+    leads: tuple[float | None, float | None]
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether no lower or no higher rate was tried, but others were."""
+        return None in self.leads and self.leads != (None, None)
+
+    @classmethod
+    def of(cls, steps: int, losses: Losses, margin: float) -> "Optimum":
+        """The best rate by the losses at a length.
+
+        Args:
+            margin: the least by which the loss must rise from the lowest point to twice its rate for that point to be known.
+        """
+        factors = sorted(losses)
+        best = min(factors, key=losses.__getitem__)
+        place = factors.index(best)
+        below, above = place > 0, place + 1 < len(factors)
+        leads = (
+            losses[factors[place - 1]] - losses[best] if below else None,
+            losses[factors[place + 1]] - losses[best] if above else None,
+        )
+        if None in leads:
+            return cls(steps, best, None, "the best is at an edge of the search", leads)
+        near = factors[place - 1 : place + 2]
+        if not all(math.isfinite(losses[factor]) for factor in near):
+            return cls(steps, best, None, "a rate next to the best diverges", leads)
+        curvature, slope, _ = np.polyfit(np.log2(near), [losses[factor] for factor in near], 2)
+        if curvature < margin:
+            return cls(steps, best, None, "the rates next to the best differ by less than the margin", leads)
+        return cls(steps, best, float(2 ** (-slope / (2 * curvature))), "", leads)
+
+
+@dataclass(frozen=True)
+class ChosenRate:
+    """The rate of an arm's whole runs, and how the search came to it.
+
+    Attributes:
+        factor: of the arm's own rates, for whole runs of ``steps`` steps.
+        optima: of the short runs, the longer ones last.
+        margin: of the trial, nats per token.
+    """
+
+    arm: str
+    factor: float
+    steps: int
+    optima: list[Optimum]
+    margin: float
+
+    IN_JSON: ClassVar = ("moved", "lead", "lead_in_margins", "at_edge", "sentence")
+
+    @classmethod
+    def of(cls, arm: str, steps: int, by_steps: Sequence[tuple[int, Losses]], margin: float) -> "ChosenRate":
+        """The rate by the losses at each length, the longer runs last.
+
+        Args:
+            steps: of a whole run.
+            by_steps: steps of the short runs, and their losses.
+        """
+        optima = [Optimum.of(number, losses, margin) for number, losses in by_steps]
+        factor, doublings = optima[-1].factor, _doublings(optima)
+        if doublings is not None:
+            further = doublings * math.log2(steps / optima[-1].steps)
+            lowest = optima[-1].lowest
+            assert lowest is not None
+            scaled = lowest * 2 ** min(max(further, -MOST_DOUBLINGS), MOST_DOUBLINGS)
+            factor = float(f"{scaled:.3g}")
+        return cls(arm, factor, steps, optima, margin)
+
+    @property
+    def moved(self) -> float | None:
+        """The factor by which the best rate moves from the shorter to the longer runs; None where that is not known."""
+        lowest = [each.lowest for each in self.optima]
+        return None if _doublings(self.optima) is None else lowest[-1] / lowest[0]  # type: ignore[operator]
+
+    @property
+    def lead(self) -> float | None:
+        """By how much less loss the best rate of the longer runs has than the better of its neighbours, nats per token.
+
+        None without a neighbour that did not diverge.
+        """
+        leads = [lead for lead in self.optima[-1].leads if lead is not None and math.isfinite(lead)]
+        return min(leads, default=None)
+
+    @property
+    def lead_in_margins(self) -> float | None:
+        """The lead as a multiple of the trial's margin."""
+        return None if self.lead is None else self.lead / self.margin
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether the best rate of the longer runs is the lowest or the highest that was tried."""
+        return self.optima[-1].at_edge
+
+    @property
+    def sentence(self) -> str:
+        """The lead of the best rate over its neighbours, whether it moves with the length, and what whole runs take."""
+        return f"{self.arm}: {self._lead_in_words}{self._move_in_words}"
+
+    @property
+    def _lead_in_words(self) -> str:
+        if self.lead is None:
+            return "the best rate has no neighbour with a loss; "
+        return f"the best rate leads the next by {self.lead:.4f} nats ({self.lead_in_margins:.1f} margins); "
+
+    @property
+    def _move_in_words(self) -> str:
+        whole = f"whole runs of {self.steps:,} steps take {self.factor:.3g} times its own rate"
+        if len(self.optima) < 2:
+            alone = (
+                "" if self.optima[-1].steps >= self.steps else "; whether the best one moves with the length is open"
+            )
+            return whole + alone + "."
+        shorter, longer = self.optima[0], self.optima[-1]
+        if self.moved is None:
+            unknown = next((each for each in self.optima if each.lowest is None), longer)
+            return (
+                "whether it moves with the length is open, as in runs of "
+                f"{unknown.steps:,} steps {unknown.unknown}; {whole}."
+            )
+        hardly = max(self.moved, 1 / self.moved) < STEADY
+        moves = "hardly moves with the length" if hardly else "moves with the length"
+        return (
+            f"it {moves}, from {shorter.lowest:.3g} times its own at {shorter.steps:,} steps to "
+            f"{longer.lowest:.3g} at {longer.steps:,}; {whole}."
+        )
+
+
+def _doublings(optima: Sequence[Optimum]) -> float | None:
+    """By how many doublings the best rate moves with each doubling of the length; None where that is not known."""
+    first, last = optima[0], optima[-1]
+    if first.lowest is None or last.lowest is None or first.steps >= last.steps:
+        return None
+    return math.log2(last.lowest / first.lowest) / math.log2(last.steps / first.steps)

@@ -1,0 +1,168 @@
+"""The held-out documents of a trial: near-copies of training text, documents that weigh much, and who uses which."""
+
+import io
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.runs import RunFolder
+from contextwise.data import Corpus, prepare_corpus
+from contextwise.data.near_copies import COPIED, containment, copied_documents, copied_length
+from contextwise.evaluation.measures.loss import Evaluation
+from contextwise.experiments.trial import Trial, TrialSettings, load_trial, run_trial
+from contextwise.experiments.trial import documents as documents_module
+from contextwise.experiments.trial import trial as trial_module
+from contextwise.experiments.trial.arms import Arms, total_nats
+from contextwise.reports.trial import plan_tables, trial_page, trial_tables
+from small import WORDS, write_rows
+
+RECIPE = {
+    "data": {"context": 16},
+    "model": {"layers": 1, "width": 16, "heads": 2},
+    "training": {"tokens_per_step": 64, "learning_rate": 3e-3, "evaluation_tokens": 16},
+}
+COPIES = {3: 7, 8: 2}
+"""Held-out document -> the training document that it copies but for a word."""
+LONG = 5
+"""The held-out document that holds more text than the others."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def untimed() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trial_module, "seconds_per_step", lambda recipes, *_: dict.fromkeys(recipes, 1.0))
+        patch.setattr(Arms, "check_causality", lambda self: None)
+        yield
+
+
+def text_of(number: int, words: int) -> list[str]:
+    draw = random.Random(number)
+    return [f"{draw.choice(WORDS)}{draw.randrange(50)}" for _ in range(words)]
+
+
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus of 20 training documents and 12 held-out ones, of which two are near-copies and one is long."""
+    folder = tmp_path_factory.mktemp("copies")
+    trained = [text_of(number, 60) for number in range(20)]
+    held_out = [text_of(100 + number, 400 if number == LONG else 40) for number in range(12)]
+    for number, original in COPIES.items():
+        held_out[number] = [*trained[original][:30], "changed", *trained[original][31:]]
+    sources = []
+    for split, texts in (("train", trained), ("validation", held_out)):
+        rows = [{"text": " ".join(words)} for words in texts]
+        sources.append(f"{split}={write_rows(folder / f'{split}.jsonl', rows)}")
+    prepare_corpus(sources, "bytes", folder / "corpus")
+    return folder / "corpus"
+
+
+def settings(corpus: Path, folder: Path, **changes: Any) -> TrialSettings:
+    arms = {"gpt2": None, "slower": ["training.learning_rate=1e-6"]}
+    values = {"arms": arms, "corpus": str(corpus), "recipe": RECIPE, "tokens": 128, "rates": "fixed", "seeds": 2}
+    return load_trial(None, values | changes, output=folder)
+
+
+def words_of(shown: Any) -> str:
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(shown)
+    return " ".join(console.export_text().split())
+
+
+@pytest.fixture(scope="module")
+def result(copies: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return run_trial(settings(copies, tmp_path_factory.mktemp("trial") / "t"))
+
+
+def test_near_copies_decide_nothing(result, copies):
+    run = next((result.path / "runs").glob("gpt2-s0-*"))
+    nats, tokens = total_nats(Evaluation.open(next(run.glob("evaluation/evaluate-*"))))
+    others = np.setdiff1d(np.arange(12), list(COPIES))
+    assert len(nats) == 12  # all are scored
+    assert result.losses["gpt2"][128][0] == pytest.approx(nats[others].sum() / tokens[others].sum())
+    assert (result.held_out, result.tokens) == (10, tokens[others].sum())
+    held_out = json.loads((result.path / "result.json").read_text())["held_out"]
+    assert set(held_out["near_copies"]) == {"3", "8"} and held_out["near_copies_left_out"] is True
+    assert all(0.5 <= share < 1 for share in held_out["near_copies"].values())
+    weights = Corpus.open(copies, split="validation").lengths[others].astype(float)
+    assert held_out["effective_documents"] == pytest.approx(weights.sum() ** 2 / (weights**2).sum())
+
+
+def test_near_copies_and_heavy_documents_are_named_in_every_output(result, copies, tmp_path):
+    length = copied_length(Corpus.open(copies, split="train"))
+    assert length == 40  # bytes: 13 of them are two words
+    found = f"2 of 12 held-out documents share half or more of their {length}-grams of tokens with the training text"
+    heavy = f"Of the 10 documents that decide, {LONG} ("
+    plan = Trial(settings(copies, tmp_path / "new")).plan()
+    html = trial_page(result, "arms: {}", "").render()
+    for shown in (words_of(trial_tables(result)), words_of(plan_tables(plan, "flops")), html, " ".join(result.notes)):
+        assert found in shown and "They are left out of the search and the decision" in shown and heavy in shown
+
+
+def test_near_copies_may_be_kept_which_is_another_question(result, copies, tmp_path):
+    with pytest.raises(ConfigError, match=r"looked at with other settings \(near_copies\)"):
+        Trial(settings(copies, result.path, near_copies="keep"))
+    kept = run_trial(settings(copies, tmp_path / "t", near_copies="keep"))
+    assert kept.held_out == 12 and kept.tokens > result.tokens
+    assert kept.losses["gpt2"] != result.losses["gpt2"]
+    assert kept.text["near_copies"] == result.text["near_copies"] and not kept.text["near_copies_left_out"]
+    assert any("They are kept, and their losses may tell what was memorized" in note for note in kept.notes)
+
+
+def test_the_training_text_is_compared_once(result, copies, monkeypatch):
+    monkeypatch.setattr(documents_module, "copied_documents", None)
+    assert Trial(settings(copies, result.path)).arms.documents.to_dict(result.tokens) == result.text
+    with pytest.raises(TypeError):  # other documents are compared anew
+        Trial(settings(copies, result.path, limit=8))
+
+
+def test_text_that_no_run_reads_is_not_compared(copies, tmp_path):
+    first = int(Corpus.open(copies, split="train").lengths[:5].sum())
+    recipe = {**RECIPE, "data": {"context": 16, "tokens": first}}
+    assert set(Trial(settings(copies, tmp_path / "t", recipe=recipe)).arms.documents.near_copies) == {
+        8
+    }  # a copy of document 2
+
+
+def test_too_few_documents_beside_near_copies_are_refused(copies, tmp_path):
+    with pytest.raises(
+        DataError, match="7 documents, 1 of them near-copies .* 1 of them for the rates.*near_copies: keep"
+    ):
+        Trial(settings(copies, tmp_path / "t", limit=7, rates="search"))
+
+
+def test_two_words_of_bytes_are_no_copy(corpus_folder):
+    """Made-up sentences of twenty words share most of their 13-grams of bytes, and no longer part."""
+    trained, held_out = (Corpus.open(corpus_folder, split=split) for split in ("train", "validation"))
+    texts = [held_out.document(i) for i in range(len(held_out))]
+    assert (containment(trained, texts) >= COPIED).sum() > len(texts) / 2
+    assert copied_documents(trained, held_out, len(texts)) == {}
+
+
+def test_search_decision_and_training_share_no_document(copies, tmp_path, monkeypatch):
+    """The documents whose losses a search or a decision sums, by their content."""
+    given = settings(copies, tmp_path / "t", rates={"factors": [1.0, 2.0], "widenings": 0})
+    trial = Trial(given)
+    trial.run()
+    held_out = Corpus.open(copies, split="validation")
+    texts = [bytes(held_out.document(i)) for i in range(len(held_out))]
+    used = trial.arms.documents
+    searched, decided = {texts[i] for i in used.searched}, {texts[i] for i in used.decided}
+    assert len(searched) == 2 and len(decided) == 8 and not searched & decided
+    assert not (searched | decided) & {texts[i] for i in COPIES}
+    trained = Corpus.open(copies, split="train")
+    assert not (searched | decided) & {bytes(trained.document(i)) for i in range(len(trained))}
+    rows = {row.factor: row.loss for row in trial.rates if row.arm == "gpt2"}
+    for run in (tmp_path / "t/runs").glob("rates-gpt2-*"):
+        folder = next(run.glob("evaluation/evaluate-*"))
+        nats, tokens = total_nats(Evaluation.open(folder))
+        rate = RunFolder(run).recipe()["training"]["learning_rate"]
+        loss = nats[used.searched].sum() / tokens[used.searched].sum()
+        assert rows[round(rate / 3e-3, 6)] == pytest.approx(loss)
+    # What a run itself validates on chooses nothing: no run stops early, and the last weights are scored.
+    assert all(RunFolder(run).recipe()["training"]["patience"] is None for run in (tmp_path / "t/runs").iterdir())
