@@ -322,7 +322,9 @@ def room(report: Report, scale: Scale, folder: Path, **_: Any) -> None:
         return
     size, context, documents = scale.scoring
     model, corpus = harness_loglikelihood.random_model(folder, size, context, documents)
-    report.add("scoring", harness_loglikelihood.measure_corpus(model, corpus, "validation", scale.rounds, str(folder)))
+    ways = ("evaluate", "lm_eval", *(("curve", harness_loglikelihood.SAME) if scale.compile else ()))
+    result = harness_loglikelihood.measure_corpus(model, corpus, "validation", scale.rounds, str(folder), ways)
+    report.add("scoring", result)
 
 
 PARTS: dict[str, Callable[..., None]] = {"right": right, "fast": fast, "room": room}

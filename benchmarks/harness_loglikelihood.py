@@ -195,9 +195,11 @@ def measure_lengths(contexts: list[int], rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
-def measure_corpus(model: str, corpus: str, split: str, rounds: int, folder: str) -> dict[str, Any]:
-    """All ways to measure a model on the documents of a corpus; ``folder`` takes their results."""
-    results = contend(WAYS, [model, corpus, split, folder], rounds)
+def measure_corpus(
+    model: str, corpus: str, split: str, rounds: int, folder: str, ways: tuple[str, ...] = WAYS
+) -> dict[str, Any]:
+    """Ways to measure a model on the documents of a corpus, ``lm_eval`` among them; ``folder`` takes their results."""
+    results = contend(ways, [model, corpus, split, folder], rounds)
     total = sum(results["lm_eval"]["nats"])
     for name, result in results.items():
         nats, note = result.pop("nats"), ""
@@ -206,6 +208,8 @@ def measure_corpus(model: str, corpus: str, split: str, rounds: int, folder: str
             result["relative_difference"] = abs(sum(nats) / total - 1)
             note = f"; total {sum(nats):,.3f}, relative difference {result['relative_difference']:.1e}"
         report(name, result, note)
+    if not {BF16, SAME} <= results.keys():
+        return {"ways": results}
     change = results[BF16]["log_likelihood"] / results[SAME]["log_likelihood"] - 1
     print(f"bfloat16 changes the loss by {change:+.3%}", flush=True)
     return {"ways": results, "relative_change_of_the_loss_in_bfloat16": change}
