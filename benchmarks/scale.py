@@ -4,7 +4,7 @@
 held-out loss along training into ``scale-seed0-gpu.json``, again after each arm. A GPU that is lent for ten minutes can take a
 seed at a time, as no run has to come back. ``python -m benchmarks.scale answer FILE ...`` prints the differences from the first
 arm, and the effective speed-up: how many times the cost the reference needs for the same loss, along both runs' losses until
-the decay of the rates begins. ``--small`` takes a thousandth of the tokens and a small model, to try both on a CPU.
+the decay of the rates begins. ``--small`` takes few tokens and a small model, to try both on a CPU.
 """
 
 import argparse
@@ -26,15 +26,16 @@ from contextwise.training import Recipe, train
 
 TRIAL = Path(__file__).with_name("scale.yaml")
 SMALL = {
-    "recipe.data.context": 128,
-    "recipe.model": {"family": "gpt2", "layers": 2, "width": 64, "heads": 2, "tie_embeddings": False},
-    "recipe.training.tokens_per_step": 2048,
-    "recipe.training.micro_batch_tokens": 2048,
+    "recipe.data.context": 64,
+    "recipe.model": {"family": "gpt2", "layers": 2, "width": 32, "heads": 2, "tie_embeddings": False},
+    "recipe.training.tokens_per_step": 512,
+    "recipe.training.micro_batch_tokens": 512,
+    "recipe.training.precision": "fp32",
     "recipe.training.compile": False,
     "recipe.training.workers": 0,
     "recipe.training.evaluate_every": 5,
-    "recipe.training.evaluation_tokens": 4096,
-    "tokens": 100_000,
+    "recipe.training.evaluation_tokens": 1024,
+    "tokens": 20_000,
 }
 COSTS = ("tokens", "flops", "seconds")
 
@@ -120,7 +121,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE")
-    parser.add_argument("--small", action="store_true", help="a thousandth of the tokens, to try it on a CPU")
+    parser.add_argument("--small", action="store_true", help="few tokens and a small model, to try it on a CPU")
     options = parser.parse_args(arguments)
     if options.step == "answer":
         if not options.files:
