@@ -195,10 +195,10 @@ def train_in_alternation(
         save(result)
 
         def so_far(outcome: Outcome) -> None:
-            save(result | training_summary(loops, outcome, peak))
+            result.update(training_summary(loops, outcome, peak))
+            save(result)
 
-        outcome = alternate(workers, rounds, warmup=0, after_round=so_far)
-        result |= training_summary(loops, outcome, peak)
+        alternate(workers, rounds, warmup=0, after_round=so_far)
         for what in ("waits", "profile"):
             for name in (each for each in WATCHED if each in workers):
                 seen = workers[name](what)

@@ -174,10 +174,13 @@ def drawn_batch(name: str, kind: str) -> dict[str, torch.Tensor] | None:
         if part in ("input_ids", "labels"):
             least, most = (0, 2) if "parity" in name else (1, 20)
             batch[part] = torch.randint(least, most, value.shape, generator=draw)
+            if "parity" in name and part == "input_ids":
+                batch[part][:, -1] = 3  # the first task
         elif part in ("pair_label", "token_type_ids"):
             batch[part] = torch.randint(0, 2, value.shape, generator=draw)
         elif part == "position_ids":
-            batch[part] = torch.stack([torch.cat([torch.arange(n), torch.arange(LENGTH - n)]) for n in (5, 8)])
+            first = (LENGTH, LENGTH) if name == "LSTM" else (5, 8)  # it takes one document in a row
+            batch[part] = torch.stack([torch.cat([torch.arange(n), torch.arange(LENGTH - n)]) for n in first])
         elif part == "attention_mask":
             batch[part] = torch.ones_like(value)
             batch[part][1, :4] = 0
