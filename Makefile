@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Whatever the caller's environment says, bytecode is kept: else every process that the tests start compiles all modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install demo test test-long test-core test-all check bench docs clean
+.PHONY: install demo test test-long test-cuda test-core test-all check bench docs clean
 
 # What users need.
 install: $(INSTALLED)
@@ -37,6 +37,10 @@ test: $(TEST_INSTALLED)
 # Tests that `make test` leaves out: they train, start processes or open browsers. Continuous integration runs both.
 test-long: $(TEST_INSTALLED)
 	$(BIN)/python -m pytest -m 'long and not slow' --hypothesis-profile=ci --numprocesses $(WORKERS) --dist loadfile
+
+# The tests that need a GPU, about two minutes of one; `make test` runs them too where there is one, and skips them elsewhere.
+test-cuda: $(TEST_INSTALLED)
+	$(BIN)/python -m pytest -m cuda --hypothesis-profile=ci --numprocesses 4 --dist loadfile
 
 # The core alone, and the direction of imports.
 test-core: $(TEST_INSTALLED)

@@ -195,9 +195,11 @@ def measure_lengths(contexts: list[int], rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
-def measure_corpus(model: str, corpus: str, split: str, rounds: int, folder: str) -> dict[str, Any]:
-    """All ways to measure a model on the documents of a corpus; ``folder`` takes their results."""
-    results = contend(WAYS, [model, corpus, split, folder], rounds)
+def measure_corpus(
+    model: str, corpus: str, split: str, rounds: int, folder: str, ways: tuple[str, ...] = WAYS
+) -> dict[str, Any]:
+    """Ways to measure a model on the documents of a corpus, ``lm_eval`` among them; ``folder`` takes their results."""
+    results = contend(ways, [model, corpus, split, folder], rounds)
     total = sum(results["lm_eval"]["nats"])
     for name, result in results.items():
         nats, note = result.pop("nats"), ""
@@ -206,24 +208,26 @@ def measure_corpus(model: str, corpus: str, split: str, rounds: int, folder: str
             result["relative_difference"] = abs(sum(nats) / total - 1)
             note = f"; total {sum(nats):,.3f}, relative difference {result['relative_difference']:.1e}"
         report(name, result, note)
+    if not {BF16, SAME} <= results.keys():
+        return {"ways": results}
     change = results[BF16]["log_likelihood"] / results[SAME]["log_likelihood"] - 1
     print(f"bfloat16 changes the loss by {change:+.3%}", flush=True)
     return {"ways": results, "relative_change_of_the_loss_in_bfloat16": change}
 
 
-def small_model(folder: Path) -> tuple[str, str]:
-    """The embedded corpus, and a small GPT-2 of random weights with its tokenizer."""
+def random_model(folder: Path, size: str = "nano", context: int = 256, limit: int | None = None) -> tuple[str, str]:
+    """Write a GPT-2 of random weights with its tokenizer, and the embedded corpus, or its first documents."""
     from transformers import GPT2LMHeadModel
 
     from contextwise.data import prepare_corpus
     from contextwise.models import backbone_config
     from contextwise.models.sizes import named_size
 
-    corpus = prepare_corpus("stdlib", "train:4096", folder / "corpus")
+    corpus = prepare_corpus("stdlib", "train:4096", folder / "corpus", limit=limit)
     torch.manual_seed(0)
     tokenizer, vocabulary = corpus.tokenizer(), corpus.vocab_size
     assert tokenizer is not None and vocabulary is not None
-    config = backbone_config("gpt2", named_size("gpt2", "nano"), vocabulary, 256)
+    config = backbone_config("gpt2", named_size("gpt2", size), vocabulary, context)
     GPT2LMHeadModel(config).save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
     return str(folder / "model"), str(corpus.path)
@@ -254,7 +258,7 @@ def main(arguments: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         model, corpus = options.model, options.corpus
         if model is None:
-            model, corpus = small_model(Path(folder))
+            model, corpus = random_model(Path(folder))
         result["corpus"] = measure_corpus(model, corpus, options.split, options.rounds, folder)
     result["measured"] = measure_lengths(options.contexts, options.rounds)
     publish("harness_loglikelihood", result)

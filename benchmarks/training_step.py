@@ -88,6 +88,13 @@ def config_of(name: str, shape: tuple[Any, ...]) -> Any:
     return MultiTokenConfig(plain, 4, "layer") if name.startswith("multi-token") else plain
 
 
+def training_flops(name: str, shape: tuple[Any, ...]) -> float:
+    """Operations of a step of one of our models, or of the plain model of a peer: forward and backward of all rows."""
+    config, context, rows = config_of(name, shape), shape[5], shape[6]
+    per_example = training_flops_per_example(config, context)
+    return rows * (per_example + context * training_flops_per_target(config))
+
+
 def contender(name: str, shape: tuple[Any, ...], nanogpt: Path, device: str) -> Callable[[], None]:
     """One training step of a contender, set up the way its users run it; ``name`` is "WHO: MODE"."""
     _, layers, width, heads, vocabulary, context, rows = shape
@@ -137,15 +144,7 @@ def measure(name: str, nanogpt: Path | None, rounds: int, modes: tuple[str, ...]
             worker.close()
     tokens = STEPS * shape["rows"] * shape["context"]
 
-    def flops(model: str) -> float:
-        """Of the steps that are timed together."""
-        config = config_of(model, SHAPES[name])
-        per_example = training_flops_per_example(config, shape["context"])
-        return STEPS * shape["rows"] * per_example + tokens * training_flops_per_target(config)
-
-    def ratio(a: str, b: str) -> dict[str, Any]:
-        return {"median": outcome.speed(a, b), "quartiles": outcome.spread(a, b)}
-
+    ratio = outcome.ratio
     ours = min((each for each in names if each.startswith("contextwise")), key=outcome.median)
     theirs = min((each for each in names if each.split(":")[0] in peers), key=outcome.median)
     limit = STEPS * 4 * 2 * SIDE**3
@@ -155,7 +154,7 @@ def measure(name: str, nanogpt: Path | None, rounds: int, modes: tuple[str, ...]
         "tokens_per_second": {each: tokens / outcome.median(each) for each in names if each != LIMIT},
         "limit_gflops": limit / outcome.median(LIMIT) / 1e9,
         "share_of_limit": {
-            each: flops(each.split(":")[0]) / limit * outcome.speed(each, LIMIT)
+            each: STEPS * training_flops(each.split(":")[0], SHAPES[name]) / limit * outcome.speed(each, LIMIT)
             for each in names
             if each != LIMIT and each.split(":")[0] not in peers
         },

@@ -79,6 +79,21 @@ def _freeze() -> None:
     _frozen_modules = len(sys.modules)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip the tests that need a GPU where there is none."""
+    if item.get_closest_marker("cuda"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("torch finds no GPU on this machine")
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def device(request: pytest.FixtureRequest) -> str:
+    """Each device on which a test runs: models and tensors are moved there by the test."""
+    return request.param
+
+
 @pytest.fixture(scope="session")
 def corpus_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A prepared corpus of bytes, about 50,000 tokens."""

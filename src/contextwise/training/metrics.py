@@ -10,8 +10,10 @@ from typing import Any, ClassVar
 from contextwise.base.errors import DivergedError
 from contextwise.training.batches import BatchSizes
 
-# Dense bf16 matrix throughput, FLOP/s, from the manufacturers; for model FLOPs utilization.
+# Dense bf16 matrix throughput, FLOP/s, from the manufacturers' datasheets (half of what they print for sparse matrices); for
+# model FLOPs utilization. The first name in a GPU's own counts: "H100" alone is the SXM module ("NVIDIA H100 80GB HBM3").
 PEAK_FLOPS = {
+    "H100 PCIe": 756e12, "H100 NVL": 835e12, "H200 NVL": 835e12,
     "H200": 989e12, "H100": 989e12, "H800": 989e12, "A100": 312e12, "A800": 312e12, "L40S": 362e12, "L4": 121e12,
     "A10": 125e12, "RTX 4090": 165e12, "RTX 3090": 71e12, "V100": 125e12, "T4": 65e12, "B200": 2250e12, "GH200": 989e12,
 }  # fmt: skip

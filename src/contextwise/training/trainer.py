@@ -169,7 +169,7 @@ class PretrainingTrainer(Trainer):
         """Forward and backward of a step's micro-batches; returns the mean of their losses, ()."""
         self._inputs = [divided(self._prepare_inputs(batch), self._context) for batch in inputs]
         self.current_gradient_accumulation_steps = len(self._inputs)
-        random = checkpoints.random_state()
+        random = checkpoints.random_state() if len(self._inputs) > 1 else None
         counts = [torch.stack([targets_in(batch), pairs_in(batch)]) for batch in self._inputs]
         self._targets = torch.stack(counts).sum(0)
         if self.accelerator.num_processes > 1:

@@ -6,6 +6,7 @@ import pytest
 import torch
 import transformers
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import DynamicCache, modeling_flash_attention_utils
 
 from contextlm_models import FAMILIES, contextlm, draw, stock_model
@@ -25,8 +26,9 @@ MODELS = {"stock": stock_model, "contextlm": lambda family: contextlm(family, ch
 
 
 def hidden(model: Any, rows: str, tokens: Tensor) -> Tensor:
+    batch = {name: value.to(tokens.device) for name, value in ROWS[rows].items()}
     with torch.no_grad():
-        states = final_hidden_states(model, input_ids=tokens, **ROWS[rows])
+        states = final_hidden_states(model, input_ids=tokens, **batch)
     return states[PADDED.bool()] if rows == "padded" else states.flatten(0, 1)
 
 
@@ -93,8 +95,8 @@ def test_flash_attention_generates(flash: None, family: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["gpt_neox", "llama"])
 @pytest.mark.parametrize("kind", MODELS)
-def test_flex_attention_gives_the_same(family: str, kind: str) -> None:
-    model, tokens = MODELS[kind](family).eval(), draw(2, LENGTH)
+def test_flex_attention_gives_the_same(family: str, kind: str, device: str) -> None:
+    model, tokens = MODELS[kind](family).to(device).eval(), draw(2, LENGTH).to(device)
     expected = {rows: hidden(model, rows, tokens) for rows in ROWS}
     model.set_attn_implementation("flex_attention")
     torch.compiler.reset()
@@ -102,6 +104,35 @@ def test_flex_attention_gives_the_same(family: str, kind: str) -> None:
     with torch._dynamo.config.patch(automatic_dynamic_shapes=False):
         for rows in ROWS:
             torch.testing.assert_close(hidden(model, rows, tokens), expected[rows], atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.cuda
+@FAMILIES
+@pytest.mark.parametrize("kind", MODELS)
+def test_torchs_flash_kernel_gives_the_same(family: str, kind: str) -> None:
+    """Forward and backward of whole rows, which need no mask; torch refuses where its kernel does not apply."""
+    model, tokens, results = MODELS[kind](family).cuda(), draw(2, LENGTH).cuda(), []
+    for backend in (SDPBackend.MATH, SDPBackend.FLASH_ATTENTION):
+        model.zero_grad()
+        with sdpa_kernel(backend), torch.autocast("cuda", torch.bfloat16):
+            states = final_hidden_states(model, input_ids=tokens)
+        (states.float() ** 3).mean().backward()
+        gradients = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+        results.append((states.detach().float(), gradients))
+    for ours, expected in zip(results[1], results[0], strict=True):
+        assert (ours - expected).norm() <= 0.05 * expected.norm()
+
+
+@pytest.mark.cuda
+@FAMILIES
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("rows", ROWS)
+def test_the_flash_attention_package_gives_the_same(family: str, kind: str, rows: str) -> None:
+    pytest.importorskip("flash_attn", reason="flash-attn is not installed")
+    model, tokens = MODELS[kind](family).to("cuda", torch.bfloat16).eval(), draw(2, LENGTH).cuda()
+    expected = hidden(model, rows, tokens)
+    model.set_attn_implementation("flash_attention_2")
+    assert (hidden(model, rows, tokens) - expected).norm() <= 0.05 * expected.norm()
 
 
 def test_a_backbone_without_flex_attention_refuses_it() -> None:

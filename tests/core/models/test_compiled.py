@@ -10,14 +10,14 @@ from contextwise_papers.objectives import MultiTokenConfig, MultiTokenForCausalL
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "layer", "linear"])
-def test_a_training_step_compiles_without_a_graph_break_and_gives_the_same(kind):
+def test_a_training_step_compiles_without_a_graph_break_and_gives_the_same(kind, device):
     torch.manual_seed(0)
     if kind in ("layer", "linear"):
         model = MultiTokenForCausalLM(MultiTokenConfig(backbone("llama"), future_tokens=2, head=kind))
     else:
         model = contextlm(kind, chunk_size=4, inject_every_layer=True)
-    trained = TrainedModel(model).train()
-    tokens = draw(2, 17)
+    trained = TrainedModel(model).to(device).train()
+    tokens = draw(2, 17).to(device)
     results = []
     for step in (trained, torch.compile(trained, fullgraph=True)):
         trained.zero_grad()

@@ -16,13 +16,13 @@ from examples import FEW
 @FORMS
 @FEW
 @given(data=st.data())
-def test_every_cached_step_equals_the_full_pass(family, options, data):
+def test_every_cached_step_equals_the_full_pass(family, options, device, data):
     w = data.draw(st.sampled_from([1, 2, 3, 4, 7, 16]))
     length = data.draw(st.integers(2, 24))
     prompt = data.draw(st.integers(1, length))
     piece = data.draw(st.integers(1, 5))
-    model = contextlm(family, chunk_size=w, **options)
-    tokens = draw(2, length)
+    model = contextlm(family, chunk_size=w, **options).to(device)
+    tokens = draw(2, length).to(device)
     with torch.no_grad():
         full = model(tokens, use_cache=False).logits
         out = model(tokens[:, :prompt], use_cache=True)
@@ -38,15 +38,16 @@ def test_every_cached_step_equals_the_full_pass(family, options, data):
 @FORMS
 @FEW
 @given(data=st.data())
-def test_padded_rows_equal_each_row_alone(family, options, data):
+def test_padded_rows_equal_each_row_alone(family, options, device, data):
     w = data.draw(st.integers(1, 6))
     lengths = data.draw(st.lists(st.integers(1, 14), min_size=2, max_size=4))
     more = data.draw(st.integers(1, 6))
-    model = contextlm(family, chunk_size=w, **options)
-    rows = [draw(1, n + more, seed=i)[0] for i, n in enumerate(lengths)]
+    model = contextlm(family, chunk_size=w, **options).to(device)
+    rows = [draw(1, n + more, seed=i)[0].to(device) for i, n in enumerate(lengths)]
     longest = max(lengths)
     padded = torch.stack([torch.nn.functional.pad(r[:n], (longest - n, 0)) for r, n in zip(rows, lengths, strict=True)])
     mask = torch.stack([torch.nn.functional.pad(torch.ones(n, dtype=torch.long), (longest - n, 0)) for n in lengths])
+    mask = mask.to(device)
     with torch.no_grad():
         out = model(padded, attention_mask=mask, use_cache=True)
         result = [out.logits]
@@ -63,11 +64,11 @@ def test_padded_rows_equal_each_row_alone(family, options, data):
 
 @EVERY_FAMILY
 @FORMS
-def test_packed_documents_equal_each_alone(family, options):
-    model = contextlm(family, chunk_size=4, **options)
+def test_packed_documents_equal_each_alone(family, options, device):
+    model = contextlm(family, chunk_size=4, **options).to(device)
     lengths = [5, 1, 11, 4, 3]
-    documents = [draw(1, n, seed=i) for i, n in enumerate(lengths)]
-    positions = torch.cat([torch.arange(n) for n in lengths])[None]
+    documents = [draw(1, n, seed=i).to(device) for i, n in enumerate(lengths)]
+    positions = torch.cat([torch.arange(n) for n in lengths])[None].to(device)
     with torch.no_grad():
         row = torch.cat(documents, 1)
         packed, cached = (model(row, position_ids=positions, use_cache=use).logits[0] for use in (False, None))

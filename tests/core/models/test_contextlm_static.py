@@ -19,10 +19,11 @@ def prompts(rows=3, length=6):
 
 @FAMILIES
 @pytest.mark.parametrize("w", [1, 2, 3, 4, 7, 16])
-def test_each_step_equals_the_full_pass(family, w):
+def test_each_step_equals_the_full_pass(family, w, device):
     """A prompt in two parts, then token by token, in rows that are padded differently."""
-    model = contextlm(family, chunk_size=w, **({3: {"inject_every_layer": True}, 4: NORMS}.get(w, {})))
-    tokens, mask = prompts(3, 24), torch.cat([PADDED, torch.ones(3, 18, dtype=torch.long)], dim=1)
+    model = contextlm(family, chunk_size=w, **({3: {"inject_every_layer": True}, 4: NORMS}.get(w, {}))).to(device)
+    mask = torch.cat([PADDED, torch.ones(3, 18, dtype=torch.long)], dim=1).to(device)
+    tokens = prompts(3, 24).to(device)
     cache, result = StaticCache(config=model.config, max_cache_len=30), []
     start = 0
     with torch.no_grad():
