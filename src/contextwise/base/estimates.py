@@ -150,8 +150,8 @@ class Estimate:
     def map(self, function: Callable[[float], float]) -> "Estimate":
         """Apply an increasing function to the value and both limits (percentile intervals carry over)."""
         low, high = (None if limit is None else function(limit) for limit in (self.low, self.high))
-        mapped = (self, function)
-        return dataclasses.replace(self, value=function(self.value), low=low, high=high, deviation=None, mapped=mapped)
+        about: dict[str, Any] = {"deviation": None, "parts": (), "mapped": (self, function)}
+        return dataclasses.replace(self, value=function(self.value), low=low, high=high, **about)
 
     def __neg__(self) -> "Estimate":
         low, high = (None if limit is None else -limit for limit in (self.high, self.low))
@@ -161,7 +161,8 @@ class Estimate:
     def scaled(self, factor: float) -> "Estimate":
         """Multiply the estimate by a positive number."""
         deviation = None if self.deviation is None else factor * self.deviation
-        return dataclasses.replace(self.map(lambda number: factor * number), deviation=deviation)
+        parts = tuple((factor**2 * variance, freedom) for variance, freedom in self.parts)
+        return dataclasses.replace(self.map(lambda number: factor * number), deviation=deviation, parts=parts)
 
     def interval(self, form: str = "number", missing: str = "") -> str:
         """Format the interval as ``[low, high]``, or return ``missing`` without an interval."""

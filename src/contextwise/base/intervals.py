@@ -162,7 +162,7 @@ def over_seeds(blocks: list[np.ndarray], weights_N: np.ndarray) -> Part | None:
 def joint(parts: Sequence[tuple[float, float]], shared: float = 0.0, confidence: float = CONFIDENCE) -> Part:
     """The sum of variances, less what they share; at least the largest of them. For an interval at this confidence."""
     variances = [variance for variance, _ in parts]
-    return Part(max(*variances, sum(variances) - shared), joint_freedom(parts, confidence))
+    return Part(float(np.max([*variances, sum(variances) - shared])), joint_freedom(parts, confidence))
 
 
 def shared_variance(block_SN: np.ndarray, weights_N: np.ndarray) -> float:

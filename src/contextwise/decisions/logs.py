@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from contextwise.base.errors import DataError, one_line
 from contextwise.base.estimates import listed
+from contextwise.base.progress import say
 
 _LABEL = re.compile(r"([^=/]+):(\d+)=(.+)")
 _NAME = re.compile(r"(.+?)[-_.](?:s|seed)[-_]?(\d+)")
@@ -42,8 +43,8 @@ TIME = re.compile(r"_\d{4}-\d\d-\d\dT.*")
 ROLLING = ("bits_per_byte", "byte_perplexity")
 """Metrics of rolling losses, whose samples hold a log-likelihood and a number of bytes."""
 WANDB, TENSORBOARD = "wandb-summary.json", "events.out.tfevents.*"
-HELD_OUT = re.compile(r"(?=.*loss)(?=.*(val|eval|test|held))", re.IGNORECASE)
-"""Names of the scalars that are taken for a held-out loss."""
+HELD_OUT = {"val", "valid", "validation", "eval", "evaluation", "test", "held", "heldout"}
+"""Words in the name of a held-out loss, such as ``eval_loss`` or ``val/loss``."""
 ZSTANDARD = 93
 """Number of the compression in a zip file."""
 INSPECT = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0, True: 1.0, False: 0.0}
@@ -162,19 +163,26 @@ def tracked_rows(path: Path, label: RunLabel) -> pa.Table:
         raise DataError(
             f"{path} is a run of TensorBoard, which is not installed; install it with pip install tensorboard"
         ) from None
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise DataError(
             f"{path} is a run of W&B or TensorBoard that cannot be read: {one_line(error)}; write its loss "
             "to a CSV file with the columns arm, seed, loss"
         ) from None
-    found = [name for name in scalars if HELD_OUT.match(name)]
+    found = [name for name in scalars if _is_held_out_loss(name)]
     if len(found) != 1:
         what = (
             f"the held-out losses {listed(found)}" if found else f"no held-out loss among {listed(list(scalars)[:8])}"
         )
         raise DataError(f"{path} has {what}; write the one that counts to a CSV file with the columns arm, seed, loss")
     loss, step = scalars[found[0]]
+    say(f"note: {path}: {found[0]}, step {step:,}, {loss:.4f}")
     return _labelled([{"loss": loss, "step": step}], path, label)
+
+
+def _is_held_out_loss(name: str) -> bool:
+    """Whether a scalar is a loss of held-out text by its name: of whole words, none of them about training."""
+    words = re.findall(r"[a-z]+", name.lower())
+    return "loss" in words and not HELD_OUT.isdisjoint(words) and not any(word.startswith("train") for word in words)
 
 
 def _of_wandb(path: Path) -> dict[str, tuple[float, int]]:
@@ -184,7 +192,8 @@ def _of_wandb(path: Path) -> dict[str, tuple[float, int]]:
         raise ValueError("an offline run keeps no summary")
     values = json.loads(file.read_text(encoding="utf-8"))
     numbers = {name: value for name, value in values.items() if type(value) in (int, float)}
-    return {name: (float(value), int(numbers.get("_step", 0))) for name, value in numbers.items()}
+    step = min(max(0, int(numbers.get("_step", 0))), 2**62)
+    return {name: (float(value), step) for name, value in numbers.items()}
 
 
 def _of_tensorboard(path: Path) -> dict[str, tuple[float, int]]:

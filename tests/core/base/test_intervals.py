@@ -280,6 +280,16 @@ def test_the_interval_of_a_sum_of_variances_covers_the_truth_whichever_is_larger
         assert least <= covered <= most
 
 
+def test_a_scaled_estimate_has_scaled_parts():
+    block = np.random.default_rng(4).normal(size=(3, 9))
+    estimated = estimate([block], np.ones(9))
+    scaled = estimated.scaled(100)
+    assert [variance for variance, _ in scaled.parts] == pytest.approx([1e4 * each for each, _ in estimated.parts])
+    both, once = with_seeds(scaled, np.array([1.0, 2.0])), with_seeds(estimated, np.array([0.01, 0.02]))
+    assert both.limits == pytest.approx(once.scaled(100).limits)
+    assert not with_seeds(estimated, np.array([0.1, math.nan])).above(0.0)
+
+
 def test_more_confidence_over_seeds_and_documents_costs_what_welch_says():
     """Few seeds that hardly vary leave the documents' degrees of freedom; ones that vary a lot leave their own."""
     weights, even = np.ones(60), np.random.default_rng(2).normal(0, 1, 60)

@@ -311,7 +311,13 @@ def test_final_losses_of_trackers(tmp_path):
             path = tmp_path / f"{arm}-{seed}"
             if seed % 2:
                 (path / "files").mkdir(parents=True)
-                summary = {"_step": 400, "train/loss": 2.5, "val/loss": loss, "_wandb": {"runtime": 3}}
+                summary = {
+                    "_step": 10**30,
+                    "train/value_loss": 2.5,
+                    "latest_train_loss": 2.4,
+                    "val/loss": loss,
+                    "_wandb": {"runtime": 3},
+                }
                 (path / "files" / "wandb-summary.json").write_text(json.dumps(summary))
             else:
                 with events.SummaryWriter(str(path)) as writer:

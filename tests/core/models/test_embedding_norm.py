@@ -4,11 +4,13 @@ import pytest
 import torch
 from pydantic import ValidationError
 from reference_contextlm import NAMES, norm_of, run
-from transformers import AutoModelForCausalLM, StaticCache
+from transformers import AutoModelForCausalLM, LlamaConfig, StaticCache
 
 from contextlm_models import EVERY_FAMILY, FAMILIES, VOCABULARY, backbone, draw, normed
 from contextwise import ContextLMConfig, ContextLMForCausalLM
+from contextwise.base.errors import ConfigError
 from contextwise.models import build_model
+from contextwise.models.embedding_norm import EmbeddingNormConfig
 from contextwise.models.spec import spec_of
 from contextwise.training.model import model_config, starting_model
 from contextwise.training.recipe import Recipe
@@ -132,3 +134,17 @@ def test_the_operations_are_those_of_the_stock_model():
     assert spec_of(model.config).flops_per_example(model, 12) == spec_of(stock.config).flops_per_example(stock, 12)
     assert ContextLMConfig(model.config).backbone_config is model.config.backbone_config
     assert ContextLMConfig(model.config).vocab_size == VOCABULARY
+
+
+def test_the_configuration_it_was_given_has_no_mark():
+    given = LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
+    EmbeddingNormConfig(given)
+    assert not hasattr(given, "embedding_norm")
+    assert ContextLMForCausalLM(ContextLMConfig(given)).embedding_norm is None
+
+
+@pytest.mark.parametrize("options", [{"predictor_norm": "yes"}, {"initial_context": ""}])
+def test_norm_and_initial_context_are_checked(options):
+    given = LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
+    with pytest.raises(ConfigError, match="but must be"):
+        ContextLMConfig(given, **options)

@@ -56,7 +56,7 @@ class ContextLMConfig(ComposedConfig):
         paper = injection == "paper"
         form = PAPER_FORMS.get(self.backbone_config.model_type, PAPER_FORMS["llama"])
         self.predictor_norm = (paper and form.predictor_norm) if predictor_norm is None else predictor_norm
-        self.initial_context = initial_context or ("zero" if paper else "first_token")
+        self.initial_context = ("zero" if paper else "first_token") if initial_context is None else initial_context
         self.chunk_size, self.predictor_layers, self.pooling = chunk_size, predictor_layers, pooling
         self.injection, self.injection_layer = form.injection if paper else injection, injection_layer
         self.inject_every_layer = inject_every_layer
@@ -83,6 +83,8 @@ class ContextLMConfig(ComposedConfig):
                 f"injection_layer is {self.injection_layer}, but must be a whole number from 0 to {layers - 1} (the backbone "
                 f"has {layers} layers)"
             )
+        if not isinstance(self.predictor_norm, bool):
+            raise ConfigError(f"predictor_norm is {self.predictor_norm!r}, but must be true or false")
         known = (("pooling", POOLINGS), ("injection", [*INJECTIONS, "paper"]), ("initial_context", INITIAL_CONTEXTS))
         for name, forms in known:
             if getattr(self, name) not in forms:

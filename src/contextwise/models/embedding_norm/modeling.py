@@ -4,6 +4,7 @@ It is the control for models that normalize what their blocks read, such as Cont
 every composition around a stock configuration with the mark ``embedding_norm``; this one adds nothing else.
 """
 
+import copy
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ class EmbeddingNormConfig(ComposedConfig):
 
     def __init__(self, backbone_config: PreTrainedConfig | dict[str, Any] | None = None, **kwargs: Any) -> None:
         self._take_backbone(backbone_config, kwargs)
+        self.backbone_config = copy.deepcopy(self.backbone_config)  # the caller's has no mark
         self.backbone_config.embedding_norm = True
         super().__init__(**kwargs)
 
