@@ -50,7 +50,9 @@ def joint_freedom(parts: Sequence[tuple[float, float]], confidence: float = CONF
     ]
     spread = sum(variance**2 / freedom for variance, freedom in weighted)
     total = sum(variance for variance, _ in weighted)
-    return float(total**2 / spread) if spread > 0 else min(freedom for _, freedom in parts)
+    if spread == 0:  # all that varies is known exactly, or nothing varies
+        return math.inf if total > 0 else min(freedom for _, freedom in parts)
+    return float(total**2 / spread)
 
 
 @dataclass(frozen=True)

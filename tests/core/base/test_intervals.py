@@ -280,6 +280,12 @@ def test_the_interval_of_a_sum_of_variances_covers_the_truth_whichever_is_larger
         assert least <= covered <= most
 
 
+def test_a_part_that_does_not_vary_leaves_the_freedom_of_the_others():
+    assert joint_freedom([(1.0, math.inf), (0.0, 2)]) == math.inf
+    assert joint_freedom([(1.0, 7), (0.0, 2)]) == pytest.approx(7)
+    assert joint_freedom([(0.0, 7), (0.0, 2)]) == 2
+
+
 def test_a_scaled_estimate_has_scaled_parts():
     block = np.random.default_rng(4).normal(size=(3, 9))
     estimated = estimate([block], np.ones(9))

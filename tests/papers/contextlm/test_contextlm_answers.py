@@ -10,7 +10,8 @@ from test_contextlm_tasks import corpus, item_of, settings  # noqa: F401
 
 from contextwise.base.config import validate
 from contextwise.base.errors import DataError
-from contextwise.base.estimates import Estimate
+from contextwise.base.estimates import Estimate, joint_freedom
+from contextwise.base.intervals import NORMAL, student_t
 from contextwise_papers.claims import above
 from contextwise_papers.contextlm.attention import ModelReading, Reading
 from contextwise_papers.contextlm.figure_5_attention import AttentionReceived, chunks_table, tokens_of
@@ -160,10 +161,10 @@ def test_seeds_widen_the_interval_over_questions():
     same = mean_over_seeds([one, one, one])
     assert (same.value, *same.limits) == pytest.approx((0.5, 0.4, 0.6))
     apart = mean_over_seeds([Estimate(0.4, 0.3, 0.5), Estimate(0.6, 0.5, 0.7)])
-    # t(1 degree of freedom) times the standard error over two seeds, and 0.1 over questions, by the squares.
-    assert apart.value == pytest.approx(0.5) and apart.high - 0.5 == pytest.approx(
-        math.hypot(0.1, 12.7062 * 0.1), rel=1e-4
-    )
+    # The variance of a mean of two seeds, with one degree of freedom, and that over questions, 0.1 being 1.96 errors.
+    questions, seeds = ((0.1 / NORMAL) ** 2, math.inf), (0.1**2, 1)
+    half = student_t(joint_freedom([questions, seeds])) * math.sqrt(questions[0] + seeds[0])
+    assert (apart.value, apart.high) == pytest.approx((0.5, 0.5 + half))
     assert mean_over_seeds([one, None]) is None
 
 

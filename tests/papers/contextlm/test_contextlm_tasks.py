@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from contextwise.base.config import validate
+from contextwise.base.estimates import joint_freedom
+from contextwise.base.intervals import student_t
 from contextwise.data import prepare_corpus
 from contextwise_papers.claims import above
 from contextwise_papers.contextlm.table_5_long_tasks import OVERALL, LongTaskScores, levels_of, with_each_seed
@@ -92,8 +94,9 @@ def test_seeds_widen_an_interval():
     base = Average(np.array([0.3, 0.3]), 0.02)
     narrow, wide = same.minus(base), apart.minus(base)
     assert narrow.high - narrow.value == pytest.approx(NORMAL * 0.02 * math.sqrt(2))
-    # t(0.975, 1) times the standard error of a mean of two, 0.1.
-    assert wide.high - wide.value == pytest.approx(math.hypot(NORMAL * 0.02 * math.sqrt(2), 12.706 * 0.1), rel=1e-4)
+    questions, seeds = (2 * 0.02**2, math.inf), (0.1**2, 1)  # variances, and their degrees of freedom
+    half = student_t(joint_freedom([questions, seeds])) * math.sqrt(questions[0] + seeds[0])
+    assert wide.high - wide.value == pytest.approx(half)
 
 
 def test_differences_are_paired_by_question():
@@ -201,9 +204,11 @@ def test_the_gain_of_long_tasks_covers_the_seeds(corpus, gains, holds):
     values = settings(corpus, files=["x"], visible=[48], seeds=[0, 1, 2])
     measure = validate(LongTaskScores, values, "the settings")
     over_documents = levels[0].gain(0, 1)
-    half = 4.3027 * np.std(gains, ddof=1) / 3**0.5
+    documents = (((over_documents.high - over_documents.value) / student_t(11)) ** 2, 11)
+    seeds = (np.var(gains, ddof=1) / 3, 2)
     gain = measure._gain(levels, "b", "a")
-    assert gain.high - gain.value == pytest.approx(np.hypot(over_documents.high - over_documents.value, half), rel=1e-3)
+    half = student_t(joint_freedom([documents, seeds])) * (documents[0] + seeds[0]) ** 0.5
+    assert gain.high - gain.value == pytest.approx(half, rel=1e-3)
     assert over_documents.low > 0
     (claim,) = measure._claims(levels, 48)
     assert claim.holds is holds

@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextwise.base.errors import DataError
+from contextwise.base.estimates import joint_freedom
+from contextwise.base.intervals import student_t
 from contextwise.data import Corpus
 from contextwise.data.tokenizers import byte_tokenizer, load_tokenizer
 from contextwise_papers.cue.scoring import Rows
@@ -90,7 +92,7 @@ def test_the_effect_worked_by_hand() -> None:
 
 
 def test_seeds_widen_the_interval() -> None:
-    """Equal seeds leave the interval as it is; those with gains of 1 and 2 add t(1) times the standard error 0.5."""
+    """Equal seeds leave the interval as it is; those with gains of 1 and 2 add the variance 1/4, of one degree of freedom."""
     bins, articles = np.array([IN, IN, IN, IN], dtype=np.int8), np.array([0, 0, 1, 1])
     without, worse, better = np.full((2, 4), 3.0), np.array([2.0, 2, 2, 2]), np.array([1.0, 1, 1, 1])
     spread = np.array([0.5, 0.0, 0.0, -0.5])
@@ -99,7 +101,8 @@ def test_seeds_widen_the_interval() -> None:
     assert (same["value"], same["low"], same["high"]) == (one["value"], one["low"], one["high"])
     apart = cache_effect(bins, articles, np.stack([worse, better]) + spread, without)[BINS[IN]]["gain"]
     assert apart["value"] == 1.5
-    half = math.hypot(one["high"] - one["value"], 12.706205 * 0.5)
+    articles, seeds = (((one["high"] - one["value"]) / student_t(1)) ** 2, 1), (0.25, 1)
+    half = student_t(joint_freedom([articles, seeds])) * math.sqrt(articles[0] + seeds[0])
     assert apart["high"] == pytest.approx(1.5 + half) and apart["seeds"] == 2
 
 

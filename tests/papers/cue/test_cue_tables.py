@@ -10,6 +10,8 @@ import yaml
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.estimates import joint_freedom
+from contextwise.base.intervals import student_t
 from contextwise.data import prepare_corpus
 from contextwise_papers.claims import Claim, Verdict
 from contextwise_papers.cue import tables_3_to_6_perplexity
@@ -84,15 +86,17 @@ def test_a_mean_over_partitions_has_an_interval_over_partitions_seeds_and_articl
     losses_PS = np.array([[0.9, 1.1], [1.9, 2.1], [2.9, 3.1]])
     nats_PSA = losses_PS[:, :, None] * targets
     mean = mean_over_partitions(nats_PSA, targets)
-    seeds, partitions = 12.7062 * 0.2 / np.sqrt(2) / np.sqrt(2), 4.3027 * 1 / np.sqrt(3)
+    seeds, partitions = (0.2**2 / 2 / 2, 1), (1 / 3, 2)  # variances of the means, and their degrees of freedom
     assert mean.value == pytest.approx(2)
-    assert mean.high - 2 == 2 - mean.low == pytest.approx(np.hypot(seeds, partitions), rel=1e-4)
+    half = student_t(joint_freedom([seeds, partitions])) * np.sqrt(seeds[0] + partitions[0])
+    assert (mean.high - 2, 2 - mean.low) == pytest.approx((half, half), rel=1e-4)
     assert (mean.seeds, mean.documents) == (2, 6), "six runs are no six seeds"
     # Articles that differ add their own part; a row that is the same in all partitions has no part of theirs.
     nats_PSA = nats_PSA[[1, 1, 1]] + np.array([-1, 1, -1, 1, -1, 1]) * 10.0
-    articles = 2.5706 * np.sqrt(1.2 / 6)
+    articles = (1.2 / 6, 5)
     shared = mean_over_partitions(nats_PSA, targets)
-    assert shared.high - shared.value == pytest.approx(np.hypot(seeds, articles), rel=1e-4)
+    half = student_t(joint_freedom([seeds, articles])) * np.sqrt(seeds[0] + articles[0])
+    assert shared.high - shared.value == pytest.approx(half, rel=1e-4)
     assert shared == mean_over_partitions(nats_PSA[:1], targets)
 
 
