@@ -145,7 +145,7 @@ def write_hostile_texts(folder: Path) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("tokenizer", ["train:300", "bytes"])
+@pytest.mark.parametrize("tokenizer", [pytest.param("train:300", marks=pytest.mark.long), "bytes"])
 def test_hostile_texts(tmp_path: Path, tokenizer: str, every: bool) -> None:
     problems = []
     texts = write_hostile_texts(tmp_path / "texts")

@@ -99,6 +99,7 @@ atomic_write(Path(sys.argv[1]), 'slow')
 """
 
 
+@pytest.mark.long
 def test_a_killed_writer_of_a_file_leaves_what_the_next_one_removes(tmp_path):
     file = tmp_path / "x[1].json"
     killed, slow = Program(SLOW_WRITER, file), Program(SLOW_WRITER, file)
