@@ -17,8 +17,7 @@ from contextwise.data.near_copies import COPIED, containment, copied_documents, 
 from contextwise.evaluation.measures.loss import Evaluation
 from contextwise.experiments.trial import Trial, TrialSettings, load_trial, run_trial
 from contextwise.experiments.trial import documents as documents_module
-from contextwise.experiments.trial import trial as trial_module
-from contextwise.experiments.trial.arms import Arms, total_nats
+from contextwise.experiments.trial.arms import total_nats
 from contextwise.reports.trial import plan_tables, trial_page, trial_tables
 from small import WORDS, write_rows
 
@@ -33,12 +32,7 @@ LONG = 5
 """The held-out document that holds more text than the others."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def untimed() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trial_module, "seconds_per_step", lambda recipes, *_: dict.fromkeys(recipes, 1.0))
-        patch.setattr(Arms, "check_causality", lambda self: None)
-        yield
+pytestmark = pytest.mark.usefixtures("untimed")
 
 
 def text_of(number: int, words: int) -> list[str]:

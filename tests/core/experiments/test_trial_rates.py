@@ -16,8 +16,6 @@ from contextwise.base.runs import RunFolder
 from contextwise.base.tables import terminal
 from contextwise.experiments.trial import Trial, TrialSettings, load_trial
 from contextwise.experiments.trial import arms as arms_module
-from contextwise.experiments.trial import trial as trial_module
-from contextwise.experiments.trial.arms import Arms
 from contextwise.experiments.trial.rates import ChosenRate, Optimum
 from contextwise.reports.trial import rate_table
 
@@ -29,13 +27,7 @@ RECIPE = {
 MARGIN = 0.01
 
 
-@pytest.fixture(scope="module", autouse=True)
-def untimed() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trial_module, "seconds_per_step", lambda recipes, *_: dict.fromkeys(recipes, 1.0))
-        patch.setattr(Arms, "check_causality", lambda self: None)
-        patch.setattr(Arms, "scored_tokens", 0)
-        yield
+pytestmark = pytest.mark.usefixtures("unscored")
 
 
 def settings(corpus: Path, folder: Path, **changes: Any) -> TrialSettings:

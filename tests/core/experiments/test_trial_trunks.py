@@ -8,8 +8,6 @@ import pytest
 from contextwise.base.runs import RunFolder
 from contextwise.experiments.trial import Trial, TrialSettings, load_trial, run_trial
 from contextwise.experiments.trial import arms as arms_module
-from contextwise.experiments.trial import trial as trial_module
-from contextwise.experiments.trial.arms import Arms
 
 TRAINING = {"tokens_per_step": 64, "learning_rate": 3e-3, "evaluation_tokens": 16, "precision": "fp32"}
 RECIPE = {
@@ -20,13 +18,7 @@ RECIPE = {
 BUDGETS = [8 * 64, 12 * 64, 24 * 64]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def untimed() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trial_module, "seconds_per_step", lambda recipes, *_: dict.fromkeys(recipes, 1.0))
-        patch.setattr(Arms, "check_causality", lambda self: None)
-        patch.setattr(Arms, "scored_tokens", 0)
-        yield
+pytestmark = pytest.mark.usefixtures("unscored")
 
 
 def settings(corpus: Path, folder: Path, **changes: Any) -> TrialSettings:
