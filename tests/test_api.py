@@ -254,3 +254,33 @@ def test_importing_imports_nothing_heavy():
     code = "import contextwise, sys; print([name for name in ('torch', 'transformers', 'pydantic') if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
     assert Path(contextwise.__file__).is_file()
+
+
+REFUSALS = """
+import contextlib, io, sys
+from contextwise import cli
+from contextwise.cli.commands import _command, verbs
+
+for typed in verbs():
+    if typed == "demo":
+        continue
+    words = ["contextwise", *typed.split()]
+    for each in _command(typed).make_context(None, [], resilient_parsing=True).command.params:
+        if each.param_type_name == "argument" or each.required:
+            options = [] if each.param_type_name == "argument" else [each.opts[0]]
+            words += [*options, "/nowhere/x.yaml" if each.metavar == "RECIPE" else "/nowhere/x"]
+    sys.argv = words
+    status = 0
+    with contextlib.redirect_stderr(io.StringIO()) as errors:
+        try:
+            cli.main()
+        except SystemExit as end:
+            status = end.code
+    if status != 2 or not errors.getvalue().startswith("error: ") or "torch" in sys.modules:
+        sys.exit(f"{words} ended with {status}, torch imported: {'torch' in sys.modules}\\n{errors.getvalue()}")
+"""
+
+
+def test_a_path_where_nothing_is_is_refused_by_every_verb_before_torch_is_imported():
+    done = subprocess.run([sys.executable, "-c", REFUSALS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

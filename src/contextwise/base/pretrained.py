@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from contextwise.base.errors import ContextwiseError, one_line
+from contextwise.base.errors import CheckpointError, ContextwiseError, one_line
 from contextwise.base.hashes import check_intact
 
 UNTRUSTED = (
@@ -35,6 +35,26 @@ def hub_revision(source: str | Path) -> tuple[str, str | None]:
     if match is None or Path(source).exists():
         return str(source), None
     return match[1], match[2]
+
+
+def refuse_missing(model: str | Path) -> None:
+    """Refuse the path of a model where there is nothing; a name that may be on the Hub passes.
+
+    ``owner/name`` may be on the Hub, unless it looks like a path or is inside an existing folder.
+
+    Raises:
+        CheckpointError: nothing exists there.
+    """
+    try:
+        if Path(model).exists():
+            return
+        name = Path(hub_revision(model)[0])
+        like_a_path = Path(model).is_absolute() or str(model).startswith((".", "~"))
+        missing = like_a_path or len(name.parts) > 2 or (len(name.parts) == 2 and name.parent.is_dir())
+    except OSError:  # the name is too long
+        missing = True
+    if missing:
+        raise CheckpointError(f"there is no run and no model at {model}")
 
 
 def from_pretrained(loader: Any, source: str | Path, **options: Any) -> Any:

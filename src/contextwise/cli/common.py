@@ -13,7 +13,7 @@ from typer import Argument, Option
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import as_json as json_values
 from contextwise.base.files import write_output
-from contextwise.base.pretrained import hub_revision
+from contextwise.base.pretrained import hub_revision, refuse_missing
 from contextwise.base.progress import document_printed, say
 from contextwise.base.schemas import named_schema
 from contextwise.evaluation.kernel import measures
@@ -111,7 +111,10 @@ def show_and_write(tables: list[RenderableType], what: str, values: Any, out: Pa
 
 
 def with_revision(function: Callable[..., None]) -> Callable[..., None]:
-    """The function of a verb with an option ``--revision`` if an argument may be on the Hub; else the same function."""
+    """The function of a verb with an option ``--revision`` if an argument may be on the Hub; else the same function.
+
+    A path where there is no model is refused before torch is imported.
+    """
     signature = inspect.signature(function, eval_str=True)
     models = [
         name for name, each in signature.parameters.items() if ON_HUB in getattr(each.annotation, "__metadata__", ())
@@ -121,10 +124,15 @@ def with_revision(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def run(revision: str | None, **given: Any) -> None:
-        if revision is not None:
-            for name in models:
-                several = isinstance(given[name], list)
-                given[name] = [_at(each, revision) for each in given[name]] if several else _at(given[name], revision)
+        for name in models:
+            several = isinstance(given[name], list)
+            sources = given[name] if several else [given[name]]
+            if revision is not None:
+                sources = [_at(each, revision) for each in sources]
+                given[name] = sources if several else sources[0]
+            for each in sources:
+                if not each.endswith((".yaml", ".yml")):  # a recipe
+                    refuse_missing(each)
         function(**given)
 
     parameters = [*signature.parameters.values(), parameter("revision", Revision, None)]

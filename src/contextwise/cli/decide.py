@@ -8,6 +8,7 @@ from typer import Argument, Option
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import listed
+from contextwise.base.pretrained import refuse_missing
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_kinds, recipe_path, shipped_recipe
 from contextwise.cli.common import (
@@ -180,6 +181,8 @@ def compare(
     """
     from contextwise.evaluation.kernel import Result, is_result
 
+    for run in runs:
+        refuse_missing(run)
     if curves or any(is_result(run) and Result.open(run).measure == "curve" for run in runs):
         options = {"--corpus": corpus is not None, "--split": split != "validation", "--label": label is not None}
         options |= {"--reference": reference is not None, "--all-pairs": all_pairs, "--unit": unit != "token"}

@@ -7,6 +7,7 @@ from typer import Argument, Option
 
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.progress import say
+from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Column, Row, Table
 from contextwise.cli.common import ON_HUB, AsJson, Model, Prints, show, show_json, show_line
 
@@ -57,6 +58,7 @@ def verify(
     their losses must be those of metrics.jsonl, bit for bit on the same machine.
     Nothing is written to the run. Exit status 2 if a check fails.
     """
+    RunFolder.open(run)
     from contextwise.training.verify import verify_run
 
     checks = []

@@ -39,8 +39,7 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from scipy import stats
-from scipy.special import beta, betainc, stdtrit
+from scipy.special import beta, betainc, gammaincinv, ndtri, stdtrit
 
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import CONFIDENCE, FEWEST_DOCUMENTS, Estimate
@@ -281,12 +280,12 @@ def simultaneous(confidence: float, comparisons: int) -> float:
 
 def upper_deviation(deviation: float, seeds: int, confidence: float = 0.8) -> float:
     """Upper limit of a standard deviation that was estimated from a number of seeds."""
-    return deviation * math.sqrt((seeds - 1) / float(stats.chi2.ppf(1 - confidence, seeds - 1)))
+    return deviation * math.sqrt((seeds - 1) / (2 * float(gammaincinv((seeds - 1) / 2, 1 - confidence))))
 
 
 def deviation_limits(deviation: float, seeds: int, confidence: float = 0.8) -> tuple[float, float]:
     """Both limits of a standard deviation that was estimated from a number of seeds."""
-    low, high = stats.chi2.ppf([(1 + confidence) / 2, (1 - confidence) / 2], seeds - 1)
+    low, high = 2 * gammaincinv((seeds - 1) / 2, [(1 + confidence) / 2, (1 - confidence) / 2])
     return deviation * math.sqrt((seeds - 1) / low), deviation * math.sqrt((seeds - 1) / high)
 
 
@@ -312,7 +311,7 @@ def seeds_to_decide(
     draw = np.random.default_rng(0)
     draws = draw.normal(difference, deviation, (2000, most))
     if documents and not on_these:
-        draws += draw.normal(0, documents / stats.norm.ppf((1 + confidence) / 2), (2000, 1))
+        draws += draw.normal(0, documents / ndtri((1 + confidence) / 2), (2000, 1))
     means, halves = sequence_limits(draws, confidence)
     halves = np.hypot(halves, documents)
     decided = (means + halves < 0) | (means - halves > 0) | (np.abs(means) + halves <= margin)

@@ -22,7 +22,7 @@ from transformers import (
 
 from contextwise.base.errors import CheckpointError, refuse_pipe
 from contextwise.base.machine import hub_problem
-from contextwise.base.pretrained import failure_reason, from_pretrained, hub_revision
+from contextwise.base.pretrained import failure_reason, from_pretrained, hub_revision, refuse_missing
 from contextwise.models.prefix import with_prefix
 from contextwise.objectives.kind import Kind
 
@@ -55,18 +55,9 @@ def model_folder(path_or_name: str | Path) -> str:
     """
     if (gguf := _gguf(str(path_or_name))) is not None:
         return gguf
+    refuse_missing(path_or_name)
     path = Path(path_or_name)
-    try:
-        exists = path.exists()
-    except OSError:  # the name is too long
-        exists = False
-    if not exists:
-        # "owner/name" may be a name on the Hub, unless it looks like a path or is inside an existing folder.
-        name = Path(hub_revision(path_or_name)[0])
-        parts, inside = name.parts, name.parent.is_dir()
-        like_a_path = path.is_absolute() or str(path_or_name).startswith((".", "~"))
-        if like_a_path or len(parts) > 2 or (len(parts) == 2 and inside):
-            raise CheckpointError(f"there is no run and no model at {path_or_name}")
+    if not path.exists():  # a name on the Hub
         return str(path_or_name)
     for folder in (path / "model", path):
         if (folder / "config.json").exists():

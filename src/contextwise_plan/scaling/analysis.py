@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TypedDict
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate, as_json
@@ -313,7 +313,7 @@ class Analysis:
         :data:`LAW_ERROR` times ln of the reach, and nothing within the sweep.
         """
         count = len(log_losses)
-        normal = norm.ppf((np.random.default_rng(self.seed + 2).permutation(count) + 0.5) / count)
+        normal = ndtri((np.random.default_rng(self.seed + 2).permutation(count) + 0.5) / count)
         error = LAW_ERROR * np.log(max(reach, 1.0)) * normal
         return np.asarray(log_losses + error.reshape(-1, *[1] * (log_losses.ndim - 1)))
 
