@@ -35,6 +35,9 @@ COLUMNS = (*TEXTS, "seed", "step", *NUMBERS)
 WHOLE_RUN = ""  # the document of a row that is the mean of a run
 PART = "\x1f"  # between the name of a document and that of its part
 KINDS = {".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".eval", ".json"}
+JSON_LINES, TABLES = {".jsonl", ".jsonl.gz", ".ndjson"}, {".csv", ".csv.gz", ".tsv", ".tsv.gz"}
+ROWS = {*JSON_LINES, *TABLES, ".parquet"}
+"""Endings of files of rows."""
 LARGEST = 1e100
 Run = tuple[str, int]
 """Arm and seed."""
@@ -77,7 +80,7 @@ class Losses:
 
 
 def read_losses(sources: Any, step: int | None = None) -> Losses:
-    """Read the rows of files, folders of logs, an Arrow table, a data frame or a mapping of columns, and pair them.
+    """Read the rows of files, folders of files or of logs, an Arrow table, a data frame or a mapping of columns, and pair them.
 
     Args:
         sources: the label of a file or folder, ``ARM:SEED=PATH``, takes the place of the arm and the seed of its rows; logs,
@@ -96,10 +99,24 @@ def _tables(sources: Any) -> list[pa.Table]:
     if isinstance(sources, str | Path):
         sources = [sources]
     if isinstance(sources, Sequence) and sources and all(isinstance(each, str | Path) for each in sources):
-        return [_checked(_read(each.path, each), str(each.path), each) for each in map(run_label, map(str, sources))]
+        labels = map(run_label, [file for source in sources for file in _files(str(source))])
+        return [_checked(_read(each.path, each), str(each.path), each) for each in labels]
     if isinstance(sources, Sequence) and not sources:
         raise ConfigError("there are no losses; give files with a row for each held-out document of a run")
     return [_checked(_table(sources), "the table")]
+
+
+def _files(source: str) -> list[str]:
+    """The files of rows in a folder that holds such files and no logs; else the source."""
+    folder = Path(source)
+    if not folder.is_dir() or is_tracked(folder) or any(folder.rglob("samples_*.jsonl")):
+        return [source]
+    return [str(file) for file in sorted(folder.iterdir()) if _kind(file) in ROWS] or [source]
+
+
+def _kind(file: Path) -> str:
+    """The endings of a file that say what is in it."""
+    return "".join(each.lower() for each in file.suffixes if each.lower() in KINDS or each.lower() == ".gz")
 
 
 def _table(rows: Any) -> pa.Table:
@@ -128,7 +145,7 @@ def _table(rows: Any) -> pa.Table:
 
 def _read(path: Path, label: RunLabel) -> pa.Table:
     """The rows of a file, or of the logs of lm-evaluation-harness or Inspect."""
-    kind = "".join(each.lower() for each in path.suffixes if each.lower() in KINDS or each.lower() == ".gz")
+    kind = _kind(path)
     if path.is_dir() and is_tracked(path):
         return tracked_rows(path, label)
     if path.is_dir() and len(logs := [*path.glob("*.eval"), *path.glob("*.json")]) == 1:
@@ -139,14 +156,14 @@ def _read(path: Path, label: RunLabel) -> pa.Table:
         return inspect_rows(path, label)
     texts = pa.schema([(name, pa.string()) for name in TEXTS])
     try:
-        if kind in (".jsonl", ".jsonl.gz", ".ndjson"):
+        if kind in JSON_LINES:
             import pyarrow.json
 
             try:
                 return pyarrow.json.read_json(path, parse_options=pyarrow.json.ParseOptions(explicit_schema=texts))
             except pa.ArrowInvalid:  # names that are numbers
                 return pyarrow.json.read_json(path)
-        if kind in (".csv", ".csv.gz", ".tsv", ".tsv.gz"):
+        if kind in TABLES:
             import pyarrow.csv
 
             split = pyarrow.csv.ParseOptions(delimiter="\t" if ".tsv" in kind else ",")
@@ -162,8 +179,8 @@ def _read(path: Path, label: RunLabel) -> pa.Table:
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path} cannot be read: {one_line(error)}; give a row for each document of a run") from None
     raise DataError(
-        f"{path} is no file of losses; give .jsonl, .csv, .tsv or .parquet, a folder of lm_eval --log_samples, a log of "
-        "Inspect, or a run of W&B or TensorBoard"
+        f"{path} is no file of losses; give .jsonl, .csv, .tsv or .parquet, a folder of them or of lm_eval --log_samples, a "
+        "log of Inspect, or a run of W&B or TensorBoard"
     )
 
 

@@ -88,8 +88,9 @@ def test_every_form_of_rows_gives_the_same_answer(tmp_path, form):
         pyarrow.parquet.write_table(table, file)
     given = {"table": table, "mapping": frame.to_dict("list")}.get(form, file)
     expected = decide(frame).comparisons[0].looks
-    values = [look.fixed.value for look in decide(given).comparisons[0].looks]
-    assert values == pytest.approx([look.fixed.value for look in expected], abs=1e-9)
+    for source in [given, tmp_path] if given is file else [given]:  # a folder of such files, too
+        values = [look.fixed.value for look in decide(source).comparisons[0].looks]
+        assert values == pytest.approx([look.fixed.value for look in expected], abs=1e-9)
 
 
 @given(seed=st.integers(0, 2**32), seeds=st.integers(1, 6), documents=st.integers(1, 8))
