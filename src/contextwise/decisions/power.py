@@ -6,7 +6,8 @@ comparison could see. Its variance has two parts. With v_sn the summed nats of d
     Var_s(Σ_n v_sn) = λ (Σ_n t_n)² + Σ_n w_n,      Σ_n Var_s(v_sn) = λ Σ_n t_n² + Σ_n w_n
 
 λ is the part of the level, which all documents of a run share: only seeds reduce it. w_n is each document's own: more text
-reduces it, too. Both equations give both parts.
+reduces it, too. Both equations give both parts. How much the effect of a change differs between documents, which a decision
+about any documents depends on, cannot be known from one arm.
 """
 
 from dataclasses import dataclass, field
@@ -67,9 +68,11 @@ class Plan:
         """How many seeds, what limits, and how sure this is."""
         now = self.needed[0]
         size = f"{self.tokens:,} {self.unit.split()[-1]}s" if self.tokens else "what was measured"
-        first = f"A difference of {self.margin:g} {self.unit} needs {_seeds(now.seeds)} with {size}"
+        if self.tokens > self.held_out:
+            size = f"{self.held_out:,} documents of {size} in all"
         limits = [f"more than {MOST}" if seeds is None else str(seeds) for seeds in (now.fewest, now.most)]
-        first += f" ({' to '.join(dict.fromkeys(limits))}, as far as {self.runs} runs tell)."
+        known = f"({' to '.join(dict.fromkeys(limits))}, as far as {self.runs} runs tell)"
+        first = f"A difference of {self.margin:g} {self.unit} needs {_seeds(now.seeds)} {known} with {size}."
         if not self.tokens:
             return [first]
         more = self.needed[-1]
@@ -78,7 +81,11 @@ class Plan:
             f"The bottleneck is {limit}: {self.level:.0%} of the variance is that of whole runs, which no text reduces"
         )
         second += f"; with {more.times} times the text it would be {_seeds(more.seeds)}."
-        return [first, second]
+        third = (
+            "To decide about any documents like these (--documents random) takes more, by how much the effect of the change "
+            "differs between documents; two seeds of both arms show that."
+        )
+        return [first, second, third]
 
 
 def _seeds(seeds: int | None) -> str:
