@@ -211,7 +211,7 @@ def corpus(
         list[str] | None,
         Option(
             metavar="SPLIT_OR_SOURCE",
-            help="Report how much of these texts is in the corpus, by 13-grams: another split, or a source as for `prepare` (a "
+            help="Report how much of these texts is in the corpus, by n-grams: another split, or a source as for `prepare` (a "
             "file, a folder, a pattern), such as the questions of a benchmark; may be repeated.",
         ),
     ] = None,

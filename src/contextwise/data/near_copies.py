@@ -79,13 +79,13 @@ class NearCopies:
         return None
 
 
-def containment(corpus: "Corpus", texts: Iterable[np.ndarray], length: int = CONTAINED) -> np.ndarray:
+def containment(corpus: "Corpus", texts: Iterable[np.ndarray]) -> np.ndarray:
     """The share of each text's distinct n-grams that the documents of a corpus hold, (texts,); 0 for a shorter text.
 
     Args:
-        texts: token ids of each, by the corpus's tokenizer.
-        length: tokens of an n-gram.
+        texts: token ids of each, by the corpus's tokenizer; n-grams of them have :func:`copied_length`.
     """
+    length = copied_length(corpus)
     grams = [np.unique(ngram_hashes(ids, length)) if len(ids) >= length else np.empty(0, np.uint64) for ids in texts]
     wanted = np.unique(np.concatenate([*grams, np.empty(0, np.uint64)]))
     seen = np.zeros(len(wanted) + 1, dtype=bool)
@@ -112,13 +112,13 @@ def copied_documents(corpus: "Corpus", other: "Corpus", documents: int) -> dict[
         documents: how many documents of the other split are compared.
     """
     texts = (other.document(index) for index in range(documents))
-    shares = containment(corpus, texts, copied_length(corpus))
+    shares = containment(corpus, texts)
     return {int(number): float(shares[number]) for number in np.flatnonzero(shares >= COPIED)}
 
 
 @dataclass(frozen=True)
 class Copied:
-    """A text, the share of its 13-grams that is in the corpus, and its number in its split or source, from 0."""
+    """A text, the share of its n-grams that is in the corpus, and its number in its split or source, from 0."""
 
     number: int
     share: float
@@ -133,14 +133,15 @@ class Overlap:
     split: str  # of the corpus
     texts: int
     share: float  # mean over the texts
-    copied: int  # texts that share half of their 13-grams or more
+    copied: int  # texts that share half of their n-grams or more
+    ngram: int  # tokens of an n-gram
     examples: list[Copied]  # at most ten texts that share most
 
     @property
     def sentence(self) -> str:
         """The finding."""
         return (
-            f"{self.copied:,} of {self.texts:,} texts of {self.name!r} share half or more of their {CONTAINED}-grams with "
+            f"{self.copied:,} of {self.texts:,} texts of {self.name!r} share half or more of their {self.ngram}-grams with "
             f"{self.split!r} (mean {self.share:.1%})"
         )
 
@@ -183,7 +184,9 @@ def _overlap(name: str, corpus: "Corpus", shares: np.ndarray, text: Callable[[in
     most = [int(i) for i in np.argsort(-shares, kind="stable")[:EXAMPLES] if shares[i] > 0]
     examples = [Copied(i, float(shares[i]), beginning(text(i))) for i in most]
     mean = float(shares.mean()) if len(shares) else 0.0
-    return Overlap(name, corpus.split, len(shares), mean, int((shares >= COPIED).sum()), examples)
+    return Overlap(
+        name, corpus.split, len(shares), mean, int((shares >= COPIED).sum()), copied_length(corpus), examples
+    )
 
 
 def beginning(text: str) -> str:
