@@ -35,11 +35,11 @@ def arms(name: str, arm: str) -> dict[str, Triple]:
     return rows
 
 
-def against_pm(name: str, arm: str) -> dict[str, Triple]:
-    """Text -> the losses of an arm minus PM's, paired by seed, with Student's interval."""
+def against(control: str, name: str, arm: str) -> dict[str, Triple]:
+    """Trial -> the losses of an arm minus those of another, paired by seed, with Student's interval."""
     rows = {}
     for text, trial in read(name)["trials"].items():
-        (first,), (other,) = trial["losses"][arm].values(), trial["losses"]["pm"].values()
+        (first,), (other,) = trial["losses"][arm].values(), trial["losses"][control].values()
         found = mean_estimate(np.array(first) - np.array(other))
         rows[text] = found.value, *found.limits
     return rows
@@ -71,7 +71,13 @@ def span(*groups: dict[str, Triple]) -> str:
 
 def predictions() -> list[str]:
     """The rows of the table on ContextLM, in docs/results/index.md."""
-    rows = []
+    name = "norms-flops-524k-cpu"
+    plain, norm = (against(control, name, "shared_norm").values() for control in ("gpt2", "embedding_norm"))
+    rows = [
+        f"| 4 layers of 64, {budget(name)} tokens of code, equal FLOPs; the paper's form, with AdamW and with Muon | "
+        f"[{' and '.join(map(whole, plain))}](injections.md#norms-and-their-control); minus GPT-2 with a norm behind its "
+        f"embedding {' and '.join(map(whole, norm))} |"
+    ]
     for kind, heading in (("flops", "every-way-on-five-corpora"), ("time", "at-equal-training-time")):
         name = f"answers-{kind}-131k-cpu"
         worse = [decided(arms(name, arm), 1) for arm in ("contextlm", "contextlm-every")]
@@ -114,7 +120,7 @@ def arms_of_one(name: str, trial: str, arm: str) -> Triple:
 def costs() -> list[str]:
     """The rows of the other table there."""
     name = "answers-flops-longer-gpu"
-    gate, supervised, plain = (against_pm(name, arm) for arm in ("every", "supervised", "gpt2"))
+    gate, supervised, plain = (against("pm", name, arm) for arm in ("every", "supervised", "gpt2"))
     assert set(decided(gate, 1)) == {"c"} and len(decided(gate, -1)) == 4
     assert set(supervised) - set(decided(supervised, -1)) == {"news"} and len(decided(plain, -1)) == 5
     ratio = read("time_to_loss-cpu")["time_to_loss"]["gpt2-nano"]["share_of_nanogpt"]
@@ -138,19 +144,24 @@ def costs() -> list[str]:
 
 def answers() -> list[str]:
     """The rows of the README's table."""
-    at = "docs/results/context-prediction.md"
-    worse = [decided(arms("answers-flops-131k-cpu", arm), 1) for arm in ("contextlm", "contextlm-every")]
-    assert all(len(each) == 4 for each in worse)
+    name = "norms-flops-524k-cpu"
+    plain, norm = (against(control, name, "shared_norm") for control in ("gpt2", "embedding_norm"))
+    assert (
+        list(plain) == list(norm) == ["norms-code-adamw-gpt2", "norms-code-muon-gpt2"] and len(decided(plain, -1)) == 2
+    )
+    low, high = sorted(-value for value, _, _ in plain.values())
+    adamw, muon = map(whole, norm.values())
     ratio = read("time_to_loss-cpu")["time_to_loss"]["gpt2-nano"]["share_of_nanogpt"]
-    short, curve = budget("answers-flops-131k-cpu"), read("curve-smollm2-cpu")
+    curve = read("curve-smollm2-cpu")
     effective = curve["measures"]["effective_context"]
     assert effective["value"] is None  # beyond what was measured
     return [
         "| How much of its context does SmolLM2-135M use on web pages? | "
         f"[More than {effective['measured_to']:.0f} tokens](docs/measure.md#the-context-curve): its loss still falls at "
         f"{curve['bins'][-1]['visible_to']:,} |",
-        f"| Does predicting the context (ContextLM) lower the loss of a small GPT-2? {short} tokens, equal FLOPs | No: "
-        f"[{span(*worse)} nats a token]({at}#every-way-on-five-corpora) on four of five texts, one undecided |",
+        f"| Does predicting the context (ContextLM) lower the loss of a small GPT-2? {budget(name)} tokens of code, equal "
+        f"FLOPs | By [{low:.3f} to {high:.3f} nats a token](docs/results/injections.md#norms-and-their-control), but a norm "
+        f"behind GPT-2's embedding alone does no less: minus that, {adamw} with AdamW and {muon} with Muon |",
         "| How long does training take to the held-out loss of nanoGPT's `train.py`? | "
         f"[{ratio['median']:.3f} of its time](docs/results/speed.md#time-to-a-loss), "
         f"{ratio['low']:.3f} to {ratio['high']:.3f} |",
