@@ -117,7 +117,8 @@ def prepare(
     tokenizer: Annotated[
         str,
         Option(
-            help="A tokenizer's folder or Hub name (NAME@REVISION), train:N (learn a byte-level BPE of N tokens), or bytes."
+            help="A tokenizer's folder or Hub name (NAME@REVISION), a GGUF file, smollm2, train:N (learn a byte-level BPE of N "
+            "tokens), or bytes."
         ),
     ],
     out: Annotated[Path, Option(help="Folder to write the corpus to.")],

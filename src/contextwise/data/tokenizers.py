@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.errors import CheckpointError, ConfigError, DataError
+from contextwise.base.gguf import gguf_folder
 from contextwise.base.hashes import sha256_file
 from contextwise.base.machine import hub_problem
 from contextwise.base.pretrained import failure_reason, from_pretrained, hub_revision
@@ -307,7 +308,7 @@ def _wrap(backend: Tokenizer, kind: str, name: str) -> CorpusTokenizer:
 
 
 def load_tokenizer(spec: str, end_of_text: str | None = None) -> CorpusTokenizer:
-    """Open an existing tokenizer: ``bytes``, a folder, a ``tokenizer.json``, or ``NAME`` or ``NAME@REVISION`` on the Hub.
+    """Open an existing tokenizer: ``bytes``, a folder, a ``tokenizer.json``, a GGUF file or ``smollm2``, or a name on the Hub.
 
     Args:
         end_of_text: the token that ends a document; the tokenizer's own end-of-sequence token if None.
@@ -317,7 +318,10 @@ def load_tokenizer(spec: str, end_of_text: str | None = None) -> CorpusTokenizer
     """
     if spec == "bytes":
         return byte_tokenizer()
-    path = Path(spec).expanduser()
+    try:
+        path = gguf_folder(spec) or Path(spec).expanduser()
+    except CheckpointError as error:
+        raise DataError(str(error)) from None
     if path.exists():
         tokenizer, kind, name = _load_local(path), "folder", path.resolve().name
     elif re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", hub_revision(spec)[0]):

@@ -72,9 +72,8 @@ def model_folder(path_or_name: str | Path) -> str:
 def _gguf(name: str) -> str | None:
     """The folder of the converted model of a GGUF file; None for another model."""
     with contextlib.suppress(ModuleNotFoundError):  # a standalone export does not contain it
-        gguf = importlib.import_module("contextwise.models.gguf")
-        file = gguf.gguf_file(name)
-        return None if file is None else str(gguf.converted(file))
+        folder = importlib.import_module("contextwise.base.gguf").gguf_folder(name)
+        return None if folder is None else str(folder)
     return None
 
 

@@ -6,8 +6,6 @@ import io
 from pathlib import Path
 
 from huggingface_hub.constants import HF_HOME
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-from transformers.utils.import_utils import is_gguf_available
 
 from contextwise.base.errors import CheckpointError, one_line
 from contextwise.base.files import atomic_directory
@@ -37,6 +35,12 @@ def gguf_file(name: str) -> Path | None:
     return path if path.suffix == ".gguf" and path.is_file() else None
 
 
+def gguf_folder(name: str) -> Path | None:
+    """The folder of the converted model of a GGUF file or a known name, made once; None for another model."""
+    file = gguf_file(name)
+    return None if file is None else converted(file)
+
+
 def converted(file: Path) -> Path:
     """The folder with the float32 weights and the tokenizer of a GGUF file, below the cache of Hugging Face; made once.
 
@@ -47,6 +51,9 @@ def converted(file: Path) -> Path:
     folder = Path(HF_HOME) / "contextwise" / "gguf" / f"{file.stem}-{sha256_file(file)[:12]}"
     if folder.exists():
         return folder
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils.import_utils import is_gguf_available
+
     if not is_gguf_available():
         raise CheckpointError(f"{file} is read with the package gguf; install it: pip install gguf")
     say(f"{file.name} is converted once, to {folder}")

@@ -9,8 +9,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, LlamaConfig
 
 import contextwise
-from contextwise.base.errors import CheckpointError
+from contextwise.base.errors import CheckpointError, DataError
 from contextwise.data.tokenizers import learn_bpe
+from contextwise.data.tokenizers import load_tokenizer as open_tokenizer
 from contextwise.models.loading import load_model, load_tokenizer
 from contextwise.training.identity import start_digest
 from small import save_model
@@ -42,12 +43,16 @@ def test_a_plain_run_is_written(family: str, tmp_path: Path, monkeypatch: pytest
     torch.testing.assert_close(read(tokens).logits, model(tokens).logits)
     words = AutoTokenizer.from_pretrained(tmp_path, gguf_file="model.gguf")
     assert words(TEXTS[0]).input_ids == tokenizer(TEXTS[0]).input_ids
-    monkeypatch.setattr("contextwise.models.gguf.HF_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("contextwise.base.gguf.HF_HOME", str(tmp_path / "cache"))
     for name in ("model.gguf", "copy.gguf"):  # converted once for each name and content
         (tmp_path / name).write_bytes((tmp_path / "model.gguf").read_bytes())
         ours = load_model(tmp_path / name, device="cpu")
         torch.testing.assert_close(ours(tokens).logits, read(tokens).logits, rtol=0, atol=0)
-        assert load_tokenizer(tmp_path / name)(TEXTS[0]).input_ids == tokenizer(TEXTS[0]).input_ids
+        for read_by in (
+            load_tokenizer(tmp_path / name),
+            open_tokenizer(str(tmp_path / name)).tokenizer,
+        ):  # as for prepare
+            assert read_by(TEXTS[0]).input_ids == tokenizer(TEXTS[0]).input_ids
     folders = sorted((tmp_path / "cache" / "contextwise" / "gguf").iterdir())
     assert [folder.name.partition("-")[0] for folder in folders if folder.is_dir()] == ["copy", "model"]
     assert start_digest(str(tmp_path / "model.gguf")) == start_digest(str(tmp_path / "copy.gguf"))
@@ -64,7 +69,9 @@ def test_what_is_no_gguf_file_and_what_is_not_installed_is_one_sentence(tmp_path
     (tmp_path / "bad.gguf").write_text("no model")
     with pytest.raises(CheckpointError, match="no model could be read from .*bad.gguf: .* magic bytes"):
         load_model(tmp_path / "bad.gguf")
-    monkeypatch.setattr("contextwise.models.gguf.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("contextwise.base.gguf.importlib.util.find_spec", lambda name: None)
+    with pytest.raises(DataError, match="the model smollm2 is in a package that is not installed; install it: pip"):
+        open_tokenizer("smollm2")
     with pytest.raises(
         CheckpointError, match="the model smollm2 is in a package that is not installed; install it: pip"
     ):
