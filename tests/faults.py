@@ -1,6 +1,6 @@
 """A disk that fails in the middle of a command, and a power failure after which only what was synced is left."""
 
-# ruff: noqa: PTH100, PTH115, PTH120
+# ruff: noqa: PTH100, PTH115, PTH118, PTH120
 import builtins
 import contextlib
 import errno
@@ -48,7 +48,7 @@ class _File(io.FileIO):
         super().__init__(path, mode)
 
     def write(self, data: Any, /) -> int:
-        self.disk.operation("write", self.name)
+        self.disk.operation("write", self.name, lambda: super(_File, self).write(bytes(data)[: len(data) // 2]))
         return super().write(data)
 
 
@@ -60,7 +60,8 @@ class Disk:
     Args:
         fails: number of the operation that fails, from 1; 0: none.
         stays: whether all that take space fail after it too.
-        power: the power fails at that operation instead: the process ends at once.
+        power: what happens at that operation instead; its argument writes the first half of what is written there.
+        removals: whether the removals of files and folders are operations too.
 
     Attributes:
         operations: all, in order.
@@ -68,15 +69,24 @@ class Disk:
         renamed: (source, target) of the last rename whose folder was not synced.
     """
 
-    def __init__(self, root: Path, fails: int = 0, stays: bool = False, power: Callable[["Disk"], None] | None = None):
+    def __init__(
+        self,
+        root: Path,
+        fails: int = 0,
+        stays: bool = False,
+        power: "Callable[[Disk, Callable[[], Any]], None] | None" = None,
+        removals: bool = False,
+    ) -> None:
         self.root, self.fails, self.stays, self.power = str(root.resolve()), fails, stays, power
+        self.removals = removals
         self.operations: list[str] = []
         self.started = time.time_ns()
         self.synced: dict[int, int] = {}
         self.renamed: tuple[str, str] | None = None
         self._open, self._fsync, self._rename, self._mkdir = builtins.open, os.fsync, os.rename, os.mkdir
+        self._unlink, self._rmdir = os.unlink, os.rmdir
 
-    def operation(self, kind: str, path: Any) -> None:
+    def operation(self, kind: str, path: Any, half: Callable[[], Any] = lambda: None) -> None:
         name = os.path.abspath(os.fsdecode(path))
         if not name.startswith(self.root):
             return
@@ -85,8 +95,8 @@ class Disk:
         later = self.stays and 0 < self.fails < number and kind not in _ERRORS
         if number == self.fails or later:
             if self.power is not None:
-                self.power(self)
-                os._exit(POWER_FAILS)
+                self.power(self, half)
+                return
             code = _ERRORS.get(kind, errno.ENOSPC)
             raise OSError(code, os.strerror(code))
 
@@ -123,6 +133,14 @@ class Disk:
         self.operation("mkdir", path)
         self._mkdir(path, *arguments, **options)
 
+    def unlink(self, path: Any, *, dir_fd: int | None = None) -> None:
+        self.operation("unlink", _in_folder(path, dir_fd))
+        self._unlink(path, dir_fd=dir_fd)
+
+    def rmdir(self, path: Any, *, dir_fd: int | None = None) -> None:
+        self.operation("rmdir", _in_folder(path, dir_fd))
+        self._rmdir(path, dir_fd=dir_fd)
+
     def _library(self, function: Any, error: type[Exception], place: int) -> Any:
         """A function of a library that writes the file at the argument ``place``."""
 
@@ -156,7 +174,16 @@ class Disk:
                 ),
             ):
                 stack.enter_context(mock.patch.object(module, name, function))
+            if self.removals:
+                for name, function in (("unlink", self.unlink), ("remove", self.unlink), ("rmdir", self.rmdir)):
+                    stack.enter_context(mock.patch.object(os, name, function))
             yield self
+
+
+def _in_folder(path: Any, folder: int | None) -> str:
+    """A path that may be relative to an open folder."""
+    inside = "" if folder is None else os.readlink(f"/proc/self/fd/{folder}")
+    return os.path.join(inside, os.fsdecode(path))
 
 
 def tree(folder: Path) -> dict[str, str]:
@@ -175,7 +202,7 @@ def until_power_fails(root: Path, words: list[str], fails: int) -> None:
     has not happened.
     """
 
-    def lose(disk: Disk) -> None:
+    def lose(disk: Disk, _: Callable[[], Any]) -> None:
         if disk.renamed is not None and os.path.lexists(disk.renamed[1]):
             disk._rename(disk.renamed[1], disk.renamed[0])
         for path in root.rglob("*"):
@@ -183,6 +210,7 @@ def until_power_fails(root: Path, words: list[str], fails: int) -> None:
             changed = path.is_file() and status.st_size and status.st_mtime_ns >= disk.started
             if changed and disk.synced.get(status.st_ino) != status.st_mtime_ns:
                 os.truncate(path, 0)
+        os._exit(POWER_FAILS)
 
     nowhere = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):

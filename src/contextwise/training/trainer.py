@@ -420,7 +420,8 @@ class PretrainingTrainer(Trainer):
                 }
                 write_json(folder / checkpoints.STATE, state, "the checkpoint")
                 seal(folder)
-            checkpoints.prune(self.run.checkpoints, self.settings.keep_checkpoints, self.recipe.branch_steps)
+            keep, recipe = self.settings.keep_checkpoints, self.recipe
+            checkpoints.prune(self.run.checkpoints, keep, recipe.branch_steps, recipe.saves_at)
         self.accelerator.wait_for_everyone()
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
