@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -26,7 +27,9 @@ from unittest import mock
 
 import yaml
 
+import faults
 import golden
+from contextwise.cli.commands import groups
 from faults import Disk
 from shipped import ALL_FILES, RUNS
 
@@ -176,12 +179,12 @@ class Events:
     def __init__(self, at: tuple[str, int] | None = None, number: signal.Signals = signal.SIGKILL) -> None:
         self.at, self.number = at, number
         self.seen: Counter[str] = Counter()
-        self.phase = "starting"
+        self.phase, self.process = "starting", os.getpid()
 
     def happens(self, phase: str | None = None, half: Callable[[], Any] = lambda: None) -> None:
         for name in (phase or self.phase, ANY):
             self.seen[name] += 1
-            if (name, self.seen[name]) == self.at:
+            if (name, self.seen[name]) == self.at and self.process == os.getpid():
                 if self.number == signal.SIGKILL:
                     half()
                 os.kill(os.getpid(), self.number)
@@ -248,8 +251,8 @@ class Events:
 # ---- processes ----
 
 
-def _in_child(function: Callable[[], None], log: Path) -> int:
-    """Call a function in a fork of this process; the exit status, negative after a signal."""
+def _forked(function: Callable[[], None], log: Path) -> int:
+    """Call a function in a fork of this process; the number of its process."""
     process = os.fork()
     if process == 0:
         status = 1
@@ -265,6 +268,12 @@ def _in_child(function: Callable[[], None], log: Path) -> int:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
+    return process
+
+
+def _in_child(function: Callable[[], None], log: Path) -> int:
+    """The same; wait for its end, and give the exit status, negative after a signal."""
+    process = _forked(function, log)
     limit = time.monotonic() + LIMIT
     while True:
         ended, status = os.waitpid(process, os.WNOHANG)
@@ -305,7 +314,9 @@ class Bench:
     ) -> None:
         self.folder, self.template, self.words, self.log = folder, template, words, log
         self.wholes: dict[str, Whole] = {}
+        self.tried: dict[str, Any] = {}  # modules that were imported, or could not be
         folder.mkdir(parents=True, exist_ok=True)
+        groups()  # reads the entry points of all distributions, once for all forks
 
     def fresh(self, name: str) -> Path:
         """A new copy of the template."""
@@ -317,7 +328,7 @@ class Bench:
     def whole(self, kind: str) -> Whole:
         """The undisturbed command."""
         if kind not in self.wholes:
-            folder, notes, events = self.fresh("whole"), self.folder / "notes.json", Events()
+            folder, notes, events = self.fresh("work"), self.folder / "notes.json", Events()
 
             def note() -> None:
                 notes.write_text(json.dumps([events.seen, sorted(sys.modules)]))
@@ -345,7 +356,8 @@ class Bench:
             "lm_eval",
         )
         for name in modules:
-            if name.startswith(libraries) and name not in sys.modules:
+            if name.startswith(libraries) and name not in sys.modules and name not in self.tried:
+                self.tried[name] = None
                 with contextlib.suppress(Exception):
                     importlib.import_module(name)
 
@@ -356,7 +368,7 @@ class Bench:
         if not count:
             return None
         at = case.phase, 1 + int(case.draw * count)
-        folder, log, words = self.fresh("killed"), self.folder / "log", self.words[case.kind]
+        folder, log, words = self.fresh("work"), self.folder / "log", self.words[case.kind]
         status = _in_child(lambda: _command(words, folder, Events(at, case.signal)), log)
         printed = log.read_text()
         stopped = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}[case.signal]
@@ -415,7 +427,7 @@ def state(folder: Path) -> dict[str, Any]:
 
 
 # A checkpoint of a stop in a validation keeps that this is to be repeated, also after that is done.
-_NOT_COMPARED = golden.TIMES | {"sha256", "bytes", "output", "path", "evaluation_pending"}
+_NOT_COMPARED = golden.TIMES | {"sha256", "bytes", "output", "path", "date", "evaluation_pending"}
 
 
 def _timeless(value: Any) -> Any:
@@ -424,6 +436,112 @@ def _timeless(value: Any) -> Any:
             name: _timeless(each) for name, each in value.items() if name not in _NOT_COMPARED and "second" not in name
         }
     return [_timeless(each) for each in value] if isinstance(value, list) else value
+
+
+# ---- commands ----
+
+MEASURES = {
+    "causality": "measure causality model --out out/causality",
+    "entropy": "measure entropy model --corpus old/corpus --contexts 2,4,8,16 --samples 60 --density-samples 30 --out out/e",
+    "sentences": "measure sentences model --corpus old/corpus --out out/sentences",
+    "infill": "measure infill filling holes.jsonl --limit 4 --max-new-tokens 4 --out out/infill",
+    "attention": "measure attention model --text lines.txt --out out/a.html --csv out/numbers",
+    "forgetting": "measure forgetting base changed --old old/corpus --new new/corpus --out out/forgetting.json",
+    "ruler": "measure ruler long --tasks vt --length 600 --visible 100,600 --samples 3 --no-example --out out/ruler",
+    "longbench": "measure longbench long hotpotqa.jsonl --visible 64,128 --new-tokens 4 --out out/longbench",
+    "tasks": "measure tasks long arc_easy --include-path tasks --limit 3 --out out/tasks",
+    "transfer": "plan transfer transfer.yaml --widths 16,32 --factors 0.01,1 --seeds 2 --to 64 --out out/transfer",
+    "decide": "decide a:0=a-0.csv a:1=a-1.csv b:0=b-0.csv b:1=b-1.csv --out out/decided",
+}  # fmt: skip
+"""Further commands that write, in the folder of :func:`command_bench`."""
+
+
+def write_measured(folder: Path) -> None:
+    """Add what :data:`MEASURES` read to the folder of :func:`faults.write_template`."""
+    from contextwise.data import prepare_corpus
+    from contextwise_papers.objectives import Infilling
+    from evals.harness.harness_sets import arc_lines, define
+    from filling import gpt2, tokenizer_of
+    from longtasks_files import longbench_line
+    from small import save_model, small_gpt2, write_documents, write_rows, write_run
+
+    save_model(folder / "long", small_gpt2(positions=700))
+    save_model(folder / "filling", gpt2(Infilling()), tokenizer_of(Infilling()))
+    holes = [{"task_id": f"HumanEval/{i}", "prompt": "a", "suffix": "b", "canonical_solution": "c"} for i in range(6)]
+    write_rows(folder / "holes.jsonl", holes)
+    corpus = prepare_corpus(
+        write_documents(folder / "new.jsonl", 12, 1), "bytes", folder / "new" / "corpus", validation=0.6
+    )
+    for seed, name in enumerate(("base", "changed")):
+        recipe = {"name": name, "seed": 0, "data": {"context": 32}, "model": {"pretrained": "base"} if seed else {}}
+        run = write_run(folder / name, small_gpt2(corpus.vocab_size, seed=seed), corpus.tokenizer(), recipe)
+        write_rows(
+            run / "metrics.jsonl", [{"kind": "validation", "step": 7, "tokens": 700, "seconds": 1.0, "loss": 2.5}]
+        )
+        rows = ["document,tokens,nats"]
+        for number in range(2):
+            lines = [f"{document},9,{3 + seed + document * 0.1 + number * 0.01}" for document in range(8)]
+            (folder / f"{'ab'[seed]}-{number}.csv").write_text("\n".join([*rows, *lines]) + "\n")
+    write_rows(folder / "hotpotqa.jsonl", [longbench_line(i) for i in range(4)])
+    define(folder / "tasks", "arc_easy", test=arc_lines(6))
+    transferred = yaml.safe_load((folder / "recipe.yaml").read_text())
+    transferred["training"] |= {"steps": 2, "evaluate_every": 0, "learning_rate": 1.0}
+    (folder / "transfer.yaml").write_text(yaml.safe_dump(transferred))
+
+
+class _Run:
+    """In place of a training process of a sweep: a fork of this process, which ends with it."""
+
+    def __init__(self, folder: Path, run: str, environment: Any) -> None:
+        from contextwise.experiments.executors import _die_with_parent
+
+        log = folder / "logs" / f"{run}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        words = ["train", str(folder / "recipes" / f"{run}.yaml"), "--out", str(folder / "runs" / run)]
+
+        def train() -> None:
+            _die_with_parent()
+            _command(words, Path.cwd())
+
+        self.process = _forked(train, log)
+
+    def poll(self) -> Any:
+        from contextwise.experiments.executors import Outcome
+
+        ended, status = os.waitpid(self.process, os.WNOHANG)
+        return Outcome(os.waitstatus_to_exitcode(status), "") if ended else None
+
+    def stop(self) -> None:
+        os.kill(self.process, signal.SIGTERM)
+
+    def wait(self) -> Any:
+        os.waitpid(self.process, 0)
+
+
+def command_bench(folder: Path) -> Bench:
+    """A bench of all commands that write but training, in a new folder."""
+    template = folder / "template"
+    template.mkdir(parents=True)
+    faults.write_template(template)
+    write_measured(template)
+    commands = faults.COMMANDS | MEASURES
+    return Bench(
+        folder / "bench", template, {name: words.split() for name, words in commands.items() if name != "train"}
+    )
+
+
+@contextlib.contextmanager
+def small_commands() -> Iterator[None]:
+    """Commands of seconds."""
+    from contextwise.experiments import executors
+    from evals.harness.harness_sets import few_tasks
+
+    with (
+        faults.small_demo(),
+        mock.patch.object(executors, "RunProcess", _Run),
+        mock.patch("contextwise_evals.harness.tasks.harness_tasks", few_tasks),
+    ):
+        yield
 
 
 # ---- many cases ----
@@ -462,16 +580,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cases", type=int, default=1000)
-    parser.add_argument("--kinds", default="", help="part of the names of kinds")
-    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--kinds", default="", help="a regular expression for the names of kinds")
+    parser.add_argument("--commands", action="store_true", help="cases of the other commands in place of training")
     arguments = parser.parse_args()
     import torch
 
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as name:
-        bench = training_bench(Path(name))
-        kinds = [kind for kind in bench.words if arguments.kinds in kind]
-        report(bench, drawn(kinds, PHASES, arguments.cases, arguments.seed))
+    with tempfile.TemporaryDirectory() as name, small_commands():
+        bench = command_bench(Path(name)) if arguments.commands else training_bench(Path(name))
+        kinds = [kind for kind in bench.words if re.search(arguments.kinds, kind)]
+        report(bench, drawn(kinds, (ANY,) if arguments.commands else PHASES, arguments.cases, arguments.seed))
 
 
 def report(bench: Bench, cases: list[Case]) -> None:
@@ -491,7 +609,7 @@ def report(bench: Bench, cases: list[Case]) -> None:
         held += problem is None
         if problem:
             print(f"FAILED {case.kind}, {case.signal.name}, {case.phase}, draw {case.draw:.4f}: {problem}", flush=True)
-        if number % 50 == 0:
+        if number % 20 == 0:
             print(f"... {number} of {len(cases)}, {held} held, {time.monotonic() - begin:.0f} s", flush=True)
     done = len(cases) - empty
     print(f"{held} of {done} held ({empty} more have no such moment) in {time.monotonic() - begin:.0f} s")
