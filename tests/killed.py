@@ -93,7 +93,7 @@ def _shrunk(values: dict[str, Any], inputs: Path) -> dict[str, Any]:
     news = objective in ("sentence", "next_sentence", "sentence_order")
     values["data"] = {
         "corpus": str(inputs / ("news" if news else "corpus")),
-        "context": 128 if objective == "ul2" else 32,
+        "context": {"ul2": 128, "instruction": 320}.get(objective, 32),
     }
     if "replay" in (old := ALL_FILES.get(values.pop("path", None), values)["data"]):
         values["data"]["replay"] = {"corpus": str(inputs / "old"), "share": 0.25}
@@ -109,7 +109,7 @@ def _shrunk(values: dict[str, Any], inputs: Path) -> dict[str, Any]:
         if "contexts" in old:
             values["data"]["contexts"] = {"columns": ["title", "tags"], "previous_sentence": True}
     elif "pretrained" in model or objective == "instruction":
-        model["pretrained"] = str(inputs / "causal")
+        model["pretrained"] = str(inputs / ("long" if objective == "instruction" else "causal"))
     elif model.get("family") == "unigram_autoencoder":
         model = {"family": "unigram_autoencoder", "width": 4}
     else:
@@ -132,8 +132,14 @@ def trainings(inputs: Path) -> dict[str, dict[str, Any]]:
     plain = recipes["causal"]
     recipes["patience"] = _tiny(plain, "adamw", patience=1, learning_rate=3.0, evaluate_every=1, steps=12)
     recipes["workers"] = _tiny(plain, "adamw", workers=2)
-    recipes["rampup"] = _tiny(plain, "adamw", rampup_batch_size=64, rampup_tokens=256)
+    recipes["rampup"] = _tiny(plain, "adamw", steps=None, tokens=768, rampup_batch_size=64, rampup_tokens=256)
     recipes["dropped"] = _tiny(plain, "adamw", keep_checkpoints=1, save_every=1)
+    for name, source, part, section, setting in (
+        ("dropout", "cue-joint", "model", "cue", {"context_dropout": 0.3}),
+        ("samples", "parity-mlp", "data", "synthetic", {"samples": 20}),
+    ):
+        recipes[name] = copy.deepcopy(recipes[source])
+        recipes[name][part][section] |= setting
     for path in RUNS:
         values = _shrunk(ALL_FILES[path] | {"path": path}, inputs)
         recipes[f"{path.parent.name}/{path.stem}"] = _tiny(values, values["training"].get("optimizer", "adamw"))
@@ -154,20 +160,26 @@ STARTS |= {f"cue-{name} adamw": name for name in ("lm", "lstm", "unigrams", "joi
 """Kind -> folder of a run from which others start, in order."""
 
 
-def write_inputs(folder: Path) -> None:
-    """Corpora, an encoder and the runs of :data:`STARTS`."""
+def write_inputs(folder: Path, recipes: dict[str, dict[str, Any]], kinds: list[str]) -> None:
+    """Corpora, an encoder, and the runs of :data:`STARTS` from which runs of these kinds start."""
     from contextwise.data import prepare_corpus
     from contextwise.training import Recipe, train
-    from small import write_rows
+    from small import save_model, small_gpt2
 
     golden.write_inputs(folder)
     rows = [{"instruction": f"Say {n}.", "input": "", "output": f"It is {n * n}."} for n in range(200)]
     (folder / "alpaca.json").write_text(json.dumps(rows))
     prepare_corpus(f"alpaca:{folder}/alpaca.json", "bytes", folder / "instructions", validation=0.2)
-    write_rows(folder / "lines.jsonl", rows)
-    recipes = trainings(folder)
+    save_model(folder / "long", small_gpt2(positions=320))
+    needed = list(kinds)
+    for name, output in reversed(STARTS.items()):
+        if any(f"{folder / output}'" in str(recipes[each]) for each in needed):
+            needed.append(name)
     for name, output in STARTS.items():
-        train(Recipe.model_validate(recipes[name] | {"output": str(folder / output)}))
+        if name in needed:
+            train(Recipe.model_validate(recipes[name] | {"output": str(folder / output)}))
+            if not output.startswith("trunk"):
+                shutil.rmtree(folder / output / "checkpoints")
 
 
 # ---- events ----
@@ -334,7 +346,8 @@ class Bench:
                 notes.write_text(json.dumps([events.seen, sorted(sys.modules)]))
 
             status = _in_child(lambda: _command(self.words[kind], folder, events, note), self.folder / "log")
-            assert status == 0, (kind, (self.folder / "log").read_text())
+            if status:
+                raise RuntimeError(f"{kind} fails: {(self.folder / 'log').read_text()}")
             seen, modules = json.loads(notes.read_text())
             self._import(modules)
             gc.collect()
@@ -362,12 +375,9 @@ class Bench:
                     importlib.import_module(name)
 
     def problem(self, case: Case) -> str | None:
-        """What is wrong after a case; None if it held, or if the phase has no event."""
+        """What is wrong after a case; None if it held."""
         whole = self.whole(case.kind)
-        count = whole.events.get(case.phase, 0)
-        if not count:
-            return None
-        at = case.phase, 1 + int(case.draw * count)
+        at = case.phase, 1 + int(case.draw * whole.events[case.phase])
         folder, log, words = self.fresh("work"), self.folder / "log", self.words[case.kind]
         status = _in_child(lambda: _command(words, folder, Events(at, case.signal)), log)
         printed = log.read_text()
@@ -450,7 +460,7 @@ MEASURES = {
     "ruler": "measure ruler long --tasks vt --length 600 --visible 100,600 --samples 3 --no-example --out out/ruler",
     "longbench": "measure longbench long hotpotqa.jsonl --visible 64,128 --new-tokens 4 --out out/longbench",
     "tasks": "measure tasks long arc_easy --include-path tasks --limit 3 --out out/tasks",
-    "transfer": "plan transfer transfer.yaml --widths 16,32 --factors 0.01,1 --seeds 2 --to 64 --out out/transfer",
+    "transfer": "plan transfer transfer.yaml --widths 16,32 --factors 0.01,0.1,1 --seeds 2 --to 64 --out out/transfer",
     "decide": "decide a:0=a-0.csv a:1=a-1.csv b:0=b-0.csv b:1=b-1.csv --out out/decided",
 }  # fmt: skip
 """Further commands that write, in the folder of :func:`command_bench`."""
@@ -465,7 +475,7 @@ def write_measured(folder: Path) -> None:
     from longtasks_files import longbench_line
     from small import save_model, small_gpt2, write_documents, write_rows, write_run
 
-    save_model(folder / "long", small_gpt2(positions=700))
+    save_model(folder / "long", small_gpt2(positions=1000))
     save_model(folder / "filling", gpt2(Infilling()), tokenizer_of(Infilling()))
     holes = [{"task_id": f"HumanEval/{i}", "prompt": "a", "suffix": "b", "canonical_solution": "c"} for i in range(6)]
     write_rows(folder / "holes.jsonl", holes)
@@ -518,8 +528,8 @@ class _Run:
         os.waitpid(self.process, 0)
 
 
-def command_bench(folder: Path) -> Bench:
-    """A bench of all commands that write but training, in a new folder."""
+def command_bench(folder: Path, pattern: str = "") -> Bench:
+    """A bench of the commands that write, but training, whose names match a regular expression, in a new folder."""
     template = folder / "template"
     template.mkdir(parents=True)
     faults.write_template(template)
@@ -547,20 +557,18 @@ def small_commands() -> Iterator[None]:
 # ---- many cases ----
 
 
-def training_bench(folder: Path) -> Bench:
-    """A bench of all kinds of training, in a new folder."""
+def training_bench(folder: Path, pattern: str = "") -> Bench:
+    """A bench of the kinds of training whose names match a regular expression, in a new folder."""
     template = folder / "template"
-    inputs = template / "in"
-    inputs.mkdir(parents=True)
+    (template / "in").mkdir(parents=True)
     with contextlib.chdir(template):
-        write_inputs(Path("in"))
-        for name in STARTS.values():
-            if not name.startswith("trunk"):
-                shutil.rmtree(inputs / name / "checkpoints")
+        recipes = trainings(Path("in"))
+        kinds = [kind for kind in recipes if re.search(pattern, kind)]
+        write_inputs(Path("in"), recipes, kinds)
         words = {}
-        for kind, values in trainings(Path("in")).items():
+        for kind in kinds:
             file = template / f"{kind.replace('/', '-').replace(' ', '-')}.yaml"
-            file.write_text(yaml.safe_dump(values | {"output": "run"}))
+            file.write_text(yaml.safe_dump(recipes[kind] | {"output": "run"}))
             words[kind] = ["train", file.name]
     return Bench(folder / "bench", template, words)
 
@@ -576,43 +584,60 @@ def drawn(kinds: list[str], phases: tuple[str, ...], count: int, seed: int) -> l
     return sorted((Case(*chosen, draw.random()) for chosen in zip(*columns, strict=True)), key=lambda case: case.kind)
 
 
+class Report(NamedTuple):
+    """How many of the cases held, those that did not, with what is wrong, and how many have no such moment."""
+
+    held: int
+    problems: list[str]
+    empty: int
+
+
+def hold(
+    folder: Path, pattern: str, count: int, seed: int, commands: bool = False, say: Callable[[str], None] = print
+) -> Report:
+    """Draw cases and run them, in a new folder."""
+    import torch
+
+    torch.set_num_threads(1)
+    with small_commands():
+        bench = (command_bench if commands else training_bench)(folder, pattern)
+        phases = (ANY,) if commands else PHASES
+        held, empty, problems, begin = 0, 0, [], time.monotonic()
+        for number, case in enumerate(drawn(list(bench.words), phases, count, seed), start=1):
+            if not bench.whole(case.kind).events.get(case.phase):
+                empty += 1
+                continue
+            problem = bench.problem(case)
+            if problem:
+                problems.append(f"{case.kind}, {case.signal.name}, {case.phase}, draw {case.draw:.4f}: {problem}")
+                say(problems[-1])
+            else:
+                held += 1
+            if number % 20 == 0:
+                say(f"{number} of {count} cases, {held} held, {time.monotonic() - begin:.0f} s")
+    return Report(held, problems, empty)
+
+
+def hold_into(report: Path, *arguments: Any) -> None:
+    """:func:`hold` in a process of its own; ``report`` gets the result."""
+    output = os.open(report.with_suffix(".log"), os.O_WRONLY | os.O_CREAT)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    report.write_text(json.dumps(hold(*arguments)))
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--kinds", default="", help="a regular expression for the names of kinds")
     parser.add_argument("--commands", action="store_true", help="cases of the other commands in place of training")
     arguments = parser.parse_args()
-    import torch
-
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as name, small_commands():
-        bench = command_bench(Path(name)) if arguments.commands else training_bench(Path(name))
-        kinds = [kind for kind in bench.words if re.search(arguments.kinds, kind)]
-        report(bench, drawn(kinds, (ANY,) if arguments.commands else PHASES, arguments.cases, arguments.seed))
-
-
-def report(bench: Bench, cases: list[Case]) -> None:
-    """Run cases, print those that fail, and how many held."""
-    held, empty, begin, tried = 0, 0, time.monotonic(), set()
-    for number, case in enumerate(cases, start=1):
-        try:
-            problem = bench.problem(case)
-        except AssertionError as error:
-            if case.kind not in tried:
-                print(f"BROKEN {case.kind}: {str(error)[-1500:]}", flush=True)
-            tried.add(case.kind)
-            continue
-        if problem is None and not bench.wholes[case.kind].events.get(case.phase):
-            empty += 1
-            continue
-        held += problem is None
-        if problem:
-            print(f"FAILED {case.kind}, {case.signal.name}, {case.phase}, draw {case.draw:.4f}: {problem}", flush=True)
-        if number % 20 == 0:
-            print(f"... {number} of {len(cases)}, {held} held, {time.monotonic() - begin:.0f} s", flush=True)
-    done = len(cases) - empty
-    print(f"{held} of {done} held ({empty} more have no such moment) in {time.monotonic() - begin:.0f} s")
+    with tempfile.TemporaryDirectory() as name:
+        report = hold(Path(name), arguments.kinds, arguments.cases, arguments.seed, arguments.commands)
+    tried = report.held + len(report.problems)
+    print(f"{report.held} of {tried} cases held; {report.empty} more have no such moment")
+    sys.exit(bool(report.problems))
 
 
 if __name__ == "__main__":

@@ -402,7 +402,7 @@ class PretrainingTrainer(Trainer):
         moments = checkpoints.gather_optimizer(self.model_wrapped, _bare(self.optimizer))
         if self.is_world_process_zero() and not target.exists():
             self.run.sync_metrics()  # a run that resumes does not repeat the steps before the checkpoint
-            with atomic_directory(target, "the checkpoint") as folder:
+            with atomic_directory(target, "the checkpoint", held=True) as folder:
                 checkpoints.write_weights(folder, weights)
                 groups = checkpoints.write_optimizer(folder, moments)
                 self.state.save_to_json(str(folder / TRAINER_STATE_NAME))
