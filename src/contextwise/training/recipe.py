@@ -301,6 +301,8 @@ class Recipe(Settings):
     def saves_at(self, step: int) -> bool:
         """Whether a run that is never stopped may have a checkpoint of a step."""
         settings = self.training
+        if settings.trunk is not None and step <= self.decay_start():
+            return False  # it is the trunk's
         validated = settings.patience is not None and settings.evaluate_every and step % settings.evaluate_every == 0
         return bool(
             step % settings.save_every == 0 or step == self.total_steps or step in self.branch_steps or validated
