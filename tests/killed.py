@@ -11,6 +11,7 @@ import copy
 import gc
 import importlib
 import json
+import multiprocessing
 import os
 import random
 import re
@@ -624,6 +625,7 @@ def hold(
 
 def hold_into(report: Path, *arguments: Any) -> None:
     """:func:`hold` in a process of its own; ``report`` gets the result."""
+    multiprocessing.set_start_method("fork", force=True)  # of loaders, as in the command; this one comes from a server
     output = os.open(report.with_suffix(".log"), os.O_WRONLY | os.O_CREAT)
     os.dup2(output, 1)
     os.dup2(output, 2)
