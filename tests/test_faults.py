@@ -2,41 +2,27 @@
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import yaml
 
 from contextwise.base.files import PARTIAL
-from contextwise.data.sources import stdlib
-from contextwise.experiments import demo
-from contextwise.experiments.trial import trial
-from faults import POWER_FAILS, Disk, fresh, no_file_above, tree, until_power_fails
+from faults import (
+    COMMANDS,
+    POWER_FAILS,
+    Disk,
+    fresh,
+    no_file_above,
+    small_demo,
+    tree,
+    until_power_fails,
+    write_template,
+)
 from processes import _FORKS
-from small import recipe_values, save_model, small_gpt2, write_documents
-from sweeping import sweep_values
 
 SAME_BYTES = ("out/corpus/", "run/model/", "out/v.npy", "out/shared/")
 """Files that two runs of a command write alike; others hold times."""
-COMMANDS = {
-    "prepare": "prepare text.jsonl --tokenizer train:300 --out out/corpus",
-    "prepare again": "prepare text.jsonl --tokenizer train:300 --out old/corpus --overwrite",
-    "train": "train recipe.yaml --out out/run",
-    "evaluate": "evaluate model --corpus old/corpus --limit 2 --out out/loss",
-    "evaluate again": "evaluate model --corpus old/corpus --limit 2 --out old/loss --overwrite",
-    "curve": "curve model --corpus old/corpus --limit 2 --out out/curve",
-    "embed": "model embed model lines.txt --out out/v.npy",
-    "export": "export model --out out/shared",
-    "report": "report old/run --out out/report.html",
-    "report again": "report old/run --out old/report.html",
-    "compare": "compare old/run model --corpus old/corpus --out out/compared.json --html out/compared.html",
-    "trial": "trial trial.yaml --out out/trial",
-    "sweep": "plan sweep sweep.yaml --out out/sweep",
-    "demo": "demo --quick --out out/demo",
-    "reproduce": "reproduce paper/table --recipes recipes --out out/reproduced",
-}
 LONG = ("trial", "sweep", "demo")
 MARKS = dict.fromkeys((*LONG, "reproduce", "curve"), pytest.mark.slow)  # a curve is written as an evaluation is
 MANY = [pytest.param(name, marks=MARKS.get(name, ())) for name in COMMANDS]
@@ -45,60 +31,15 @@ POWER = ("prepare", "train", "report again")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def small_demo() -> Iterator[None]:
-    """A demo of seconds, on short files, with as many steps each time."""
-    short = [(name, path) for name, path in stdlib.stdlib_files() if path.stat().st_size < 1000]
-    settings = ("tokens=128", "seeds=2", "recipe.data.context=16", "recipe.training.tokens_per_step=64")
-    shape = {"layers": 1, "width": 16, "heads": 2}
-    settings += tuple(f"recipe.model.{name}={value}" for name, value in shape.items())
-    small = replace(demo.QUICK, trial=settings, documents=24, held_out=0.5, vocabulary=300)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stdlib, "stdlib_files", lambda: short)
-        patch.setattr(demo, "QUICK", small)
-        patch.setattr(demo, "KNOWN", "a-model-that-is-nowhere")
-        patch.setattr(trial, "seconds_per_step", lambda recipes, *_: dict.fromkeys(recipes, 1.0))
+def _small() -> Iterator[None]:
+    with small_demo():
         yield
 
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a text, a corpus, a recipe, a model, and results of earlier commands."""
-    from contextwise.data import Corpus, prepare_corpus
-    from contextwise.evaluation.kernel import measure
-    from contextwise.evaluation.measures.loss import Loss
-    from contextwise.training import Recipe, train
-
     folder = tmp_path_factory.mktemp("template")
-    write_documents(folder / "text.jsonl", 12)
-    (folder / "lines.txt").write_text("one line\nanother\n")
-    prepare_corpus(folder / "text.jsonl", "bytes", folder / "old" / "corpus", validation=0.6)
-    values = recipe_values(folder / "old" / "corpus", folder / "old" / "run", steps=2, save_every=1)
-    values["training"] |= {"evaluate_every": 1, "log_every": 1}
-    train(Recipe.model_validate(values))
-    del values["output"]
-    values["data"]["corpus"] = "old/corpus"
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(values))
-    shared = {"data": {"context": 16}, "model": {"layers": 1, "width": 16, "heads": 2}}
-    shared["training"] = {"tokens_per_step": 64, "warmup_steps": 0, "evaluation_tokens": 16}
-    paired = {"corpus": "old/corpus", "arms": ["gpt2", "pm"], "recipe": shared, "tokens": 128}
-    paired |= {"seeds": 2, "rates": "fixed", "limit": 6}
-    (folder / "trial.yaml").write_text(yaml.safe_dump(paired))
-    sweep = sweep_values(Path("old/corpus"), Path("unused"), grid={"data.context": [16], "training.steps": [4]})
-    (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
-    parity = {"bits": 8, "tasks": 10, "first": 4, "shortest": 2, "validation_samples": 16}
-    mlp = {"family": "parity_mlp", "width": 8, "feature_size": 4}
-    schedule = {"steps": 2, "evaluate_every": 2, "save_every": 1, "examples_per_step": 4}
-    trained = {"data": {"synthetic": parity}, "model": mlp, "training": schedule}
-    settings = {"name": "one", "tolerance": 10, "contexts": [3], "samples": 1000, "recipe": trained}
-    printed = {"bits": 8, "tasks": 10, "contexts": [3], "model": [0.6], "minimum": [0.6]}
-    item = {"title": "A table", "source": "a paper", "measure": "parity_table", "printed": printed}
-    item["scales"] = {"tiny": {"machine": "one CPU thread", "settings": settings}}
-    (folder / "recipes" / "paper").mkdir(parents=True)
-    (folder / "recipes" / "paper" / "table.yaml").write_text(yaml.safe_dump(item))
-    save_model(folder / "model", small_gpt2())
-    corpus = Corpus.open(folder / "old" / "corpus", "validation")
-    measure(folder / "model", Loss(limit=1), corpus, out=folder / "old" / "loss")
-    (folder / "old" / "report.html").write_text("an older page")
+    write_template(folder)
     return folder
 
 

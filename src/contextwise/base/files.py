@@ -234,6 +234,13 @@ def _remove_leftovers(path: Path) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed processes left in ``folder``, which this process holds, of the folders that they wrote there."""
+    for leftover in folder.glob(f"*{PARTIAL}*"):
+        if leftover.is_dir():
+            _remove_leftovers(folder / leftover.name.partition(PARTIAL)[0])
+
+
 def _locked(path: Path, what: str, file: Path) -> _Lock | None:
     """Create and lock the lock file; None if another process holds it."""
     lock = _Lock(path, what, file, file.open("ab"))
@@ -313,14 +320,14 @@ def atomic_directory(
 
     One process at a time writes ``path``; others wait.
     With ``replace`` an existing folder is replaced; otherwise ``path`` must not exist when the block ends, or be an empty
-    folder. With ``held`` this process already holds ``path`` with :func:`exclusive`.
+    folder. With ``held`` this process already holds ``path``, or a folder that contains it, with :func:`exclusive`.
 
     Raises:
         DataError: the disk is full, ``path`` cannot be written, or exists without ``replace``.
     """
     with disk_errors(what, path), contextlib.nullcontext() if held else exclusive(path, what, wait=True):
         partial = path.parent / f"{path.name}{PARTIAL}{uuid.uuid4().hex[:8]}"
-        partial.mkdir()
+        partial.mkdir(parents=True)
         try:
             yield partial
             sync_tree(partial)

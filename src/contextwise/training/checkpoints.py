@@ -8,7 +8,7 @@ processes, so that a run can resume with another number of processes, sharded or
 import contextlib
 import random
 import shutil
-from collections.abc import Collection, Iterator, Set
+from collections.abc import Callable, Collection, Iterator, Set
 from pathlib import Path
 from typing import Any
 
@@ -222,10 +222,18 @@ def discard(folder: Path) -> None:
         shutil.rmtree(removed, ignore_errors=True)
 
 
-def prune(folder: Path, keep: int, kept_steps: Collection[int] = ()) -> None:
-    """Remove all but the newest ``keep`` checkpoints and those of ``kept_steps``, and leftovers of interrupted removals."""
-    for checkpoint in list_checkpoints(folder)[:-keep]:
-        if step_of(checkpoint) not in kept_steps:
-            discard(checkpoint)
+def prune(
+    folder: Path, keep: int, kept_steps: Collection[int] = (), planned: Callable[[int], bool] = lambda step: True
+) -> None:
+    """Remove all but the newest ``keep`` checkpoints and those of ``kept_steps``, and leftovers of interrupted removals.
+
+    A checkpoint of a step that is not ``planned``, which a stopped run leaves, is removed once there is a newer one: in the end
+    the run has the checkpoints of a run that was never stopped.
+    """
+    every = list_checkpoints(folder)
+    stale = [checkpoint for checkpoint in every[:-1] if not planned(step_of(checkpoint))]
+    others = [checkpoint for checkpoint in every if checkpoint not in stale]
+    for checkpoint in [*stale, *(each for each in others[:-keep] if step_of(each) not in kept_steps)]:
+        discard(checkpoint)
     for leftover in folder.glob(".removed-*"):
         shutil.rmtree(leftover, ignore_errors=True)

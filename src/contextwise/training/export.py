@@ -53,7 +53,10 @@ class RunJson(TypedDict):
 
 
 def export_model(run: RunFolder, inputs: TrainingInputs, weights: dict[str, torch.Tensor]) -> None:
-    """Write ``model/`` with weights and tokenizer, as ``from_pretrained`` loads them, and ``parts/NAME`` of its parts."""
+    """Write ``model/`` with weights and tokenizer, as ``from_pretrained`` loads them, and ``parts/NAME`` of its parts.
+
+    The run folder is locked.
+    """
     model = build_model(inputs.config)
     for name, twin in ties(model).items():  # stored once
         weights.setdefault(name, weights[twin])
@@ -61,7 +64,7 @@ def export_model(run: RunFolder, inputs: TrainingInputs, weights: dict[str, torc
     model.tie_weights()
     for name, reads_tokens in spec_of(inputs.config).saved_parts(model).items():
         what = f"the {name.replace('_', ' ')}"
-        with atomic_directory(run.path / "parts" / name, what, replace=True) as folder, without_bars():
+        with atomic_directory(run.path / "parts" / name, what, replace=True, held=True) as folder, without_bars():
             getattr(model, name).save_pretrained(folder)
             if reads_tokens and inputs.tokenizer is not None:
                 inputs.tokenizer.save_pretrained(folder)
@@ -72,7 +75,7 @@ def export_model(run: RunFolder, inputs: TrainingInputs, weights: dict[str, torc
         tokenizer = copy.deepcopy(tokenizer)
         Frame.of(tokenizer, kind).put_around(tokenizer)
     model = spec_of(inputs.config).exported(model)
-    with atomic_directory(run.model, "the model", replace=True) as folder, without_bars():
+    with atomic_directory(run.model, "the model", replace=True, held=True) as folder, without_bars():
         model.save_pretrained(folder)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)

@@ -117,7 +117,7 @@ class EarlyStopping(TrainerCallback):
             if first:
                 target = self.folder / f"step-{best}"
                 checkpoints.discard(target)
-                with atomic_directory(target, "the best weights") as folder:
+                with atomic_directory(target, "the best weights", held=True) as folder:
                     checkpoints.write_weights(folder, weights)
                     seal(folder)
                 checkpoints.prune(self.folder, keep=2)

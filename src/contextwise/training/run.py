@@ -16,7 +16,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DivergedError, Interrupted, Problem
 from contextwise.base.estimates import count
-from contextwise.base.files import PARTIAL, atomic_write, exclusive, write_json
+from contextwise.base.files import PARTIAL, atomic_write, exclusive, remove_leftovers, write_json
 from contextwise.base.hashes import damage
 from contextwise.base.machine import describe_environment, has_fast_bf16, keep_freed_memory
 from contextwise.base.progress import interruption, say
@@ -169,8 +169,8 @@ def _run_lock(run: RunFolder, recipe: Recipe, processes: PartialState) -> Iterat
                 code = known_code(variant.sha256, variant.file)
                 atomic_write(run.path / Path(variant.file).name, code.decode(), "the variant's code")
             run.divergence_file.unlink(missing_ok=True)
-            for leftover in run.checkpoints.glob(f"*{PARTIAL}*"):
-                checkpoints.discard(leftover)
+            for folder in (run.path, run.checkpoints, run.path / "best", run.path / "parts"):
+                remove_leftovers(folder)
             for leftover in run.path.parent.glob(f"*{DRY_RUN}*{PARTIAL}*"):
                 path = leftover.with_name(leftover.name.rpartition(PARTIAL)[0])
                 with contextlib.suppress(ConfigError), exclusive(path, "the dry run"):  # refused while it runs
@@ -195,7 +195,7 @@ def _find_checkpoint(
             corpus.verify()
         checkpoint = checkpoints.latest_intact(run.checkpoints)
         if checkpoint is not None:  # what a process that was killed while it pruned has left
-            checkpoints.prune(run.checkpoints, recipe.training.keep_checkpoints, recipe.branch_steps)
+            checkpoints.prune(run.checkpoints, recipe.training.keep_checkpoints, recipe.branch_steps, recipe.saves_at)
         source = run
         if checkpoint is None and trunk is not None:
             checkpoint, source = trunk, RunFolder(trunk.parent.parent)

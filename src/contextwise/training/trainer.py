@@ -402,7 +402,7 @@ class PretrainingTrainer(Trainer):
         moments = checkpoints.gather_optimizer(self.model_wrapped, _bare(self.optimizer))
         if self.is_world_process_zero() and not target.exists():
             self.run.sync_metrics()  # a run that resumes does not repeat the steps before the checkpoint
-            with atomic_directory(target, "the checkpoint") as folder:
+            with atomic_directory(target, "the checkpoint", held=True) as folder:
                 checkpoints.write_weights(folder, weights)
                 groups = checkpoints.write_optimizer(folder, moments)
                 self.state.save_to_json(str(folder / TRAINER_STATE_NAME))
@@ -420,7 +420,8 @@ class PretrainingTrainer(Trainer):
                 }
                 write_json(folder / checkpoints.STATE, state, "the checkpoint")
                 seal(folder)
-            checkpoints.prune(self.run.checkpoints, self.settings.keep_checkpoints, self.recipe.branch_steps)
+            keep, recipe = self.settings.keep_checkpoints, self.recipe
+            checkpoints.prune(self.run.checkpoints, keep, recipe.branch_steps, recipe.saves_at)
         self.accelerator.wait_for_everyone()
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:

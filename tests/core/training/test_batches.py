@@ -17,7 +17,7 @@ from contextwise.training.batches import BatchSizes, StepIndices
 from contextwise.training.run import examples_per_pass
 from processes import finish_training
 from small import recipe_values
-from trained import half_done, same, timeless, trained, write_recipe
+from trained import trained, write_recipe
 
 RAMP = {"steps": None, "tokens": 12 * 128, "rampup_batch_size": 32, "rampup_tokens": 0.5}
 """12 full steps of 4 windows, 6 of them as 12 steps of one window and 6 of two: 24 steps."""
@@ -84,16 +84,6 @@ def test_a_ramp_keeps_tokens_flops_and_the_schedule_of_the_run(ramped, corpus_fo
         step = row["step"] + 12
         assert rows[step]["tokens"] == row["tokens"]
         assert rows[step]["learning_rate"] == pytest.approx(row["learning_rate"])
-
-
-@pytest.mark.long
-def test_a_run_killed_in_the_ramp_resumes_exactly(ramped, corpus_folder, tmp_path):
-    options = RAMP | {"schedule": "linear", "keep_checkpoints": 9}
-    values = half_done(corpus_folder, tmp_path / "run", **options)
-    assert (tmp_path / "run" / "checkpoints" / "step-8").exists()
-    trained(values)
-    assert same(ramped.path, tmp_path / "run")
-    assert timeless(ramped) == timeless(tmp_path / "run")
 
 
 @pytest.mark.long

@@ -3,10 +3,8 @@
 import importlib.util
 import json
 import os
-import random
 import shutil
 import signal
-import time
 
 import numpy as np
 import pytest
@@ -25,7 +23,7 @@ from contextwise.training import Recipe, checkpoints, train
 from contextwise.training.trainer import PretrainingTrainer
 from processes import finish_training, start_training, torchrun, wait_for
 from small import EXACT, recipe_values, write_documents
-from trained import farthest, half_done, same, timeless, trained, write_recipe
+from trained import farthest, half_done, same, trained, write_recipe
 
 
 @pytest.fixture(scope="module")
@@ -163,56 +161,6 @@ def test_the_number_of_processes_may_change_at_every_start(exact, corpus_folder,
     code, output = finish_training(recipe)
     assert code == 0, output
     assert farthest(exact, tmp_path / "run") < 1e-4
-
-
-@pytest.mark.slow
-def test_stopped_twice_by_sigterm_ends_with_the_same_weights(whole, corpus_folder, tmp_path):
-    recipe = write_recipe(tmp_path, recipe_values(corpus_folder, tmp_path / "run"))
-    metrics = tmp_path / "run" / "metrics.jsonl"
-    for rows in (1, 3):
-        process = start_training(recipe, 0.25)
-        wait_for(lambda r=rows: metrics.exists() and len(metrics.read_text().splitlines()) >= r, process)
-        process.send_signal(signal.SIGTERM)
-        asked = time.monotonic()
-        output, _ = process.communicate(timeout=60)
-        assert process.returncode == 143, output
-        assert "stopped by SIGTERM at step" in output
-        assert "Traceback" not in output
-        assert time.monotonic() - asked < 30
-    code, output = finish_training(recipe)
-    assert code == 0, output
-    assert same(whole, tmp_path / "run")
-    assert timeless(tmp_path / "run") == timeless(whole)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("kills", "seed"), [(1, 0), pytest.param(12, 1, marks=pytest.mark.slow)])
-def test_killed_at_random_instants_ends_with_the_same_weights(whole, corpus_folder, tmp_path, kills, seed):
-    recipe = write_recipe(tmp_path, recipe_values(corpus_folder, tmp_path / "run", save_every=2))
-    draw, ends = random.Random(seed), []
-    for _ in range(kills):
-        process = start_training(recipe, 0.25)
-        wait_for(lambda: (tmp_path / "run" / "recipe.yaml").exists(), process)
-        time.sleep(draw.uniform(0, 3))
-        process.kill()
-        process.wait()
-        ends.append(process.returncode)
-    assert ends[0] == -signal.SIGKILL  # it had not finished
-    code, output = finish_training(recipe)
-    assert code == 0, output
-    assert same(whole, tmp_path / "run")
-
-
-def test_what_a_process_killed_while_pruning_left_is_removed(whole, corpus_folder, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(whole, run)
-    (run / "summary.json").unlink()
-    shutil.rmtree(run / "model")
-    shutil.copytree(run / "checkpoints" / "step-8", run / "checkpoints" / "step-3")
-    shutil.copytree(run / "checkpoints" / "step-8", run / "checkpoints" / ".removed-step-2")
-    trained(recipe_values(corpus_folder, run))
-    assert same(whole, run)
-    assert {path.name for path in (run / "checkpoints").iterdir()} == {"step-8", "step-12"}
 
 
 def test_a_tracker_that_is_not_installed_is_refused_before_training(corpus_folder, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from contextwise.models.spec import pretraining_losses, training_flops_per_examp
 from contextwise.objectives import NO_LOSS
 from contextwise.training import train
 from contextwise.training.inputs import TrainingInputs, targets_in
-from contextwise.training.trainer import NOT_FOR_MODELS, PretrainingTrainer, collate, tokens_read
+from contextwise.training.trainer import NOT_FOR_MODELS, collate, tokens_read
 from contextwise_papers.cue.settings import TRAINED
 from cue_runs import part, recipe, same, weights
 from processes import finish_training
@@ -108,31 +108,6 @@ def test_noise_differs_between_epochs_and_repeats_between_runs(life):
     added = task.stream.additions
     first, second = added(0, 7)["proxy_noise"], added(1, 7)["proxy_noise"]
     assert first.shape == (4,) and not torch.equal(first, second)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("stage", ["joint", "proxy"])
-def test_a_killed_run_resumes_bit_for_bit(life, stage, tmp_path, monkeypatch):
-    """With context dropout, which draws."""
-    settings = {"context_dropout": 0.3} if stage == "joint" else {}
-    whole = train(recipe(life.stage(stage, **settings) | {"output": str(tmp_path / "whole")}))
-    ended = PretrainingTrainer.end_step
-
-    def crash(self):
-        ended(self)
-        if self.state.global_step == 3:
-            raise RuntimeError("the machine is gone")
-
-    values = life.stage(stage, **settings) | {"output": str(tmp_path / "again")}
-    with monkeypatch.context() as patched:
-        patched.setattr(PretrainingTrainer, "end_step", crash)
-        with pytest.raises(RuntimeError):
-            train(recipe(values))
-    again = train(recipe(values))
-    assert same(weights(whole.path), weights(again.path))
-    rows = [[(row["step"], row["loss"]) for row in run.metrics()] for run in (whole, again)]
-    assert rows[0] == rows[1]
-    assert stage == "proxy" or not same(weights(whole.path), weights(life.folder / "joint"))
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Runs on the parity task: they learn, stop where they should, and go on bit for bit."""
 
 import math
-import shutil
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.runs import RunFolder
 from contextwise.training import Recipe, train
-from contextwise.training.trainer import PretrainingTrainer
 from contextwise_papers.intrinsic_entropy.synthetic import ParityData
 from contextwise_papers.intrinsic_entropy.synthetic.samples import Samples, write_samples
 from processes import finish_training
@@ -57,27 +55,6 @@ def test_a_transformer_is_trained_by_the_same_command(tmp_path):
     assert run.summary()["flops"] > 0
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("family", ["parity_mlp", pytest.param("parity_transformer", marks=pytest.mark.slow)])
-def test_a_stopped_run_resumes_bit_for_bit(family, tmp_path, monkeypatch):
-    whole = run_of(tmp_path / "whole", family=family, synthetic={"samples": 300})
-    ended = PretrainingTrainer.end_step
-
-    def crash(self):
-        ended(self)
-        if self.state.global_step == 27:
-            raise RuntimeError("the machine is gone")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(PretrainingTrainer, "end_step", crash)
-        with pytest.raises(RuntimeError):
-            run_of(tmp_path / "again", family=family, synthetic={"samples": 300})
-    again = run_of(tmp_path / "again", family=family, synthetic={"samples": 300})
-    assert same(whole, again)
-    rows = [[(row["step"], row["loss"]) for row in run.metrics()] for run in (whole, again)]
-    assert rows[0] == rows[1]
-
-
 def overfitted(output, **options):
     return run_of(
         output,
@@ -102,16 +79,6 @@ def test_with_patience_training_stops_and_the_best_weights_are_exported(tmp_path
     assert model(batch["input_ids"], labels=batch["labels"]).loss.item() == pytest.approx(best["loss"], abs=1e-5)
     assert len(list((run.path / "best").iterdir())) <= 2
     assert rows[-1]["loss"] > best["loss"] == run.summary()["validation_loss"]
-
-
-@pytest.mark.long
-def test_a_run_that_was_killed_stops_where_it_would_have(tmp_path):
-    whole, again = overfitted(tmp_path / "whole"), overfitted(tmp_path / "again")
-    again.summary_file.unlink()
-    shutil.rmtree(again.model)
-    overfitted(tmp_path / "again")
-    assert same(whole, again)
-    assert [r["step"] for r in whole.metrics("validation")] == [r["step"] for r in again.metrics("validation")]
 
 
 @pytest.mark.slow

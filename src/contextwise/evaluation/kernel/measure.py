@@ -220,6 +220,7 @@ def measure(
     path = subject.home / name if out is None else output_folder(Path(out))
     with Work.opened(path, key, {"measure": settings.name, "settings": identity}, overwrite) as work:
         if (result := finished(path, key, overwrite, settings.result)) is not None:
+            work.discard()  # the process that wrote the result was killed before it did
             return result
         if corpus is not None:
             corpus.verify()

@@ -50,6 +50,16 @@ def model(tmp_path, corpus, model_of):
     return folder
 
 
+def test_unfinished_work_beside_its_result_is_removed(corpus, model, tmp_path):
+    """The process that measured was killed after it had written the result."""
+    first = evaluate_model(model, corpus, out=tmp_path / "out")
+    left = tmp_path / "out.unfinished"
+    left.mkdir()
+    (left / "question.json").write_text(json.dumps({"key": first.summary["key"]}))
+    assert evaluate_model(model, corpus, out=tmp_path / "out").summary == first.summary
+    assert not left.exists()
+
+
 def test_an_evaluation_holds_what_an_independent_computation_gives(corpus, model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     evaluation = evaluate_model(model, corpus, context=64, stride=64)
