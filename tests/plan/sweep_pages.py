@@ -26,7 +26,7 @@ def write_curve(folder: Path, tokenizer: str, low: float = 2.5, **corpus: Any) -
     summary = {
         "measure": "curve",
         "key": "",
-        "question": {},
+        "question": "q",
         "label": "x",
         "corpus": about,
         "trained_context": 128,

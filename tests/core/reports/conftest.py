@@ -14,6 +14,7 @@ from contextwise.base.files import write_json
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation.scoring.windows import totals
 from measured import write_evaluation
+from small import run_summary
 
 DOCUMENTS = 40
 STEPS = 390
@@ -65,9 +66,7 @@ def write_run(
             "seconds": STEPS * TOKENS_PER_STEP / speed,
             "tokens_per_second": speed,
         }
-        run.write_summary(
-            {"name": name, "seed": seed, "parameters": parameters, "corpus": corpus, "context": 256, **spent}
-        )
+        run.write_summary(run_summary(name=name, seed=seed, parameters=parameters, corpus=corpus, context=256, **spent))
     if evaluated:
         evaluate(run, name, shift, parameters)
     return run

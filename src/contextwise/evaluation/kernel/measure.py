@@ -15,6 +15,7 @@ from contextwise.base.errors import CheckpointError, ConfigError, DataError, Int
 from contextwise.base.estimates import CONFIDENCE
 from contextwise.base.files import output_folder
 from contextwise.base.hashes import content_digest, content_key
+from contextwise.base.machine import Environment
 from contextwise.base.progress import interruption, say
 from contextwise.base.schemas import json_schema, named_schema
 from contextwise.evaluation.kernel.result import Result, finished, write_result
@@ -57,7 +58,7 @@ class SummaryJson(TypedDict):
     device: str
     corpus: NotRequired[CorpusJson]
     confidence: float
-    environment: dict[str, Any]
+    environment: Environment
     seconds: float
 
 
