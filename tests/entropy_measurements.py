@@ -7,6 +7,7 @@ from contextwise.evaluation.kernel.result import write_result
 from contextwise.evaluation.scoring.truncated import Targets, TruncatedBatch
 from contextwise_papers.intrinsic_entropy.entropy import EntropyResult
 from contextwise_papers.intrinsic_entropy.entropy.running import ContextState, entropy_files
+from measured import result_header
 
 SAMPLES, WIDTH = 120, 12
 
@@ -32,17 +33,11 @@ def measurement(folder, contexts, name="a model", notes=()):
     targets = Targets(np.arange(SAMPLES) // 10, np.full(SAMPLES, 300))
     losses = {str(c): {"value": float(states[c].nats.mean()), "low": 1.0, "high": 4.0} for c in contexts}
     last = losses[str(contexts[-1])]["value"]
+    corpus = {"path": "corpora/books", "split": "validation", "fingerprint": "c0ffee", "tokenizer_hash": None}
+    about = {"label": "corpus-validation", "model": f"runs/{name}", "name": name, "corpus": corpus}
+    settings = {"layer": "last", "centred": True, "seed": 0, "contexts": list(contexts)}
     summary = {
-        "kind": "entropy",
-        "label": "corpus-validation",
-        "model": f"runs/{name}",
-        "name": name,
-        "dtype": "float32",
-        "settings": {"layer": "last", "centred": True, "seed": 0, "contexts": list(contexts)},
-        "measure": "entropy",
-        "key": "",
-        "question": "",
-        "corpus": {"path": "corpora/books", "split": "validation", "fingerprint": "c0ffee"},
+        **result_header("entropy", settings, **about),
         "samples": SAMPLES,
         "documents": 12,
         "width": WIDTH,

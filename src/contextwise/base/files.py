@@ -16,7 +16,7 @@ import shutil
 import socket
 import time
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -454,13 +454,13 @@ def read_json(path: Path, what: str, form: Any = Any) -> Any:
         raise DataError(f"{what} is missing: there is no file {path}") from None
     except (OSError, ValueError) as error:
         raise DataError(f"{what} cannot be read: {path}: {one_line(error)}") from None
-    check_form(value, form, path, what)
+    check_schema(value, json_schema(form), path, what)
     return value
 
 
-def check_form(value: Any, form: Any, path: Path, what: str) -> None:
-    """Raise a DataError if the content of a file is not of a type; arguments as for :func:`read_json`."""
-    if why := mismatch(value, json_schema(form)):
+def check_schema(value: Any, schema: Mapping[str, Any], path: Path, what: str) -> None:
+    """Raise a DataError if the content of a file does not match a schema."""
+    if why := mismatch(value, schema):
         raise DataError(f"{what} is damaged: in {path} {why}")
 
 
@@ -495,5 +495,5 @@ def read_sealed_json(path: Path, what: str, form: Any = Any) -> dict[str, Any]:
         values = unsealed(read_json(path, what))
     except ValueError as error:
         raise DataError(f"{what} cannot be used: {path}: {error}") from None
-    check_form(values, form, path, what)
+    check_schema(values, json_schema(form), path, what)
     return values

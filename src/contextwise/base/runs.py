@@ -19,8 +19,8 @@ from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseErr
 from contextwise.base.estimates import FEWEST_DOCUMENTS
 from contextwise.base.files import (
     atomic_write,
-    check_form,
     check_locks,
+    check_schema,
     disk_errors,
     exclusive,
     read_json,
@@ -223,7 +223,7 @@ class RunFolder(Viewed):
     def recipe(self) -> dict[str, Any]:
         """The resolved recipe, as a dictionary; a :class:`DataError` if it is damaged."""
         values = read_yaml(self.recipe_file)
-        check_form(values, RecipeOfRun, self.recipe_file, "the recipe of the run")
+        check_schema(values, json_schema(RecipeOfRun), self.recipe_file, "the recipe of the run")
         return values
 
     def environment(self) -> Environment:

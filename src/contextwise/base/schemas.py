@@ -173,6 +173,8 @@ def _mismatch(value: Any, schema: Mapping[str, Any]) -> tuple[str, str]:
         return "", f"is {_short(value)}, but must be {schema['minimum']} or more"
     if "exclusiveMinimum" in schema and value <= schema["exclusiveMinimum"]:
         return "", f"is {_short(value)}, but must be above {schema['exclusiveMinimum']}"
+    if kind is list and len(value) < schema.get("minItems", 0):
+        return "", "is empty"
     if kind is list and "items" in schema:
         parts = ((f"[{i}]", each, schema["items"]) for i, each in enumerate(value))
     elif kind is dict:

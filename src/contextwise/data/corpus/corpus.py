@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from contextwise.base.errors import DataError, did_you_mean, refuse_pipe
-from contextwise.base.files import check_form, read_json, write_json
+from contextwise.base.files import check_schema, read_json, write_json
 from contextwise.base.hashes import sha256_file
 from contextwise.base.machine import own_version
 from contextwise.base.pretrained import failure_reason, from_pretrained
-from contextwise.base.schemas import Count, parse_json
+from contextwise.base.schemas import Count, json_schema, parse_json
 from contextwise.data.corpus.stores import OWN_COLUMNS, ArrowStore, BinStore, Store, ZarrStore, open_zarr
 
 if TYPE_CHECKING:
@@ -352,7 +352,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     digest = manifest.pop("digest", None)
     if digest != _digest(manifest):
         raise DataError(f"{path} was changed after the corpus was prepared; {_AGAIN}")
-    check_form(manifest, Manifest, path, "the corpus's manifest")
+    check_schema(manifest, json_schema(Manifest), path, "the corpus's manifest")
     return {**manifest, "digest": digest}
 
 

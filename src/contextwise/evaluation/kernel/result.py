@@ -4,13 +4,21 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Self, TypedDict
 
+from contextwise.base import plugins
 from contextwise.base.errors import ConfigError, DataError, one_line
 from contextwise.base.estimates import Estimate
-from contextwise.base.files import atomic_directory, atomic_write, check_nothing_else, read_json, write_json
+from contextwise.base.files import (
+    atomic_directory,
+    atomic_write,
+    check_nothing_else,
+    check_schema,
+    read_json,
+    write_json,
+)
 from contextwise.base.hashes import MANIFEST, damage, seal, sealed_files
-from contextwise.base.schemas import Count, parse_json
+from contextwise.base.schemas import parse_json
 from contextwise.base.views import Viewed
 
 if TYPE_CHECKING:
@@ -20,20 +28,13 @@ SUMMARY = "summary.json"
 
 
 class Header(TypedDict):
-    """What the summary of every result has, and what is read of some."""
+    """What the summary of every result has, also of a measure that is not installed."""
 
     measure: str
     key: str
     question: str
-    label: NotRequired[str]
-    model: NotRequired[str]
-    digest: NotRequired[str]
-    parameters: NotRequired[Count]
-    settings: NotRequired[dict[str, Any]]
-    documents: NotRequired[Count]
-    tokens: NotRequired[Count]
-    corpus: NotRequired[dict[str, str | None]]
-    condition: NotRequired[str | None]
+    model: str
+    digest: str
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,9 +106,12 @@ def _summary(path: Path, what: str) -> dict[str, Any]:
     """The summary in the folder of a result; a DataError if it is damaged."""
     _check_unchanged(path, SUMMARY)
     try:
-        return read_json(path / SUMMARY, what, Header)
+        values = read_json(path / SUMMARY, what, Header)
+        if (kind := plugins.load("measures").get(values["measure"])) is not None:
+            check_schema(values, kind.summary_schema(), path / SUMMARY, what)
     except DataError as error:
         raise DataError(f"{error}; remove {path} and measure again") from None
+    return values
 
 
 def _check_unchanged(path: Path, name: str) -> None:
