@@ -53,13 +53,19 @@ LARGEST = 1e100
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON that Contextwise wrote.
+    """Parse JSON that Contextwise wrote; NaN and infinities, which are no JSON, are null.
 
     Raises:
         ValueError: it is not JSON, is nested too deeply, or has a key twice, or a number beyond :data:`LARGEST`.
     """
     try:
-        return json.loads(text, object_pairs_hook=_object_of, parse_int=_bounded(int), parse_float=_bounded(float))
+        return json.loads(
+            text,
+            object_pairs_hook=_object_of,
+            parse_int=_bounded(int),
+            parse_float=_bounded(float),
+            parse_constant=lambda name: None,
+        )
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -165,8 +171,7 @@ def _mismatch(value: Any, schema: Mapping[str, Any]) -> tuple[str, str]:
         return "", f"is {_short(value)}, but must be one of {', '.join(map(str, schema['enum']))}"
     allowed = schema.get("type", ())
     kinds = (allowed,) if isinstance(allowed, str) else allowed
-    # NaN and infinities stand for null.
-    kind = types.NoneType if isinstance(value, float) and not math.isfinite(value) else type(value)
+    kind = type(value)
     if kinds and not any(kind in _KINDS[each][0] for each in kinds):
         return "", f"is {_short(value)}, but must be {' or '.join(_KINDS[each][1] for each in kinds)}"
     if "minimum" in schema and value < schema["minimum"]:

@@ -66,7 +66,7 @@ def test_another_file_is_refused(tmp_path, text):
     ("column", "value", "message"),
     [
         ("tokens", 0, "tokens is 0, but must be 1 or more"),
-        ("flops", float("inf"), "flops is Infinity, but must be a number"),
+        ("flops", float("inf"), "flops is null, but must be a number"),
         ("loss", True, "loss is true, but must be a number"),
         ("parameters", None, "parameters is null, but must be a whole number"),
         ("document_nats", [1.0], "document_nats is not of the documents"),
