@@ -153,7 +153,7 @@ def publish(
     """
     folder = folder or RESULTS
     folder.mkdir(exist_ok=True, parents=True)
-    environment = environment or describe_environment()
+    environment = environment or {**describe_environment()}
     kind = "gpu" if environment["gpus"] else "cpu"
     path = folder / f"{name}-{kind}.json"
     when = datetime.now(UTC).strftime("%Y-%m-%d")

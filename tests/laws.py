@@ -10,7 +10,7 @@ import yaml
 
 from contextwise.base.runs import RunFolder
 from contextwise_plan.sweeps.points import SweepPoint
-from small import write_rows
+from small import run_summary, write_rows
 
 SIZES = {"pico": 150e3, "nano": 900e3, "micro": 2.9e6}
 CONTEXTS = (64, 128, 256, 512, 1024, 2048)
@@ -83,11 +83,20 @@ def write_sweep(
         run.mkdir(parents=True)
         (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
         spent = {name: getattr(first, name) for name in ("size", "parameters", "context", "seed")}
-        spent |= {"tokens": last.tokens, "steps": last.step, "flops": last.flops, "learning_rate": 0.002}
+        spent |= {
+            "tokens": last.tokens,
+            "steps": last.step,
+            "flops": last.flops,
+            "learning_rate": 0.002,
+            "trunk_tokens": 0,
+        }
         plan.append({"id": name, **spent})
-        rows = [{"kind": "curve", "best_context_loss": point.loss, **asdict(point)} for point in own]
+        rows = [
+            {"kind": "curve", "best_context_loss": point.loss, "visible": [1], **asdict(point), "loss": [point.loss]}
+            for point in own
+        ]
         write_rows(run / "metrics.jsonl", rows)
         if name not in unfinished:
-            RunFolder(run).write_summary({})
+            RunFolder(run).write_summary(run_summary(corpus={"path": "books", "fingerprint": "0" * 64}))
     (folder / "plan.json").write_text(json.dumps({"inputs": {"train": "0" * 64}, "runs": plan}))
     return folder

@@ -9,6 +9,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForC
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.kernel.result import write_result
 from contextwise.evaluation.measures.loss import Loss
+from contextwise.evaluation.scoring.windows import totals
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM
 from contextwise_papers.cue.sentences import SentenceLoss
 
@@ -16,11 +17,21 @@ VOCABULARY = 23
 CONTEXT = 12
 
 
+def result_header(measure: str, settings: dict, **values) -> dict:
+    """The part of a summary that every result has."""
+    about = {"measure": measure, "key": "", "question": "", "label": "x", "model": "m", "name": "m", "run": False}
+    about |= {"digest": "", "parameters": 9, "dtype": "float32", "device": "cpu", "confidence": 0.95}
+    return about | {"environment": {}, "seconds": 1.0, "settings": settings} | values
+
+
 def write_evaluation(folder: Path, summary: dict, documents: pa.Table) -> None:
     """An evaluation that is written by hand: a result of ``contextwise evaluate`` with these documents."""
     label = summary["label"]
     settings = {name: summary.pop(name) for name in ("context", "stride") if name in summary}
-    header = {"measure": "evaluate", "key": str(folder), "question": label, "digest": "", "settings": settings}
+    settings = {"context": 64, "stride": 32, "full_windows": False, "limit": None} | settings
+    header = result_header("evaluate", settings, key=str(folder), question=label, first_token_scored=True) | totals(
+        documents
+    )
     tokens = pa.table({"document": pa.array([], pa.int32())})
     write_result(folder, header | summary, {"documents": documents, "tokens": tokens}, overwrite=True)
 

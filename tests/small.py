@@ -78,6 +78,14 @@ def write_run(folder: Path, model: Any, tokenizer: Any, recipe: dict) -> Path:
     return folder
 
 
+def run_summary(**values: Any) -> dict[str, Any]:
+    """The summary of a run that was never trained."""
+    counts = ("parameters", "trained_parameters", "context", "steps", "tokens", "input_tokens", "target_tokens")
+    known = dict.fromkeys((*counts, "seed"), 1) | dict.fromkeys(("flops", "seconds", "tokens_per_second"), 1.0)
+    known |= {"name": "made up", "objective": "causal", "precision": "fp32", "validation_loss": None}
+    return known | {"corpus": {"path": "nowhere", "fingerprint": "c0ffee"}, "fingerprints": {}} | values
+
+
 def write_rows(path: Path, rows: Iterable[Any]) -> Path:
     """A file of JSON Lines."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))

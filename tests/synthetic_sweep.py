@@ -13,7 +13,7 @@ from contextwise.base.files import write_json
 from contextwise.data.windows import log_bins
 from contextwise.experiments.folder import PlannedRun
 from contextwise_plan.sweeps.sweep import Sweep
-from small import write_rows
+from small import run_summary, write_rows
 
 SIZES = {"pico": 400_000, "nano": 1_600_000, "micro": 6_400_000}
 CONTEXTS = (64, 128, 256, 512, 1024)
@@ -70,7 +70,7 @@ def write_run(sweep: Sweep, run: PlannedRun, measurements: int, noise: float, gp
     draw = np.random.default_rng([run.seed, run.context, run.parameters])
     steps = [round(run.steps * (i + 1) / measurements) for i in range(measurements)]
     write_rows(folder.metrics_file, [measured(run, step, draw.normal(0, noise)) for step in steps])
-    folder.write_summary({"name": run.id})
+    folder.write_summary(run_summary(name=run.id, corpus={"path": "nowhere", "fingerprint": sweep.corpus}))
 
 
 def measured(run: PlannedRun, step: int, off: float = 0.0) -> dict[str, Any]:

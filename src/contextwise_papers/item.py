@@ -26,7 +26,7 @@ from contextwise.base.errors import ConfigError, did_you_mean
 from contextwise.base.estimates import as_json, duration
 from contextwise.base.files import read_json
 from contextwise.base.hashes import content_digest, content_key, model_files
-from contextwise.base.machine import describe_environment
+from contextwise.base.machine import Environment, describe_environment
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
 from contextwise.data.corpus import MANIFEST
@@ -233,7 +233,7 @@ class OutcomeJson(TypedDict):
     supports: str
     inferred: list[str]
     date: str
-    environment: dict[str, Any]
+    environment: Environment
     tables: list[dict[str, Any]]
     claims: list[ClaimJson]
     plots: list[Plot]
@@ -335,11 +335,11 @@ def last_run(runs: Path, name: str, scale: str) -> str | None:
     file = runs / document / scale / f"{item}.json"
     if not file.exists():
         return None
-    outcome = read_json(file, "the outcome")
+    outcome = read_json(file, "the outcome", OutcomeJson)
     verdicts = [claim["holds"] for claim in outcome["claims"]]
     words = {True: "hold", False: "do not hold", None: "undecided"}
     counts = [f"{verdicts.count(holds)} {word}" for holds, word in words.items() if holds in verdicts]
-    about = [outcome.get("date", "no date"), *([duration(outcome["seconds"])] if outcome.get("seconds") else [])]
+    about = [outcome["date"], *([duration(outcome["seconds"])] if outcome["seconds"] else [])]
     return f"{scale}: {', '.join(counts) or 'no claims'} ({', '.join(about)})"
 
 

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from contextwise.base.progress import progress_bar
 from contextwise.base.runs import RunFolder, comparable, differing_keys
 from contextwise.base.tables import Column, Table
 from contextwise.experiments.executors import ExecutorSettings
-from contextwise.experiments.folder import Question
+from contextwise.experiments.folder import PlannedRun, Question
 from contextwise.experiments.grid import learning_rates, rate_settings
 from contextwise.experiments.launchers import AnyExecutor
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
@@ -60,6 +60,13 @@ From the first step at the whole rate, hidden states grow to 200 times their fir
 seeds hides any slope."""
 SAME_RATE = 0.25
 """Slope in log-log below which one rate suits all widths: a doubling changes the best rate by less than a factor of 1.19."""
+
+
+class TransferPlan(TypedDict):
+    """``plan.json`` of a transfer: its runs, and the hashes of their inputs."""
+
+    inputs: dict[str, str]
+    runs: list[PlannedRun]
 
 
 class TransferSettings(Settings):
@@ -458,7 +465,7 @@ def _claim(settings: TransferSettings) -> None:
     if folder.exists:
         kept, now = (comparable(each.own_recipe.resolved()) for each in (folder.settings(TransferSettings), settings))
         different = differing_keys(kept, now)
-        different |= {f"the content of {name}" for name in differing_keys(folder.value("inputs"), inputs)}
+        different |= {f"the content of {name}" for name in differing_keys(folder.plan(TransferPlan)["inputs"], inputs)}
         if different:
             raise ConfigError(
                 f"{folder.path} holds the transfer of another recipe (it differs in {', '.join(sorted(different)[:6])}); "

@@ -7,6 +7,8 @@ from typing import Any
 
 from contextwise.base.files import write_json
 from contextwise.data import prepare_corpus
+from contextwise.evaluation.measures.curve import Curve
+from measured import result_header
 from small import write_documents
 from synthetic_sweep import write_sweep
 
@@ -20,20 +22,17 @@ def write_curve(folder: Path, tokenizer: str, low: float = 2.5, **corpus: Any) -
     folder.mkdir(parents=True)
     edges = [(1, 1), (2, 3), (4, 15), (16, 128)]
     bins = [
-        {"visible_from": a, "visible_to": b, "loss": low + 1 / b, "low": low, "high": low + 2 / b} for a, b in edges
+        {"visible_from": a, "visible_to": b, "loss": low + 1 / b, "low": low, "high": low + 2 / b, "targets": 9}
+        for a, b in edges
     ]
-    about = {"path": "nowhere", "split": "validation", "tokenizer_hash": tokenizer, **corpus}
-    summary = {
-        "measure": "curve",
-        "key": "",
-        "question": {},
-        "label": "x",
-        "corpus": about,
-        "trained_context": 128,
-        "settings": {"mode": "running"},
-        "bins": bins,
-        "measures": {},
-    }
+    about = {"path": "nowhere", "fingerprint": "c0ffee", "split": "validation", "tokenizer_hash": tokenizer, **corpus}
+    value = {"value": low, "low": low, "high": low}
+    lowest = value | {"visible_from": 16, "visible_to": 128}
+    effective = value | {"measured_from": 1, "measured_to": 128, "worth": 0.01}
+    measures = {"lowest_bin": lowest, "last_tenth": None, "effective_context": effective, "average_loss": None}
+    settings = Curve(context=128, mode="running").model_dump(mode="json")
+    summary = result_header("curve", settings, corpus=about, bins=bins, measures=measures)
+    summary |= {"trained_context": 128, "rope_factor": None, "documents": 9, "targets": 36}
     write_json(folder / "summary.json", summary)
     for name in ("documents.parquet", "curve.parquet"):
         (folder / name).write_bytes(b"")

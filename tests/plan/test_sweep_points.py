@@ -4,11 +4,12 @@ import pytest
 import yaml
 
 from contextwise.base.config import validate
-from contextwise.base.errors import CheckpointError, DataError
+from contextwise.base.errors import CheckpointError
 from contextwise.experiments.grid import size_name
 from contextwise_plan.sweeps.points import SweepPoint, run_points, sweep_points
 from contextwise_plan.sweeps.recipe import SweepRecipe
 from contextwise_plan.sweeps.sweep import Sweep
+from small import run_summary
 from sweeping import sweep_values
 
 
@@ -20,6 +21,9 @@ def row(step, loss, **changes):
         "flops": step * 1e6,
         "seconds": step / 2,
         "parameters": 5000,
+        "context": 8,
+        "visible": [1],
+        "loss": [loss],
         "best_context_loss": loss,
         "standard_error": 0.01,
     } | changes
@@ -35,7 +39,7 @@ def sweep(corpus_folder, tmp_path):
     first, second, _ = sweep.plan
     for run in (first, second):
         sweep.run_folder(run.id).write_recipe(yaml.safe_load(sweep.recipe_file(run.id).read_text()))
-    for values in (row(12, 4.0), row(6, 5.0), {"kind": "train", "step": 6, "loss": 9.0}, row(12, 4.25)):
+    for values in (row(12, 4.0), row(6, 5.0), row(6, 9.0) | {"kind": "train", "loss": 9.0}, row(12, 4.25)):
         sweep.run_folder(first.id).append_metrics(values)
     sweep.run_folder(first.id).summary_file.write_text("{}")
     sweep.run_folder(second.id).append_metrics(row(3, 6.5, standard_error=None))
@@ -65,9 +69,22 @@ def test_a_damaged_measurement_is_named(sweep, capsys):
         sweep_points(sweep.path) == before and f"{folder.metrics_file} is read without line" in capsys.readouterr().err
     )
     folder.append_metrics(row(9, 4.5) | {"best_context_loss": "x"})
-    with pytest.raises(DataError, match="best_context_loss of the curve row of step 9 is 'x', no number") as caught:
-        sweep_points(sweep.path)
-    assert str(folder.metrics_file) in str(caught.value)
+    assert sweep_points(sweep.path) == before and len(before) == 3
+    assert f"{folder.metrics_file} is read without line 5, 6: flops is null" in capsys.readouterr().err
+
+
+def test_a_run_whose_learning_rate_fell_has_no_end_without_its_last_row(sweep):
+    """An earlier row would seem to be the end."""
+    folder = sweep.run_folder(sweep.plan[0].id)
+    recipe = folder.recipe_file.read_text()
+    folder.recipe_file.write_text(recipe.replace("schedule: constant", "schedule: cosine"))
+    folder.write_summary(run_summary())
+    assert [point.loss for point in run_points(folder.path, ends=True)] == [4.25]
+    folder.append_metrics(row(12, 4.3) | {"best_context_loss": "x"})
+    with pytest.raises(
+        CheckpointError, match='line 5 of .*metrics.jsonl is damaged: best_context_loss is "x", but must'
+    ):
+        run_points(folder.path, ends=True)
 
 
 def test_a_plain_folder_is_no_sweep(tmp_path):

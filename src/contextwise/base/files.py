@@ -16,16 +16,17 @@ import shutil
 import socket
 import time
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import psutil
 
-from contextwise.base.errors import ConfigError, ContextwiseError, DataError, refuse_pipe
+from contextwise.base.errors import ConfigError, ContextwiseError, DataError, one_line, refuse_pipe
 from contextwise.base.hashes import sealed, unsealed
 from contextwise.base.progress import interruption, say
+from contextwise.base.schemas import json_schema, mismatch, parse_json
 
 PARTIAL = ".partial-"
 _REPLACED = f"{PARTIAL}old"
@@ -444,15 +445,30 @@ def write_output(path: Path, value: Any, what: str) -> None:
     write_json(path, value, what)
 
 
-def read_json(path: Path, what: str) -> Any:
-    """Read a JSON file that Contextwise wrote; a :class:`DataError` if it is missing, unreadable or not JSON."""
+def read_json(path: Path, what: str, form: Any = Any) -> Any:
+    """Read a JSON file that Contextwise wrote.
+
+    Args:
+        form: the type of its content, as :func:`~contextwise.base.schemas.json_schema` takes it.
+
+    Raises:
+        DataError: it is missing, unreadable, not JSON, or not of that type.
+    """
     try:
         refuse_pipe(path)
-        return json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(f"{what} is missing: there is no file {path}") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise DataError(f"{what} cannot be read: {path}: {error}") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{what} cannot be read: {path}: {one_line(error)}") from None
+    check_schema(value, json_schema(form), path, what)
+    return value
+
+
+def check_schema(value: Any, schema: Mapping[str, Any], path: Path, what: str) -> None:
+    """Raise a DataError if the content of a file does not match a schema."""
+    if why := mismatch(value, schema):
+        raise DataError(f"{what} is damaged: in {path} {why}")
 
 
 def without_folders(value: Any) -> Any:
@@ -480,9 +496,11 @@ def write_sealed_json(path: Path, values: dict[str, Any], what: str = "the file"
     write_json(path, sealed(values), what)
 
 
-def read_sealed_json(path: Path, what: str) -> dict[str, Any]:
-    """Read what :func:`write_sealed_json` wrote; a :class:`DataError` if it is missing, unreadable or has changed."""
+def read_sealed_json(path: Path, what: str, form: Any = Any) -> dict[str, Any]:
+    """Read what :func:`write_sealed_json` wrote, as :func:`read_json` does; a :class:`DataError` if it has changed too."""
     try:
-        return unsealed(read_json(path, what))
+        values = unsealed(read_json(path, what))
     except ValueError as error:
         raise DataError(f"{what} cannot be used: {path}: {error}") from None
+    check_schema(values, json_schema(form), path, what)
+    return values

@@ -16,6 +16,7 @@ from typing import Any
 from huggingface_hub.constants import HF_HOME
 
 from contextwise.base.errors import CheckpointError, refuse_pipe
+from contextwise.base.schemas import parse_json
 
 MANIFEST = "manifest.json"
 SEAL, _SEALED = "sha256", "contextwise-files"
@@ -61,7 +62,7 @@ def content_digest(path: Path, files: Iterable[Path] | None = None) -> str:
     )
     state = [[each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns] for each in before]
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        known = unsealed(json.loads(kept.read_text(encoding="utf-8"))) if size > LARGE else {}
+        known = unsealed(parse_json(kept.read_text(encoding="utf-8"))) if size > LARGE else {}
         if known["state"] == state:
             return known["digest"]
     hashes = {file.relative_to(path).as_posix(): sha256_file(file) for file in chosen}
@@ -89,7 +90,7 @@ def model_files(folder: Path) -> list[Path]:
     for index in folder.glob("*.safetensors.index.json"):  # shards may lie in folders below
         # transformers says what is wrong with an index
         with contextlib.suppress(OSError, ValueError, AttributeError, KeyError, TypeError):
-            shards = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+            shards = parse_json(index.read_text(encoding="utf-8"))["weight_map"].values()
             files |= {folder / name for name in shards if isinstance(name, str)}
     return sorted(file for file in files if file.is_file())
 
@@ -127,7 +128,7 @@ def seal(folder: Path) -> None:
 
 def sealed_files(folder: Path) -> set[str]:
     """Names of the files and folders of a folder that :func:`seal` has listed."""
-    listed = unsealed(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))["files"]
+    listed = unsealed(parse_json((folder / MANIFEST).read_text(encoding="utf-8")))["files"]
     return {name.split("/")[0] for name in listed}
 
 
@@ -144,7 +145,7 @@ def damage(folder: Path, *, required: bool = True, unread: str = "", alone: str 
         return f"it has no {MANIFEST}" if required else None
     try:
         refuse_pipe(file)
-        manifest = json.loads(file.read_text(encoding="utf-8"))
+        manifest = parse_json(file.read_text(encoding="utf-8"))
         if not required and not (isinstance(manifest, dict) and manifest.get("format") == _SEALED):
             return None
         for name, entry in unsealed(manifest)["files"].items():

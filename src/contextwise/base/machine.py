@@ -9,7 +9,9 @@ import sys
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
+
+from contextwise.base.schemas import Count
 
 PACKAGES = ("contextwise", "torch", "transformers", "accelerate", "datasets", "tokenizers", "numpy")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc, malloc.h
@@ -24,7 +26,22 @@ def own_version() -> str:
         return "0+source"
 
 
-def describe_environment() -> dict[str, Any]:
+class Environment(TypedDict, total=False):
+    """What :func:`describe_environment` finds."""
+
+    python: str
+    system: str
+    processor: str
+    cores: int | None
+    threads: Count
+    memory_gib: float
+    gpus: list[str]
+    cuda: str | None
+    versions: dict[str, str | None]
+    commit: str | None
+
+
+def describe_environment() -> Environment:
     """Hardware, versions and the source revision as JSON values, without names of users, hosts or folders."""
     import psutil
     import torch

@@ -6,16 +6,18 @@ All messages for people are written to :data:`console` (standard error); standar
 import contextlib
 import functools
 import os
+import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from threading import Event
 from types import FrameType
 from typing import IO, Any, cast
 
 from rich import progress
 from rich.console import Console
+from rich.segment import Segment
 
 from contextwise.base.errors import Interrupted
 from contextwise.base.stopping import SIGNALS, received
@@ -37,10 +39,28 @@ class StandardError:
         return getattr(sys.stderr, name)
 
 
+STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that steer a terminal or the direction of what follows."""
+
+
+class Terminal(Console):
+    """A console on which texts of users steer nothing: such characters are shown as escapes."""
+
+    def _render_buffer(self, buffer: Iterable[Segment]) -> str:
+        return super()._render_buffer(
+            segment if segment.control else Segment(printable(segment.text), segment.style) for segment in buffer
+        )
+
+
+def printable(text: str) -> str:
+    """A text with escapes in place of :data:`STEERING` characters."""
+    return STEERING.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
 LINE_EVERY_SECONDS = 20.0
 """Seconds between two lines of progress in a log, or more."""
 
-console = Console(file=cast(IO[str], StandardError()), highlight=False)
+console = Terminal(file=cast(IO[str], StandardError()), highlight=False)
 document_printed = Event()
 """Set once the command has printed its JSON document on standard output, which holds one."""
 
@@ -79,14 +99,14 @@ def progress_bar(description: str, total: float | None, unit: str = "") -> Itera
     Yields ``advance(amount=1, *, done=None, note=None)``, which adds an amount or sets the amount that is ``done``.
     """
     bar = progress.Progress(
-        progress.TextColumn("{task.description}"),
+        progress.TextColumn("{task.description}", markup=False),
         progress.BarColumn(bar_width=20),
         progress.MofNCompleteColumn(),
         progress.TextColumn(unit),
         progress.TimeElapsedColumn(),
         progress.TextColumn("left"),
         progress.TimeRemainingColumn(),
-        progress.TextColumn("{task.fields[note]}"),
+        progress.TextColumn("{task.fields[note]}", markup=False),
         console=console,
         transient=True,
         disable=console.quiet or not (console.is_terminal or console.is_jupyter),

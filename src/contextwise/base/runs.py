@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import yaml
 
@@ -20,12 +20,16 @@ from contextwise.base.estimates import FEWEST_DOCUMENTS
 from contextwise.base.files import (
     atomic_write,
     check_locks,
+    check_schema,
     disk_errors,
     exclusive,
+    read_json,
     read_sealed_json,
     write_sealed_json,
 )
+from contextwise.base.machine import Environment
 from contextwise.base.progress import say_once
+from contextwise.base.schemas import Count, Number, json_schema, mismatch, parse_json
 from contextwise.base.views import Viewed
 
 SUMS_IN_ANOTHER_ORDER = {
@@ -52,8 +56,109 @@ _EXECUTION = SUMS_IN_ANOTHER_ORDER | {
 FEWEST_EXAMPLES = FEWEST_DOCUMENTS
 """A validation loss of fewer windows is not shown: like the documents of a difference, fewer cannot show how far they spread.
 Over windows of the demo's text a loss has a standard deviation of 1.4 nats, and the difference of two models one of 0.07."""
-LARGEST = 1e100
-"""Of a number of the metrics; sums and squares of larger ones overflow."""
+
+
+class Row(TypedDict):
+    """What every row of ``metrics.jsonl`` has: its kind, its step, and what the run has cost until then."""
+
+    kind: str
+    step: Count
+    tokens: Count
+    seconds: Number
+    flops: NotRequired[Number]
+
+
+class LossRow(Row):
+    """A row of kind ``train`` or ``validation``; a validation counts its examples, and has losses of further corpora."""
+
+    loss: Number
+    examples: NotRequired[Count | None]
+
+
+class CurveRow(Row):
+    """A row of kind ``curve``: the loss at each number of visible tokens, and in the last tenth of the context by document."""
+
+    flops: Number  # type: ignore[misc]
+    parameters: Count
+    context: Count
+    visible: list[Count]
+    loss: list[Number]
+    best_context_loss: float
+    standard_error: float | None
+    document_ids: NotRequired[list[Count]]
+    document_nats: NotRequired[list[Number]]
+    document_targets: NotRequired[list[Count]]
+
+
+ROWS: dict[str, Any] = {"train": LossRow, "validation": LossRow, "curve": CurveRow}
+"""Kind of a row -> its type."""
+
+
+class DataOfRun(TypedDict, total=False):
+    """What is read of the section ``data``."""
+
+    corpus: str
+    context: Count
+
+
+class TrainingOfRun(TypedDict, total=False):
+    """What is read of the section ``training``."""
+
+    evaluation_tokens: Count
+    schedule: str
+    trunk: str | None
+
+
+class RecipeOfRun(TypedDict, total=False):
+    """What is read of a resolved recipe without the code that trains it."""
+
+    name: str
+    seed: int
+    data: DataOfRun
+    model: dict[str, Any]
+    objective: dict[str, Any] | str
+    training: TrainingOfRun
+
+
+class Trunk(TypedDict):
+    """The run from which another one branched off, and what its steps cost."""
+
+    path: str
+    step: Count
+    tokens: Count
+    flops: Number
+    seconds: Number
+
+
+class CorpusOfRun(TypedDict):
+    """The corpus that a run was trained on: the last part of its path, and its content hash."""
+
+    path: str
+    fingerprint: str
+
+
+class RunSummary(TypedDict):
+    """The keys of ``summary.json``; sections of ``data`` and objectives add their own."""
+
+    name: str
+    seed: int
+    objective: str
+    parameters: Count
+    trained_parameters: Count
+    context: Count
+    steps: Count
+    tokens: Count
+    input_tokens: Count
+    target_tokens: Count
+    flops: Number
+    seconds: Number
+    precision: str
+    tokens_per_second: Number
+    validation_loss: float | None
+    validation_examples: NotRequired[int | None]
+    corpus: CorpusOfRun
+    fingerprints: dict[str, str]
+    trunk: NotRequired[Trunk]
 
 
 class RunFolder(Viewed):
@@ -105,7 +210,7 @@ class RunFolder(Viewed):
     def finished(self) -> bool:
         """Whether the run has a summary that is intact: the last step of a run writes it."""
         try:
-            read_sealed_json(self.summary_file, "the run's summary")
+            read_sealed_json(self.summary_file, "the run's summary", RunSummary)
         except DataError:
             return False
         return True
@@ -116,8 +221,16 @@ class RunFolder(Viewed):
         return self.divergence_file.exists() and not self.finished
 
     def recipe(self) -> dict[str, Any]:
-        """The resolved recipe, as a dictionary."""
-        return read_yaml(self.recipe_file)
+        """The resolved recipe, as a dictionary; a :class:`DataError` if it is damaged."""
+        values = read_yaml(self.recipe_file)
+        check_schema(values, json_schema(RecipeOfRun), self.recipe_file, "the recipe of the run")
+        return values
+
+    def environment(self) -> Environment:
+        """Hardware and versions with which the run was begun; empty if they were not written."""
+        if not self.environment_file.exists():
+            return {}
+        return read_json(self.environment_file, "the environment of the run", Environment)
 
     def summary(self) -> dict[str, Any]:
         """The summary of a finished run; a :class:`CheckpointError` if it is not finished."""
@@ -125,7 +238,7 @@ class RunFolder(Viewed):
         if not self.summary_file.exists():
             raise CheckpointError(f"the run {self.path} is not finished; {again}")
         try:
-            return read_sealed_json(self.summary_file, "the run's summary")
+            return read_sealed_json(self.summary_file, "the run's summary", RunSummary)
         except DataError as error:
             raise CheckpointError(f"{error}; {again}") from None
 
@@ -133,36 +246,53 @@ class RunFolder(Viewed):
         """Write the summary, the last step of a run."""
         write_sealed_json(self.summary_file, summary, "the summary")
 
-    def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """Rows of ``metrics.jsonl``, of one kind (``train``, ``validation``) or of all, without lines that were cut or damaged.
+    def metrics(self, kind: str | None = None, whole: bool = False) -> list[dict[str, Any]]:
+        """Rows of ``metrics.jsonl``, of one kind (``train``, ``validation``) or of all.
+
+        Lines that are damaged are named and left out, or an error if ``whole``. The last one may be incomplete.
 
         Raises:
             CheckpointError: the file cannot be read, or is not text.
         """
+        rows, damaged = self._rows(kind)
+        if damaged and whole:
+            raise self._damaged(*next(iter(damaged.items())))
+        if damaged:
+            shown = ", ".join(map(str, list(damaged)[:6])) + " …" * (len(damaged) > 6)
+            say_once(f"note: {self.metrics_file} is read without line {shown}: {next(iter(damaged.values()))}")
+        return list(rows.values())
+
+    def _damaged(self, line: int, why: str) -> CheckpointError:
+        return CheckpointError(
+            f"line {line} of {self.metrics_file} is damaged: {why}; restore it, or remove the run and train it again"
+        )
+
+    def _rows(self, kind: str | None = None) -> tuple[dict[int, dict[str, Any]], dict[int, str]]:
+        """The rows by line, and why other lines are damaged; the last line may be incomplete, in a run that was killed."""
         if not self.metrics_file.exists():
-            return []
+            return {}, {}
         try:
             refuse_pipe(self.metrics_file)
-            lines = self.metrics_file.read_text(encoding="utf-8").split("\n")
+            *lines, last = self.metrics_file.read_text(encoding="utf-8").split("\n")
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not text"
             raise CheckpointError(
                 f"the metrics {self.metrics_file} cannot be read: {reason}; restore the file, or remove it"
             ) from None
-        rows, bad = [], []
-        for number, line in enumerate(lines, start=1):
-            with contextlib.suppress(ValueError, RecursionError):
-                row = json.loads(line)
-                if not _is_row(row):
-                    bad.append(str(number))
-                elif kind in (None, row.get("kind")):
-                    rows.append(row)
-        if bad:
-            shown = ", ".join(bad[:6]) + " …" * (len(bad) > 6)
-            say_once(
-                f"note: {self.metrics_file} is read without line {shown}: no step, or a number that no run can have"
-            )
-        return rows
+        rows, damaged = dict[int, dict[str, Any]](), dict[int, str]()
+        for number, line in enumerate([*lines, last], start=1):
+            try:
+                row = parse_json(line)
+            except ValueError as error:
+                if line and number <= len(lines):
+                    damaged[number] = "it is not JSON" if isinstance(error, json.JSONDecodeError) else str(error)
+                continue
+            own = row.get("kind", "") if isinstance(row, dict) else ""
+            if why := mismatch(row, json_schema(ROWS.get(own, Row) if isinstance(own, str) else Row)):
+                damaged[number] = why
+            elif kind in (None, own):
+                rows[number] = row
+        return rows, damaged
 
     def validations(self) -> list[dict[str, Any]]:
         """The validation rows of :meth:`metrics`, without those of fewer than :data:`FEWEST_EXAMPLES` examples."""
@@ -187,9 +317,14 @@ class RunFolder(Viewed):
 
         Without ``validated``, the validation of ``step`` is repeated as well.
         """
-        rows = [row for row in (trunk or self).metrics() if row.get("step", 0) <= step]
+        source = trunk or self
+        known, damaged = source._rows()
+        kept = {number: row for number, row in known.items() if row["step"] <= step}
+        if lost := [number for number in damaged if number < max(kept, default=0)]:
+            raise source._damaged(lost[0], damaged[lost[0]])
+        rows = list(kept.values())
         if not validated:
-            rows = [row for row in rows if (row.get("kind"), row.get("step")) != ("validation", step)]
+            rows = [row for row in rows if (row["kind"], row["step"]) != ("validation", step)]
         atomic_write(self.metrics_file, "".join(json.dumps(row) + "\n" for row in rows), "metrics")
 
     def write_recipe(
@@ -267,15 +402,6 @@ def _most_examples(recipe: dict[str, Any]) -> int | None:
     if not isinstance(tokens, int) or not isinstance(context, int) or context < 1:
         return None
     return max(1, tokens // context)
-
-
-def _is_row(row: Any) -> bool:
-    """Whether a JSON value has the numbers of a row of metrics."""
-    if not isinstance(row, dict) or type(row.get("step")) is not int:
-        return False
-    counted = ("tokens", "seconds", "loss") if row.get("kind") in ("train", "validation") else ()
-    known: list[Any] = [row.get(name) for name in counted] + [row["step"], row.get("flops", 0)]
-    return all(type(value) in (int, float) and abs(value) <= LARGEST for value in known)  # false for NaN
 
 
 def comparable(recipe: dict[str, Any], *left_out: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from rich.text import Text
 from contextwise.base import stopping
 from contextwise.base.errors import ConfigError, ContextwiseError, DataError, one_line
 from contextwise.base.pretrained import trust
-from contextwise.base.progress import console, document_printed, first_process
+from contextwise.base.progress import console, document_printed, first_process, printable
 from contextwise.cli.commands import HELP_OPTIONS, LazyCommands
 
 _NO_MEMORY = "can't allocate memory"
@@ -81,13 +81,13 @@ def quieten_libraries() -> None:
 def print_error(error: ContextwiseError | str) -> None:
     """Print ``error: <message>`` on standard error, once for all the processes of a launch.
 
-    The message holds text of users (paths, values): it is shown as it is, brackets included, and control
-    characters, which could steer the terminal, are shown as escapes.
+    The message holds text of users (paths, values): it is shown as it is, brackets included.
     """
     if first_process():
-        message = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(error))
         # Lines are broken to fit a terminal only: in a log file a broken path could not be searched for.
-        console.print(Text.assemble(("error", "bold red"), ": ", message), soft_wrap=not console.is_terminal)
+        console.print(
+            Text.assemble(("error", "bold red"), ": ", printable(str(error))), soft_wrap=not console.is_terminal
+        )
 
 
 def main() -> None:

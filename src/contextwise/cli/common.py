@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from typer import Argument, Option
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import as_json as json_values
 from contextwise.base.files import write_output
 from contextwise.base.pretrained import hub_revision, refuse_missing
-from contextwise.base.progress import document_printed, say
+from contextwise.base.progress import Terminal, document_printed, say
 from contextwise.base.schemas import named_schema
 from contextwise.evaluation.kernel import measures
 
@@ -78,14 +78,14 @@ def set_option(help: str, **more: Any) -> Any:
 
 def show(*parts: RenderableType) -> None:
     """Print tables and sentences on standard output."""
-    printed = Console(highlight=False)
+    printed = Terminal(highlight=False)
     for part in parts:
         printed.print(part, markup=False)
 
 
 def show_line(text: str) -> None:
     """Print one line on standard output; long paths are not wrapped."""
-    Console(highlight=False).print(text, markup=False, soft_wrap=True)
+    Terminal(highlight=False).print(text, markup=False, soft_wrap=True)
 
 
 def show_json(values: Any) -> None:

@@ -178,7 +178,7 @@ def _show_prepared(corpus: "Corpus", seconds: float) -> None:
         table.add_column(name, justify="right")
     for name, split in manifest["splits"].items():
         counts = [f"{split[key]:,}" for key in ("documents", "tokens", "bytes")]
-        table.add_row(name, *counts, f"{split['bytes'] / split['tokens']:.2f}")
+        table.add_row(Text(name), *counts, f"{split['bytes'] / split['tokens']:.2f}")
     console.print(table)
     megabytes = sum(split["bytes"] for split in manifest["splits"].values()) / 1e6
     console.print(

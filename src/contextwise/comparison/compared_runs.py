@@ -49,8 +49,8 @@ class SeededRun:
         same = comparable({**with_newer_settings(recipe), "name": name}, "seed")
         # Runs that continue one model's seeds are seeds of one recipe.
         same = with_overrides(same, {key: _without_seed(path) for key, path in _starts(recipe).items()})
-        corpus = run.summary().get("corpus", {}) if run.finished else {}
-        key = json.dumps([same, corpus.get("fingerprint")], sort_keys=True, default=str)
+        corpus = run.summary()["corpus"]["fingerprint"] if run.finished else None
+        key = json.dumps([same, corpus], sort_keys=True, default=str)
         return cls(source, name, key, recipe.get("seed"))
 
 

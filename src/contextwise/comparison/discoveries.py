@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-from contextwise.base.errors import CheckpointError, ConfigError, DataError, Problem
+from contextwise.base.errors import CheckpointError, ConfigError, Problem
 from contextwise.base.estimates import Estimate
 from contextwise.base.files import read_json
-from contextwise.comparison.decided import RESULT
+from contextwise.comparison.decided import RESULT, Comparison
 from contextwise.comparison.sequential import Decision, discoveries
 
 
@@ -31,6 +31,12 @@ class TriedChange:
     kept: bool
 
 
+class Compared(TypedDict):
+    """What the results of trials and decisions have in common."""
+
+    comparisons: list[Comparison]
+
+
 def tried_changes(folder: Path, rate: float = 0.1) -> list[TriedChange]:
     """The comparisons of all trials in a folder, those with the most evidence first.
 
@@ -48,11 +54,8 @@ def tried_changes(folder: Path, rate: float = 0.1) -> list[TriedChange]:
         raise CheckpointError(f"{folder} holds no trial or decision that was looked at; give the folder of several")
     rows = []
     for file in files:
-        try:
-            result = read_json(file, "a trial's result")
-            rows += [_row(file.parent.name, comparison) for comparison in result["comparisons"]]
-        except (KeyError, IndexError, TypeError) as error:
-            raise DataError(f"{file} is no result of a trial or decision: {error!r}; make it again") from None
+        result = read_json(file, "the result of a trial or decision", Compared)
+        rows += [_row(file.parent.name, comparison) for comparison in result["comparisons"]]
     kept = discoveries([row.evidence for row in rows], rate)
     changes = [replace(row, kept=each) for row, each in zip(rows, kept, strict=True)]
     return sorted(changes, key=lambda row: -row.evidence)

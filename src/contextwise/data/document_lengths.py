@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypedDict
 import numpy as np
 
 from contextwise.base.errors import DataError
-from contextwise.data.corpus.writing import LostJson
+from contextwise.data.corpus.corpus import LostJson
 
 if TYPE_CHECKING:
     from contextwise.data.corpus import Corpus

@@ -26,8 +26,8 @@ from contextwise.base.files import atomic_directory, check_nothing_else, exclusi
 from contextwise.base.hashes import sha256_file
 from contextwise.base.progress import console, progress_bar
 from contextwise.data.corpus import Corpus
-from contextwise.data.corpus.corpus import MANIFEST, is_corpus, lost_note, read_manifest, write_manifest
-from contextwise.data.corpus.writing import Encoded, LostJson, SplitWriter, settle, write_split
+from contextwise.data.corpus.corpus import MANIFEST, SplitJson, is_corpus, lost_note, read_manifest, write_manifest
+from contextwise.data.corpus.writing import Encoded, SplitWriter, settle, write_split
 from contextwise.data.documents import (
     ENOUGH_HELD_OUT,
     CountedDocument,
@@ -44,15 +44,6 @@ from contextwise.data.tokenizers import CorpusTokenizer, learn_bpe, load_tokeniz
 
 EXAMPLES = 5
 """Near-copies that the manifest shows."""
-
-
-class SplitJson(TypedDict):
-    """The size of a split; ``bytes`` of UTF-8 text."""
-
-    documents: int
-    tokens: int
-    bytes: int
-    lost: LostJson
 
 
 class PrepareJson(TypedDict):

@@ -27,6 +27,13 @@ LARGEST_MARGIN, MOST_COMPARISONS = 1000.0, 10_000
 SEEDS_ALONE = "over seeds alone"
 
 
+class Looked(TypedDict):
+    """``looked.json`` of a decision: its question, and the digest of each run that was looked at, by arm and seed."""
+
+    question: dict[str, Any]
+    runs: dict[str, dict[int, str]]
+
+
 class HeldOutJson(TypedDict):
     """Size of the held-out text."""
 
@@ -197,10 +204,15 @@ def _looked(folder: Path | None) -> dict[str, dict[str, str]]:
     """Arm -> seed -> digest of the runs that a folder's looks have seen, in their order; empty without a folder."""
     if folder is None or not (folder / LOOKED).exists():
         return {}
-    runs = read_json(folder / LOOKED, "what was looked at").get("runs")
-    if not isinstance(runs, dict) or not all(isinstance(seeds, dict) for seeds in runs.values()):
-        raise DataError(f"{folder / LOOKED} is damaged: it has no runs; begin the decision in another folder")
-    return runs
+    return _kept(folder)["runs"]
+
+
+def _kept(folder: Path) -> dict[str, Any]:
+    """What a decision keeps of its looks."""
+    try:
+        return read_json(folder / LOOKED, "what was looked at", Looked)
+    except DataError as error:
+        raise DataError(f"{error}; begin the decision in another folder") from None
 
 
 def _compared(
@@ -266,18 +278,14 @@ def _keep(decision: Decision, losses: Losses, shared: int) -> None:
 
 def _refuse_other(folder: Path, question: dict[str, Any], runs: dict[str, dict[str, str]]) -> None:
     """Refuse another question, and losses that are not those of the looks before."""
-    kept = read_json(folder / LOOKED, "what was looked at")
-    try:
-        before, seen = kept["question"], kept["runs"]
-        others = [name for name, value in question.items() if before[name] != value]
-        changed = [
-            (arm, seed)
-            for arm, seeds in seen.items()
-            for seed, digest in seeds.items()
-            if runs.get(arm, {}).get(seed) != digest
-        ]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{folder / LOOKED} is damaged ({error!r}); begin the decision in another folder") from None
+    kept = _kept(folder)
+    others = [name for name, value in question.items() if kept["question"].get(name) != value]
+    changed = [
+        (arm, seed)
+        for arm, seeds in kept["runs"].items()
+        for seed, digest in seeds.items()
+        if runs.get(arm, {}).get(seed) != digest
+    ]
     if others == ["content"]:
         raise ConfigError(
             f"{folder} was looked at with other documents, or other sizes of them: a run may lack some, or have more; give the "

@@ -16,6 +16,7 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import atomic_write, read_json, write_json
 from contextwise.base.recipes import recipe_kinds, recipe_path
 from contextwise.base.runs import RunFolder
+from contextwise.base.schemas import Count, Number, OneOrMore, built
 
 State = Literal["finished", "unfinished", "failed", "missing"]
 
@@ -34,14 +35,14 @@ class PlannedRun:
 
     id: str
     size: str
-    parameters: int
-    context: int
-    tokens: int
-    steps: int
+    parameters: Count
+    context: Count
+    tokens: OneOrMore
+    steps: OneOrMore
     seed: int
-    learning_rate: float
-    flops: float
-    trunk_tokens: int = 0
+    learning_rate: Number
+    flops: Number
+    trunk_tokens: Count = 0
 
     @property
     def own_flops(self) -> float:
@@ -54,7 +55,7 @@ class Failure:
     """Why a run failed, and how often it was tried."""
 
     reason: str
-    attempts: int
+    attempts: Count
 
 
 @dataclass(frozen=True)
@@ -116,12 +117,12 @@ class Question:
         """The settings in the folder."""
         return validate(form, read_yaml(self.settings_file), f"the {self.kind} {self.path}")
 
-    def value(self, name: str, file: str = PLAN) -> Any:
-        """A value of the plan, or of another file of the folder; a DataError if it has none."""
-        values = read_json(self.path / file, f"the {self.kind}'s {file}")
-        if not isinstance(values, dict) or name not in values:
-            raise DataError(f"{self.path / file} is damaged: it has no {name}; begin the {self.kind} in another folder")
-        return values[name]
+    def plan(self, form: Any) -> Any:
+        """The plan, of this type."""
+        try:
+            return read_json(self.path / self.PLAN, f"the {self.kind}'s plan", form)
+        except DataError as error:
+            raise DataError(f"{error}; begin the {self.kind} in another folder") from None
 
     def write(self, settings: dict[str, Any], plan: dict[str, Any]) -> None:
         """Write the plan, then the settings."""
@@ -181,7 +182,7 @@ class RunSetFolder:
     def failure(self, run: str) -> Failure | None:
         """Why a run failed; None if it did not."""
         file = self.path / "failures" / f"{run}.json"
-        return Failure(**read_json(file, "a run's failure")) if file.exists() else None
+        return built(Failure, read_json(file, "a run's failure", Failure)) if file.exists() else None
 
     def note_failure(self, run: str, reason: str) -> None:
         """Record that a run failed, and count its attempts."""
@@ -198,7 +199,7 @@ class RunSetFolder:
 
     def state(self, run: PlannedRun) -> RunState:
         folder = self.run_folder(run.id)
-        newest: dict[str, dict[str, Any]] = {row.get("kind", ""): row for row in folder.metrics()}
+        newest: dict[str, dict[str, Any]] = {row["kind"]: row for row in folder.metrics()}
         failure = None if folder.finished else self.failure(run.id)
         state: State = "unfinished" if folder.recipe_file.exists() else "missing"
         if folder.finished or failure:

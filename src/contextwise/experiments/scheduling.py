@@ -212,7 +212,7 @@ def state_table(states: Iterable[RunState], running: dict[str, float | None]) ->
         shown = _shown_state(state, running)
         left = running.get(state.run.id)
         table.add_row(
-            state.run.id,
+            Text(state.run.id),
             Text(shown, style=_STYLES.get(shown, "")),
             f"{state.step or 0}/{state.run.steps}",
             written(state.tokens_per_second, ",.0f"),

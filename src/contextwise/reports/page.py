@@ -222,7 +222,7 @@ def facts(values: Mapping[str, Any]) -> Markup:
     return Markup(f"<dl>{pairs}</dl>")
 
 
-def environment_facts(environment: dict[str, Any]) -> dict[str, str]:
+def environment_facts(environment: Mapping[str, Any]) -> dict[str, str]:
     """Hardware and versions as a page lists them: one text each, without what is not known."""
     values = {**environment, **environment.get("versions", {})}
     return {

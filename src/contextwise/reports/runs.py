@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 import yaml
 
 from contextwise.base.estimates import Estimate, listed
-from contextwise.base.files import read_json, without_folders
+from contextwise.base.files import without_folders
 from contextwise.base.runs import RunFolder, measured_on, too_few_examples
 from contextwise.base.tables import mark
 from contextwise.comparison.compared_runs import measures_of_loss
@@ -216,14 +216,12 @@ def _evaluation_tables(runs: list[RunFolder]) -> list[Part]:
 def _run(curve: Curve) -> Markup:
     """A run's recipe and environment, collapsed."""
     run = curve.run
-    file = run.environment_file
-    environment = read_json(file, "the environment of the run") if file.exists() else {}
     about: dict[str, Any] = {"run": without_folders(str(run.path))}
     if run.finished:
         corpus = run.summary()["corpus"]
         about |= {"corpus": without_folders(corpus["path"]), "content hash": corpus["fingerprint"]}
     recipe = yaml.safe_dump(without_folders(run.recipe()), sort_keys=False, allow_unicode=True)
-    facts = page.facts({**about, **page.environment_facts(environment)})
+    facts = page.facts({**about, **page.environment_facts(run.environment())})
     both = '<div class="facts">\n<div><h3>recipe</h3>{recipe}</div>\n<div><h3>environment</h3>{facts}</div>\n</div>'
     line, state = "{mark}{label}: recipe and environment{state}", "" if run.finished else " (not finished)"
     summary = page.markup(line, mark=Markup(mark(curve.series)), label=curve.label, state=state)

@@ -4,7 +4,7 @@ import copy
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 import torch
 from huggingface_hub import ModelCardData
@@ -15,7 +15,7 @@ from contextwise.base.files import atomic_directory
 from contextwise.base.hashes import seal
 from contextwise.base.plugins import is_ours
 from contextwise.base.pretrained import without_bars
-from contextwise.base.runs import RunFolder, measured_on, too_few_examples
+from contextwise.base.runs import RunFolder, RunSummary, measured_on, too_few_examples
 from contextwise.models.building import parameter_count
 from contextwise.models.loading import TOKENIZER_FILES, kind_of, load_config
 from contextwise.models.prefix import prompt_form
@@ -27,29 +27,10 @@ from contextwise.training.recipe import Recipe
 from contextwise.training.trainer import PretrainingTrainer
 
 
-class RunJson(TypedDict):
-    """A finished run: its folder, and the keys of its ``summary.json``; sections of ``data`` and objectives add their own."""
+class RunJson(RunSummary):
+    """A finished run: its folder, and its summary."""
 
     folder: str
-    name: str
-    seed: int
-    objective: str
-    parameters: int
-    trained_parameters: int
-    context: int
-    steps: int
-    tokens: int
-    input_tokens: int
-    target_tokens: int
-    flops: float
-    seconds: float
-    precision: str
-    tokens_per_second: float
-    validation_loss: float | None
-    validation_examples: NotRequired[int | None]
-    corpus: dict[str, str]
-    fingerprints: dict[str, str]
-    trunk: NotRequired[dict[str, Any]]
 
 
 def export_model(run: RunFolder, inputs: TrainingInputs, weights: dict[str, torch.Tensor]) -> None:

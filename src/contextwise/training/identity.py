@@ -56,7 +56,7 @@ def refuse_changed(run: RunFolder, recipe: Recipe, now: Mapping[str, str]) -> No
         recipe: of the run.
         now: its :func:`input_hashes`.
     """
-    if (changed := changed_input(recipe, run.summary().get("fingerprints", {}), now)) is not None:
+    if (changed := changed_input(recipe, run.summary()["fingerprints"], now)) is not None:
         raise DataError(
             f"{run.path} is finished, but {changed} is not what it was trained on (the content hash differs); restore it, or "
             "choose another run folder"

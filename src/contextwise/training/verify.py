@@ -11,9 +11,9 @@ from transformers import TrainerCallback
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, ContextwiseError
-from contextwise.base.files import is_held, read_json
+from contextwise.base.files import is_held
 from contextwise.base.hashes import damage
-from contextwise.base.machine import describe_environment
+from contextwise.base.machine import Environment, describe_environment
 from contextwise.base.runs import RunFolder
 from contextwise.training import checkpoints
 from contextwise.training.inputs import TrainingInputs
@@ -140,7 +140,7 @@ def _repeated(
     start = checkpoints.step_of(checkpoint) if checkpoint else 0
     # The first step depends on the weights alone, the second one on the optimizer's state too.
     row = next((row for row in rows if row["step"] > start + 1), rows[0])
-    then = read_json(run.environment_file, "the run's environment")
+    then = run.environment()
     threads = torch.get_num_threads()
     torch.set_num_threads(then.get("threads") or threads)
     try:
@@ -184,7 +184,7 @@ class _StopAfter(TrainerCallback):
         control.should_training_stop = control.should_training_stop or state.global_step >= self.last
 
 
-def _different_environment(then: dict[str, Any], known: list[Path]) -> str:
+def _different_environment(then: Environment, known: list[Path]) -> str:
     """In what the present environment differs from the run's, in words; empty if in nothing that changes a sum."""
     now = describe_environment()
     different = [name for name in BITS if then.get(name) != now.get(name)]

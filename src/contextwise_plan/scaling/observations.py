@@ -16,7 +16,7 @@ import json
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.files import atomic_write, read_json
 from contextwise.base.runs import comparable, differing_keys
+from contextwise.base.schemas import Count, built, json_schema, mismatch
 from contextwise.data import Corpus
 from contextwise.experiments.grid import size_name
 from contextwise.training.settings import in_steps
@@ -267,6 +268,36 @@ def _refuse_other_differences(path: Path, recipes: dict[str, dict[str, Any]]) ->
             )
 
 
+class DocumentsOfContext(TypedDict):
+    """The held-out documents of a training context, and their targets."""
+
+    ids: list[Count]
+    targets: list[Count]
+
+
+class SharedRecipe(TypedDict):
+    """What the recipes of all runs share."""
+
+    data: dict[str, Any]
+    training: dict[str, Any]
+
+
+class SweepTable(TypedDict):
+    """What :func:`write_table` writes."""
+
+    name: str
+    recipe: SharedRecipe
+    corpus_sha256: str
+    median_document: float | None
+    models: dict[str, dict[str, Any]]
+    planned: dict[str, list[Count]]
+    constant_rate: bool
+    left_out: Count
+    documents: dict[int, DocumentsOfContext]
+    columns: list[str]
+    points: list[list[Any]]
+
+
 def write_table(observed: Observations, path: Path, folder: Path) -> None:
     """Write the points of the sweep in a folder, with the settings that their runs share and what they were trained on.
 
@@ -320,31 +351,31 @@ def read_table(path: Path) -> Observations:
     """
     values = read_json(path, TABLE)
     try:
-        points = [_point(values, dict(zip(values["columns"], row, strict=True))) for row in values["points"]]
-        for name in ("loss", "parameters", "context", "tokens", "flops", "seconds"):
-            numbers = [getattr(point, name) for point in points]
-            if not points or not all(_is_number(number) and 0 < number < float("inf") for number in numbers):
-                raise ValueError(f"{name} is missing, or is no positive number")
-        for point in points:
-            if len(point.document_nats) not in (0, len(point.document_targets)):
-                raise ValueError("document_nats is not of the documents")
-            if point.context not in values["planned"].get(point.size, []):
-                raise ValueError(f"planned lacks size {point.size!r} at context {point.context}")
+        if why := mismatch(values, json_schema(SweepTable)):
+            raise ValueError(why)
+        points = [_point(values, row) for row in values["points"]]
+        if not points:
+            raise ValueError("it has no points")
         about = {name: values[name] for name in ("planned", "constant_rate", "left_out")}
         return observations(points, values["models"], **about)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+    except ValueError as error:
         raise DataError(
-            f"{path} is no table of a sweep ({why}); give a file that contextwise plan budget --table wrote"
+            f"{path} is no table of a sweep ({error}); give a file that contextwise plan budget --table wrote"
         ) from None
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _point(values: dict[str, Any], row: dict[str, Any]) -> SweepPoint:
-    documents = values["documents"][str(row["context"])]
-    about = {"document_ids": documents["ids"], "document_targets": documents["targets"]}
-    row |= {name: tuple(numbers) for name, numbers in about.items()} | {"document_nats": tuple(row["document_nats"])}
-    return SweepPoint(**row)
+def _point(values: dict[str, Any], row: list[Any]) -> SweepPoint:
+    """A row as a point; a ValueError if it is none."""
+    known = dict(zip(values["columns"], row, strict=True))
+    documents = values["documents"].get(str(known.get("context")))
+    if documents is None:
+        raise ValueError(f"documents lacks the context {known.get('context')}")
+    known |= {"document_ids": documents["ids"], "document_targets": documents["targets"]}
+    if why := mismatch(known, json_schema(SweepPoint)):
+        raise ValueError(why)
+    point = built(SweepPoint, {name: tuple(v) if isinstance(v, list) else v for name, v in known.items()})
+    if len(point.document_nats) not in (0, len(point.document_targets)):
+        raise ValueError("document_nats is not of the documents")
+    if point.context not in values["planned"].get(point.size, []):
+        raise ValueError(f"planned lacks size {point.size!r} at context {point.context}")
+    return point

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from rich.table import Table
+from rich.text import Text
 
 from contextwise.base.estimates import count, written
 from contextwise.experiments.folder import RunState
@@ -26,5 +27,5 @@ def plan_table(states: Sequence[RunState]) -> Table:
     for state in states:
         run, done = state.run, "failed" if state.state == "failed" else f"{state.share:.0%}"
         counts = count(run.parameters), f"{run.learning_rate:.2g}", count(run.tokens)
-        table.add_row(run.id, *counts, f"{run.flops:.2e}", done, written(state.loss, ".4f"))
+        table.add_row(Text(run.id), *counts, f"{run.flops:.2e}", done, written(state.loss, ".4f"))
     return table

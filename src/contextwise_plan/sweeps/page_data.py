@@ -23,7 +23,7 @@ from contextwise.evaluation.measures.curve import Curve
 from contextwise.experiments.folder import RunState
 from contextwise.models.tokenizers import corpus_tokenizer_hash
 from contextwise_plan.optimum import Landscape
-from contextwise_plan.scaling.observations import TABLE, read_table
+from contextwise_plan.scaling.observations import TABLE, SweepTable, read_table
 from contextwise_plan.sweeps.points import SweepPoint, sweep_points
 from contextwise_plan.sweeps.sweep import Sweep
 
@@ -123,11 +123,11 @@ class SweepData:
 
     def _read_table(self) -> tuple[list[SweepPoint], dict[str, int], list[CurveLine]]:
         """Points of the table, which knows neither GPUs nor curves."""
-        observed, about = read_table(self.path), read_json(self.path, TABLE)
+        observed, about = read_table(self.path), read_json(self.path, TABLE, SweepTable)
         self.sizes = dict(zip(observed.sizes, observed.size_parameters.astype(int).tolist(), strict=True))
         self.planned = {size: observed.planned[size] for size in observed.sizes}
         self.recipe, self.name = yaml.safe_dump(about["recipe"], sort_keys=False), about["name"]
-        self.corpus = about["recipe"]["data"]["corpus"]
+        self.corpus = str(about["recipe"]["data"].get("corpus", ""))
         self.no_corpus = "this page is of the sweep's table, which has no texts"
         return list(observed.points), {}, []
 
@@ -144,11 +144,7 @@ class SweepData:
 
 def _gpus(sweep: Sweep, runs: set[str]) -> dict[str, int]:
     """GPUs of each run that has measurements; empty if one of them had none, or their number is not known."""
-    files = {run: sweep.run_folder(run).environment_file for run in runs}
-    gpus = {
-        run: len(read_json(file, "the environment of the run").get("gpus") or []) if file.exists() else 0
-        for run, file in files.items()
-    }
+    gpus = {run: len(sweep.run_folder(run).environment().get("gpus", [])) for run in runs}
     return gpus if all(gpus.values()) else {}
 
 

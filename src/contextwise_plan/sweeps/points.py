@@ -15,6 +15,7 @@ from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import NORMAL, plus_minus, ratios
 from contextwise.base.runs import RunFolder
+from contextwise.base.schemas import Count, Number, OneOrMore, Positive
 from contextwise.experiments.grid import size_name
 from contextwise_plan.sweeps.sweep import Sweep
 
@@ -36,18 +37,18 @@ class SweepPoint:
 
     run: str
     size: str
-    parameters: int
-    context: int
+    parameters: OneOrMore
+    context: OneOrMore
     seed: int
-    step: int
-    tokens: int
-    flops: float
-    seconds: float
-    loss: float
+    step: Count
+    tokens: OneOrMore
+    flops: Positive
+    seconds: Positive
+    loss: Positive
     standard_error: float | None
-    document_ids: tuple[int, ...] = field(default=(), repr=False)
-    document_nats: tuple[float, ...] = field(default=(), repr=False)
-    document_targets: tuple[int, ...] = field(default=(), repr=False)
+    document_ids: tuple[Count, ...] = field(default=(), repr=False)
+    document_nats: tuple[Number, ...] = field(default=(), repr=False)
+    document_targets: tuple[Count, ...] = field(default=(), repr=False)
 
     @property
     def cell(self) -> tuple[str, int, int]:
@@ -75,34 +76,24 @@ def run_points(path: Path, ends: bool = False) -> list[SweepPoint]:
         ends: only those that are ends of runs: all at a constant rate, else the last one of a finished run.
 
     Raises:
-        CheckpointError: the folder holds no run.
-        DataError: a measurement lacks a number.
+        CheckpointError: the folder holds no run, or a row is damaged whose loss would be that of the end.
     """
     run = RunFolder.open(path)
     recipe = run.recipe()
-    rows = {_number(run, row, "step"): row for row in run.metrics("curve")}
-    measured = ("parameters", "step", "tokens", "flops", "seconds")
+    constant = recipe.get("training", {}).get("schedule", "constant") == "constant"
+    # Without its last row a run would seem to have ended at an earlier one.
+    rows = {row["step"]: row for row in run.metrics("curve", whole=ends and not constant)}
     steps = sorted(rows)
-    if ends and recipe.get("training", {}).get("schedule", "constant") != "constant":
+    if ends and not constant:
         steps = steps[-1:] if run.finished else []
     points = []
     for row in map(rows.__getitem__, steps):
-        values: dict[str, Any] = {name: _number(run, row, name) for name in measured}
+        values: dict[str, Any] = {name: row[name] for name in ("parameters", "step", "tokens", "flops", "seconds")}
         values |= {name: tuple(row.get(name, ())) for name in PER_DOCUMENT}
         values |= {"size": size_name(recipe["model"]), "context": recipe["data"]["context"], "seed": recipe["seed"]}
-        loss, error = _number(run, row, "best_context_loss"), row.get("standard_error")
-        points.append(SweepPoint(path.name, loss=loss, standard_error=error, **values))
+        loss = math.nan if row["best_context_loss"] is None else row["best_context_loss"]
+        points.append(SweepPoint(path.name, loss=loss, standard_error=row["standard_error"], **values))
     return points
-
-
-def _number(run: RunFolder, row: dict[str, Any], name: str) -> Any:
-    value = row.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise DataError(
-            f"{run.metrics_file} is damaged: {name} of the curve row of step {row.get('step')} is {value!r}, no number; "
-            "remove the run and run the sweep again"
-        )
-    return value
 
 
 def sweep_points(path: str | Path) -> list[SweepPoint]:
@@ -122,7 +113,7 @@ def sweep_folders(sweep: Sweep) -> list[RunFolder]:
     """The runs of a sweep that have begun, in the order of its grid; a DataError if one was trained on another corpus."""
     begun = [run for each in sweep.plan if (run := sweep.run_folder(each.id)).recipe_file.exists()]
     for run in begun:
-        known = run.summary().get("corpus", {}).get("fingerprint", sweep.corpus) if run.finished else sweep.corpus
+        known = run.summary()["corpus"]["fingerprint"] if run.finished else sweep.corpus
         if known != sweep.corpus:
             raise DataError(
                 f"the run {run.path} was trained on another corpus than the sweep {sweep.path} (their content hashes differ), "

@@ -9,13 +9,14 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError
 from contextwise.base.estimates import listed
-from contextwise.base.files import exclusive, read_json
+from contextwise.base.files import exclusive
 from contextwise.base.progress import say
 from contextwise.base.runs import differing_keys
+from contextwise.base.schemas import Number, built
 from contextwise.experiments.folder import PlannedRun, Question
 from contextwise.experiments.run_set import Run, RunSet, planned_run
 from contextwise.training.identity import input_hashes
@@ -29,6 +30,14 @@ if TYPE_CHECKING:
 UNEQUAL = 0.02
 """Runs whose FLOPs differ by a larger share from their budget, since they are whole steps, have a note."""
 TIMED_ROUNDS = 3
+
+
+class SweepPlan(TypedDict):
+    """``plan.json`` of a sweep: its runs, the hashes of their inputs, and the time of a step where budgets are seconds."""
+
+    inputs: dict[str, str]
+    runs: list[PlannedRun]
+    step_seconds: NotRequired[dict[str, Number]]
 
 
 class Sweep(RunSet):
@@ -66,12 +75,9 @@ class Sweep(RunSet):
         file = Path(path) / Question.PLAN
         if not file.exists():
             raise CheckpointError(f"{path} is not a sweep: it has no {file.name}")
-        data = read_json(file, "the sweep's plan")
-        try:
-            plan = [PlannedRun(**run) for run in data["runs"]]
-            return cls(Path(path), plan, data["inputs"], step_seconds=data.get("step_seconds"))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"{file} is damaged: {error}") from None
+        data = Question(Path(path), "sweep").plan(SweepPlan)
+        plan = [built(PlannedRun, run) for run in data["runs"]]
+        return cls(Path(path), plan, data["inputs"], step_seconds=data.get("step_seconds"))
 
     @property
     def corpus(self) -> str:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.runs import RunFolder, differing_keys
+from small import run_summary
 
 
 def row(kind: str, step: int, **values: object) -> dict:
@@ -25,7 +26,7 @@ def test_an_incomplete_last_line_is_skipped_and_removed(tmp_path):
     assert [each["step"] for each in run.metrics("validation")] == [2]
     run.rewind_metrics(2)
     assert [each["step"] for each in run.metrics()] == [1, 2]
-    run.append_metrics({"step": 3})
+    run.append_metrics(row("other", 3))
     assert len(run.metrics()) == 3
 
 
@@ -120,7 +121,9 @@ def test_rows_with_numbers_that_no_run_has_are_named_and_left_out(tmp_path, caps
     rows = [good, *(good | each for each in bad), good | {"step": 9}]
     run.metrics_file.write_text("".join(json.dumps(each) + "\n" for each in rows))
     assert [each["step"] for each in run.metrics("train")] == [1, 9]
-    assert "metrics.jsonl is read without line 2, 3, 4, 5, 6, 7: no step, or a number" in capsys.readouterr().err
+    assert (
+        "metrics.jsonl is read without line 2, 3, 4, 5, 6, 7: the number 1e+308 is too large" in capsys.readouterr().err
+    )
 
 
 def run_of(tmp_path, tokens=64, context=16, examples=None, **recipe):
@@ -131,7 +134,7 @@ def run_of(tmp_path, tokens=64, context=16, examples=None, **recipe):
     run.append_metrics(row("validation", 2, **({} if examples is None else {"examples": examples})))
     summary = {"name": "r", "seed": 0, "tokens": 128, "steps": 2, "parameters": 9, "seconds": 1.0}
     summary |= {"validation_loss": 1.5, "validation_examples": examples}
-    run.write_summary(summary)
+    run.write_summary(run_summary(**summary))
     return run
 
 

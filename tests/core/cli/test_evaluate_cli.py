@@ -12,7 +12,7 @@ from contextwise.base.runs import RunFolder
 from contextwise.data import prepare_corpus
 from contextwise.evaluation.kernel import open_documents, results_of
 from contextwise.models import load_model
-from small import small_gpt2, write_rows, write_run
+from small import run_summary, small_gpt2, write_rows, write_run
 
 WORDS = ["a", "corpus", "of", "small", "texts", "that", "are", "scored", "from", "the", "command", "line"]
 
@@ -29,7 +29,7 @@ def workplace(tmp_path_factory):
         recipe = {"name": name, "seed": 0, "data": {"context": 32}}
         run = write_run(folder / "runs" / name, small_gpt2(corpus.vocab_size, seed=seed), corpus.tokenizer(), recipe)
         trained_on = {"path": "corpus", "fingerprint": corpus.fingerprint}
-        RunFolder(run).write_summary({"tokens": 10, "seconds": 1.0, "corpus": trained_on})
+        RunFolder(run).write_summary(run_summary(tokens=10, corpus=trained_on))
     return folder
 
 

@@ -15,6 +15,7 @@ from contextwise.base.runs import RunFolder
 from contextwise.comparison.comparison import compare
 from contextwise.comparison.tables import comparison_tables, difference_table, verdict
 from measured import write_evaluation
+from small import run_summary
 
 DOCUMENTS = 60
 LENGTHS = np.random.default_rng(0).integers(20, 400, DOCUMENTS)
@@ -81,7 +82,7 @@ def write_run(
         "seconds": tokens / speed,
         "corpus": {"path": "data/books", "fingerprint": "train"},
     }
-    RunFolder(folder).write_summary(summary)
+    RunFolder(folder).write_summary(run_summary(**summary))
     rows = [
         {
             "kind": "validation",

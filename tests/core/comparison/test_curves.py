@@ -9,8 +9,10 @@ from rich.console import Console
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.comparison.curves import compare_curves, curves_table, open_curves, ranking
 from contextwise.evaluation.kernel.result import write_result
+from contextwise.evaluation.measures.curve import Curve
 from contextwise.evaluation.measures.curve.passes import RunningSums
 from contextwise.evaluation.measures.curve.readings import curve_measures
+from measured import result_header
 
 
 def written(folder, name, context, law, documents, fingerprint="f", mode="running"):
@@ -22,17 +24,11 @@ def written(folder, name, context, law, documents, fingerprint="f", mode="runnin
             sums.add(law(np.arange(1, context + 1)) + bump)
     passes = sums.finish()
     bins, measures = curve_measures(passes, 0.01)
-    summary = {
-        "measure": "curve",
-        "key": name,
-        "question": name,
-        "digest": "",
-        "model": f"runs/{name}",
-        "corpus": {"fingerprint": fingerprint},
-        "settings": {"mode": mode, "context": context},
-        "bins": bins,
-        "measures": measures,
-    }
+    corpus = {"path": "corpus", "split": "validation", "fingerprint": fingerprint, "tokenizer_hash": "t"}
+    counts = {"trained_context": None, "rope_factor": None, "documents": len(documents), "targets": 9}
+    settings = Curve(context=context, mode=mode).model_dump(mode="json")
+    summary = result_header("curve", settings, key=name, question=name, model=f"runs/{name}", corpus=corpus) | counts
+    summary |= {"bins": bins, "measures": measures}
     tables = {"curve": passes.curve_table(), "documents": passes.documents_table()}
     if mode != "running":  # has no last tenth
         tables["documents"] = tables["documents"].drop_columns(["tail_nats", "tail_targets"])

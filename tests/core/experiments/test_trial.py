@@ -37,7 +37,7 @@ from contextwise.experiments.trial.settings import DEFAULT_TOKENS
 from contextwise.reports.trial import plan_tables, trial_page, trial_tables
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import starting_model
-from small import write_documents
+from small import run_summary, write_documents
 
 RECIPE = {
     "data": {"context": 16},
@@ -420,7 +420,7 @@ def test_an_arm_that_comes_later_changes_no_factor_of_the_others(corpus_folder, 
 
     def train_rates(self, lengths, share, factors, known):
         for run in (run for each in self._search_runs(lengths, share, factors).values() for run in each.runs):
-            RunFolder(run.folder).write_summary({})
+            RunFolder(run.folder).write_summary(run_summary())
         losses(self, lengths, share, factors, known)
 
     monkeypatch.setattr(Trial, "_train_rates", train_rates)

@@ -55,7 +55,7 @@ def test_bad_input_is_refused(make_run: Callable[..., Any], contextwise: Context
     message = ". is neither a run (it has no recipe.yaml) nor a sweep (it has no sweep.yaml); give the folder of one"
     contextwise.refused("report .", message)
     (contextwise.folder / "notes.json").write_text("{}")
-    contextwise.refused("report notes.json", "notes.json is no table of a sweep (it lacks 'points'); give a file that")
+    contextwise.refused("report notes.json", "notes.json is no table of a sweep (it has no columns); give a file that")
     run = make_run("A").path
     contextwise.refused(f"report {run} {run}", "is given twice")
     contextwise.refused(f"report {run} --out .", ". is a folder; give the name of a file for the page")

@@ -10,9 +10,9 @@ import time
 
 import numpy as np
 import pytest
-from attention_readings import PIECES, model, reading
 from rich.console import Console
 
+from attention_readings import PIECES, model, reading
 from browser import browser, needs_browser
 from contextwise.base.errors import ConfigError
 from contextwise.reports.page import write_csv_files

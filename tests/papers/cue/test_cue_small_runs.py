@@ -22,6 +22,7 @@ from contextwise_papers.cue.tables_1_2_counts import CorpusCounts, ModuleCounts
 from contextwise_papers.item import RECIPES, Item
 from sentence_models import WORDS, write_text_encoder
 from shipped import ALL_ITEMS
+from small import run_summary
 
 ITEMS = {name: item for name, item in ALL_ITEMS.items() if name.startswith("cue/")}
 
@@ -165,7 +166,7 @@ def test_attention_is_that_of_the_checkpoints_weights(news, folder):
 
 def test_one_checkpoint_shows_no_change(tmp_path):
     run = RunFolder(tmp_path)
-    run.write_summary({"steps": 6})
+    run.write_summary(run_summary(steps=6))
     encoder = CueContextEncoder(CueContextConfig(text_width=8, width=16, layers=1, heads=2))
 
     class Vectors:

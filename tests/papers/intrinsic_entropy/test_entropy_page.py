@@ -8,18 +8,13 @@ import re
 
 import numpy as np
 import pytest
-import torch
 
 from browser import browser, needs_browser
 from contextwise.base.errors import ConfigError
-from contextwise.evaluation.kernel.result import write_result
-from contextwise.evaluation.scoring.truncated import Targets, TruncatedBatch
 from contextwise.reports.page import write_csv_files
 from contextwise_papers.intrinsic_entropy import analysis as intrinsic
 from contextwise_papers.intrinsic_entropy.analysis import IntrinsicEntropy
-from contextwise_papers.intrinsic_entropy.entropy import EntropyResult
 from contextwise_papers.intrinsic_entropy.entropy.covariance import RunningCovariance
-from contextwise_papers.intrinsic_entropy.entropy.running import ContextState, entropy_files
 from contextwise_papers.intrinsic_entropy.page import (
     FIGURES,
     MOST_POINTS,
@@ -30,57 +25,7 @@ from contextwise_papers.intrinsic_entropy.page import (
     write_entropy_page,
 )
 from contextwise_papers.intrinsic_entropy.spectra import THRESHOLDS
-
-SAMPLES, WIDTH = 120, 12
-
-
-def state_of(context, growth, rotation, draw):
-    """Features whose small directions grow with the context, as the source finds, and a loss that falls with S."""
-    scales = np.exp(-0.5 * np.arange(WIDTH) * (1 - growth))
-    features = torch.from_numpy(draw.normal(size=(SAMPLES, WIDTH)) * scales @ rotation)
-    features -= features.mean(0)
-    root = torch.linalg.cholesky(features.mT @ features / (SAMPLES - 1))
-    features = torch.linalg.solve_triangular(root, features.mT, upper=False).mT * scales
-    nats = (3 - 2 * growth + 0.3 * np.sin(np.arange(SAMPLES))).astype(np.float32)
-    state = ContextState(context, SAMPLES, np.arange(SAMPLES))
-    state.add(TruncatedBatch(context, 0, SAMPLES, nats, features))
-    state.finish(centred=True)
-    return state
-
-
-def measurement(folder, contexts, name="a model", notes=()):
-    draw = np.random.default_rng(0)
-    rotation = np.linalg.qr(draw.normal(size=(WIDTH, WIDTH)))[0]
-    states = {c: state_of(c, 0.5 - c**-0.5, rotation, draw) for c in contexts}
-    targets = Targets(np.arange(SAMPLES) // 10, np.full(SAMPLES, 300))
-    losses = {str(c): {"value": float(states[c].nats.mean()), "low": 1.0, "high": 4.0} for c in contexts}
-    last = losses[str(contexts[-1])]["value"]
-    summary = {
-        "kind": "entropy",
-        "label": "corpus-validation",
-        "model": f"runs/{name}",
-        "name": name,
-        "dtype": "float32",
-        "settings": {"layer": "last", "centred": True, "seed": 0, "contexts": list(contexts)},
-        "measure": "entropy",
-        "key": "",
-        "question": "",
-        "corpus": {"path": "corpora/books", "split": "validation", "fingerprint": "c0ffee"},
-        "samples": SAMPLES,
-        "documents": 12,
-        "width": WIDTH,
-        "kept": SAMPLES,
-        "losses": losses,
-        "differences": {
-            c: {"value": loss["value"] - last, "low": loss["value"] - last - 0.01, "high": loss["value"] - last + 0.01}
-            for c, loss in losses.items()
-            if loss["value"] != last
-        },
-        "notes": list(notes),
-        "environment": {"python": "3.11", "versions": {"torch": "2.13"}, "gpus": []},
-    }
-    write_result(folder / "entropy", summary, entropy_files(targets, states))
-    return EntropyResult.open(folder / "entropy")
+from entropy_measurements import WIDTH, measurement, state_of
 
 
 @pytest.fixture

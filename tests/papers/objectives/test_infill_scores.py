@@ -15,6 +15,7 @@ from contextwise_papers.objectives.infill import Infill
 from contextwise_papers.objectives.infill.filling import Filling
 from contextwise_papers.objectives.infill.tasks import Task, edit_similarity, exact_match, scores
 from filling import LETTERS, middle, write_run
+from small import run_summary
 
 
 def common(a: str, b: str) -> int:
@@ -110,7 +111,7 @@ def test_other_holes_under_the_same_name_are_another_result(run: Path, pattern: 
 
 def test_training_on_the_documents_is_noted(run: Path, pattern: Path, tmp_path: Path) -> None:
     fingerprint = measure(run, Infill(file=pattern)).summary["data"]["fingerprint"]
-    RunFolder(run).write_summary({"corpus": {"fingerprint": fingerprint}})
+    RunFolder(run).write_summary(run_summary(corpus={"path": "corpus", "fingerprint": fingerprint}))
     try:
         notes = measure(run, Infill(file=pattern), out=tmp_path / "noted").summary["notes"]
     finally:

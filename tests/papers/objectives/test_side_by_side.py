@@ -8,6 +8,7 @@ import yaml
 from contextwise.base.errors import ConfigError
 from contextwise.base.runs import RunFolder
 from contextwise_papers.objectives.side_by_side import side_by_side
+from small import run_summary
 
 
 def test_objectives_of_one_name_have_a_row_each(tmp_path):
@@ -19,7 +20,7 @@ def test_objectives_of_one_name_have_a_row_each(tmp_path):
         recipe = {"name": "nano", "seed": seed, "objective": {"name": objective}, "model": {"family": "gpt2"}}
         run.recipe_file.write_text(yaml.safe_dump(recipe))
         counts = {"tokens": 100, "flops": 1e9, "steps": 10, "input_tokens": 100, "target_tokens": 90, "parameters": 5}
-        run.write_summary({"name": "nano", "seed": seed, "objective": objective, "validation_loss": loss} | counts)
+        run.write_summary(run_summary(name="nano", seed=seed, objective=objective, validation_loss=loss, **counts))
         row = {"kind": "validation", "step": 10, "tokens": 100, "flops": 1e9, "seconds": 1.0, "loss": loss}
         run.metrics_file.write_text(json.dumps(row) + "\n")
     rows = side_by_side([str(tmp_path / folder) for folder, *_ in runs])["rows"]

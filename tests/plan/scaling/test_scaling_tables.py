@@ -13,6 +13,7 @@ from contextwise_plan.optimum import Landscape
 from contextwise_plan.scaling.observations import check_enough, observations, read_observations, read_table, write_table
 from contextwise_plan.sweeps.points import sweep_points
 from laws import drawn_points, write_sweep
+from small import run_summary
 
 
 def test_a_table_says_what_the_folder_says(tmp_path):
@@ -64,10 +65,10 @@ def test_another_file_is_refused(tmp_path, text):
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
-        ("tokens", 0, "tokens is missing, or is no positive number"),
-        ("flops", float("inf"), "flops is missing, or is no positive number"),
-        ("loss", True, "loss is missing, or is no positive number"),
-        ("parameters", None, "parameters is missing, or is no positive number"),
+        ("tokens", 0, "tokens is 0, but must be 1 or more"),
+        ("flops", float("inf"), "flops is null, but must be a number"),
+        ("loss", True, "loss is true, but must be a number"),
+        ("parameters", None, "parameters is null, but must be a whole number"),
         ("document_nats", [1.0], "document_nats is not of the documents"),
         ("size", "giant", "planned lacks size 'giant' at context"),
     ],
@@ -101,8 +102,8 @@ def test_a_plan_says_what_the_page_says_where_early_points_are_left_out(tmp_path
 def test_a_run_of_another_corpus_is_refused(read, tmp_path):
     folder = write_sweep(tmp_path / "sweep", drawn_points(count=4))
     run = RunFolder(sorted((folder / "runs").iterdir())[3])
-    run.write_summary({"corpus": {"fingerprint": "1" * 64}})
+    run.write_summary(run_summary(corpus={"path": "other", "fingerprint": "1" * 64}))
     with pytest.raises(DataError, match=f"the run .*{run.path.name} was trained on another corpus than the sweep"):
         read(folder)
-    run.write_summary({"corpus": {"fingerprint": "0" * 64}})
+    run.write_summary(run_summary(corpus={"path": "books", "fingerprint": "0" * 64}))
     read(folder)

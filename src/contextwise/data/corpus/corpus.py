@@ -5,15 +5,16 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
 from contextwise.base.errors import DataError, did_you_mean, refuse_pipe
-from contextwise.base.files import read_json, write_json
+from contextwise.base.files import check_schema, read_json, write_json
 from contextwise.base.hashes import sha256_file
 from contextwise.base.machine import own_version
 from contextwise.base.pretrained import failure_reason, from_pretrained
+from contextwise.base.schemas import Count, json_schema, parse_json
 from contextwise.data.corpus.stores import OWN_COLUMNS, ArrowStore, BinStore, Store, ZarrStore, open_zarr
 
 if TYPE_CHECKING:
@@ -24,6 +25,53 @@ _FORMAT, _VERSION = "contextwise-corpus", 2
 _AGAIN = "prepare the corpus again, or fetch it again"
 _ZARR_FILES = (".zarray", ".zgroup", "zarr.json")
 _BIN_SPLITS = {"train": "train.bin", "validation": "val.bin", "test": "test.bin"}
+
+
+class FileEntry(TypedDict):
+    """Size and hash of a file of a corpus."""
+
+    bytes: Count
+    sha256: str
+
+
+class LostJson(TypedDict):
+    """Documents whose tokens do not decode to their text, the bytes of their texts, and their unknown tokens."""
+
+    documents: Count
+    bytes: Count
+    unknown_tokens: Count
+
+
+class SplitJson(TypedDict):
+    """The size of a split; ``bytes`` of UTF-8 text."""
+
+    documents: Count
+    tokens: Count
+    bytes: Count
+    lost: LostJson
+
+
+class SplitEntry(SplitJson):
+    """A split of a corpus in its manifest."""
+
+    files: dict[str, FileEntry]
+    fingerprint: str
+
+
+class TokenizerEntry(TypedDict):
+    """The tokenizer of a corpus."""
+
+    files: dict[str, FileEntry]
+    vocab_size: Count
+    end_of_text: Count | None
+
+
+class Manifest(TypedDict):
+    """What is read of ``manifest.json`` of a corpus."""
+
+    splits: dict[str, SplitEntry]
+    tokenizer: TokenizerEntry
+    columns_as_json: list[str]
 
 
 class Corpus:
@@ -282,7 +330,7 @@ def is_corpus(folder: Path) -> bool:
     """Whether a folder has the manifest of a prepared corpus; the other files are not checked."""
     try:
         refuse_pipe(folder / MANIFEST)
-        content = json.loads((folder / MANIFEST).read_bytes())
+        content = parse_json((folder / MANIFEST).read_bytes())
     except (OSError, ValueError):
         return False
     return isinstance(content, dict) and content.get("format") == _FORMAT
@@ -304,6 +352,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     digest = manifest.pop("digest", None)
     if digest != _digest(manifest):
         raise DataError(f"{path} was changed after the corpus was prepared; {_AGAIN}")
+    check_schema(manifest, json_schema(Manifest), path, "the corpus's manifest")
     return {**manifest, "digest": digest}
 
 

@@ -10,12 +10,13 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from contextwise.base.files import write_json
+from contextwise.data.corpus.corpus import LostJson
 from contextwise.data.corpus.stores import OWN_COLUMNS, read_stream
 from contextwise.data.documents import CountedDocument
 
@@ -26,14 +27,6 @@ _MISFIT = (pa.ArrowException, OverflowError, UnicodeEncodeError, ValueError, Typ
 
 Types = dict[str, pa.DataType | None]
 """Types of the metadata columns, in order of first appearance; None for JSON text."""
-
-
-class LostJson(TypedDict):
-    """Documents whose tokens do not decode to their text, the bytes of their texts, and their unknown tokens."""
-
-    documents: int
-    bytes: int
-    unknown_tokens: int
 
 
 class Encoded(NamedTuple):

@@ -1,5 +1,6 @@
 """A measure: settings, how a subject is measured with them, and how the summary is shown."""
 
+import functools
 import time
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -15,8 +16,9 @@ from contextwise.base.errors import CheckpointError, ConfigError, DataError, Int
 from contextwise.base.estimates import CONFIDENCE
 from contextwise.base.files import output_folder
 from contextwise.base.hashes import content_digest, content_key
+from contextwise.base.machine import Environment
 from contextwise.base.progress import interruption, say
-from contextwise.base.schemas import json_schema, named_schema
+from contextwise.base.schemas import Count, Number, json_schema, named_schema
 from contextwise.evaluation.kernel.result import Result, finished, write_result
 from contextwise.evaluation.kernel.subject import Subject
 from contextwise.evaluation.kernel.work import Work
@@ -52,13 +54,13 @@ class SummaryJson(TypedDict):
     name: str
     run: bool
     digest: str
-    parameters: int
+    parameters: Count
     dtype: str
     device: str
     corpus: NotRequired[CorpusJson]
     confidence: float
-    environment: dict[str, Any]
-    seconds: float
+    environment: Environment
+    seconds: Number
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class Measure(Settings):
         changes_model: whether it changes the model, such as its positions; a subject then loads it again for the next measure.
         result: class of its results.
         compared: settings that a comparison of results names where they differ.
+        filled: settings that :meth:`resolved` gives a value.
         numbers: the type of its own part of the summary, ``MODULE:NAME``, for the JSON Schema.
         default_dtype: default number format of the weights, as for :class:`Subject`.
     """
@@ -96,6 +99,7 @@ class Measure(Settings):
     changes_model: ClassVar[bool] = False
     result: ClassVar[type[Result]] = Result
     compared: ClassVar[tuple[str, ...]] = ()
+    filled: ClassVar[tuple[str, ...]] = ()
     numbers: ClassVar[str] = ""
     default_dtype: ClassVar[str] = "auto"
 
@@ -131,9 +135,14 @@ class Measure(Settings):
         return ""
 
     @classmethod
+    @functools.cache
     def summary_schema(cls) -> dict[str, Any]:
         """The JSON Schema of a summary."""
         common, settings = json_schema(SummaryJson), cls.model_json_schema(mode="serialization")
+        for name in cls.filled:
+            (settings["properties"][name],) = (
+                each for each in settings["properties"][name]["anyOf"] if each != {"type": "null"}
+            )
         own = named_schema(cls.numbers) if cls.numbers else {}
         properties = common["properties"] | {"settings": settings} | own.get("properties", {})
         required = sorted({*common["required"], "settings", *own.get("required", [])})

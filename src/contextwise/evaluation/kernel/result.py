@@ -4,20 +4,37 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict
 
+from contextwise.base import plugins
 from contextwise.base.errors import ConfigError, DataError, one_line
 from contextwise.base.estimates import Estimate
-from contextwise.base.files import atomic_directory, atomic_write, check_nothing_else, read_json, write_json
+from contextwise.base.files import (
+    atomic_directory,
+    atomic_write,
+    check_nothing_else,
+    check_schema,
+    read_json,
+    write_json,
+)
 from contextwise.base.hashes import MANIFEST, damage, seal, sealed_files
+from contextwise.base.schemas import parse_json
 from contextwise.base.views import Viewed
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SUMMARY = "summary.json"
-HEADER = {"measure", "key", "question"}
-"""Keys that the summary of every result has."""
+
+
+class Header(TypedDict):
+    """What the summary of every result has, also of a measure that is not installed."""
+
+    measure: str
+    key: str
+    question: str
+    model: str
+    digest: str
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,10 +55,7 @@ class Result(Viewed):
         what = f"result of contextwise measure {measure}" if measure else "result of a measurement"
         if not (path / SUMMARY).is_file():
             raise DataError(f"{path} holds no {what}: it has no {SUMMARY}")
-        _check_unchanged(path, SUMMARY)
-        summary = read_json(path / SUMMARY, f"the summary of the {what}")
-        if not isinstance(summary, dict) or not summary.keys() >= HEADER:
-            raise DataError(f"{path / SUMMARY} is not the summary of a {what}; remove the folder and measure again")
+        summary = _summary(path, f"the summary of the {what}")
         if measure is not None and summary["measure"] != measure:
             raise DataError(f"{path} holds a result of contextwise measure {summary['measure']}, not of {measure}")
         return cls(path, summary)
@@ -83,9 +97,21 @@ class Result(Viewed):
         file = self.path / f"{name}.jsonl"
         _check_unchanged(self.path, file.name)
         try:
-            return [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
+            return [parse_json(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
         except (OSError, ValueError) as error:
             raise DataError(f"{file} cannot be read ({error}); remove {self.path} and measure again") from None
+
+
+def _summary(path: Path, what: str) -> dict[str, Any]:
+    """The summary in the folder of a result; a DataError if it is damaged."""
+    _check_unchanged(path, SUMMARY)
+    try:
+        values = read_json(path / SUMMARY, what, Header)
+        if (kind := plugins.load("measures").get(values["measure"])) is not None:
+            check_schema(values, kind.summary_schema(), path / SUMMARY, what)
+    except DataError as error:
+        raise DataError(f"{error}; remove {path} and measure again") from None
+    return values
 
 
 def _check_unchanged(path: Path, name: str) -> None:
@@ -110,9 +136,8 @@ def results_of(folder: Path, measure: str | None = None) -> list[Result]:
     for summary in sorted(folder.glob(f"*/{SUMMARY}")):
         if summary.parent.name.startswith(".") or ".partial-" in summary.parent.name:
             continue
-        _check_unchanged(summary.parent, SUMMARY)
-        content = read_json(summary, "the summary of a result")
-        if isinstance(content, dict) and content.keys() >= HEADER and measure in (None, content["measure"]):
+        content = _summary(summary.parent, "the summary of a result")
+        if measure in (None, content["measure"]):
             results.append(Result(summary.parent, content))
     return results
 

@@ -256,7 +256,7 @@ class Subject:
         """Whether the model is a finished run that was trained on the documents of this fingerprint."""
         if self.run is None or not self.run.finished:
             return False
-        return self.run.summary().get("corpus", {}).get("fingerprint") == fingerprint
+        return self.run.summary()["corpus"]["fingerprint"] == fingerprint
 
     def describe(self) -> dict[str, Any]:
         """The subject's part of ``summary.json``."""

@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NotRequired, TypedDict
 
 import numpy as np
 
 from contextwise.base.errors import ConfigError, DataError, Interrupted
 from contextwise.base.files import atomic_write, check_locks, disk_errors, exclusive, read_json, write_json
 from contextwise.base.progress import interruption
+from contextwise.base.schemas import parse_json
 
 if TYPE_CHECKING:
     import torch
@@ -25,6 +26,13 @@ WHAT = "the unfinished work"
 SECONDS_BETWEEN_SAVES = 30.0
 OWN_KEY = itemgetter("key")
 Row = dict[str, Any]
+
+
+class Asked(TypedDict):
+    """The question of unfinished work."""
+
+    key: str
+    settings: NotRequired[dict[str, Any]]
 
 
 class Journal:
@@ -38,7 +46,7 @@ class Journal:
         file.seek(0)
         *lines, partial = file.read().split(b"\n")  # the last row may not be complete
         try:
-            self.rows: dict[Hashable, Row] = {key(row): row for row in map(json.loads, lines)}
+            self.rows: dict[Hashable, Row] = {key(row): row for row in map(parse_json, lines)}
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path} is damaged ({str(error)[:100]}); fix that line, or remove the file") from None
         file.truncate(file.tell() - len(partial))
@@ -121,7 +129,7 @@ class Work:
         if self.empty:
             return
         try:
-            stored = read_json(self.path / QUESTION, WHAT)
+            stored = read_json(self.path / QUESTION, WHAT, Asked)
         except DataError:
             stored = {}
         if stored.get("key") == self.key:

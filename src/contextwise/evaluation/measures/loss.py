@@ -54,6 +54,7 @@ class Loss(Measure):
     numbers = "contextwise.evaluation.scoring.windows:TotalsJson"
     version = 5
     result = Evaluation
+    filled: ClassVar[tuple[str, ...]] = ("context", "stride")
     compared: ClassVar[tuple[str, ...]] = ("context", "stride", "full_windows")
 
     context: int | None = Field(

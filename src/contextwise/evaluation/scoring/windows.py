@@ -35,6 +35,7 @@ from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.estimates import Estimate, EstimateJson, exponential
 from contextwise.base.intervals import ratios
 from contextwise.base.progress import interruption
+from contextwise.base.schemas import Count
 from contextwise.evaluation.kernel.result import column_or_none
 from contextwise.evaluation.kernel.subject import DEFAULT_BATCH_TOKENS
 from contextwise.models import token_losses
@@ -357,11 +358,11 @@ class TotalsJson(TypedDict):
     """
 
     first_token_scored: bool
-    documents: int
-    lost_texts: int | None
-    tokens: int
-    bytes: int | None
-    words: int | None
+    documents: Count
+    lost_texts: Count | None
+    tokens: Count
+    bytes: Count | None
+    words: Count | None
     loss: Estimate
     perplexity: Estimate
     word_perplexity: Estimate | None

@@ -10,6 +10,7 @@ from contextwise.base.errors import DataError
 from contextwise.base.estimates import FEWEST_DOCUMENTS, count, listed
 from contextwise.base.intervals import effective_number
 from contextwise.base.progress import say
+from contextwise.base.schemas import Count, Number
 from contextwise.data import Corpus
 from contextwise.data.near_copies import copied_documents, copied_length
 from contextwise.experiments.folder import Question
@@ -21,6 +22,24 @@ HEAVY, TIMES = 0.1, 2
 """A document that holds this share of the tokens, and so many times an equal share, is named in a note."""
 MANY_TOKENS = 20_000_000
 """Training tokens with which held-out documents are compared without a message."""
+
+
+class NearCopies(TypedDict):
+    """The near-copies among the first documents, by number, and the training text that they were compared with."""
+
+    text: str
+    documents: Count
+    shares: dict[int, Number]
+
+
+class PlanOfTrial(TypedDict):
+    """``plan.json`` of a trial: seconds of a step of each arm, and the content of all that the runs start from."""
+
+    step_seconds: dict[str, Number]
+    near_copies: NearCopies
+    corpora: list[str]
+    scored: dict[str, str]
+    inputs: dict[str, dict[str, str]]
 
 
 class HeldOut(TypedDict):
@@ -76,9 +95,9 @@ class ScoredDocuments:
 
         They are read from the trial's plan where it has compared the same texts.
         """
-        if self._folder.exists and self._folder.value("corpora") == self._fingerprints:
-            known = self._folder.value("near_copies")
-            if all(known.get(name) == value for name, value in self._compared.items()):
+        if self._folder.exists and (plan := self._folder.plan(PlanOfTrial))["corpora"] == self._fingerprints:
+            known = plan["near_copies"]
+            if all(known[name] == value for name, value in self._compared.items()):
                 return {int(number): share for number, share in known["shares"].items()}
         if self.trained.tokens > MANY_TOKENS:
             say(f"comparing {self.count} held-out documents with {count(self.trained.tokens)} training tokens")

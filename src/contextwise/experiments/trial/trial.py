@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
@@ -36,9 +36,9 @@ from contextwise.experiments.cost import seconds_per_step
 from contextwise.experiments.folder import Question
 from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.trial.arms import Arms, Length, held_fixed, total_nats
-from contextwise.experiments.trial.documents import SEARCH_SHARE
+from contextwise.experiments.trial.documents import SEARCH_SHARE, PlanOfTrial
 from contextwise.experiments.trial.rates import ChosenRate, RateRow
-from contextwise.experiments.trial.result import AlongBudgets, TrialPlan, TrialResult
+from contextwise.experiments.trial.result import AlongBudgets, TrialJson, TrialPlan, TrialResult
 from contextwise.experiments.trial.settings import TrialSettings
 
 SECONDS = "seconds.json"
@@ -47,6 +47,12 @@ UNEQUAL_TIME = 0.05
 """Runs at equal time whose measured times differ by a larger share have a note."""
 SEARCH_SEED = 1_000_000
 """First seed of the search; those of the decision are smaller."""
+
+
+class Spent(TypedDict):
+    """Wall time that a trial has taken."""
+
+    seconds: Annotated[float, ("type", "number"), ("minimum", 0)]
 
 
 class Trial:
@@ -100,8 +106,8 @@ class Trial:
     def _refuse_fewer_seeds(self) -> None:
         """Refuse to end before the last look of the trial in the folder: the look would be chosen by what it says."""
         looked = 0
-        with contextlib.suppress(ContextwiseError, KeyError, TypeError):  # none yet, or damaged: it is written again
-            looked = int(read_json(self.path / RESULT, "a trial's result")["seeds"])
+        with contextlib.suppress(ContextwiseError):  # none yet, or damaged: it is written again
+            looked = read_json(self.path / RESULT, "a trial's result", TrialJson)["seeds"]
         if looked > self.settings.seeds:
             raise ConfigError(
                 f"the trial in {self.path} has an answer after {looked} seeds, which fewer cannot replace; "
@@ -121,7 +127,8 @@ class Trial:
     def _kept_question(self) -> dict[str, Any]:
         """The question of the trial in the folder."""
         kept = self.folder.settings(TrialSettings)
-        return {**kept.question(), **{name: self.folder.value(name) for name in ("corpora", "scored", "inputs")}}
+        plan = self.folder.plan(PlanOfTrial)
+        return {**kept.question(), **{name: plan[name] for name in ("corpora", "scored", "inputs")}}
 
     def write(self, step_seconds: dict[str, float]) -> None:
         """Write plan and settings."""
@@ -143,7 +150,7 @@ class Trial:
     def lengths(self) -> list[Length]:
         """The length of each arm's runs: those fixed at the start, else from steps that are timed now."""
         if (self.path / RESULT).exists() or self._plan_fits():
-            step_seconds = self.folder.value("step_seconds")
+            step_seconds = self.folder.plan(PlanOfTrial)["step_seconds"]
             missing = [name for name in self.settings.arms if name not in step_seconds]
             if not missing:
                 return self.arms.lengths(step_seconds)
@@ -228,8 +235,8 @@ class Trial:
         ):
             groups, halves = [], []
             for file in files:
-                with contextlib.suppress(ContextwiseError, KeyError, TypeError):
-                    result = read_json(file, "a trial's result")
+                with contextlib.suppress(ContextwiseError, KeyError):  # of a decision, or damaged
+                    result = read_json(file, "a trial's result", TrialJson)
                     losses, base = result["losses"], result["reference"]
                     halves += [each["documents_half_width"] or math.inf for each in result["comparisons"]]
                     for arm, budgets in losses.items():
@@ -263,7 +270,7 @@ class Trial:
             if self._plan_fits():
                 plan = self.plan()  # that of another process that has begun the trial meanwhile
             if (self.path / SECONDS).exists():
-                self._spent = self.folder.value("seconds", SECONDS)
+                self._spent = read_json(self.path / SECONDS, "the time that the trial has taken", Spent)["seconds"]
             per_step = {
                 each.arm: each.seconds / each.tokens * self.arms.recipes[each.arm].tokens_per_step
                 for each in plan.lengths

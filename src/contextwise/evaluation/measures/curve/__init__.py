@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import FEWEST_DOCUMENTS, NOT_KNOWN, Estimate
+from contextwise.base.estimates import FEWEST_DOCUMENTS, NOT_KNOWN, Estimate, written
 from contextwise.base.tables import Column, Table
 from contextwise.evaluation.kernel import Measure, Outcome, Result, Subject, Work
 from contextwise.evaluation.measures.loss import ONE_DOCUMENT
@@ -79,6 +79,7 @@ class Curve(Measure):
     version = 2
     numbers = "contextwise.evaluation.measures.curve.readings:CurveJson"
     changes_model = True
+    filled = ("context",)
     result = CurveResult
 
     mode: Literal["bands", "truncated", "running"] = Field(
@@ -197,21 +198,23 @@ class Curve(Measure):
             windows = summary["targets"] // settings["context"]
             head += f"{windows:,} windows of {settings['context']:,} tokens in {counts}"
         else:
-            contexts = len(settings["contexts"])
+            contexts = len(summary["bins"])
             plural = "s" if contexts > 1 else ""
             head += f"the same {summary['targets'] // contexts:,} targets at {contexts} context{plural}, in {counts}"
             head += " (bands)" if settings["mode"] == "bands" else ""
         if summary["trained_context"]:
             head += f"; trained with {summary['trained_context']:,}"
         if settings["rope"] != "none":
-            head += f"; positions extended by {settings['rope']}, factor {summary['rope_factor']:g}"
+            head += f"; positions extended by {settings['rope']}, factor {written(summary['rope_factor'], 'g')}"
         if summary["documents"] == 1:
             head += f". {ONE_DOCUMENT}"
         elif summary["documents"] < FEWEST_DOCUMENTS:
             head += f". {FEWEST_DOCUMENTS} documents are the fewest for an interval of a context"
         parts: list[Any] = [Text(f"{head}."), _bins_table(summary), measures_table(summary)]
         best = summary["measures"]["lowest_bin"]
-        targets = next(row["targets"] for row in summary["bins"] if row["visible_from"] == best["visible_from"])
+        targets = min(
+            (row["targets"] for row in summary["bins"] if row["visible_from"] == best["visible_from"]), default=0
+        )
         if settings["mode"] == "running" and targets < ENOUGH_TARGETS and len(summary["bins"]) > 1:
             note = (
                 f"Note: The lowest bin has {targets:,} targets only, and each bin has others: it may be the lowest by chance. "
@@ -267,7 +270,7 @@ def measures_table(summary: dict[str, Any], title: str = "") -> Table:
 def _effective_cells(effective: dict[str, Any]) -> tuple[str, str]:
     """The effective context and its interval, in tokens; what was not reached is beyond the longest that was measured."""
     first, last = effective["measured_from"], effective["measured_to"]
-    if last is None:
+    if first is None or last is None:
         return NOT_KNOWN, NOT_KNOWN
 
     def shown(limit: float | None) -> str:

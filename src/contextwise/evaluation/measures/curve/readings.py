@@ -11,11 +11,11 @@ Legend of shapes: D documents, K bins, R resamples.
 """
 
 from dataclasses import replace
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
-from contextwise.base.estimates import FEWEST_DOCUMENTS, Estimate
+from contextwise.base.estimates import FEWEST_DOCUMENTS, Estimate, EstimateJson
 from contextwise.base.intervals import (
     bootstrap_estimate,
     effective_freedom,
@@ -23,37 +23,60 @@ from contextwise.base.intervals import (
     leave_one_out,
     resampled_ratios,
 )
+from contextwise.base.schemas import Count, Number, OneOrMore
 from contextwise.evaluation.measures.curve.passes import CurveSums
 
 
 class BinJson(TypedDict):
     """The loss of the targets with so many visible tokens."""
 
-    visible_from: int
-    visible_to: int
-    loss: float
+    visible_from: OneOrMore
+    visible_to: OneOrMore
+    loss: Number
     low: float
     high: float
-    targets: int
+    targets: Count
+
+
+class ReadingJson(EstimateJson):
+    """A loss that is read off a range of visible tokens."""
+
+    value: Number  # type: ignore[misc]
+    visible_from: Count
+    visible_to: Count
+
+
+class EffectiveJson(EstimateJson):
+    """The effective context; null where it is beyond the contexts that were measured."""
+
+    measured_from: float
+    measured_to: float
+    worth: Number
+
+
+class AverageJson(EstimateJson):
+    """The mean loss."""
+
+    value: Number  # type: ignore[misc]
 
 
 class MeasuresJson(TypedDict):
-    """What is read off a curve; ranges of visible tokens stand beside the estimates."""
+    """What is read off a curve."""
 
-    lowest_bin: Estimate
-    last_tenth: Estimate | None
-    effective_context: Estimate
-    average_loss: Estimate | None
+    lowest_bin: ReadingJson
+    last_tenth: ReadingJson | None
+    effective_context: EffectiveJson
+    average_loss: AverageJson | None
 
 
 class CurveJson(TypedDict):
     """A measured curve."""
 
-    trained_context: int | None
+    trained_context: OneOrMore | None
     rope_factor: float | None
-    documents: int
-    targets: int
-    bins: list[BinJson]
+    documents: Count
+    targets: Count
+    bins: Annotated[list[BinJson], ("minItems", 1)]
     measures: MeasuresJson
 
 

@@ -1,0 +1,300 @@
+"""Files that Contextwise wrote, with hostile values in them: one sentence and status 2, or the rest with the bad row named."""
+
+import json
+import random
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from command_line import Contextwise
+from contextwise import api
+from contextwise.base.errors import CheckpointError, DataError
+from contextwise.base.files import read_json, write_json, write_sealed_json
+from contextwise.base.hashes import MANIFEST, SEAL, seal
+from contextwise.base.progress import say_once
+from contextwise.base.runs import RunFolder
+from contextwise.base.schemas import Count, json_schema, mismatch, parse_json
+from contextwise.data.corpus.corpus import write_manifest
+from contextwise.experiments.trial import load_trial, run_trial
+from contextwise.experiments.trial import trial as trial_module
+from contextwise_plan.scaling.observations import read_observations, write_table
+from fuzzing import VALUES, mutated_bytes, report
+from small import recipe_values, write_documents, write_rows
+from synthetic_sweep import write_sweep
+
+LONGEST = 30
+"""Seconds of a command."""
+MEASURED = ["evaluate run --corpus corpus --context 8", "curve run --corpus corpus --context 8"]
+READ = [
+    "report run",
+    "report run other",
+    "compare run other",
+    "compare --curves run other",
+    "measure objectives run other",
+]
+USED = ["generate run the -n 3", "export run --out shared", "train run/recipe.yaml --out run", "model parameters run"]
+OF_RUN = [*READ, *USED, *MEASURED]
+KINDS: dict[str, tuple[list[str], list[str]]] = {
+    "run": (["run/recipe.yaml", "run/*.json"], OF_RUN),
+    "metrics": (["run/metrics.jsonl"], [*READ, "train run/recipe.yaml --out run"]),
+    "model": (["run/model/manifest.json"], [*USED, *MEASURED]),
+    "result": (["run/evaluation/*/summary.json", "run/evaluation/*/manifest.json"], [*READ, *MEASURED]),
+    "decision": (["decision/*.json"], ["decide losses.jsonl --out decision", "decide --discoveries ."]),
+    "corpus": (["corpus/manifest.json"], ["corpus corpus", "evaluate run --corpus corpus --out new"]),
+    "sweep": (
+        ["sweep/plan.json", "sweep/sweep.yaml", "sweep/runs/*/metrics.jsonl", "sweep/runs/*/*.json"],
+        ["report sweep", "plan sweep --status sweep", "plan budget sweep --budget 1e15", "plan budget sweep --check"],
+    ),
+    "table": (["sweep.json"], ["report sweep.json", "plan budget sweep.json --budget 1e15"]),
+    "item": (["runs/reproduce/*/*/*.json"], ["reproduce --list"]),
+    "checkpoint": (
+        ["half/checkpoints/*/*.json", "half/metrics.jsonl"],
+        ["train half/recipe.yaml --out half", "model verify half"],
+    ),
+    "trial": (
+        ["trial/*.json", "trial/trial.yaml"],
+        ["trial trial/trial.yaml", "trial --discoveries .", "trial trial/trial.yaml --dry-run"],
+    ),
+}
+"""Kind of a file -> patterns of its names, and commands that read it."""
+SLOW = {"checkpoint", "trial"}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files of each kind, as the verbs write them."""
+    folder = tmp_path_factory.mktemp("stored")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        write_documents(Path("text.jsonl"), 30)
+        api.prepare(Path("text.jsonl"), out=Path("corpus"), tokenizer="bytes", validation=0.5)
+        for name, steps in (("run", 2), ("other", 2), ("half", 4)):
+            values = recipe_values(Path("corpus"), Path(name), steps=steps, save_every=2, log_every=1, evaluate_every=1)
+            values["model"] |= {"layers": 1, "width": 8}
+            run = api.train(values | {"name": name})
+            if name != "half":
+                for measure in (api.evaluate, api.curve):
+                    measure(run, "corpus", context=8)
+        for path in (run.summary_file, run.model, run.checkpoints / "step-4"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        rows = [
+            {"arm": arm, "seed": seed, "document": document, "tokens": 9, "nats": 20.0 + seed * document + (arm == "b")}
+            for arm in ("a", "b")
+            for seed in range(4)
+            for document in range(8)
+        ]
+        api.decide([str(write_rows(Path("losses.jsonl"), rows))], out="decision")
+        write_sweep(Path("sweep"), sizes=("pico", "nano"), contexts=(64, 128, 256, 512), measurements=6, noise=0.002)
+        write_table(read_observations(Path("sweep")), Path("sweep.json"), Path("sweep"))
+        outcome = {"title": "t", "source": "s", "scale": "tiny", "printed": {}, "supports": "", "inferred": []}
+        outcome |= {"date": "2026-01-01", "environment": {}, "tables": [], "plots": [], "runs": [], "figures": {}}
+        claims = [{"text": "x", "holds": True, "evidence": ""}]
+        write_json(Path("runs/reproduce/contextlm/tiny/table1.json"), outcome | {"claims": claims, "seconds": 1.0})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def with_trial(made: Path) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(made)
+        patch.setattr(trial_module, "seconds_per_step", lambda recipes, *_: dict.fromkeys(recipes, 1.0))
+        recipe = {
+            "model": {"layers": 1, "width": 8, "heads": 2},
+            "training": {"tokens_per_step": 128, "warmup_steps": 0},
+        }
+        arms = {"gpt2": None, "slower": ["training.learning_rate=1e-4"]}
+        values = {"arms": arms, "corpus": "corpus", "recipe": {**recipe, "data": {"context": 32}}, "tokens": 256}
+        run_trial(load_trial(None, values | {"rates": "fixed", "seeds": 2}, output=Path("trial")))
+    return made
+
+
+def hostile(file: Path, draw: random.Random) -> tuple[str, bytes]:
+    """What was done to a file of JSON, JSON Lines or YAML, and its content then."""
+    content = file.read_bytes()
+    whole = {
+        "truncated": content[: draw.randrange(len(content) + 1)],
+        "empty": b"",
+        "not UTF-8": b"\xff\xfe" + content,
+        "byte order mark": b"\xef\xbb\xbf" + content,
+        "nested lists": b"[" * 100_000,
+        "nested objects": b'{"a":' * 5000 + b"1" + b"}" * 5000,
+        "many digits": b"9" * 5000,
+        "another kind": draw.choice([b"null", b"[]", b'"a"', b"{}"]),
+        "bytes": mutated_bytes(content, draw),
+    }
+    if draw.random() < 0.15:
+        how = draw.choice([*whole])
+        return how, whole[how]
+    if file.suffix == ".yaml":
+        what, values = hostile_value(yaml.safe_load(content), draw)
+        return what, yaml.safe_dump(values, allow_unicode=True).encode()
+    if file.suffix == ".jsonl":
+        lines = content.splitlines()
+        at = draw.randrange(len(lines))
+        what, values = hostile_value(json.loads(lines[at]), draw)
+        lines[at] = dumped(values, draw)
+        return f"line {at + 1}: {what}", b"\n".join(lines) + b"\n"
+    what, values = hostile_value(json.loads(content), draw)
+    return what, dumped(values, draw)
+
+
+def dumped(values: Any, draw: random.Random) -> bytes:
+    """JSON, in one of ten cases with a key twice."""
+    text = json.dumps(values, default=str).encode()
+    return text.replace(b"{", b'{"step": 1, "runs": 2, "measure": 3, ', 1) if draw.random() < 0.1 else text
+
+
+def hostile_value(values: Any, draw: random.Random) -> tuple[str, Any]:
+    """Replace, remove, negate, wrap or add one value."""
+    *above, last = draw.choice(list(places(values)) or [("a",)])
+    inside = values
+    for key in above:
+        inside = inside[key]
+    old, how = inside[last] if last in inside or isinstance(inside, list) else None, draw.random()
+    if how < 0.15 and isinstance(inside, dict):
+        inside.pop(last, None)
+        return f"without {(*above, last)}", values
+    if how < 0.2 and isinstance(inside, dict):
+        inside["further"] = 1
+        return f"more in {above}", values
+    new = draw.choice(VALUES)
+    if isinstance(old, int | float) and how < 0.4:
+        new = draw.choice([-old, str(old), [old], old * 10**6])
+    inside[last] = {str(key): each for key, each in new.items()} if isinstance(new, dict) else new
+    return f"{(*above, last)} = {str(new)[:60]!r}", values
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths of all values inside a value; of a list, the first three."""
+    if path:
+        yield path
+    inner = value.items() if isinstance(value, dict) else enumerate(value[:3]) if isinstance(value, list) else ()
+    for key, part in inner:
+        yield from places(part, (*path, key))
+
+
+def hash_again(file: Path) -> None:
+    """Make the hashes that cover a file those of its content now, where it can be read."""
+    try:
+        values = json.loads(file.read_bytes()) if file.suffix == ".json" else None
+        if isinstance(values, dict) and values.get("format") == "contextwise-corpus":
+            write_manifest(file.parent, {name: value for name, value in values.items() if name != "digest"})
+        elif isinstance(values, dict) and SEAL in values:
+            write_sealed_json(file, {name: value for name, value in values.items() if name != SEAL})
+        elif (file.parent / MANIFEST).exists() and file.name != MANIFEST:
+            seal(file.parent)
+    except (ValueError, RecursionError):
+        pass
+
+
+def problem(words: str, status: int, output: str, errors: str, seconds: float) -> str | None:
+    """What is wrong with the end of a command."""
+    allowed = (0, 1, 2) if words.startswith("model verify") else (0, 2)  # 1: it says what is damaged
+    if status not in allowed or "Traceback" in output + errors or "unexpected" in errors:
+        return f"status {status}: {errors[-600:]}"
+    if status == 2 and "error: " not in errors:
+        return f"no sentence: {errors[-600:]}"
+    return f"{seconds:.0f} seconds" if seconds > LONGEST else None
+
+
+def try_kinds(kinds: list[str], rounds: int, made: Path, place: Path, contextwise: Contextwise) -> None:
+    draw, problems = random.Random(f"{kinds} {rounds}"), []
+    for number in range(rounds):
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(made, place)
+        contextwise.folder = place
+        say_once.cache_clear()
+        patterns, commands = KINDS[kinds[number % len(kinds)]]
+        file = draw.choice([path for pattern in patterns for path in sorted(place.glob(pattern))])
+        what, content = hostile(file, draw)
+        file.write_bytes(content)
+        if draw.random() < 0.7:
+            hash_again(file)
+        words, began = draw.choice(commands), time.monotonic()
+        ended = problem(words, *contextwise(words), time.monotonic() - began)
+        if ended is not None:
+            problems.append(f"{file.relative_to(place)}: {what}\ncontextwise {words}\n{ended}")
+    report(problems)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rounds", [pytest.param(11, id="slice"), pytest.param(2000, id="all", marks=pytest.mark.slow)])
+def test_hostile_values_in_files(made: Path, tmp_path: Path, contextwise: Contextwise, rounds: int) -> None:
+    try_kinds([kind for kind in KINDS if kind not in SLOW], rounds, made, tmp_path / "place", contextwise)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted(SLOW))
+def test_hostile_values_in_files_that_training_reads(
+    with_trial: Path, tmp_path: Path, contextwise: Contextwise, kind: str
+) -> None:
+    try_kinds([kind], 150, with_trial, tmp_path / "place", contextwise)
+
+
+@pytest.mark.parametrize("kind", sorted({*KINDS} - SLOW))
+@pytest.mark.slow
+def test_sound_files_are_read(made: Path, tmp_path: Path, contextwise: Contextwise, kind: str) -> None:
+    contextwise.folder = Path(shutil.copytree(made, tmp_path / "place"))
+    for words in KINDS[kind][1]:
+        status, _, errors = contextwise(words)
+        assert status == 0, errors
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[1e999]", "the number 1e999 is too large"),
+        ("-1e308", "the number -1e308 is too large"),
+        ("9" * 500, "is too large"),
+        ('{"a": 1, "a": 2}', "it has the key 'a' twice"),
+        ("[" * 100_000, "it is nested too deeply"),
+        ("\ufeff{}", "BOM"),
+        ("", "Expecting value"),
+    ],
+)
+def test_json_that_is_refused(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        parse_json(text)
+
+
+@pytest.mark.parametrize(
+    ("form", "value", "why"),
+    [
+        (Count, 3, ""),
+        (Count, -1, "it is -1, but must be 0 or more"),
+        (Count, True, "it is true, but must be a whole number"),
+        (Count, 1.0, "it is 1.0, but must be a whole number"),
+        (float, None, ""),
+        (float, "1", 'it is "1", but must be a number or null'),
+        (dict[str, list[Count]], {"a": [1, "b"]}, 'a[1] is "b", but must be a whole number'),
+        (dict[int, str], {"x": "y"}, 'it has the key "x", which is not a whole number'),
+        (list[int] | None, {}, "it is {}, but must be null"),
+    ],
+)
+def test_values_that_do_not_match(form: Any, value: Any, why: str) -> None:
+    assert mismatch(value, json_schema(form)) == why
+
+
+def test_a_file_says_where_it_is_damaged(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"a": [-1]}')
+    with pytest.raises(DataError, match=r"the plan is damaged: in .*x.json a\[0\] is -1, but must be 0 or more"):
+        read_json(tmp_path / "x.json", "the plan", dict[str, list[Count]])
+
+
+def test_a_run_resumes_from_metrics_without_damage_alone(tmp_path: Path) -> None:
+    """Rows after the checkpoint are measured again; a damaged one before it would be lost."""
+    run = RunFolder(tmp_path)
+    row = {"kind": "train", "tokens": 1, "seconds": 1.0, "loss": 2.0}
+    rows = [json.dumps(row | {"step": step}) for step in (1, 2, 3, 4)]
+    run.metrics_file.write_text("\n".join([*rows[:3], rows[3].replace("2.0", "[]")]) + "\n")
+    run.rewind_metrics(3)
+    assert [each["step"] for each in run.metrics()] == [1, 2, 3]
+    run.metrics_file.write_text("\n".join([rows[0], rows[1].replace("2.0", "[]"), *rows[2:]]) + "\n")
+    with pytest.raises(CheckpointError, match=r"line 2 of .*metrics.jsonl is damaged: loss is \[\], but must"):
+        run.rewind_metrics(3)
+    assert len(run.metrics_file.read_text().splitlines()) == 4
