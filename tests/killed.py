@@ -250,7 +250,7 @@ class Events:
                 (Trained, "training_step", training_step),
                 (Trained, "compute_loss", compute_loss),
                 (Trained, "save", self.within("saving", Trained.save)),
-                (checkpoints, "prune", self.within("pruning", checkpoints.prune)),
+                (checkpoints, "prune_run", self.within("pruning", checkpoints.prune_run)),
                 (RunFolder, "append_metrics", self.within("appending", RunFolder.append_metrics)),
                 (run, "export_model", self.within("exporting", run.export_model, "finishing")),
             ):

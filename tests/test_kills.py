@@ -56,7 +56,7 @@ def hold_without_pruning(report, folder):
     bench = killed.training_bench(folder, "^causal adamw$")
     seen = bench.whole("causal adamw").events
     missing = [phase for phase in killed.PHASES if not seen.get(phase)]
-    case, prune = killed.Case("causal adamw", signal.SIGKILL, "pruning", 0.5), checkpoints.prune
-    faulty = lambda folder, *rest: None if [*folder.glob(".removed-*")] else prune(folder, *rest)  # noqa: E731
-    with mock.patch.object(checkpoints, "prune", faulty):
+    case, prune = killed.Case("causal adamw", signal.SIGKILL, "pruning", 0.5), checkpoints.prune_run
+    faulty = lambda run, *rest: None if [*run.checkpoints.glob(".removed-*")] else prune(run, *rest)  # noqa: E731
+    with mock.patch.object(checkpoints, "prune_run", faulty):
         report.write_text(json.dumps([*missing, bench.problem(case)]))

@@ -6,11 +6,12 @@ processes, so that a run can resume with another number of processes, sharded or
 """
 
 import contextlib
+import math
 import random
 import shutil
-from collections.abc import Callable, Collection, Iterator, Set
+from collections.abc import Collection, Iterator, Set
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -30,7 +31,11 @@ from contextwise.base.errors import CheckpointError, one_line
 from contextwise.base.files import read_json
 from contextwise.base.hashes import damage
 from contextwise.base.progress import say
+from contextwise.base.runs import RunFolder
 from contextwise.training.metrics import RunMetrics
+
+if TYPE_CHECKING:
+    from contextwise.training.recipe import Recipe
 
 STATE = "state.json"
 WEIGHTS, MOMENTS = "weights.safetensors", "optimizer.safetensors"
@@ -222,18 +227,27 @@ def discard(folder: Path) -> None:
         shutil.rmtree(removed, ignore_errors=True)
 
 
-def prune(
-    folder: Path, keep: int, kept_steps: Collection[int] = (), planned: Callable[[int], bool] = lambda step: True
-) -> None:
-    """Remove all but the newest ``keep`` checkpoints and those of ``kept_steps``, and leftovers of interrupted removals.
+def prune_run(run: RunFolder, recipe: "Recipe") -> None:
+    """Remove the older checkpoints of a run, as its recipe says.
 
-    A checkpoint of a step that is not ``planned``, which a stopped run leaves, is removed once there is a newer one: in the end
-    the run has the checkpoints of a run that was never stopped.
+    A checkpoint that a stop added is removed once there is a newer one: in the end the run has the checkpoints of one that was
+    never stopped.
     """
-    every = list_checkpoints(folder)
-    stale = [checkpoint for checkpoint in every[:-1] if not planned(step_of(checkpoint))]
-    others = [checkpoint for checkpoint in every if checkpoint not in stale]
-    for checkpoint in [*stale, *(each for each in others[:-keep] if step_of(each) not in kept_steps)]:
-        discard(checkpoint)
+    lowest, best = math.inf, set()
+    for row in run.metrics("validation") if recipe.training.patience is not None else ():
+        if row["loss"] < lowest:
+            lowest = row["loss"]
+            best.add(row["step"])
+    for checkpoint in list_checkpoints(run.checkpoints)[:-1]:
+        if not recipe.saves_at(step_of(checkpoint)) and step_of(checkpoint) not in best:
+            discard(checkpoint)
+    prune(run.checkpoints, recipe.training.keep_checkpoints, recipe.branch_steps)
+
+
+def prune(folder: Path, keep: int, kept_steps: Collection[int] = ()) -> None:
+    """Remove all but the newest ``keep`` checkpoints and those of ``kept_steps``, and leftovers of interrupted removals."""
+    for checkpoint in list_checkpoints(folder)[:-keep]:
+        if step_of(checkpoint) not in kept_steps:
+            discard(checkpoint)
     for leftover in folder.glob(".removed-*"):
         shutil.rmtree(leftover, ignore_errors=True)

@@ -129,6 +129,7 @@ class EarlyStopping(TrainerCallback):
             control.should_save = False
             if first:
                 step = state.global_step
+                checkpoints.discard(self.trainer.run.checkpoints / f"step-{step}")  # of a stop in this validation
                 say(f"the validation loss was lowest at step {best}; training stops at step {step}")
 
     def best_weights(self) -> dict[str, torch.Tensor]:

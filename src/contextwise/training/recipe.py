@@ -299,14 +299,10 @@ class Recipe(Settings):
         return {self.decay_start(length) for length in self.training.branches}
 
     def saves_at(self, step: int) -> bool:
-        """Whether a run that is never stopped may have a checkpoint of a step."""
-        settings = self.training
-        if settings.trunk is not None and step <= self.decay_start():
+        """Whether a run that is never stopped has a checkpoint of a step; with patience, also of each lowest loss."""
+        if self.training.trunk is not None and step <= self.decay_start():
             return False  # it is the trunk's
-        validated = settings.patience is not None and settings.evaluate_every and step % settings.evaluate_every == 0
-        return bool(
-            step % settings.save_every == 0 or step == self.total_steps or step in self.branch_steps or validated
-        )
+        return step % self.training.save_every == 0 or step == self.total_steps or step in self.branch_steps
 
     @property
     def batch_sizes(self) -> BatchSizes:

@@ -195,7 +195,7 @@ def _find_checkpoint(
             corpus.verify()
         checkpoint = checkpoints.latest_intact(run.checkpoints)
         if checkpoint is not None:  # what a process that was killed while it pruned has left
-            checkpoints.prune(run.checkpoints, recipe.training.keep_checkpoints, recipe.branch_steps, recipe.saves_at)
+            checkpoints.prune_run(run, recipe)
         source = run
         if checkpoint is None and trunk is not None:
             checkpoint, source = trunk, RunFolder(trunk.parent.parent)

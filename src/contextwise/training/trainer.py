@@ -420,8 +420,7 @@ class PretrainingTrainer(Trainer):
                 }
                 write_json(folder / checkpoints.STATE, state, "the checkpoint")
                 seal(folder)
-            keep, recipe = self.settings.keep_checkpoints, self.recipe
-            checkpoints.prune(self.run.checkpoints, keep, recipe.branch_steps, recipe.saves_at)
+            checkpoints.prune_run(self.run, self.recipe)
         self.accelerator.wait_for_everyone()
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
