@@ -194,11 +194,19 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(steps, key=step_of)
 
 
+def damaged(checkpoint: Path) -> str | None:
+    """Describe what is wrong with the files of a checkpoint, or that it is the one of another step; None if it is intact."""
+    problem = damage(checkpoint)
+    if problem is None and (step := read_json(checkpoint / STATE, "the checkpoint").get("step")) != step_of(checkpoint):
+        problem = f"it holds the state of step {step}"
+    return problem
+
+
 def latest_intact(folder: Path) -> Path | None:
     """Return the newest intact checkpoint; damaged ones are reported and renamed. All damaged: a CheckpointError."""
     all_checkpoints = list_checkpoints(folder)
     for checkpoint in reversed(all_checkpoints):
-        problem = damage(checkpoint)
+        problem = damaged(checkpoint)
         if problem is None:
             return checkpoint
         renamed = checkpoint.with_name(f"damaged-{checkpoint.name}")
