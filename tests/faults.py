@@ -1,6 +1,6 @@
 """A disk that fails in the middle of a command, and a power failure after which only what was synced is left."""
 
-# ruff: noqa: PTH100, PTH115, PTH120
+# ruff: noqa: PTH100, PTH110, PTH115, PTH120
 import builtins
 import contextlib
 import errno
@@ -52,6 +52,15 @@ class _File(io.FileIO):
         return super().write(data)
 
 
+class _Read(io.FileIO):
+    """A file that cannot be read: the error names no file, as that of the system does not."""
+
+    def _fail(self, *_: Any) -> Any:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    read = readall = readinto = _fail
+
+
 class Disk:
     """The operations on files below a folder while the ``with`` block runs: opening to write, writes, fsync, rename, mkdir.
 
@@ -60,6 +69,7 @@ class Disk:
     Args:
         fails: number of the operation that fails, from 1; 0: none.
         stays: whether all that take space fail after it too.
+        reads: reading a file and listing a folder are operations too, and the error is one of the disk (EIO).
         power: the power fails at that operation instead: the process ends at once.
 
     Attributes:
@@ -68,8 +78,15 @@ class Disk:
         renamed: (source, target) of the last rename whose folder was not synced.
     """
 
-    def __init__(self, root: Path, fails: int = 0, stays: bool = False, power: Callable[["Disk"], None] | None = None):
-        self.root, self.fails, self.stays, self.power = str(root.resolve()), fails, stays, power
+    def __init__(
+        self,
+        root: Path,
+        fails: int = 0,
+        stays: bool = False,
+        power: Callable[["Disk"], None] | None = None,
+        reads: bool = False,
+    ) -> None:
+        self.root, self.fails, self.stays, self.power, self.reads = str(root.resolve()), fails, stays, power, reads
         self.operations: list[str] = []
         self.started = time.time_ns()
         self.synced: dict[int, int] = {}
@@ -87,11 +104,16 @@ class Disk:
             if self.power is not None:
                 self.power(self)
                 os._exit(POWER_FAILS)
-            code = _ERRORS.get(kind, errno.ENOSPC)
+            code = errno.EIO if self.reads else _ERRORS.get(kind, errno.ENOSPC)
             raise OSError(code, os.strerror(code))
 
     def open(self, file: Any, mode: str = "r", buffering: int = -1, *arguments: Any, **options: Any) -> Any:
         if isinstance(file, int) or not set("wax+") & set(mode) or not self._below(file):
+            try:
+                self.read(file)
+            except OSError:
+                raw = io.BufferedReader(_Read(file))
+                return raw if "b" in mode else io.TextIOWrapper(raw, *arguments, **options)
             return self._open(file, mode, buffering, *arguments, **options)
         self.operation("open", file)
         raw = _File(self, os.fsdecode(file), mode.replace("b", "").replace("t", ""))
@@ -99,6 +121,11 @@ class Disk:
             return raw
         buffer = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
         return buffer if "b" in mode else io.TextIOWrapper(buffer, *arguments, **options)
+
+    def read(self, path: Any) -> None:
+        """A file is read, or a folder is listed."""
+        if self.reads and not isinstance(path, int) and os.path.exists(path):
+            self.operation("read", path)
 
     def _below(self, file: Any) -> bool:
         return os.path.abspath(os.fsdecode(file)).startswith(self.root)
@@ -122,6 +149,21 @@ class Disk:
     def mkdir(self, path: Any, *arguments: Any, **options: Any) -> None:
         self.operation("mkdir", path)
         self._mkdir(path, *arguments, **options)
+
+    def _reader(self, function: Any, error: type[Exception] = OSError) -> Any:
+        """A function of a library that reads the file or folder that is its first argument."""
+
+        def read(path: Any = ".", *arguments: Any, **options: Any) -> Any:
+            try:
+                if isinstance(path, str | os.PathLike):
+                    self.read(path)
+            except OSError as problem:
+                if error is OSError:
+                    raise OSError(problem.errno, problem.strerror, path) from None
+                raise error(f"I/O error: {problem.strerror} (os error {problem.errno})") from None
+            return function(path, *arguments, **options)
+
+        return read
 
     def _library(self, function: Any, error: type[Exception], place: int) -> Any:
         """A function of a library that writes the file at the argument ``place``."""
@@ -147,6 +189,11 @@ class Disk:
                 (os, "rename", self.rename),
                 (os, "replace", self.rename),
                 (os, "mkdir", self.mkdir),
+                (os, "listdir", self._reader(os.listdir)),
+                (os, "scandir", self._reader(os.scandir)),
+                (pa, "memory_map", self._reader(pa.memory_map)),
+                (pq, "read_table", self._reader(pq.read_table)),
+                (safetensors.torch, "safe_open", self._reader(safetensors.torch.safe_open, SafetensorError)),
                 (pq, "write_table", self._library(pq.write_table, OSError, 1)),
                 (pa.ipc, "new_stream", self._library(pa.ipc.new_stream, OSError, 0)),
                 (

@@ -32,6 +32,7 @@ _REPLACED = f"{PARTIAL}old"
 _REFUSED = (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FAILED = {errno.EIO, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.EREMOTEIO, errno.ENOTCONN}
 _NOT_WRITABLE = {errno.EROFS, errno.ENOENT, errno.EIO, errno.ENAMETOOLONG}
 _NUMBER = re.compile(r"\(os error (\d+)\)")  # in the messages of libraries in Rust
 _PATH = re.compile(r"(~|\.\.)?(/[^/\n{}<>|]+)(/[^/\n{}<>|]+)+/?|~(/[^/\n{}<>|]+)+/?")
@@ -51,7 +52,11 @@ def sync_directory(path: Path) -> None:
 
 def sync_tree(path: Path) -> None:
     """Sync every file and folder under ``path`` to disk."""
-    for folder, _, names in os.walk(path):
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for folder, _, names in os.walk(path, onerror=refuse):
         for name in names:
             with (Path(folder) / name).open("rb") as file:
                 os.fsync(file.fileno())
@@ -68,12 +73,23 @@ def system_error(error: BaseException) -> int | None:
 
 def is_disk_full(error: BaseException) -> bool:
     """Whether an error, or one that caused it, says that the disk is full or a file as large as it may be."""
+    return _caused_by(error, _FULL) is not None
+
+
+def failure_of_disk(error: BaseException) -> str | None:
+    """The system's words for a failure of a disk or of a file server, in an error or its cause; None for other errors."""
+    number = _caused_by(error, _FAILED)
+    return None if number is None else os.strerror(number)
+
+
+def _caused_by(error: BaseException, numbers: Collection[int]) -> int | None:
+    """The first of the system's numbers ``numbers`` that an error, or one that caused it, has."""
     cause: BaseException | None = error
     while cause is not None:
-        if system_error(cause) in _FULL:
-            return True
+        if (number := system_error(cause)) in numbers:
+            return number
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
-    return False
+    return None
 
 
 @contextlib.contextmanager
