@@ -388,10 +388,7 @@ def atomic_file(path: Path, what: str) -> Iterator[BinaryIO]:
     The file is locked until it is renamed, so that the next writer removes what killed ones left, and nothing else.
     """
     with disk_errors(what, path):
-        for leftover in path.parent.glob(f".{glob.escape(path.name)}{PARTIAL}*"):
-            with contextlib.suppress(OSError), leftover.open("r+b") as opened:
-                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                leftover.unlink()
+        remove_abandoned(path.parent, glob.escape(path.name))
         partial, file = _partial_file(path)
         try:
             with file:
@@ -404,6 +401,14 @@ def atomic_file(path: Path, what: str) -> Iterator[BinaryIO]:
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
+
+
+def remove_abandoned(folder: Path, name: str = "*") -> None:
+    """Remove what killed processes left of files that they wrote to a folder, whose names match the pattern ``name``."""
+    for leftover in folder.glob(f".{name}{PARTIAL}*"):
+        with contextlib.suppress(OSError), leftover.open("r+b") as opened:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while the file is written
+            leftover.unlink()
 
 
 def _partial_file(path: Path) -> tuple[Path, BinaryIO]:
