@@ -2,9 +2,11 @@
 
 import inspect
 import json
+import os
 import random
 import shlex
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from contextwise import cli
 from contextwise.base.files import PARTIAL
 from contextwise.cli.commands import groups, points, verb_of
 from contextwise.data.sources import stdlib
@@ -98,6 +101,9 @@ MARKS = dict.fromkeys(SLOW, pytest.mark.slow)
 MANY = [pytest.param(name, marks=MARKS.get(name, ())) for name in COMMANDS]
 POWER = ("prepare", "train", "report again")
 """Commands whose power fails in each test run: they write a folder, a run and a file. A process of its own takes seconds."""
+
+AT_ONCE = ("prepare", "train", "evaluate", "decide")
+"""Commands of which three are started at once in each test run."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -243,9 +249,9 @@ def whole(contextwise: Callable, template: Path, tmp_path: Path, name: str, whol
 
 
 def numbers(folder: Path) -> dict[str, Any]:
-    """The summaries in a folder, without times and machines."""
+    """The summaries in a folder, without times, machines and the folder's own path."""
     dropped = {*TIMES, "sha256", "digest", "hardware"}
-    summaries = {path: json.loads(path.read_text()) for path in folder.rglob("summary.json")}
+    summaries = {path: json.loads(path.read_text().replace(str(folder), "")) for path in folder.rglob("summary.json")}
     return {
         path.relative_to(folder).as_posix(): {name: value for name, value in summary.items() if name not in dropped}
         for path, summary in summaries.items()
@@ -287,8 +293,8 @@ def test_every_operation_on_files_may_fail(
             with Disk(folder, number, stays).installed() as disk:
                 outcome = contextwise(command)
             failed = disk.operations[number - 1]
-            # A single file is replaced, and cannot be had back, when the folder is synced.
-            if outcome[0] and (name, failed) != ("report again", "fsync /old"):
+            # A single file is replaced, and cannot be had back, when the folder is synced; a run that resumes has gone on.
+            if outcome[0] and (name, failed) != ("report again", "fsync /old") and name != "resume":
                 now = tree(folder)
                 assert {file: now.get(file) for file in before} == before, failed
             finished(contextwise, folder, command, whole.files, outcome)
@@ -339,7 +345,7 @@ def test_no_file_may_grow(contextwise, template: Path, tmp_path: Path, whole: Wh
         folder = contextwise.folder = fresh(template, tmp_path / "faulty")
         with no_file_above(limit):
             outcome = contextwise(command)
-        if outcome[0]:
+        if outcome[0] and name != "resume":
             now = tree(folder)
             assert {file: now.get(file) for file in before} == before, limit
         finished(contextwise, folder, command, whole.files, outcome)
@@ -369,3 +375,39 @@ def test_after_a_power_failure_the_same_command_succeeds(
         status, _, errors = contextwise(command)
         assert status == 0, errors
         same(tree(folder), whole.files)
+
+
+def run_here(folder: Path, words: list[str], log: Path) -> None:
+    """A command in a process of its own, whose messages go into a file."""
+    for standard in (1, 2):
+        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), standard)
+    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+    os.chdir(folder)
+    sys.argv = ["contextwise", *words]
+    cli.main()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "name",
+    [name if name in AT_ONCE else pytest.param(name, marks=pytest.mark.slow) for name in COMMANDS if name != "demo"],
+)
+def test_three_at_once_have_one_result(template: Path, tmp_path: Path, whole: Whole, name: str) -> None:
+    """One does the work, or they share it; one that ends without the result says that another process has it."""
+    folder, words = fresh(template, tmp_path / "shared"), shlex.split(COMMANDS[name])
+    logs = [tmp_path / f"log {number}" for number in range(3)]
+    processes = [_FORKS.Process(target=run_here, args=(folder, words, log)) for log in logs]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    texts = [log.read_text() for log in logs]
+    assert 0 in [process.exitcode for process in processes], texts
+    for process, text in zip(processes, texts, strict=True):
+        assert "Traceback" not in text and "unexpected" not in text, text
+        assert process.exitcode == 0 or (process.exitcode == 2 and ("another process" in text or "exists" in text)), (
+            text
+        )
+    assert not [path for path in folder.rglob("*") if PARTIAL in path.name]
+    same(tree(folder), whole.files)
+    assert numbers(folder) == whole.numbers
