@@ -1,6 +1,6 @@
 """A disk that fails in the middle of a command, and a power failure after which only what was synced is left."""
 
-# ruff: noqa: PTH100, PTH115, PTH118, PTH120
+# ruff: noqa: PTH100, PTH110, PTH115, PTH118, PTH120
 import builtins
 import contextlib
 import errno
@@ -12,7 +12,6 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,34 +19,13 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.parquet as pq
 import safetensors.torch
-import yaml
 from safetensors import SafetensorError
 
 from contextwise import cli
 from contextwise.base.files import PARTIAL
-from small import recipe_values, save_model, small_gpt2, write_documents
-from sweeping import sweep_values
 
 POWER_FAILS = 99
 """Exit status of a process in which the power failed."""
-COMMANDS = {
-    "prepare": "prepare text.jsonl --tokenizer train:300 --out out/corpus",
-    "prepare again": "prepare text.jsonl --tokenizer train:300 --out old/corpus --overwrite",
-    "train": "train recipe.yaml --out out/run",
-    "evaluate": "evaluate model --corpus old/corpus --limit 2 --out out/loss",
-    "evaluate again": "evaluate model --corpus old/corpus --limit 2 --out old/loss --overwrite",
-    "curve": "curve model --corpus old/corpus --limit 2 --out out/curve",
-    "embed": "model embed model lines.txt --out out/v.npy",
-    "export": "export model --out out/shared",
-    "report": "report old/run --out out/report.html",
-    "report again": "report old/run --out old/report.html",
-    "compare": "compare old/run model --corpus old/corpus --out out/compared.json --html out/compared.html",
-    "trial": "trial trial.yaml --out out/trial",
-    "sweep": "plan sweep sweep.yaml --out out/sweep",
-    "demo": "demo --quick --out out/demo",
-    "reproduce": "reproduce paper/table --recipes recipes --out out/reproduced",
-}
-"""Commands that write, in the folder of :func:`write_template`."""
 _ERRORS = {"fsync": errno.EIO, "rename": errno.EIO}
 
 
@@ -74,6 +52,15 @@ class _File(io.FileIO):
         return super().write(data)
 
 
+class _Read(io.FileIO):
+    """A file that cannot be read: the error names no file, as that of the system does not."""
+
+    def _fail(self, *_: Any) -> Any:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    read = readall = readinto = _fail
+
+
 class Disk:
     """The operations on files below a folder while the ``with`` block runs: opening to write, writes, fsync, rename, mkdir.
 
@@ -84,6 +71,7 @@ class Disk:
         stays: whether all that take space fail after it too.
         power: what happens at that operation instead; its argument writes the first half of what is written there.
         removals: whether the removals of files and folders are operations too.
+        reads: reading a file and listing a folder are operations too, and the error is one of the disk (EIO).
 
     Attributes:
         operations: all, in order.
@@ -98,9 +86,10 @@ class Disk:
         stays: bool = False,
         power: "Callable[[Disk, Callable[[], Any]], None] | None" = None,
         removals: bool = False,
+        reads: bool = False,
     ) -> None:
         self.root, self.fails, self.stays, self.power = str(root.resolve()), fails, stays, power
-        self.removals = removals
+        self.removals, self.reads = removals, reads
         self.operations: list[str] = []
         self.started = time.time_ns()
         self.synced: dict[int, int] = {}
@@ -119,11 +108,16 @@ class Disk:
             if self.power is not None:
                 self.power(self, half)
                 return
-            code = _ERRORS.get(kind, errno.ENOSPC)
+            code = errno.EIO if self.reads else _ERRORS.get(kind, errno.ENOSPC)
             raise OSError(code, os.strerror(code))
 
     def open(self, file: Any, mode: str = "r", buffering: int = -1, *arguments: Any, **options: Any) -> Any:
         if isinstance(file, int) or not set("wax+") & set(mode) or not self._below(file):
+            try:
+                self.read(file)
+            except OSError:
+                raw = io.BufferedReader(_Read(file))
+                return raw if "b" in mode else io.TextIOWrapper(raw, *arguments, **options)
             return self._open(file, mode, buffering, *arguments, **options)
         self.operation("open", file)
         raw = _File(self, os.fsdecode(file), mode.replace("b", "").replace("t", ""))
@@ -131,6 +125,11 @@ class Disk:
             return raw
         buffer = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
         return buffer if "b" in mode else io.TextIOWrapper(buffer, *arguments, **options)
+
+    def read(self, path: Any) -> None:
+        """A file is read, or a folder is listed."""
+        if self.reads and not isinstance(path, int) and os.path.exists(path):
+            self.operation("read", path)
 
     def _below(self, file: Any) -> bool:
         return os.path.abspath(os.fsdecode(file)).startswith(self.root)
@@ -163,6 +162,21 @@ class Disk:
         self.operation("rmdir", _in_folder(path, dir_fd))
         self._rmdir(path, dir_fd=dir_fd)
 
+    def _reader(self, function: Any, error: type[Exception] = OSError) -> Any:
+        """A function of a library that reads the file or folder that is its first argument."""
+
+        def read(path: Any = ".", *arguments: Any, **options: Any) -> Any:
+            try:
+                if isinstance(path, str | os.PathLike):
+                    self.read(path)
+            except OSError as problem:
+                if error is OSError:
+                    raise OSError(problem.errno, problem.strerror, path) from None
+                raise error(f"I/O error: {problem.strerror} (os error {problem.errno})") from None
+            return function(path, *arguments, **options)
+
+        return read
+
     def _library(self, function: Any, error: type[Exception], place: int) -> Any:
         """A function of a library that writes the file at the argument ``place``."""
 
@@ -187,6 +201,18 @@ class Disk:
                 (os, "rename", self.rename),
                 (os, "replace", self.rename),
                 (os, "mkdir", self.mkdir),
+                (pq, "write_table", self._library(pq.write_table, OSError, 1)),
+                (pa.ipc, "new_stream", self._library(pa.ipc.new_stream, OSError, 0)),
+                (
+                    safetensors.torch,
+                    "serialize_file",
+                    self._library(safetensors.torch.serialize_file, SafetensorError, 1),
+                ),
+                (os, "listdir", self._reader(os.listdir)),
+                (os, "scandir", self._reader(os.scandir)),
+                (pa, "memory_map", self._reader(pa.memory_map)),
+                (pq, "read_table", self._reader(pq.read_table)),
+                (safetensors.torch, "safe_open", self._reader(safetensors.torch.safe_open, SafetensorError)),
                 (pq, "write_table", self._library(pq.write_table, OSError, 1)),
                 (pa.ipc, "new_stream", self._library(pa.ipc.new_stream, OSError, 0)),
                 (
@@ -247,64 +273,3 @@ def fresh(template: Path, folder: Path) -> Path:
     """A copy of a folder; file times are those of now."""
     shutil.rmtree(folder, ignore_errors=True)
     return Path(shutil.copytree(template, folder, copy_function=shutil.copyfile))
-
-
-@contextlib.contextmanager
-def small_demo() -> Iterator[None]:
-    """A demo of seconds, on short files, with as many steps each time."""
-    from contextwise.data.sources import stdlib
-    from contextwise.experiments import demo
-    from contextwise.experiments.trial import trial
-
-    short = [(name, path) for name, path in stdlib.stdlib_files() if path.stat().st_size < 1000]
-    settings = ("tokens=128", "seeds=2", "recipe.data.context=16", "recipe.training.tokens_per_step=64")
-    shape = {"layers": 1, "width": 16, "heads": 2}
-    settings += tuple(f"recipe.model.{name}={value}" for name, value in shape.items())
-    small = replace(demo.QUICK, trial=settings, documents=24, held_out=0.5, vocabulary=300)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(stdlib, "stdlib_files", lambda: short))
-        stack.enter_context(mock.patch.object(demo, "QUICK", small))
-        stack.enter_context(mock.patch.object(demo, "KNOWN", "a-model-that-is-nowhere"))
-        stack.enter_context(
-            mock.patch.object(trial, "seconds_per_step", lambda recipes, *_: dict.fromkeys(recipes, 1.0))
-        )
-        yield
-
-
-def write_template(folder: Path) -> None:
-    """Write a text, a corpus, a recipe, a model, and results of earlier commands."""
-    from contextwise.data import Corpus, prepare_corpus
-    from contextwise.evaluation.kernel import measure
-    from contextwise.evaluation.measures.loss import Loss
-    from contextwise.training import Recipe, train
-
-    write_documents(folder / "text.jsonl", 12)
-    (folder / "lines.txt").write_text("one line\nanother\n")
-    prepare_corpus(folder / "text.jsonl", "bytes", folder / "old" / "corpus", validation=0.6)
-    values = recipe_values(folder / "old" / "corpus", folder / "old" / "run", steps=2, save_every=1)
-    values["training"] |= {"evaluate_every": 1, "log_every": 1}
-    train(Recipe.model_validate(values))
-    del values["output"]
-    values["data"]["corpus"] = "old/corpus"
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(values))
-    shared = {"data": {"context": 16}, "model": {"layers": 1, "width": 16, "heads": 2}}
-    shared["training"] = {"tokens_per_step": 64, "warmup_steps": 0, "evaluation_tokens": 16}
-    paired = {"corpus": "old/corpus", "arms": ["gpt2", "pm"], "recipe": shared, "tokens": 128}
-    paired |= {"seeds": 2, "rates": "fixed", "limit": 6}
-    (folder / "trial.yaml").write_text(yaml.safe_dump(paired))
-    sweep = sweep_values(Path("old/corpus"), Path("unused"), grid={"data.context": [16], "training.steps": [4]})
-    (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
-    parity = {"bits": 8, "tasks": 10, "first": 4, "shortest": 2, "validation_samples": 16}
-    mlp = {"family": "parity_mlp", "width": 8, "feature_size": 4}
-    schedule = {"steps": 2, "evaluate_every": 2, "save_every": 1, "examples_per_step": 4}
-    trained = {"data": {"synthetic": parity}, "model": mlp, "training": schedule}
-    settings = {"name": "one", "tolerance": 10, "contexts": [3], "samples": 1000, "recipe": trained}
-    printed = {"bits": 8, "tasks": 10, "contexts": [3], "model": [0.6], "minimum": [0.6]}
-    item = {"title": "A table", "source": "a paper", "measure": "parity_table", "printed": printed}
-    item["scales"] = {"tiny": {"machine": "one CPU thread", "settings": settings}}
-    (folder / "recipes" / "paper").mkdir(parents=True)
-    (folder / "recipes" / "paper" / "table.yaml").write_text(yaml.safe_dump(item))
-    save_model(folder / "model", small_gpt2())
-    corpus = Corpus.open(folder / "old" / "corpus", "validation")
-    measure(folder / "model", Loss(limit=1), corpus, out=folder / "old" / "loss")
-    (folder / "old" / "report.html").write_text("an older page")

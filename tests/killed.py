@@ -28,8 +28,8 @@ from unittest import mock
 
 import yaml
 
-import faults
 import golden
+import writing_commands
 from contextwise.cli.commands import groups
 from faults import Disk
 from shipped import ALL_FILES, RUNS
@@ -457,55 +457,8 @@ def _timeless(value: Any) -> Any:
 
 # ---- commands ----
 
-MEASURES = {
-    "causality": "measure causality model --out out/causality",
-    "entropy": "measure entropy model --corpus old/corpus --contexts 2,4,8,16 --samples 60 --density-samples 30 --out out/e",
-    "sentences": "measure sentences model --corpus old/corpus --out out/sentences",
-    "infill": "measure infill filling holes.jsonl --limit 4 --max-new-tokens 4 --out out/infill",
-    "attention": "measure attention model --text lines.txt --out out/a.html --csv out/numbers",
-    "forgetting": "measure forgetting base changed --old old/corpus --new new/corpus --out out/forgetting.json",
-    "ruler": "measure ruler long --tasks vt --length 600 --visible 100,600 --samples 3 --no-example --out out/ruler",
-    "longbench": "measure longbench long hotpotqa.jsonl --visible 64,128 --new-tokens 4 --out out/longbench",
-    "tasks": "measure tasks long arc_easy --include-path tasks --limit 3 --out out/tasks",
-    "transfer": "plan transfer transfer.yaml --widths 16,32 --factors 0.01,0.1,1 --seeds 2 --to 64 --out out/transfer",
-    "decide": "decide a:0=a-0.csv a:1=a-1.csv b:0=b-0.csv b:1=b-1.csv --out out/decided",
-}  # fmt: skip
-"""Further commands that write, in the folder of :func:`command_bench`."""
-OTHERS = ("train", "demo")
+OTHERS = ("train", "resume", "demo")
 """Commands that have cases of their own, or are made of other commands."""
-
-
-def write_measured(folder: Path) -> None:
-    """Add what :data:`MEASURES` read to the folder of :func:`faults.write_template`."""
-    from contextwise.data import prepare_corpus
-    from contextwise_papers.objectives import Infilling
-    from evals.harness.harness_sets import arc_lines, define
-    from filling import gpt2, tokenizer_of
-    from longtasks_files import longbench_line
-    from small import save_model, small_gpt2, write_documents, write_rows, write_run
-
-    save_model(folder / "long", small_gpt2(positions=1000))
-    save_model(folder / "filling", gpt2(Infilling()), tokenizer_of(Infilling()))
-    holes = [{"task_id": f"HumanEval/{i}", "prompt": "a", "suffix": "b", "canonical_solution": "c"} for i in range(6)]
-    write_rows(folder / "holes.jsonl", holes)
-    corpus = prepare_corpus(
-        write_documents(folder / "new.jsonl", 12, 1), "bytes", folder / "new" / "corpus", validation=0.6
-    )
-    for seed, name in enumerate(("base", "changed")):
-        recipe = {"name": name, "seed": 0, "data": {"context": 32}, "model": {"pretrained": "base"} if seed else {}}
-        run = write_run(folder / name, small_gpt2(corpus.vocab_size, seed=seed), corpus.tokenizer(), recipe)
-        write_rows(
-            run / "metrics.jsonl", [{"kind": "validation", "step": 7, "tokens": 700, "seconds": 1.0, "loss": 2.5}]
-        )
-        rows = ["document,tokens,nats"]
-        for number in range(2):
-            lines = [f"{document},9,{3 + seed + document * 0.1 + number * 0.01}" for document in range(8)]
-            (folder / f"{'ab'[seed]}-{number}.csv").write_text("\n".join([*rows, *lines]) + "\n")
-    write_rows(folder / "hotpotqa.jsonl", [longbench_line(i) for i in range(4)])
-    define(folder / "tasks", "arc_easy", test=arc_lines(6))
-    transferred = yaml.safe_load((folder / "recipe.yaml").read_text())
-    transferred["training"] |= {"steps": 2, "evaluate_every": 0, "learning_rate": 1.0}
-    (folder / "transfer.yaml").write_text(yaml.safe_dump(transferred))
 
 
 class _Run:
@@ -541,9 +494,8 @@ def command_bench(folder: Path, pattern: str = "") -> Bench:
     """A bench of the commands that write, but training, whose names match a regular expression, in a new folder."""
     template = folder / "template"
     template.mkdir(parents=True)
-    faults.write_template(template)
-    write_measured(template)
-    commands = {name: words.split() for name, words in (faults.COMMANDS | MEASURES).items() if re.search(pattern, name)}
+    writing_commands.write_template(template)
+    commands = {name: words.split() for name, words in writing_commands.COMMANDS.items() if re.search(pattern, name)}
     return Bench(folder / "bench", template, {name: words for name, words in commands.items() if name not in OTHERS})
 
 
@@ -554,7 +506,7 @@ def small_commands() -> Iterator[None]:
     from evals.harness.harness_sets import few_tasks
 
     with (
-        faults.small_demo(),
+        writing_commands.small_demo(),
         mock.patch.object(executors, "RunProcess", _Run),
         mock.patch("contextwise_evals.harness.tasks.harness_tasks", few_tasks),
     ):

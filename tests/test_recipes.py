@@ -86,7 +86,9 @@ def test_the_verb_lists_prints_and_copies(contextwise, tmp_path):
     assert contextwise("recipes contextlm-nano") == (0, shipped, "")
     assert contextwise("recipes contextlm-nano --copy mine")[1] == "mine/contextlm-nano.yaml\n"
     assert (tmp_path / "mine" / "contextlm-nano.yaml").read_text() == shipped
-    contextwise.refused("recipes contextlm-nano --copy mine", "exists already")
+    assert contextwise("recipes contextlm-nano --copy mine")[0] == 0  # the same content, as after a stopped call
+    (tmp_path / "mine" / "contextlm-nano.yaml").write_text("mine")
+    contextwise.refused("recipes contextlm-nano --copy mine", "exists already, with another content")
     contextwise.refused("recipes nothing", "there is no recipe nothing")
     contextwise("recipes cue --copy all")
     assert {path.name for path in (tmp_path / "all" / "cue").iterdir()} == {

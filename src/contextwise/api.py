@@ -216,22 +216,17 @@ def load(model: "str | Path | RunFolder", dtype: Any = None, device: Any = None)
 
 @contextlib.contextmanager
 def output(verbose: bool) -> Iterator[None]:
-    """Print messages and progress inside the ``with`` block only if they are asked for."""
-    if verbose:
-        yield
-        return
-    from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    """Print messages and progress inside the ``with`` block only if they are asked for; leave the process as it was."""
+    from datasets.utils import disable_progress_bars
     from transformers.utils import logging
 
-    with quieten(), contextlib.ExitStack() as afterwards:
-        afterwards.callback(logging.set_verbosity, logging.get_verbosity())
-        if logging.is_progress_bar_enabled():
-            afterwards.callback(logging.enable_progress_bar)
-        if not are_progress_bars_disabled():
-            afterwards.callback(enable_progress_bars)
-        logging.set_verbosity_error()
-        logging.disable_progress_bar()
-        disable_progress_bars()
+    from contextwise.base.undisturbed import undisturbed
+
+    with undisturbed(), contextlib.nullcontext() if verbose else quieten():
+        if not verbose:
+            logging.set_verbosity_error()
+            logging.disable_progress_bar()
+            disable_progress_bars()
         yield
 
 

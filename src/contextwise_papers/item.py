@@ -130,10 +130,10 @@ class ItemMeasure(Settings, ABC):
 
         Training of earlier calls counts with the seconds that its runs have noted; measurements that are found again do not.
         """
-        began, started = time.time(), time.monotonic()
+        before, started = set(folder.rglob("summary.json")), time.monotonic()
         outcome = self.measure(item, folder)
         runs = [run for run in map(RunFolder, self.run_set(folder).paths) if run.finished]
-        earlier = sum(run.summary()["seconds"] for run in runs if run.summary_file.stat().st_mtime < began)
+        earlier = sum(run.summary()["seconds"] for run in runs if run.summary_file in before)
         outcome.seconds = time.monotonic() - started + earlier
         outcome.claims = share_error(outcome.claims)
         return outcome

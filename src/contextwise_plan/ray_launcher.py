@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -116,7 +115,7 @@ class RayExecutor:
             )
         # max_calls: a new process for each run.
         self.task = ray.remote(max_calls=1, max_retries=settings.retries, num_cpus=cpus, num_gpus=gpus)(train_run)
-        self.tasks: dict[Any, tuple[PlannedRun, float]] = {}
+        self.tasks: dict[Any, tuple[PlannedRun, int]] = {}
 
     @property
     def has_room(self) -> bool:
@@ -128,13 +127,16 @@ class RayExecutor:
 
     def running(self) -> set[str]:
         """Runs whose log has been written to since they were submitted."""
-        logs = {run.id: (self.folder.log_file(run.id), since) for run, since in self.tasks.values()}
-        return {name for name, (log, since) in logs.items() if log.exists() and log.stat().st_mtime >= since}
+        return {run.id for run, size in self.tasks.values() if self._log_size(run) > size}
+
+    def _log_size(self, run: PlannedRun) -> int:
+        log = self.folder.log_file(run.id)
+        return log.stat().st_size if log.exists() else 0
 
     def start(self, run: PlannedRun) -> bool:
         arguments = str(self.folder.path.absolute()), run.id, trust.remote_code, self.threads
         reference = self.task.options(name=run.id).remote(*arguments)
-        self.tasks[reference] = run, time.time()
+        self.tasks[reference] = run, self._log_size(run)
         return True
 
     def poll(self) -> list[tuple[PlannedRun, Outcome]]:

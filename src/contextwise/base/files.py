@@ -33,6 +33,7 @@ _REPLACED = f"{PARTIAL}old"
 _REFUSED = (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FAILED = {errno.EIO, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.EREMOTEIO, errno.ENOTCONN}
 _NOT_WRITABLE = {errno.EROFS, errno.ENOENT, errno.EIO, errno.ENAMETOOLONG}
 _NUMBER = re.compile(r"\(os error (\d+)\)")  # in the messages of libraries in Rust
 _PATH = re.compile(r"(~|\.\.)?(/[^/\n{}<>|]+)(/[^/\n{}<>|]+)+/?|~(/[^/\n{}<>|]+)+/?")
@@ -52,7 +53,11 @@ def sync_directory(path: Path) -> None:
 
 def sync_tree(path: Path) -> None:
     """Sync every file and folder under ``path`` to disk."""
-    for folder, _, names in os.walk(path):
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for folder, _, names in os.walk(path, onerror=refuse):
         for name in names:
             with (Path(folder) / name).open("rb") as file:
                 os.fsync(file.fileno())
@@ -69,12 +74,23 @@ def system_error(error: BaseException) -> int | None:
 
 def is_disk_full(error: BaseException) -> bool:
     """Whether an error, or one that caused it, says that the disk is full or a file as large as it may be."""
+    return _caused_by(error, _FULL) is not None
+
+
+def failure_of_disk(error: BaseException) -> str | None:
+    """The system's words for a failure of a disk or of a file server, in an error or its cause; None for other errors."""
+    number = _caused_by(error, _FAILED)
+    return None if number is None else os.strerror(number)
+
+
+def _caused_by(error: BaseException, numbers: Collection[int]) -> int | None:
+    """The first of the system's numbers ``numbers`` that an error, or one that caused it, has."""
     cause: BaseException | None = error
     while cause is not None:
-        if system_error(cause) in _FULL:
-            return True
+        if (number := system_error(cause)) in numbers:
+            return number
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
-    return False
+    return None
 
 
 @contextlib.contextmanager
@@ -380,10 +396,7 @@ def atomic_file(path: Path, what: str) -> Iterator[BinaryIO]:
     The file is locked until it is renamed, so that the next writer removes what killed ones left, and nothing else.
     """
     with disk_errors(what, path):
-        for leftover in path.parent.glob(f".{glob.escape(path.name)}{PARTIAL}*"):
-            with contextlib.suppress(OSError), leftover.open("r+b") as opened:
-                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                leftover.unlink()
+        remove_abandoned(path.parent, glob.escape(path.name))
         partial, file = _partial_file(path)
         try:
             with file:
@@ -396,6 +409,14 @@ def atomic_file(path: Path, what: str) -> Iterator[BinaryIO]:
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
+
+
+def remove_abandoned(folder: Path, name: str = "*") -> None:
+    """Remove what killed processes left of files that they wrote to a folder, whose names match the pattern ``name``."""
+    for leftover in folder.glob(f".{name}{PARTIAL}*"):
+        with contextlib.suppress(OSError), leftover.open("r+b") as opened:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while the file is written
+            leftover.unlink()
 
 
 def _partial_file(path: Path) -> tuple[Path, BinaryIO]:

@@ -144,20 +144,34 @@ def damage(folder: Path, *, required: bool = True, unread: str = "", alone: str 
     if not file.exists():
         return f"it has no {MANIFEST}" if required else None
     try:
-        refuse_pipe(file)
-        manifest = parse_json(file.read_text(encoding="utf-8"))
-        if not required and not (isinstance(manifest, dict) and manifest.get("format") == _SEALED):
-            return None
-        for name, entry in unsealed(manifest)["files"].items():
-            file = folder / name
-            if (unread and file.match(unread)) or alone not in ("", name):
-                continue
-            if not file.is_file():
-                return f"{name} is missing"
-            if file.stat().st_size != entry["bytes"] or sha256_file(file) != entry["sha256"]:
-                return f"{name} has changed since it was written"
+        try:
+            return _difference(folder, required, unread, alone)
+        except OSError:  # a disk or a file server that fails once has changed nothing
+            return _difference(folder, required, unread, alone)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"its {MANIFEST} cannot be read ({error})"
+        return f"its {MANIFEST}, or a file that it lists, cannot be read ({error})"
+
+
+def _difference(folder: Path, required: bool, unread: str, alone: str) -> str | None:
+    """The first difference between a folder and its manifest; arguments as for :func:`damage`.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError, KeyError, TypeError, AttributeError: the manifest is none.
+    """
+    file = folder / MANIFEST
+    refuse_pipe(file)
+    manifest = parse_json(file.read_text(encoding="utf-8"))
+    if not required and not (isinstance(manifest, dict) and manifest.get("format") == _SEALED):
+        return None
+    for name, entry in unsealed(manifest)["files"].items():
+        file = folder / name
+        if (unread and file.match(unread)) or alone not in ("", name):
+            continue
+        if not file.is_file():
+            return f"{name} is missing"
+        if file.stat().st_size != entry["bytes"] or sha256_file(file) != entry["sha256"]:
+            return f"{name} has changed since it was written"
     return None
 
 
@@ -172,13 +186,13 @@ def check_intact(folder: str | Path, unread: str = "") -> None:
         return
     files = sorted((file.name, file.lstat()) for file in path.iterdir())
     state = tuple((name, about.st_ino, about.st_size, about.st_mtime_ns) for name, about in files)
-    if (problem := _known_damage(path, unread, state)) is not None:
-        raise CheckpointError(
-            f"{folder} is damaged: {problem}; restore it, or, if the change is meant, remove {path / MANIFEST}"
-        )
+    _check_files(path, unread, state)
 
 
 @lru_cache(maxsize=64)
-def _known_damage(folder: Path, unread: str, state: Hashable) -> str | None:
-    """The damage of a folder whose files are in this state: weights and tokenizer are loaded one after the other."""
-    return damage(folder, required=False, unread=unread)
+def _check_files(folder: Path, unread: str, state: Hashable) -> None:
+    """Check a folder whose files are in this state, once if it is intact: weights and tokenizer are loaded in turn."""
+    if (problem := damage(folder, required=False, unread=unread)) is not None:
+        raise CheckpointError(
+            f"{folder} is damaged: {problem}; restore it, or, if the change is meant, remove {folder / MANIFEST}"
+        )

@@ -167,13 +167,15 @@ def _print_json(error: ContextwiseError | str, status: int) -> None:
 
 
 def _of_the_system(error: BaseException) -> ContextwiseError | None:
-    """The error of a full disk, a file that cannot be used, or too little memory; None for others."""
-    from contextwise.base.files import is_disk_full
+    """The error of a full or failing disk, a file that cannot be used, or too little memory; None for others."""
+    from contextwise.base.files import failure_of_disk, is_disk_full
 
     if is_disk_full(error):
         return DataError("no space left on the disk; free some space, and run the same command again")
     if isinstance(error, OSError) and error.filename is not None:
         return DataError(f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}")
+    if failure := failure_of_disk(error):
+        return DataError(f"a disk failed ({failure}); check the disks, and run the same command again")
     if isinstance(error, RuntimeError) and "home directory" in str(error):  # of pathlib's expanduser
         return ConfigError("a path begins with ~ and the name of no user; begin it with ./~ if a file is called so")
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or _NO_MEMORY in str(error):

@@ -354,11 +354,17 @@ def recipes(
     if not found:
         raise ConfigError(f"there is no recipe {name}; contextwise recipes lists all")
     if copy is not None:
-        for recipe in found:
-            path = copy / (recipe.path.name if len(found) == 1 else f"{recipe.name}.yaml")
-            if path.exists():
-                raise ConfigError(f"{path} exists already; give another folder, or remove it")
-            atomic_write(path, recipe.path.read_bytes())
+        copies = {
+            copy / (each.path.name if len(found) == 1 else f"{each.name}.yaml"): each.path.read_bytes()
+            for each in found
+        }
+        for path, content in copies.items():
+            # A call that was stopped has left some copies.
+            if path.exists() and not (path.is_file() and path.read_bytes() == content):
+                raise ConfigError(f"{path} exists already, with another content; give another folder, or remove it")
+        for path, content in copies.items():
+            if not path.exists():
+                atomic_write(path, content)
             show_line(str(path))
         return
     if as_json:

@@ -13,7 +13,7 @@ import yaml
 
 from contextwise.base.config import Model, read_yaml, validate
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.files import atomic_write, read_json, write_json
+from contextwise.base.files import PARTIAL, atomic_write, read_json, write_json
 from contextwise.base.recipes import recipe_kinds, recipe_path
 from contextwise.base.runs import RunFolder
 from contextwise.base.schemas import Count, Number, OneOrMore, built
@@ -107,9 +107,9 @@ class Question:
             raise ConfigError(f"{path} is a file; choose another folder for the {what} with --out")
         if self.settings_file.exists() and (path / self.PLAN).exists():
             return True
-        # A first call that was stopped early leaves some.
-        names = {file.name for file in path.iterdir()} if path.exists() else set()
-        if any(not name.startswith(".") for name in names - {self.PLAN, self.settings_file.name, "recipes"}):
+        # A first call that was stopped early leaves some; another process that times steps has dry runs beside the runs.
+        names = _files_in(path) - {self.PLAN, self.settings_file.name, "recipes"}
+        if names - {"runs"} or any(PARTIAL not in name for name in _files_in(path / "runs")):
             raise ConfigError(f"{path} is not empty and holds no {what}; choose another folder with --out")
         return False
 
@@ -139,6 +139,14 @@ class Question:
         if path == own.settings_file and (path.parent / cls.PLAN).exists():
             data["output"] = str(path.parent)
         return data, path.parent
+
+
+def _files_in(folder: Path) -> set[str]:
+    """Names of the files and folders in a folder, without hidden ones; empty if there is none."""
+    try:
+        return {file.name for file in folder.iterdir() if not file.name.startswith(".")}
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
 
 
 class RunSetFolder:

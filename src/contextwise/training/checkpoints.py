@@ -7,13 +7,11 @@ processes, so that a run can resume with another number of processes, sharded or
 
 import contextlib
 import math
-import random
 import shutil
 from collections.abc import Collection, Iterator, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -32,6 +30,7 @@ from contextwise.base.files import read_json
 from contextwise.base.hashes import damage
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
+from contextwise.base.undisturbed import random_state
 from contextwise.training.metrics import RunMetrics
 
 if TYPE_CHECKING:
@@ -166,29 +165,6 @@ def ties(model: nn.Module) -> dict[str, str]:
     return ties
 
 
-def random_state() -> dict[str, Any]:
-    """State of this process's random number generators, as JSON-ready values."""
-    version, words, gauss = random.getstate()
-    kind, keys, position, has_gauss, cached = np.random.get_state()
-    return {
-        "python": [version, list(words), gauss],
-        "numpy": [kind, np.asarray(keys).tolist(), int(position), int(has_gauss), float(cached)],
-        "torch": torch.get_rng_state().numpy().tobytes().hex(),
-        "cuda": torch.cuda.get_rng_state().numpy().tobytes().hex() if torch.cuda.is_available() else None,
-    }
-
-
-def restore_random_state(state: dict[str, Any]) -> None:
-    """Inverse of :func:`random_state`."""
-    version, words, gauss = state["python"]
-    random.setstate((version, tuple(words), gauss))
-    kind, keys, position, has_gauss, cached = state["numpy"]
-    np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
-    torch.set_rng_state(torch.frombuffer(bytearray.fromhex(state["torch"]), dtype=torch.uint8))
-    if state["cuda"] is not None and torch.cuda.is_available():
-        torch.cuda.set_rng_state(torch.frombuffer(bytearray.fromhex(state["cuda"]), dtype=torch.uint8))
-
-
 def step_of(folder: Path) -> int:
     return int(folder.name.removeprefix("step-"))
 
@@ -199,11 +175,19 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(steps, key=step_of)
 
 
+def damaged(checkpoint: Path) -> str | None:
+    """Describe what is wrong with the files of a checkpoint, or that it is the one of another step; None if it is intact."""
+    problem = damage(checkpoint)
+    if problem is None and (step := read_json(checkpoint / STATE, "the checkpoint").get("step")) != step_of(checkpoint):
+        problem = f"it holds the state of step {step}"
+    return problem
+
+
 def latest_intact(folder: Path) -> Path | None:
     """Return the newest intact checkpoint; damaged ones are reported and renamed. All damaged: a CheckpointError."""
     all_checkpoints = list_checkpoints(folder)
     for checkpoint in reversed(all_checkpoints):
-        problem = damage(checkpoint)
+        problem = damaged(checkpoint)
         if problem is None:
             return checkpoint
         renamed = checkpoint.with_name(f"damaged-{checkpoint.name}")

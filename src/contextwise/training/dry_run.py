@@ -22,8 +22,8 @@ from contextwise.base.files import PARTIAL, exclusive, sync_directory
 from contextwise.base.machine import peak_memory
 from contextwise.base.progress import interruption
 from contextwise.base.runs import RunFolder
+from contextwise.base.undisturbed import random_state
 from contextwise.models.building import training_memory
-from contextwise.training import checkpoints
 from contextwise.training.branching import trunk_checkpoint
 from contextwise.training.export import export_model
 from contextwise.training.inputs import TrainingInputs
@@ -117,7 +117,7 @@ def dry_run(recipe: Recipe) -> DryRun:
             with contextlib.suppress(StepAbandoned):
                 trainer.train()
             interruption.check("stopped while the first steps were timed; run the same command again")
-            trainer.save(checkpoints.random_state())
+            trainer.save(random_state())
             weights = trainer.whole_weights()
             if processes.is_main_process:
                 export_model(trainer.run, inputs, weights)

@@ -13,8 +13,8 @@ from transformers import TrainerCallback
 
 from contextwise.base.errors import CheckpointError
 from contextwise.base.estimates import duration
-from contextwise.base.files import atomic_directory
-from contextwise.base.hashes import damage, seal
+from contextwise.base.files import atomic_directory, write_json
+from contextwise.base.hashes import seal
 from contextwise.base.progress import LINE_EVERY_SECONDS, console, say
 from contextwise.data.windows import LastTenthWindows, last_tenth_length, log_bins
 from contextwise.training import checkpoints
@@ -119,6 +119,7 @@ class EarlyStopping(TrainerCallback):
                 checkpoints.discard(target)
                 with atomic_directory(target, "the best weights", held=True) as folder:
                     checkpoints.write_weights(folder, weights)
+                    write_json(folder / checkpoints.STATE, {"step": best}, "the best weights")
                     seal(folder)
                 checkpoints.prune(self.folder, keep=2)
             self.trainer.accelerator.wait_for_everyone()
@@ -133,15 +134,13 @@ class EarlyStopping(TrainerCallback):
                 say(f"the validation loss was lowest at step {best}; training stops at step {step}")
 
     def best_weights(self) -> dict[str, torch.Tensor]:
-        """The weights of the lowest validation loss, whole, on the CPU; those of the last step if none were kept.
+        """The weights of the lowest validation loss, whole, on the CPU.
 
         Raises:
-            CheckpointError: they are damaged.
+            CheckpointError: they are damaged or missing.
         """
         folder = self.folder / f"step-{self._best()[0]}"
-        if not folder.exists():
-            return self.trainer.whole_weights()
-        problem = damage(folder)
+        problem = checkpoints.damaged(folder)
         if problem is not None:
             raise CheckpointError(
                 f"the best weights {folder} are damaged: {problem}; remove the run folder, and train anew"

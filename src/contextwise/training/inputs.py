@@ -159,8 +159,8 @@ def _held_out(
     sets: dict[str, HeldOut] = {}
     if not recipe.training.evaluation_tokens or split not in corpus.splits:  # a .bin file has the training split only
         return sets
+    held_out = Corpus.open(corpus.path, split=split)
     with noted(corpus.path):
-        held_out = Corpus.open(corpus.path, split=split)
         examples = held_out_examples(recipe, held_out, recipe.objective, recipe.cut, vocabulary)
         sets["loss"] = HeldOut(held_out, examples)
         for addition in additions.values():

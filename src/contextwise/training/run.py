@@ -199,9 +199,12 @@ def _find_checkpoint(
         source = run
         if checkpoint is None and trunk is not None:
             checkpoint, source = trunk, RunFolder(trunk.parent.parent)
-            problem = damage(trunk)
+            problem = checkpoints.damaged(trunk)
             if problem is not None:
-                raise CheckpointError(f"the checkpoint {trunk} is damaged: {problem}; train the trunk again")
+                raise CheckpointError(
+                    f"the checkpoint {trunk} is damaged: {problem}; remove the run folder {source.path} and train it again, or "
+                    "train this run whole, without training.trunk"
+                )
         step, validated = 0, True
         if checkpoint is not None:
             check_origin(checkpoint, source, recipe, inputs)

@@ -32,6 +32,7 @@ from contextwise.base.files import atomic_directory, read_json, write_json
 from contextwise.base.hashes import seal
 from contextwise.base.progress import interruption
 from contextwise.base.runs import RunFolder
+from contextwise.base.undisturbed import random_state, restore_random_state
 from contextwise.data.windows import stack
 from contextwise.objectives import NO_LOSS
 from contextwise.training import checkpoints
@@ -169,7 +170,7 @@ class PretrainingTrainer(Trainer):
         """Forward and backward of a step's micro-batches; returns the mean of their losses, ()."""
         self._inputs = [divided(self._prepare_inputs(batch), self._context) for batch in inputs]
         self.current_gradient_accumulation_steps = len(self._inputs)
-        random = checkpoints.random_state() if len(self._inputs) > 1 else None
+        random = random_state() if len(self._inputs) > 1 else None
         counts = [torch.stack([targets_in(batch), pairs_in(batch)]) for batch in self._inputs]
         self._targets = torch.stack(counts).sum(0)
         if self.accelerator.num_processes > 1:
@@ -387,7 +388,7 @@ class PretrainingTrainer(Trainer):
     # ---- checkpoints ----
 
     def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> None:
-        self.save(checkpoints.random_state())
+        self.save(random_state())
 
     def save(self, random: dict[str, Any]) -> None:
         """Write ``checkpoints/step-N``; every process takes part, the first one writes.
@@ -442,7 +443,7 @@ class PretrainingTrainer(Trainer):
         if checkpoint is not None:
             states = read_json(Path(checkpoint) / checkpoints.STATE, "the checkpoint")["random"]
             if len(states) == self.accelerator.num_processes:
-                checkpoints.restore_random_state(states[self.args.process_index])
+                restore_random_state(states[self.args.process_index])
 
     def whole_weights(self) -> dict[str, torch.Tensor]:
         """The trained model's weights, whole, on the CPU; every process must call it."""

@@ -63,7 +63,7 @@ def verify_run(path: str | Path) -> Iterator[Check]:
     inputs = TrainingInputs.open(recipe)
     intact: list[Path] = []
     for folder in _sealed_folders(run):
-        problem = damage(folder)
+        problem = checkpoints.damaged(folder) if folder.name.startswith("step-") else damage(folder)
         yield Check(folder.relative_to(run.path).as_posix(), problem or "intact", problem is None)
         if problem is None and folder.parent == run.checkpoints:
             intact.append(folder)

