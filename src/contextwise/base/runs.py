@@ -73,6 +73,7 @@ class LossRow(Row):
 
     loss: Number
     examples: NotRequired[Count | None]
+    grad_norm: NotRequired[Number]
 
 
 class CurveRow(Row):
