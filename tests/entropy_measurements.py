@@ -5,7 +5,7 @@ import torch
 
 from contextwise.evaluation.kernel.result import write_result
 from contextwise.evaluation.scoring.truncated import Targets, TruncatedBatch
-from contextwise_papers.intrinsic_entropy.entropy import EntropyResult
+from contextwise_papers.intrinsic_entropy.entropy import Entropy, EntropyResult
 from contextwise_papers.intrinsic_entropy.entropy.running import ContextState, entropy_files
 from measured import result_header
 
@@ -35,7 +35,7 @@ def measurement(folder, contexts, name="a model", notes=()):
     last = losses[str(contexts[-1])]["value"]
     corpus = {"path": "corpora/books", "split": "validation", "fingerprint": "c0ffee", "tokenizer_hash": None}
     about = {"label": "corpus-validation", "model": f"runs/{name}", "name": name, "corpus": corpus}
-    settings = {"layer": "last", "centred": True, "seed": 0, "contexts": list(contexts)}
+    settings = Entropy(contexts=list(contexts)).model_dump(mode="json")
     summary = {
         **result_header("entropy", settings, **about),
         "samples": SAMPLES,

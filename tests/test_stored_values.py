@@ -282,7 +282,7 @@ def test_values_that_do_not_match(form: Any, value: Any, why: str) -> None:
 
 def test_a_file_says_where_it_is_damaged(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"a": [-1]}')
-    with pytest.raises(DataError, match=r"the plan is damaged: in .*x.json a\[0\] is -1, but must be 0 or more"):
+    with pytest.raises(DataError, match=r"the plan .*x.json is damaged: a\[0\] is -1, but must be 0 or more"):
         read_json(tmp_path / "x.json", "the plan", dict[str, list[Count]])
 
 

@@ -27,7 +27,8 @@ def test_every_run_has_a_state(claimed):
     train(load_recipe(sweep.recipe_file(finished.id), output=sweep.run_folder(finished.id).path))
     for run in (unfinished, failed):
         sweep.run_folder(run.id).write_recipe(yaml.safe_load(sweep.recipe_file(run.id).read_text()))
-    row = {"kind": "curve", "step": 3, "best_context_loss": 5.5}
+    measured = sweep.run_folder(finished.id).metrics("curve")[-1]
+    row = measured | {"step": 3, "best_context_loss": 5.5}
     sweep.run_folder(unfinished.id).append_metrics(row)
     sweep.note_failure(failed.id, "the loss is nan")
     sweep.note_failure(failed.id, "the loss is nan at step 2")
@@ -36,8 +37,7 @@ def test_every_run_has_a_state(claimed):
     assert [state.state for state in states] == ["finished", "unfinished", "failed", "missing"]
     assert [state.step for state in states] == [12, 3, None, None]
     assert [state.share for state in states] == [1, 0.25, 0, 0]
-    curve = sweep.run_folder(finished.id).metrics("curve")[-1]
-    assert [state.loss for state in states] == [curve["best_context_loss"], 5.5, None, None]
+    assert [state.loss for state in states] == [measured["best_context_loss"], 5.5, None, None]
     assert states[2].failure == Failure("the loss is nan at step 2", 2)
     assert sweep.count() == {"finished": 1, "unfinished": 1, "failed": 1, "missing": 1}
 
@@ -122,7 +122,7 @@ def test_other_folders_are_refused(settings, tmp_path):
     with pytest.raises(CheckpointError, match="mine is not a sweep: it has no plan.json"):
         Sweep.open(tmp_path / "mine")
     (tmp_path / "mine" / "plan.json").write_text(json.dumps({"runs": [{"id": "a"}], "corpus": ""}))
-    with pytest.raises(CheckpointError, match=r"plan.json is damaged: .*missing"):
+    with pytest.raises(DataError, match=r"plan.json is damaged: it has no inputs; begin the sweep in another folder"):
         Sweep.open(tmp_path / "mine")
 
 

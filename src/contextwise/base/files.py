@@ -466,11 +466,12 @@ def write_output(path: Path, value: Any, what: str) -> None:
     write_json(path, value, what)
 
 
-def read_json(path: Path, what: str, form: Any = Any) -> Any:
+def read_json(path: Path, what: str, form: Any = Any, mend: str = "") -> Any:
     """Read a JSON file that Contextwise wrote.
 
     Args:
         form: the type of its content, as :func:`~contextwise.base.schemas.json_schema` takes it.
+        mend: how to mend the file, the end of an error.
 
     Raises:
         DataError: it is missing, unreadable, not JSON, or not of that type.
@@ -479,17 +480,17 @@ def read_json(path: Path, what: str, form: Any = Any) -> Any:
         refuse_pipe(path)
         value = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise DataError(f"{what} is missing: there is no file {path}") from None
+        raise DataError(f"{what} is missing: there is no file {path}{mend and f'; {mend}'}") from None
     except (OSError, ValueError) as error:
-        raise DataError(f"{what} cannot be read: {path}: {one_line(error)}") from None
-    check_schema(value, json_schema(form), path, what)
+        raise DataError(f"{what} cannot be read: {path}: {one_line(error)}{mend and f'; {mend}'}") from None
+    check_schema(value, json_schema(form), path, what, mend)
     return value
 
 
-def check_schema(value: Any, schema: Mapping[str, Any], path: Path, what: str) -> None:
-    """Raise a DataError if the content of a file does not match a schema."""
+def check_schema(value: Any, schema: Mapping[str, Any], path: Path, what: str, mend: str = "") -> None:
+    """Raise a DataError if the content of a file does not match a schema; ``mend`` as for :func:`read_json`."""
     if why := mismatch(value, schema):
-        raise DataError(f"{what} is damaged: in {path} {why}")
+        raise DataError(f"{what} {path} is damaged: {why}{mend and f'; {mend}'}")
 
 
 def without_folders(value: Any) -> Any:

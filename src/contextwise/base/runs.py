@@ -73,6 +73,7 @@ class LossRow(Row):
 
     loss: Number
     examples: NotRequired[Count | None]
+    grad_norm: NotRequired[Number]
 
 
 class CurveRow(Row):
@@ -106,7 +107,19 @@ class TrainingOfRun(TypedDict, total=False):
 
     evaluation_tokens: Count
     schedule: str
+    warmup_steps: Number
     trunk: str | None
+
+
+class ModelOfRun(TypedDict, total=False):
+    """What is read of the section ``model``."""
+
+    size: str | None
+    family: str | None
+    pretrained: str | None
+    layers: Count | None
+    width: Count | None
+    heads: Count | None
 
 
 class RecipeOfRun(TypedDict, total=False):
@@ -115,7 +128,7 @@ class RecipeOfRun(TypedDict, total=False):
     name: str
     seed: int
     data: DataOfRun
-    model: dict[str, Any]
+    model: ModelOfRun
     objective: dict[str, Any] | str
     training: TrainingOfRun
 

@@ -54,7 +54,7 @@ def tried_changes(folder: Path, rate: float = 0.1) -> list[TriedChange]:
         raise CheckpointError(f"{folder} holds no trial or decision that was looked at; give the folder of several")
     rows = []
     for file in files:
-        result = read_json(file, "the result of a trial or decision", Compared)
+        result = read_json(file, "the result of a trial or decision", Compared, "make it again")
         rows += [_row(file.parent.name, comparison) for comparison in result["comparisons"]]
     kept = discoveries([row.evidence for row in rows], rate)
     changes = [replace(row, kept=each) for row, each in zip(rows, kept, strict=True)]

@@ -209,10 +209,7 @@ def _looked(folder: Path | None) -> dict[str, dict[str, str]]:
 
 def _kept(folder: Path) -> dict[str, Any]:
     """What a decision keeps of its looks."""
-    try:
-        return read_json(folder / LOOKED, "what was looked at", Looked)
-    except DataError as error:
-        raise DataError(f"{error}; begin the decision in another folder") from None
+    return read_json(folder / LOOKED, "what was looked at", Looked, "begin the decision in another folder")
 
 
 def _compared(

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, get_args
 import yaml
 
 from contextwise.base.config import Model, read_yaml, validate
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.errors import ConfigError
 from contextwise.base.files import PARTIAL, atomic_write, read_json, write_json
 from contextwise.base.recipes import recipe_kinds, recipe_path
 from contextwise.base.runs import RunFolder
@@ -119,10 +119,8 @@ class Question:
 
     def plan(self, form: Any) -> Any:
         """The plan, of this type."""
-        try:
-            return read_json(self.path / self.PLAN, f"the {self.kind}'s plan", form)
-        except DataError as error:
-            raise DataError(f"{error}; begin the {self.kind} in another folder") from None
+        mend = f"begin the {self.kind} in another folder"
+        return read_json(self.path / self.PLAN, f"the {self.kind}'s plan", form, mend)
 
     def write(self, settings: dict[str, Any], plan: dict[str, Any]) -> None:
         """Write the plan, then the settings."""

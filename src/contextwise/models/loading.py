@@ -258,6 +258,10 @@ def _use_ordinary_outputs(model: PreTrainedModel) -> None:
         if isinstance(part, PreTrainedModel):
             part.config.return_dict = True
     settings = getattr(model, "generation_config", None)
+    for name in (name for name in GENERATION if name.endswith("_token_id")):
+        value = getattr(settings, name, None)
+        if not all(each is None or type(each) is int for each in (value if isinstance(value, list) else [value])):
+            raise CheckpointError(f"the model's generation_config.json sets {name} to {value!r}, which is no token id")
     for name in vars(settings) if settings is not None else ():
         if not name.startswith("_") and name not in (*GENERATION, "transformers_version"):
             setattr(settings, name, None)

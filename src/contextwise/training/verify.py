@@ -96,7 +96,7 @@ def _checked(what: str, check: Any) -> Check:
 
 def _next_steps(run: RunFolder, recipe: Recipe, inputs: TrainingInputs, intact: list[Path]) -> Iterator[Check]:
     """Take the first steps, and continue from the newest checkpoint and from the newest one with later steps in the metrics."""
-    rows = run.metrics("train")
+    rows = [row for row in run.metrics("train") if "grad_norm" in row]
     begin = rows or [_row_in(folder, recipe) for folder in intact[:1]]
     if begin and recipe.training.trunk is None:
         yield _repeated(run, recipe, inputs, None, begin, intact)

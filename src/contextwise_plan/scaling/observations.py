@@ -312,10 +312,10 @@ def write_table(observed: Observations, path: Path, folder: Path) -> None:
     sweep = Sweep.open(folder)
     recipe = sweep.run_folder(observed.points[0].run).recipe()
     shared = {
-        part: {name: value for name, value in recipe[part].items() if name not in OF_A_RUN}
+        part: {name: value for name, value in recipe.get(part, {}).items() if name not in OF_A_RUN}
         for part in ("data", "training")
     }
-    corpus = Path(recipe["data"]["corpus"])
+    corpus = Path(recipe["data"].get("corpus", ""))
     shared["data"]["corpus"] = corpus.name
     median = None
     with contextlib.suppress(DataError):  # the corpus is elsewhere

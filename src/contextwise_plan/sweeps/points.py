@@ -7,15 +7,16 @@ decayed, or, at a constant rate, of a smaller run that each measurement along th
 import math
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate
+from contextwise.base.files import check_schema
 from contextwise.base.intervals import NORMAL, plus_minus, ratios
-from contextwise.base.runs import RunFolder
-from contextwise.base.schemas import Count, Number, OneOrMore, Positive
+from contextwise.base.runs import ModelOfRun, RunFolder
+from contextwise.base.schemas import Count, Number, OneOrMore, Positive, json_schema
 from contextwise.experiments.grid import size_name
 from contextwise_plan.sweeps.sweep import Sweep
 
@@ -64,6 +65,20 @@ class SweepPoint:
         return plus_minus(self.loss, half, method="normal")
 
 
+class DataOfPoint(TypedDict):
+    """What a point has of the section ``data``."""
+
+    context: OneOrMore
+
+
+class RecipeOfPoint(TypedDict):
+    """What a point has of the recipe of its run."""
+
+    model: ModelOfRun
+    data: DataOfPoint
+    seed: int
+
+
 PER_DOCUMENT = ("document_ids", "document_nats", "document_targets")
 COLUMNS = [column.name for column in fields(SweepPoint) if column.name not in PER_DOCUMENT]
 """The columns of a table of points."""
@@ -80,6 +95,7 @@ def run_points(path: Path, ends: bool = False) -> list[SweepPoint]:
     """
     run = RunFolder.open(path)
     recipe = run.recipe()
+    check_schema(recipe, json_schema(RecipeOfPoint), run.recipe_file, "the recipe of the run")
     constant = recipe.get("training", {}).get("schedule", "constant") == "constant"
     # Without its last row a run would seem to have ended at an earlier one.
     rows = {row["step"]: row for row in run.metrics("curve", whole=ends and not constant)}

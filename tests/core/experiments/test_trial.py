@@ -605,7 +605,7 @@ def test_damaged_files_of_a_trial_are_named(finished, corpus_folder, tmp_path):
             run_trial(three(corpus_folder, folder))
     folder = Path(shutil.copytree(finished, tmp_path / "result" / "three"))
     (folder / "result.json").write_text('{"comparisons": [{}]}')
-    with pytest.raises(DataError, match="result.json is no result of a trial or decision: .*; make it again"):
+    with pytest.raises(DataError, match="result.json is damaged: .* has no arm; make it again"):
         tried_changes(folder.parent)
     run_trial(three(corpus_folder, folder))
     assert tried_changes(folder.parent)

@@ -295,6 +295,8 @@ def _prepared_store(path: Path, split: str, manifest: dict[str, Any]) -> ArrowSt
     _check_files(path, split, manifest)
     about = manifest["splits"][split]
     files = [path / name for name in about["files"] if name.endswith(".arrow")]
+    if not files:
+        raise DataError(f"the corpus {path} is damaged: its manifest lists no file of the split {split!r}; {_AGAIN}")
     store = ArrowStore(files, about["fingerprint"])
     counts = len(store.lengths), int(store.lengths.sum())
     if counts != (about["documents"], about["tokens"]) or store.lengths.min(initial=0) < 0:

@@ -139,6 +139,7 @@ class Measure(Settings):
     def summary_schema(cls) -> dict[str, Any]:
         """The JSON Schema of a summary."""
         common, settings = json_schema(SummaryJson), cls.model_json_schema(mode="serialization")
+        settings["required"] = sorted(cls.model_fields)  # as they are written
         for name in cls.filled:
             (settings["properties"][name],) = (
                 each for each in settings["properties"][name]["anyOf"] if each != {"type": "null"}

@@ -105,12 +105,10 @@ class Result(Viewed):
 def _summary(path: Path, what: str) -> dict[str, Any]:
     """The summary in the folder of a result; a DataError if it is damaged."""
     _check_unchanged(path, SUMMARY)
-    try:
-        values = read_json(path / SUMMARY, what, Header)
-        if (kind := plugins.load("measures").get(values["measure"])) is not None:
-            check_schema(values, kind.summary_schema(), path / SUMMARY, what)
-    except DataError as error:
-        raise DataError(f"{error}; remove {path} and measure again") from None
+    mend = f"remove {path} and measure again"
+    values = read_json(path / SUMMARY, what, Header, mend)
+    if (kind := plugins.load("measures").get(values["measure"])) is not None:
+        check_schema(values, kind.summary_schema(), path / SUMMARY, what, mend)
     return values
 
 
