@@ -164,28 +164,27 @@ class OneRequest(GenerateManager):
         self.left = threading.Event()  # the client has left
 
     def generate_streaming(self, model: Any, processor: Any, inputs: Any, config: Any, *more: Any, **named: Any) -> Any:
-        self._settle(model, inputs, config)
+        inputs = self._settle(model, inputs, config)
         return super().generate_streaming(model, processor, inputs, config, *more, **named)
 
     async def generate_non_streaming(
         self, model: Any, processor: Any, inputs: Any, config: Any, *more: Any, **named: Any
     ) -> Any:
-        self._settle(model, inputs, config)
-        stop = StoppingCriteriaList(
-            [lambda ids, *_, **__: ids.new_full((len(ids),), self.left.is_set(), dtype=torch.bool)]
-        )
-        return await super().generate_non_streaming(
-            model, processor, {**inputs, "stopping_criteria": stop}, config, *more, **named
-        )
+        inputs = self._settle(model, inputs, config)
+        return await super().generate_non_streaming(model, processor, inputs, config, *more, **named)
 
-    def _settle(self, model: Any, inputs: Any, config: Any) -> None:
-        """Draw tokens if the request says so, and end at the model's last position."""
+    def _settle(self, model: Any, inputs: Any, config: Any) -> dict[str, Any]:
+        """Draw tokens if the request says so; end at the model's last position, and when the client has left."""
         tokens = inputs["input_ids"].shape[-1]
         if tokens == 0:
             raise ConfigError("the prompt has no tokens")
         config.max_new_tokens = allowed_new_tokens(model, tokens, config.max_new_tokens)
         if self.asked.temperature is not None or self.asked.top_p is not None:
             config.do_sample = self.asked.temperature != 0
+        stop = StoppingCriteriaList(
+            [lambda ids, *_, **__: ids.new_full((len(ids),), self.left.is_set(), dtype=torch.bool)]
+        )
+        return {**inputs, "stopping_criteria": stop}
 
     def submit(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
         return super().submit(self._seeded, fn, *args, **kwargs)
@@ -214,6 +213,7 @@ def make_app(folder: str, device: str) -> Starlette:
     """Load a model, and make the application that serves it."""
     models, thread = OneModel(device=device, force_model=folder), InferenceThread()
     chats = load_tokenizer(folder).chat_template is not None
+    watching: set[asyncio.Task[None]] = set()
 
     def answer(kind: type[Asked]) -> Any:
         async def endpoint(request: Request) -> Response:
@@ -223,20 +223,15 @@ def make_app(folder: str, device: str) -> Starlette:
             asked = parse_request(kind, body, folder)
             manager = OneRequest(asked, thread)
             fields = asked.model_dump(exclude_none=True, exclude={"seed"})  # transformers would seed the process
-            answering = kind.handler(models, OneState(manager)).handle_request(fields, str(uuid.uuid4()))
-            if asked.stream:  # the response itself watches its client
-                return await answering
 
             async def watch() -> None:
                 while (await request.receive())["type"] != "http.disconnect":
                     pass
                 manager.left.set()
 
-            watching = asyncio.create_task(watch())
-            try:
-                return await answering
-            finally:
-                watching.cancel()
+            watching.add(task := asyncio.create_task(watch()))  # it ends with the answer, too
+            task.add_done_callback(watching.discard)
+            return await kind.handler(models, OneState(manager)).handle_request(fields, str(uuid.uuid4()))
 
         return endpoint
 
