@@ -80,10 +80,11 @@ def serve(
     port: Annotated[int, Option(min=1, max=65535, help="Port to listen on.")] = 8000,
     device: Annotated[str, Option(help="cpu, cuda, …; auto: a GPU if there is one.")] = "auto",
 ) -> None:
-    """Answer OpenAI-compatible requests: transformers' own server with any model here.
+    """Answer OpenAI-compatible requests, one after the other, as `transformers serve` does.
 
-    POST /v1/completions continues a prompt; /v1/chat/completions needs a
-    tokenizer with a chat template. Requests name the model as it is printed.
+    POST /v1/completions continues a prompt; /v1/chat/completions and
+    /v1/responses need a tokenizer with a chat template. A request that names a
+    model names it as it is printed.
     """
     from transformers.utils.import_utils import is_serve_available
 
@@ -92,11 +93,11 @@ def serve(
 
     if not is_serve_available():
         raise ConfigError("the server's packages are not installed; pip install 'contextwise[serve]'")
-    from contextwise.cli.server import run_server
+    from contextwise.cli.server import make_app, make_server
 
     folder = model_folder(model)
     model_class(load_config(folder))
     if load_tokenizer(folder).chat_template is None:
-        say("note: its tokenizer has no chat template, so that only /v1/completions answers")
+        say("note: its tokenizer has no chat template, so that only /v1/completions can answer")
     say(f"serving the model {folder} at http://{host}:{port}/v1; Ctrl-C ends it")
-    run_server(folder, host, port, device)
+    make_server(make_app(folder, device), host, port).run()
