@@ -10,6 +10,8 @@ from typing import Any, NotRequired, TypedDict, cast
 
 import numpy as np
 
+LARGEST = 1e100
+"""Of a number in a file, where larger ones are null: their sums and squares overflow."""
 CONFIDENCE = 0.95
 NOT_KNOWN = "–"
 FEWEST_DOCUMENTS = 6
@@ -178,11 +180,11 @@ class Estimate:
     def to_dict(self) -> EstimateJson:
         """``{"value", "low", "high"}``, with the method and the counts of an interval.
 
-        Numbers that are not finite are None (JSON has no infinity).
+        Numbers that are not finite (JSON has no infinity), or beyond :data:`LARGEST`, are None.
         """
         numbers = {"value": self.value, "low": self.low, "high": self.high}
         about = {name: getattr(self, name) for name in _ABOUT if self.has_interval}
-        finite = {name: x if x is not None and math.isfinite(x) else None for name, x in numbers.items()}
+        finite = {name: x if x is not None and abs(x) <= LARGEST else None for name, x in numbers.items()}
         return cast(EstimateJson, finite | {name: value for name, value in about.items() if value})
 
 
@@ -239,7 +241,8 @@ def written(value: Any, form: str = "number", missing: str = NOT_KNOWN) -> str:
 
 
 def as_json(value: Any) -> Any:
-    """Convert dataclasses, estimates, arrays, paths and containers of them to JSON values; NaN and infinities become None.
+    """Convert dataclasses, estimates, arrays, paths and containers of them to JSON values; NaN, infinities and numbers beyond
+    :data:`LARGEST` become None.
 
     A dataclass becomes its fields and the properties that its class variable ``IN_JSON`` names; another object what its method
     ``to_dict`` returns.
@@ -260,7 +263,7 @@ def as_json(value: Any) -> Any:
         return as_json(value.tolist())
     if isinstance(value, Path):
         return str(value)
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return None if isinstance(value, float) and not abs(value) <= LARGEST else value
 
 
 def listed(parts: list[str], last: str = "and") -> str:

@@ -83,7 +83,7 @@ class CurveRow(Row):
     parameters: Count
     context: Count
     visible: list[Count]
-    loss: list[Number]
+    loss: list[float]
     best_context_loss: float
     standard_error: float | None
     document_ids: NotRequired[list[Count]]

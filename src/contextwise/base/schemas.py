@@ -29,6 +29,7 @@ from typing import (
 
 from pydantic import BaseModel
 
+from contextwise.base.estimates import LARGEST
 from contextwise.base.lazy import object_named
 
 T = TypeVar("T")
@@ -48,8 +49,6 @@ Positive = Annotated[float, ("type", "number"), ("exclusiveMinimum", 0)]
 """A finite number above zero."""
 OneOrMore = Annotated[int, ("minimum", 1)]
 """A whole number above zero."""
-LARGEST = 1e100
-"""Of a number in a file; sums and squares of larger ones overflow."""
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from contextwise.base.errors import ConfigError, DataError, did_you_mean, one_line
-from contextwise.base.estimates import listed
+from contextwise.base.estimates import LARGEST, listed
 from contextwise.base.hashes import content_key
 from contextwise.decisions.logs import (
     NO_LABEL,
@@ -38,7 +38,6 @@ KINDS = {".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".eval", ".json"}
 JSON_LINES, TABLES = {".jsonl", ".jsonl.gz", ".ndjson"}, {".csv", ".csv.gz", ".tsv", ".tsv.gz"}
 ROWS = {*JSON_LINES, *TABLES, ".parquet"}
 """Endings of files of rows."""
-LARGEST = 1e100
 Run = tuple[str, int]
 """Arm and seed."""
 
