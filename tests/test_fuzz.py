@@ -144,6 +144,7 @@ def write_hostile_texts(folder: Path) -> dict[str, Path]:
     return {path.name: path for path in sorted(folder.iterdir())}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("tokenizer", [pytest.param("train:300", marks=pytest.mark.long), "bytes"])
 def test_hostile_texts(tmp_path: Path, tokenizer: str, every: bool) -> None:

@@ -154,6 +154,7 @@ def test_intervals_cover_the_truth(seeds, documents, seed_spread):
     assert covered / trials >= 0.93  # 95% has a standard deviation of 0.7% here
 
 
+@pytest.mark.long
 def test_models_that_are_equal_are_rarely_told_apart_and_never_on_five_documents():
     generator, decided = np.random.default_rng(8), {2: 0, 5: 0, 6: 0, 20: 0}
     for documents in decided:

@@ -229,6 +229,7 @@ def test_discoveries_of_a_worked_example():
     assert discoveries([]) == []
 
 
+@pytest.mark.long
 def test_few_of_the_kept_changes_gain_nothing():
     draw, false, kept = np.random.default_rng(9), [], []
     truth = np.array([0.0] * 30 + [-1.0] * 10)

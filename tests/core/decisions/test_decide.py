@@ -93,6 +93,7 @@ def test_every_form_of_rows_gives_the_same_answer(tmp_path, form):
         assert values == pytest.approx([look.fixed.value for look in expected], abs=1e-9)
 
 
+@pytest.mark.long
 @given(seed=st.integers(0, 2**32), seeds=st.integers(1, 6), documents=st.integers(1, 8))
 def test_order_files_and_parts_do_not_matter(seed, seeds, documents):
     frame = simulated({"a": 0.0, "b": -0.05, "c": 0.1}, seeds, random=seed, tokens=TOKENS[:documents])

@@ -413,6 +413,7 @@ def test_the_search_is_widened_where_the_budget_leaves_two_seeds(corpus_folder, 
     assert len(trial.rates) == 2 * 3
 
 
+@pytest.mark.long
 def test_an_arm_that_comes_later_changes_no_factor_of_the_others(corpus_folder, tmp_path, monkeypatch):
     """The first was looked at with a search that was widened upwards; the second is at the lower edge."""
     best = {"gpt2": 1.0, "slower": 4.0, "alike": 0.125}
@@ -497,6 +498,7 @@ def test_a_plan_trains_no_run_and_writes_nothing(corpus_folder, tmp_path, capsys
     assert not (tmp_path / "t").exists()
 
 
+@pytest.mark.long
 def test_page_and_tables_say_the_decision_first(finished, corpus_folder, capsys):
     from contextwise.cli.common import show
 
@@ -528,6 +530,7 @@ def test_arms_of_a_file_are_names_recipes_and_settings(corpus_folder, tmp_path):
     assert again == trial.settings
 
 
+@pytest.mark.long
 def test_the_wait_for_another_process_is_not_counted_again(corpus_folder, tmp_path, monkeypatch):
     waited, real = 0.0, time.monotonic
 
@@ -597,6 +600,7 @@ def test_an_empty_section_is_none(corpus_folder, tmp_path):
     assert trial.arms.recipes["gpt2"].data.context == 256
 
 
+@pytest.mark.long
 def test_damaged_files_of_a_trial_are_named(finished, corpus_folder, tmp_path):
     for file, name in (("seconds.json", "seconds"), ("plan.json", "corpora")):
         folder = Path(shutil.copytree(finished, tmp_path / name / "three"))
@@ -671,6 +675,7 @@ def test_the_corpus_may_be_named_by_another_path(finished, corpus_folder, tmp_pa
     Trial(three(Path(moved), finished))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("file", TRIALS, ids=lambda file: file.stem)
 def test_the_trials_that_ship_fit_a_corpus(file, corpus_folder, tmp_path):
     shipped = tmp_path / file.name
@@ -762,6 +767,7 @@ def test_a_trial_prints_the_steps_of_its_runs_and_warns_where_they_are_few(finis
     assert [length.steps for length in longer.lengths] == [100] * 3 and longer.warning == ""
 
 
+@pytest.mark.long
 def test_every_output_says_how_long_the_runs_are(finished, corpus_folder, tmp_path):
     """256 tokens in 4 steps of 64, of a text of about 50,000 tokens."""
     text = Corpus.open(corpus_folder, split="train").tokens

@@ -139,6 +139,7 @@ def test_two_words_of_bytes_are_no_copy(corpus_folder, monkeypatch):
     assert (containment(trained, texts) >= COPIED).sum() > len(texts) / 2
 
 
+@pytest.mark.long
 def test_search_decision_and_training_share_no_document(copies, tmp_path, monkeypatch):
     """The documents whose losses a search or a decision sums, by their content."""
     given = settings(copies, tmp_path / "t", rates={"factors": [1.0, 2.0], "widenings": 0})

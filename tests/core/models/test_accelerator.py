@@ -142,6 +142,7 @@ def test_losses_of_tokens_wait_for_nothing(name):
             assert losses.token_losses(model, tokens(), targets).device.type == DEVICE
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "padded"),
     [
@@ -190,6 +191,7 @@ def test_static_steps_wait_for_nothing(name):
             model(tokens(length=1), **inputs | {"position_ids": tokens(length=1)}, **known)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["gpt2", "llama", "ContextLM gpt2", "layer"])
 def test_recorded_steps_wait_for_nothing(name):
     model, has_context = on_device(name).eval(), name.startswith("ContextLM")

@@ -151,6 +151,7 @@ SCALARS = st.one_of(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=150)
 @given(data=st.data())
 def test_mutated_recipes_never_end_in_a_traceback(data, tmp_path_factory):

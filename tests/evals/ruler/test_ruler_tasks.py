@@ -45,6 +45,7 @@ def tasks(squad: Path, encoder: Encoder, length: int = 900, gamma: float = 1.0, 
     return [passages, FrequentWords(wanted), CommonWords(wanted), VariableTracking(wanted)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["bytes", "bpe"])
 def test_needles_are_at_their_positions_in_the_text(squad: Path, encoders: dict[str, Encoder], kind: str) -> None:
     encoder = encoders[kind]

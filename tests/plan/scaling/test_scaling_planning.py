@@ -78,6 +78,7 @@ def test_the_context_is_that_of_the_trend(noisy, planned):
     assert abs(np.log(plan.best.context.value / law.context)) > 0.01
 
 
+@pytest.mark.long
 def test_a_budget_of_seconds_buys_what_the_machine_of_the_sweep_can_do(exact):
     spent = float(exact.observed.seconds.max())
     by_time, by_flops = Plan(exact, Budget("seconds", spent, "")), Plan(exact, flops(spent * 1e10))
@@ -139,6 +140,7 @@ def test_two_sizes_are_chosen_from():
     assert not plan.best.parameters.has_interval  # chosen, not estimated
 
 
+@pytest.mark.long
 def test_the_nearest_models_are_those_of_the_sweeps_family():
     vocabulary = 3000
     config = {name: backbone_config("llama", named_size("llama", name), vocabulary, 512) for name in SIZES}
@@ -179,6 +181,7 @@ def test_the_runs_that_are_named_are_affordable_and_narrow_most_first(noisy, pla
     assert len({(row.size, row.context) for row in plan.next_runs}) == len(left)
 
 
+@pytest.mark.long
 def test_adding_the_named_run_does_narrow_the_interval(noisy, planned):
     before = planned("noisy", 4)
     row = before.next_runs[0]
