@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Whatever the caller's environment says, bytecode is kept: else every process that the tests start compiles all modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install demo test test-long test-cuda test-core test-all check bench docs clean
+.PHONY: install demo test test-long test-cuda test-core test-all test-versions check bench docs lock clean
 
 # What users need.
 install: $(INSTALLED)
@@ -52,6 +52,11 @@ test-all: $(TEST_INSTALLED)
 	echo "property tests use seed $$seed; repeat them with: make test-all SEED=$$seed"; \
 	$(BIN)/python -m pytest --hypothesis-profile=explore --hypothesis-seed=$$seed
 
+# The wheel, a walk through its verbs and the quick tests, with the oldest and with the newest versions that pyproject.toml allows.
+test-versions:
+	tests/versions.sh lowest-direct
+	tests/versions.sh highest
+
 check: $(TEST_INSTALLED)
 	$(BIN)/ruff check --no-cache .  # its cache does not know that a module of ours is new
 	$(BIN)/ruff format --check .
@@ -66,6 +71,13 @@ docs: $(INSTALLED)
 	$(PIP_INSTALL) --editable '.[docs]'
 	$(BIN)/python docs/reference/make.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# The versions of constraints.txt that users need, with their hashes. torch is left out: its builds differ in what they need.
+lock: $(INSTALLED)
+	$(BIN)/pip install --quiet uv
+	mkdir -p build && echo torch > build/excluded.txt
+	$(BIN)/uv pip compile pyproject.toml --excludes build/excluded.txt --constraint constraints.txt --universal --python-version 3.11 \
+	    --generate-hashes --no-header --no-annotate --quiet --upgrade --output-file requirements.lock
 
 clean:
 	rm -rf $(VENV) build dist site src/*.egg-info
