@@ -107,6 +107,8 @@ def disk_errors(what: str, where: Path) -> Iterator[None]:
                 "free some space, or choose another folder, and run the same command again"
             ) from error
         number = system_error(error)
+        if number == errno.ENOENT:
+            check_locks(where)
         if isinstance(error, _REFUSED) or number in _NOT_WRITABLE:
             reason = os.strerror(number) if number else error
             raise DataError(f"{what} cannot be written to {where}: {reason}") from error
@@ -162,8 +164,9 @@ def check_locks(path: Path) -> None:
     for lock in list(_held.values()):
         if (lock.path == absolute or lock.path in absolute.parents) and not lock.in_place:
             raise DataError(
-                f"{path} was not written: the lock file {lock.file} was removed while this process used {lock.what}, so "
-                "another process may use it too; run the same command again"
+                f"{path} was not written: the lock file {lock.file} was removed while this process used {lock.what}, or moved "
+                "with its folder, so another process may use it too; run the same command again, with the folder's new path if "
+                "it was moved"
             )
 
 

@@ -16,6 +16,7 @@ import stat
 import sys
 import tempfile
 import traceback
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -172,6 +173,8 @@ def _of_the_system(error: BaseException) -> ContextwiseError | None:
 
     if is_disk_full(error):
         return DataError("no space left on the disk; free some space, and run the same command again")
+    if isinstance(error, FileNotFoundError) and error.filename is None and not _has_current_folder():
+        return ConfigError("the current folder was removed; run the same command again in a folder that exists")
     if isinstance(error, OSError) and error.filename is not None:
         return DataError(f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}")
     if failure := failure_of_disk(error):
@@ -184,6 +187,13 @@ def _of_the_system(error: BaseException) -> ContextwiseError | None:
             f"the memory of this machine is not enough{reason and f' ({reason})'}; take a smaller model, context or batch"
         )
     return None
+
+
+def _has_current_folder() -> bool:
+    try:
+        return bool(Path.cwd())
+    except OSError:
+        return False
 
 
 def unexpected(error: BaseException) -> str:

@@ -14,7 +14,7 @@ from typing import Any, TypedDict, get_args
 import numpy as np
 
 from contextwise.base.errors import ConfigError, DataError, Problem, did_you_mean
-from contextwise.base.estimates import CONFIDENCE, as_json, listed
+from contextwise.base.estimates import CONFIDENCE, FEWEST_DOCUMENTS, as_json, listed
 from contextwise.base.files import exclusive, read_json, write_json
 from contextwise.base.views import Viewed
 from contextwise.comparison.decided import RESULT, Comparison, in_short
@@ -147,6 +147,11 @@ def decide(
     each = simultaneous(confidence, shared)
     looked = _looked(None if out is None else Path(out))
     notes = list(losses.notes)
+    if 0 < (held_out := len(losses.documents)) < FEWEST_DOCUMENTS:
+        notes.append(
+            f"{held_out} document{'s' * (held_out > 1)} cannot show how far documents differ; {FEWEST_DOCUMENTS} or more give "
+            "an interval for any such documents."
+        )
     found = [_compared(losses, arm, reference, margin, each, documents, notes, looked) for arm in others]
     for arm in arms:
         nats_SN = np.stack([losses.values[arm, seed] for seed in losses.seeds(arm)])

@@ -238,6 +238,8 @@ def _converted(values: Any, column: str, name: str) -> pa.ChunkedArray:
         what = "text" if column in TEXTS else "a whole number" if whole else "a number"
         odd = next((row for row in range(min(len(values), 10**5)) if not _casts(values[row], wanted)), 0)
         raise DataError(f"{name}: {column} is {values[odd].as_py()!r} in row {odd + 1}, but must be {what}") from None
+    if column in TEXTS:
+        converted = pc.utf8_normalize(converted, "NFC")  # names of files come in other forms from some systems
     if column == "arm":
         refuse(pc.equal(pc.utf8_trim_whitespace(converted), ""), "a name")
     if column in NUMBERS:
@@ -371,7 +373,7 @@ def _numbered(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _shown(name: str) -> str:
-    return one_line(name.replace(PART, ", part "), 60)
+    return one_line(name.removesuffix(PART).replace(PART, ", part "), 60)
 
 
 def _named(run: Run) -> str:

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
@@ -73,8 +74,13 @@ def size_name(model: dict[str, Any]) -> str:
 
 
 def slug(name: str) -> str:
-    """A name as part of a file's name."""
-    return re.sub(r"[^\w.=+]+", "-", name).strip("-").lower()
+    """A name as part of a file's name; the same for all ways to write its characters in Unicode."""
+    return re.sub(r"[^\w.=+]+", "-", unicodedata.normalize("NFC", name)).strip("-").lower()
+
+
+def same_file(name: str) -> str:
+    """A form of a file's name that is the same for all names that some file system takes for one."""
+    return unicodedata.normalize("NFKC", name).casefold()
 
 
 def content_id(

@@ -44,7 +44,7 @@ from contextwise.base.runs import RunFolder
 from contextwise.experiments.causality import refuse_leaking_variant
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.folder import PlannedRun, RunSetFolder
-from contextwise.experiments.grid import GRID, content_id, grid_points, size_name, slug
+from contextwise.experiments.grid import GRID, content_id, grid_points, same_file, size_name, slug
 from contextwise.experiments.scheduling import train_planned
 from contextwise.training.identity import corpus_paths, input_hashes, refuse_changed, start_digest
 from contextwise.training.kinds import VariantSettings
@@ -381,7 +381,19 @@ class _Expansion:
         for seed, number, arm in itertools.product(seeds, range(len(self.points)), arms):
             if seed in self._seeds(arm):
                 self._make(arm, seed, number, ())
+        self._refuse_same_folders()
         return list(self.made.values())
+
+    def _refuse_same_folders(self) -> None:
+        """Refuse arms that are trained alike and whose names differ in what not all file systems tell apart."""
+        folders: dict[str, Run] = {}
+        for run in self.made.values():
+            other = folders.setdefault(same_file(run.id), run)
+            if other.arm != run.arm and run.values is not None:
+                raise ConfigError(
+                    f"the arms {other.arm!r} and {run.arm!r} have the same folder, {run.id}: they are trained alike, and their "
+                    "names differ in case, spaces or signs alone; give one of them another name"
+                )
 
     def _seeds(self, arm: str) -> list[int]:
         own = self.settings.arms[arm]
@@ -426,7 +438,7 @@ class _Expansion:
             values["name"] = f"{name}{own}"
         values["seed"] = seed
         made_from = tuple(parents.values())
-        label = "-".join(part for part in (slug(self.prefix), f"{slug(name)}{own}") if part)
+        label = "-".join(part for part in (slug(self.prefix), f"{slug(name) or 'run'}{own}") if part)
         several = len(self._seeds(name)) > 1
         inputs: dict[str, str] = {}
         if self.content_ids:

@@ -121,7 +121,7 @@ def heading(summary: dict[str, Any], further: str = "") -> str:
     """The documents of an evaluation, and how they were scored; ``further`` are sentences of another measure."""
     context, stride = summary["settings"]["context"], summary["settings"]["stride"]
     text = (
-        f"{summary['model']} on {summary['label']}: {summary['documents']:,} documents, "
+        f"{summary['model']} on {summary['label']}: {summary['documents']:,} document{'s' * (summary['documents'] != 1)}, "
         f"{summary['tokens']:,} tokens; windows of {context:,}, stride {stride:,}: "
         f"each token is predicted from {context - stride:,} tokens or more, or from all before it in its document."
     )
