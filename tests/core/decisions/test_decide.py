@@ -55,7 +55,10 @@ def test_the_differences_are_those_of_sums_paired_by_seed_and_document():
     assert [look.fixed.value for look in comparison.looks] == pytest.approx([-0.2, -0.225])
     assert result.losses == {"a": {0: 2.0, 1: 2.25}, "b": {0: 1.8, 1: 2.0}}
     assert (result.held_out, result.tokens, result.unit) == (2, 40, "nats per token")
-    assert result.notes == ["1 of 3 documents are left out, which some runs lack: z, for one."]
+    assert result.notes == [
+        "1 of 3 documents are left out, which some runs lack: z, for one.",
+        "2 documents cannot show how far documents differ; 6 or more give an interval for any such documents.",
+    ]
     assert result.sentences[0].startswith("Undecided after 2 seeds on these held-out documents: b − a = -0.2250")
 
 
