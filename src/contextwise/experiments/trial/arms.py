@@ -148,8 +148,8 @@ class Arms:
         # A file without splits opens under every name.
         if self.text.split == self.held_out.split or len(set(self.fingerprints)) == 1:
             raise DataError(
-                f"{self.corpus} holds out the documents that the arms are trained on (its split {self.held_out.split!r}); "
-                "name a corpus with a split of its own for each"
+                f"the corpus {self.corpus} holds out the documents that the arms are trained on (its split "
+                f"{self.held_out.split!r}); name a corpus with a split of its own for each"
             )
 
     def notes(self, lengths: Sequence[Length]) -> list[str]:

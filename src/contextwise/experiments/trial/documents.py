@@ -85,8 +85,8 @@ class ScoredDocuments:
         search = f", {len(self.searched)} of them for the rates" if len(self.searched) else ""
         fix = " and --deduplicate 0.8, or keep them (near_copies: keep)" if left_out else ""
         raise DataError(
-            f"{corpus} holds out {self.count} document{'s' * (self.count != 1)}{copies}{search}, but a decision needs "
-            f"{FEWEST_DOCUMENTS} or more; "
+            f"the corpus {corpus} holds out {self.count} document{'s' * (self.count != 1)}{copies}{search}, but a decision "
+            f"needs {FEWEST_DOCUMENTS} or more; "
             f"prepare the corpus again with a larger --validation{fix}"
         )
 
