@@ -18,7 +18,7 @@ from contextwise.cli.commands import groups, points, verb_of
 from faults import POWER_FAILS, Disk, fresh, no_file_above, tree, until_power_fails
 from golden import TIMES
 from processes import _FORKS
-from writing_commands import COMMANDS, small_demo, write_template
+from writing_commands import COMMANDS, LINES, READING, small_demo, write_template
 
 SAME_BYTES = (
     "old/stopped/model/",
@@ -30,15 +30,6 @@ SAME_BYTES = (
     "out/recipes/",
 )
 """Files that two runs of a command write alike; others hold times."""
-READING = {
-    "corpus": "corpus old/corpus",
-    "fill": "model fill old/filler --prefix 'def one' --suffix pass --max-new-tokens 2",
-    "generate": "generate model 'a b' --max-new-tokens 2",
-    "parameters": "model parameters recipe.yaml",
-    "verify": "model verify old/run",
-}
-"""Commands of the verbs that write nothing; ``model serve`` does not end."""
-LINES = COMMANDS | READING
 LONG = ("trial", "sweep", "transfer", "demo")
 SLOW = (
     *LONG,

@@ -1,4 +1,4 @@
-"""Commands of all verbs that write a file, and the folder that they read."""
+"""Commands of all verbs, those that write a file and those that do not, and the folder that they read."""
 
 import contextlib
 import shutil
