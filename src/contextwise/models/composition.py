@@ -18,7 +18,7 @@ from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.families import FAMILIES, Rotary, family_of, new_stock_model
+from contextwise.models.families import CACHE, FAMILIES, Rotary, family_of, new_stock_model
 from contextwise.models.loading import load_model
 from contextwise.models.losses import IGNORED, kept_positions, linear_cross_entropy
 from contextwise.models.masks import (
@@ -137,6 +137,7 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
         inputs_embeds: Tensor | None = None,
         *,
         labels: Tensor | None = None,
+        cache: Cache | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         **kwargs: Any,
@@ -145,6 +146,7 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
 
         Args:
             labels: (B, T) as in transformers: the unshifted tokens, shifted by this method; -100 is ignored.
+            cache: the same as ``past_key_values``, by its name from transformers 5.24 on.
             use_cache: return the keys and values of this call; by default as configured, and not in training.
             logits_to_keep: compute the logits of this many last positions only (0: all), or of these indices.
             kwargs: ``shift_labels``, (B, T) targets that are already shifted, instead of ``labels``;
@@ -161,7 +163,8 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
         if targets is not None:
             check_labels(targets, self.config.vocab_size)
         use_cache = False if self.training and targets is not None else use_cache
-        inputs = (input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache)
+        past = cache if past_key_values is None else past_key_values
+        inputs = (input_ids, attention_mask, position_ids, past, inputs_embeds, use_cache)
         base = self.base_outputs(*inputs, scored=targets is not None, **kwargs)
         return self.outputs(base, targets, logits_to_keep, items, position_ids)
 
@@ -181,7 +184,7 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
             loss = total / (targets.ne(IGNORED).sum() if items is None else items)
         if targets is None or not self.training:
             logits = head(hidden_BTD[:, kept_positions(logits_to_keep)])
-        return CausalLMOutputWithPast(loss, logits, base.past_key_values, base.hidden_states, base.attentions)
+        return CausalLMOutputWithPast(loss, logits, getattr(base, CACHE), base.hidden_states, base.attentions)
 
     @can_return_tuple
     def base_outputs(
@@ -219,7 +222,7 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
         if states and states[-1] is not None:
             states = (*states[:-1], out.last_hidden_state)
         kept = cache if use_cache else None
-        return replace(out, past_key_values=kept, hidden_states=states, attentions=attentions)
+        return replace(out, **{CACHE: kept}, hidden_states=states, attentions=attentions)
 
     @capture_outputs(tie_last_hidden_states=False)
     def _recorded(self, output_hidden_states: Any = None, output_attentions: Any = None, **inputs: Any) -> Any:
@@ -260,7 +263,7 @@ class ComposedForCausalLM(CausalLanguageModel):
     """Applied to the input of the first block, if the mark ``embedding_norm`` of the backbone's configuration says so."""
     supports_gradient_checkpointing = True
     _no_split_modules = sorted({family.block_class.__name__ for family in FAMILIES.values()})
-    _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
+    _skip_keys_device_placement = [CACHE]  # noqa: RUF012
     # The backbone refuses those that it has not.
     _supports_flash_attn = True
     _supports_flex_attn = True

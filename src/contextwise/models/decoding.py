@@ -33,7 +33,7 @@ from transformers.generation.streamers import BaseStreamer
 from contextwise.base.errors import ConfigError
 from contextwise.models.contextlm.cache import StaticChunkLayer
 from contextwise.models.contextlm.pathway import context_pathway
-from contextwise.models.families import adapter
+from contextwise.models.families import CACHE, adapter
 from contextwise.models.masks import takes_masks, without_reading
 from contextwise.models.rope import follows_length, rotary_modules
 
@@ -115,7 +115,7 @@ class StaticDecoding:
     def __init__(self, model: Any, input_ids: Tensor, capacity: int, prompt: dict[str, Any]) -> None:
         self.model, rows = model, len(input_ids)
         self.cache = StaticCache(config=model.config, max_cache_len=capacity)
-        prompt = {**prompt, "past_key_values": self.cache}
+        prompt = {**prompt, CACHE: self.cache}
         inputs = model.prepare_inputs_for_generation(input_ids, is_first_iteration=True, **prompt)
         self.first_logits_BV = model(**inputs, return_dict=True).logits[:, -1].float()
         real_BT = prompt.get("attention_mask")
@@ -154,9 +154,9 @@ class StaticDecoding:
             input_ids=self.token_B1,
             attention_mask=self.mask_B11S,
             position_ids=self.position_B1.clone(),
-            past_key_values=self.cache,
             use_cache=True,
             return_dict=True,
+            **{CACHE: self.cache},
             **known,
         )
         self.position_B1.add_(1)
@@ -207,7 +207,7 @@ def _decode(
         raise ConfigError("only greedy decoding and sampling are recorded; call the model's own generate()")
     if streamer is not None:
         streamer.put(input_ids.cpu())
-    cache: Any = model_kwargs.get("past_key_values")
+    cache: Any = model_kwargs.get(CACHE)
     limit = generation_config.max_length
     fresh = type(cache) is DynamicCache and cache.get_seq_length() == 0
     short = limit - input_ids.shape[1] < LEAST_TOKENS

@@ -9,6 +9,7 @@ Shapes: B rows, T positions, D channels; ``h_BTD`` is a hidden state.
 import copy
 import math
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
 from transformers.cache_utils import Cache
+from transformers.masking_utils import create_causal_mask
 from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXAttention, GPTNeoXLayer, GPTNeoXMLP
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
@@ -38,6 +40,10 @@ library, which trained GPT-NeoX-20B and Pythia. transformers' GPT-NeoX has one s
 """
 
 
+CACHE = "cache" if "cache" in signature(create_causal_mask).parameters else "past_key_values"
+"""transformers' name of a key-value cache among the arguments and outputs of models: ``cache`` from 5.24 on."""
+
+
 class Family:
     """Base class of adapters; the defaults are those of a model with rotary positions."""
 
@@ -46,7 +52,7 @@ class Family:
     blocks_name = "layers"
     embedding_name: str
     norm_name: str
-    cache_argument = "past_key_values"  # a block's argument for its key-value cache
+    cache_argument = CACHE  # a block's argument for its key-value cache
 
     def check(self, config: PreTrainedConfig) -> None:
         """Raise ConfigError if the adapter cannot run a backbone of this configuration."""

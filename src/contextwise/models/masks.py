@@ -144,8 +144,7 @@ def causal_mask(
     ours = not readable_without_sync(embeds) and not torch.compiler.is_compiling()
     static = cache is not None and cache.is_compileable
     if document_BT is None and (not (ours and takes_masks(config)) or given is None or given.dim() != 2 or static):
-        inputs = {"inputs_embeds": embeds, "attention_mask": attention_mask, "position_ids": position_ids}
-        return create_causal_mask(config=config, past_key_values=cache, **inputs)
+        return create_causal_mask(config, embeds, attention_mask, cache, position_ids)
     past, length = (cache.get_seq_length() if cache is not None else 0), embeds.shape[1]
     index = torch.arange(past + length, device=embeds.device)
     allowed = (index <= index[past:, None])[None, None]

@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from contextwise.base.errors import ConfigError
+from contextwise.models.families import CACHE
 from contextwise.models.masks import as_attention_mask, prefix_attention
 from contextwise.objectives.kind import PromptForm
 
@@ -81,7 +82,7 @@ class _WithPrefix:
             raise ConfigError("a prefix is read at once, since its tokens see each other; give no prefill_chunk_size")
         if not form.tokens:
             return super().generate(given, generation_config, *args, **options)  # type: ignore[misc]
-        cache = options.get("past_key_values")
+        cache = options.get("past_key_values", options.get(CACHE))
         if cache is not None and cache.get_seq_length():
             raise ConfigError(
                 "the tokens of the form stand around the whole prompt, so that it cannot follow a cache; give the whole "
@@ -108,7 +109,7 @@ class _WithPrefix:
     def prepare_inputs_for_generation(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The inputs of a step; those of the prompt, and without a cache of every step, have the mask of a prefix."""
         inputs = super().prepare_inputs_for_generation(input_ids, *args, **kwargs)  # type: ignore[misc]
-        cache, form = kwargs.get("past_key_values"), prompt_form(self.config)
+        cache, form = kwargs.get(CACHE), prompt_form(self.config)
         if form is None or (
             cache is not None and not (kwargs.get("is_first_iteration") and cache.get_seq_length() == 0)
         ):

@@ -11,6 +11,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 from contextwise.base.errors import ConfigError
 from contextwise.evaluation.generation import Sampling, allowed_new_tokens
 from contextwise.models.contextlm.cache import ChunkLayer, ContextState
+from contextwise.models.families import CACHE
 from contextwise.models.prefix import prompt_form
 from contextwise.models.rope import follows_length, frequencies_for, rotary_modules
 from contextwise_evals.answering.readers import answer_options, padding_token
@@ -81,10 +82,10 @@ class Speaker:
             rows = torch.tensor([ids], device=self.model.device)
             with frequencies_for(self.model, len(ids) + count):
                 options = answer_options(count, self.pad, sampling) | {"eos_token_id": self.ends or None}
-                options |= {"past_key_values": _common(cache, read, ids) if self.reuse else None}
+                options |= {CACHE: _common(cache, read, ids) if self.reuse else None}
                 mask = torch.ones_like(rows)
                 out = self.model.generate(rows, attention_mask=mask, return_dict_in_generate=True, **options)
-            read, cache = out.sequences[0].tolist(), out.past_key_values
+            read, cache = out.sequences[0].tolist(), getattr(out, CACHE)
             texts.append(self.tokenizer.decode(read[len(ids) :], skip_special_tokens=True).strip())
             messages.append({"role": "assistant", "content": texts[-1]})
         return texts, [None] * len(texts)

@@ -22,6 +22,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, Stati
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.contextlm.config import ContextLMConfig
+from contextwise.models.families import CACHE
 from contextwise.models.masks import readable_without_sync
 
 OTHER_MODEL = "past_key_values comes from another model: its number of layers does not match"
@@ -365,7 +366,7 @@ def static_inputs(
     """
     if is_first_iteration:
         refuse_right_padding(attention_mask)
-    if isinstance(inputs.get("past_key_values"), StaticCache):
+    if isinstance(inputs.get(CACHE), StaticCache):
         if is_first_iteration:
             inputs["attention_mask"] = attention_mask
         else:

@@ -30,7 +30,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from contextwise.base.errors import ConfigError
 from contextwise.models.composition import ComposedForCausalLM, check_labels, pretrained_backbone, stock_parts
 from contextwise.models.contextlm.cache import static_inputs
-from contextwise.models.families import initialize_module
+from contextwise.models.families import CACHE, initialize_module
 from contextwise.models.losses import IGNORED, kept_positions, linear_cross_entropy
 from contextwise.models.spec import Batch, Losses, ModelSpec, Parts, block_operations, register_model, spec_of
 from contextwise_papers.objectives.multitoken.config import MultiTokenConfig, shorten
@@ -367,7 +367,7 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
             if heads > 1:
                 more = [self.vocabulary_head(i)(states[i - 1][:, kept]) for i in range(2, heads + 1)]
                 future_logits = torch.stack(more, dim=2)
-        recorded = (base.past_key_values, base.hidden_states, base.attentions)
+        recorded = (getattr(base, CACHE), base.hidden_states, base.attentions)
         return MultiTokenOutput(loss, logits, *recorded, head_losses, counts, future_logits)
 
     def generate(  # type: ignore[override]

@@ -33,6 +33,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 from contextwise.base.errors import ConfigError
 from contextwise.models.contextlm.cache import ChunkLayer, ContextState
 from contextwise.models.decoding import LEAST_TOKENS, can_record, record
+from contextwise.models.families import CACHE
 
 MOVABLE = (DynamicLayer, StaticLayer, ChunkLayer, ContextState)
 """Layers of a cache whose rows can forget different numbers of tokens."""
@@ -108,7 +109,7 @@ def speculative_decoding(
     Logits processors are called as in greedy decoding; stopping criteria are called for one row at a time, after each token.
     Returns (B, length) tokens as greedy decoding does, or a :class:`SpeculativeOutput`.
     """
-    cache = model_kwargs.get("past_key_values")
+    cache = model_kwargs.get(CACHE)
     _check_options(generation_config, logits_processor, streamer, input_ids)
     _check_cache(cache, input_ids, model_kwargs.get("position_ids"))
     fresh = isinstance(cache, DynamicCache) and cache.get_seq_length() == 0
@@ -126,7 +127,7 @@ def speculative_decoding(
     if not generation_config.return_dict_in_generate:
         return sequences
     kept = cache if len(input_ids) == 1 else None
-    return SpeculativeOutput(sequences=sequences, past_key_values=kept, acceptance=decoder.acceptance)
+    return SpeculativeOutput(sequences=sequences, **{CACHE: kept}, acceptance=decoder.acceptance)
 
 
 class _Decoder:
@@ -470,7 +471,7 @@ def _check_options(config: Any, processor: LogitsProcessorList, streamer: Any, i
 
 
 def _check_cache(cache: Cache | None, input_ids: Tensor, position_ids: Tensor | None) -> None:
-    if cache is None or not cache.is_croppable:
+    if not isinstance(cache, DynamicCache) or not cache.is_croppable:
         raise ConfigError(
             "speculative decoding needs the dynamic cache; leave use_cache and cache_implementation at their defaults"
         )
