@@ -413,19 +413,24 @@ def load_recipe(
     Args:
         recipe: a YAML file, the name of a recipe that comes with the package, or the settings themselves.
         overrides: ``section.key=value`` settings that replace the recipe's, or dotted key -> value.
-        output: the run folder, instead of the file's.
+        output: the run folder, instead of the file's; by default that of the run whose ``recipe.yaml`` is given.
 
     Raises:
         ConfigError: all problems of the recipe, in one message.
     """
+    folder = None
     if isinstance(recipe, str | Path):
         path = recipe_path(recipe)
         values, name, where = read_yaml(path), path.stem, f"the recipe {recipe}"
+        run = RunFolder(path.parent)
+        folder = run.path if path == run.recipe_file and run.environment_file.is_file() else None
     else:
         values = (recipe.resolved() | {"output": recipe.output}) if isinstance(recipe, Recipe) else dict(recipe)
         name, where = "run", "the recipe"
     data = with_overrides(values, overrides or [])
     if output is not None:
         data["output"] = str(output)
+    elif folder is not None:
+        data.setdefault("output", str(folder))
     data.setdefault("name", name)
     return validate(Recipe, data, where)

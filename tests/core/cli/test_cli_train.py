@@ -37,6 +37,10 @@ def test_the_run_is_named_on_standard_output(workplace, contextwise):
     status, output, errors = contextwise(command)
     assert (status, output) == (0, "my run\n")  # finished: nothing is done again
     assert run.summary_file.stat().st_mtime_ns == before
+    assert contextwise("train 'my run/recipe.yaml'")[:2] == (0, "my run\n")  # the run of which it is the recipe
+    status, output, _ = contextwise("train 'my run/recipe.yaml' --set training.steps=4")
+    assert (status, output) == (2, "") and run.summary()["steps"] == 3
+    assert contextwise("train 'my run/recipe.yaml' --set training.steps=4 --out longer")[:2] == (0, "longer\n")
     status, shown, _ = contextwise(f"{command} --json")
     assert status == 0 and json.loads(shown) == {"folder": "my run", **run.summary()}
     done, following = errors.splitlines()[-2:]
