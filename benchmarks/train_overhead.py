@@ -20,7 +20,7 @@ from contextwise.data.windows import stack
 from contextwise.models import build_model
 from contextwise.training import Recipe, train
 from contextwise.training.inputs import TrainingInputs
-from contextwise.training.model import TrainedModel, model_config
+from contextwise.training.model import TrainedModel
 
 
 def recipe_values(corpus: Path, output: Path, steps: int) -> dict:
@@ -36,7 +36,7 @@ def recipe_values(corpus: Path, output: Path, steps: int) -> dict:
 def bare_loop(recipe: Recipe, corpus: Corpus) -> float:
     """Tokens/s of nothing but batches, forward, backward, clip and step."""
     torch.manual_seed(recipe.seed)
-    model = TrainedModel(build_model(model_config(recipe, corpus.vocab_size, corpus.end_of_text)))
+    model = TrainedModel(build_model(recipe.model.config(recipe, corpus.vocab_size, corpus.end_of_text)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.95), fused=True)
     steps, rows = recipe.total_steps, recipe.tokens_per_step // 256
     stream = TrainingInputs.open(recipe).stream

@@ -22,7 +22,7 @@ from contextwise.models.spec import pretraining_losses, training_flops_per_examp
 from contextwise.models.variant import code
 from contextwise.models.variant.modeling import VariantForCausalLM
 from contextwise.training import Recipe, train
-from contextwise.training.model import model_config, starting_model
+from contextwise.training.model import starting_model
 
 ROOT = Path(__file__).parents[3]
 GUIDE = ROOT / "docs" / "extend.md"
@@ -161,7 +161,7 @@ def recipe(corpus: Path, output: Path, variant: str | None, family: str = "gpt2"
 
 
 def flops(made: Recipe) -> float:
-    config = model_config(made, VOCABULARY, 0)
+    config = made.model.config(made, VOCABULARY, 0)
     return training_flops_per_example(config, CONTEXT) / CONTEXT + training_flops_per_target(config)
 
 
@@ -181,7 +181,7 @@ def test_operations_are_counted_like_those_of_stock_models(family, corpus_folder
     stock = recipe(corpus_folder, tmp_path, None, family)
     if family == "gpt2":
         assert flops(recipe(corpus_folder, tmp_path, f"{models}:Same")) == flops(stock)
-    head = training_flops_per_target(model_config(stock, VOCABULARY, 0))
+    head = training_flops_per_target(stock.model.config(stock, VOCABULARY, 0))
     assert head == 6 * WIDTH * VOCABULARY
     assert flops(recipe(corpus_folder, tmp_path, TOP, family)) == flops(stock) + head
     with_layer = flops(recipe(corpus_folder, tmp_path, f"{models}:widened", family))
@@ -193,7 +193,7 @@ def test_shared_tensors_start_alike_and_own_ones_as_the_code_sets_them(corpus_fo
     for variant in (None, f"{models}:Same", f"{models}:widened", TOP, LATENT):
         made = recipe(corpus_folder, tmp_path, variant, paired_initialization=True)
         torch.manual_seed(len(start))
-        start[variant] = starting_model(made, model_config(made, VOCABULARY, 0)).state_dict()
+        start[variant] = starting_model(made, made.model.config(made, VOCABULARY, 0)).state_dict()
     stock = start.pop(None)
     for own in start.values():
         assert all(torch.equal(tensor, own[f"model.{name}"]) for name, tensor in stock.items())
@@ -205,7 +205,7 @@ def test_shared_tensors_start_alike_and_own_ones_as_the_code_sets_them(corpus_fo
 def test_a_changed_forward_pass_is_trained_as_it_is(corpus_folder, tmp_path, models):
     """A hook of a function is part of the logits, in the loss too."""
     made = recipe(corpus_folder, tmp_path, f"{models}:widened,factor=0")
-    model = starting_model(made, model_config(made, VOCABULARY, 0))
+    model = starting_model(made, made.model.config(made, VOCABULARY, 0))
     tokens = torch.arange(CONTEXT)[None]
     losses = pretraining_losses(model.train(), {"input_ids": tokens, "labels": tokens})
     assert losses.sums[0].item() == pytest.approx(CONTEXT * torch.tensor(float(VOCABULARY)).log().item())
@@ -213,7 +213,7 @@ def test_a_changed_forward_pass_is_trained_as_it_is(corpus_folder, tmp_path, mod
 
 def test_a_class_may_have_losses_of_training(corpus_folder, tmp_path, models):
     made = recipe(corpus_folder, tmp_path, f"{models}:Drawn")
-    model = starting_model(made, model_config(made, VOCABULARY, 0))
+    model = starting_model(made, made.model.config(made, VOCABULARY, 0))
     tokens = torch.arange(CONTEXT)[None]
     batch = {"input_ids": tokens, "labels": tokens}
     losses, alone = pretraining_losses(model.train(), batch), pretraining_losses(model.eval(), batch)
@@ -336,7 +336,8 @@ def test_code_that_was_not_named_here_is_not_run(corpus_folder, tmp_path, models
     with pytest.raises(CheckpointError, match=r"needs its own code, models.py, which was never named"):
         load_model(run)
     assert (tmp_path / "ran").read_text() == before
-    model_config(recipe(corpus_folder, tmp_path, f"{run}/model/models.py:Same"), VOCABULARY, 0)
+    again = recipe(corpus_folder, tmp_path, f"{run}/model/models.py:Same")
+    again.model.config(again, VOCABULARY, 0)
     load_model(run)
 
 
