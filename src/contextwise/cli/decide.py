@@ -131,7 +131,7 @@ def trial(
         return
     result = run_with_page(planned, trial_command(planned.path))
     if as_json:
-        show_json(result.to_dict())
+        show_json(result)
     else:
         show(trial_tables(result))
         show_line(f"page: {planned.path / PAGE}")

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from contextwise.base.estimates import Estimate, count
 from contextwise.base.tables import Cell, Column, Row, Table
-from contextwise.comparison.decided import READINGS, Comparison
+from contextwise.comparison.decided import READINGS, Comparison, HeldOut
 from contextwise.comparison.discoveries import TriedChange
 from contextwise.decisions import Decision
 from contextwise.reports import page
@@ -21,7 +21,7 @@ SHOWN_WHOLE = 6
 
 
 class Decided(Protocol):
-    """What was compared, on ``held_out`` documents of ``tokens`` tokens (or bytes, or questions)."""
+    """What was compared."""
 
     @property
     def reference(self) -> str: ...
@@ -32,9 +32,7 @@ class Decided(Protocol):
     @property
     def budgets(self) -> list[int]: ...
     @property
-    def held_out(self) -> int: ...
-    @property
-    def tokens(self) -> int: ...
+    def held_out(self) -> HeldOut: ...
 
 
 def comparison_table(result: Decided) -> Table:
@@ -45,9 +43,10 @@ def comparison_table(result: Decided) -> Table:
         name = (each.arm, f"{count(each.budget)} tokens" if len(result.budgets) > 1 else "")
         rows.append([name, each.decision, look.fixed, look.random, look.seeds, f"{look.deviation:.4f}"])
     unit = result.comparisons[0].last.fixed.unit
-    on = f"on {result.held_out:,} held-out documents ({result.tokens:,} {unit.split()[-1]}s)"
+    documents, tokens = result.held_out["documents"], result.held_out["tokens"]
+    on = f"on {documents:,} held-out documents ({tokens:,} {unit.split()[-1]}s)"
     title = (
-        f"Difference to {result.reference}, {unit}, {on if result.held_out else 'over seeds alone'}, with intervals that all "
+        f"Difference to {result.reference}, {unit}, {on if documents else 'over seeds alone'}, with intervals that all "
         f"hold together with {result.confidence:.0%} confidence."
     )
     readings = [Column(f"{which}\ndocuments", "difference", interval="below") for which in ("these", "any such")]
@@ -112,7 +111,7 @@ def decision_page(decision: Decision, command: str) -> Page:
         Section("Seed by seed", [*paths, page.details("The numbers", losses_table(decision))]),
         Section("Made with", [page.commands([command])]),
     ]
-    return Page(f"Decision {decision.name}", sections, "", decision.sentences)
+    return Page(f"Decision {decision.decision}", sections, "", decision.sentences)
 
 
 def discoveries_table(changes: Sequence[TriedChange], rate: float) -> Table:

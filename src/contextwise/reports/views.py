@@ -213,7 +213,8 @@ def _rows_of_decision(result: Any) -> list[dict[str, Any]]:
         row = {"arm": each.arm, "reference": each.reference, "decision": each.decision}
         row |= _limits("difference", each.difference)
         row |= {"seeds": len(each.looks), "decided_after": each.decided_after, "margin": each.margin}
-        rows.append(row | {"deviation": each.last.deviation, "documents": result.held_out, "tokens": result.tokens})
+        on = {name: result.held_out[name] for name in ("documents", "tokens")}
+        rows.append(row | {"deviation": each.last.deviation, **on})
     return rows
 
 

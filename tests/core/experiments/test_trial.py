@@ -142,7 +142,7 @@ def test_a_finished_trial_is_opened_again_without_training(finished, corpus_fold
     before = (finished / "result.json").read_text()
     monkeypatch.setattr(RunSet, "train_missing", None)
     result = run_trial(three(corpus_folder, finished))
-    assert result.to_dict()["comparisons"] == json.loads(before)["comparisons"]
+    assert as_json(result)["comparisons"] == json.loads(before)["comparisons"]
 
 
 @pytest.mark.long
@@ -350,7 +350,7 @@ def test_a_head_start_that_is_lost_is_found_along_the_budgets(corpus_folder, tmp
     with_losses(trial, loss, monkeypatch)
     result = trial.run()
     assert [each.decision for each in result.comparisons][::2] == ["better", "worse"]
-    along = result.along[0]
+    along = result.along_budgets[0]
     assert along.trend.slope.value == pytest.approx(0.032, abs=0.003)
     low, high = along.trend.crossing.limits
     assert low < 640 * 2**1.25 < high
@@ -359,7 +359,7 @@ def test_a_head_start_that_is_lost_is_found_along_the_budgets(corpus_folder, tmp
     assert along.speedups[2560].limits[1] < 1
     assert "it is zero at" in result.sentences[3] and "times its FLOPs of gpt2" in result.sentences[4]
     html = trial_page(result, "arms: {}", "contextwise trial").render()
-    assert "Along the budgets" in html and json.dumps(result.to_dict())
+    assert "Along the budgets" in html and json.dumps(as_json(result))
 
 
 # ---- learning rates ----
@@ -457,7 +457,7 @@ def test_the_search_uses_documents_and_seeds_that_no_decision_uses(corpus_folder
     result = run_trial(given)
     held_out = Corpus.open(corpus_folder, split="validation")
     reserved = len(held_out) // 4
-    assert result.held_out == len(held_out) - reserved
+    assert result.held_out["documents"] == len(held_out) - reserved
     searched = list((tmp_path / "t/runs").glob("rates-*"))
     assert len(searched) == 4
     for run in searched:
@@ -695,7 +695,7 @@ def test_a_notebook_shows_a_trial(finished, tmp_path):
     frame = result.to_pandas()
     assert len(frame) == 2 and result.plot().data
     assert list(frame["difference"]) == [each.difference.value for each in result.comparisons]
-    assert list(frame["tokens"]) == [result.tokens] * 2 and frame["decided_after"].dtype != object
+    assert list(frame["tokens"]) == [result.held_out["tokens"]] * 2 and frame["decided_after"].dtype != object
     assert len(repr(result)) <= 160 and "alike − gpt2 = " in repr(result)
     assert "</html>" in result.page(tmp_path / "page.html").read_text()
 

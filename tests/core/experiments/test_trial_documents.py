@@ -79,7 +79,7 @@ def test_near_copies_decide_nothing(result, copies):
     others = np.setdiff1d(np.arange(12), list(COPIES))
     assert len(nats) == 12  # all are scored
     assert result.losses["gpt2"][128][0] == pytest.approx(nats[others].sum() / tokens[others].sum())
-    assert (result.held_out, result.tokens) == (10, tokens[others].sum())
+    assert (result.held_out["documents"], result.held_out["tokens"]) == (10, tokens[others].sum())
     held_out = json.loads((result.path / "result.json").read_text())["held_out"]
     assert set(held_out["near_copies"]) == {"3", "8"} and held_out["near_copies_left_out"] is True
     assert all(0.5 <= share < 1 for share in held_out["near_copies"].values())
@@ -102,15 +102,15 @@ def test_near_copies_may_be_kept_which_is_another_question(result, copies, tmp_p
     with pytest.raises(ConfigError, match=r"looked at with other settings \(near_copies\)"):
         Trial(settings(copies, result.path, near_copies="keep"))
     kept = run_trial(settings(copies, tmp_path / "t", near_copies="keep"))
-    assert kept.held_out == 12 and kept.tokens > result.tokens
+    assert kept.held_out["documents"] == 12 and kept.held_out["tokens"] > result.held_out["tokens"]
     assert kept.losses["gpt2"] != result.losses["gpt2"]
-    assert kept.text["near_copies"] == result.text["near_copies"] and not kept.text["near_copies_left_out"]
+    assert kept.held_out["near_copies"] == result.held_out["near_copies"] and not kept.held_out["near_copies_left_out"]
     assert any("They are kept, and their losses may tell what was memorized" in note for note in kept.notes)
 
 
 def test_the_training_text_is_compared_once(result, copies, monkeypatch):
     monkeypatch.setattr(documents_module, "copied_documents", None)
-    assert Trial(settings(copies, result.path)).arms.documents.to_dict(result.tokens) == result.text
+    assert Trial(settings(copies, result.path)).arms.documents.to_dict(result.held_out["tokens"]) == result.held_out
     with pytest.raises(TypeError):  # other documents are compared anew
         Trial(settings(copies, result.path, limit=8))
 
