@@ -15,7 +15,7 @@ from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus, near_copies, prepare_corpus
 from contextwise.data.near_copies import COPIED, containment, copied_documents, copied_length, split_overlap
 from contextwise.evaluation.measures.loss import Evaluation
-from contextwise.experiments.trial import Trial, TrialSettings, load_trial, run_trial
+from contextwise.experiments.trial import Trial, TrialSettings, load_trial
 from contextwise.experiments.trial import documents as documents_module
 from contextwise.experiments.trial.arms import total_nats
 from contextwise.reports.trial import plan_tables, trial_page, trial_tables
@@ -70,7 +70,7 @@ def words_of(shown: Any) -> str:
 
 @pytest.fixture(scope="module")
 def result(copies: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return run_trial(settings(copies, tmp_path_factory.mktemp("trial") / "t"))
+    return Trial(settings(copies, tmp_path_factory.mktemp("trial") / "t")).run()
 
 
 def test_near_copies_decide_nothing(result, copies):
@@ -101,7 +101,7 @@ def test_near_copies_and_heavy_documents_are_named_in_every_output(result, copie
 def test_near_copies_may_be_kept_which_is_another_question(result, copies, tmp_path):
     with pytest.raises(ConfigError, match=r"looked at with other settings \(near_copies\)"):
         Trial(settings(copies, result.path, near_copies="keep"))
-    kept = run_trial(settings(copies, tmp_path / "t", near_copies="keep"))
+    kept = Trial(settings(copies, tmp_path / "t", near_copies="keep")).run()
     assert kept.held_out["documents"] == 12 and kept.held_out["tokens"] > result.held_out["tokens"]
     assert kept.losses["gpt2"] != result.losses["gpt2"]
     assert kept.held_out["near_copies"] == result.held_out["near_copies"] and not kept.held_out["near_copies_left_out"]

@@ -15,7 +15,7 @@ from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError, Interrupted
 from contextwise.base.runs import RunFolder
 from contextwise.experiments.run_set import RunSet, RunSetSettings
-from contextwise.experiments.trial import Trial, load_trial, run_trial
+from contextwise.experiments.trial import Trial, load_trial
 from contextwise.experiments.trial import trial as trial_module
 from contextwise.models.loading import load_model
 from contextwise.models.spec import pretraining_losses, training_flops_per_example, training_flops_per_target
@@ -291,14 +291,14 @@ def test_a_trial_of_variants_is_stopped_resumed_and_continued(corpus_folder, tmp
     assert lengths["order"].tokens < lengths["gpt2"].tokens == lengths["same"].tokens
     stop_at(3)
     with pytest.raises(Interrupted):
-        run_trial(given)
+        Trial(given).run()
     stop_at(0)
-    losses = run_trial(given).losses
+    losses = Trial(given).run().losses
     assert losses["same"][512] == pytest.approx(losses["gpt2"][512]), "the same model from the same start"
     run = RunFolder(next((tmp_path / "t/runs").glob("order-s0-*")))
     variant = run.recipe()["model"]["variant"]
     assert variant["options"] == {"window": 4, "weight": 0.5} and len(variant["sha256"]) == 64
-    again = run_trial(trial(corpus_folder, tmp_path / "t", arms, seeds=3))
+    again = Trial(trial(corpus_folder, tmp_path / "t", arms, seeds=3)).run()
     assert again.losses["order"][512][:2] == losses["order"][512] and again.seeds == 3
 
 
@@ -306,14 +306,14 @@ def test_a_trial_of_variants_is_stopped_resumed_and_continued(corpus_folder, tmp
 def test_an_edited_file_is_another_model(corpus_folder, tmp_path, models, untimed):
     """No result of the code before the edit is used; a trial that was looked at refuses it, and its own file continues it."""
     given = trial(corpus_folder, tmp_path / "t", ["gpt2", f"{models}:Same"])
-    run_trial(given)
+    Trial(given).run()
     train(recipe(corpus_folder, tmp_path / "run", f"{models}:Same"))
     models.write_text(MODELS + "\n# edited\n")
     with pytest.raises(ConfigError, match=r"looked at with other settings \(arms.Same"):
         Trial(trial(corpus_folder, tmp_path / "t", ["gpt2", f"{models}:Same"]))
     with pytest.raises(ConfigError, match=r"contains another run \(its recipe differs in model.variant.sha256"):
         train(recipe(corpus_folder, tmp_path / "run", f"{models}:Same"))
-    run_trial(load_trial(tmp_path / "t/trial.yaml", {"seeds": 3}))
+    Trial(load_trial(tmp_path / "t/trial.yaml", {"seeds": 3})).run()
     assert load_model(tmp_path / "run").config.name == "Same"
 
 

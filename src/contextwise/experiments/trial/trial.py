@@ -592,12 +592,3 @@ class Trial:
 
 def _lowest(losses: dict[tuple[str, float], float], arm: str, factors: list[float]) -> float:
     return min(factors, key=lambda factor: losses[arm, factor])
-
-
-def run_trial(settings: TrialSettings, on_look: Callable[[TrialResult], None] | None = None) -> TrialResult:
-    """Run a trial to its end, or resume it; raises what :meth:`Trial.run` raises.
-
-    Args:
-        on_look: called with the result after each look.
-    """
-    return Trial(settings).run(on_look or (lambda result: None))
