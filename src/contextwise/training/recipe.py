@@ -91,7 +91,7 @@ class Recipe(Settings):
 
     def _problems_of_steps(self) -> Iterator[Problem]:
         settings, context = self.training, self.data.context
-        if settings.epochs is not None and not (self._samples and settings.examples_per_step):
+        if settings.epochs is not None and not (self.data.samples and settings.examples_per_step):
             why = "needs data.synthetic.samples, which an epoch consists of, and training.examples_per_step"
             yield Problem(why, "training.epochs")
             return
@@ -249,10 +249,6 @@ class Recipe(Settings):
         return any(each.has_pairs for each in self.objectives)
 
     @property
-    def _samples(self) -> int | None:
-        return self.data.samples
-
-    @property
     def tokens_per_step(self) -> int:
         """Tokens per optimizer step, over all processes and micro-batches: ``data.context`` for each example."""
         settings = self.training
@@ -270,7 +266,7 @@ class Recipe(Settings):
         """Length of the run in steps of ``tokens_per_step`` tokens."""
         settings = self.training
         if settings.epochs is not None:
-            return -(-settings.epochs * (self._samples or 0) // self.examples_per_step)
+            return -(-settings.epochs * (self.data.samples or 0) // self.examples_per_step)
         return self._full_steps(settings.steps or settings.tokens or 0)
 
     def _full_steps(self, length: int) -> int:
@@ -334,11 +330,6 @@ class Recipe(Settings):
     def examples(self) -> int:
         """Examples of the whole run."""
         return self.full_steps * self.examples_per_step
-
-    @property
-    def own_examples(self) -> float:
-        """Examples of the whole run that come from ``data.corpus``: all but those of further corpora."""
-        return self.examples * (1 - sum(section.others for section in self.data.sections.values()))
 
     @property
     def total_tokens(self) -> int:
