@@ -12,11 +12,11 @@ import time
 from pathlib import Path
 
 import torch
+from torch.utils.data import default_collate
 
 from benchmarks.harness import publish
 from contextwise.base.progress import console
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.data.windows import stack
 from contextwise.models import build_model
 from contextwise.training import Recipe, train
 from contextwise.training.inputs import TrainingInputs
@@ -43,7 +43,7 @@ def bare_loop(recipe: Recipe, corpus: Corpus) -> float:
     model.train()
     start = time.perf_counter()
     for step in range(steps):
-        batch = stack([stream[step * rows + i] for i in range(rows)])
+        batch = default_collate([stream[step * rows + i] for i in range(rows)])
         loss = model(batch["input_ids"], batch["labels"])
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -3,12 +3,12 @@
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.utils.data import default_collate
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus
-from contextwise.data.windows import stack
 from contextwise.models import build_model, load_model, parameter_count
 from contextwise.training import Recipe, train
 from contextwise.training.inputs import TrainingInputs
@@ -34,7 +34,7 @@ def test_each_head_is_logged_and_their_sum_is_minimised(head, corpus_folder, tmp
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model.config(recipe, corpus.vocab_size, corpus.end_of_text)).train()
     stream = TrainingInputs.open(recipe).stream
-    batch = stack([stream[i] for i in range(4)])
+    batch = default_collate([stream[i] for i in range(4)])
     states = model.future_states(batch["input_ids"])
     expected = []
     for k, state in enumerate(states):
