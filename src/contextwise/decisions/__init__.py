@@ -65,10 +65,6 @@ class Decision(Viewed):
         return f"{self.decision}: {in_short(self.comparisons, self.unit)}"
 
     @property
-    def budgets(self) -> list[int]:
-        return [0]
-
-    @property
     def sentences(self) -> list[str]:
         """The decision of each comparison."""
         return [each.sentence for each in self.comparisons]
