@@ -30,16 +30,8 @@ def comparison_table(result: "Decided") -> Table:
     rows: list[list[Cell]] = []
     for each in result.comparisons:
         look = each.looks[(each.decided_after or len(each.looks)) - 1]
-        rows.append(
-            [
-                (each.arm, at_budget(each, result, "")),
-                each.decision,
-                look.fixed,
-                look.random,
-                look.seeds,
-                f"{look.deviation:.4f}",
-            ]
-        )
+        name = each.arm, at_budget(each, result, "")
+        rows.append([name, each.decision, look.fixed, look.random, look.seeds, f"{look.deviation:.4f}"])
     unit = result.comparisons[0].last.fixed.unit
     documents, tokens = result.held_out["documents"], result.held_out["tokens"]
     on = f"on {documents:,} held-out documents ({tokens:,} {unit.split()[-1]}s)"
