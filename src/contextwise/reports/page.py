@@ -182,9 +182,9 @@ def missing(text: str, attributes: str = "") -> Markup:
     return markup('<p{attributes} class="missing">{text}</p>', text=text, attributes=Markup(attributes))
 
 
-def bullets(sentences: Sequence[str], attributes: str = "") -> Markup:
+def bullets(sentences: Sequence[str]) -> Markup:
     """A list of sentences."""
-    return Markup(f"<ul{attributes}>{''.join(f'<li>{shown(sentence)}</li>' for sentence in sentences)}</ul>")
+    return Markup(f"<ul>{''.join(f'<li>{shown(sentence)}</li>' for sentence in sentences)}</ul>")
 
 
 def code(text: str, style: str = "") -> Markup:
