@@ -273,10 +273,13 @@ class Recipe(Settings):
         """``length`` in full steps: tokens if the length of the run is given in tokens."""
         return length if self.training.tokens is None else -(-length // self.tokens_per_step)
 
+    def with_training(self, **changed: Any) -> "Recipe":
+        """The recipe with other settings of ``training``, which are not checked."""
+        return self.model_copy(update={"training": self.training.model_copy(update=changed)})
+
     def of_length(self, tokens: int) -> "Recipe":
-        """The recipe with another length; its settings are not checked again."""
-        length = {"tokens": tokens, "steps": None, "epochs": None}
-        return self.model_copy(update={"training": self.training.model_copy(update=length)})
+        """The recipe with another length, unchecked."""
+        return self.with_training(tokens=tokens, steps=None, epochs=None)
 
     def decay_start(self, length: int | None = None) -> int:
         """The optimizer steps before the decay of the schedule ``wsd``, or those of a run of ``length`` with the same trunk."""
