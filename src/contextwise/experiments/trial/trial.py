@@ -361,14 +361,14 @@ class Trial:
 
     def _measure(self, limit: int | None = None) -> Any:
         """How the runs are scored, on the first documents."""
+        from contextwise.comparison.compared_runs import measures_of_loss
         from contextwise.evaluation.kernel import measures
-        from contextwise.evaluation.measures.loss import Evaluation, Loss
+        from contextwise.evaluation.measures.loss import Loss
 
         values = {"measure": Loss.name, "limit": limit, **self.settings.score}
-        known = {name: each for name, each in measures().items() if issubclass(each.result, Evaluation)}
-        if (name := values.pop("measure")) not in known:
+        if (name := values.pop("measure")) not in (known := measures_of_loss()):
             raise ConfigError(f"score.measure is {name!r}, but must be one of {', '.join(known)}")
-        return validate(known[name], values, "the trial's score")
+        return validate(measures()[name], values, "the trial's score")
 
     def _comparisons(self, lengths: list[Length], seeds: int) -> list[Comparison]:
         """Every comparison after a number of seeds."""
