@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.utils.data import default_collate
 
 from benchmarks.harness import publish
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus
-from contextwise.data.windows import Windows, stack
+from contextwise.data.windows import Windows
 from contextwise.models import load_model
 from contextwise.training.checkpoints import WEIGHTS, list_checkpoints, step_of
 
@@ -45,7 +46,7 @@ def along(path: Path, corpus: Path) -> dict[int, list[tuple[float, float]]]:
     """Step -> terms of a run, over 8 held-out windows of its context: at its checkpoints, and at its end."""
     run = RunFolder(path)
     windows = Windows(Corpus.open(corpus, split="validation"), run.recipe()["data"]["context"])
-    tokens = stack([windows[i * (len(windows) // 8)] for i in range(8)])["input_ids"]
+    tokens = default_collate([windows[i * (len(windows) // 8)] for i in range(8)])["input_ids"]
     model: Any = load_model(path, device="cpu")
     last = {int(run.summary()["steps"]): terms(model, tokens)}
     of_steps = {}

@@ -25,11 +25,11 @@ from contextwise_papers.objectives.side_by_side import side_by_side
 OBJECTIVES = RECIPES / "objectives"
 
 
-def next_token_losses(runs: list[Path], corpus: Path) -> dict[str, dict[str, Any]]:
+def next_token_losses(runs: Mapping[str, Path], corpus: Path) -> dict[str, dict[str, Any]]:
     """Held-out loss of the decoders among the runs, in nats a token with its interval, by the run's name."""
-    decoders = [run for run in runs if kind_of(load_config(run)) == "decoder"]
-    results = evaluate_all(decoders, Corpus.open(corpus, split="validation"))
-    return {run.name: result.summary["loss"] for run, result in zip(decoders, results, strict=True)}
+    decoders = {name: run for name, run in runs.items() if kind_of(load_config(run)) == "decoder"}
+    results = evaluate_all([*decoders.values()], Corpus.open(corpus, split="validation"))
+    return {name: result.summary["loss"] for name, result in zip(decoders, results, strict=True)}
 
 
 def table(rows: Sequence[Mapping[str, Any]], next_token: dict[str, dict[str, Any]]) -> str:
@@ -71,10 +71,10 @@ def main(arguments: list[str] | None = None) -> None:
         for name, recipe in recipes.items()
         if "scales" not in recipe  # an item of contextwise reproduce
     }
-    run_set = RunSet.of(RunSetSettings(arms=arms), options.out, content_ids=False)
+    run_set = RunSet.of(RunSetSettings(arms=arms), options.out)
     run_set.train_missing()
-    runs = [run.folder for run in run_set.runs]
-    costs = side_by_side([str(run) for run in runs])
+    runs = {run.arm: run.folder for run in run_set.runs}
+    costs = side_by_side([str(run) for run in runs.values()])
     next_token = next_token_losses(runs, options.corpus)
     print(table(costs["rows"], next_token))
     path = publish(options.name, {"corpus": options.corpus.name, **costs, "next_token": next_token})

@@ -12,15 +12,15 @@ import time
 from pathlib import Path
 
 import torch
+from torch.utils.data import default_collate
 
 from benchmarks.harness import publish
 from contextwise.base.progress import console
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.data.windows import stack
 from contextwise.models import build_model
 from contextwise.training import Recipe, train
 from contextwise.training.inputs import TrainingInputs
-from contextwise.training.model import TrainedModel, model_config
+from contextwise.training.model import TrainedModel
 
 
 def recipe_values(corpus: Path, output: Path, steps: int) -> dict:
@@ -36,14 +36,14 @@ def recipe_values(corpus: Path, output: Path, steps: int) -> dict:
 def bare_loop(recipe: Recipe, corpus: Corpus) -> float:
     """Tokens/s of nothing but batches, forward, backward, clip and step."""
     torch.manual_seed(recipe.seed)
-    model = TrainedModel(build_model(model_config(recipe, corpus.vocab_size, corpus.end_of_text)))
+    model = TrainedModel(build_model(recipe.model.config(recipe, corpus.vocab_size, corpus.end_of_text)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.95), fused=True)
     steps, rows = recipe.total_steps, recipe.tokens_per_step // 256
     stream = TrainingInputs.open(recipe).stream
     model.train()
     start = time.perf_counter()
     for step in range(steps):
-        batch = stack([stream[step * rows + i] for i in range(rows)])
+        batch = default_collate([stream[step * rows + i] for i in range(rows)])
         loss = model(batch["input_ids"], batch["labels"])
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

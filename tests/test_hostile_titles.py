@@ -77,7 +77,7 @@ def decided(title: str, folder: Path) -> Decision:
     ]
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     decision = decide(columns, out=folder / "decision")
-    return dataclasses.replace(decision, name=title, reference=title, notes=[title])
+    return dataclasses.replace(decision, decision=title, reference=title, notes=[title])
 
 
 def tried(title: str, folder: Path) -> TrialResult:
@@ -88,11 +88,13 @@ def tried(title: str, folder: Path) -> TrialResult:
     losses = {arm: {0: [1.0, 2.0, 3.0, 4.0]} for arm in ("b", title)}
     return TrialResult(
         title,
+        "seeds",
         "b",
         "flops",
         0.01,
         0.95,
         "fixed",
+        counts,  # type: ignore[arg-type]
         decision.comparisons,
         [],
         lengths,
@@ -101,9 +103,7 @@ def tried(title: str, folder: Path) -> TrialResult:
         losses,
         [],
         [],
-        "seeds",
         9.0,
-        counts,  # type: ignore[arg-type]
         {title: title},
         [title],
     )

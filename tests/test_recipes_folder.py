@@ -8,7 +8,6 @@ import pytest
 from contextwise.experiments.run_set import FAST_TRAINING
 from contextwise.models import ContextLMConfig, backbone_config, named_size, parameter_count
 from contextwise.training import load_recipe
-from contextwise.training.model import model_config
 from contextwise_papers.contextlm.tables_7_8_settings import TRAINING
 from contextwise_papers.item import RECIPES
 from contextwise_papers.objectives import MultiTokenConfig
@@ -33,7 +32,7 @@ def recipe_of(path, folder, monkeypatch):
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_every_recipe_builds_its_model(path, tmp_path, monkeypatch):
     recipe = recipe_of(path, tmp_path, monkeypatch)
-    config = model_config(recipe, getattr(recipe.model, "vocab_size", None) or 4096, 0)
+    config = recipe.model.config(recipe, getattr(recipe.model, "vocab_size", None) or 4096, 0)
     # T5 has relative positions, and as many as one likes.
     assert getattr(config, "max_position_embeddings", math.inf) >= recipe.data.context
     assert parameter_count(config) > 0
@@ -69,7 +68,7 @@ def test_the_papers_models_have_the_published_parameters_and_two_blocks(
     name, backbone, block, steps, tmp_path, monkeypatch
 ):
     recipe = recipe_of(RECIPES / "contextlm" / f"{name}.yaml", tmp_path, monkeypatch)
-    assert parameter_count(model_config(recipe, None, None)) == backbone + 2 * block
+    assert parameter_count(recipe.model.config(recipe, None, None)) == backbone + 2 * block
     assert recipe.total_steps == steps
 
 

@@ -20,7 +20,7 @@ from contextwise.base.progress import say_once
 from contextwise.base.runs import RunFolder
 from contextwise.base.schemas import Count, json_schema, mismatch, parse_json
 from contextwise.data.corpus.corpus import write_manifest
-from contextwise.experiments.trial import load_trial, run_trial
+from contextwise.experiments.trial import Trial, load_trial
 from contextwise.experiments.trial import trial as trial_module
 from contextwise_plan.scaling.observations import read_observations, write_table
 from fuzzing import VALUES, mutated_bytes, report
@@ -109,7 +109,7 @@ def with_trial(made: Path) -> Path:
         }
         arms = {"gpt2": None, "slower": ["training.learning_rate=1e-4"]}
         values = {"arms": arms, "corpus": "corpus", "recipe": {**recipe, "data": {"context": 32}}, "tokens": 256}
-        run_trial(load_trial(None, values | {"rates": "fixed", "seeds": 2}, output=Path("trial")))
+        Trial(load_trial(None, values | {"rates": "fixed", "seeds": 2}, output=Path("trial"))).run()
     return made
 
 

@@ -13,9 +13,10 @@ from contextwise.base.lazy import lazy_exports
 from contextwise.base.views import Viewed
 
 if TYPE_CHECKING:
-    from contextwise.api import compare, curve, decide, evaluate, load, measure, prepare, train, trial
+    from contextwise.api import compare, curve, evaluate, load, measure, prepare, train, trial
     from contextwise.base.runs import RunFolder
     from contextwise.data import Corpus
+    from contextwise.decisions import decide
     from contextwise.models import ContextLMConfig, ContextLMForCausalLM
 
     __version__: str
@@ -38,9 +39,10 @@ __all__ = [
 _lazy_export = lazy_exports(
     __name__,
     {
-        "api": [name for name in __all__ if name.islower()],
+        "api": [name for name in __all__ if name.islower() and name != "decide"],
         "base.runs": ["RunFolder"],
         "data": ["Corpus"],
+        "decisions": ["decide"],
         "models": [name for name in __all__ if name.endswith(("Config", "LM"))],
     },
 )

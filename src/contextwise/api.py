@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from contextwise.comparison.comparison import Comparison
     from contextwise.data import Corpus
-    from contextwise.decisions import Decision
     from contextwise.evaluation.kernel import Measure, Result, Subject
     from contextwise.evaluation.measures.curve import CurveResult
     from contextwise.evaluation.measures.loss import Evaluation
@@ -161,13 +160,6 @@ def compare(
     with output(verbose):
         results = None if corpus is None else evaluate_all(sources, _documents(corpus, split))
         return comparison.compare(sources, results=results, **options)
-
-
-def decide(losses: Any, reference: str | None = None, **options: Any) -> "Decision":
-    """Decide from the losses of runs of any training script; arguments: of :func:`contextwise.decisions.decide`."""
-    from contextwise import decisions
-
-    return decisions.decide(losses, reference, **options)
 
 
 def trial(

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from contextwise.base.config import Name, Seeds
 from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import Estimate, count
+from contextwise.base.estimates import Estimate, as_json, count
 from contextwise.base.intervals import estimate
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
@@ -181,7 +181,7 @@ class TrainedModels(CorpusMeasure, name="trained_models"):
         tables = [model_table(comparison), difference_table(comparison)]
         if self.curves:
             tables.append(curves_table(runs))
-        figures = comparison.to_dict()
+        figures = as_json(comparison)
         figures["corpus"]["path"] = Path(figures["corpus"]["path"]).name
         for group in figures["groups"]:
             group["sources"] = [Path(source).name for source in group["sources"]]

@@ -12,6 +12,8 @@ import numpy as np
 
 LARGEST = 1e100
 """Of a number in a file, where larger ones are null: their sums and squares overflow."""
+NOT_IN_JSON = {"in_json": False}
+"""The ``metadata`` of a dataclass's field that is left out of its JSON."""
 CONFIDENCE = 0.95
 NOT_KNOWN = "–"
 FEWEST_DOCUMENTS = 6
@@ -240,17 +242,22 @@ def written(value: Any, form: str = "number", missing: str = NOT_KNOWN) -> str:
     return FORMATS[form](value) if form in FORMATS else format(value, form)
 
 
+def fields_in_json(kind: Any) -> list[str]:
+    """The fields of a dataclass that its JSON has."""
+    return [each.name for each in dataclasses.fields(kind) if each.metadata != NOT_IN_JSON]
+
+
 def as_json(value: Any) -> Any:
     """Convert dataclasses, estimates, arrays, paths and containers of them to JSON values; NaN, infinities and numbers beyond
     :data:`LARGEST` become None.
 
-    A dataclass becomes its fields and the properties that its class variable ``IN_JSON`` names; another object what its method
-    ``to_dict`` returns.
+    A dataclass becomes its fields, but for those that are :data:`NOT_IN_JSON`, and the properties that its class variable
+    ``IN_JSON`` names; another object what its method ``to_dict`` returns.
     """
     if isinstance(value, Estimate):
         return value.to_dict()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [*(part.name for part in dataclasses.fields(value)), *getattr(value, "IN_JSON", ())]
+        names = [*fields_in_json(type(value)), *getattr(value, "IN_JSON", ())]
         return {name: as_json(getattr(value, name)) for name in names}
     to_dict = getattr(value, "to_dict", None)
     if to_dict is not None:

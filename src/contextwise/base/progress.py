@@ -108,6 +108,7 @@ def progress_bar(description: str, total: float | None, unit: str = "") -> Itera
         progress.TimeRemainingColumn(),
         progress.TextColumn("{task.fields[note]}", markup=False),
         console=console,
+        speed_estimate_period=3600.0,  # a step of a large model may take minutes
         transient=True,
         disable=console.quiet or not (console.is_terminal or console.is_jupyter),
     )
@@ -120,7 +121,8 @@ def progress_bar(description: str, total: float | None, unit: str = "") -> Itera
             state = bar.tasks[0]
             of = "" if total is None else f" of {total:,.0f}"
             left = "" if state.time_remaining is None else f", about {duration(state.time_remaining)} left"
-            say(f"{description}: {state.completed:,.0f}{of} {unit}".rstrip() + left)
+            note = f", {state.fields['note']}" if state.fields["note"] else ""
+            say(f"{description}: {state.completed:,.0f}{of} {unit}".rstrip() + note + left)
 
         def advance(amount: float = 1, *, done: float | None = None, note: str | None = None) -> None:
             if note is not None:

@@ -1,7 +1,6 @@
 """The recipes that come with installed packages, addressed by name: ``contextlm-nano``, or ``contextlm/contextlm-nano``."""
 
 import importlib.util
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from itertools import takewhile
@@ -11,7 +10,6 @@ from typing import ClassVar
 from contextwise.base import plugins
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, did_you_mean
-from contextwise.base.lazy import object_named
 
 RECIPES = Path(str(resources.files("contextwise"))) / "recipes"
 """Folder of the core's recipes, ``<document>/<name>.yaml``; ``variants/`` has models of their own."""
@@ -26,7 +24,9 @@ class RecipeKind:
         key: only files of this kind have it at the top.
         settings: class of what the file holds, ``MODULE:NAME``; empty if it is another class for each file.
         resolved: file of a folder that the verb made; empty if the folder has no page of its own.
-        page: function that writes the page of such a folder, ``MODULE:NAME``; it takes the arguments of :meth:`write_page`.
+        page: function that writes the page of such a folder or of a table, ``MODULE:NAME``; its arguments are their path, that
+            of the page, ``others`` (runs that are shown beside it) and ``tables`` (a folder for tables as CSV files, or None);
+            it returns the CSV files.
         tables: whether the page can be made of one file as well.
     """
 
@@ -40,20 +40,6 @@ class RecipeKind:
     def made(self, path: Path) -> bool:
         """Whether the kind can make a page of a path: of a folder that the verb made, or of a file if it has tables."""
         return bool(self.page) and (self.tables if path.is_file() else (path / self.resolved).is_file())
-
-    def write_page(
-        self, path: Path, page: Path, *, others: Sequence[Path] = (), tables: Path | None = None
-    ) -> list[Path]:
-        """Write the page of a folder, or of a table.
-
-        Args:
-            others: runs that are shown beside it.
-            tables: a folder for the tables of the page as CSV files, if wanted.
-
-        Returns:
-            The CSV files.
-        """
-        return object_named(self.page)(path, page, others=others, tables=tables)
 
 
 def recipe_kinds() -> dict[str, RecipeKind]:

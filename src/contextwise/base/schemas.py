@@ -29,7 +29,7 @@ from typing import (
 
 from pydantic import BaseModel
 
-from contextwise.base.estimates import LARGEST
+from contextwise.base.estimates import LARGEST, fields_in_json
 from contextwise.base.lazy import object_named
 
 T = TypeVar("T")
@@ -133,7 +133,7 @@ def _object(kind: type) -> dict[str, Any]:
     """The schema of a class by its annotations and the properties that its ``IN_JSON`` lists."""
     hints = get_type_hints(kind, include_extras=True)
     if dataclasses.is_dataclass(kind):
-        hints = {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+        hints = {name: hints[name] for name in fields_in_json(kind)}
     hints = {name: hint for name, hint in hints.items() if name[0] != "_" and ClassVar not in (hint, get_origin(hint))}
     for name in getattr(kind, "IN_JSON", ()):
         derived = inspect.getattr_static(kind, name)

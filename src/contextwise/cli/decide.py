@@ -8,6 +8,7 @@ from typer import Argument, Option
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import listed
+from contextwise.base.lazy import object_named
 from contextwise.base.pretrained import refuse_missing
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_kinds, recipe_path, shipped_recipe
@@ -131,7 +132,7 @@ def trial(
         return
     result = run_with_page(planned, trial_command(planned.path))
     if as_json:
-        show_json(result.to_dict())
+        show_json(result)
     else:
         show(trial_tables(result))
         show_line(f"page: {planned.path / PAGE}")
@@ -268,7 +269,7 @@ def report(
     if kind is not None:
         if label is not None:
             raise ConfigError(f"--label chooses an evaluation of runs, and a {name} has none; leave it out")
-        _show_files([page, *kind.write_page(first, page, others=runs[1:], tables=csv)], as_json)
+        _show_files([page, *object_named(kind.page)(first, page, others=runs[1:], tables=csv)], as_json)
         return
     if len(runs) == 1 and not (first / "recipe.yaml").is_file():
         raise ConfigError(

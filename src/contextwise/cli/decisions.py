@@ -107,7 +107,7 @@ def decide(
     )
     decision_page(decision, shlex.join(words)).write(page)
     if as_json:
-        show_json(decision.to_dict())
+        show_json(decision)
         return
     remarks = [f"Note: {note}" for note in decision.notes]
     show(*decision.sentences, "", comparison_table(decision), *remarks)

@@ -6,13 +6,10 @@ message.
 """
 
 import inspect
-import types
-from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
 
 import typer
-from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 from typer import Argument, Option
 
@@ -48,7 +45,10 @@ COMMON: dict[str, tuple[Any, Any]] = {
     "overwrite": (Overwrite, False),
 }
 """Options of :func:`contextwise.evaluation.kernel.measure`: annotation and default."""
-BOUNDS = {Ge: ("≥", "ge"), Gt: (">", "gt"), Le: ("≤", "le"), Lt: ("<", "lt")}
+NAMES = {"integer": "int", "number": "float", "path": "path"}
+BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+Schema = Mapping[str, Any]
+"""The JSON Schema of a field, as pydantic gives it."""
 
 
 def verb(measure: type[Measure], show: Callable[..., None] | None = None) -> Callable[..., None]:
@@ -58,12 +58,12 @@ def verb(measure: type[Measure], show: Callable[..., None] | None = None) -> Cal
         show: prints a result, in place of :func:`show_result`; its keyword-only parameters are further options.
     """
     show = show or show_result
-    fields = measure.model_fields
+    fields, schemas = measure.model_fields, measure.model_json_schema()["properties"]
     show_parameters = inspect.signature(show, eval_str=True).parameters.values()
     further = [parameter for parameter in show_parameters if parameter.kind is parameter.KEYWORD_ONLY]
 
     def run(model: str, **given: Any) -> None:
-        values = {name: read_value(info, given[name]) for name, info in fields.items()}
+        values = {name: read_value(schemas[name], given[name]) for name in fields}
         values = {name: value for name, value in values.items() if value is not None}
         settings = validate(measure, values, f"contextwise measure {measure.name}")
         corpus = open_documents(model, given["corpus"], given["split"]) if measure.on_corpus else None
@@ -74,10 +74,11 @@ def verb(measure: type[Measure], show: Callable[..., None] | None = None) -> Cal
         show(result, given["as_json"], **{parameter.name: given[parameter.name] for parameter in further})
 
     parameters = [parameter("model", Model)]
-    parameters += [field_parameter(name, info) for name, info in fields.items() if info.is_required()]
+    options = {name: field_parameter(name, info, schemas[name]) for name, info in fields.items()}
+    parameters += [options[name] for name, info in fields.items() if info.is_required()]
     if measure.on_corpus:
         parameters += [parameter("corpus", Corpus), parameter("split", Split, "validation")]
-    parameters += [field_parameter(name, info) for name, info in fields.items() if not info.is_required()]
+    parameters += [options[name] for name, info in fields.items() if not info.is_required()]
     common = COMMON | {"dtype": (Dtype, measure.default_dtype)}
     parameters += [*further, *(parameter(name, *pair) for name, pair in common.items())]
     prints = prints_of(show) or Prints(measure.name)
@@ -101,7 +102,7 @@ def show_result(result: Result, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def field_parameter(name: str, info: FieldInfo) -> inspect.Parameter:
+def field_parameter(name: str, info: FieldInfo, schema: Schema) -> inspect.Parameter:
     """The option of a field of settings, or its argument where the field has no default.
 
     A description ``…; default: WORDS.`` describes the default.
@@ -109,7 +110,7 @@ def field_parameter(name: str, info: FieldInfo) -> inspect.Parameter:
     text, _, words = (info.description or "").partition("; default: ")
     text, words = f"{text.rstrip('.')}.", words.rstrip(".")
     if info.is_required():
-        several = _is_list(info) and Path in _elements(info)
+        several = _is_list(schema) and any(each.get("format") == "path" for each in _elements(schema))
         return parameter(name, Annotated[list[str] if several else str, Argument(help=text, metavar=name.upper())])
     default = info.get_default(call_default_factory=True)
     if isinstance(default, bool):
@@ -117,20 +118,21 @@ def field_parameter(name: str, info: FieldInfo) -> inspect.Parameter:
         flags = f"--{option}/--no-{option}" if default else f"--{option}"
         return parameter(name, Annotated[bool, Option(flags, help=text)], default)
     shown: Any = words or (default is not None and default != () and default != [])
-    option_info = Option(help=text, metavar=_metavar(info), show_default=shown)
+    option_info = Option(help=text, metavar=_metavar(schema), show_default=shown)
     written = ",".join(map(str, default)) if isinstance(default, list | tuple) else str(default)
     return parameter(name, Annotated[str | None, option_info], written if shown is True else None)
 
 
-def read_value(info: FieldInfo, value: Any) -> Any:
+def read_value(schema: Schema, value: Any) -> Any:
     """The value of a field from its text: a list has commas between its parts, and ``none`` is an empty one.
 
     In a list of numbers, ``16,32,…,2048`` continues by the same factor up to the last one.
     """
-    if not isinstance(value, str) or not _is_list(info):
+    if not isinstance(value, str) or not _is_list(schema):
         return value
     parts = [] if value == "none" else [part.strip() for part in value.split(",")]
-    if int not in _elements(info) or len(parts) != 4 or parts[2] not in ("…", "..."):
+    whole = any(each.get("type") == "integer" for each in _elements(schema))
+    if not whole or len(parts) != 4 or parts[2] not in ("…", "..."):
         return parts
     numbers = [int(part) if part.isdecimal() else 0 for part in parts]
     first, second, last = numbers[0], numbers[1], numbers[3]
@@ -142,41 +144,27 @@ def read_value(info: FieldInfo, value: Any) -> Any:
     return [*result, last]
 
 
-def _types(annotation: Any) -> list[Any]:
-    """The types that an annotation accepts, without None and without what ``Annotated`` adds."""
-    if get_origin(annotation) is Annotated:
-        return _types(get_args(annotation)[0])
-    if get_origin(annotation) in (Union, types.UnionType):
-        return [kind for part in get_args(annotation) for kind in _types(part)]
-    return [] if annotation is type(None) else [annotation]
+def _forms(schema: Schema) -> list[Schema]:
+    """The schemas of which a value may match any, but for null."""
+    return [each for each in schema.get("anyOf", [schema]) if each.get("type") != "null"]
 
 
-def _is_list(info: FieldInfo) -> bool:
-    return any(get_origin(kind) in (list, tuple) for kind in _types(info.annotation))
+def _is_list(schema: Schema) -> bool:
+    return any("items" in form for form in _forms(schema))
 
 
-def _elements(info: FieldInfo) -> list[Any]:
-    """The accepted types, those of a list's elements for a list."""
-    kinds: list[Any] = []
-    for kind in _types(info.annotation):
-        parts = [part for part in get_args(kind) if part is not ...]
-        kinds += [x for p in parts for x in _types(p)] if get_origin(kind) in (list, tuple) else [kind]
-    return kinds
+def _elements(schema: Schema) -> list[Schema]:
+    """The accepted forms, those of a list's elements for a list."""
+    return [each for form in _forms(schema) for each in (_forms(form["items"]) if "items" in form else [form])]
 
 
-def _metavar(info: FieldInfo) -> str:
-    names = {int: "int", float: "float", Path: "path"}
-    words: dict[str, None] = {}
-    for kind in _elements(info):
-        choices = get_args(kind) if get_origin(kind) is Literal else [names.get(kind, "str")]
-        words |= dict.fromkeys(map(str, choices))
+def _metavar(schema: Schema) -> str:
+    elements, words = _elements(schema), dict[str, None]()
+    for each in elements:
+        choices = each.get("enum") or ([each["const"]] if "const" in each else None)
+        words |= dict.fromkeys(choices or [NAMES.get(each.get("format", each.get("type")), "str")])
     text = f"<{'|'.join(words)}>"
-    if _is_list(info):
+    if _is_list(schema):
         return f"{text},…"
-    bounds = [
-        f"{sign}{getattr(bound, key):,}"
-        for bound in info.metadata
-        for kind, (sign, key) in BOUNDS.items()
-        if isinstance(bound, kind)
-    ]
-    return f"{text} [{', '.join(bounds)}]" if bounds else text
+    bounds = [f"{sign}{elements[0][key]:,}" for key, sign in BOUNDS.items() if key in elements[0]]
+    return f"{text} [{', '.join(bounds)}]" if bounds and len(elements) == 1 else text

@@ -87,7 +87,7 @@ def run_demo(scale: "DemoScale", out: Path, seed: int, command: str, as_json: bo
     trial = Trial(settings)
     result = run_with_page(trial, command)
     if as_json:
-        show_json(result.to_dict())
+        show_json(result)
         return
     show(QUESTION, trial_tables(result))
     if result.stopped == "seeds":  # all seeds are trained, and the comparison is open

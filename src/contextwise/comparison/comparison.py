@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.estimates import Estimate, as_json, exponential, listed
+from contextwise.base.estimates import Estimate, exponential, listed
 from contextwise.base.intervals import Interval, estimate, per_seed, seed_interval
 from contextwise.base.views import Viewed
 from contextwise.comparison.budgets import Budget, equal_budgets
@@ -168,10 +168,6 @@ class Comparison(Viewed):
         """The loss of a group in the comparison's unit."""
         per_byte = group.bits_per_byte if self.unit == UNITS["byte"] else None
         return per_byte or group.loss
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON-ready values, the verdicts included."""
-        return as_json(self)
 
 
 def compare(

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, TypedDict
 
 from contextwise.base.estimates import Estimate, count
 from contextwise.comparison.sequential import (
@@ -20,6 +20,13 @@ from contextwise.comparison.sequential import (
 READINGS: dict[Documents, str] = {"fixed": "on these held-out documents", "random": "on any text like these documents"}
 MOST_SEEDS = 1000
 RESULT = "result.json"
+
+
+class HeldOut(TypedDict):
+    """Size of the held-out text that decides: documents, and their tokens (bytes, questions); 0 and 0 for means of runs."""
+
+    documents: int
+    tokens: int
 
 
 @dataclass(frozen=True)

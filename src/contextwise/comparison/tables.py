@@ -4,10 +4,9 @@ from collections.abc import Mapping
 
 from rich.console import RenderableType
 
-from contextwise.base.estimates import FEWEST_DOCUMENTS, Estimate, count, duration, listed, written
+from contextwise.base.estimates import FEWEST_DOCUMENTS, count, duration, listed, written
 from contextwise.base.tables import Cell, Column, Row, Table, terminal
 from contextwise.comparison.budgets import Budget, number_of_seeds
-from contextwise.comparison.compared_runs import of_single_runs
 from contextwise.comparison.comparison import Comparison, Group
 
 MID_SCHEDULE = (
@@ -107,51 +106,10 @@ def _budget_table(budget: Budget, reference: str, series: Mapping[str, int], not
 
 
 def verdict(comparison: Comparison) -> list[str]:
-    """The comparison's result in two paragraphs: the losses, and the costs.
-
-    The model with the lowest held-out loss is set against each of the others that it was compared to.
-    """
+    """The result in paragraphs: the model with the lowest loss against each of the others, and what it costs beside them."""
     lowest = comparison.lowest
-    return [" ".join(_losses(comparison, lowest)), " ".join(_costs(comparison, lowest))]
-
-
-def _losses(comparison: Comparison, lowest: Group) -> list[str]:
-    relevant = [
-        (each, each.reference if each.group == lowest.name else each.group)
-        for each in comparison.differences
-        if lowest.name in (each.group, each.reference)
-    ]
-    significant = [pair for pair in relevant if pair[0].difference.decided]
-    loss = comparison.loss_of(lowest).value
-    single = [group.name for group in comparison.groups if group.single_run]
-    where = of_single_runs(single, len(comparison.groups))
-    opening = f"{lowest.name} has the lowest held-out loss, {loss:.4f} {comparison.unit}"
-    opening = f"{where[:1].upper()}{where[1:]}, {opening}" if where else opening
-    sentences = [f"{opening}."]
-    if significant:
-        basis = "documents and seeds" if any(len(each.seeds) > 1 for each in comparison.groups) else "documents"
-        basis += " only, not over seeds" * (len(single) == len(comparison.groups))
-        kind = "-".join(filter(None, [significant[0][0].difference.method, "intervals"]))
-        gains = [f"{other}'s by {_unsigned(each.difference):.4f}" for each, other in significant]
-        sentences = [
-            f"{opening}: lower than {listed(gains)} {comparison.unit} (95% {kind} over {basis}, paired by document)."
-        ]
-    for each, other in relevant:
-        pair = f"{each.group} − {each.reference} = {each.difference:+.4f} {each.unit}"
-        if not each.difference.has_interval:
-            sentences.append(f"{pair}; one document allows no interval.")
-        elif each.difference.too_few:
-            sentences.append(f"{pair}; {each.difference.too_few}.")
-        elif not each.difference.decided:
-            sentences.append(
-                f"{'But there' if significant else 'There'} is no significant difference between {lowest.name} and {other}"
-                f"{each.restriction and ' '}{each.restriction}: the interval contains zero ({pair})."
-            )
-    return sentences
-
-
-def _unsigned(difference: Estimate) -> Estimate:
-    return difference if difference.value > 0 else -difference
+    own = (each for each in comparison.differences if lowest.name in (each.group, each.reference))
+    return [*(f"{each.verdict}." for each in own), " ".join(_costs(comparison, lowest))]
 
 
 def _costs(comparison: Comparison, best: Group) -> list[str]:

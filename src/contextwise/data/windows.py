@@ -23,7 +23,7 @@ comparison is fair if those are the *same* tokens, each predicted from as many p
 """
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -150,11 +150,6 @@ class Windows(Dataset):
         # The stream ends with one end-of-text token; what is read behind it is filled with more of them.
         tokens[filled:], positions[filled:] = max(0, self.separator), 0
         return tokens, positions
-
-
-def stack(items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """Stack windows into a batch: every tensor gets a first dimension."""
-    return {name: torch.stack([item[name] for item in items]) for name in items[0]}
 
 
 def last_tenth_length(context: int) -> int:

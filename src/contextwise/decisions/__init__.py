@@ -9,15 +9,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict, get_args
+from typing import Any, ClassVar, TypedDict, get_args
 
 import numpy as np
 
 from contextwise.base.errors import ConfigError, DataError, Problem, did_you_mean
-from contextwise.base.estimates import CONFIDENCE, FEWEST_DOCUMENTS, as_json, listed
+from contextwise.base.estimates import CONFIDENCE, FEWEST_DOCUMENTS, NOT_IN_JSON, as_json, listed
 from contextwise.base.files import exclusive, read_json, write_json
 from contextwise.base.views import Viewed
-from contextwise.comparison.decided import RESULT, Comparison, in_short
+from contextwise.comparison.decided import RESULT, Comparison, HeldOut, in_short
 from contextwise.comparison.sequential import Documents, document_half_width, looks, simultaneous
 from contextwise.decisions.rows import Losses, read_losses
 
@@ -34,73 +34,40 @@ class Looked(TypedDict):
     runs: dict[str, dict[int, str]]
 
 
-class HeldOutJson(TypedDict):
-    """Size of the held-out text."""
-
-    documents: int
-    tokens: int
-
-
-class DecisionJson(TypedDict):
-    """A decision as JSON; its keys are those of :class:`Decision`."""
-
-    decision: str
-    sentences: list[str]
-    reference: str
-    unit: str
-    margin: float
-    confidence: float
-    documents: Documents
-    held_out: HeldOutJson
-    comparisons: list[Comparison]
-    losses: dict[str, dict[str, float]]
-    notes: list[str]
-
-
 @dataclass(frozen=True, repr=False)
 class Decision(Viewed):
     """Every arm against the reference.
 
     Attributes:
+        decision: its name.
         unit: of the losses: nats per token or byte, errors per question, or loss.
-        held_out, tokens: documents that all runs have, and their tokens (bytes, questions); 0 and 0 for means of whole runs.
         losses: arm -> seed -> loss.
         path: the folder in which it is kept; None without one.
     """
 
-    name: str
+    decision: str
     reference: str
     unit: str
     margin: float
     confidence: float
     documents: Documents
+    held_out: HeldOut
     comparisons: list[Comparison]
     losses: dict[str, dict[int, float]]
-    held_out: int
-    tokens: int
     notes: list[str] = field(default_factory=list)
-    path: Path | None = None
+    path: Path | None = field(default=None, metadata=NOT_IN_JSON)
+
+    IN_JSON: ClassVar = ("sentences",)
 
     @property
     def answer(self) -> str:
         """The first comparison with its interval, and how many there are."""
-        return f"{self.name}: {in_short(self.comparisons, self.unit)}"
-
-    @property
-    def budgets(self) -> list[int]:
-        return [0]
+        return f"{self.decision}: {in_short(self.comparisons, self.unit)}"
 
     @property
     def sentences(self) -> list[str]:
         """The decision of each comparison."""
         return [each.sentence for each in self.comparisons]
-
-    def to_dict(self) -> DecisionJson:
-        """Everything as JSON values."""
-        losses = {arm: {str(seed): loss for seed, loss in of.items()} for arm, of in self.losses.items()}
-        values = vars(self) | {"decision": self.name, "sentences": self.sentences, "losses": losses}
-        values["held_out"] = {"documents": self.held_out, "tokens": self.tokens}
-        return as_json({name: values[name] for name in DecisionJson.__annotations__})
 
 
 def decide(
@@ -159,7 +126,7 @@ def decide(
             notes.append(f"All {len(nats_SN)} seeds of {arm} have the same losses, as if they were one run.")
     total = losses.sizes.sum()
     decision = Decision(
-        name=Path(out).resolve().name if out is not None else default_name(losses, reference),
+        decision=Path(out).resolve().name if out is not None else default_name(losses, reference),
         reference=reference,
         unit=losses.unit,
         margin=margin,
@@ -169,8 +136,7 @@ def decide(
         losses={
             arm: {seed: float(losses.values[arm, seed].sum() / total) for seed in losses.seeds(arm)} for arm in arms
         },
-        held_out=len(losses.documents),
-        tokens=int(total) if losses.documents else 0,
+        held_out={"documents": len(losses.documents), "tokens": int(total) if losses.documents else 0},
         notes=notes,
         path=None if out is None else Path(out),
     )
@@ -275,7 +241,7 @@ def _keep(decision: Decision, losses: Losses, shared: int) -> None:
         elif folder.exists() and any(not file.name.startswith(".") for file in folder.iterdir()):
             raise ConfigError(f"{folder} is not empty and holds no decision; choose another folder with --out")
         write_json(folder / LOOKED, {"question": question, "runs": runs}, "what was looked at")
-        write_json(folder / RESULT, decision.to_dict(), "the decision")
+        write_json(folder / RESULT, as_json(decision), "the decision")
 
 
 def _refuse_other(folder: Path, question: dict[str, Any], runs: dict[str, dict[str, str]]) -> None:

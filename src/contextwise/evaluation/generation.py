@@ -1,7 +1,5 @@
-"""Text generation, and its time per token."""
+"""Text generation."""
 
-import statistics
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,15 +9,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.streamers import BaseStreamer
 
 from contextwise.base.errors import ConfigError
-from contextwise.base.progress import progress_bar
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation.kernel.subject import positions
 from contextwise.models.decoding import generate
 from contextwise.models.loading import load_config
 from contextwise.models.spec import spec_of
 from contextwise.objectives import build_objective
-
-WARM_UP_TOKENS = 8
 
 LOWEST_TEMPERATURE = 1e-3
 """Logits that are divided by less overflow in half precision."""
@@ -158,59 +153,3 @@ def sample_text(
         )
         texts.append(tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True))
     return texts
-
-
-def measure_generation(
-    models: dict[str, PreTrainedModel], prompt_tokens: int = 32, new_tokens: int = 128, repeats: int = 3
-) -> dict[str, dict[str, Any]]:
-    """Time the cached, greedy generation of one text with each model, in alternation and in turning order.
-
-    The time does not depend on the content: the prompt is random ids, and end-of-text does not stop generation.
-    Models with few positions get a shorter prompt and text.
-
-    Args:
-        models: name -> model in evaluation mode.
-        prompt_tokens: length of the prompt; its forward pass is part of the time.
-        repeats: measurements of each model, after a short warm-up that is not counted.
-
-    Returns:
-        name -> ``ms_per_token`` (median of the repeats), ``repeats`` (of each round), ``prompt_tokens``, ``new_tokens``,
-        ``batch``.
-    """
-    limits = [limit for model in models.values() if (limit := positions(model.config)) is not None]
-    room = min([prompt_tokens + new_tokens, *limits])
-    new = min(new_tokens, max(1, room - min(prompt_tokens, room // 2)))
-    prompt = room - new
-    times: dict[str, list[float]] = {name: [] for name in models}
-    with progress_bar("time generation", repeats * len(models)) as advance:
-        for model in models.values():
-            _generation_seconds(model, prompt, min(new, WARM_UP_TOKENS))
-        names = list(models)
-        for number in range(repeats):
-            turn = number % len(names)
-            for name in names[turn:] + names[:turn]:
-                times[name].append(1000 * _generation_seconds(models[name], prompt, new) / new)
-                advance(note=name)
-    sizes = {"prompt_tokens": prompt, "new_tokens": new, "batch": 1}
-    return {
-        name: {"ms_per_token": statistics.median(values), "repeats": values, **sizes} for name, values in times.items()
-    }
-
-
-@torch.no_grad()
-def _generation_seconds(model: PreTrainedModel, prompt_tokens: int, new_tokens: int) -> float:
-    vocabulary = model.config.get_text_config().vocab_size
-    draw = torch.Generator().manual_seed(0)
-    ids = torch.randint(vocabulary, (1, prompt_tokens), generator=draw).to(model.device)
-    greedy = Sampling(greedy=True).arguments()
-    length = {"min_new_tokens": new_tokens, "max_new_tokens": new_tokens}
-    _wait(model.device)
-    started = time.perf_counter()
-    generate(model, ids, attention_mask=torch.ones_like(ids), pad_token_id=0, **greedy, **length)
-    _wait(model.device)
-    return time.perf_counter() - started
-
-
-def _wait(device: torch.device) -> None:
-    if device.type != "cpu":  # an accelerator runs asynchronously
-        torch.accelerator.synchronize(device)

@@ -38,10 +38,10 @@ def refuse_leak(recipe: Recipe, what: str) -> None:
     if key in _CHECKED:
         return
     model = starting_model(recipe, TrainingInputs.open(recipe).config)
-    context = min(getattr(recipe.data, "context", 0), LONGEST)
+    context = min(recipe.data.context, LONGEST)
     own = isinstance(model, VariantForCausalLM)
     try:
-        if own and context:
+        if own:
             spec_of(model.config).flops_per_example(model, context)
         effects = list(perturbations.measure_causality(model).effects)
         if own and context > SHORT:

@@ -12,7 +12,7 @@ from contextwise.experiments.executors import ExecutorSettings
 from contextwise.models.building import parameter_count, training_memory
 from contextwise.models.spec import training_flops_per_target
 from contextwise.training.inputs import TrainingInputs
-from contextwise.training.model import model_config, stage_flops
+from contextwise.training.model import stage_flops
 from contextwise.training.parameters import Upstream
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import CorpusData
@@ -69,7 +69,7 @@ def cost_of(recipe: Recipe, vocab_size: int | None = None, upstream: Upstream | 
                 f"there is no corpus at {data.corpus}, and the size of its vocabulary is unknown; prepare the "
                 "corpus, or give model.vocab_size"
             )
-        config, lengths = model_config(recipe, vocab_size, None), (context, 0)
+        config, lengths = recipe.model.config(recipe, vocab_size, None), (context, 0)
     else:
         inputs = TrainingInputs.open(recipe)
         config, lengths, targets = inputs.config, inputs.lengths, inputs.targets_per_example

@@ -190,7 +190,6 @@ class RunSet(RunSetFolder):
         *,
         corpus: Path | None = None,
         prefix: str = "",
-        content_ids: bool = True,
         vocab_size: int | None = None,
         wanted: Iterable[str] | None = None,
     ) -> "RunSet":
@@ -200,14 +199,13 @@ class RunSet(RunSetFolder):
             path: folder of the set; the runs are in its subfolder ``runs``.
             corpus: of arms whose recipe names none.
             prefix: of the arms' names in folder names.
-            content_ids: without them a run's folder has the arm's name, and another recipe in it is refused.
             vocab_size: of a corpus that does not exist yet, for the plan.
             wanted: arms that are needed, with those that they are made from; all if not given.
 
         Raises:
             ConfigError: settings that no recipe has; an arm that is made from itself or from one that does not exist.
         """
-        expansion = _Expansion(settings, path, corpus, prefix, content_ids)
+        expansion = _Expansion(settings, path, corpus, prefix)
         return cls(path, expansion.runs_of(settings.arms if wanted is None else wanted), vocab_size)
 
     def warn_of_few_steps(self) -> None:
@@ -364,11 +362,8 @@ def planned_run(run: Run, recipe: Recipe, cost: "RunCost") -> PlannedRun:
 class _Expansion:
     """Expansion of settings into runs."""
 
-    def __init__(
-        self, settings: RunSetSettings, path: Path, corpus: Path | None, prefix: str, content_ids: bool
-    ) -> None:
-        self.settings, self.path, self.corpus = settings, path, corpus
-        self.prefix, self.content_ids = prefix, content_ids
+    def __init__(self, settings: RunSetSettings, path: Path, corpus: Path | None, prefix: str) -> None:
+        self.settings, self.path, self.corpus, self.prefix = settings, path, corpus, prefix
         self.made: dict[tuple[str, int, int], Run] = {}
         self.inputs: dict[str, dict[str, str]] = {}
         self.points = grid_points(settings.grid)
@@ -439,16 +434,11 @@ class _Expansion:
         values["seed"] = seed
         made_from = tuple(parents.values())
         label = "-".join(part for part in (slug(self.prefix), f"{slug(name) or 'run'}{own}") if part)
-        several = len(self._seeds(name)) > 1
-        inputs: dict[str, str] = {}
-        if self.content_ids:
-            recipe = validate(Recipe, _stand_in(values, made_from), f"the run {name}")
-            ids = {setting: parent.id for setting, parent in parents.items() if parent.values is not None}
-            inputs = self._inputs(recipe, values, ids)
-            run_id = f"{label}-s{seed}-{content_id(recipe, ids, inputs)}"
-        else:
-            run_id = f"{label}-s{seed}" if several else label
-        folder = self.path / "runs" / run_id if self.content_ids else self.path / run_id
+        recipe = validate(Recipe, _stand_in(values, made_from), f"the run {name}")
+        ids = {setting: parent.id for setting, parent in parents.items() if parent.values is not None}
+        inputs = self._inputs(recipe, values, ids)
+        run_id = f"{label}-s{seed}-{content_id(recipe, ids, inputs)}"
+        folder = self.path / "runs" / run_id
         values["output"] = str(folder)
         return Run(run_id, name, seed, point, folder, values, made_from, inputs=inputs)
 

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from contextwise.base.estimates import Estimate, count
 from contextwise.base.tables import Cell, Column, Row, Table
@@ -12,6 +12,11 @@ from contextwise.decisions import Decision
 from contextwise.reports import page
 from contextwise.reports.page import Page, Plot, Section
 
+if TYPE_CHECKING:
+    from contextwise.experiments.trial.result import TrialResult
+
+    Decided: TypeAlias = Decision | TrialResult
+
 ANYTIME = (
     "The interval over seeds is a confidence sequence: it holds after all seeds at once, so the trial may stop after any of "
     "them and continue later."
@@ -20,34 +25,18 @@ SHOWN_WHOLE = 6
 """The newest intervals, which a plot shows whole; those of the first seeds are many times as wide."""
 
 
-class Decided(Protocol):
-    """What was compared, on ``held_out`` documents of ``tokens`` tokens (or bytes, or questions)."""
-
-    @property
-    def reference(self) -> str: ...
-    @property
-    def confidence(self) -> float: ...
-    @property
-    def comparisons(self) -> list[Comparison]: ...
-    @property
-    def budgets(self) -> list[int]: ...
-    @property
-    def held_out(self) -> int: ...
-    @property
-    def tokens(self) -> int: ...
-
-
-def comparison_table(result: Decided) -> Table:
+def comparison_table(result: "Decided") -> Table:
     """A row for each comparison: both readings at the look that decided, or at the newest."""
     rows: list[list[Cell]] = []
     for each in result.comparisons:
         look = each.looks[(each.decided_after or len(each.looks)) - 1]
-        name = (each.arm, f"{count(each.budget)} tokens" if len(result.budgets) > 1 else "")
+        name = each.arm, at_budget(each, result, "")
         rows.append([name, each.decision, look.fixed, look.random, look.seeds, f"{look.deviation:.4f}"])
     unit = result.comparisons[0].last.fixed.unit
-    on = f"on {result.held_out:,} held-out documents ({result.tokens:,} {unit.split()[-1]}s)"
+    documents, tokens = result.held_out["documents"], result.held_out["tokens"]
+    on = f"on {documents:,} held-out documents ({tokens:,} {unit.split()[-1]}s)"
     title = (
-        f"Difference to {result.reference}, {unit}, {on if result.held_out else 'over seeds alone'}, with intervals that all "
+        f"Difference to {result.reference}, {unit}, {on if documents else 'over seeds alone'}, with intervals that all "
         f"hold together with {result.confidence:.0%} confidence."
     )
     readings = [Column(f"{which}\ndocuments", "difference", interval="below") for which in ("these", "any such")]
@@ -56,7 +45,7 @@ def comparison_table(result: Decided) -> Table:
     return Table(title, columns, rows, [f"Note: {ANYTIME}"])
 
 
-def path_plot(comparison: Comparison, number: int, result: Decided) -> Plot:
+def path_plot(comparison: Comparison, number: int, result: "Decided") -> Plot:
     """The difference of each seed, and the interval after each, for both readings."""
     sums = [look.seeds * look.fixed.value for look in comparison.looks]
     own = [after - before for before, after in itertools.pairwise([0.0, *sums])]
@@ -91,9 +80,10 @@ def path_plot(comparison: Comparison, number: int, result: Decided) -> Plot:
     return Plot(f"path-{number}", layout, f"Interval of {name} after each seed", caption)
 
 
-def at_budget(comparison: Comparison, result: Decided) -> str:
+def at_budget(comparison: Comparison, result: "Decided", before: str = " at ") -> str:
     """`` at 524k tokens``, where there are several budgets."""
-    return f" at {count(comparison.budget)} tokens" if len(result.budgets) > 1 else ""
+    several = len({each.budget for each in result.comparisons}) > 1
+    return f"{before}{count(comparison.budget)} tokens" if several else ""
 
 
 def losses_table(decision: Decision) -> Table:
@@ -112,7 +102,7 @@ def decision_page(decision: Decision, command: str) -> Page:
         Section("Seed by seed", [*paths, page.details("The numbers", losses_table(decision))]),
         Section("Made with", [page.commands([command])]),
     ]
-    return Page(f"Decision {decision.name}", sections, "", decision.sentences)
+    return Page(f"Decision {decision.decision}", sections, "", decision.sentences)
 
 
 def discoveries_table(changes: Sequence[TriedChange], rate: float) -> Table:

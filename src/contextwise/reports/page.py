@@ -5,10 +5,8 @@ that draws them is in the file. All text is escaped, and the page forbids itself
 (a paragraph), a :class:`~contextwise.base.tables.Table`, a :class:`Plot`, or markup from one of the functions here.
 """
 
-import base64
 import html
 import json
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +18,7 @@ from contextwise.base.errors import ConfigError, refuse_pipe
 from contextwise.base.estimates import Estimate, as_json
 from contextwise.base.files import atomic_write, relative_to_here
 from contextwise.base.machine import own_version
-from contextwise.base.tables import Table, mark
+from contextwise.base.tables import Table
 from contextwise.reports.plotly_script import plotly_script
 
 DOCTYPE = "<!doctype html>"
@@ -184,15 +182,9 @@ def missing(text: str, attributes: str = "") -> Markup:
     return markup('<p{attributes} class="missing">{text}</p>', text=text, attributes=Markup(attributes))
 
 
-def subhead(text: str, series: int | None = None, style: str = "") -> Markup:
-    """A headline within a section, with the colour of a series if it has one."""
-    opening = f'<h3 class="{style}">' if style else "<h3>"
-    return Markup(f"{opening}{mark(series)}{shown(text)}</h3>")
-
-
-def bullets(sentences: Sequence[str], attributes: str = "") -> Markup:
+def bullets(sentences: Sequence[str]) -> Markup:
     """A list of sentences."""
-    return Markup(f"<ul{attributes}>{''.join(f'<li>{shown(sentence)}</li>' for sentence in sentences)}</ul>")
+    return Markup(f"<ul>{''.join(f'<li>{shown(sentence)}</li>' for sentence in sentences)}</ul>")
 
 
 def code(text: str, style: str = "") -> Markup:
@@ -204,11 +196,6 @@ def code(text: str, style: str = "") -> Markup:
 def commands(lines: Sequence[str]) -> Markup:
     """Commands, one a line."""
     return code("\n".join(lines), "commands")
-
-
-def command_line(words: Sequence[str] | None) -> list[Part]:
-    """The command that made the page, if it is known."""
-    return [commands([shlex.join(words)])] if words else []
 
 
 def details(summary: str, *parts: Part) -> Markup:
@@ -230,13 +217,6 @@ def environment_facts(environment: Mapping[str, Any]) -> dict[str, str]:
         for name, value in values.items()
         if value not in (None, []) and name != "versions"
     }
-
-
-def csv_link(text: str, name: str, label: str) -> Markup:
-    """A link that saves a CSV which is part of the page."""
-    content = base64.b64encode(text.encode()).decode()
-    link = '<a href="data:text/csv;base64,{content}" download="{name}">{label}</a>'
-    return markup(link, content=content, name=name, label=label)
 
 
 def choices(label: str, id: str = "") -> Markup:

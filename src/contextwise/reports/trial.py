@@ -234,7 +234,7 @@ def trial_page(result: TrialResult, recipe: str, command: str) -> Page:
         f"{', '.join(dict.fromkeys(each.arm for each in result.lengths))}: {seeds} at equal {_equal(result.equal)}; "
         f"{STOPPED[result.stopped]}"
     )
-    return Page(f"Trial {result.name}", sections, subtitle, result.sentences)
+    return Page(f"Trial {result.trial}", sections, subtitle, result.sentences)
 
 
 def _arms(recipe: str) -> Table:
@@ -250,7 +250,7 @@ def _arms(recipe: str) -> Table:
 def _along(result: TrialResult) -> list[Part]:
     """The difference at each budget with its interval, and what the budgets say together; nothing for one budget."""
     parts: list[Part] = []
-    for number, each in enumerate(result.along):
+    for number, each in enumerate(result.along_budgets):
         mine = [comparison for comparison in result.comparisons if comparison.arm == each.arm]
         shown = [comparison for comparison in mine if comparison.last.of(result.documents).has_interval]
         if shown:

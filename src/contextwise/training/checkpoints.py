@@ -116,7 +116,7 @@ def read_state(folder: Path) -> dict[str, Any]:
     state = read_json(folder / STATE, "the checkpoint")
     with _of_this_version(folder):
         _check_keys(state, STATE_KEYS)
-        _check_keys(state["metrics"], RunMetrics.KEPT)
+        _check_keys(state["metrics"], set(RunMetrics.KEPT))
         for random_of_process in state["random"]:
             _check_keys(random_of_process, random_state().keys())
         TrainerState.load_from_json(str(folder / TRAINER_STATE_NAME))

@@ -95,9 +95,8 @@ def dry_run(recipe: Recipe) -> DryRun:
     full_steps = recipe.full_steps
     if trunk_checkpoint(recipe, run) is not None:
         full_steps = recipe.training.decay(full_steps)
-    inputs = TrainingInputs.open(
-        _with_training(recipe, steps=2, tokens=None, epochs=None) if full_steps < 2 else recipe
-    )
+    longer = recipe.with_training(steps=2, tokens=None, epochs=None)
+    inputs = TrainingInputs.open(longer if full_steps < 2 else recipe)
     processes = processes_of(recipe)
     on_cpu = processes.device.type == "cpu"
     args = training_arguments(recipe, run, inputs, [], processes)
@@ -161,25 +160,20 @@ def _shortened(recipe: Recipe, examples: int) -> Recipe:
     """The recipe with this many examples in a step, and without measurements and checkpoints along the way."""
     never = max(2, recipe.total_steps) + 1
     data = recipe.data.model_copy(update={"context_stages": {}})  # the longest windows need the most memory
-    changed: dict[str, Any] = {
-        "steps": never - 1,
-        "tokens": None,
-        "epochs": None,
-        "tokens_per_step": examples * recipe.data.context,
-        "examples_per_step": None,
-        "rampup_batch_size": None,
-        "branches": [],
-        "trunk": None,
-        "log_every": never,
-        "save_every": never,
-        "evaluate_every": 0,
-        "trackers": [],
-    }
-    return _with_training(recipe.model_copy(update={"data": data}), **changed)
-
-
-def _with_training(recipe: Recipe, **changed: Any) -> Recipe:
-    return recipe.model_copy(update={"training": recipe.training.model_copy(update=changed)})
+    return recipe.model_copy(update={"data": data}).with_training(
+        steps=never - 1,
+        tokens=None,
+        epochs=None,
+        tokens_per_step=examples * recipe.data.context,
+        examples_per_step=None,
+        rampup_batch_size=None,
+        branches=[],
+        trunk=None,
+        log_every=never,
+        save_every=never,
+        evaluate_every=0,
+        trackers=[],
+    )
 
 
 def _held_out_tokens(recipe: Recipe, inputs: TrainingInputs) -> int:

@@ -1,21 +1,18 @@
 """Callbacks of the trainer: the context curve, early stopping, and progress on the terminal."""
 
-import itertools
-import time
+import contextlib
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate.utils import broadcast_object_list
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 from contextwise.base.errors import CheckpointError
-from contextwise.base.estimates import duration
 from contextwise.base.files import atomic_directory, write_json
 from contextwise.base.hashes import seal
-from contextwise.base.progress import LINE_EVERY_SECONDS, console, say
+from contextwise.base.progress import progress_bar, say
 from contextwise.data.windows import LastTenthWindows, last_tenth_length, log_bins
 from contextwise.training import checkpoints
 from contextwise.training.trainer import PretrainingTrainer
@@ -149,46 +146,21 @@ class EarlyStopping(TrainerCallback):
 
 
 class ProgressLine(TrainerCallback):
-    """Displays step, loss, tokens/s and time left: one live line on a terminal; in a log, a line every 20 seconds or more."""
+    """Shows step, loss, tokens/s and time left (:func:`~contextwise.base.progress.progress_bar`)."""
 
     def __init__(self, name: str, steps: int) -> None:
-        self.name, self.steps = name, steps
-        self.text = "loss   –    "
-        self.bar = Progress(
-            TextColumn(f"{name[:24]:<12}", markup=False),
-            BarColumn(bar_width=16),
-            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            TextColumn("{task.fields[text]}", markup=False),
-            TimeRemainingColumn(compact=True),
-            TextColumn("left"),
-            console=console,
-            disable=not (console.is_terminal or console.is_jupyter),
-            transient=True,
-        )
+        self.name, self.steps, self.shown = name, steps, contextlib.ExitStack()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.first, self.begin = state.global_step, time.monotonic()
-        self.task = self.bar.add_task(self.name, total=self.steps, completed=self.first, text=self.text)
-        self.bar.start()
+        self.advance = self.shown.enter_context(progress_bar(self.name, self.steps, "steps"))
+        self.advance(done=state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.bar.update(self.task, completed=state.global_step, text=self.text)
+        self.advance(done=state.global_step)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        if not logs or logs["kind"] != "train":
-            return
-        step = logs["step"]
-        self.text = f"loss {logs['loss']:.3f}  {logs['tokens_per_second']:,.0f} tok/s"
-        step_seconds = (time.monotonic() - self.begin) / max(1, step - self.first)
-        if self.bar.disable and step < self.steps and step % line_every(args.logging_steps, step_seconds) == 0:
-            left = duration((self.steps - step) * step_seconds)
-            say(f"{self.name}: step {step:,} of {self.steps:,}, {self.text.replace('  ', ', ')}, about {left} left")
+        if logs and logs["kind"] == "train":
+            self.advance(0, note=f"loss {logs['loss']:.3f}, {logs['tokens_per_second']:,.0f} tok/s")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.bar.stop()
-
-
-def line_every(log_every: int, step_seconds: float) -> int:
-    """Steps between two lines of a log: 1, 2, 5, 10, 20, … times ``log_every``, the first that takes 20 seconds."""
-    factors = (digit * 10**power for power in itertools.count() for digit in (1, 2, 5))
-    return next(log_every * f for f in factors if log_every * f * max(step_seconds, 1e-6) >= LINE_EVERY_SECONDS)
+        self.shown.close()

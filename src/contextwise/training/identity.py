@@ -34,7 +34,11 @@ def input_hashes(recipe: Recipe, known: Container[str] = ()) -> dict[str, str]:
     if (own := recipe.data.hashes(recipe)) is not None:
         return own
     assert isinstance(recipe.data, CorpusData)
-    return dict([*_of_corpora(recipe, recipe.data), *_of_models(recipe, known)])
+    hashes = dict(_of_corpora(recipe, recipe.data))
+    for name, source in recipe.model.sources(recipe, known).items():
+        if (digest := start_digest(source)) is not None:
+            hashes[name] = digest
+    return hashes
 
 
 def changed_input(recipe: Recipe, before: Mapping[str, str], now: Mapping[str, str]) -> str | None:
@@ -89,13 +93,6 @@ def _of_corpora(recipe: Recipe, data: CorpusData) -> Iterator[tuple[str, str]]:
             for name, own in columns.items():
                 with contextlib.suppress(ContextwiseError):  # the run has no validation then
                     yield f"{name} of the validation split", texts_digest(corpus, own)
-
-
-def _of_models(recipe: Recipe, known: Container[str]) -> Iterator[tuple[str, str]]:
-    sources = recipe.model.sources(recipe, known)
-    for name, source in sources.items():
-        if (digest := start_digest(source)) is not None:
-            yield name, digest
 
 
 def start_digest(source: str) -> str | None:

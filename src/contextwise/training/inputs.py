@@ -25,7 +25,6 @@ from contextwise.objectives.kind import TRAINED_POOLING
 from contextwise.objectives.vocabulary import add_tokens_of
 from contextwise.training.additions import Addition, HeldOut
 from contextwise.training.identity import input_hashes
-from contextwise.training.model import model_config
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import CorpusData
 
@@ -73,7 +72,7 @@ class TrainingInputs:
         if tokenizer is not None and size is not None:
             size = max(size, max(tokenizer.get_vocab().values()) + 1)
         config: Any = opened.config if opened else None
-        config = config or model_config(recipe, size, corpus.end_of_text)
+        config = config or recipe.model.config(recipe, size, corpus.end_of_text)
         if pretrained is not None:
             check_tokenizer(pretrained, config.get_text_config().vocab_size, corpus)
             if added and size is not None and size > config.vocab_size:

@@ -4,7 +4,7 @@ import json
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from contextwise.base.errors import DivergedError
@@ -24,15 +24,16 @@ def peak_flops(gpu: str | None) -> float | None:
     return next((flops for name, flops in PEAK_FLOPS.items() if gpu and re.search(rf"\b{name}\b", gpu)), None)
 
 
-_ATTRIBUTES = ("steps", "seconds", "input_tokens", "target_tokens", "trunk")
+def _no_sums() -> dict[str, Any]:
+    return {"steps": 0, "seconds": 0.0, "loss": 0.0, "targets": 0, "parts": {}}
 
 
 @dataclass
 class RunMetrics:
     """Cumulative tokens, operations and training seconds, and the losses since the last row."""
 
-    KEPT: ClassVar = frozenset({*_ATTRIBUTES, "since", "norm"})
-    """The keys of :meth:`state`."""
+    KEPT: ClassVar = ("steps", "seconds", "input_tokens", "target_tokens", "trunk", "since", "norm")
+    """What a checkpoint keeps."""
 
     sizes: BatchSizes  # the number of examples in each step
     example_tokens: int  # tokens of an example: `data.context`
@@ -45,10 +46,9 @@ class RunMetrics:
     target_tokens: int = 0
     seconds: float = 0.0
     trunk: dict[str, Any] | None = None  # from which this run branched off: path, step, tokens, FLOPs and seconds
-
-    def __post_init__(self) -> None:
-        self._since, self._norm = _no_sums(), 0.0
-        self._clock: float | None = None
+    since: dict[str, Any] = field(default_factory=_no_sums)  # sums since the last row
+    norm: float = 0.0  # of the newest gradient
+    clock: float | None = None  # when training time began to count; None while it does not
 
     @property
     def tokens(self) -> int:
@@ -72,14 +72,14 @@ class RunMetrics:
 
     def start_clock(self) -> None:
         """Count the time from now on as training time (including data loading, excluding evaluation and saving)."""
-        self._clock = time.perf_counter()
+        self.clock = time.perf_counter()
 
     def stop_clock(self) -> None:
-        if self._clock is not None:
-            spent = time.perf_counter() - self._clock
+        if self.clock is not None:
+            spent = time.perf_counter() - self.clock
             self.seconds += spent
-            self._since["seconds"] += spent
-            self._clock = None
+            self.since["seconds"] += spent
+            self.clock = None
 
     def add_step(self, loss: float, norm: float, inputs: int, targets: int, parts: dict[str, float]) -> None:
         """Add a step that is about to be taken.
@@ -93,22 +93,21 @@ class RunMetrics:
         self.steps += 1
         self.input_tokens += inputs
         self.target_tokens += targets
-        since = self._since
+        since, self.norm = self.since, norm
         since["steps"] += 1
         since["loss"] += loss
         since["targets"] += targets
         for name, value in parts.items():
             since["parts"][name] = since["parts"].get(name, 0.0) + value
-        self._norm = norm
 
     def training_row(self, step: int, learning_rate: float) -> dict[str, Any]:
         """The row of the steps since the last one; resets the sums."""
-        since = self._since
+        since = self.since
         seconds = since["seconds"] or float("nan")
         first = self.steps - since["steps"]
         examples = self.sizes.before(self.steps) - self.sizes.before(first)
         flops = self._flops_before(self.steps) - self._flops_before(first) + since["targets"] * self.flops_per_target
-        self._since = _no_sums()
+        self.since = _no_sums()
         steps = max(1, since["steps"])
         losses: dict[str, Any] = {"loss": since["loss"] / steps}
         if since["parts"]:
@@ -116,7 +115,7 @@ class RunMetrics:
             parts = {name: loss / steps for name, loss in since["parts"].items()}
             losses = {"loss": parts["tokens"], "objective": losses["loss"], "parts": parts}
         rates = {
-            "grad_norm": self._norm,
+            "grad_norm": self.norm,
             "learning_rate": learning_rate,
             "tokens_per_second": examples * self.example_tokens / seconds,
             "flops_per_second": flops / seconds,
@@ -144,14 +143,9 @@ class RunMetrics:
 
     def state(self) -> dict[str, Any]:
         """The state that a checkpoint keeps."""
-        return {name: getattr(self, name) for name in _ATTRIBUTES} | {"since": self._since, "norm": self._norm}
+        return {name: getattr(self, name) for name in self.KEPT}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Inverse of :meth:`state`."""
-        for name in _ATTRIBUTES:
+        for name in self.KEPT:
             setattr(self, name, state[name])
-        self._since, self._norm = _no_sums() | state["since"], state["norm"]
-
-
-def _no_sums() -> dict[str, Any]:
-    return {"steps": 0, "seconds": 0.0, "loss": 0.0, "targets": 0, "parts": {}}

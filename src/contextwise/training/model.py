@@ -31,21 +31,6 @@ from contextwise.training.recipe import Recipe
 from contextwise.training.settings import ModelSettings, prefix_problem, wrong_kind
 
 
-def model_config(recipe: Recipe, vocab_size: int | None, end_of_text: int | None) -> Any:
-    """Build the configuration of a recipe's model for a corpus with this vocabulary.
-
-    Args:
-        vocab_size: size of the corpus's tokenizer; None without a tokenizer.
-        end_of_text: id of the token between documents.
-
-    Raises:
-        CheckpointError: the pretrained model that the recipe names does not exist.
-        ConfigError: the vocabulary size is unknown or larger than the recipe's; the recipe's settings contradict each other
-            or the pretrained model.
-    """
-    return recipe.model.config(recipe, vocab_size, end_of_text)
-
-
 def pretrained_config(recipe: Recipe, model: Any) -> PreTrainedConfig:
     config, context = load_config(model.pretrained), recipe.data.context
     kind = kind_of(config)

@@ -14,6 +14,8 @@ from contextwise.training.settings import TrainingSettings
 
 EPSILON = 1e-8
 """AdamW's ε, torch's default."""
+Kind = tuple[bool, float, float | None]
+"""Of parameters of one group: whether they decay, the factor of their rate, and their ε."""
 
 
 def create_optimizer(
@@ -43,24 +45,23 @@ def create_optimizer(
         embeddings = {id(layer.weight) for layer in layers if isinstance(layer, nn.Embedding)}
         hidden = matrices - embeddings - vocabulary_heads(module)
     scales = scales or {}
-    adamw = _Groups(settings.weight_decay, settings.independent_weight_decay, learning_rate)
-    muon = _Groups(settings.muon_weight_decay, settings.independent_weight_decay, settings.muon_learning_rate)
-    adamw.add([], decayed=True, epsilon=EPSILON)
-    adamw.add([], decayed=False, epsilon=EPSILON)
+    adamw: dict[Kind, list[nn.Parameter]] = {(decays, 1.0, EPSILON): [] for decays in (True, False)}
+    muon: dict[Kind, list[nn.Parameter]] = {}
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
             scale = scales.get(name) or scales.get(name.removeprefix("model."), Scale())
             if id(parameter) in hidden:
-                muon.add([parameter], decayed=True, factor=scale.muon)
+                muon.setdefault((True, scale.muon, None), []).append(parameter)
             else:
-                adamw.add([parameter], id(parameter) in decayed, scale.adamw, EPSILON * scale.epsilon)
-    first = torch.optim.AdamW(
-        adamw.groups, lr=learning_rate, betas=(settings.beta1, settings.beta2), eps=EPSILON, fused=True
-    )
-    if not muon.groups:
+                kind = (id(parameter) in decayed, scale.adamw, EPSILON * scale.epsilon)
+                adamw.setdefault(kind, []).append(parameter)
+    independent = settings.independent_weight_decay
+    groups = _groups(adamw, learning_rate, settings.weight_decay, independent)
+    first = torch.optim.AdamW(groups, lr=learning_rate, betas=(settings.beta1, settings.beta2), eps=EPSILON, fused=True)
+    if not muon:
         return first
     second = BatchedMuon(
-        muon.groups,
+        _groups(muon, settings.muon_learning_rate, settings.muon_weight_decay, independent),
         lr=settings.muon_learning_rate,
         momentum=settings.muon_momentum,
         adjust_lr_fn=settings.muon_adjustment,
@@ -69,27 +70,20 @@ def create_optimizer(
     return JoinedOptimizer(first, second)
 
 
-class _Groups:
-    """Parameter groups of an optimizer, one for each combination of weight decay, factor of the rate and ε."""
+def _groups(
+    kinds: Mapping[Kind, list[nn.Parameter]], rate: float, weight_decay: float, independent: bool
+) -> list[dict[str, Any]]:
+    """The groups of an optimizer that have parameters; of several empty ones a checkpoint could not tell which is which.
 
-    def __init__(self, weight_decay: float, independent: bool, learning_rate: float) -> None:
-        self.weight_decay, self.learning_rate = weight_decay, learning_rate
-        self.independent = independent  # all rates decay equally fast: AdamW and Muon multiply the decay by the rate
-        self.by_kind: dict[tuple[bool, float, float | None], dict[str, Any]] = {}
-
-    def add(
-        self, parameters: list[nn.Parameter], decayed: bool, factor: float = 1.0, epsilon: float | None = None
-    ) -> None:
-        decay = (self.weight_decay / (factor if self.independent else 1.0)) if decayed else 0.0
-        new = {"params": [], "weight_decay": decay, "lr": self.learning_rate * factor}
-        new |= {} if epsilon is None else {"eps": epsilon}
-        self.by_kind.setdefault((decayed, factor, epsilon), new)["params"] += parameters
-
-    @property
-    def groups(self) -> list[dict[str, Any]]:
-        """The groups that have parameters; of several empty ones a checkpoint could not tell which is which."""
-        groups = list(self.by_kind.values())
-        return [group for group in groups if group["params"]] or groups[:1]
+    Args:
+        independent: all rates decay equally fast: AdamW and Muon multiply the decay by the rate.
+    """
+    groups = []
+    for (decays, factor, epsilon), parameters in kinds.items():
+        decay = (weight_decay / (factor if independent else 1.0)) if decays else 0.0
+        group = {"params": parameters, "weight_decay": decay, "lr": rate * factor}
+        groups.append(group | ({} if epsilon is None else {"eps": epsilon}))
+    return [group for group in groups if group["params"]] or groups[:1]
 
 
 class BatchedMuon(torch.optim.Muon):

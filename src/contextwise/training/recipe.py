@@ -91,7 +91,7 @@ class Recipe(Settings):
 
     def _problems_of_steps(self) -> Iterator[Problem]:
         settings, context = self.training, self.data.context
-        if settings.epochs is not None and not (self._samples and settings.examples_per_step):
+        if settings.epochs is not None and not (self.data.samples and settings.examples_per_step):
             why = "needs data.synthetic.samples, which an epoch consists of, and training.examples_per_step"
             yield Problem(why, "training.epochs")
             return
@@ -249,10 +249,6 @@ class Recipe(Settings):
         return any(each.has_pairs for each in self.objectives)
 
     @property
-    def _samples(self) -> int | None:
-        return self.data.samples
-
-    @property
     def tokens_per_step(self) -> int:
         """Tokens per optimizer step, over all processes and micro-batches: ``data.context`` for each example."""
         settings = self.training
@@ -270,17 +266,20 @@ class Recipe(Settings):
         """Length of the run in steps of ``tokens_per_step`` tokens."""
         settings = self.training
         if settings.epochs is not None:
-            return -(-settings.epochs * (self._samples or 0) // self.examples_per_step)
+            return -(-settings.epochs * (self.data.samples or 0) // self.examples_per_step)
         return self._full_steps(settings.steps or settings.tokens or 0)
 
     def _full_steps(self, length: int) -> int:
         """``length`` in full steps: tokens if the length of the run is given in tokens."""
         return length if self.training.tokens is None else -(-length // self.tokens_per_step)
 
+    def with_training(self, **changed: Any) -> "Recipe":
+        """The recipe with other settings of ``training``, which are not checked."""
+        return self.model_copy(update={"training": self.training.model_copy(update=changed)})
+
     def of_length(self, tokens: int) -> "Recipe":
-        """The recipe with another length; its settings are not checked again."""
-        length = {"tokens": tokens, "steps": None, "epochs": None}
-        return self.model_copy(update={"training": self.training.model_copy(update=length)})
+        """The recipe with another length, unchecked."""
+        return self.with_training(tokens=tokens, steps=None, epochs=None)
 
     def decay_start(self, length: int | None = None) -> int:
         """The optimizer steps before the decay of the schedule ``wsd``, or those of a run of ``length`` with the same trunk."""
@@ -334,11 +333,6 @@ class Recipe(Settings):
     def examples(self) -> int:
         """Examples of the whole run."""
         return self.full_steps * self.examples_per_step
-
-    @property
-    def own_examples(self) -> float:
-        """Examples of the whole run that come from ``data.corpus``: all but those of further corpora."""
-        return self.examples * (1 - sum(section.others for section in self.data.sections.values()))
 
     @property
     def total_tokens(self) -> int:

@@ -257,7 +257,17 @@ class ModelSettings(Settings, ABC):
 
     @abstractmethod
     def config(self, recipe: Any, vocab_size: int | None, end_of_text: int | None) -> Any:
-        """Build the configuration for a corpus with this vocabulary; see :func:`contextwise.training.model.model_config`."""
+        """Build the configuration for a corpus with this vocabulary.
+
+        Args:
+            vocab_size: size of the corpus's tokenizer; None without a tokenizer.
+            end_of_text: id of the token between documents.
+
+        Raises:
+            CheckpointError: the pretrained model that the recipe names does not exist.
+            ConfigError: the vocabulary size is unknown or larger than the recipe's; the recipe's settings contradict each
+                other or the pretrained model.
+        """
 
     def planned(self, recipe: Any, configs: Callable[[str], Any], vocab_size: int | None) -> Any:
         """The configuration for a plan, as :meth:`config`; ``configs`` gives those of runs that do not exist yet, by name."""

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from accelerate.utils import gather_object
 from torch import nn
 from torch.distributed.tensor import DTensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 
@@ -33,7 +33,6 @@ from contextwise.base.hashes import seal
 from contextwise.base.progress import interruption
 from contextwise.base.runs import RunFolder
 from contextwise.base.undisturbed import random_state, restore_random_state
-from contextwise.data.windows import stack
 from contextwise.objectives import NO_LOSS
 from contextwise.training import checkpoints
 from contextwise.training.batches import StepIndices, micro_batch_size
@@ -50,7 +49,7 @@ padded example without padding; ``counted`` () the number of targets of an examp
 
 def collate(items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     """Stack examples; of sentences, remove the columns that are padding in all of them."""
-    batch = stack(items)
+    batch = default_collate(items)
     if "length" in batch:
         longest = int(batch["length"].max())
         batch |= {name: batch[name][:, :longest] for name in ("input_ids", "labels")}
@@ -209,20 +208,15 @@ class PretrainingTrainer(Trainer):
     def part_sums(self, model: nn.Module) -> torch.Tensor:
         """Sums and counts of the last batch's losses by part: (2, parts)."""
         last = self.unwrapped(model).last
-        return torch.stack([last.sums.to(self.wide), last.counts.to(self.wide)])
-
-    @property
-    def wide(self) -> torch.dtype:
-        """The widest floating-point type of the device."""
-        return torch.float32 if self.args.device.type == "mps" else torch.float64
+        return torch.stack([last.sums.double(), last.counts.double()])
 
     def sum_over_processes(self, values: torch.Tensor) -> torch.Tensor:
         """The sums of ``values`` over all processes; every process must call it."""
         if self.accelerator.num_processes == 1:
             return values
-        shared = values.to(self.args.device, self.wide)
+        shared = values.to(self.args.device, torch.float64)
         dist.all_reduce(shared)
-        return shared.cpu().double()
+        return shared.cpu()
 
     def unwrapped(self, model: nn.Module) -> Any:
         return self.accelerator.unwrap_model(model, keep_torch_compile=False)
@@ -246,7 +240,7 @@ class PretrainingTrainer(Trainer):
         stop_here = torch.full_like(loss_here, interruption.requested)
         norm = torch.zeros_like(loss_here) if self._norm is None else self._norm
         norm_here = (norm.full_tensor() if isinstance(norm, DTensor) else norm).to(loss_here) / processes
-        here = torch.stack([loss_here, norm_here, stop_here, read]).to(self.wide)
+        here = torch.stack([loss_here, norm_here, stop_here, read]).double()
         # One transfer from the device for all values: a step waits for the device once.
         values = self.sum_over_processes(torch.cat([here, parts_here]))
         loss, norm, stop, inputs_read, *parts = values.tolist()
@@ -371,7 +365,7 @@ class PretrainingTrainer(Trainer):
 
     def _mean_loss(self, examples: Any) -> float | None:
         """Mean loss of all examples, in nats per target; None if a stop was requested in any process."""
-        total = torch.zeros(2, dtype=self.wide, device=self.args.device)
+        total = torch.zeros(2, dtype=torch.float64, device=self.args.device)
         model = self.model_wrapped
         model.eval()
         with torch.no_grad():

@@ -152,10 +152,9 @@ def _repeated(
 
 def _continued(recipe: Recipe, inputs: TrainingInputs, checkpoint: Path | None, last: int) -> dict[str, Any]:
     """The training row of step ``last`` of a run that resumes from ``checkpoint``, or starts, in a temporary folder."""
-    changed: dict[str, Any] = {"evaluate_every": 0, "branches": [], "trackers": []}
-    if recipe.training.device == "cuda":
-        changed["device"] = "auto"  # the run may have been moved to a machine without a GPU
-    recipe = recipe.model_copy(update={"training": recipe.training.model_copy(update=changed)})
+    # The run may have been moved to a machine without a GPU.
+    device = "auto" if recipe.training.device == "cuda" else recipe.training.device
+    recipe = recipe.with_training(evaluate_every=0, branches=[], trackers=[], device=device)
     processes = processes_of(recipe)
     with tempfile.TemporaryDirectory(prefix="verify-") as folder, fast_steps(processes.device.type):
         copy = RunFolder(folder)

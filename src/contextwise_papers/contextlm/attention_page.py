@@ -11,10 +11,11 @@ import numpy as np
 from rich.console import RenderableType
 
 from contextwise.base.estimates import as_json, listed
-from contextwise.base.tables import Cell, Column, Table, csv_text, terminal
+from contextwise.base.tables import Cell, Column, Table, csv_text, mark, terminal
 from contextwise.reports import page
 from contextwise.reports.page import Markup, Page, Part, Plot, Section, figure
 from contextwise_papers.contextlm.attention import ModelReading, Reading, mean_received
+from contextwise_papers.page import command_line, csv_link
 
 DIGITS = 5
 """Of the numbers on the page."""
@@ -59,7 +60,7 @@ def write_attention_page(reading: Reading, path: Path, command: list[str] | None
         Section(f"Loss of each token against {names[0]}", _losses(reading)),
         Section("Attention between chunks, in the context predictor", _predictor(reading)),
         Section("All tokens", _tokens(reading)),
-        Section("How it was made", page.command_line(command)),
+        Section("How it was made", command_line(command)),
     ]
     title = f"What {listed(names)} attend{'s' * (len(names) == 1)} to"
     result = [*loss_words(reading), *lens_words(reading)]
@@ -109,13 +110,13 @@ def _received(reading: Reading) -> list[Part]:
     for number, model in enumerate(reading.models):
         label = f"The text, each token coloured by the attention it receives in {model.name}"
         text, selects = _text(f"received-{number}", label), _selects("text", number, model.name)
-        head, facts = page.subhead(model.name, number), _facts(model)
+        head, facts = _subhead(model.name, number), _facts(model)
         panels.append(page.markup(article, head=head, selects=selects, text=text, facts=facts))
     parts: list[Part] = [controls, Markup(f'<div class="panels">\n{page.joined(panels)}\n</div>')]
     first, *others = reading.models
     label = "The text, each token coloured by the difference of the attention received"
     for number, model in enumerate(others, start=1):
-        parts.append(page.subhead(f"Difference: {model.name} − {first.name}", style="under"))
+        parts.append(_subhead(f"Difference: {model.name} − {first.name}", style="under"))
         parts.append(_text(f"difference-{number}", label))
     return [*parts, _caption(RECEIVED, chunk=reading.chunk_size)]
 
@@ -125,7 +126,7 @@ def _lenses(reading: Reading) -> list[Part]:
     for number, model in enumerate(reading.models):
         if model.lens is not None:
             label = f"The text, each token coloured by how much the predicted context changed its loss in {model.name}"
-            parts += [page.subhead(model.name, style="under"), _text(f"lens-{number}", label)]
+            parts += [_subhead(model.name, style="under"), _text(f"lens-{number}", label)]
             parts.append(_caption(LENS, chunk=model.chunk_size))
     return parts
 
@@ -135,7 +136,7 @@ def _losses(reading: Reading) -> list[Part]:
     parts: list[Part] = []
     label = "The text, each token coloured by the difference of its loss"
     for number, model in enumerate(others, start=1):
-        parts.append(page.subhead(f"{model.name} − {first.name}", style="under"))
+        parts.append(_subhead(f"{model.name} − {first.name}", style="under"))
         parts.append(_text(f"loss-{number}", label))
     caption = "In nats. Blue: {others} predicted the token better than {first}. Orange, with a dotted line: worse."
     names = ", ".join(model.name for model in others)
@@ -148,7 +149,7 @@ def _predictor(reading: Reading) -> list[Part]:
     panels = []
     for number, model in enumerate(reading.models):
         if model.lens is not None:
-            head, selects = page.subhead(model.name, number), _selects("predictor", number, model.name)
+            head, selects = _subhead(model.name, number), _selects("predictor", number, model.name)
             panels.append(page.markup("<article>{head}{selects}</article>", head=head, selects=selects))
     caption = (
         "What each chunk's vector receives from the chunks behind it and from itself, counted as chosen at the top. Complete "
@@ -161,7 +162,7 @@ def _predictor(reading: Reading) -> list[Part]:
 def _tokens(reading: Reading) -> list[Part]:
     links = page.markup(
         '<p>{link} <button type="button" class="csv" id="download" hidden>attention.csv: every layer and head</button></p>',
-        link=page.csv_link(csv_files(reading)["tokens"], "tokens.csv", "tokens.csv"),
+        link=csv_link(csv_files(reading)["tokens"], "tokens.csv", "tokens.csv"),
     )
     return [links, page.details("Table", _token_table(reading))]
 
@@ -373,3 +374,9 @@ def numbers(reading: Reading) -> NumbersJson:
         values |= {f"token_{name}": as_json(row) for name, row in _measures(model).items()}
         models.append(values | {"chunk_received": as_json(reading.chunk_sums(model.received()))})
     return {"tokens": reading.pieces, "chunk_size": reading.chunk_size, "models": models}
+
+
+def _subhead(text: str, series: int | None = None, style: str = "") -> page.Markup:
+    """A headline within a section, with the colour of a series if it has one."""
+    opening = f'<h3 class="{style}">' if style else "<h3>"
+    return page.Markup(f"{opening}{mark(series)}{page.shown(text)}</h3>")

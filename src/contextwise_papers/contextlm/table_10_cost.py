@@ -9,18 +9,25 @@ intervals are over rounds. The time of a model does not depend on its weights, s
 """
 
 import math
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from pydantic import Field, model_validator
+from transformers import PreTrainedModel
 
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import mean_estimate
+from contextwise.base.progress import progress_bar
 from contextwise.base.tables import Table
-from contextwise.evaluation.generation import measure_generation
+from contextwise.evaluation.generation import Sampling
+from contextwise.evaluation.kernel.subject import positions
 from contextwise.experiments.cost import step_rounds
 from contextwise.models import load_model
+from contextwise.models.decoding import generate
 from contextwise.training.recipe import Recipe
 from contextwise_papers.claims import Better, Claim, Verdict, above, below, check_names
 from contextwise_papers.item import Item, Outcome
@@ -32,6 +39,7 @@ COMPONENTS = {"token decoder": PLAIN, "context predictor": ("O((T/w)²d)", "O((T
 WITH_PREDICTOR = ("≈ O((1 + 1/w²) T²d)", "≈ O((1 + 1/w) Td)")
 """Complexity of attention in training and for a generated token, as Table 10 prints it: T tokens, d channels, w to a chunk."""
 
+PROMPT_TOKENS, WARM_UP_TOKENS = 32, 8
 Rounds = dict[str, np.ndarray]
 """Model -> (R,) its time, or its tokens a second, in each round."""
 
@@ -56,10 +64,8 @@ class Costs(TrainedModels, name="training_and_generation_cost"):
         seconds = step_rounds(recipes, self.rounds)
         rates = {name: recipe.tokens_per_step / np.array(seconds[name]) for name, recipe in recipes.items()}
         models = {str(path): load_model(path) for path in paths_of(runs)}
-        timed = measure_generation(models, new_tokens=self.new_tokens, repeats=self.rounds)
-        times = {
-            name: np.mean([timed[str(run.path)]["repeats"] for run in each], axis=0) for name, each in runs.items()
-        }
+        timed = generation_rounds(models, self.new_tokens, self.rounds)
+        times = {name: np.mean([timed[str(run.path)] for run in each], axis=0) for name, each in runs.items()}
         planned = {run.arm: plan.flops / plan.tokens for run, plan in zip(trained.runs, trained.plan, strict=True)}
         shares = [[name, planned[name], *attention_cost(recipes[name])] for name in self.models]
         columns = ["model", ("FLOPs/token", ".3g"), ("in training", ".3f"), ("for a token", ".3f")]
@@ -93,6 +99,47 @@ class Costs(TrainedModels, name="training_and_generation_cost"):
         ]
         columns = ["model", "over", ("train tok/s", ".3f"), ("ms/token", ".3f")]
         return table_of(f"Ratios within a round, geometric mean of {self.rounds} rounds", columns, rows)
+
+
+def generation_rounds(models: Mapping[str, PreTrainedModel], new_tokens: int, rounds: int) -> dict[str, list[float]]:
+    """Milliseconds for a token of a text that each model generates, cached and greedily, in each round, in turning order.
+
+    The time does not depend on the content: the prompt is random ids, and end-of-text does not stop generation. Models with few
+    positions get a shorter prompt and text. A short warm-up is not counted.
+    """
+    limits = [limit for model in models.values() if (limit := positions(model.config)) is not None]
+    room = min([PROMPT_TOKENS + new_tokens, *limits])
+    new = min(new_tokens, max(1, room - min(PROMPT_TOKENS, room // 2)))
+    times: dict[str, list[float]] = {name: [] for name in models}
+    with progress_bar("time generation", rounds * len(models)) as advance:
+        for model in models.values():
+            _generation_seconds(model, room - new, min(new, WARM_UP_TOKENS))
+        names = list(models)
+        for number in range(rounds):
+            turn = number % len(names)
+            for name in names[turn:] + names[:turn]:
+                times[name].append(1000 * _generation_seconds(models[name], room - new, new) / new)
+                advance(note=name)
+    return times
+
+
+@torch.no_grad()
+def _generation_seconds(model: PreTrainedModel, prompt_tokens: int, new_tokens: int) -> float:
+    vocabulary = model.config.get_text_config().vocab_size
+    draw = torch.Generator().manual_seed(0)
+    ids = torch.randint(vocabulary, (1, prompt_tokens), generator=draw).to(model.device)
+    greedy = Sampling(greedy=True).arguments()
+    length = {"min_new_tokens": new_tokens, "max_new_tokens": new_tokens}
+    _wait(model.device)
+    started = time.perf_counter()
+    generate(model, ids, attention_mask=torch.ones_like(ids), pad_token_id=0, **greedy, **length)
+    _wait(model.device)
+    return time.perf_counter() - started
+
+
+def _wait(device: torch.device) -> None:
+    if device.type != "cpu":  # an accelerator runs asynchronously
+        torch.accelerator.synchronize(device)
 
 
 def log_ratio(a_R: np.ndarray, b_R: np.ndarray) -> Estimate:

@@ -270,7 +270,8 @@ class ConditionedTexts(Addition):
         self.conditioning = self.examples.conditioning() if settings.form == "prepend" else None
 
     def stream(self, stream: Any) -> MetadataStream:
-        conditioned = self.recipe.own_examples * (1 - self.settings.cooldown)
+        others = sum(section.others for section in self.recipe.data.sections.values())
+        conditioned = self.recipe.examples * (1 - others) * (1 - self.settings.cooldown)
         return MetadataStream(stream, self.examples, round(conditioned))
 
     def held_out(self, sets: dict[str, HeldOut]) -> None:

@@ -20,7 +20,7 @@ from contextwise.reports.page import Page, Section, figure
 from contextwise_papers.intrinsic_entropy.analysis import SHARE_OF_SUBSPACES, ByContext, IntrinsicEntropy
 from contextwise_papers.intrinsic_entropy.fits import LineFit
 from contextwise_papers.intrinsic_entropy.spectra import increments, relative_eigenvalues
-from contextwise_papers.page import plot_figure
+from contextwise_papers.page import command_line, csv_link, plot_figure
 from contextwise_papers.tables import Plot, point, points
 
 FIGURES = {
@@ -91,7 +91,7 @@ def write_entropy_page(entropy: IntrinsicEntropy, path: Path, command: list[str]
     plots = []
     for name, (headline, caption) in FIGURES.items():
         if name in figures:
-            link = page.csv_link(tables[name], f"{name}.csv", "CSV")
+            link = csv_link(tables[name], f"{name}.csv", "CSV")
             below = page.markup("{caption} {link}", caption=caption, link=link)
             controls = page.choices("Horizontal axis") if name == "spectra" else ""
             plots.append(Section(headline, [page.Plot(name, figures[name], headline, below, fallback, controls)]))
@@ -108,7 +108,7 @@ def write_entropy_page(entropy: IntrinsicEntropy, path: Path, command: list[str]
         Section("Measures", [by_context, Table(title, FITS, line_rows(entropy))]),
         *plots,
         Section("Notes", [page.bullets(notes)]),
-        Section("How it was made", [*page.command_line(command), page.details("Environment", environment)]),
+        Section("How it was made", [*command_line(command), page.details("Environment", environment)]),
     ]
     title, settings, corpus = (f"Intrinsic entropy of {summary['name']}", summary["settings"], summary["corpus"])
     last = settings["layer"] == "last"

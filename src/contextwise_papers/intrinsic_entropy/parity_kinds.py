@@ -48,7 +48,6 @@ class SyntheticData(DataSettings):
     def open(self, recipe: Any) -> Any:
         """The samples of the task: generated on access, or stored."""
         from contextwise.training.inputs import VALIDATION_SEED, TrainingInputs
-        from contextwise.training.model import model_config
         from contextwise_papers.intrinsic_entropy.synthetic.samples import ParityStream, Samples, open_samples
 
         task = self.synthetic
@@ -66,7 +65,13 @@ class SyntheticData(DataSettings):
         validation = ParityStream(held_out, task.validation_samples, None)
         stream = ParityStream(samples, recipe.examples, task.samples)
         return TrainingInputs(
-            samples, model_config(recipe, None, None), None, stream, {"loss": validation}, {"train": samples}, recipe
+            samples,
+            recipe.model.config(recipe, None, None),
+            None,
+            stream,
+            {"loss": validation},
+            {"train": samples},
+            recipe,
         )
 
 

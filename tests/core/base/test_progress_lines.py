@@ -23,10 +23,10 @@ def test_in_a_log_long_work_prints_a_line_every_twenty_seconds(
             advance(1000, note="context 8")
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(", about")[0] for line in lines] == [
-        "measure: 4,000 of 12,000 predictions",
-        "measure: 8,000 of 12,000 predictions",
+        "measure: 4,000 of 12,000 predictions, context 8",
+        "measure: 8,000 of 12,000 predictions, context 8",
     ]
-    assert all(line.endswith(("left", "predictions")) for line in lines)
+    assert all(line.endswith(("left", "context 8")) for line in lines)
 
 
 def test_work_whose_end_is_unknown_counts_only(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Text from a model, the time of a token, and ``contextwise generate`` as it is typed."""
+"""Text from a model, and ``contextwise generate`` as it is typed."""
 
 import json
 import subprocess
@@ -15,15 +15,7 @@ from transformers.generation.streamers import BaseStreamer
 from contextwise.base.errors import ConfigError
 from contextwise.base.runs import RunFolder
 from contextwise.data.tokenizers import byte_tokenizer
-from contextwise.evaluation import generation
-from contextwise.evaluation.generation import (
-    Sampling,
-    allowed_new_tokens,
-    encode_prompt,
-    measure_generation,
-    reads_sentences,
-    sample_text,
-)
+from contextwise.evaluation.generation import Sampling, allowed_new_tokens, encode_prompt, reads_sentences, sample_text
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM
 from small import save_model, small_gpt2, write_run
 
@@ -147,43 +139,6 @@ def test_the_text_ends_with_the_models_last_position() -> None:
     counter = Counter()
     sample_text(model, TOKENIZER, "x" * 40, sampling=Sampling(greedy=True), streamer=counter)
     assert counter.tokens == POSITIONS
-
-
-def test_generation_is_timed_in_alternation_and_gives_the_median(monkeypatch: pytest.MonkeyPatch) -> None:
-    models = {"a": gpt2(), "b": context_lm()}
-    names = {id(model): name for name, model in models.items()}
-    seconds = iter([9.0, 9.0, 1.0, 4.0, 5.0, 3.0, 2.0, 6.0])  # two of warm-up, then three rounds
-    order = []
-
-    def timed(model: Any, prompt: int, new: int) -> float:
-        order.append((names[id(model)], prompt, new))
-        return next(seconds)
-
-    monkeypatch.setattr(generation, "_generation_seconds", timed)
-    found = measure_generation(models, prompt_tokens=8, new_tokens=20, repeats=3)
-    assert [name for name, _, _ in order] == list("ab" + "ab" + "ba" + "ab")
-    assert set(order[2:]) == {("a", 8, 20), ("b", 8, 20)}
-    assert found["a"]["ms_per_token"] == 1000 * 2.0 / 20
-    assert found["b"]["repeats"] == [200.0, 250.0, 300.0]
-
-
-def test_every_model_generates_the_same_number_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    ending, going = gpt2(), gpt2(positions=30)
-    with torch.no_grad():  # this one would end its text at once
-        ending.transformer.wte.weight[END] *= 100
-    lengths = []
-    for model in (ending, going):
-        own = model.generate
-
-        def counted(*arguments: Any, own: Any = own, **settings: Any) -> torch.Tensor:
-            out = own(*arguments, **settings)
-            lengths.append(out.shape[1])
-            return out
-
-        monkeypatch.setattr(model, "generate", counted)
-    found = measure_generation({"ending": ending, "going": going}, prompt_tokens=20, new_tokens=40, repeats=1)
-    assert lengths[2:] == [30, 30]  # the shorter model's positions
-    assert found["ending"]["prompt_tokens"] + found["ending"]["new_tokens"] == 30
 
 
 @pytest.fixture

@@ -30,6 +30,9 @@ class Example(Measure):
         raise AssertionError("only the settings are read here")
 
 
+FIELDS = Example.model_json_schema()["properties"]
+
+
 @pytest.mark.parametrize(
     ("field", "text", "value"),
     [
@@ -45,11 +48,11 @@ class Example(Measure):
     ],
 )
 def test_values_are_read(field: str, text: str, value: Any) -> None:
-    settings = Example(files=[Path("a")], **{field: read_value(Example.model_fields[field], text)})
+    settings = Example(files=[Path("a")], **{field: read_value(FIELDS[field], text)})
     assert getattr(settings, field) == value
 
 
 @pytest.mark.parametrize("text", ["", "16,,32", "…", "16,…,64", "16,32,…", "16,24,…,64", "32,16,…,64", "1,2,…,4,…,8"])
 def test_text_that_is_no_list_of_numbers_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="contexts"):
-        Example(files=[], contexts=read_value(Example.model_fields["contexts"], text))
+        Example(files=[], contexts=read_value(FIELDS["contexts"], text))

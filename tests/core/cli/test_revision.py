@@ -14,7 +14,7 @@ from contextwise.base.errors import CheckpointError, DataError
 from contextwise.data.tokenizers import load_tokenizer as load_corpus_tokenizer
 from contextwise.training import load_recipe
 from contextwise.training.identity import input_hashes
-from contextwise.training.model import model_config, starting_model
+from contextwise.training.model import starting_model
 from small import recipe_values, save_model, small_gpt2
 
 COMMITS = {"main": "a" * 40, "v1": "b" * 40, "trial/wide": "c" * 40}
@@ -119,7 +119,7 @@ def test_python_recipes_and_corpora_take_a_name_with_its_revision(
     file = tmp_path / "recipe.yaml"
     file.write_text(yaml.safe_dump(values))
     recipe = load_recipe(file)
-    started = starting_model(recipe, model_config(recipe, None, None))
+    started = starting_model(recipe, recipe.model.config(recipe, None, None))
     assert torch.equal(parameters(started), other)
     assert load_corpus_tokenizer(f"{NAME}@v1").name == f"{NAME}@v1"
     with pytest.raises(DataError, match="the Hub did not give that tokenizer"):

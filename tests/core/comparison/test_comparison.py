@@ -11,6 +11,7 @@ import yaml
 from rich.console import Console
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
+from contextwise.base.estimates import as_json
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.comparison import compare
 from contextwise.comparison.tables import comparison_tables, difference_table, verdict
@@ -179,8 +180,8 @@ def test_runs_that_validated_on_other_data_allow_no_equal_budgets(tmp_path):
 
 def test_the_dictionary_is_json_and_holds_the_verdicts(runs):
     comparison = compare(runs)
-    content = json.loads(json.dumps(comparison.to_dict(), allow_nan=False))
-    assert content == comparison.to_dict()
+    content = json.loads(json.dumps(as_json(comparison), allow_nan=False))
+    assert content == as_json(comparison)
     assert content["differences"][0]["verdict"] == comparison.differences[0].verdict
     assert content["groups"][0]["loss"]["value"] == comparison.groups[0].loss.value
 
@@ -199,7 +200,7 @@ def test_one_seed_says_what_its_interval_leaves_out(runs):
     comparison = compare([runs[0], runs[3]])
     assert any("One seed of gpt2, contextlm" in note and "not what another seed" in note for note in comparison.notes)
     assert comparison.differences[0].seed_interval is None
-    (only,) = comparison.to_dict()["differences"]
+    (only,) = as_json(comparison)["differences"]
     assert only["single_runs"] == ["contextlm", "gpt2"] and only["lower"] == "contextlm"
     console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
     console.print(comparison_tables(comparison))

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.data import default_collate
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.data.windows import Windows, stack
+from contextwise.data.windows import Windows
 
 
 class Memory:
@@ -60,7 +61,7 @@ def test_every_token_is_a_target_exactly_once(documents, context):
         return
     windows = Windows(Memory(documents), context)
     assert len(windows) == whole
-    batch = stack([windows[i] for i in range(whole)])
+    batch = default_collate([windows[i] for i in range(whole)])
     assert batch["input_ids"].flatten().tolist() == stream[: whole * context]
     assert batch["labels"].flatten().tolist() == stream[1 : whole * context + 1]
 

@@ -54,7 +54,7 @@ def test_the_differences_are_those_of_sums_paired_by_seed_and_document():
     # a: 80/40 and 90/40; b: 72/40 and 80/40. z is in b alone.
     assert [look.fixed.value for look in comparison.looks] == pytest.approx([-0.2, -0.225])
     assert result.losses == {"a": {0: 2.0, 1: 2.25}, "b": {0: 1.8, 1: 2.0}}
-    assert (result.held_out, result.tokens, result.unit) == (2, 40, "nats per token")
+    assert (result.held_out, result.unit) == ({"documents": 2, "tokens": 40}, "nats per token")
     assert result.notes == [
         "1 of 3 documents are left out, which some runs lack: z, for one.",
         "2 documents cannot show how far documents differ; 6 or more give an interval for any such documents.",
@@ -275,7 +275,7 @@ def test_logs_of_other_tools(tmp_path):
             new = folder / "samples_arc_2026-02-01T00-00-00.0.jsonl"
             new.write_text("".join(json.dumps(sample) + "\n" for sample in samples))
     result = decide(sorted(tmp_path.glob("*-s?")), "base")
-    assert result.comparisons[0].last.fixed.value == pytest.approx(-0.3) and result.held_out == 30
+    assert result.comparisons[0].last.fixed.value == pytest.approx(-0.3) and result.held_out["documents"] == 30
     rolling = [{"doc_id": n, "bits_per_byte": [-20.0 - n, 40], "doc_hash": "h"} for n in range(6)]
     file = tmp_path / "samples_wikitext_2026-01-01T00-00-00.0.jsonl"
     file.write_text("".join(json.dumps(sample) + "\n" for sample in rolling))
@@ -331,7 +331,7 @@ def test_final_losses_of_trackers(tmp_path):
                         writer.add_scalar("val/loss", loss + (step == 100), step)
             sources.append(f"{arm}:{seed}={path}")
     result = decide(sources, "base")
-    assert (result.unit, result.held_out) == ("loss", 0)
+    assert (result.unit, result.held_out) == ("loss", {"documents": 0, "tokens": 0})
     assert result.sentences[0].startswith("new is better than base: -0.09")
     assert "after 4 seeds over seeds alone" in result.sentences[0]
     several = tmp_path / "several"

@@ -30,7 +30,7 @@ from contextwise.experiments import cost
 from contextwise.experiments.cost import seconds_per_step
 from contextwise.experiments.executors import ExecutorSettings, cores
 from contextwise.experiments.run_set import RunSet
-from contextwise.experiments.trial import Trial, TrialSettings, load_trial, run_trial
+from contextwise.experiments.trial import Trial, TrialSettings, load_trial
 from contextwise.experiments.trial import trial as trial_module
 from contextwise.experiments.trial.arms import Arms, total_nats
 from contextwise.experiments.trial.settings import DEFAULT_TOKENS
@@ -79,7 +79,7 @@ def finished(corpus_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     """A trial of an arm like the reference and one that hardly learns; 4 seeds decide both."""
     folder = tmp_path_factory.mktemp("trial") / "three"
     arms = {"gpt2": None, "alike": [], "slower": SLOWER}
-    result = run_trial(settings(corpus_folder, folder, arms=arms))
+    result = Trial(settings(corpus_folder, folder, arms=arms)).run()
     assert result.stopped == "decided"
     return folder
 
@@ -141,14 +141,14 @@ def test_arms_of_a_seed_share_their_windows_and_their_first_values(finished, cor
 def test_a_finished_trial_is_opened_again_without_training(finished, corpus_folder, monkeypatch):
     before = (finished / "result.json").read_text()
     monkeypatch.setattr(RunSet, "train_missing", None)
-    result = run_trial(three(corpus_folder, finished))
-    assert result.to_dict()["comparisons"] == json.loads(before)["comparisons"]
+    result = Trial(three(corpus_folder, finished)).run()
+    assert as_json(result)["comparisons"] == json.loads(before)["comparisons"]
 
 
 @pytest.mark.long
 def test_more_seeds_continue_the_same_sequence(finished, corpus_folder, tmp_path):
     folder = Path(shutil.copytree(finished, tmp_path / "three"))
-    result = run_trial(three(corpus_folder, folder, keep_going=True))
+    result = Trial(three(corpus_folder, folder, keep_going=True)).run()
     before = json.loads((finished / "result.json").read_text())
     assert result.stopped == "seeds" and result.seeds == 5
     for old, new in zip(before["comparisons"], result.comparisons, strict=True):
@@ -158,7 +158,7 @@ def test_more_seeds_continue_the_same_sequence(finished, corpus_folder, tmp_path
     with pytest.raises(
         ConfigError, match="has an answer after 5 seeds, which fewer cannot replace; give --seeds 5 or more"
     ):
-        run_trial(three(corpus_folder, folder, keep_going=True, seeds=4))
+        Trial(three(corpus_folder, folder, keep_going=True, seeds=4)).run()
     assert (folder / "result.json").read_bytes() == answer
 
 
@@ -169,11 +169,11 @@ def test_a_trial_that_was_stopped_anywhere_ends_like_one_that_was_not(finished, 
     for looks in (1, 9, 14, 23):
         stop_at(looks)
         try:
-            run_trial(given)
+            Trial(given).run()
         except Interrupted:
             stops += 1
     stop_at(0)
-    result = run_trial(given)
+    result = Trial(given).run()
     whole = json.loads((finished / "result.json").read_text())["losses"]
     assert stops >= 3 and result.stopped == "seeds"
     assert {arm: losses[256] for arm, losses in result.losses.items()} == {
@@ -350,7 +350,7 @@ def test_a_head_start_that_is_lost_is_found_along_the_budgets(corpus_folder, tmp
     with_losses(trial, loss, monkeypatch)
     result = trial.run()
     assert [each.decision for each in result.comparisons][::2] == ["better", "worse"]
-    along = result.along[0]
+    along = result.along_budgets[0]
     assert along.trend.slope.value == pytest.approx(0.032, abs=0.003)
     low, high = along.trend.crossing.limits
     assert low < 640 * 2**1.25 < high
@@ -359,7 +359,7 @@ def test_a_head_start_that_is_lost_is_found_along_the_budgets(corpus_folder, tmp
     assert along.speedups[2560].limits[1] < 1
     assert "it is zero at" in result.sentences[3] and "times its FLOPs of gpt2" in result.sentences[4]
     html = trial_page(result, "arms: {}", "contextwise trial").render()
-    assert "Along the budgets" in html and json.dumps(result.to_dict())
+    assert "Along the budgets" in html and json.dumps(as_json(result))
 
 
 # ---- learning rates ----
@@ -454,10 +454,10 @@ def test_the_search_uses_documents_and_seeds_that_no_decision_uses(corpus_folder
     rates = {"factors": [1.0, 2.0], "shares": [0.5], "widenings": 0}
     arms = {"gpt2": None, "slower": SLOWER}
     given = settings(corpus_folder, tmp_path / "t", arms=arms, rates=rates, seeds=2)
-    result = run_trial(given)
+    result = Trial(given).run()
     held_out = Corpus.open(corpus_folder, split="validation")
     reserved = len(held_out) // 4
-    assert result.held_out == len(held_out) - reserved
+    assert result.held_out["documents"] == len(held_out) - reserved
     searched = list((tmp_path / "t/runs").glob("rates-*"))
     assert len(searched) == 4
     for run in searched:
@@ -502,7 +502,7 @@ def test_a_plan_trains_no_run_and_writes_nothing(corpus_folder, tmp_path, capsys
 def test_page_and_tables_say_the_decision_first(finished, corpus_folder, capsys):
     from contextwise.cli.common import show
 
-    result = run_trial(three(corpus_folder, finished))
+    result = Trial(three(corpus_folder, finished)).run()
     arm = {"settings": ["model.extra_layers=2"], "recipe": None, "model": ""}
     arms = {"pm": arm, "own": arm, "plain": arm | {"settings": []}, "<b>": arm | {"settings": [], "recipe": {}}}
     html = trial_page(result, json.dumps({"arms": arms}), "contextwise trial three").render()
@@ -542,7 +542,7 @@ def test_the_wait_for_another_process_is_not_counted_again(corpus_folder, tmp_pa
 
     monkeypatch.setattr(trial_module, "exclusive", exclusive)
     monkeypatch.setattr(trial_module, "time", SimpleNamespace(monotonic=lambda: real() + waited))
-    assert run_trial(settings(corpus_folder, tmp_path / "t", seeds=2, tokens=64)).seconds < 1e5
+    assert Trial(settings(corpus_folder, tmp_path / "t", seeds=2, tokens=64)).run().seconds < 1e5
 
 
 # ---- bad input ----
@@ -606,12 +606,12 @@ def test_damaged_files_of_a_trial_are_named(finished, corpus_folder, tmp_path):
         folder = Path(shutil.copytree(finished, tmp_path / name / "three"))
         (folder / file).write_text("{}")
         with pytest.raises(DataError, match=f"{file} is damaged: it has no {name}"):
-            run_trial(three(corpus_folder, folder))
+            Trial(three(corpus_folder, folder)).run()
     folder = Path(shutil.copytree(finished, tmp_path / "result" / "three"))
     (folder / "result.json").write_text('{"comparisons": [{}]}')
     with pytest.raises(DataError, match="result.json is damaged: .* has no arm; make it again"):
         tried_changes(folder.parent)
-    run_trial(three(corpus_folder, folder))
+    Trial(three(corpus_folder, folder)).run()
     assert tried_changes(folder.parent)
 
 
@@ -695,7 +695,7 @@ def test_a_notebook_shows_a_trial(finished, tmp_path):
     frame = result.to_pandas()
     assert len(frame) == 2 and result.plot().data
     assert list(frame["difference"]) == [each.difference.value for each in result.comparisons]
-    assert list(frame["tokens"]) == [result.tokens] * 2 and frame["decided_after"].dtype != object
+    assert list(frame["tokens"]) == [result.held_out["tokens"]] * 2 and frame["decided_after"].dtype != object
     assert len(repr(result)) <= 160 and "alike − gpt2 = " in repr(result)
     assert "</html>" in result.page(tmp_path / "page.html").read_text()
 
@@ -758,7 +758,7 @@ def test_a_trial_prints_the_steps_of_its_runs_and_warns_where_they_are_few(finis
     result = json.loads((finished / "result.json").read_text())
     assert [length["steps"] for length in result["lengths"]] == [4, 4, 4]
     assert result["sentences"][-1].startswith(warning)
-    shown = run_trial(three(corpus_folder, finished))
+    shown = Trial(three(corpus_folder, finished)).run()
     assert warning in words_of(trial_tables(shown)) and warning in trial_page(shown, "arms: {}", "").render()
     plan = Trial(three(corpus_folder, tmp_path / "new")).plan()
     assert plan.warning.startswith(warning) and warning in words_of(plan_tables(plan, "flops"))
@@ -776,7 +776,7 @@ def test_every_output_says_how_long_the_runs_are(finished, corpus_folder, tmp_pa
         assert (length["steps"], length["tokens_per_step"], length["tokens"]) == (4, 64, 256)
         assert length["epochs"] == pytest.approx(256 / text)
         assert length["tokens_per_parameter"] == pytest.approx(256 / result["parameters"][length["arm"]])
-    shown = run_trial(three(corpus_folder, finished))
+    shown = Trial(three(corpus_folder, finished)).run()
     plan = Trial(three(corpus_folder, tmp_path / "new")).plan()
     html = trial_page(shown, "arms: {}", "").render()
     row = f"256 4 64 {256 / text:.3g} {256 / result['parameters']['gpt2']:.3g} "

@@ -15,7 +15,7 @@ from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus, near_copies, prepare_corpus
 from contextwise.data.near_copies import COPIED, containment, copied_documents, copied_length, split_overlap
 from contextwise.evaluation.measures.loss import Evaluation
-from contextwise.experiments.trial import Trial, TrialSettings, load_trial, run_trial
+from contextwise.experiments.trial import Trial, TrialSettings, load_trial
 from contextwise.experiments.trial import documents as documents_module
 from contextwise.experiments.trial.arms import total_nats
 from contextwise.reports.trial import plan_tables, trial_page, trial_tables
@@ -70,7 +70,7 @@ def words_of(shown: Any) -> str:
 
 @pytest.fixture(scope="module")
 def result(copies: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return run_trial(settings(copies, tmp_path_factory.mktemp("trial") / "t"))
+    return Trial(settings(copies, tmp_path_factory.mktemp("trial") / "t")).run()
 
 
 def test_near_copies_decide_nothing(result, copies):
@@ -79,7 +79,7 @@ def test_near_copies_decide_nothing(result, copies):
     others = np.setdiff1d(np.arange(12), list(COPIES))
     assert len(nats) == 12  # all are scored
     assert result.losses["gpt2"][128][0] == pytest.approx(nats[others].sum() / tokens[others].sum())
-    assert (result.held_out, result.tokens) == (10, tokens[others].sum())
+    assert (result.held_out["documents"], result.held_out["tokens"]) == (10, tokens[others].sum())
     held_out = json.loads((result.path / "result.json").read_text())["held_out"]
     assert set(held_out["near_copies"]) == {"3", "8"} and held_out["near_copies_left_out"] is True
     assert all(0.5 <= share < 1 for share in held_out["near_copies"].values())
@@ -101,16 +101,16 @@ def test_near_copies_and_heavy_documents_are_named_in_every_output(result, copie
 def test_near_copies_may_be_kept_which_is_another_question(result, copies, tmp_path):
     with pytest.raises(ConfigError, match=r"looked at with other settings \(near_copies\)"):
         Trial(settings(copies, result.path, near_copies="keep"))
-    kept = run_trial(settings(copies, tmp_path / "t", near_copies="keep"))
-    assert kept.held_out == 12 and kept.tokens > result.tokens
+    kept = Trial(settings(copies, tmp_path / "t", near_copies="keep")).run()
+    assert kept.held_out["documents"] == 12 and kept.held_out["tokens"] > result.held_out["tokens"]
     assert kept.losses["gpt2"] != result.losses["gpt2"]
-    assert kept.text["near_copies"] == result.text["near_copies"] and not kept.text["near_copies_left_out"]
+    assert kept.held_out["near_copies"] == result.held_out["near_copies"] and not kept.held_out["near_copies_left_out"]
     assert any("They are kept, and their losses may tell what was memorized" in note for note in kept.notes)
 
 
 def test_the_training_text_is_compared_once(result, copies, monkeypatch):
     monkeypatch.setattr(documents_module, "copied_documents", None)
-    assert Trial(settings(copies, result.path)).arms.documents.to_dict(result.tokens) == result.text
+    assert Trial(settings(copies, result.path)).arms.documents.to_dict(result.held_out["tokens"]) == result.held_out
     with pytest.raises(TypeError):  # other documents are compared anew
         Trial(settings(copies, result.path, limit=8))
 

@@ -8,7 +8,7 @@ import pytest
 
 from contextwise.base.errors import ConfigError
 from contextwise.data import prepare_corpus
-from contextwise.experiments.trial import TrialSettings, load_trial, run_trial
+from contextwise.experiments.trial import Trial, TrialSettings, load_trial
 from contextwise.experiments.trial import trial as trial_module
 from contextwise.experiments.trial.arms import Arms
 from small import save_model, small_gpt2, write_rows
@@ -60,15 +60,15 @@ def test_other_inputs_at_the_same_place(what, tmp_path):
         values = {"arms": arms, "corpus": str(tmp_path / "corpus"), "recipe": RECIPE, "tokens": 256, "rates": "fixed"}
         return load_trial(None, values | {"seeds": 2, "score": scored}, output=tmp_path / "t")
 
-    first = run_trial(asked())
-    assert run_trial(asked()).losses == first.losses
+    first = Trial(asked()).run()
+    assert Trial(asked()).run().losses == first.losses
     CHANGES[what](tmp_path)
     named = what if what == "scored.metadata" else f"the content of changed.{what}"
     with pytest.raises(
         ConfigError, match=rf"looked at with other settings \({named}[,) ].*choose another folder with --out"
     ):
-        run_trial(asked())
+        Trial(asked()).run()
     (tmp_path / "t" / "result.json").unlink()  # as if it was stopped before its first look
-    second = run_trial(asked())
+    second = Trial(asked()).run()
     assert second.losses["changed"] != first.losses["changed"]
     assert (second.losses["gpt2"] == first.losses["gpt2"]) == (what != "scored.metadata")

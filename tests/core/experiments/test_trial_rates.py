@@ -172,7 +172,7 @@ def test_whole_runs_take_the_scaled_rate_and_every_output_says_so(corpus_folder,
     assert [run.recipe().learning_rate for run in runs] == [pytest.approx(0.8 * 3e-3), pytest.approx(1e-4)]
     trial._tokens_N = np.ones(8)
     given = trial._result(lengths, 0, "")
-    assert [each["arm"] for each in given.to_dict()["chosen_rates"]] == ["gpt2", "slower"]
+    assert [each["arm"] for each in as_json(given)["chosen_rates"]] == ["gpt2", "slower"]
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(terminal(rate_table(given)))
     words = " ".join(console.export_text().split())

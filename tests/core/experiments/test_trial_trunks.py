@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from contextwise.base.runs import RunFolder
-from contextwise.experiments.trial import Trial, TrialSettings, load_trial, run_trial
+from contextwise.experiments.trial import Trial, TrialSettings, load_trial
 from contextwise.experiments.trial import arms as arms_module
 
 TRAINING = {"tokens_per_step": 64, "learning_rate": 3e-3, "evaluation_tokens": 16, "precision": "fp32"}
@@ -39,7 +39,7 @@ def trunks(folder: Path) -> dict[str, str | None]:
 
 @pytest.mark.long
 def test_budgets_are_read_off_one_trunk_and_have_the_losses_of_whole_runs(corpus_folder, tmp_path, monkeypatch):
-    result = run_trial(settings(corpus_folder, tmp_path / "t"))
+    result = Trial(settings(corpus_folder, tmp_path / "t")).run()
     of_run = trunks(tmp_path / "t")
     for name, trunk in of_run.items():
         arm, budget, seed, _ = name.split("-")
@@ -47,7 +47,7 @@ def test_budgets_are_read_off_one_trunk_and_have_the_losses_of_whole_runs(corpus
         assert trunk is None or trunk.startswith(f"{arm}-{BUDGETS[-1]}-{seed}-")
     assert len(of_run) == 12
     without_trunks(monkeypatch)
-    whole = run_trial(settings(corpus_folder, tmp_path / "whole"))
+    whole = Trial(settings(corpus_folder, tmp_path / "whole")).run()
     assert set(trunks(tmp_path / "whole")) == set(of_run) and set(trunks(tmp_path / "whole").values()) == {None}
     assert whole.losses == result.losses
     assert [each.looks for each in whole.comparisons] == [each.looks for each in result.comparisons]
@@ -62,7 +62,7 @@ def test_a_trial_whose_longest_runs_are_trained_already_trains_the_others_whole(
         trial.write(dict.fromkeys(given.arms, 1.0))
         lengths = [length for length in trial.lengths() if length.budget == BUDGETS[-1]]
         trial.arms.run_set(lengths, 0, {}).train_missing()
-    run_trial(given)
+    Trial(given).run()
     of_run = trunks(tmp_path / "t")
     assert {trunk for name, trunk in of_run.items() if "-s0-" in name} == {None}
     assert sum(trunk is not None for name, trunk in of_run.items() if "-s1-" in name) == 4

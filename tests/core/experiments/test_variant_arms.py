@@ -15,14 +15,14 @@ from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError, Interrupted
 from contextwise.base.runs import RunFolder
 from contextwise.experiments.run_set import RunSet, RunSetSettings
-from contextwise.experiments.trial import Trial, load_trial, run_trial
+from contextwise.experiments.trial import Trial, load_trial
 from contextwise.experiments.trial import trial as trial_module
 from contextwise.models.loading import load_model
 from contextwise.models.spec import pretraining_losses, training_flops_per_example, training_flops_per_target
 from contextwise.models.variant import code
 from contextwise.models.variant.modeling import VariantForCausalLM
 from contextwise.training import Recipe, train
-from contextwise.training.model import model_config, starting_model
+from contextwise.training.model import starting_model
 
 ROOT = Path(__file__).parents[3]
 GUIDE = ROOT / "docs" / "extend.md"
@@ -161,7 +161,7 @@ def recipe(corpus: Path, output: Path, variant: str | None, family: str = "gpt2"
 
 
 def flops(made: Recipe) -> float:
-    config = model_config(made, VOCABULARY, 0)
+    config = made.model.config(made, VOCABULARY, 0)
     return training_flops_per_example(config, CONTEXT) / CONTEXT + training_flops_per_target(config)
 
 
@@ -181,7 +181,7 @@ def test_operations_are_counted_like_those_of_stock_models(family, corpus_folder
     stock = recipe(corpus_folder, tmp_path, None, family)
     if family == "gpt2":
         assert flops(recipe(corpus_folder, tmp_path, f"{models}:Same")) == flops(stock)
-    head = training_flops_per_target(model_config(stock, VOCABULARY, 0))
+    head = training_flops_per_target(stock.model.config(stock, VOCABULARY, 0))
     assert head == 6 * WIDTH * VOCABULARY
     assert flops(recipe(corpus_folder, tmp_path, TOP, family)) == flops(stock) + head
     with_layer = flops(recipe(corpus_folder, tmp_path, f"{models}:widened", family))
@@ -193,7 +193,7 @@ def test_shared_tensors_start_alike_and_own_ones_as_the_code_sets_them(corpus_fo
     for variant in (None, f"{models}:Same", f"{models}:widened", TOP, LATENT):
         made = recipe(corpus_folder, tmp_path, variant, paired_initialization=True)
         torch.manual_seed(len(start))
-        start[variant] = starting_model(made, model_config(made, VOCABULARY, 0)).state_dict()
+        start[variant] = starting_model(made, made.model.config(made, VOCABULARY, 0)).state_dict()
     stock = start.pop(None)
     for own in start.values():
         assert all(torch.equal(tensor, own[f"model.{name}"]) for name, tensor in stock.items())
@@ -205,7 +205,7 @@ def test_shared_tensors_start_alike_and_own_ones_as_the_code_sets_them(corpus_fo
 def test_a_changed_forward_pass_is_trained_as_it_is(corpus_folder, tmp_path, models):
     """A hook of a function is part of the logits, in the loss too."""
     made = recipe(corpus_folder, tmp_path, f"{models}:widened,factor=0")
-    model = starting_model(made, model_config(made, VOCABULARY, 0))
+    model = starting_model(made, made.model.config(made, VOCABULARY, 0))
     tokens = torch.arange(CONTEXT)[None]
     losses = pretraining_losses(model.train(), {"input_ids": tokens, "labels": tokens})
     assert losses.sums[0].item() == pytest.approx(CONTEXT * torch.tensor(float(VOCABULARY)).log().item())
@@ -213,7 +213,7 @@ def test_a_changed_forward_pass_is_trained_as_it_is(corpus_folder, tmp_path, mod
 
 def test_a_class_may_have_losses_of_training(corpus_folder, tmp_path, models):
     made = recipe(corpus_folder, tmp_path, f"{models}:Drawn")
-    model = starting_model(made, model_config(made, VOCABULARY, 0))
+    model = starting_model(made, made.model.config(made, VOCABULARY, 0))
     tokens = torch.arange(CONTEXT)[None]
     batch = {"input_ids": tokens, "labels": tokens}
     losses, alone = pretraining_losses(model.train(), batch), pretraining_losses(model.eval(), batch)
@@ -291,14 +291,14 @@ def test_a_trial_of_variants_is_stopped_resumed_and_continued(corpus_folder, tmp
     assert lengths["order"].tokens < lengths["gpt2"].tokens == lengths["same"].tokens
     stop_at(3)
     with pytest.raises(Interrupted):
-        run_trial(given)
+        Trial(given).run()
     stop_at(0)
-    losses = run_trial(given).losses
+    losses = Trial(given).run().losses
     assert losses["same"][512] == pytest.approx(losses["gpt2"][512]), "the same model from the same start"
     run = RunFolder(next((tmp_path / "t/runs").glob("order-s0-*")))
     variant = run.recipe()["model"]["variant"]
     assert variant["options"] == {"window": 4, "weight": 0.5} and len(variant["sha256"]) == 64
-    again = run_trial(trial(corpus_folder, tmp_path / "t", arms, seeds=3))
+    again = Trial(trial(corpus_folder, tmp_path / "t", arms, seeds=3)).run()
     assert again.losses["order"][512][:2] == losses["order"][512] and again.seeds == 3
 
 
@@ -306,14 +306,14 @@ def test_a_trial_of_variants_is_stopped_resumed_and_continued(corpus_folder, tmp
 def test_an_edited_file_is_another_model(corpus_folder, tmp_path, models, untimed):
     """No result of the code before the edit is used; a trial that was looked at refuses it, and its own file continues it."""
     given = trial(corpus_folder, tmp_path / "t", ["gpt2", f"{models}:Same"])
-    run_trial(given)
+    Trial(given).run()
     train(recipe(corpus_folder, tmp_path / "run", f"{models}:Same"))
     models.write_text(MODELS + "\n# edited\n")
     with pytest.raises(ConfigError, match=r"looked at with other settings \(arms.Same"):
         Trial(trial(corpus_folder, tmp_path / "t", ["gpt2", f"{models}:Same"]))
     with pytest.raises(ConfigError, match=r"contains another run \(its recipe differs in model.variant.sha256"):
         train(recipe(corpus_folder, tmp_path / "run", f"{models}:Same"))
-    run_trial(load_trial(tmp_path / "t/trial.yaml", {"seeds": 3}))
+    Trial(load_trial(tmp_path / "t/trial.yaml", {"seeds": 3})).run()
     assert load_model(tmp_path / "run").config.name == "Same"
 
 
@@ -336,7 +336,8 @@ def test_code_that_was_not_named_here_is_not_run(corpus_folder, tmp_path, models
     with pytest.raises(CheckpointError, match=r"needs its own code, models.py, which was never named"):
         load_model(run)
     assert (tmp_path / "ran").read_text() == before
-    model_config(recipe(corpus_folder, tmp_path, f"{run}/model/models.py:Same"), VOCABULARY, 0)
+    again = recipe(corpus_folder, tmp_path, f"{run}/model/models.py:Same")
+    again.model.config(again, VOCABULARY, 0)
     load_model(run)
 
 

@@ -12,7 +12,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.models import build_model
 from contextwise.models.embedding_norm import EmbeddingNormConfig
 from contextwise.models.spec import spec_of
-from contextwise.training.model import model_config, starting_model
+from contextwise.training.model import starting_model
 from contextwise.training.recipe import Recipe
 from small import recipe_values
 
@@ -80,7 +80,7 @@ def test_a_recipe_sets_the_norm_with_its_initial_values(tmp_path, family, furthe
         **further,
     }
     recipe = Recipe.model_validate(values)
-    model = starting_model(recipe, model_config(recipe, 90, 0))
+    model = starting_model(recipe, recipe.model.config(recipe, 90, 0))
     assert len(model.family.blocks(model.backbone)) == 4
     assert type(model.embedding_norm) is type(getattr(model.backbone, model.family.norm_name))
     for name, parameter in model.embedding_norm.named_parameters():

@@ -13,7 +13,7 @@ from contextwise.models import ContextLMConfig, ContextLMForCausalLM, ModelSize,
 from contextwise.models.building import initialize_by_name
 from contextwise.models.contextlm.layers import OwnNorms
 from contextwise.models.families import FAMILIES
-from contextwise.training.model import model_config, starting_model
+from contextwise.training.model import starting_model
 from contextwise.training.recipe import Recipe
 from contextwise_papers.cue import CueDecoder
 from contextwise_papers.cue.config import CueDecoderConfig
@@ -192,6 +192,6 @@ def test_loaded_weights_are_kept_and_missing_ones_start_as_the_backbones(tmp_pat
 def test_heads_are_tied_as_a_recipe_says(tmp_path, family: str, tied: bool, further: dict):
     model_settings = {"family": family, "size": "pico", "vocab_size": 90, "tie_embeddings": tied, **further}
     recipe = Recipe.model_validate(recipe_values(tmp_path, tmp_path) | {"model": model_settings})
-    model = starting_model(recipe, model_config(recipe, 90, 0))
+    model = starting_model(recipe, recipe.model.config(recipe, 90, 0))
     assert (model.get_output_embeddings().weight is model.get_input_embeddings().weight) is tied
     assert model.config.tie_word_embeddings is tied

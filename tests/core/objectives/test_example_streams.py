@@ -6,9 +6,9 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader, Subset, default_collate
 
-from contextwise.data.windows import Windows, stack
+from contextwise.data.windows import Windows
 from contextwise.objectives import Cut, build_objective
 from objective_corpora import same
 
@@ -62,11 +62,11 @@ def test_the_same_stream_whatever_reads_it(corpus, known, name, values):
     again = stream_of(name, values, corpus, known, 10**6)
     assert all(same(again[index], example) for index, example in reversed(list(zip(stretch, expected, strict=True))))
     assert same(pickle.loads(pickle.dumps(again))[start + 3], expected[3])
-    batches = stack([stack(expected[i : i + 4]) for i in range(0, 16, 4)])
+    batches = default_collate([default_collate(expected[i : i + 4]) for i in range(0, 16, 4)])
     for workers in (0, 2):
         fresh = stream_of(name, values, corpus, known, 10**6)
-        loader = DataLoader(Subset(fresh, stretch), batch_size=4, collate_fn=stack, num_workers=workers)
-        assert same(stack(list(loader)), batches), workers
+        loader = DataLoader(Subset(fresh, stretch), batch_size=4, num_workers=workers)
+        assert same(default_collate(list(loader)), batches), workers
 
 
 @pytest.mark.parametrize(("name", "values"), OBJECTIVES[:-1])

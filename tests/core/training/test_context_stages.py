@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from torch.utils.data import default_collate
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.data import Corpus
-from contextwise.data.windows import Windows, stack
+from contextwise.data.windows import Windows
 from contextwise.experiments.cost import cost_of
 from contextwise.training import Recipe, train
 from contextwise.training.trainer import divided
@@ -28,8 +29,8 @@ def staged(corpus, run, stages=STAGES, data=None, **training):
 def test_parts_of_a_window_are_the_windows_of_the_shorter_context(corpus_folder, separate):
     corpus = Corpus.open(corpus_folder)
     long, short = (Windows(corpus, context, separate_documents=separate) for context in (32, 8))
-    parts = divided(stack([long[i] for i in (0, 3)]), 8)
-    expected = stack([short[i] for i in (0, 1, 2, 3, 12, 13, 14, 15)])
+    parts = divided(default_collate([long[i] for i in (0, 3)]), 8)
+    expected = default_collate([short[i] for i in (0, 1, 2, 3, 12, 13, 14, 15)])
     assert set(parts) == set(expected)
     assert all(torch.equal(parts[name], expected[name]) for name in expected if name != "window")
     assert parts["window"].tolist() == [0, 0, 0, 0, 3, 3, 3, 3]

@@ -12,7 +12,7 @@ from contextwise.data import prepare_corpus
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM, build_model, load_model
 from contextwise.training import Recipe, train
-from contextwise.training.model import TrainedModel, model_config, starting_model
+from contextwise.training.model import TrainedModel, starting_model
 from contextwise_papers.objectives import MultiTokenConfig
 from contextwise_papers.objectives.kinds import EncoderModel
 from small import recipe_values, write_documents
@@ -52,7 +52,7 @@ def test_a_frozen_backbone_leaves_the_whole_pathway_to_the_optimizer(backbone, c
         backbone, corpus_folder, tmp_path / "run", freeze_backbone=True, context_predictor={"pooling": "mlp"}
     )
     recipe = Recipe.model_validate(values)
-    model = starting_model(recipe, model_config(recipe, None, None))
+    model = starting_model(recipe, recipe.model.config(recipe, None, None))
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert trained == {name for name, _ in model.named_parameters() if name.startswith("context.")}
 

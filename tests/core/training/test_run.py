@@ -11,12 +11,12 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
+from torch.utils.data import default_collate
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, TrainingError
 from contextwise.base.hashes import MANIFEST, seal
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.data.windows import stack
 from contextwise.models import load_model, token_losses
 from contextwise.objectives import Causal, Cut, Vocabulary
 from contextwise.training import Recipe, checkpoints, train
@@ -68,7 +68,7 @@ def exported_loss(run, corpus_folder):
     held_out = Corpus.open(corpus_folder, "validation")
     vocabulary = Vocabulary(held_out.tokenizer(), held_out.end_of_text)
     stream = Causal().stream(held_out, Cut(32), seed=0, vocabulary=vocabulary, length=8)
-    chosen = stack([stream[i] for i in range(8)])
+    chosen = default_collate([stream[i] for i in range(8)])
     return token_losses(load_model(run), chosen["input_ids"], chosen["labels"]).mean().item()
 
 

@@ -2,13 +2,16 @@
 
 import numpy as np
 import pytest
+import torch
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.base.intervals import mean_estimate
 from contextwise.data import prepare_corpus
+from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.training.recipe import Recipe
 from contextwise_papers.claims import Better
+from contextwise_papers.contextlm import table_10_cost
 from contextwise_papers.contextlm.table_10_cost import (
     COMPONENTS,
     PLAIN,
@@ -17,10 +20,11 @@ from contextwise_papers.contextlm.table_10_cost import (
     attention_cost,
     decided_by_throughput,
     decided_by_time,
+    generation_rounds,
     log_ratio,
 )
 from contextwise_papers.item import RECIPES, Item, Scale, find_item, measure_at
-from small import write_documents
+from small import small_gpt2, write_documents
 
 
 @pytest.mark.parametrize("name", ["table7", "table8"])
@@ -49,6 +53,43 @@ def test_attention_of_a_predictor_by_hand():
     # Two layers of four on a quarter of the positions: 1/16 of their attention in training, 1/4 for a token.
     predictor = {"chunk_size": 4, "predictor_layers": 2}
     assert attention_cost(recipe(context_predictor=predictor)) == (1 + 0.5 / 16, 1 + 0.5 / 4)
+
+
+def test_generation_is_timed_in_alternation(monkeypatch):
+    models = {"a": small_gpt2(positions=48), "b": small_gpt2(positions=48, seed=1)}
+    names = {id(model): name for name, model in models.items()}
+    seconds = iter([9.0, 9.0, 1.0, 4.0, 5.0, 3.0, 2.0, 6.0])  # two of warm-up, then three rounds
+    order = []
+
+    def timed(model, prompt, new):
+        order.append((names[id(model)], prompt, new))
+        return next(seconds)
+
+    monkeypatch.setattr(table_10_cost, "_generation_seconds", timed)
+    found = generation_rounds(models, new_tokens=20, rounds=3)
+    assert [name for name, _, _ in order] == list("ab" + "ab" + "ba" + "ab")
+    assert set(order[2:]) == {("a", 28, 20), ("b", 28, 20)}
+    assert found == {"a": [50.0, 150.0, 100.0], "b": [200.0, 250.0, 300.0]}
+
+
+def test_every_model_generates_the_same_number_of_tokens(monkeypatch):
+    end = byte_tokenizer().tokenizer.eos_token_id
+    ends = {"bos_token_id": end, "eos_token_id": end, "initializer_range": 0.5}
+    ending, going = small_gpt2(positions=48, **ends), small_gpt2(positions=30, **ends)
+    with torch.no_grad():  # this one would end its text at once
+        ending.transformer.wte.weight[end] *= 100
+    lengths = []
+    for model in (ending, going):
+        own = model.generate
+
+        def counted(*arguments, own=own, **settings):
+            out = own(*arguments, **settings)
+            lengths.append(out.shape[1])
+            return out
+
+        monkeypatch.setattr(model, "generate", counted)
+    generation_rounds({"ending": ending, "going": going}, new_tokens=40, rounds=1)
+    assert lengths[2:] == [30, 30]  # the shorter model's positions
 
 
 def test_models_are_compared_within_each_round():

@@ -9,7 +9,6 @@ from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseErr
 from contextwise.data import prepare_corpus
 from contextwise.training import load_recipe, train
 from contextwise.training.inputs import TrainingInputs
-from contextwise.training.model import model_config
 from contextwise.training.parameters import modules_of
 from contextwise_papers.cue import CueConfig
 from contextwise_papers.item import RECIPES
@@ -212,7 +211,8 @@ def test_a_damaged_start_is_said(life, tmp_path):
 
 def test_the_inner_width_of_a_sentence_model(life):
     values = life.values("lm", {"layers": 1, "width": 16, "heads": 2, "feed_forward": 24})
-    assert model_config(recipe(values), 300, 0).n_inner == 24
+    wide = recipe(values)
+    assert wide.model.config(wide, 300, 0).n_inner == 24
     values = life.values("lm", {"family": "lstm", "layers": 1, "width": 16, "heads": 2, "feed_forward": 24})
     with pytest.raises(ConfigError, match="feed_forward: given, but lstm has no such layers"):
         recipe(values)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from torch.utils.data import default_collate
 
 from contextwise.base.runs import RunFolder
-from contextwise.data.windows import stack
 from contextwise.models import build_model
 from contextwise.models.loading import load_config
 from contextwise.models.spec import pretraining_losses, training_flops_per_example, training_flops_per_target
@@ -79,7 +79,7 @@ def test_sorting_and_trimming_do_not_change_the_loss_of_a_step(life, name, micro
     model = build_model(task.config).eval()
     items = items_of(task.stream, 1)
     shuffled = [items[i] for i in np.random.default_rng(0).permutation(STEP)]
-    whole = stack(shuffled)
+    whole = default_collate(shuffled)
     batches = [collate(items[i : i + micro]) for i in range(0, STEP, micro)]
     expected = losses(model, whole).sums.item()
     result = sum(losses(model, batch).sums.item() for batch in batches)

@@ -18,7 +18,7 @@ from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.loss import Loss
 from contextwise.experiments.cost import cost_of
 from contextwise.experiments.run_set import RunSet
-from contextwise.experiments.trial import TrialSettings, run_trial
+from contextwise.experiments.trial import Trial, TrialSettings
 from contextwise.experiments.trial.arms import Arms
 from contextwise.models import load_model, token_losses
 from contextwise.objectives import NO_LOSS, Cut, ExampleStream, Vocabulary
@@ -314,7 +314,7 @@ def test_a_plan_and_a_trial_say_how_much_text_is_conditioned(path, tmp_path, mon
         "contextwise.experiments.trial.trial.seconds_per_step", lambda recipes, *_: dict.fromkeys(recipes, 1.0)
     )
     monkeypatch.setattr(Arms, "check_causality", lambda self: None)
-    notes = run_trial(TrialSettings.model_validate(trial)).notes
+    notes = Trial(TrialSettings.model_validate(trial)).run().notes
     assert any(note.startswith("given: 100.0% of the text's targets see their document's metadata") for note in notes)
     assert not any(note.startswith("none: ") for note in notes)
     scored = "All arms are scored with metadata before each document. All of the text's tokens are predicted with it in view."

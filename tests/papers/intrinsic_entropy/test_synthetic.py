@@ -11,10 +11,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import default_collate
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.data.windows import stack
 from contextwise_papers.intrinsic_entropy.synthetic import MASK, Parity, ParityData, ParitySettings, VisibleLaw
 from contextwise_papers.intrinsic_entropy.synthetic.parity import FIRST_TASK
 from contextwise_papers.intrinsic_entropy.synthetic.samples import ParityStream, Samples, open_samples, write_samples
@@ -157,7 +157,7 @@ def test_a_stream_goes_through_all_samples_every_epoch_in_another_order():
     numbers = stream.numbers(np.arange(80))
     assert sorted(numbers[:40]) == sorted(numbers[40:]) == list(range(40))
     assert numbers[:40].tolist() != numbers[40:].tolist()
-    batch = stack(stream.__getitems__([3, 41, 99]))
+    batch = default_collate(stream.__getitems__([3, 41, 99]))
     for row, index in enumerate((3, 41, 99)):
         item = stream[index]
         assert all(torch.equal(batch[name][row], item[name]) for name in item)

@@ -9,12 +9,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import default_collate
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, ContextwiseError, DataError
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.data.windows import stack
 from contextwise.models import ContextLMForCausalLM, load_model, load_tokenizer
 from contextwise.models.spec import pretraining_losses
 from contextwise.objectives import Cut, Vocabulary
@@ -146,7 +146,7 @@ def test_filling_and_prompt_change_no_loss(tmp_path):
     labels = whole["labels"]
     size = int(torch.nonzero(labels != -100).max()) + 1
     with torch.no_grad():
-        mean = pretraining_losses(model, stack([whole])).minimised()
+        mean = pretraining_losses(model, default_collate([whole])).minimised()
         logits = model(whole["input_ids"][None, :size]).logits[0]
     expected = torch.nn.functional.cross_entropy(logits, labels[:size])  # ignores -100
     assert mean.item() == pytest.approx(expected.item(), rel=1e-5)

@@ -3,16 +3,15 @@
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.utils.data import default_collate
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus
-from contextwise.data.windows import stack
 from contextwise.models import build_model, load_model, parameter_count
 from contextwise.training import Recipe, train
 from contextwise.training.inputs import TrainingInputs
-from contextwise.training.model import model_config
 from contextwise_papers.objectives import MultiTokenForCausalLM
 from small import EXACT, recipe_values
 
@@ -33,9 +32,9 @@ def test_each_head_is_logged_and_their_sum_is_minimised(head, corpus_folder, tmp
     # The first step, computed here head by head from the untrained model and the first windows.
     corpus = Corpus.open(corpus_folder)
     torch.manual_seed(recipe.seed)
-    model = build_model(model_config(recipe, corpus.vocab_size, corpus.end_of_text)).train()
+    model = build_model(recipe.model.config(recipe, corpus.vocab_size, corpus.end_of_text)).train()
     stream = TrainingInputs.open(recipe).stream
-    batch = stack([stream[i] for i in range(4)])
+    batch = default_collate([stream[i] for i in range(4)])
     states = model.future_states(batch["input_ids"])
     expected = []
     for k, state in enumerate(states):
@@ -74,7 +73,8 @@ def test_equal_parameters_for_a_trunk_that_is_shorter_by_the_heads(corpus_folder
     heads = plain | {
         "model": {**plain["model"], "extra_layers": -4, "multi_token": {"future_tokens": 4, "head": "layer"}}
     }
-    counts = [parameter_count(model_config(Recipe.model_validate(one), 300, None)) for one in (plain, heads)]
+    recipes = [Recipe.model_validate(one) for one in (plain, heads)]
+    counts = [parameter_count(one.model.config(one, 300, None)) for one in recipes]
     assert counts[0] == counts[1]
     heads["model"]["extra_layers"] = -6
     with pytest.raises(ConfigError, match="extra_layers is -6, but at least one layer must remain"):

@@ -6,12 +6,12 @@ import shutil
 import pytest
 import torch
 import yaml
+from torch.utils.data import default_collate
 from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.data import Corpus
-from contextwise.data.windows import stack
 from contextwise.experiments.cost import cost_of
 from contextwise.models import load_model
 from contextwise.models.spec import build_model, pretraining_losses
@@ -82,7 +82,7 @@ def test_it_learns_counts_and_resumes(case, sentences_folder, tmp_path):
     torch.manual_seed(0)
     from contextwise.models.spec import build_model
 
-    first = pretraining_losses(build_model(task.config), without_names(stack(examples[:4])))
+    first = pretraining_losses(build_model(task.config), without_names(default_collate(examples[:4])))
     assert rows[0]["loss"] == pytest.approx((first.sums[0] / first.counts[0]).item(), rel=1e-3)
 
     again = tmp_path / "again"
@@ -283,7 +283,7 @@ def test_padding_is_not_read_in_a_mixture_with_separate_documents(sentences_fold
     parts = [{"weight": 0.5, "objective": name} for name in ("masked", "next_sentence")]
     mixed["objective"] = {"name": "mixture", "parts": parts}
     task = TrainingInputs.open(validate(Recipe, mixed, "the recipe"))
-    batch = without_names(stack([task.stream[i] for i in range(8)]))
+    batch = without_names(default_collate([task.stream[i] for i in range(8)]))
     padding = batch["attention_mask"] == 0
     assert padding.any() and "position_ids" in batch
     torch.manual_seed(0)

@@ -9,13 +9,13 @@ import pytest
 import torch
 import yaml
 from scipy.stats import binomtest
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, TrainingError
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.data.windows import Windows, stack
+from contextwise.data.windows import Windows
 from contextwise.models import load_model
 from contextwise.models.spec import pretraining_losses
 from contextwise.objectives import NO_LOSS
@@ -158,8 +158,8 @@ class TestStream:
 
     def test_workers_read_the_same_examples(self, corpora, tmp_path):
         stream = TrainingInputs.open(recipe(corpora, tmp_path)).stream
-        read = list(DataLoader(stream, batch_size=8, num_workers=2, collate_fn=stack))
-        expected = [stack([stream[k] for k in range(start, start + 8)]) for start in range(0, 48, 8)]
+        read = list(DataLoader(stream, batch_size=8, num_workers=2))
+        expected = [default_collate([stream[k] for k in range(start, start + 8)]) for start in range(0, 48, 8)]
         for batch, other in zip(read, expected, strict=True):
             assert all(torch.equal(batch[name], other[name]) for name in other)
 
@@ -183,7 +183,7 @@ class TestStream:
             changed(result, objective=objective, model=model, data=result["data"] | {"context": 128})
         )
         examples = [task.stream[index] for index in range(16)]
-        batch = stack(examples)  # of one shape
+        batch = default_collate(examples)  # of one shape
         assert 0 < batch["corpus"].sum() < 16
         assert (batch["labels"] != NO_LOSS).any(1).all()
         assert sorted(task.validation) == ["loss", "replay_loss"]
@@ -239,7 +239,9 @@ class TestRuns:
         result = changed(recipe_values(corpora[0], whole), model={"context_predictor": None})
         examples = TrainingInputs.open(result).validation["loss"]
         with torch.no_grad():
-            losses = pretraining_losses(model, stack([examples[i] for i in range(len(examples))]) | {"window": None})
+            losses = pretraining_losses(
+                model, default_collate([examples[i] for i in range(len(examples))]) | {"window": None}
+            )
         row = RunFolder(whole).metrics("validation")[-1]
         assert row["replay_loss"] == pytest.approx((losses.sums[0] / losses.counts[0]).item(), abs=1e-5)
         assert row["replay_loss"] != pytest.approx(row["loss"], abs=1e-3) and len(corpus) > 1

@@ -11,6 +11,7 @@ from contextwise.base.estimates import FEWEST_DOCUMENTS, count, listed
 from contextwise.base.intervals import effective_number
 from contextwise.base.progress import say
 from contextwise.base.schemas import Count, Number
+from contextwise.comparison.decided import HeldOut
 from contextwise.data import Corpus
 from contextwise.data.near_copies import copied_documents, copied_length
 from contextwise.experiments.folder import Question
@@ -42,15 +43,13 @@ class PlanOfTrial(TypedDict):
     inputs: dict[str, dict[str, str]]
 
 
-class HeldOut(TypedDict):
+class HeldOutOfTrial(HeldOut):
     """The held-out documents of the decision.
 
     ``effective_documents`` of equal size weigh as much. ``near_copies`` are the documents, by number, that share half or more
     of their n-grams with the training text, and that share; ``near_copies_left_out`` says whether they decide nothing.
     """
 
-    documents: int
-    tokens: int
     effective_documents: float
     near_copies: dict[str, float]
     near_copies_left_out: bool
@@ -113,9 +112,9 @@ class ScoredDocuments:
         """The near-copies and what was compared, for the trial's plan."""
         return {**self._compared, "shares": {str(number): share for number, share in self.near_copies.items()}}
 
-    def to_dict(self, tokens: int) -> HeldOut:
+    def to_dict(self, tokens: int) -> HeldOutOfTrial:
         """The documents of the decision as JSON values; ``tokens`` are those that are scored in them."""
-        return HeldOut(
+        return HeldOutOfTrial(
             documents=len(self.decided),
             tokens=tokens,
             effective_documents=self._effective,

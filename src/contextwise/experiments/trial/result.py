@@ -3,15 +3,15 @@
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar
 
-from contextwise.base.estimates import Estimate, as_json, count
+from contextwise.base.estimates import NOT_IN_JSON, Estimate, count
 from contextwise.base.views import Viewed
 from contextwise.comparison.decided import Comparison, in_short
 from contextwise.comparison.sequential import Documents, least_difference, seeds_to_decide, upper_deviation
 from contextwise.comparison.speedup import Trend
 from contextwise.experiments.trial.arms import Length, steps_warning
-from contextwise.experiments.trial.documents import HeldOut
+from contextwise.experiments.trial.documents import HeldOutOfTrial
 from contextwise.experiments.trial.rates import ChosenRate, RateRow
 
 
@@ -49,82 +49,48 @@ class AlongBudgets:
         return [f"{words}; {zero}.", *worth]
 
 
-class TrialJson(TypedDict):
-    """A trial's result as JSON; its keys are those of :class:`TrialResult`."""
-
-    trial: str
-    sentences: list[str]
-    stopped: str
-    seeds: int
-    reference: str
-    equal: str
-    margin: float
-    confidence: float
-    documents: Documents
-    held_out: HeldOut
-    comparisons: list[Comparison]
-    along_budgets: list[AlongBudgets]
-    lengths: list[Length]
-    parameters: dict[str, int]
-    losses: dict[str, dict[str, list[float]]]
-    training_seconds: dict[str, dict[str, list[float]]]
-    rates: list[RateRow]
-    chosen_rates: list[ChosenRate]
-    seconds: float
-    unchanged: dict[str, Any]
-    notes: list[str]
-
-
 @dataclass(frozen=True, repr=False)
 class TrialResult(Viewed):
     """Everything a trial has found so far.
 
     Attributes:
+        trial: its name.
+        stopped: why no further seed is trained: ``decided``, ``seeds`` or ``budget``; empty while it runs.
         losses: arm -> budget -> loss of each seed on the documents of the decision, nats per token; training_seconds: the
             same of the measured training times.
         rates, chosen_rates: the short runs of the search, and the rate of each arm's whole runs; empty if the rates are fixed.
-        stopped: why no further seed is trained: ``decided``, ``seeds`` or ``budget``; empty while it runs.
         seconds: wall time so far.
-        text: the held-out documents of the decision.
         unchanged: settings that all arms share.
         path: the trial's folder.
     """
 
-    name: str
+    trial: str
+    stopped: str
     reference: str
     equal: str
     margin: float
     confidence: float
     documents: Documents
+    held_out: HeldOutOfTrial
     comparisons: list[Comparison]
-    along: list[AlongBudgets]
+    along_budgets: list[AlongBudgets]
     lengths: list[Length]
     parameters: dict[str, int]
     losses: dict[str, dict[int, list[float]]]
     training_seconds: dict[str, dict[int, list[float]]]
     rates: list[RateRow]
     chosen_rates: list[ChosenRate]
-    stopped: str
     seconds: float
-    text: HeldOut
     unchanged: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    path: Path = Path()
+    path: Path = field(default=Path(), metadata=NOT_IN_JSON)
+
+    IN_JSON: ClassVar = ("sentences", "seeds")
 
     @property
     def seeds(self) -> int:
         """The most seeds of a comparison."""
         return max((len(each.looks) for each in self.comparisons), default=0)
-
-    @property
-    def held_out(self) -> int:
-        """The number of documents of the decision."""
-        return self.text["documents"]
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of the documents of the decision that are scored."""
-        return self.text["tokens"]
 
     @property
     def budgets(self) -> list[int]:
@@ -134,34 +100,16 @@ class TrialResult(Viewed):
     def answer(self) -> str:
         """The first comparison with its interval, and how many there are."""
         if not self.comparisons:
-            return f"{self.name}, no seed is trained yet"
-        return f"{self.name}: {in_short(self.comparisons, 'nats per token')}"
+            return f"{self.trial}, no seed is trained yet"
+        return f"{self.trial}: {in_short(self.comparisons, 'nats per token')}"
 
     @property
     def sentences(self) -> list[str]:
         """The decision of each comparison, what the budgets say together, and a warning about runs of few steps."""
         several = len(self.budgets) > 1
-        along = [sentence for each in self.along for sentence in each.sentences]
+        along = [sentence for each in self.along_budgets for sentence in each.sentences]
         warning = steps_warning(self.lengths)
         return [*(each.in_words(several) for each in self.comparisons), *along, *([warning] if warning else [])]
-
-    def to_dict(self) -> TrialJson:
-        """Everything as JSON values."""
-        values = vars(self) | {
-            "trial": self.name,
-            "sentences": self.sentences,
-            "seeds": self.seeds,
-            "held_out": self.text,
-            "along_budgets": self.along,
-            "losses": _with_text_keys(self.losses),
-            "training_seconds": _with_text_keys(self.training_seconds),
-            "seconds": round(self.seconds, 1),
-        }
-        return as_json({name: values[name] for name in TrialJson.__annotations__})
-
-
-def _with_text_keys(values: dict[str, dict[int, list[float]]]) -> dict[str, dict[str, list[float]]]:
-    return {arm: {str(at): each for at, each in budgets.items()} for arm, budgets in values.items()}
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ import numpy as np
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, ContextwiseError, TrainingError
-from contextwise.base.estimates import count, duration, listed
+from contextwise.base.estimates import as_json, count, duration, listed
 from contextwise.base.files import exclusive, read_json, write_json
 from contextwise.base.intervals import within_groups
 from contextwise.base.progress import interruption
@@ -38,7 +38,7 @@ from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.trial.arms import Arms, Length, held_fixed, total_nats
 from contextwise.experiments.trial.documents import SEARCH_SHARE, PlanOfTrial
 from contextwise.experiments.trial.rates import ChosenRate, RateRow
-from contextwise.experiments.trial.result import AlongBudgets, TrialJson, TrialPlan, TrialResult
+from contextwise.experiments.trial.result import AlongBudgets, TrialPlan, TrialResult
 from contextwise.experiments.trial.settings import TrialSettings
 
 SECONDS = "seconds.json"
@@ -107,7 +107,7 @@ class Trial:
         """Refuse to end before the last look of the trial in the folder: the look would be chosen by what it says."""
         looked = 0
         with contextlib.suppress(ContextwiseError):  # none yet, or damaged: it is written again
-            looked = read_json(self.path / RESULT, "a trial's result", TrialJson)["seeds"]
+            looked = read_json(self.path / RESULT, "a trial's result", TrialResult)["seeds"]
         if looked > self.settings.seeds:
             raise ConfigError(
                 f"the trial in {self.path} has an answer after {looked} seeds, which fewer cannot replace; "
@@ -236,7 +236,7 @@ class Trial:
             groups, halves = [], []
             for file in files:
                 with contextlib.suppress(ContextwiseError, KeyError):  # of a decision, or damaged
-                    result = read_json(file, "a trial's result", TrialJson)
+                    result = read_json(file, "a trial's result", TrialResult)
                     losses, base = result["losses"], result["reference"]
                     halves += [each["documents_half_width"] or math.inf for each in result["comparisons"]]
                     for arm, budgets in losses.items():
@@ -305,7 +305,7 @@ class Trial:
 
     def _report(self, result: TrialResult, on_look: Callable[[TrialResult], None]) -> TrialResult:
         """Write a result, then hand it to ``on_look``."""
-        write_json(self.path / RESULT, result.to_dict(), "the trial's result")
+        write_json(self.path / RESULT, as_json(result), "the trial's result")
         on_look(result)
         return result
 
@@ -361,14 +361,14 @@ class Trial:
 
     def _measure(self, limit: int | None = None) -> Any:
         """How the runs are scored, on the first documents."""
+        from contextwise.comparison.compared_runs import measures_of_loss
         from contextwise.evaluation.kernel import measures
-        from contextwise.evaluation.measures.loss import Evaluation, Loss
+        from contextwise.evaluation.measures.loss import Loss
 
         values = {"measure": Loss.name, "limit": limit, **self.settings.score}
-        known = {name: each for name, each in measures().items() if issubclass(each.result, Evaluation)}
-        if (name := values.pop("measure")) not in known:
+        if (name := values.pop("measure")) not in (known := measures_of_loss()):
             raise ConfigError(f"score.measure is {name!r}, but must be one of {', '.join(known)}")
-        return validate(known[name], values, "the trial's score")
+        return validate(measures()[name], values, "the trial's score")
 
     def _comparisons(self, lengths: list[Length], seeds: int) -> list[Comparison]:
         """Every comparison after a number of seeds."""
@@ -425,23 +425,23 @@ class Trial:
         losses = self._by_arm({at: float(nats.sum() / tokens) for at, nats in self._nats.items()}, seeds)
         times = self._by_arm(self._seconds, seeds)
         return TrialResult(
-            name=settings.name,
+            trial=settings.name,
+            stopped=stopped,
             reference=settings.baseline,
             equal=settings.equal,
             margin=settings.margin,
             confidence=settings.confidence,
             documents=settings.documents,
+            held_out=self.arms.documents.to_dict(int(tokens)),
             comparisons=self._comparisons(lengths, seeds),
-            along=self._along_budgets(lengths, seeds),
+            along_budgets=self._along_budgets(lengths, seeds),
             lengths=lengths,
             parameters={name: run.parameters for name, run in self.arms.planned.items()},
             losses=losses,
             training_seconds=times,
             rates=self.rates,
             chosen_rates=self.chosen_rates,
-            stopped=stopped,
-            seconds=self.seconds,
-            text=self.arms.documents.to_dict(int(tokens)),
+            seconds=round(self.seconds, 1),
             unchanged=held_fixed(self.arms),
             notes=[
                 *self.arms.notes(lengths),
@@ -592,12 +592,3 @@ class Trial:
 
 def _lowest(losses: dict[tuple[str, float], float], arm: str, factors: list[float]) -> float:
     return min(factors, key=lambda factor: losses[arm, factor])
-
-
-def run_trial(settings: TrialSettings, on_look: Callable[[TrialResult], None] | None = None) -> TrialResult:
-    """Run a trial to its end, or resume it; raises what :meth:`Trial.run` raises.
-
-    Args:
-        on_look: called with the result after each look.
-    """
-    return Trial(settings).run(on_look or (lambda result: None))
