@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -62,9 +63,11 @@ def test_a_result_is_one_line_in_a_console(results, name):
 
 
 @pytest.mark.parametrize("name", ["evaluation", "curve", "comparison"])
-def test_a_notebook_shows_the_answer_before_the_table(results, name):
+def test_a_notebook_shows_the_answer_and_the_picture_before_the_table(results, name):
     shown = results[name]._repr_html_()
-    assert shown.index("<p>") < shown.index("<table")
+    answer, picture, table = shown.index("<p>"), shown.index("<svg"), shown.index("<table")
+    assert answer < picture < table
+    ElementTree.fromstring(shown[picture : shown.index("</svg>") + 6])
     assert not set("▏▎▍▌▋▊▉█") & set(shown)
     assert ("One seed of" in shown) is (name == "comparison")
 

@@ -1,6 +1,5 @@
 """Results in a notebook: the page of each kind of result, and the table, figure and data frame that are taken from it."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,19 +11,8 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate, count, duration
 from contextwise.base.runs import RunFolder, measured_on
 from contextwise.base.tables import Column, Table
-from contextwise.reports.page import (
-    Page,
-    Plot,
-    Section,
-    asset,
-    figure,
-    joined,
-    level,
-    markup,
-    powers_of_two,
-    scatter,
-    shown,
-)
+from contextwise.reports.drawing import colours, drawn
+from contextwise.reports.page import Page, Plot, Section, figure, joined, level, markup, powers_of_two, scatter, shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,7 +80,7 @@ def _page_of_curve(result: Any) -> Page:
 
 
 def _measured(result: Any, *figures: Section) -> Page:
-    """The page of a measurement: its main figure, and what the verb prints."""
+    """The page of a measurement: its main figure in words, drawn, and what the verb prints."""
     from contextwise.evaluation.kernel import measures
 
     sections = (*figures, Section("Result", list(_parts(measures()[result.measure].table(result.summary)))))
@@ -134,14 +122,21 @@ def _of_run(run: RunFolder) -> Table:
 
 
 def html_of(result: Any) -> str:
-    """A result for a notebook: its conclusions, and its first tables with their notes."""
+    """A result for a notebook: its conclusions, its main figure as a drawing, and its first tables with their notes."""
     if isinstance(result, RunFolder):
         return shown(_of_run(result)) if result.exists else shown(f"no run at {result.path}")
     whole = page_of(result)
-    tables = [each for each in whole.sections if _has_table(each)][:2]
+    plots, tables = _main_plots(whole), [each for each in whole.sections if _has_table(each)][:2]
     numbers = [part for section in tables for part in section.parts if not isinstance(part, Plot)]
     head = markup("<h4>{title}</h4>", title=whole.title)
-    return "\n".join([head, *(f"<p>{shown(each)}</p>" for each in whole.result), joined(numbers)])
+    picture = [drawn(part.figure, part.label) for part in plots[:1]]
+    return "\n".join([head, *(f"<p>{shown(each)}</p>" for each in whole.result), *picture, joined(numbers)])
+
+
+def _main_plots(whole: Page) -> list[Plot]:
+    """The figures of a page, those beside a table first: they show its numbers."""
+    sections = sorted(whole.sections, key=lambda section: not _has_table(section))
+    return [part for section in sections for part in section.parts if isinstance(part, Plot)]
 
 
 def _has_table(section: Section) -> bool:
@@ -154,14 +149,12 @@ def figure_of(result: Any) -> "go.Figure":
     Raises:
         ConfigError: the page has no figure.
     """
-    # Those beside a table first: they show its numbers.
-    sections = sorted(page_of(result).sections, key=lambda section: not _has_table(section))
-    plots = [part for section in sections for part in section.parts if isinstance(part, Plot)]
+    plots = _main_plots(page_of(result))
     if not plots:
         raise ConfigError(f"a {type(result).__name__} of {getattr(result, 'path', '')} has no figure")
     import plotly.graph_objects as go
 
-    values, known = plots[0].figure, re.findall(r"--series-\d: (#\w+)", asset("base.css"))[:6]
+    values, known = plots[0].figure, colours()
     made = go.Figure(values["data"], values["layout"])
     for trace in made.data:
         series = (trace.meta or {}).get("series")
