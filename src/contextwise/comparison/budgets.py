@@ -6,16 +6,22 @@ is higher than that of a run planned to end there. So this view favours the run 
 budget from the start for a comparison without this flaw.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import estimate_over_seeds
 from contextwise.base.runs import FEWEST_EXAMPLES, RunFolder, measured_on
 from contextwise.comparison.compared_runs import ComparedRun
+from contextwise.training.recipe import AnyData
+from contextwise.training.settings import CorpusData
+
+_DATA: TypeAdapter[Any] = TypeAdapter(AnyData)
 
 
 @dataclass(frozen=True)
@@ -76,14 +82,27 @@ def _reason_against(runs: list[ComparedRun]) -> str | None:
         recipe = compared.run.recipe()
         if not compared.run.validations():
             return f"{compared.source} {why_no_validation(compared.run, recipe)}"
-        objectives.add(recipe.get("objective", {}).get("name", "causal"))
+        objectives.add(json.dumps(recipe.get("objective", {"name": "causal"}), sort_keys=True))
         data = recipe.get("data", {})
         targets = recipe.get("training", {}).get("evaluation_tokens")
         fingerprint = compared.summary.get("corpus", {}).get("fingerprint")
-        measured.add((fingerprint, data.get("validation_split"), data.get("context"), targets))
+        examples = compared.run.validations()[-1].get("examples")
+        measured.add((fingerprint, data.get("validation_split"), data.get("context"), targets, examples, _cut(data)))
     if len(objectives) > 1:
         return "the runs have different objectives, whose losses are not comparable"
-    return "the runs validated on different data, or with different contexts" if len(measured) > 1 else None
+    return "the runs validated on different data, or with different contexts or windows" if len(measured) > 1 else None
+
+
+def _cut(data: dict[str, Any]) -> tuple[Any, ...]:
+    """What decides, beside the context, which windows of a corpus a recipe's ``data`` has; empty for other data."""
+    try:
+        read = _DATA.validate_python(data)
+    except ValueError:  # of a kind that is not installed
+        return ()
+    if not isinstance(read, CorpusData):
+        return ()
+    cutting = [(name, *each.read) for name, each in read.sections.items() if each.cut(read.own_cut) != read.own_cut]
+    return (read.cut.cross_documents, read.cut.start_at_documents, *cutting)
 
 
 def why_no_validation(run: RunFolder, recipe: dict[str, Any]) -> str:

@@ -100,7 +100,7 @@ def _check_same_steps(recipe: Recipe, trunk: Recipe, steps: int) -> None:
             warmup = trunk.training.warmup(trunk.full_steps)
             what, fix = "learning rate", f"set training.warmup_steps={warmup}, as in the trunk"
             if step >= warmup or warmup == recipe.training.warmup(recipe.full_steps):
-                fix = "the trunk's schedule must be wsd, or constant with training.minimum_learning_rate 0, until that step"
+                fix = "the trunk's schedule must be wsd or constant until that step"
         else:
             continue
         raise ConfigError(

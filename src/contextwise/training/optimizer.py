@@ -183,7 +183,9 @@ def learning_rate_share(settings: TrainingSettings, steps: int) -> Callable[[flo
         kind = "warmup_stable_decay"
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
     schedule: Any = get_scheduler(kind, optimizer, warmup, steps, options)
-    return schedule.lr_lambdas[0]
+    share = schedule.lr_lambdas[0]
+    # That of transformers begins at the share of the end in some of the kinds.
+    return lambda step: step / warmup if step < warmup else share(step)
 
 
 def one_cycle(settings: TrainingSettings, steps: int) -> Callable[[float], float]:

@@ -343,11 +343,7 @@ class Recipe(Settings):
     def cut(self) -> Cut:
         """The settings for cutting a corpus's documents into windows."""
         assert isinstance(self.data, CorpusData)
-        data = self.data
-        cut = Cut(data.context, data.cross_documents, data.separate_documents, data.start_at_documents)
-        for section in data.sections.values():
-            cut = section.cut(cut)
-        return cut
+        return self.data.cut
 
     @property
     def folder(self) -> Path:

@@ -178,6 +178,29 @@ def test_runs_that_validated_on_other_data_allow_no_equal_budgets(tmp_path):
     assert comparison.budgets == [] and any("validated on different data" in note for note in comparison.notes)
 
 
+@pytest.mark.parametrize(
+    ("section", "changes"),
+    [
+        ("data", {"cross_documents": False}),
+        ("data", {"start_at_documents": True}),
+        ("data", {"metadata": {"columns": ["title"]}}),
+        ("objective", {"rate": 0.4}),
+    ],
+)
+def test_runs_that_validated_on_other_windows_allow_no_equal_budgets(tmp_path, section, changes):
+    runs = [write_run(tmp_path / name, name, 1, 4.0) for name in ("one", "two")]
+    recipes = [RunFolder(run).recipe() | {"objective": {"name": "masked"}} for run in runs]
+
+    def budgets():
+        for run, recipe in zip(runs, recipes, strict=True):
+            RunFolder(run).recipe_file.write_text(yaml.safe_dump(recipe))
+        return compare(runs).budgets
+
+    assert len(budgets()) == 2
+    recipes[1][section] |= changes
+    assert budgets() == []
+
+
 def test_the_dictionary_is_json_and_holds_the_verdicts(runs):
     comparison = compare(runs)
     content = json.loads(json.dumps(as_json(comparison), allow_nan=False))
