@@ -139,8 +139,13 @@ def validated_on(runs: Sequence[RunFolder]) -> str:
 
 
 def validation_curve(run: RunFolder, kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """(budget spent, loss) at each validation of a run, in the order of the steps."""
+    """(budget spent, loss) at each validation of a run, in the order of the steps.
+
+    A run that stops early exports the weights of its lowest loss, so its loss is the lowest so far.
+    """
     spent, losses = np.array([(row[kind], row["loss"]) for row in run.validations()], dtype=float).T
+    if run.recipe().get("training", {}).get("patience") is not None:
+        losses = np.minimum.accumulate(losses)
     return spent, losses
 
 

@@ -106,8 +106,8 @@ def _of_run(run: RunFolder) -> Table:
     """Name, state, losses and cost of a run."""
     recipe, metrics = run.recipe(), run.metrics()
     rows: list[list[Any]] = [["name", str(recipe.get("name"))], ["seed", str(recipe.get("seed"))]]
-    if run.finished:
-        known = run.summary()
+    known = run.summary() if run.finished else {}
+    if known:
         rows.append(["parameters", count(known["parameters"])])
         rows.append(["tokens", f"{known['tokens']:,} in {known['steps']:,} steps"])
         rows.append(["training time", duration(known["seconds"])])
@@ -117,7 +117,8 @@ def _of_run(run: RunFolder) -> Table:
     losses = [row["loss"] for row in metrics if row.get("kind") == "train"]
     rows += [["training loss", f"{losses[-1]:.4f}, of the newest steps"]] if losses else []
     for row in run.validations()[-1:]:
-        rows.append(["validation loss", f"{row['loss']:.4f}{measured_on(recipe, row.get('examples'))}"])
+        loss = known.get("validation_loss", row["loss"])  # of the exported weights, which may be earlier ones
+        rows.append(["validation loss", f"{loss:.4f}{measured_on(recipe, row.get('examples'))}"])
     return Table(f"Run {run.path}", [Column("", "text"), Column("", "text", align="left")], rows)
 
 

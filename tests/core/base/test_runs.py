@@ -156,6 +156,13 @@ def test_a_validation_of_fewer_than_six_windows_is_not_shown(tmp_path, tokens, e
     assert (f"1.5000{shown}" in run._repr_html_()) is (shown is not None)
 
 
+def test_a_run_that_stopped_early_shows_the_loss_of_its_weights(tmp_path):
+    run = run_of(tmp_path, 512, examples=32)
+    run.append_metrics(row("validation", 4, loss=2.5, examples=32))
+    assert "validation loss 1.5000" in repr(run)
+    assert "1.5000 on 32 windows" in run._repr_html_() and "2.5000" not in run._repr_html_()
+
+
 def test_examples_that_are_no_windows_are_called_examples(tmp_path):
     run = run_of(tmp_path, examples=40, objective={"name": "sentence"})
     assert repr(run).endswith("validation loss 1.5000 on 40 examples")

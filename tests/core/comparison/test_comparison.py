@@ -13,6 +13,7 @@ from rich.console import Console
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.estimates import as_json
 from contextwise.base.runs import RunFolder
+from contextwise.comparison.budgets import validation_curve
 from contextwise.comparison.comparison import compare
 from contextwise.comparison.tables import comparison_tables, difference_table, verdict
 from measured import write_evaluation
@@ -166,6 +167,19 @@ def test_a_run_that_ends_before_another_validates_allows_no_equal_time(tmp_path)
     comparison = compare([slow, fast])
     assert [budget.kind for budget in comparison.budgets] == ["tokens"]
     assert any("equal training seconds: one run ended before another" in note for note in comparison.notes)
+
+
+def test_a_run_that_stopped_early_has_the_loss_of_the_weights_that_it_exported(tmp_path):
+    runs = [write_run(tmp_path / name, name, 1, 4.0) for name in ("whole", "early")]
+    early = RunFolder(runs[1])
+    recipe = early.recipe()
+    recipe["training"]["patience"] = 1
+    early.recipe_file.write_text(yaml.safe_dump(recipe))
+    *_, last = early.metrics("validation")
+    early.append_metrics(last | {"step": 110, "tokens": 11_000, "seconds": 11.0, "loss": 4.6})
+    tokens = compare(runs).budgets[1]
+    assert (tokens.at, [row.loss for row in tokens.rows]) == (10_000, pytest.approx([4.0, 4.0]))
+    assert validation_curve(early, "tokens")[1][-1] == 4.0
 
 
 def test_runs_that_validated_on_other_data_allow_no_equal_budgets(tmp_path):
