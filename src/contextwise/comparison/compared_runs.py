@@ -173,7 +173,8 @@ def _no_choice(
         for source, results in zip(sources, candidates, strict=True)
     )
     return DataError(
-        f"the runs are not evaluated on the same corpus with the same settings ({each}); give one with `corpus`"
+        f"the runs are not evaluated on the same corpus with the same settings ({each}); give one with `corpus`, or, of models "
+        "with other tokenizers, the folders of their evaluations of the same documents"
     )
 
 
