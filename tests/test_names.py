@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from contextwise.data import Corpus
+from contextwise.data.metadata import column_texts
 from contextwise.experiments.run_set import RunSet, RunSetSettings
 from small import write_rows
 
@@ -57,3 +59,15 @@ def test_a_decision_reads_names_in_any_form_of_unicode(contextwise, workplace: P
     rows = [row | {"document": row["document"][-1], "arm": row["document"][:-2]} for row in runs]
     write_rows(workplace / "arms.jsonl", rows)
     contextwise.refused("decide arms.jsonl", f"seed 0 of {composed} occurs twice")
+
+
+@pytest.mark.parametrize("names", ALIKE.values(), ids=ALIKE)
+def test_metadata_columns_that_look_alike_stay_apart(contextwise, workplace: Path, names: tuple[str, str]) -> None:
+    first, second = names
+    rows = ({"text": f"text {i} of a corpus", first: f"one {i}", second: f"two {i}"} for i in range(40))
+    write_rows(workplace / "texts.jsonl", rows)
+    assert contextwise("prepare texts.jsonl --tokenizer bytes --out corpus --validation 0.2")[0] == 0
+    corpus = Corpus.open(workplace / "corpus")
+    for name, word in ((first, "one"), (second, "two")):
+        numbers = [bytes(corpus.document(i).tolist()).split()[1].decode() for i in range(len(corpus))]
+        assert column_texts(corpus, name) == [f"{word} {number}" for number in numbers]
