@@ -444,7 +444,7 @@ def state(folder: Path) -> dict[str, Any]:
 
 
 # A checkpoint of a stop in a validation keeps that this is to be repeated, also after that is done.
-_NOT_COMPARED = golden.TIMES | {"sha256", "bytes", "output", "path", "date", "evaluation_pending"}
+_NOT_COMPARED = golden.TIMES | {"tstamp", "sha256", "bytes", "output", "path", "date", "evaluation_pending"}
 
 
 def _timeless(value: Any) -> Any:
