@@ -34,7 +34,7 @@ demo: $(INSTALLED)
 test: $(TEST_INSTALLED)
 	$(BIN)/python -m pytest -m 'not slow and not long' --hypothesis-profile=ci --numprocesses $(WORKERS) --dist loadfile
 
-# Tests that `make test` leaves out: they train, start processes or open browsers. Continuous integration runs both.
+# What `make test` leaves out: tests that train, start processes or open browsers, and most cases of tests with many. CI runs both.
 test-long: $(TEST_INSTALLED)
 	$(BIN)/python -m pytest -m 'long and not slow' --hypothesis-profile=ci --numprocesses $(WORKERS) --dist loadfile
 

@@ -4,6 +4,7 @@ import gc
 import itertools
 import os
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -59,6 +60,20 @@ def pytest_collection() -> Iterator[None]:
     finally:
         _freeze()
         gc.enable()
+
+
+MANY_CASES = 6
+"""Of a test with so many cases or more, `make test` runs the first and a third of the others, drawn by their names."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the other cases as long."""
+    for _, group in itertools.groupby(items, lambda item: item.nodeid.partition("[")[0]):
+        cases = list(group)
+        for case in cases[1:] if len(cases) >= MANY_CASES else []:
+            if zlib.crc32(case.nodeid.encode()) % 3:
+                case.add_marker("long")
 
 
 @pytest.hookimpl(trylast=True)

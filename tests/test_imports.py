@@ -5,6 +5,7 @@ name what stands on the core. The list may only become shorter.
 """
 
 import ast
+import functools
 import re
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -41,8 +42,13 @@ OUTWARD = Path(__file__).with_name("outward_tests.txt")
 MODULE = re.compile(r"(contextwise(?:_[a-z]+)?)((?:\.\w+)*)(?::\w+)?(?:\[\])?")
 
 
+@functools.cache
 def modules_named(file):
     """Modules of these packages that a file names: in imports anywhere in it, and in strings, as for ``importlib``."""
+    return list(_modules_named(file))
+
+
+def _modules_named(file):
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names if MODULE.fullmatch(alias.name))

@@ -315,6 +315,8 @@ def _cached(rows: Rows, tokens: torch.Tensor, inputs: dict[str, torch.Tensor], s
             raise NotApplicable("the model returns no past_key_values")
         past = {"past_key_values": output.past_key_values}
         logits.append(rows.logits_of(output).cpu())
+        if logits[-1].shape[1] != end - start:  # some recurrent models take the mask of the new tokens alone
+            raise NotApplicable("the model takes no mask of the cached tokens")
     change = gap(torch.cat(logits, 1), full).where(real, 0).amax(0)
     affected = int(change.argmax())
     changed = max(bound for bound in bounds if bound <= affected)
