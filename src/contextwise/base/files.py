@@ -317,6 +317,13 @@ def _shown_owner(file: Path) -> str:
     return f" (process {process or '?'} on {host or '?'}; if it has ended, remove {_owner_file(file)})"
 
 
+def remove_abandoned_lock(path: Path) -> None:
+    """Remove the lock file beside ``path`` that a killed process left, if it did; :func:`exclusive` does so too."""
+    if _lock_file(path, inside=False).exists():
+        with contextlib.suppress(ContextwiseError), exclusive(path, "the lock of"):
+            pass
+
+
 def is_held(path: Path, *, inside: bool = False) -> bool:
     """Whether a process holds ``path`` with :func:`exclusive`. The check acquires the lock for a moment."""
     file = _lock_file(path, inside)

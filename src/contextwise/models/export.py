@@ -6,7 +6,6 @@ needs are copied, flat, next to the weights, with relative imports of each other
 """
 
 import ast
-import contextlib
 import importlib.util
 import json
 import shutil
@@ -17,8 +16,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from transformers import AutoModel, AutoModelForCausalLM
 
-from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, one_line
-from contextwise.base.files import atomic_directory, exclusive, output_folder, read_json, without_folders
+from contextwise.base.errors import CheckpointError, ConfigError, one_line
+from contextwise.base.files import atomic_directory, output_folder, read_json, remove_abandoned_lock, without_folders
 from contextwise.base.hashes import MANIFEST, check_intact, seal
 from contextwise.base.plugins import is_ours
 from contextwise.base.pretrained import trust
@@ -143,8 +142,7 @@ def _shared(config: dict[str, Any]) -> dict[str, Any]:
 def check_new(out: Path) -> None:
     """Raise a ConfigError if the folder to write exists."""
     if out.exists():
-        with contextlib.suppress(ContextwiseError), exclusive(out, "the model"):
-            pass  # removes the lock file of a process that was killed when it had written the folder
+        remove_abandoned_lock(out)  # of a process that was killed when it had written the folder
         raise ConfigError(f"{out} already exists; choose another folder")
 
 
