@@ -156,7 +156,7 @@ def answers() -> list[str]:
     effective = curve["measures"]["effective_context"]
     assert effective["value"] is None  # beyond what was measured
     return [
-        "| How much of its context does SmolLM2-135M use on web pages? | "
+        "| How much of its context does SmolLM2-135M-Instruct (4-bit weights) use on web pages? | "
         f"[More than {effective['measured_to']:.0f} tokens](docs/measure.md#the-context-curve): its loss still falls at "
         f"{curve['bins'][-1]['visible_to']:,} |",
         f"| Does predicting the context (ContextLM) lower the loss of a small GPT-2? {budget(name)} tokens of code, equal "

@@ -1,4 +1,4 @@
-"""Models in GGUF files, and SmolLM2-135M from a package: converted once into a folder that all else reads."""
+"""Models in GGUF files, and SmolLM2-135M-Instruct (Q4_1) from a package: converted once into a folder that all else reads."""
 
 import contextlib
 import importlib.util

@@ -94,7 +94,7 @@ def run_demo(scale: "DemoScale", out: Path, seed: int, command: str, as_json: bo
         words = ["contextwise", "trial", str(trial.folder.settings_file), "--seeds", str(2 * settings.seeds)]
         show_line(f"more seeds: {shlex.join(words)}")
     show_line(f"page: {trial.path / PAGE}")
-    say_step("3/3 a curve: how much context does SmolLM2-135M use on such text?")
+    say_step("3/3 a curve: how much context does SmolLM2-135M-Instruct use on such text?")
     curve = demo_curve(scale, out)
     if isinstance(curve, str):
         show_line(f"left out: {curve}")

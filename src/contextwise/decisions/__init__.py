@@ -124,6 +124,12 @@ def decide(
         nats_SN = np.stack([losses.values[arm, seed] for seed in losses.seeds(arm)])
         if len(nats_SN) > 1 and not np.ptp(nats_SN, axis=0).any():
             notes.append(f"All {len(nats_SN)} seeds of {arm} have the same losses, as if they were one run.")
+    notes += [
+        f"The decision on {each.arm} was made after {each.decided_after} of {len(each.looks)} seeds, and stands: later ones "
+        "change neither it nor its interval."
+        for each in found
+        if each.decided_after and each.decided_after < len(each.looks)
+    ]
     total = losses.sizes.sum()
     decision = Decision(
         decision=Path(out).resolve().name if out is not None else default_name(losses, reference),

@@ -78,7 +78,7 @@ def demo_trial(scale: DemoScale, out: Path, seed: int) -> TrialSettings:
 
 
 def demo_curve(scale: DemoScale, out: Path) -> "Result | str":
-    """The curve of SmolLM2-135M up to 256 visible tokens on the first modules; how to install it where it is not."""
+    """The curve of SmolLM2-135M-Instruct up to 256 visible tokens on the first modules; how to install it where it is not."""
     from contextwise.evaluation.kernel import measure
     from contextwise.evaluation.measures.curve import Curve
     from contextwise.models.loading import model_folder

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Decided: TypeAlias = Decision | TrialResult
 
 ANYTIME = (
-    "The interval over seeds is a confidence sequence: it holds after all seeds at once, so the trial may stop after any of "
+    "The interval over seeds is a confidence sequence: it holds after all seeds at once, so you may stop after any of "
     "them and continue later."
 )
 SHOWN_WHOLE = 6

@@ -91,7 +91,7 @@ def test_near_copies_and_heavy_documents_are_named_in_every_output(result, copie
     length = copied_length(Corpus.open(copies, split="train"))
     assert length == 40  # bytes: 13 of them are two words
     found = f"2 of 12 held-out documents share half or more of their {length}-grams of tokens with the training text"
-    heavy = f"Of the 10 documents that decide, {LONG} ("
+    heavy = f"Of the 10 documents that decide, no. {LONG} ("
     plan = Trial(settings(copies, tmp_path / "new")).plan()
     html = trial_page(result, "arms: {}", "").render()
     for shown in (words_of(trial_tables(result)), words_of(plan_tables(plan, "flops")), html, " ".join(result.notes)):

@@ -143,14 +143,14 @@ class ScoredDocuments:
                 fate = f"left out of the search and the decision (near_copies: keep keeps {'it' if one else 'them'})"
             notes.append(
                 f"{len(copies)} of {self.count} held-out documents {share} half or more of {their} "
-                f"{copied_length(self.trained)}-grams of tokens with the training text (document {most} most, "
+                f"{copied_length(self.trained)}-grams of tokens with the training text (no. {most} most, "
                 f"{copies[most]:.0%}). {they} {fate}."
             )
         shares = self._sizes / self._sizes.sum()
         heavy = np.flatnonzero((shares >= HEAVY) & (shares * len(shares) >= TIMES))
         if len(heavy):
             order = heavy[np.argsort(-shares[heavy], kind="stable")]
-            named = listed([f"{self.decided[i]} ({shares[i]:.0%} of the tokens)" for i in order])
+            named = listed([f"no. {self.decided[i]} ({shares[i]:.0%} of the tokens)" for i in order])
             notes.append(
                 f"Of the {len(shares)} documents that decide, {named} weigh{'s' * (len(heavy) == 1)} much: together all are "
                 f"worth {self._effective:.1f} of equal size."
