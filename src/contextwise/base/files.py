@@ -319,7 +319,7 @@ def _shown_owner(file: Path) -> str:
 
 def remove_abandoned_lock(path: Path) -> None:
     """Remove the lock file beside ``path`` that a killed process left, if it did; :func:`exclusive` does so too."""
-    if _lock_file(path, inside=False).exists():
+    if _lock_file(path.absolute(), inside=False).exists():
         with contextlib.suppress(ContextwiseError), exclusive(path, "the lock of"):
             pass
 

@@ -1,7 +1,6 @@
 """Export a finished run: a Hugging Face folder of its model, a summary, and model cards."""
 
 import copy
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -150,16 +149,16 @@ def model_card(run: RunFolder, standalone: bool) -> str:
     }
     tokenizer = any((run.model / file).exists() for file in TOKENIZER_FILES)
     trust = ", trust_remote_code=True" if standalone else ""
-    name = json.dumps(recipe.name, ensure_ascii=False)  # a string of Python too, whatever quotes are in it
     lines = [
         f"from transformers import {loader}{', AutoTokenizer' * tokenizer}",
         *([] if standalone or not ours else ["import contextwise  # registers the model"]),
-        f"model = {loader}.from_pretrained({name}{trust})",
-        *([f"tokenizer = AutoTokenizer.from_pretrained({name})"] if tokenizer else []),
+        HERE,
+        f"model = {loader}.from_pretrained(folder{trust})",
+        *(["tokenizer = AutoTokenizer.from_pretrained(folder)"] if tokenizer else []),
     ]
     if prompt_form(config):
         lines.append(
-            f"# reads prompts causally; as trained: contextwise.models.load_model({name}), or contextwise generate"
+            "# reads prompts causally; as trained: contextwise.models.load_model(folder), or contextwise generate"
         )
     if embeds:
         lines.append(
@@ -176,6 +175,10 @@ def part_card(source: str | Path) -> str | None:
         return None
     config = load_config(folder)
     return spec_of(config).card(folder, config)
+
+
+HERE = 'folder = "."  # where this file lies, or its name on the Hub'
+"""Line of a card's code that says from where the model is loaded."""
 
 
 def card_text(data: ModelCardData, name: str, rows: Mapping[str, str | None], lines: list[str]) -> str:

@@ -160,7 +160,7 @@ def usage(config: Any) -> list[str]:
 
 def context_encoder_card(folder: Path, config: Any) -> str | None:
     """Text of ``README.md`` for a context encoder alone (``RUN/parts/context_encoder``); None for one without contexts."""
-    from contextwise.training.export import card_text
+    from contextwise.training.export import HERE, card_text
 
     if not config.contexts:
         return None
@@ -174,7 +174,8 @@ def context_encoder_card(folder: Path, config: Any) -> str | None:
     lines = [
         "from transformers import AutoModel",
         "import contextwise  # registers the model",
-        f"model = AutoModel.from_pretrained({json.dumps(name, ensure_ascii=False)})",
+        HERE,
+        "model = AutoModel.from_pretrained(folder)",
         "",
         *_encoded(config, "model.text_model"),
         "e_cue = model(contexts)  # or: contextwise model embed-contexts MODEL contexts.jsonl --out cue.npy",

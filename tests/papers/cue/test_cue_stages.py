@@ -235,8 +235,8 @@ def test_the_card_of_a_run_shows_how_contexts_are_given(life, tmp_path, monkeypa
     assert "context predictor" not in card and "fresh_context_encoder" not in card and "noise" not in card
     assert "stage joint, sentence_encoder lm, text_encoder bert, pooling mean" in card  # no folders of this machine
     export_model_folder(life.folder / "joint", tmp_path / "joint")
-    (tmp_path / "bert").symlink_to(life.encoder)
-    monkeypatch.chdir(tmp_path)
+    (tmp_path / "joint" / "bert").symlink_to(life.encoder)
+    monkeypatch.chdir(tmp_path / "joint")
     names = shown(card)
     assert names["logits"].shape == (*names["tokens"].shape, names["model"].config.vocab_size)
     bare = names["model"](names["tokens"]).logits
@@ -250,8 +250,8 @@ def test_a_context_encoder_by_itself_has_a_card(life, tmp_path, monkeypatch):
     card = part_card(source)
     assert "# adapt-context_encoder" in card and "| contexts | tags, previous_sentence |" in card
     export_model_folder(source, tmp_path / "adapt-context_encoder")
-    (tmp_path / "bert").symlink_to(life.encoder)
-    monkeypatch.chdir(tmp_path)
+    (tmp_path / "adapt-context_encoder" / "bert").symlink_to(life.encoder)
+    monkeypatch.chdir(tmp_path / "adapt-context_encoder")
     assert shown(card)["e_cue"].shape == (1, 16)
     for name in ("decoder", "sentence_encoder", "nothing"):
         assert part_card(source.parent / name) is None
