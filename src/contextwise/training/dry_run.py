@@ -20,7 +20,7 @@ from transformers import TrainerCallback
 
 from contextwise.base.files import PARTIAL, exclusive, sync_directory
 from contextwise.base.machine import peak_memory
-from contextwise.base.progress import interruption
+from contextwise.base.progress import interruption, say
 from contextwise.base.runs import RunFolder
 from contextwise.base.undisturbed import random_state
 from contextwise.models.building import training_memory
@@ -201,7 +201,10 @@ class _Steps(TrainerCallback):
         """Stop ``trainer`` after steps of about this many operations."""
         metrics = trainer.metrics
         example = metrics.example_flops[-1][1] + metrics.example_tokens * metrics.flops_per_target
-        self.last = max(2, min(MOST_STEPS, self.total, int(flops / example / short.examples_per_step)))
+        step = example * short.examples_per_step
+        self.last = max(2, min(MOST_STEPS, self.total, int(flops / step)))
+        if self.last * step > 3 * flops:
+            say(f"{self.last} steps of {step:.1e} FLOPs each are timed, which may take minutes")
         trainer.add_callback(self)
 
     @property
