@@ -445,7 +445,7 @@ class Landscape:
         cells, optima: of each budget; optima by size.
         overall: of each budget; None where no size has an optimum.
         contexts: size -> its optimal context at each budget, smoothed; None where it is not decided.
-        pairs: (size, context) of the overall optimum at each budget, smoothed; None where it is not decided.
+        pairs: (size, context) of the overall optimum at each budget, smoothed; None where it is not inside the contexts.
         reach: steps on each side of a budget in the windows of the smoothing.
     """
 
@@ -464,7 +464,7 @@ class Landscape:
         self.reach = window_reach(self.budgets)
         known = [{size: o.cell.context for size, o in some.items() if o.decided} for some in self.optima]
         self.contexts = {size: mode_smoothed([some.get(size) for some in known], self.reach) for size in planned}
-        best = [(o.cell.size, o.cell.context) if o and o.decided else None for o in self.overall]
+        best = [(o.cell.size, o.cell.context) if o and o.inside else None for o in self.overall]
         self.pairs = mode_smoothed(best, self.reach)
 
     def lead(self, step: int, pair: tuple[str, int], other: tuple[str, int]) -> Estimate | None:

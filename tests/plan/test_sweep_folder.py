@@ -151,3 +151,13 @@ def test_an_axis_with_one_point_is_allowed_with_a_note(settings):
     sweep = Sweep.planned(settings(grid={"data.context": [16], "model.width": [16, 32], "training.steps": [12]}))
     assert notes(sweep.plan) == ["all runs have one training context (16): nothing can be compared along it"]
     assert len(notes(Sweep.planned(settings()).plan)) == 1  # one size
+
+
+@pytest.mark.parametrize("contexts", [[8, 16, 32], [4, 8, 16, 32]])
+def test_too_few_contexts_for_a_plan_have_a_note(settings, contexts):
+    few = [
+        note
+        for note in Sweep.planned(settings(grid={"data.context": contexts, "training.steps": [12]})).notes
+        if "plan budget needs 4 at least" in note
+    ]
+    assert len(few) == (len(contexts) == 3)

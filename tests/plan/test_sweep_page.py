@@ -199,6 +199,17 @@ def test_a_size_that_lacks_its_neighbour_is_no_overall_optimum(tmp_path: Path) -
     assert any(circles for one in landscapes for circles in one["circles"])
 
 
+def test_the_shortest_or_longest_context_is_no_optimum(tmp_path: Path) -> None:
+    text = text_of(write_sweep(tmp_path / "sweep", sizes=("pico", "nano"), contexts=(512, 1024)).path, tmp_path)
+    assert "but this is not an overall optimum: 512 is the shortest context that was tried." in text
+    assert "neighbours were all measured" not in text and "(512 tokens)" in text
+    for landscape in data_of(tmp_path / "page.html")["landscapes"]:
+        assert not any(landscape["circles"]) and not any(landscape["overall"])
+        said = [sentences[0] for sentences in landscape["sentences"]]
+        assert any("no overall optimum is drawn: 512 is the shortest context that was tried." in each for each in said)
+        assert not any("The lowest loss of all sizes" in each for each in said)
+
+
 def test_nothing_measured_yet(tmp_path: Path) -> None:
     sweep = write_sweep(tmp_path / "sweep", sizes=("pico",), contexts=(64,))
     shutil.rmtree(sweep.run_folder("pico-c64-s0").path)

@@ -115,6 +115,8 @@ class LiveTable:
         self.begin, self.done_before = time.monotonic(), self._done()
         self.waiting: set[str] = set()
         self.started_at: dict[str, tuple[float, int]] = {}
+        self.spent = list[tuple[float, float]]()
+        """Of each run that finished: seconds, and those of its training steps."""
         self.last_read = self.last_line = time.monotonic()
         self.live = Live(console=console, auto_refresh=False, transient=True)
 
@@ -141,6 +143,11 @@ class LiveTable:
 
     def finished(self, run: PlannedRun) -> None:
         state = self._read(run)
+        since, first = self.started_at[run.id]
+        if state.tokens_per_second:
+            seconds = time.monotonic() - since
+            training = run.tokens * (1 - first / run.steps) / state.tokens_per_second
+            self.spent.append((seconds, min(seconds, training)))
         if not console.is_terminal:
             # Only runs that have a context curve have this loss.
             loss = "" if state.loss is None else f", best-context loss {state.loss:.4f}"
@@ -192,8 +199,13 @@ class LiveTable:
         counts["waiting"] = len(shown) - sum(counts.values())
         parts = ", ".join(f"{number} {name}" for name, number in counts.items() if number)
         done, total = self._done(), self.folder.flops
-        pace = (done - self.done_before) / (time.monotonic() - self.begin)
-        left = f", about {duration((total - done) / pace)} left" if pace > 0 and done < total else ""
+        pace, left = (done - self.done_before) / (time.monotonic() - self.begin), ""
+        if pace > 0 and done < total:
+            # Start-up and measuring cost about the same for each run, training steps what their FLOPs cost.
+            seconds, training = map(sum, zip((1e-9, 1e-9), *self.spent, strict=True))
+            others = (seconds - training) / max(1, len(self.spent)) / max(1, counts["running"])
+            unfinished = counts["running"] + counts["waiting"]
+            left = f", about {duration((total - done) / pace * training / seconds + unfinished * others)} left"
         return f"{len(shown)} run{'s' * (len(shown) != 1)}: {parts}; {done / total:.0%} of the work done{left}"
 
 

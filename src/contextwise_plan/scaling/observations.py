@@ -31,13 +31,12 @@ from contextwise.training.settings import in_steps
 from contextwise_plan.optimum import Cell, Landscape, cells, tracks
 from contextwise_plan.scaling.forms import Array
 from contextwise_plan.sweeps.points import COLUMNS, SweepPoint, run_points, sweep_folders
-from contextwise_plan.sweeps.sweep import Sweep
+from contextwise_plan.sweeps.sweep import FEWEST_CONTEXTS, Sweep
 
 EARLY = 0.05
 """Share of a run's tokens before which its points are left out."""
 WARM_UPS = 2
 """Points before this multiple of the warm-up are left out."""
-FEWEST_CONTEXTS = 4
 FEWEST_BUDGETS = 3
 EQUAL = 1.05
 """Runs are whole steps: their FLOPs are the budget's up to this factor."""

@@ -120,11 +120,11 @@ def landscape_json(landscape: Landscape, planned: dict[str, list[int]], series: 
         "sentences": [sentences_at(landscape, step, planned) for step in range(len(landscape.budgets))],
         "cells": cells,
         "circles": [
-            [[series[size], best.cell.context, best.cell.loss] for size, best in some.items() if best.decided]
+            [[series[size], best.cell.context, best.cell.loss] for size, best in some.items() if best.inside]
             for some in landscape.optima
         ],
         "overall": [
-            [series[best.cell.size], best.cell.context] if best is not None and best.decided else None
+            [series[best.cell.size], best.cell.context] if best is not None and best.inside else None
             for best in landscape.overall
         ],
         "context": context_figure(landscape, series),
@@ -196,12 +196,14 @@ def _overall(best: Optimum | None) -> str:
     if best is None:
         return "No size was measured with two contexts at this budget, so there is no optimum."
     pair = f"{best.cell.size} with a context of {in_tokens(best.cell.context)}"
-    if best.decided:
+    if best.inside:
         return f"The lowest loss of all sizes is that of {pair}, {_loss(best.cell)}."
-    return (
-        f"The lowest loss measured is that of {pair}, {_loss(best.cell)}, but no overall optimum is drawn: not all that is "
-        "next to it was measured at this budget."
-    )
+    reason = _at_edge(best) if best.decided else "not all that is next to it was measured at this budget"
+    return f"The lowest loss measured is that of {pair}, {_loss(best.cell)}, but no overall optimum is drawn: {reason}."
+
+
+def _at_edge(best: Optimum) -> str:
+    return f"{token_count(best.cell.context)} is the {best.edge} context that was tried"
 
 
 def _loss(cell: Cell) -> str:
@@ -226,10 +228,11 @@ def sweep_verdict(data: SweepData) -> list[str]:
         (size,) = data.sizes
         limits.append(f"This sweep has one model size ({size}), so larger ones were not compared.")
     if best is not None and best.decided:
+        neighbours = "the largest budget at which the optimum and its neighbours were all measured, " * best.inside
+        edge = f", but this is not an overall optimum: {_at_edge(best)}" * (not best.inside)
         sentences.append(
-            f"With {budget_words(landscape.unit, landscape.budgets[step])}, the largest budget at which the optimum and its "
-            f"neighbours were all measured, {best.cell.size} trained with a context of {in_tokens(best.cell.context)} "
-            f"reaches the lowest best-context loss, {_loss(best.cell)}."
+            f"With {budget_words(landscape.unit, landscape.budgets[step])}, {neighbours}{best.cell.size} trained with a "
+            f"context of {in_tokens(best.cell.context)} reaches the lowest best-context loss, {_loss(best.cell)}{edge}."
         )
         if len(data.sizes) > 1 and best.cell.size == list(data.sizes)[-1]:
             sentences.append(f"{best.cell.size} is the largest size that was tried; a larger one may be better.")

@@ -110,8 +110,9 @@ def _losses(data: SweepData) -> list[Part]:
         f"Bars: 95% intervals over {number}held-out document{'s' * (documents != 1)}, and over seeds where there are several. "
         "The documents are the same for all runs: "
         "differences between contexts are paired, and more certain than the bars suggest; the sentences below are about them. "
-        "Circles: the lowest loss of a size. Dashed: the lowest of all. Losses between two points are interpolated linearly in "
-        "the logarithm of the budget; nothing is drawn more than 2% of the budget beyond what was measured."
+        "Circles: the lowest loss of a size, where a shorter and a longer context were measured. Dashed: the lowest of all. "
+        "Losses between two points are interpolated linearly in the logarithm of the budget; nothing is drawn more than 2% of "
+        "the budget beyond what was measured."
     )
     label = "Best-context loss against training context, a line for each model size"
     return [
@@ -144,12 +145,12 @@ def _optimal_pairs(data: SweepData) -> list[Part]:
         return []
     caption = (
         "The most common pair in the same window. Only where the optimum's neighbours, in context and in size, were measured "
-        "at the same budget."
+        "at the same budget, and a shorter and a longer context were tried."
     )
     label = "Context of the optimal pair of size and context against the budget; its size is the colour"
     absent = (
         "At no budget of this kind can an overall optimum be read off: the sizes next to the best one, or the contexts next to "
-        "its own, were not measured there."
+        "its own, were not measured there, or its own is the shortest or longest that was tried."
     )
     return _filled("pair", label, caption, absent, "Optimal pairs")
 
@@ -231,13 +232,13 @@ def optima_table(data: SweepData, landscape: Landscape) -> Table:
                 row.append(None)
                 continue
             context = in_tokens(best.cell.context)
-            row.append((context if best.decided else f"({context})", f"{best.cell.loss:.4f}"))
+            row.append((context if best.inside else f"({context})", f"{best.cell.loss:.4f}"))
         best = landscape.overall[step]
-        row.append(f"{best.cell.size}, {in_tokens(best.cell.context)}" if best and best.decided else None)
+        row.append(f"{best.cell.size}, {in_tokens(best.cell.context)}" if best and best.inside else None)
         rows.append(row)
     title = (
         "Optimal training context at some budgets, with its best-context loss in nats per token; in brackets where a context "
-        "beside it was not measured at that budget."
+        "beside it was not measured at that budget, or it is the shortest or longest that was tried."
     )
     return Table(title, ["budget", *data.sizes, "overall optimum"], rows)
 
@@ -270,12 +271,12 @@ def sweep_tables(data: SweepData) -> dict[str, str]:
             losses += [[*at, *cell.row] for cell in landscape.cells[step]]
             for size, best in landscape.optima[step].items():
                 noise = " ".join(map(str, best.within_noise))
-                chosen = [*at, *best.cell.row[:4], _yes(best.decided), best.edge, noise]
+                chosen = [*at, *best.cell.row[:4], _yes(best.inside), best.edge, noise]
                 contexts.append([*chosen, landscape.contexts[size][step]])
             overall = landscape.overall[step]
             if overall is not None:
                 cell, smoothed = overall.cell, landscape.pairs[step] or ("", "")
-                pairs.append([*at, cell.size, cell.context, cell.loss, _yes(overall.decided), *smoothed])
+                pairs.append([*at, cell.size, cell.context, cell.loss, _yes(overall.inside), *smoothed])
     tables = {
         "points": csv_text(COLUMNS, map(attrgetter(*COLUMNS), data.points)),
         "best-context-loss": csv_text(LOSS_HEAD, losses),

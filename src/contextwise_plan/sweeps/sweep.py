@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 UNEQUAL = 0.02
 """Runs whose FLOPs differ by a larger share from their budget, since they are whole steps, have a note."""
 TIMED_ROUNDS = 3
+FEWEST_CONTEXTS = 4
+"""Training contexts that ``plan budget`` needs."""
 
 
 class SweepPlan(TypedDict):
@@ -127,6 +129,11 @@ class Sweep(RunSet):
         off = [min(abs(run.flops / float(budget) - 1) for budget in budgets) for run in self.plan if budgets]
         unequal = max(off, default=0.0)
         known = [*notes(self.plan), *filter(None, [few_steps({run.id: run.steps for run in self.plan})])]
+        if (contexts := len({run.context for run in self.plan})) < FEWEST_CONTEXTS:
+            known.append(
+                f"the grid has {contexts} training context{'s' * (contexts > 1)}, and contextwise plan budget needs "
+                f"{FEWEST_CONTEXTS} at least; add contexts for a plan"
+            )
         if unequal <= UNEQUAL:
             return known
         note = (

@@ -34,6 +34,20 @@ def test_tables_fit_a_terminal_and_show_a_dash_for_a_missing_loss():
     assert len(lines) == 5 and max(map(len, lines)) <= 80
 
 
+def test_the_time_left_counts_start_up_and_curves_of_the_runs_left(claimed, monkeypatch):
+    """One run of eleven seconds, of which one is training; the other three cost ten seconds each beside their steps."""
+    sweep = claimed(grid={"data.context": [16, 32], "training.steps": [12], "seed": [0, 1]})
+    table, (run, *_), clock = LiveTable(sweep), sweep.plan, [0.0]
+    table.begin, state = 0.0, RunState(run, "finished", run.steps, run.tokens)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    table.started(run)
+    monkeypatch.setattr(sweep, "state", lambda run: state)
+    clock[0] = 11.0
+    table.finished(run)
+    left = sweep.flops / run.flops - 1
+    assert table.summary(set()).endswith(f"of the work done, about {duration(30 + left)} left")
+
+
 def test_the_summary_counts_every_run_once(claimed, monkeypatch):
     sweep = claimed(grid={"data.context": [16, 32], "training.steps": [12], "seed": [0, 1]})
     first, second, third, _ = sweep.plan
