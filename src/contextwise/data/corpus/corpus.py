@@ -127,7 +127,12 @@ class Corpus:
             files = {name: path / file for name, file in _BIN_SPLITS.items()}
             stores = {name: partial(BinStore, file) for name, file in files.items() if file.is_file()}
         if not path.exists():
-            raise DataError(f"there is no corpus at {path}; make one with `contextwise prepare SOURCE --out {path}`")
+            from contextwise.data.sources import is_file_name
+
+            if is_file_name(path):
+                raise DataError(f"there is no file {path}")
+            prepare = f"contextwise prepare SOURCE --tokenizer train:4096 --out {path}"
+            raise DataError(f"there is no corpus at {path}; make one with `{prepare}`")
         if not stores:
             raise DataError(
                 f"{path} is not a corpus: neither a folder with a {MANIFEST} (`contextwise prepare` writes it), a Zarr "
