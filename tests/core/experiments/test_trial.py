@@ -710,6 +710,7 @@ def test_the_command_prints_the_decision_and_leaves_a_page(finished, contextwise
     assert [each["decision"] for each in result["comparisons"]] == ["equivalent", "worse"]
     page = (finished / "report.html").read_text()
     assert result["sentences"][0] in page and f"contextwise trial {finished}/trial.yaml" in page
+    contextwise.refused(f"report {finished}", f"is no run, but has a page already; open {finished}/report.html")
 
 
 def test_the_command_plans(corpus_folder, contextwise):
