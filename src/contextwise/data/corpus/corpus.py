@@ -139,7 +139,8 @@ class Corpus:
                 "array, a .bin file nor a folder with a train.bin"
             )
         if split not in stores:
-            raise DataError(f"the corpus {path} has no split {split!r}; it has {', '.join(stores)}")
+            fix = f"; prepare it with --{split} 0.05 to have one" if split in ("validation", "test") else ""
+            raise DataError(f"the corpus {path} has no split {split!r}; it has {', '.join(stores)}{fix}")
         corpus = cls(path, split, list(stores), stores[split](), manifest)
         corpus.chosen = chosen
         return corpus
