@@ -208,8 +208,10 @@ def test_loaded_models_and_names_are_taken(results, corpus_folder, tmp_path):
     assert model.config.model_type == "contextlm" and not model.training
     small = contextwise.evaluate(small_gpt2(), corpus_folder, limit=2, out=tmp_path / "result")
     assert small.summary["documents"] == 2
-    with pytest.raises(ValueError, match="there is no measure 'evaluat'"):
+    with pytest.raises(ValueError, match=r"there is no measure 'evaluat'; did you mean 'evaluate'\?"):
         contextwise.measure("evaluat", model, corpus_folder)
+    with pytest.raises(ValueError, match="'attention' is a command only; type contextwise measure attention"):
+        contextwise.measure("attention", model)
     with pytest.raises(ValueError, match=r"models is '.*'; give a list"):
         contextwise.compare(results["run"], corpus_folder)
     with pytest.raises(ValueError, match="a Subject has its own dtype"):

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from contextwise.base.config import validate
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, did_you_mean
+from contextwise.base.plugins import points
 from contextwise.base.progress import quieten
 from contextwise.base.runs import RunFolder
 
@@ -111,7 +112,10 @@ def measure(
     if isinstance(name, str):
         known = kernel.measures()
         if name not in known:
-            raise ConfigError(f"there is no measure {name!r}; there are {', '.join(sorted(known))}")
+            commands = {typed.removeprefix("measure.") for typed in points("verbs") if typed.startswith("measure.")}
+            if name in commands:
+                raise ConfigError(f"{name!r} is a command only; type contextwise measure {name}")
+            raise ConfigError(f"there is no measure {name!r}; {did_you_mean(name, sorted({*known, *commands}))}")
         name = validate(known[name], settings, f"contextwise.measure({name!r})")
     elif settings:
         raise ConfigError(f"{', '.join(settings)}: a measure is given with its settings; change them there")

@@ -208,6 +208,7 @@ def test_settings_may_be_given_beside_the_file(tmp_path):
         ({"base": with_base(model=3)}, "model must be a mapping"),
         ({"executor": {"jobs": 0}}, "executor.jobs is 0"),
         ({"executor": {"kind": "slurm"}}, "executor.kind is 'slurm', but must be local or ray"),
+        ({"model": {"size": "pico"}}, "model is an unknown key; did you mean 'base.model.size'?"),
         ({"measurments": 3}, "did you mean 'measurements'?"),
     ],
 )

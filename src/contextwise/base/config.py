@@ -104,6 +104,8 @@ class Settings(BaseModel):
 
     short_form: ClassVar[dict[str, Any] | None] = None
     """JSON Schema of another form in which a file may give these settings, such as a string."""
+    below: ClassVar[Mapping[str, str]] = {}
+    """Unknown key -> the key below which it is meant."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
@@ -280,7 +282,7 @@ def _problems(model: type[BaseModel], error: Any) -> list[Problem]:
     """Convert a validation error of pydantic to problems."""
     field, kind = ".".join(str(part) for part in error["loc"] if not _is_tag(part)), error["type"]
     if kind == "extra_forbidden":
-        return [_unknown(model, error["loc"], field)]
+        return [_unknown(model, error["loc"], field, error["input"])]
     if kind == "missing":
         *sections, name = error["loc"]
         section, _ = _settings_at(model, sections)
@@ -296,13 +298,18 @@ def _problems(model: type[BaseModel], error: Any) -> list[Problem]:
     return [Problem(f"but {why}", field or "the recipe", error.get("input"))]
 
 
-def _unknown(model: type[BaseModel], location: tuple[int | str, ...], field: str) -> Problem:
+def _unknown(model: type[BaseModel], location: tuple[int | str, ...], field: str, value: Any) -> Problem:
     *sections, name = location
     variant, others = _settings_at(model, sections)
     known = list(variant.model_fields) if variant else []
     if any(name in other.model_fields for other in others):
         return Problem(f"does not apply to {str(sections[-1])[1:-1]}", field, fix="remove it")
     meant = next((each for each in OTHER_NAMES.get(str(name), ()) if each in known), None)
+    if (below := getattr(variant, "below", {}).get(name)) is not None:
+        meant = f"{below}.{name}"
+        while isinstance(value, dict) and len(value) == 1:  # one setting of a command line
+            [(key, value)] = value.items()
+            meant += f".{key}"
     otherwise = f"known keys are {', '.join(sorted(known))}"
     hint = f"did you mean {meant!r}?" if meant else did_you_mean(str(name), known, otherwise)
     return Problem("is an unknown key", field, fix=hint)

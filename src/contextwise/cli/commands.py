@@ -27,11 +27,22 @@ PANELS = ("Start", "Train", "Decide", "Measure", "Use")
 LAST_PANEL = "More"
 MEASURES = "measure"
 """The group that every measure is a verb of."""
+OTHER_OPTIONS = {"--targets": "--samples"}
+"""Words of the output that are no options -> the option that is meant, where a verb has it."""
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 
 class Verb(TyperCommand):
     """Command of a verb; an error that names a setting names its option in place of it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:  # Typer does not export the class that has possibilities
+            meant = OTHER_OPTIONS.get(getattr(error, "option_name", ""))
+            if hasattr(error, "possibilities") and any(meant in each.opts for each in self.params):
+                error.possibilities = [meant]
+            raise
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -272,6 +272,8 @@ def report(
         _show_files([page, *object_named(kind.page)(first, page, others=runs[1:], tables=csv)], as_json)
         return
     if len(runs) == 1 and not (first / "recipe.yaml").is_file():
+        if (first / "report.html").is_file():
+            raise ConfigError(f"{first} is no run, but has a page already; open {first / 'report.html'}")
         raise ConfigError(
             f"{first} is neither a run (it has no recipe.yaml) nor {HAVING}; give the folder of one, or its table"
         )

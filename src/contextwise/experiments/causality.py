@@ -29,7 +29,7 @@ def refuse_leak(recipe: Recipe, what: str) -> None:
     from contextwise.evaluation.measures.causality import perturbations
     from contextwise.evaluation.measures.causality.rows import LONGEST
     from contextwise.models.spec import spec_of
-    from contextwise.models.variant.code import one_line
+    from contextwise.models.variant.code import reason
     from contextwise.models.variant.modeling import VariantForCausalLM
     from contextwise.training.inputs import TrainingInputs
     from contextwise.training.model import starting_model
@@ -54,7 +54,7 @@ def refuse_leak(recipe: Recipe, what: str) -> None:
     except Exception as error:
         if not own:
             raise
-        raise ConfigError(f"{what} fails when it reads random tokens: {one_line(error)}") from error
+        raise ConfigError(f"{what} fails when it reads random tokens: {reason(error, model.config.file)}") from error
     for effect in effects:
         if effect.name in ("future tokens", "gradients") and effect.outcome == perturbations.LEAK:
             raise ConfigError(

@@ -81,7 +81,7 @@ def check_tokenizer(source: str, vocabulary: int, corpus: Corpus) -> None:
     Raises:
         DataError: the tokenizers differ, or the corpus has more tokens in its vocabulary than the model.
     """
-    fix = f"prepare a corpus with the tokenizer of {model_folder(source)}"
+    fix = f"prepare a corpus with --tokenizer {source}"
     if len({corpus_tokenizer_hash(corpus.path), model_tokenizer_hash(source)} - {None}) > 1:
         raise DataError(f"the corpus {corpus.path} was prepared with another tokenizer than that of {source}; {fix}")
     if corpus.vocab_size is not None and corpus.vocab_size > vocabulary:

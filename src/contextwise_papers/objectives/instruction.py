@@ -84,7 +84,7 @@ def response_starts(corpus: Corpus) -> np.ndarray:
     if tokenizer is None or PROMPT_CHARACTERS not in corpus.columns:
         raise ConfigError(
             f"the objective 'instruction' needs a corpus of instructions, which {corpus.path} is not; "
-            "prepare one with `contextwise prepare alpaca:FILE`"
+            "prepare one with `contextwise prepare alpaca:FILE --tokenizer MODEL --out FOLDER`"
         )
     text = TokenText(tokenizer)
     first = np.zeros(len(corpus), dtype=np.int64)

@@ -55,6 +55,8 @@ LearningRateRule = Literal["size", "fixed", "width"]
 class SweepRecipe(Settings):
     """A grid of training runs."""
 
+    below = dict.fromkeys(("data", "objective", "model", "training"), "base")
+
     name: Name
     base: dict[str, Any] = Field(description="a recipe, or the path of a recipe file, relative to the sweep file")
     grid: dict[str, list[Any]] = Field(description=GRID)

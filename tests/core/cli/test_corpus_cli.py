@@ -53,7 +53,7 @@ def test_a_bin_file_is_one_document(contextwise) -> None:
     [
         ("corpus --context 1", "--context is 1; give a training context in tokens"),
         ("corpus --split tset", "has no split 'tset'; it has train, validation"),
-        ("nowhere", "there is no corpus at nowhere"),
+        ("nowhere", "make one with `contextwise prepare SOURCE --tokenizer train:4096 --out nowhere`"),
     ],
 )
 def test_bad_input_is_refused(contextwise, arguments: str, message: str) -> None:

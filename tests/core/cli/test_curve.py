@@ -136,6 +136,7 @@ def test_after_a_signal_the_same_command_resumes(contextwise, workplace, monkeyp
         ("--mode sliding", "--mode is 'sliding', but input should be 'bands', 'truncated' or 'running'"),
         ("--rope ntk", "--rope is 'ntk', but input should be 'none', 'linear', 'dynamic' or 'yarn'"),
         ("--rope linear --rope-factor 0.5", "--rope-factor is 0.5, but input should be greater than or"),
+        ("--targets 16", "No such option: --targets (Possible options: --samples)"),
         ("--worth 0", "--worth is 0, but input should be greater than 0"),
         ("--mode bands --contexts 4;8", "--contexts is '4;8', but input should be a valid integer"),
         ("--mode bands --contexts 4,8,…", "--contexts is '…', but input should be a valid integer"),

@@ -94,7 +94,7 @@ def test_a_file_of_texts_is_read_with_the_models_tokenizer(contextwise, workplac
     model = load_model(workplace / "runs" / "alpha", device="cpu")
     with pytest.raises(ConfigError, match=r"a loaded model cannot read the texts in .*texts\.jsonl"):
         contextwise_python.evaluate(model, workplace / "texts.jsonl")
-    contextwise.refused("evaluate runs/alpha --corpus no.jsonl", "there is no corpus at no.jsonl")
+    contextwise.refused("evaluate runs/alpha --corpus no.jsonl", "there is no file no.jsonl")
 
 
 def test_a_folder_a_pattern_and_a_text_that_is_cut_are_read_like_a_file(contextwise, workplace):

@@ -710,6 +710,7 @@ def test_the_command_prints_the_decision_and_leaves_a_page(finished, contextwise
     assert [each["decision"] for each in result["comparisons"]] == ["equivalent", "worse"]
     page = (finished / "report.html").read_text()
     assert result["sentences"][0] in page and f"contextwise trial {finished}/trial.yaml" in page
+    contextwise.refused(f"report {finished}", f"is no run, but has a page already; open {finished}/report.html")
 
 
 def test_the_command_plans(corpus_folder, contextwise):
@@ -742,6 +743,7 @@ def test_the_list_of_discoveries_keeps_no_change_without_a_gain(finished, contex
         ("trial gpt2 pm --corpus nowhere", "there is no corpus at"),
         ("trial gpt2 pm --corpus nowhere --margin=-1", "margin is -1.0, but"),
         ("trial gpt2 pm --corpus nowhere --rates guess", "rates is 'guess', but must be search or fixed"),
+        ("trial gpt2 pm --corpus c --set model.size=pico", "key; did you mean 'recipe.model.size'?"),
         ("trial gpt2 gpt2 --corpus nowhere", "two arms have the same name"),
     ],
 )

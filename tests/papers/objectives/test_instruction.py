@@ -181,7 +181,9 @@ def test_a_corpus_around_its_source_is_not_replaced(tmp_path):
 
 
 def test_other_corpora_are_refused(tmp_path, corpus):
-    with pytest.raises(ConfigError, match="prepare one with `contextwise prepare alpaca:FILE`"):
+    with pytest.raises(
+        ConfigError, match="prepare one with `contextwise prepare alpaca:FILE --tokenizer MODEL --out FOLDER`"
+    ):
         Instruction().examples(corpus, Cut(64), 0, Vocabulary(corpus.tokenizer(), corpus.end_of_text))
     (tmp_path / "text.jsonl").write_text('{"text": "plain"}\n')
     (tmp_path / "alpaca.json").write_text(json.dumps(RECORDS))

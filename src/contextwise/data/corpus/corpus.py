@@ -127,14 +127,20 @@ class Corpus:
             files = {name: path / file for name, file in _BIN_SPLITS.items()}
             stores = {name: partial(BinStore, file) for name, file in files.items() if file.is_file()}
         if not path.exists():
-            raise DataError(f"there is no corpus at {path}; make one with `contextwise prepare SOURCE --out {path}`")
+            from contextwise.data.sources import is_file_name
+
+            if is_file_name(path):
+                raise DataError(f"there is no file {path}")
+            prepare = f"contextwise prepare SOURCE --tokenizer train:4096 --out {path}"
+            raise DataError(f"there is no corpus at {path}; make one with `{prepare}`")
         if not stores:
             raise DataError(
                 f"{path} is not a corpus: neither a folder with a {MANIFEST} (`contextwise prepare` writes it), a Zarr "
                 "array, a .bin file nor a folder with a train.bin"
             )
         if split not in stores:
-            raise DataError(f"the corpus {path} has no split {split!r}; it has {', '.join(stores)}")
+            fix = f"; prepare it with --{split} 0.05 to have one" if split in ("validation", "test") else ""
+            raise DataError(f"the corpus {path} has no split {split!r}; it has {', '.join(stores)}{fix}")
         corpus = cls(path, split, list(stores), stores[split](), manifest)
         corpus.chosen = chosen
         return corpus

@@ -19,7 +19,17 @@ from contextwise.data.sources.source import BadRecord, Document, Record, Source
 from contextwise.data.sources.stdlib import StandardLibrary
 from contextwise.data.sources.tables import HUB_NAME, Parquet, open_hub, open_saved
 
-__all__ = ["BadRecord", "Document", "Record", "Source", "open_source", "source_digest", "source_path", "with_parts"]
+__all__ = [
+    "BadRecord",
+    "Document",
+    "Record",
+    "Source",
+    "is_file_name",
+    "open_source",
+    "source_digest",
+    "source_path",
+    "with_parts",
+]
 # Names with these suffixes are not looked up on the Hub.
 _FILE_SUFFIXES = {".txt", ".md", ".rst", ".csv", ".tsv", ".gz", ".zst", ".zip", ".bin", ".arrow"}
 
@@ -50,10 +60,14 @@ def open_source(name: str | Path, limit: int | None = None) -> Source:
         if not files:
             raise DataError(f"no file matches {given}")
         return _open_files(path.name, files, Path(os.path.commonpath([file.parent for file in files])))
-    is_file_name = _kind_of(path) is not TextFiles or path.suffix in _FILE_SUFFIXES
-    if is_file_name or not HUB_NAME.fullmatch(given):
+    if is_file_name(path) or not HUB_NAME.fullmatch(given):
         raise DataError(f"there is no file or folder {given}")
     return open_hub(given, limit)
+
+
+def is_file_name(path: Path) -> bool:
+    """Whether a name has the suffix of a file of texts."""
+    return _kind_of(path) is not TextFiles or path.suffix in _FILE_SUFFIXES
 
 
 def source_digest(name: str) -> str:

@@ -95,6 +95,8 @@ class RateSearch(Settings):
 class TrialSettings(Settings):
     """A comparison of ways to train, by paired seeds, until it is decided."""
 
+    below = dict.fromkeys(("data", "objective", "model", "training"), "recipe")
+
     name: Name
     arms: dict[str, Arm] = Field(
         description=f"two or more; names ({', '.join(BUILT_IN)}), recipes, models of your own (path.py:Name), or "

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import re
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 from huggingface_hub.constants import HF_HOME
 
 from contextwise.base.config import parse_yaml
-from contextwise.base.errors import CheckpointError, ConfigError, one_line
+from contextwise.base.errors import CheckpointError, ConfigError, did_you_mean, one_line
 
 NAMED = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)(?P<options>(,\w+=[^,]*)*)")
 """``path.py:Name``, or with options ``path.py:Name,window=8,weight=0.5``."""
@@ -45,9 +46,13 @@ def read_code(file: str | Path) -> bytes:
     try:
         return Path(file).expanduser().read_bytes()
     except OSError as error:
-        raise ConfigError(
-            f"the variant's file {file} cannot be read ({error.strerror}); give the path of a Python file"
-        ) from None
+        fix = did_you_mean(Path(file).name, _files_beside(file), "give the path of a Python file")
+        raise ConfigError(f"the variant's file {file} cannot be read ({error.strerror}); {fix}") from None
+
+
+def _files_beside(file: str | Path) -> list[str]:
+    """Names of the Python files in the folder of a file."""
+    return sorted(each.name for each in Path(file).expanduser().parent.glob("*.py") if each.is_file())
 
 
 def digest(code: bytes) -> str:
@@ -112,8 +117,13 @@ def run_code(sha256: str, file: str) -> ModuleType:
             exec(compile(code, file, "exec"), module.__dict__)
         except (Exception, SystemExit) as error:
             del sys.modules[module.__name__]
-            raise ConfigError(
-                f"the variant's file {file} cannot be run: {type(error).__name__}: {one_line(error)}"
-            ) from error
+            raise ConfigError(f"the variant's file {file} cannot be run: {reason(error, file)}") from error
         _MODULES[sha256] = module
     return _MODULES[sha256]
+
+
+def reason(error: BaseException, file: str) -> str:
+    """Class and message of an error of a variant's code, and the last line of its file that led to it."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    where = f" ({Path(file).name}, line {lines[-1]})" if lines else ""
+    return f"{type(error).__name__}: {one_line(error)}{where}"

@@ -12,12 +12,12 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
 
-from contextwise.base.errors import ConfigError, ContextwiseError, one_line
+from contextwise.base.errors import ConfigError, ContextwiseError, did_you_mean
 from contextwise.base.plugins import is_ours
 from contextwise.models.composition import ComposedConfig
 from contextwise.models.losses import final_hidden_states
 from contextwise.models.spec import build_model, meta_model
-from contextwise.models.variant.code import known_code, run_code
+from contextwise.models.variant.code import known_code, reason, run_code
 
 
 class VariantConfig(ComposedConfig):
@@ -73,9 +73,12 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
         super().__init__(config)
         backbone = copy.deepcopy(config.backbone_config)  # the user's code may change it
         backbone._attn_implementation = config._attn_implementation
-        own = getattr(run_code(config.sha256, config.file), config.name, None)
+        module = run_code(config.sha256, config.file)
+        own = getattr(module, config.name, None)
         if not callable(own):
-            raise ConfigError(f"the file {config.file} has no class and no function {config.name!r}")
+            named = {k: each for k, each in vars(module).items() if inspect.isclass(each) or inspect.isfunction(each)}
+            hint = did_you_mean(config.name, [k for k, each in named.items() if each.__module__ == module.__name__])
+            raise ConfigError(f"the file {config.file} has no class and no function {config.name!r}; {hint}")
         self.part: nn.Module | None = None
         try:
             if isinstance(own, type) and issubclass(own, PreTrainedModel):
@@ -99,7 +102,7 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
         except ContextwiseError:
             raise
         except (Exception, SystemExit) as error:
-            raise ConfigError(f"{config.source} cannot be built: {type(error).__name__}: {one_line(error)}") from error
+            raise ConfigError(f"{config.source} cannot be built: {reason(error, config.file)}") from error
         head = self.model.get_output_embeddings() if isinstance(self.model, PreTrainedModel) else None
         if head is None:
             raise ConfigError(

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from contextwise.base.errors import ConfigError, ContextwiseError, one_line
+from contextwise.base.errors import ConfigError, ContextwiseError
 from contextwise.models.losses import IGNORED
 from contextwise.models.spec import Batch, Losses, ModelSpec, Parts, labelled_losses, register_model
+from contextwise.models.variant.code import reason
 from contextwise.models.variant.modeling import VariantConfig, VariantForCausalLM
 
 
@@ -54,9 +55,9 @@ class VariantSpec(ModelSpec):
             except ContextwiseError:
                 raise
             except Exception as error:
+                why = reason(error, model.config.file)
                 raise ConfigError(
-                    f"{model.config.source} fails in a training step of {length} tokens: {type(error).__name__}: "
-                    f"{one_line(error)}"
+                    f"{model.config.source} fails in a training step of {length} tokens: {why}"
                 ) from error
 
     def _counted(self, model: VariantForCausalLM, length: int) -> float:

@@ -5,10 +5,21 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 from rich.console import RenderableType
 
-from contextwise.evaluation.kernel import Measure, Outcome, Subject, Work
+from contextwise.evaluation.kernel import Measure, Outcome, Result, Subject, Work
 
 if TYPE_CHECKING:
     from contextwise.data import Corpus
+
+
+class CausalityResult(Result):
+    """A finished check for leaks."""
+
+    @property
+    def answer(self) -> str:
+        """The model, and what was found."""
+        from contextwise.evaluation.measures.causality.perturbations import Causality
+
+        return f"{super().answer}: {Causality.from_dict(self.summary).verdict}"
 
 
 class CausalityCheck(Measure):
@@ -21,6 +32,7 @@ class CausalityCheck(Measure):
     name = "causality"
     numbers = "contextwise.evaluation.measures.causality.perturbations:Causality"
     on_corpus = False
+    result = CausalityResult
     gives_contexts = True
     default_dtype = "float32"
 

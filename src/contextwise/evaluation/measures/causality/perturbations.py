@@ -114,6 +114,13 @@ class Causality:
         """Whether no leak was found and at least the effect of future tokens could be measured."""
         return not self.leaks and self["future tokens"].outcome == NONE
 
+    @property
+    def verdict(self) -> str:
+        """What was found, in a few words."""
+        if self.leaks:
+            return f"leaks ({', '.join(effect.name for effect in self.leaks)})"
+        return "no leak found" if self.causal else "not measured"
+
     def to_dict(self) -> dict[str, Any]:
         """Convert the result to JSON-ready data."""
         return as_json(self)
@@ -126,16 +133,15 @@ class Causality:
 
     def __rich__(self) -> Group:
         """The verdict, a table of the effects, and a sentence for each outcome other than ``none``, in 80 columns."""
-        verdict = "no leak found" if self.causal else "not measured"
-        if self.leaks:
-            verdict = f"leaks ({', '.join(effect.name for effect in self.leaks)})"
         columns = [Column(name) for name in ("perturbation", "effect", "tolerance", "allowed")]
         columns.append(Column("outcome", align="left"))
         rows = [[e.name, *map(_number, (e.largest, e.tolerance, e.allowed)), e.outcome] for e in self.effects]
         notes = [effect.sentence for effect in self.effects if effect.outcome != NONE]
         if self.gates_opened:
             notes.append("the context's gates are all zero; random values showed what is behind them")
-        return Group(Text(f"{self.architecture}, {self.dtype}: {verdict}"), Table("", columns, rows), *map(Text, notes))
+        return Group(
+            Text(f"{self.architecture}, {self.dtype}: {self.verdict}"), Table("", columns, rows), *map(Text, notes)
+        )
 
     def __str__(self) -> str:
         console = Console(file=(text := io.StringIO()), width=400)
