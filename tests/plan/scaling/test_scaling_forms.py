@@ -1,5 +1,7 @@
 """The parametric losses: values by hand, derivatives by differences."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -61,3 +63,8 @@ def test_features_broadcast():
     features = features_of(np.zeros(3), np.array([[2.0], [4.0]]), 3.0, np.array([[1.0, 5.0, 7.0]]))
     assert {value.shape for value in features.values()} == {(2, 3)}
     assert features["lD"][1, 2] == pytest.approx(np.log(4) * np.log(7))
+
+
+def test_the_guide_names_every_form() -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "plan.md").read_text()
+    assert [form.name for form in (*ONE_SIZE, *SEVERAL_SIZES) if f"`{form.name}`" not in guide] == []
