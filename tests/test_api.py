@@ -283,6 +283,7 @@ for typed in verbs():
 """
 
 
+@pytest.mark.long
 def test_a_path_where_nothing_is_is_refused_by_every_verb_before_torch_is_imported():
     done = subprocess.run([sys.executable, "-c", REFUSALS], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -134,6 +134,7 @@ def test_contexts_have_the_colours_of_a_scale_and_sizes_their_dashes(opened: Ope
     assert len(ends) > 1 and all(len(dashes) <= 1 for dashes in ends.values())
 
 
+@pytest.mark.long
 @needs_browser()
 def test_the_lines_over_the_budget_are_those_of_the_table(opened: Opened, tables: dict[str, Any]) -> None:
     for place, unit in ((3, "tokens"), (0, "flops")):
@@ -226,6 +227,7 @@ def test_the_tables_are_downloaded(opened: Opened, tables: dict[str, Any]) -> No
     assert [float(row["loss"]) for row in one] == [float(row["loss"]) for row in mine[-len(one) :]]
 
 
+@pytest.mark.long
 @needs_browser()
 def test_the_browser_complains_of_nothing(opened: Opened) -> None:
     assert opened.driver.get_log("browser") == []

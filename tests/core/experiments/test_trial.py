@@ -91,6 +91,7 @@ def three(corpus: Path, folder: Path, **changes: Any) -> TrialSettings:
 # ---- decisions ----
 
 
+@pytest.mark.long
 def test_an_arm_like_the_reference_is_equivalent_and_one_that_hardly_learns_is_worse(finished):
     result = json.loads((finished / "result.json").read_text())
     alike, slower = result["comparisons"]

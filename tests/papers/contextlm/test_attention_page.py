@@ -293,6 +293,7 @@ def test_one_model_and_three(opened, tmp_path, models):
     assert opened.driver.get_log("browser") == []
 
 
+@pytest.mark.long
 def test_numbers_are_rounded_for_the_page_only(found):
     assert page_data(found)["models"][0]["nats"][1] == float(f"{found.models[0].nats[1]:.5g}")
     assert found.models[0].nats[1] != page_data(found)["models"][0]["nats"][1]

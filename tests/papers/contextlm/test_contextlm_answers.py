@@ -98,6 +98,7 @@ def test_without_judgments_the_models_answer_and_claims_stay_open(answering):
     assert tuned[0]["corpus"] == tuned[1]["corpus"]
 
 
+@pytest.mark.long
 def test_fastchats_ratings_by_category(answering, tmp_path):
     rate(answering, measured(answering), tmp_path, {"writing": 6, "stem": 4, "roleplay": -1})
     outcome = measured(answering, judgments=str(tmp_path))

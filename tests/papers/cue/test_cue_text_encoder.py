@@ -42,6 +42,7 @@ def text_weights(run):
     return {name: value for name, value in part(run, "context_encoder").items() if name.startswith(TEXT)}
 
 
+@pytest.mark.long
 def test_its_gradient_reaches_it_and_it_moves_in_the_joint_stage_alone(mine):
     settings = recipe(mine.stage("joint"))
     inputs = TrainingInputs.open(settings)

@@ -137,6 +137,7 @@ def test_contexts_in_their_order_with_the_sentence_before(prepare):
         contexts.of(6)
 
 
+@pytest.mark.long
 def test_the_previous_sentence_is_of_the_same_document_and_never_the_target(corpus, known):
     index = SentenceIndex(corpus, known(build_objective("sentence")), "en")
     contexts = ContextTexts(index, ContextSettings(previous_sentence=True))
