@@ -62,7 +62,7 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
-MANY_CASES = 5
+MANY_CASES = 3
 """Of a test with so many cases or more, `make test` runs the first and a quarter of the others, drawn by their names."""
 
 

@@ -24,6 +24,8 @@ from html_pages import HOSTILE, Page
 from small import write_rows
 from synthetic_sweep import write_sweep
 
+pytestmark = pytest.mark.long
+
 
 def text_of(sweep: Path, tmp_path: Path) -> str:
     write_sweep_page(sweep, tmp_path / "page.html")
@@ -150,7 +152,6 @@ def test_one_context_and_one_size(tmp_path: Path) -> None:
     assert 'id="moment"' not in (tmp_path / "page.html").read_text()  # each curve is that of a run's end
 
 
-@pytest.mark.long
 def test_page_and_plan_say_the_same_of_what_was_measured(tmp_path: Path) -> None:
     sweep = write_sweep(tmp_path / "sweep", sizes=("pico", "nano"), seeds=(0, 1), noise=0.01)
     findings = read_observations(sweep.path).landscape().findings()
@@ -160,7 +161,6 @@ def test_page_and_plan_say_the_same_of_what_was_measured(tmp_path: Path) -> None
     assert all(finding in text for finding in findings)
 
 
-@pytest.mark.long
 def test_the_table_of_a_sweep_has_the_page_of_its_folder(tmp_path: Path) -> None:
     sweep = write_sweep(tmp_path / "sweep", sizes=("pico", "nano"), seeds=(0, 1), noise=0.01)
     write_table(read_observations(sweep.path, early=0), tmp_path / "table.json", sweep.path)
@@ -270,7 +270,6 @@ def test_curves_of_different_tokenizers_are_shown_per_byte_or_not_at_all() -> No
         per_byte_where_needed([curve("a", 4.0), curve("b", None, "other runs")])
 
 
-@pytest.mark.long
 def test_other_runs_beside_the_sweep(sweep: Path, tmp_path: Path) -> None:
     corpus = {"path": str(sweep.parent / "corpus")}
     folder = write_curve(tmp_path / "other" / "evaluation" / "x-curve", "another", **corpus)

@@ -27,6 +27,8 @@ from contextwise_papers.contextlm.attention_page import (
     write_attention_page,
 )
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def found():
@@ -171,7 +173,6 @@ def colours(values, most):
     return np.minimum(1, np.abs(values) / most) * 55
 
 
-@pytest.mark.long
 @needs_browser()
 def test_layers_heads_and_measures_change_the_picture(opened, found):
     first, second = found.models
@@ -293,7 +294,6 @@ def test_one_model_and_three(opened, tmp_path, models):
     assert opened.driver.get_log("browser") == []
 
 
-@pytest.mark.long
 def test_numbers_are_rounded_for_the_page_only(found):
     assert page_data(found)["models"][0]["nats"][1] == float(f"{found.models[0].nats[1]:.5g}")
     assert found.models[0].nats[1] != page_data(found)["models"][0]["nats"][1]

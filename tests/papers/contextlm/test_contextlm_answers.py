@@ -17,6 +17,8 @@ from contextwise_papers.contextlm.attention import ModelReading, Reading
 from contextwise_papers.contextlm.figure_5_attention import AttentionReceived, chunks_table, tokens_of
 from contextwise_papers.contextlm.table_4_figure_3_answers import InstructionAnswers, mean_over_seeds, win_rate
 
+pytestmark = pytest.mark.long
+
 TEXT = "the context window learns. This model reads"
 QUESTIONS = [
     {"question_id": 81 + i, "category": category, "turns": [f"{category} one?", "two?"]}
@@ -82,7 +84,6 @@ def rate(answering, outcome, folder, scores, seeds=1, judge="gpt-4"):
     (folder / f"{judge}_single.jsonl").write_text("".join(rows))
 
 
-@pytest.mark.long
 def test_without_judgments_the_models_answer_and_claims_stay_open(answering):
     outcome = measured(answering)
     (claim,) = outcome.claims
@@ -98,7 +99,6 @@ def test_without_judgments_the_models_answer_and_claims_stay_open(answering):
     assert tuned[0]["corpus"] == tuned[1]["corpus"]
 
 
-@pytest.mark.long
 def test_fastchats_ratings_by_category(answering, tmp_path):
     rate(answering, measured(answering), tmp_path, {"writing": 6, "stem": 4, "roleplay": -1})
     outcome = measured(answering, judgments=str(tmp_path))

@@ -24,6 +24,8 @@ from contextwise_papers.cue.sentences import SentenceLoss
 from contextwise_papers.cue.settings import TRAINED
 from cue_runs import Runs, part, recipe, same
 
+pytestmark = pytest.mark.long
+
 TEXT = "text_model."
 
 
@@ -42,7 +44,6 @@ def text_weights(run):
     return {name: value for name, value in part(run, "context_encoder").items() if name.startswith(TEXT)}
 
 
-@pytest.mark.long
 def test_its_gradient_reaches_it_and_it_moves_in_the_joint_stage_alone(mine):
     settings = recipe(mine.stage("joint"))
     inputs = TrainingInputs.open(settings)
@@ -92,7 +93,6 @@ def test_tokens_in_the_model_give_the_vectors_of_the_encoder_alone(mine):
         assert not torch.allclose(model.cue_vectors(ids, mask), model.cue_vectors(ids.flip(1), mask.flip(1))[:, :1])
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("stage", ["joint", "adapt", "swap"])
 def test_it_is_exported_and_a_measurement_has_the_validation_loss(mine, stage):
     run = RunFolder(mine.folder / stage)
