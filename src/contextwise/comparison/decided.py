@@ -133,6 +133,7 @@ class Comparison:
 def in_short(comparisons: Sequence[Comparison], unit: str) -> str:
     """The first of some comparisons with its interval, and how many there are."""
     first, more = comparisons[0], len(comparisons) - 1
-    seeds = f"{len(first.looks)} seed{'s' * (len(first.looks) != 1)}"
-    pair = f"{first.arm} − {first.reference} = {first.difference:+.4f} {unit}, {first.decision} after {seeds}"
+    seeds = first.decided_after or len(first.looks)
+    after = f"{first.decision} after {seeds} seed{'s' * (seeds != 1)}"
+    pair = f"{first.arm} − {first.reference} = {first.difference:+.4f} {unit}, {after}"
     return f"{pair}; {more} more comparison{'s' * (more > 1)}" if more else pair

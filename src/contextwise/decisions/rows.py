@@ -7,6 +7,7 @@ tokens), and where known ``bytes``, ``step`` and the number of the ``part``. In 
 Shapes: N documents.
 """
 
+import glob
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -106,8 +107,10 @@ def _tables(sources: Any) -> list[pa.Table]:
 
 
 def _files(source: str) -> list[str]:
-    """The files of rows in a folder that holds such files and no logs; else the source."""
+    """The files of rows in a folder that holds such files and no logs, or those of a pattern; else the source."""
     folder = Path(source)
+    if glob.has_magic(source) and not folder.exists() and (found := sorted(glob.glob(source))):  # noqa: PTH207
+        return found
     if not folder.is_dir() or is_tracked(folder) or any(folder.rglob("samples_*.jsonl")):
         return [source]
     return [str(file) for file in sorted(folder.iterdir()) if _kind(file) in ROWS] or [source]

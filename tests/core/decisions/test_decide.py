@@ -91,7 +91,8 @@ def test_every_form_of_rows_gives_the_same_answer(tmp_path, form):
         pyarrow.parquet.write_table(table, file)
     given = {"table": table, "mapping": frame.to_dict("list")}.get(form, file)
     expected = decide(frame).comparisons[0].looks
-    for source in [given, tmp_path] if given is file else [given]:  # a folder of such files, too
+    pattern = str(tmp_path / "losses.*")
+    for source in [given, tmp_path, pattern] if given is file else [given]:  # a folder of such files, too
         values = [look.fixed.value for look in decide(source).comparisons[0].looks]
         assert values == pytest.approx([look.fixed.value for look in expected], abs=1e-9)
 
@@ -380,6 +381,7 @@ def test_a_later_seed_of_a_smaller_number_comes_behind_the_looks_before(tmp_path
     assert second.comparisons[0].last.fixed.value > first.comparisons[0].last.fixed.value
     after = second.comparisons[0].decided_after
     assert after < 7 and f"The decision on b was made after {after} of 7 seeds, and stands" in second.notes[-1]
+    assert repr(second).endswith(f"better after {after} seeds")
     assert list(json.loads((out / "looked.json").read_text())["runs"]["a"]) == ["2", "3", "4", "5", "6", "0", "1"]
 
 
