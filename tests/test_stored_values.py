@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from command_line import Contextwise
-from contextwise import api
+from contextwise import api, decide
 from contextwise.base.errors import CheckpointError, DataError
 from contextwise.base.files import read_json, write_json, write_sealed_json
 from contextwise.base.hashes import MANIFEST, SEAL, seal
@@ -88,7 +88,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for seed in range(4)
             for document in range(8)
         ]
-        api.decide([str(write_rows(Path("losses.jsonl"), rows))], out="decision")
+        decide([str(write_rows(Path("losses.jsonl"), rows))], out="decision")
         write_sweep(Path("sweep"), sizes=("pico", "nano"), contexts=(64, 128, 256, 512), measurements=6, noise=0.002)
         write_table(read_observations(Path("sweep")), Path("sweep.json"), Path("sweep"))
         outcome = {"title": "t", "source": "s", "scale": "tiny", "printed": {}, "supports": "", "inferred": []}
