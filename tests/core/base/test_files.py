@@ -20,6 +20,7 @@ from contextwise.base.files import (
     is_held,
     read_json,
     relative_to_here,
+    remove_abandoned_lock,
     without_folders,
     write_json,
     write_output,
@@ -408,3 +409,19 @@ def test_a_child_of_a_killed_process_does_not_keep_its_lock(tmp_path):
             os.kill(child, 0)  # it is still there
     finally:
         os.kill(child, signal.SIGKILL)
+
+
+def test_only_a_lock_file_that_nobody_holds_is_removed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    left = tmp_path / ".run.lock"
+    left.touch()
+    remove_abandoned_lock(Path("run"))
+    assert not left.exists()
+    remove_abandoned_lock(Path("run"))  # there is none: none is made
+    remove_abandoned_lock(Path())
+    assert [file.name for file in tmp_path.iterdir()] == ["run"]
+    with exclusive(Path("run"), "the run"):
+        code = "from pathlib import Path; from contextwise.base.files import remove_abandoned_lock as remove; "
+        subprocess.run([sys.executable, "-c", code + "remove(Path('run'))"], check=True)
+        assert left.exists()
