@@ -381,10 +381,11 @@ def _correlated(text: str, value: float | None, count: int, bound: float) -> Cla
 
 
 def _grows(medians: list[float], noise: float) -> Verdict:
-    steps = np.diff(medians)
-    if (steps >= -noise).all() and medians[-1] - medians[0] <= noise:
+    """Whether the medians rise from one context to the next, and none falls below an earlier one by more than chance."""
+    falls = np.array(medians) - np.maximum.accumulate(medians)
+    if (falls >= -noise).all() and medians[-1] - medians[0] <= noise:
         return undecided("the growth is within chance")
-    return exact(not (steps < -noise).any(), *medians)
+    return exact(not (falls < -noise).any(), *medians)
 
 
 def _correlation(x: Mapping[int, float], y: Mapping[int, float]) -> float | None:

@@ -229,3 +229,16 @@ def test_a_model_that_is_given_needs_no_training(tmp_path, monkeypatch):
 def test_a_wrong_setting_gets_one_sentence(changes, words):
     with pytest.raises(ConfigError, match=words):
         validate(RealEntropy, settings(**changes), "the settings")
+
+
+@pytest.mark.parametrize(
+    ("medians", "holds"),
+    [
+        ([0.0, 0.1, 0.2, 0.3], True),
+        ([0.0, 0.2, 0.15, 0.3], True),  # a fall within chance
+        ([0.0, 0.2, 0.15, 0.1], False),  # two of them are more than chance
+        ([0.0, 0.02, 0.01, 0.04], None),
+    ],
+)
+def test_eigenvalues_that_rise_and_fall_again_do_not_grow(medians, holds):
+    assert figures._grows(medians, 0.06).holds is holds
