@@ -62,6 +62,13 @@ def test_a_result_is_one_line_in_a_console(results, name):
     assert re.search(r"loss \d\.\d{4} |[+-]\d\.\d{4} \[|\d\.\d\d nats", line), line
 
 
+@pytest.mark.parametrize("name", ["evaluation", "curve"])
+def test_a_printed_result_is_what_its_verb_prints(results, name):
+    result, text = results[name], str(results[name])
+    losses = [result.summary["loss"]["value"]] if name == "evaluation" else [each["loss"] for each in result.bins]
+    assert max(map(len, text.splitlines())) <= 80 and all(f"{loss:.4f}" in text for loss in losses)
+
+
 @pytest.mark.parametrize("name", ["evaluation", "curve", "comparison"])
 def test_a_notebook_shows_the_answer_and_the_picture_before_the_table(results, name):
     shown = results[name]._repr_html_()

@@ -25,13 +25,14 @@ from contextwise.base.config import Settings, read_yaml, validate, with_override
 from contextwise.base.errors import ConfigError, did_you_mean
 from contextwise.base.estimates import as_json, duration
 from contextwise.base.files import read_json
-from contextwise.base.hashes import content_digest, content_key, model_files
+from contextwise.base.hashes import content_key
 from contextwise.base.machine import Environment, describe_environment
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
 from contextwise.data.corpus import MANIFEST
 from contextwise.data.documents import read_splits
 from contextwise.data.sources import source_digest
+from contextwise.data.tokenizers import tokenizer_digest
 from contextwise.evaluation.kernel import Measure
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.launchers import AnyExecutor
@@ -192,25 +193,12 @@ def corpus_folder(folder: Path, source: str, tokenizer: str | Path, validation: 
     return folder / "corpora" / re.sub(r"[^\w.]+", "-", f"{given.name}-{Path(tokenizer).name}-{key[:8]}")
 
 
-def tokenizer_digest(spec: str | Path) -> str:
-    """SHA-256, hexadecimal, of the files of a tokenizer; of its name if it is none of this machine (``train:N``, the Hub)."""
-    path = Path(spec).expanduser()
-    if not path.is_dir():
-        return content_digest(path) if path.is_file() else content_key(name=str(spec))
-    known = ("tokenizer_config.json", "tokenizer.json", "vocab.json")
-    folders = [
-        each for each in (path, path / "tokenizer", path / "model") if any((each / name).exists() for name in known)
-    ]
-    folder = next(iter(folders), path)
-    return content_digest(folder, [file for file in model_files(folder) if file.suffix != ".safetensors"])
-
-
 def prepared_once(source: str, tokenizer: str | Path, target: Path, validation: float) -> Path:
     """The corpus in ``target``, which is prepared if it does not exist."""
     if not (target / MANIFEST).exists():
         from contextwise.data.prepare import prepare_corpus
 
-        prepare_corpus(source, tokenizer, target, validation=validation, reuse=True)
+        prepare_corpus(source, tokenizer, target, validation=validation)
     return target
 
 

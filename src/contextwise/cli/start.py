@@ -143,11 +143,12 @@ def prepare(
 ) -> None:
     """Tokenize text into a corpus: documents, split by their content, with their metadata."""
     from contextwise.data import Corpus, prepare_corpus
+    from contextwise.data.corpus.corpus import is_corpus
     from contextwise.data.near_copies import split_overlap
     from contextwise.data.prepare import prepared_json
 
     options: dict[str, Any] = {"text_field": text_field, "limit": limit, "validation": validation, "test": test}
-    started = time.perf_counter()
+    started, existed = time.perf_counter(), is_corpus(out) and not overwrite
     options |= {"end_of_text": end_of_text, "skip_bad": skip_bad, "deduplicate": deduplicate, "overwrite": overwrite}
     corpus = prepare_corpus(sources, tokenizer, out, **options)
     seconds = time.perf_counter() - started
@@ -158,7 +159,7 @@ def prepare(
     if as_json:
         show_json(prepared_json(corpus, overlaps, seconds))
     else:
-        _show_prepared(corpus, seconds)
+        _show_prepared(corpus, None if existed else seconds)
     for found in overlaps:
         if found.copied:
             say(
@@ -170,8 +171,8 @@ def prepare(
     say(f"corpus: {corpus.path}")
 
 
-def _show_prepared(corpus: "Corpus", seconds: float) -> None:
-    """Print the sizes of a new corpus, and what was left out."""
+def _show_prepared(corpus: "Corpus", seconds: float | None) -> None:
+    """Print the sizes of a corpus, and what was left out; ``seconds`` is None if it had been prepared before."""
     manifest = corpus.manifest
     table = RichTable("split")
     for name in ("documents", "tokens", "bytes", "bytes/token"):
@@ -183,7 +184,12 @@ def _show_prepared(corpus: "Corpus", seconds: float) -> None:
     megabytes = sum(split["bytes"] for split in manifest["splits"].values()) / 1e6
     console.print(
         f"vocabulary {corpus.vocab_size:,} ({manifest['tokenizer']['name']}), {manifest['dtype']}; "
-        f"{megabytes:.1f} MB in {seconds:.1f} s: {megabytes / seconds:.1f} MB/s",
+        f"{megabytes:.1f} MB"
+        + (
+            " (prepared before, from the same texts with the same options)"
+            if seconds is None
+            else f" in {seconds:.1f} s: {megabytes / seconds:.1f} MB/s"
+        ),
         markup=False,
     )
     skipped = manifest["skipped"]

@@ -23,7 +23,7 @@ import numpy as np
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import FEWEST_DOCUMENTS
 from contextwise.base.files import atomic_directory, check_nothing_else, exclusive, output_folder, read_json, write_json
-from contextwise.base.hashes import sha256_file
+from contextwise.base.hashes import content_key, sha256_file
 from contextwise.base.progress import console, progress_bar
 from contextwise.data.corpus import Corpus
 from contextwise.data.corpus.corpus import MANIFEST, SplitJson, is_corpus, lost_note, read_manifest, write_manifest
@@ -39,8 +39,14 @@ from contextwise.data.documents import (
     read_splits,
 )
 from contextwise.data.near_copies import NearCopies, Overlap, beginning
-from contextwise.data.sources import open_source, source_path
-from contextwise.data.tokenizers import CorpusTokenizer, learn_bpe, load_tokenizer, vocabulary_to_learn
+from contextwise.data.sources import open_source, source_digest, source_path
+from contextwise.data.tokenizers import (
+    CorpusTokenizer,
+    learn_bpe,
+    load_tokenizer,
+    tokenizer_digest,
+    vocabulary_to_learn,
+)
 
 EXAMPLES = 5
 """Near-copies that the manifest shows."""
@@ -104,12 +110,12 @@ def prepare_corpus(
     skip_bad: bool = False,
     deduplicate: float | None = None,
     overwrite: bool = False,
-    reuse: bool = False,
 ) -> Corpus:
     """Tokenize texts and write them as a corpus folder, atomically.
 
-    The same sources and options produce the same files, byte for byte. A document's split depends on its text alone. If another
-    process prepares the same folder, the call waits until it is finished.
+    The same sources and options produce the same files, byte for byte; if ``out`` was prepared from them, it is opened. A
+    document's split depends on its text alone. If another process prepares the same folder, the call waits until it is
+    finished.
 
     Args:
         sources: as for :func:`contextwise.data.sources.open_source`: ``stdlib``, files, folders, patterns, Hub names. Each may
@@ -126,15 +132,14 @@ def prepare_corpus(
         deduplicate: leave out documents whose 5-grams of tokens have at least this Jaccard similarity to those of an earlier
             document, above 0 to 1 (:class:`~contextwise.data.near_copies.NearCopies`).
         overwrite: replace the corpus at ``out``.
-        reuse: open an existing corpus at ``out``, whatever its sources, instead of raising an error.
 
     Returns:
         The corpus, opened at the training split (or, if it has no documents, at the first split that has).
 
     Raises:
         ConfigError: an option is out of its range.
-        DataError: a source, the tokenizer or the output folder is invalid, or a text is in two of the named splits.
-            No files remain.
+        DataError: a source, the tokenizer or the output folder is invalid, or a text is in two of the named splits; ``out``
+            holds something else; a source was changed while it was read. No files remain.
     """
     given = [str(sources)] if isinstance(sources, str | Path) else [str(source) for source in sources]
     out = output_folder(Path(out))
@@ -154,12 +159,15 @@ def prepare_corpus(
         )
     if vocabulary is not None and end_of_text is not None:
         raise ConfigError("end_of_text names a token of a tokenizer that exists; leave it out with train:N")
-    if reuse and is_corpus(out):
-        return _open(out)
-    _check_output(out, overwrite, given)
     reading = Reading([open_source(name, limit) for name in given], names, text_field, fractions, limit, skip_bad)
+    options = (text_field, limit, validation, test, end_of_text, skip_bad, deduplicate)
+    if overwrite or not is_corpus(out):
+        _check_output(out, overwrite, given)
+    identity = _identity(given, names, tokenizer, options)
+    if not overwrite and _prepared_from(out, identity):
+        return _open(out)
     with exclusive(out, "the corpus", wait=True):
-        if reuse and is_corpus(out):  # another process has prepared the corpus in the meantime
+        if not overwrite and _prepared_from(out, identity):  # by another process, in the meantime
             return _open(out)
         _check_output(out, overwrite, given)
         if validation is None and names is None:
@@ -169,9 +177,26 @@ def prepare_corpus(
         else:
             chosen = _learn(reading, vocabulary)
         with atomic_directory(out, "the corpus", replace=overwrite, held=True) as folder:
-            write_manifest(folder, _write_corpus(reading, chosen, folder, deduplicate))
+            content = _write_corpus(reading, chosen, folder, deduplicate)
+            if _identity(given, names, tokenizer, options) != identity:
+                raise DataError(
+                    f"{', '.join(given)} or the tokenizer was changed while it was read; run the same command again"
+                )
+            write_manifest(folder, {**content, "prepared_from": identity})
             _check_output(out, overwrite, given)  # something may have appeared there in the meantime
     return _open(out)
+
+
+def _identity(
+    sources: Sequence[str], names: Sequence[str] | None, tokenizer: str | Path, options: Sequence[Any]
+) -> str:
+    """Hash of the content of the sources and the tokenizer, and of the options: the same one gives the same corpus."""
+    digests = [source_digest(source) for source in sources]
+    return content_key(sources=digests, splits=names, tokenizer=tokenizer_digest(tokenizer), options=options)
+
+
+def _prepared_from(out: Path, identity: str) -> bool:
+    return is_corpus(out) and read_manifest(out).get("prepared_from") == identity
 
 
 def _open(out: Path) -> Corpus:
@@ -184,7 +209,12 @@ def _check_output(out: Path, overwrite: bool, sources: Sequence[str]) -> None:
     """Check that the output folder is empty or a corpus that may be replaced, apart from the sources."""
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         if not overwrite:
-            raise DataError(f"{out} already exists; choose another folder, or set `overwrite` to replace a corpus")
+            what = (
+                "already exists, prepared from other texts or with other options"
+                if is_corpus(out)
+                else "already exists"
+            )
+            raise DataError(f"{out} {what}; choose another folder, or set `overwrite` to replace a corpus")
         if not is_corpus(out):
             raise DataError(f"{out} is not a prepared corpus, so it is not overwritten; choose another folder")
         splits = read_json(out / MANIFEST, "the corpus's manifest").get("splits", {})

@@ -17,7 +17,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.gguf import gguf_folder
-from contextwise.base.hashes import sha256_file
+from contextwise.base.hashes import content_digest, content_key, model_files, sha256_file
 from contextwise.base.machine import hub_problem
 from contextwise.base.pretrained import failure_reason, from_pretrained, hub_revision
 
@@ -305,6 +305,19 @@ def _wrap(backend: Tokenizer, kind: str, name: str) -> CorpusTokenizer:
         tokenizer_object=backend, eos_token=END_OF_TEXT, clean_up_tokenization_spaces=False
     )
     return CorpusTokenizer(tokenizer, kind, name, backend.get_vocab()[END_OF_TEXT])
+
+
+def tokenizer_digest(spec: str | Path) -> str:
+    """SHA-256, hexadecimal, of the files of a tokenizer; of its name if it is none of this machine (``train:N``, the Hub)."""
+    path = Path(spec).expanduser()
+    if not path.is_dir():
+        return content_digest(path) if path.is_file() else content_key(name=str(spec))
+    known = ("tokenizer_config.json", "tokenizer.json", "vocab.json")
+    folders = [
+        each for each in (path, path / "tokenizer", path / "model") if any((each / name).exists() for name in known)
+    ]
+    folder = next(iter(folders), path)
+    return content_digest(folder, [file for file in model_files(folder) if file.suffix != ".safetensors"])
 
 
 def load_tokenizer(spec: str, end_of_text: str | None = None) -> CorpusTokenizer:

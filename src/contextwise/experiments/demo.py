@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from contextwise.base.errors import CheckpointError, ConfigError
+from contextwise.base.errors import CheckpointError
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.data.sources.stdlib import StandardLibrary
 from contextwise.experiments.trial.settings import TrialSettings, load_trial
 
 if TYPE_CHECKING:
@@ -49,26 +48,10 @@ def demo_corpus(scale: DemoScale, path: Path) -> Corpus:
     """The training split of the corpus at ``path``, which is prepared if it does not exist.
 
     Raises:
-        ConfigError: there is another corpus.
+        DataError: there is another corpus.
     """
     tokenizer = f"train:{scale.vocabulary}"
-    if path.exists():
-        corpus = Corpus.open(path, split="train")
-    else:
-        corpus = prepare_corpus("stdlib", tokenizer, path, limit=scale.documents, validation=scale.held_out, reuse=True)
-    manifest = corpus.manifest
-    sources = [StandardLibrary().description()]  # with the version of Python
-    existing = (
-        manifest["sources"],
-        manifest["tokenizer"]["name"],
-        manifest["limit"],
-        manifest["split_shares"]["validation"],
-    )
-    if existing != (sources, tokenizer, scale.documents, scale.held_out):
-        raise ConfigError(
-            f"{path} holds another corpus than this; choose another folder with --out, or remove that one"
-        )
-    return corpus
+    return prepare_corpus("stdlib", tokenizer, path, limit=scale.documents, validation=scale.held_out)
 
 
 def demo_trial(scale: DemoScale, out: Path, seed: int) -> TrialSettings:
@@ -88,6 +71,6 @@ def demo_curve(scale: DemoScale, out: Path) -> "Result | str":
     except CheckpointError as error:
         return str(error)
     corpus = out / "corpus-smollm2"
-    prepare_corpus("validation=stdlib", str(tokenizer), corpus, limit=60, reuse=True)
+    prepare_corpus("validation=stdlib", str(tokenizer), corpus, limit=60)
     settings = Curve(context=256, samples=scale.targets)
     return measure(KNOWN, settings, Corpus.open(corpus, split="validation"), out=out / "curve-smollm2")

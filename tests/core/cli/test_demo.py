@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from command_line import printed_validator
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.runs import RunFolder
 from contextwise.cli import start
 from contextwise.cli.start import run_demo
@@ -128,12 +128,12 @@ def test_the_command_that_it_names_works(finished: Path, output: str, contextwis
 
 
 def test_another_demo_in_the_same_folder_is_refused(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"corpus holds another corpus .* choose another folder with --out"):
+    with pytest.raises(DataError, match=r"corpus already exists, prepared from other texts or with other options"):
         run_demo(dataclasses.replace(TINY, documents=41), finished, 3, "contextwise demo")
     with pytest.raises(ConfigError, match=r"other settings \(first_seed\); choose another folder with --out"):
         run_demo(TINY, finished, 4, "contextwise demo")
     monkeypatch.setattr("platform.python_version", lambda: "9.9.9")  # whose library has other texts
-    with pytest.raises(ConfigError, match=r"corpus holds another corpus .* choose another folder with --out"):
+    with pytest.raises(DataError, match=r"corpus already exists, prepared from other texts or with other options"):
         run_demo(TINY, finished, 3, "contextwise demo")
 
 

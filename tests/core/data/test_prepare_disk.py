@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,8 +134,10 @@ def test_an_interrupted_run_leaves_nothing(stories: Path, tmp_path: Path, monkey
 def test_a_folder_that_exists(stories: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert len(prepare_corpus(stories, "bytes", tmp_path / "empty")) > 100
-    with pytest.raises(DataError, match=r"empty already exists; choose another folder, or set `overwrite`"):
-        prepare_corpus(stories, "bytes", tmp_path / "empty")
+    with pytest.raises(
+        DataError, match=r"empty already exists, prepared from other texts or with other options; choose"
+    ):
+        prepare_corpus(stories, "bytes", tmp_path / "empty", limit=20)
     (tmp_path / "empty" / "run").mkdir()
     with pytest.raises(DataError, match=r"empty holds run, which overwriting would remove; move it"):
         prepare_corpus(stories, "bytes", tmp_path / "empty", overwrite=True)
@@ -147,6 +150,37 @@ def test_a_folder_that_exists(stories: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"texts\.jsonl is not a prepared corpus"):
         prepare_corpus(stories, "bytes", stories, overwrite=True)
     assert (tmp_path / "papers" / "thesis.txt").read_text() == "years of work"
+
+
+def test_the_same_texts_and_options_are_prepared_once(stories: Path, tmp_path: Path) -> None:
+    def prepared(**options: Any) -> tuple[int, str]:
+        corpus = prepare_corpus(stories, "train:300", tmp_path / "out", **options)
+        return (corpus.path / "manifest.json").stat().st_ino, corpus.fingerprint
+
+    first = prepared(limit=20)
+    assert prepared(limit=20) == first
+    again = prepared(limit=20, overwrite=True)
+    assert again[0] != first[0] and again[1] == first[1]
+    with stories.open("a") as file:
+        file.write('{"text": "one more"}\n')
+    with pytest.raises(DataError, match="prepared from other texts or with other options"):
+        prepared(limit=20)
+
+
+def test_texts_that_change_while_they_are_read(stories: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from contextwise.data import prepare as module
+
+    write_split = module.write_split
+
+    def and_the_source_grows(*args: Any) -> list[Path]:
+        with stories.open("a") as file:
+            file.write('{"text": "one more"}\n')
+        return write_split(*args)
+
+    monkeypatch.setattr(module, "write_split", and_the_source_grows)
+    with pytest.raises(DataError, match="was changed while it was read; run the same command again"):
+        prepare_corpus(stories, "bytes", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["texts.jsonl"]
 
 
 @pytest.mark.parametrize("swap", [True, False], ids=["one step", "two steps"])
@@ -214,12 +248,11 @@ def test_a_folder_created_by_another_process(stories: Path, tmp_path: Path, monk
 def test_two_processes_prepare_one_folder(big: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with files.exclusive(out, "the corpus"):
-        first = prepare_in_process(big, out, "reuse")
+        first = prepare_in_process(big, out)
         assert "another process is writing the corpus" in first.stderr.readline()
         second = prepare_in_process(big, out)
         assert "another process is writing the corpus" in second.stderr.readline()
     texts = [process.communicate()[1] for process in (first, second)]
     Corpus.open(out).verify()
-    assert first.returncode == 0, texts[0]  # it was first, or opens what the other has written
-    assert second.returncode == 0 or "out already exists; choose another folder" in texts[1]
+    assert first.returncode == second.returncode == 0, texts  # one prepares, the other opens what that has written
     assert sorted(path.name for path in tmp_path.iterdir()) == ["big.jsonl", "out"]

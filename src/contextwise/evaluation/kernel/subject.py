@@ -306,12 +306,12 @@ def open_documents(source: "str | Path | PreTrainedModel | Subject", path: str |
     tokens = {"tokenizer": model_tokenizer_hash(str(model)), "added": added, "end_of_text": tokenizer.end_of_text}
     key = content_key(text=text, split=split, **tokens)
     out = Path("corpora") / f"{place.name.split('.')[0].replace('*', '') or place.parent.name or 'texts'}-{key[:8]}"
-    made = is_corpus(out)
-    corpus = prepare_corpus([f"{split}={texts}"], folder, out, reuse=True)
-    if not made and source_digest(texts) != text:  # it would be found again for the text before
-        shutil.rmtree(out, ignore_errors=True)
-        raise DataError(f"{texts} was changed while it was read; run the same command again")
-    return Corpus.open(corpus.path, split=split)
+    if not is_corpus(out):
+        prepare_corpus([f"{split}={texts}"], folder, out)
+        if source_digest(texts) != text:  # it would be found again for the text before
+            shutil.rmtree(out, ignore_errors=True)
+            raise DataError(f"{texts} was changed while it was read; run the same command again")
+    return Corpus.open(out, split=split)
 
 
 def results_of_model(source: str, measures: Sequence[str]) -> list[Result]:
