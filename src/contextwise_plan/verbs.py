@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 def sweep(
     recipe: Annotated[
-        str | None, Argument(help="A YAML file (a base recipe and a grid of settings), or a name that `recipes` lists.")
+        str | None,
+        Argument(
+            help="A YAML file (a base recipe and a grid of settings), a name that `recipes` lists, or a sweep's folder."
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None, set_option("A setting before the file's: --set base.training.weight_decay=0. Repeatable.")

@@ -98,7 +98,7 @@ def shipped_recipe(name: str, verb: str = "train") -> Path | None:
 
 
 def recipe_path(name: str | Path, verb: str = "train", folder: Path = Path()) -> Path:
-    """The file of a recipe: a path below ``folder``, or the name of a recipe that comes with the package.
+    """The file of a recipe: a path below ``folder``, the name of a recipe of a package, or the folder that the verb made.
 
     Args:
         verb: what the recipe is for, where several recipes have the name.
@@ -110,6 +110,9 @@ def recipe_path(name: str | Path, verb: str = "train", folder: Path = Path()) ->
     if path.is_file() or path.suffix in (".yaml", ".yml"):
         return path
     shipped = shipped_recipe(str(name), verb)
+    if shipped is None and path.is_dir():
+        files = [path / kind.resolved for kind in recipe_kinds().values() if kind.verb == verb and kind.resolved]
+        shipped = next((file for file in files if file.is_file()), None)
     if shipped is None:
         known = {key: each.name for each in shipped_recipes() for key in (each.name, each.path.stem)}
         hint = did_you_mean(str(name), known, "contextwise recipes lists those that come with the package")

@@ -37,7 +37,7 @@ def trial(
         list[str] | None,
         Argument(
             metavar="TRIAL_OR_ARMS...",
-            help=f"A trial (a YAML file or a name that `recipes` lists), or arms, the reference first: {ARM}.",
+            help=f"A trial (a YAML file, a name that `recipes` lists, or its folder), or arms, the reference first: {ARM}.",
         ),
     ] = None,
     corpus: Annotated[Path | None, Option(help="A prepared corpus with held-out documents.")] = None,
@@ -97,13 +97,14 @@ def trial(
         return
     if not arms:
         raise ConfigError(
-            "there is nothing to compare; give two arms, a trial (a YAML file or its name), or --discoveries and a folder"
+            "there is nothing to compare; give two arms, a trial (a YAML file, its name or its folder), or --discoveries "
+            "and a folder"
         )
     file = arms[0] if len(arms) == 1 else None
     if file is not None:  # errors of the file need no torch, which takes seconds to import
-        if not file.endswith((".yaml", ".yml")) and shipped_recipe(file, "trial") is None:
+        if not (file.endswith((".yaml", ".yml")) or shipped_recipe(file, "trial") or Path(file).is_dir()):
             raise ConfigError(
-                f"one arm ({file}) has nothing to be compared to; give two arms, or a trial (a YAML file or its name)"
+                f"one arm ({file}) has nothing to be compared to; give two arms, or a trial (a YAML file, its name or its folder)"
             )
         read_yaml(recipe_path(file, "trial"))
     from contextwise.experiments.trial import Trial, load_trial

@@ -21,7 +21,10 @@ PANEL = "Train"
 
 def train(
     recipe: Annotated[
-        str, Argument(help="A YAML file (its settings are listed in the reference), or a name that `recipes` lists.")
+        str,
+        Argument(
+            help="A YAML file (its settings are listed in the reference), a name that `recipes` lists, or a run's folder."
+        ),
     ],
     settings: Annotated[
         list[str] | None, set_option("A setting in place of the recipe's: --set training.steps=500. Repeatable.")

@@ -2,5 +2,5 @@
 
 from contextwise.base.recipes import RecipeKind
 
-TRAINING = RecipeKind("train", "training", "contextwise.training.recipe:Recipe")
-TRIAL = RecipeKind("trial", "arms", "contextwise.experiments.trial.settings:TrialSettings")
+TRAINING = RecipeKind("train", "training", "contextwise.training.recipe:Recipe", resolved="recipe.yaml")
+TRIAL = RecipeKind("trial", "arms", "contextwise.experiments.trial.settings:TrialSettings", resolved="trial.yaml")

@@ -38,6 +38,7 @@ def test_the_run_is_named_on_standard_output(workplace, contextwise):
     assert (status, output) == (0, "my run\n")  # finished: nothing is done again
     assert run.summary_file.stat().st_mtime_ns == before
     assert contextwise("train 'my run/recipe.yaml'")[:2] == (0, "my run\n")  # the run of which it is the recipe
+    assert contextwise("train 'my run'")[:2] == (0, "my run\n")
     status, output, _ = contextwise("train 'my run/recipe.yaml' --set training.steps=4")
     assert (status, output) == (2, "") and run.summary()["steps"] == 3
     assert contextwise("train 'my run/recipe.yaml' --set training.steps=4 --out longer")[:2] == (0, "longer\n")

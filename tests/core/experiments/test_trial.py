@@ -705,7 +705,7 @@ def test_a_notebook_shows_a_trial(finished, tmp_path):
 
 
 def test_the_command_prints_the_decision_and_leaves_a_page(finished, contextwise):
-    status, printed, _ = contextwise(f"trial {finished}/trial.yaml --json")
+    status, printed, _ = contextwise(f"trial {finished} --json")
     assert status == 0
     result = json.loads(printed)
     assert [each["decision"] for each in result["comparisons"]] == ["equivalent", "worse"]
