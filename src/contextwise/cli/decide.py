@@ -104,7 +104,8 @@ def trial(
     if file is not None:  # errors of the file need no torch, which takes seconds to import
         if not (file.endswith((".yaml", ".yml")) or shipped_recipe(file, "trial") or Path(file).is_dir()):
             raise ConfigError(
-                f"one arm ({file}) has nothing to be compared to; give two arms, or a trial (a YAML file, its name or its folder)"
+                f"one arm ({file}) has nothing to be compared to; give two arms, or a trial (a YAML file, its name or its "
+                "folder)"
             )
         read_yaml(recipe_path(file, "trial"))
     from contextwise.experiments.trial import Trial, load_trial
