@@ -18,7 +18,7 @@ from contextwise.comparison.sequential import FEWEST_SEEDS, half_widths
 from contextwise.experiments.folder import Question
 from contextwise.experiments.trial.arms import Length
 from contextwise.experiments.trial.result import TrialPlan, TrialResult
-from contextwise.experiments.trial.settings import ARM_WORDS, BUILT_IN
+from contextwise.experiments.trial.settings import ARM_WORDS, BUILT_IN, setting_in_words
 from contextwise.experiments.trial.trial import Trial
 from contextwise.reports import page
 from contextwise.reports.decided import at_budget, comparison_table, path_plot
@@ -241,7 +241,7 @@ def _arms(recipe: str) -> Table:
     """What each arm is: its name's meaning, its own settings, or its own recipe."""
     rows: list[list[Cell]] = []
     for name, arm in parse_yaml(recipe)["arms"].items():
-        own, words = ", ".join(arm["settings"]), ARM_WORDS.get(name, "")
+        own, words = ", ".join(map(setting_in_words, arm["settings"])), ARM_WORDS.get(name, "")
         whole = "a recipe of its own" if arm["recipe"] else arm["model"] or "the shared recipe as it is"
         rows.append([name, f"{words} ({own})" if words and arm["settings"] == BUILT_IN[name] else own or whole])
     return Table("", ["arm", Column("what it is", align="left")], rows)

@@ -17,6 +17,7 @@ from contextwise.base.runs import RunFolder
 from contextwise.experiments.run_set import RunSet, RunSetSettings
 from contextwise.experiments.trial import Trial, load_trial
 from contextwise.experiments.trial import trial as trial_module
+from contextwise.experiments.trial.settings import setting_in_words
 from contextwise.models.loading import load_model
 from contextwise.models.spec import pretraining_losses, training_flops_per_example, training_flops_per_target
 from contextwise.models.variant import code
@@ -315,6 +316,15 @@ def test_an_edited_file_is_another_model(corpus_folder, tmp_path, models, untime
         train(recipe(corpus_folder, tmp_path / "run", f"{models}:Same"))
     Trial(load_trial(tmp_path / "t/trial.yaml", {"seeds": 3})).run()
     assert load_model(tmp_path / "run").config.name == "Same"
+
+
+def test_a_page_shows_an_arm_by_its_file_class_and_options(corpus_folder, tmp_path, models):
+    made = trial(corpus_folder, tmp_path / "t", {"gpt2": [], "own": [f"{models}:Same"]})
+    (setting,) = made.question()["arms"]["own"]["settings"]
+    assert setting_in_words(setting) == f"{models.name}:Same"
+    options = setting.replace('"options": {}', '"options": {"factor": 3}')
+    assert setting_in_words(options) == f"{models.name}:Same with factor=3"
+    assert setting_in_words("model.size=pico") == "model.size=pico"
 
 
 def test_a_file_may_move(corpus_folder, tmp_path, models):

@@ -299,6 +299,15 @@ def _identified_setting(setting: str) -> str:
     return VARIANT + json.dumps(validate(VariantSettings, value, setting).model_dump())
 
 
+def setting_in_words(setting: str) -> str:
+    """A setting of an arm for readers: of a model of the user's own its file, class and options."""
+    value = parse_yaml(setting.removeprefix(VARIANT)) if setting.startswith(VARIANT) else None
+    if not isinstance(value, dict):
+        return setting
+    options = ", ".join(f"{name}={option}" for name, option in value.get("options", {}).items())
+    return f"{Path(value['file']).name}:{value['name']}{f' with {options}' * bool(options)}"
+
+
 def _given_arm(name: str, arm: Any) -> Any:
     """An arm of a trial file: nothing (its name says it), another name or recipe file, or settings."""
     if arm is None or isinstance(arm, str):
