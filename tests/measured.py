@@ -41,9 +41,12 @@ def evaluate_sentences(source, corpus, *, out=None, batch_tokens=None, **setting
     return measure(source, SentenceLoss(**settings), corpus, out=out, batch_tokens=batch_tokens)
 
 
-def evaluate_model(source, corpus, *, out=None, overwrite=False, dtype="auto", device="auto", **settings):
+def evaluate_model(
+    source, corpus, *, out=None, overwrite=False, dtype="auto", device="auto", batch_tokens=None, **settings
+):
     """Score the documents of a corpus with :class:`Loss`."""
-    return measure(source, Loss(**settings), corpus, out=out, overwrite=overwrite, dtype=dtype, device=device)
+    options = {"overwrite": overwrite, "dtype": dtype, "device": device, "batch_tokens": batch_tokens}
+    return measure(source, Loss(**settings), corpus, out=out, **options)
 
 
 def make_model(kind: str, seed: int = 0, vocab_size: int = VOCABULARY, n_positions: int = CONTEXT) -> PreTrainedModel:

@@ -139,11 +139,12 @@ def validated_on(runs: Sequence[RunFolder]) -> str:
 
 
 def validation_curve(run: RunFolder, kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """(budget spent, loss) at each validation of a run, in the order of the steps.
+    """(budget spent, loss) at each validation of a run whose budget is known, in the order of the steps.
 
     A run that stops early exports the weights of its lowest loss, so its loss is the lowest so far.
     """
-    spent, losses = np.array([(row[kind], row["loss"]) for row in run.validations()], dtype=float).T
+    known = [(row[kind], row["loss"]) for row in run.validations() if kind in row]
+    spent, losses = np.array(known, dtype=float).reshape(-1, 2).T
     if run.recipe().get("training", {}).get("patience") is not None:
         losses = np.minimum.accumulate(losses)
     return spent, losses

@@ -59,7 +59,7 @@ class MetadataLoss(Loss):
         texts.check_any()
         _note_other_training(subject, self.metadata)
         read = DocumentsWithMetadata(corpus, texts, np.ones(len(texts.lengths), bool))
-        scores = behind(self.score(subject, read), texts.lengths)
+        scores = behind(self.score(subject, read, work), texts.lengths)
         sees = conditioned(scores, texts.lengths)
         nats_D, counts_D = scores.document_sums(scores.nats * sees), scores.document_sums(sees)
         loss = ratios(nats_D[counts_D > 0], {"loss": counts_D[counts_D > 0]})["loss"]

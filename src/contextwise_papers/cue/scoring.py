@@ -78,16 +78,16 @@ def score_rows(
     further: Further | None = None,
     *,
     batch_tokens: int | None = None,
-    on_progress: Callable[[int], None] | None = None,
+    **options: Any,
 ) -> Scores:
     """Score every target of the sentences; ``nats`` (N,) are in the order of the sentences.
 
     ``further`` returns the contexts for a CUE model (:meth:`ContextSets.batch`); without it, it has the empty set of contexts.
-    Raises as :func:`~contextwise.evaluation.scoring.windows.score_documents` does.
+    ``options``, and errors, are those of :func:`~contextwise.evaluation.scoring.windows.score_documents`.
     """
     window = window_of(model, rows)
-    options: dict[str, Any] = {"batch_tokens": batch_tokens or DEFAULT_BATCH_TOKENS, "further": further}
-    return score_documents(model, rows, window, max(1, window // 2), on_progress=on_progress, **options)
+    options |= {"batch_tokens": batch_tokens or DEFAULT_BATCH_TOKENS, "further": further}
+    return score_documents(model, rows, window, max(1, window // 2), **options)
 
 
 def window_of(model: PreTrainedModel, rows: Rows) -> int:

@@ -68,7 +68,7 @@ def _row(name: str, runs: list[RunFolder], budgets: dict[str, float]) -> LedgerR
     at: dict[str, float | None] = {}
     for kind, budget in budgets.items():
         curves = [validation_curve(run, kind) for run in runs]
-        validated = all(spent[0] <= budget for spent, _ in curves)
+        validated = all(len(spent) and spent[0] <= budget for spent, _ in curves)
         at[kind] = float(np.mean([np.interp(budget, *curve) for curve in curves])) if validated else None
 
     def per_step(key: str) -> float:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
+from contextwise.evaluation.kernel import Work
 from contextwise.evaluation.scoring.windows import batches, plan_windows, score_documents
 
 CONTEXT = 12
@@ -116,6 +117,22 @@ def test_scoring_stops_when_asked(models, corpus_of, stop_at):
     stop_at(2)
     with pytest.raises(Interrupted, match="scoring was stopped"):
         score_documents(models["gpt2"], corpus_of([30]), 8, 4, batch_tokens=8)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "contextlm"])
+@pytest.mark.parametrize("batches", [1, 3])
+def test_stopped_scoring_resumes_with_the_same_scores(models, corpus_of, stop_at, tmp_path, kind, batches):
+    corpus, work, options = corpus_of([30, 4, 17]), Work(tmp_path / "e", "", {}), {"batch_tokens": 16}
+    whole = score_documents(models[kind], corpus, 8, 4, **options)
+    stop_at(batches)
+    with pytest.raises(Interrupted, match=r"after \d+ of 12 windows"):
+        score_documents(models[kind], corpus, 8, 4, work=work, **options)
+    stop_at(0)
+    seen = []
+    resumed = score_documents(models[kind], corpus, 8, 4, work=work, on_progress=seen.append, **options)
+    assert sum(seen) == 51 and seen[0] > 0
+    for name in ("nats", "visible", "targets"):
+        np.testing.assert_array_equal(getattr(resumed, name), getattr(whole, name))
 
 
 @pytest.mark.parametrize(

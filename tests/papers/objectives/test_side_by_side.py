@@ -23,6 +23,8 @@ def test_objectives_of_one_name_have_a_row_each(tmp_path):
         run.write_summary(run_summary(name="nano", seed=seed, objective=objective, validation_loss=loss, **counts))
         row = {"kind": "validation", "step": 10, "tokens": 100, "flops": 1e9, "seconds": 1.0, "loss": loss}
         run.metrics_file.write_text(json.dumps(row) + "\n")
+    with RunFolder(tmp_path / "masked").metrics_file.open("a") as file:  # its operations are not known
+        file.write(json.dumps({"kind": "validation", "step": 11, "tokens": 110, "seconds": 1.0, "loss": 6.0}) + "\n")
     rows = side_by_side([str(tmp_path / folder) for folder, *_ in runs])["rows"]
     assert [(row["name"], row["objective"], row["seeds"], row["loss"]) for row in rows] == [
         ("nano (causal)", "causal", [0, 1], 3.5),

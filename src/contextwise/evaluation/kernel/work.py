@@ -197,6 +197,14 @@ class Work:
         except (OSError, SafetensorError):
             return None
 
+    def resumed(self, name: str, like: "Mapping[str, np.ndarray]") -> dict[str, np.ndarray] | None:
+        """The finite arrays that were kept under a name; None unless they have the names, shapes and types of ``like``."""
+        saved = self.load(name)
+        if saved is None or saved.keys() != like.keys():
+            return None
+        same = all(saved[n].shape == like[n].shape and saved[n].dtype == like[n].dtype for n in like)
+        return saved if same and all(np.isfinite(array).all() for array in saved.values()) else None
+
     def discard(self) -> None:
         """Remove all that is kept."""
         shutil.rmtree(self.path, ignore_errors=True)

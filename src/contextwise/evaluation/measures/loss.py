@@ -88,16 +88,16 @@ class Loss(Measure):
 
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
         assert corpus is not None
-        return self.outcome(corpus, self.score(subject, corpus))
+        return self.outcome(corpus, self.score(subject, corpus, work))
 
-    def score(self, subject: Subject, documents: Any) -> "Scores":
+    def score(self, subject: Subject, documents: Any, work: Work) -> "Scores":
         """Score the documents of a corpus, or others that are made from them."""
         from contextwise.evaluation.scoring.windows import score_documents
 
         assert self.context is not None and self.stride is not None
         with progress_bar(f"evaluate {subject.name}", int(documents.lengths[: self.limit].sum()), "tokens") as advance:
             options: dict[str, Any] = {"full_windows": self.full_windows, "limit": self.limit}
-            options |= {"batch_tokens": subject.batch_tokens, "on_progress": advance}
+            options |= {"batch_tokens": subject.batch_tokens, "on_progress": advance, "work": work}
             return score_documents(subject.model, documents, self.context, self.stride, **options)
 
     @staticmethod

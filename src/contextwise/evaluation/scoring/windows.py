@@ -34,10 +34,11 @@ from transformers import PreTrainedModel
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.estimates import Estimate, EstimateJson, exponential
 from contextwise.base.intervals import ratios
-from contextwise.base.progress import interruption
+from contextwise.base.progress import interruption, say
 from contextwise.base.schemas import Count
 from contextwise.evaluation.kernel.result import column_or_none
 from contextwise.evaluation.kernel.subject import DEFAULT_BATCH_TOKENS
+from contextwise.evaluation.kernel.work import Work
 from contextwise.models import token_losses
 from contextwise.models.losses import IGNORED
 from contextwise.models.prefix import prompt_form
@@ -212,6 +213,8 @@ def score_documents(
     batch_tokens: int = DEFAULT_BATCH_TOKENS,
     on_progress: Callable[[int], None] | None = None,
     further: Callable[[np.ndarray], dict[str, torch.Tensor]] | None = None,
+    work: Work | None = None,
+    part: str = "scores",
 ) -> Scores:
     """Score every token of the corpus (of its first ``limit`` documents, if given).
 
@@ -225,6 +228,7 @@ def score_documents(
         batch_tokens: positions of text in a batch, padding included.
         on_progress: called with the number of targets scored, after each batch.
         further: returns the further inputs of the model, such as contexts, for the documents (B,) of a batch's windows.
+        work: keeps the finished part, under the name ``part``; a later call resumes it.
 
     Raises:
         ConfigError: ``context`` or ``stride`` is out of range.
@@ -240,9 +244,24 @@ def score_documents(
         raise DataError("there is no token to score: the documents are empty, or hold one token and no end-of-text")
     stops = np.cumsum(targets)
     scores = Scores(targets, np.zeros(stops[-1], np.float32), np.zeros(stops[-1], np.int32), first_position)
+    plan, total = (
+        plan.chosen(np.argsort(-plan.length, kind="stable")),
+        len(plan.document),
+    )  # in the order of the batches
+    state = {"nats": scores.nats, "visible": scores.visible, "done": np.zeros(1, np.int64)}
+    saved = None if work is None else work.resumed(part, state)
+    if saved is not None and 0 < saved["done"][0] <= total:
+        for name, array in saved.items():
+            state[name][:] = array
+        say(f"resuming a stopped measurement: {state['done'][0]:,} of {total:,} windows are done")
+    before = plan.chosen(np.arange(state["done"][0]))
+    plan = plan.chosen(np.arange(state["done"][0], total))
+    if on_progress is not None:
+        on_progress(int((before.length - before.skip).sum()))
     with evaluating(model), torch.inference_mode():
         for rows in batches(plan.length, batch_tokens):
-            interruption.check("scoring was stopped")
+            if work is None:
+                interruption.check("scoring was stopped")
             inputs = {} if further is None else further(plan.document[rows])
             nats_BT = window_losses(model, corpus, plan, rows, **inputs)
             for row, window in enumerate(rows):
@@ -254,6 +273,9 @@ def score_documents(
                 scores.visible[offset + skip : offset + length] = visible
             if on_progress is not None:
                 on_progress(int((plan.length[rows] - plan.skip[rows]).sum()))
+            state["done"] += len(rows)
+            if work is not None and state["done"][0] < total:
+                work.checkpoint(part, lambda: state, f"after {state['done'][0]:,} of {total:,} windows")
     return scores
 
 

@@ -51,7 +51,7 @@ class SentenceLoss(Measure):
         from contextwise_papers.cue.sentences.running import score_sentences
 
         assert corpus is not None and self.contexts is not None
-        return Outcome(*score_sentences(subject, corpus, self.contexts, self.drop_contexts, self.limit))
+        return Outcome(*score_sentences(subject, corpus, self.contexts, self.drop_contexts, self.limit, work))
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> RenderableType:

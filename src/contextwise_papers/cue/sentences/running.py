@@ -16,7 +16,7 @@ from contextwise.base.intervals import estimate, ratios
 from contextwise.base.progress import progress_bar
 from contextwise.base.tables import Column, Table
 from contextwise.data.corpus import Corpus
-from contextwise.evaluation.kernel import Subject
+from contextwise.evaluation.kernel import Subject, Work
 from contextwise.evaluation.measures.loss import MEASURES, evaluation_table, lost_note
 from contextwise.evaluation.scoring.windows import Scores, documents_table, totals
 from contextwise_papers.cue import scoring
@@ -66,7 +66,7 @@ def chosen_types(subject: Subject, corpus: Corpus, requested: Sequence[str] | No
 
 
 def score_sentences(
-    subject: Subject, corpus: Corpus, types: list[str], drop: float, limit: int | None
+    subject: Subject, corpus: Corpus, types: list[str], drop: float, limit: int | None, work: Work
 ) -> tuple[dict[str, Any], dict[str, pa.Table]]:
     """The summary and the tables of the sentences of a corpus, each scored on its own with contexts of some types.
 
@@ -80,13 +80,13 @@ def score_sentences(
     total = int(sentences.rows.lengths.sum()) * (2 if subject.spec.takes_contexts else 1)
     with progress_bar(f"score {subject.name}", total, "tokens") as advance:
 
-        def score(scorer: PreTrainedModel, given: scoring.Further | None) -> Scores:
-            tokens = subject.batch_tokens
-            return scoring.score_rows(scorer, sentences.rows, given, batch_tokens=tokens, on_progress=advance)
+        def score(scorer: PreTrainedModel, given: scoring.Further | None, part: str) -> Scores:
+            options: dict[str, Any] = {"on_progress": advance, "work": work, "part": part}
+            return scoring.score_rows(scorer, sentences.rows, given, batch_tokens=subject.batch_tokens, **options)
 
-        scores = score(model, further)
+        scores = score(model, further, "scores")
         # A CUE model is also compared with its sentence encoder alone.
-        alone = score(model.sentence_encoder, None).nats if subject.spec.takes_contexts else None
+        alone = score(model.sentence_encoder, None, "alone").nats if subject.spec.takes_contexts else None
     articles_N = sentences.of_targets(sentences.articles)
     columns: dict[str, Any] = {
         "document": articles_N,

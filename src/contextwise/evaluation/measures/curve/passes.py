@@ -157,15 +157,6 @@ class RunningSums:
         return CurveSums(*sums, self.documents, self.bins, state["bin_nats"], bin_targets, tail)
 
 
-def _saved(work: Work, like: dict[str, np.ndarray]) -> dict[str, np.ndarray] | None:
-    """The part that an earlier, stopped pass has saved; None unless it has the names, shapes and types of ``like``."""
-    saved = work.load(PART)
-    if saved is None or saved.keys() != like.keys():
-        return None
-    same = all(saved[n].shape == like[n].shape and saved[n].dtype == like[n].dtype for n in like)
-    return saved if same and all(np.isfinite(array).all() for array in saved.values()) else None
-
-
 def running_pass(
     model: PreTrainedModel, corpus: Documents, plan: Plan, trained: int | None, work: Work, *, batch_tokens: int
 ) -> CurveSums:
@@ -181,7 +172,7 @@ def running_pass(
     """
     context, total = int(plan.length[0]), len(plan.document)
     sums = RunningSums(plan.document, context, last_tenth(context, trained))
-    saved = _saved(work, sums.state)
+    saved = work.resumed(PART, sums.state)
     if saved is not None and 0 < int(saved["done"]) <= total:
         sums.state.update(saved)
         say(f"resuming a stopped measurement: {sums.done:,} of {total:,} windows are done")
@@ -207,7 +198,7 @@ def truncated_pass(
     """
     count, total = len(targets), len(targets) * len(contexts)
     nats_CN, done_C = np.zeros((len(contexts), count), np.float32), np.zeros(len(contexts), np.int64)
-    saved = _saved(work, {"nats": nats_CN, "done": done_C})
+    saved = work.resumed(PART, {"nats": nats_CN, "done": done_C})
     if saved is not None and saved["done"].any() and ((saved["done"] >= 0) & (saved["done"] <= count)).all():
         nats_CN, done_C = saved["nats"], saved["done"]
         say(f"resuming a stopped measurement: {done_C.sum():,} of {total:,} predictions are done")
