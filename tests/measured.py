@@ -1,12 +1,15 @@
 """Measurements that tests make, and results that they write by hand."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedModel
 
-from contextwise.evaluation.kernel import measure
+from contextwise.base.errors import Interrupted
+from contextwise.evaluation.kernel import Result, measure
 from contextwise.evaluation.kernel.result import write_result
 from contextwise.evaluation.measures.loss import Loss
 from contextwise.evaluation.scoring.windows import totals
@@ -34,6 +37,22 @@ def write_evaluation(folder: Path, summary: dict, documents: pa.Table) -> None:
     )
     tokens = pa.table({"document": pa.array([], pa.int32())})
     write_result(folder, header | summary, {"documents": documents, "tokens": tokens}, overwrite=True)
+
+
+def stopped_and_resumed(
+    make: Callable[[Path], Result], folder: Path, stop_at: Callable[[int], None], looks: int
+) -> None:
+    """A measurement that is stopped when it looks for the ``looks``-th time resumes, and ends as one that never was."""
+    whole = make(folder / "whole")
+    stop_at(looks)
+    with pytest.raises(Interrupted, match=r"stopped after [\d,]+ of [\d,]+ \w+; run the same command again to resume"):
+        make(folder / "stopped")
+    assert not (folder / "stopped").exists()
+    stop_at(0)
+    resumed = make(folder / "stopped")
+    same = [{key: value for key, value in each.summary.items() if key != "seconds"} for each in (whole, resumed)]
+    assert same[0] == same[1]
+    assert not list(folder.glob("*.unfinished"))
 
 
 def evaluate_sentences(source, corpus, *, out=None, batch_tokens=None, **settings):

@@ -84,7 +84,7 @@ class HarnessTasks(Measure):
         planned = self.plan()
         from contextwise_evals.harness.tasks import ask_tasks
 
-        return Outcome(*ask_tasks(subject, planned, self.context, self.limit))
+        return Outcome(*ask_tasks(subject, planned, self.context, self.limit, work))
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> RenderableType:

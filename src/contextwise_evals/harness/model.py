@@ -21,7 +21,9 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from contextwise.base.errors import CheckpointError, DataError
+from contextwise.base.hashes import content_key
 from contextwise.base.progress import interruption, progress_bar
+from contextwise.evaluation.kernel import Journal
 from contextwise.evaluation.scoring.windows import batches, vocabulary_size
 from contextwise.models.losses import final_hidden_states, has_plain_head, rows_at_once
 from contextwise.models.masks import as_attention_mask, prefix_attention
@@ -53,6 +55,7 @@ class BoundedLM(HFLM):
     Args:
         max_length: maximum number of positions; None: the value that the harness reads from the model's configuration.
         batch_tokens: positions of a batch, padding included.
+        journal: keeps the answers, by a hash of the request, and has those of a stopped measurement.
 
     Attributes:
         cut: task -> its documents whose text exceeded the model's positions, so that the beginning was truncated.
@@ -69,6 +72,7 @@ class BoundedLM(HFLM):
         *,
         max_length: int | None = None,
         batch_tokens: int,
+        journal: Journal | None = None,
     ) -> None:
         if tokenizer.bos_token_id is None and tokenizer.eos_token_id is None:
             raise CheckpointError(
@@ -78,7 +82,7 @@ class BoundedLM(HFLM):
         # The harness hands over all requests at once; the batches are made here.
         options: dict[str, Any] = {"backend": "causal", "max_length": max_length, "batch_size": sys.maxsize}
         super().__init__(pretrained=model, tokenizer=tokenizer, **options)
-        self.batch_tokens = batch_tokens
+        self.batch_tokens, self.journal = batch_tokens, journal
         self.cut: dict[str, set[int]] = defaultdict(set)
         self.stage = "tasks"
         self._asking: list[Document] = []
@@ -109,13 +113,19 @@ class BoundedLM(HFLM):
     def _loglikelihood_tokens(
         self, requests: Sequence[Encoded], disable_tqdm: bool = True, override_bs: int | None = None
     ) -> list[tuple[float, bool]]:
-        rows = self._rows(requests)
+        keys = [content_key(context=context, continuation=continuation) for _, context, continuation in requests]
+        kept = {} if self.journal is None else self.journal.rows
+        results = {i: (kept[key]["nats"], kept[key]["likeliest"]) for i, key in enumerate(keys) if key in kept}
+        rows = [row for row in self._rows(requests) if not all(index in results for index, _ in row.requests)]
         lengths = np.array([len(row.inputs) for row in rows])
-        results: dict[int, tuple[float, bool]] = {}
         with progress_bar(self.stage, len(requests), "requests") as advance:
+            advance(len(results))
             for batch in batches(lengths, self.batch_tokens):
-                interruption.check("stopped before all requests were answered")
+                interruption.check(f"stopped after {len(results):,} of {len(requests):,} answers")
                 answers = score_rows(self.model, [rows[i] for i in batch])
+                if self.journal is not None:
+                    found = [{"key": keys[i], "nats": nats, "likeliest": best} for i, (nats, best) in answers.items()]
+                    self.journal.add(*found)
                 results |= answers
                 advance(len(answers))
         return [results[index] for index in range(len(requests))]

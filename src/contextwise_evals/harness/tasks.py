@@ -28,7 +28,7 @@ from lm_eval.utils import handle_non_serializable
 from contextwise.base.errors import ConfigError, DataError, did_you_mean, one_line
 from contextwise.base.hashes import content_key
 from contextwise.base.machine import hub_problem
-from contextwise.evaluation.kernel import Subject
+from contextwise.evaluation.kernel import Subject, Work
 from contextwise_evals.harness.model import BoundedLM
 from contextwise_evals.harness.tables import table_rows
 
@@ -119,7 +119,7 @@ def plan_tasks(names: Sequence[str], num_fewshot: Sequence[int], include_path: P
 
 
 def ask_tasks(
-    subject: Subject, planned: Sequence[Planned], max_length: int | None, limit: int | None
+    subject: Subject, planned: Sequence[Planned], max_length: int | None, limit: int | None, work: Work
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Measure a model on planned tasks: the summary, and the harness's results as files.
 
@@ -130,8 +130,9 @@ def ask_tasks(
     results: dict[int, dict[str, Any]] = {}
     right: dict[tuple[int, str], str] = {}
     cut: dict[int, dict[str, int]] = {}
-    with quiet():
-        lm = BoundedLM(subject.model, subject.tokenizer, max_length=max_length, batch_tokens=subject.batch_tokens)
+    options: dict[str, Any] = {"max_length": max_length, "batch_tokens": subject.batch_tokens}
+    with quiet(), work.journal("answers") as journal:
+        lm = BoundedLM(subject.model, subject.tokenizer, journal=journal, **options)
         for shots in sorted({task.shots for task in planned}):
             lm.cut.clear()
             lm.stage = f"{shots}-shot"

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.estimates import Estimate, exponential
-from contextwise.base.progress import interruption, progress_bar
+from contextwise.base.progress import progress_bar, say
 from contextwise.base.tables import Column, Table, terminal
 from contextwise.evaluation.kernel import Measure, Outcome, Subject, Work
 from contextwise_evals.answering.prompts import Encoded, Encoder, Question, check_positions, check_vocabulary
@@ -93,7 +93,7 @@ class Needles(Measure):
         check_vocabulary(subject, examples)
         texts = [("a text", example, len(ids)) for example, ids in zip(examples, answers, strict=True)]
         check_positions(subject, texts, self.length - self.masked[0], ", or a smaller `length`", "a visible part of")
-        nats_ME = all_nats(subject, examples, answers, self.masked)
+        nats_ME = all_nats(subject, examples, answers, self.masked, work)
         rows = [
             {
                 "text_tokens": len(example.body),
@@ -215,19 +215,29 @@ def needle_rows(
 
 
 def all_nats(
-    subject: Subject, examples: Sequence[Encoded], answers: Sequence[Sequence[int]], steps: Sequence[int]
+    subject: Subject, examples: Sequence[Encoded], answers: Sequence[Sequence[int]], steps: Sequence[int], work: Work
 ) -> np.ndarray:
     """(M, E) nats of each example's answer with each number of tokens masked."""
-    nats_ME = np.empty((len(steps), len(examples)))
+    nats_ME, known_ME = np.zeros((2, len(steps), len(examples)))
+    state = {"nats": nats_ME, "known": known_ME}
+    if (saved := work.resumed("answers", state)) is not None:
+        nats_ME[:], known_ME[:] = saved["nats"], saved["known"]
+        say(f"resuming a stopped measurement: {known_ME.sum():,.0f} of {known_ME.size:,} answers are done")
     with progress_bar(f"needles {subject.name}", nats_ME.size, "answers") as advance:
         for step, masked in enumerate(steps):
             prompts = [example.prompt(max(0, len(example.body) - masked)) for example in examples]
             rows = max(1, subject.batch_tokens // max(map(len, prompts)))
             for first in range(0, len(prompts), rows):
-                interruption.check("the measurement was stopped")
                 chosen = slice(first, first + rows)
-                nats_ME[step, chosen] = answer_nats(subject.model, prompts[chosen], answers[chosen])
                 advance(len(prompts[chosen]))
+                if known_ME[step, chosen].all():
+                    continue
+                nats_ME[step, chosen] = answer_nats(subject.model, prompts[chosen], answers[chosen])
+                known_ME[step, chosen] = 1
+                if not known_ME.all():
+                    work.checkpoint(
+                        "answers", lambda: state, f"after {known_ME.sum():,.0f} of {known_ME.size:,} answers"
+                    )
     if not np.isfinite(nats_ME).all():
         raise CheckpointError(f"the losses of {subject.source} are not finite; the model is damaged")
     return nats_ME

@@ -31,6 +31,7 @@ from contextwise.evaluation.kernel import measure
 from contextwise_evals.harness import HarnessTasks
 from contextwise_evals.harness.tables import ACCURACY_TASKS, table_rows
 from contextwise_evals.harness.tasks import quiet
+from measured import stopped_and_resumed
 
 
 @pytest.fixture(autouse=True)
@@ -222,6 +223,14 @@ def test_an_encoder_decoder_is_refused(sets, tmp_path):
     folder = save_model(tmp_path / "t5", T5ForConditionalGeneration(config))
     with pytest.raises(CheckpointError, match="is an encoder-decoder"):
         evaluate(folder, sets, tmp_path / "out", ("lambada_openai",))
+
+
+def test_a_stopped_evaluation_resumes(model, sets, tmp_path, stop_at):
+    def asked(out: Path):
+        settings = HarnessTasks(tasks=list(TASKS), include_path=sets, num_fewshot=[0, 2])
+        return measure(str(model), settings, out=out, batch_tokens=2000)
+
+    stopped_and_resumed(asked, tmp_path, stop_at, 5)
 
 
 def test_a_stopped_evaluation_writes_nothing(model, sets, tmp_path, stop_at):

@@ -2,6 +2,7 @@
 
 import math
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +12,9 @@ import torch
 from transformers import GPT2Config
 
 from contextwise.base.config import validate
-from contextwise.base.errors import CheckpointError, ConfigError
+from contextwise.base.errors import CheckpointError, ConfigError, Interrupted
 from contextwise.data.tokenizers import byte_tokenizer, learn_bpe
-from contextwise.evaluation.kernel import Subject, measure
+from contextwise.evaluation.kernel import Subject, Work, measure
 from contextwise.models import token_losses
 from contextwise.models.prefix import set_prompt_form, with_prefix
 from contextwise.objectives.kind import PromptForm
@@ -86,7 +87,7 @@ def test_the_answer_follows_from_the_text_and_the_needles_are_at_their_positions
     assert question != two_needle_question(Size(3000, 0.0, len, seed=1), index, 0.8, 0.3)
 
 
-def test_the_loss_of_an_adder_rises_when_the_first_needle_goes() -> None:
+def test_the_loss_of_an_adder_rises_when_the_first_needle_goes(tmp_path: Path, stop_at: Any) -> None:
     encoder, size = Encoder(BYTES), Size(1200, 0.0, len)
     examples = [encoder.encode(two_needle_question(size, i)) for i in range(6)]
     answers = [answer_ids(encoder, example.question) for example in examples]
@@ -94,7 +95,13 @@ def test_the_loss_of_an_adder_rises_when_the_first_needle_goes() -> None:
     gone = [len(e.body) - e.needles[0].reach for e in examples]  # so many may be masked, and not one more
     steps = [0, min(gone), max(gone) + 1, 1200]
     adder = Subject(Adder(), batch_tokens=4000)  # type: ignore[arg-type]
-    nats = all_nats(adder, examples, answers, steps)
+    nats = all_nats(adder, examples, answers, steps, Work(tmp_path / "whole", "", {}))
+    work = Work(tmp_path / "stopped", "", {})
+    stop_at(4)
+    with pytest.raises(Interrupted, match="after [0-9]+ of 24 answers"):
+        all_nats(adder, examples, answers, steps, work)
+    stop_at(0)
+    assert np.array_equal(all_nats(adder, examples, answers, steps, work), nats)
     rows = needle_rows(examples, [2] * 6, steps, nats)
     for row, expected in zip(rows, (-math.log(SURE), -math.log(SURE), math.log(10), math.log(10)), strict=True):
         assert row["nats"]["value"] == pytest.approx(expected / 2, abs=1e-5)

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import progress_bar, say
-from contextwise.evaluation.kernel import Subject
+from contextwise.evaluation.kernel import Subject, Work
 from contextwise.evaluation.scoring.windows import vocabulary_size
 from contextwise_evals.input_files import read_objects
 from contextwise_papers.cue.encoding import TextEncoder
@@ -221,7 +221,7 @@ def _same_cue(model: PreTrainedModel, cue: Any) -> Further:
     return lambda rows: {"cue": vector.expand(len(rows), -1)}
 
 
-def rank_file(subject: Subject, file: Path, weight: float) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def rank_file(subject: Subject, file: Path, weight: float, work: Work) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Rank the candidates of each line of a file: a row for each, ``id`` (if it has one) and ``ranked``; and the summary."""
     lines = [(row.get("id"), _candidate_list(row, where)) for where, row in read_objects(file, LISTS)]
     if not lines:
@@ -236,7 +236,7 @@ def rank_file(subject: Subject, file: Path, weight: float) -> tuple[list[dict[st
         what = "was trained without contexts" if subject.spec.takes_contexts else "is not a CUE model"
         say(f"note: {subject.source} {what}; the contexts of {given:,} of {len(lists):,} lists are ignored")
     with progress_bar(f"rescore {subject.name}", None, "tokens") as advance:
-        options = {"batch_tokens": subject.batch_tokens, "on_progress": advance}
+        options = {"batch_tokens": subject.batch_tokens, "on_progress": advance, "work": work}
         ranked = rank_lists(subject.model, lists, subject.tokenizer, further, weight=weight, **options)
     note_truncated(encoder)
     rows: list[dict[str, Any]] = []

@@ -58,8 +58,9 @@ class Infill(Measure):
         objective = filling_objective(subject)
         infiller = Infiller(subject.model, subject.tokenizer, objective=objective, **options)
         prompts = [infiller.prompt(task.prefix, task.suffix) for task in holes.tasks]
-        with progress_bar(f"infill {subject.name}", len(prompts), "holes") as advance:
-            fillings = fill(infiller, prompts, subject.batch_tokens, advance)
+        bar = progress_bar(f"infill {subject.name}", len(prompts), "holes")
+        with bar as advance, work.journal("holes") as journal:
+            fillings = fill(infiller, prompts, subject.batch_tokens, advance, journal)
         seen = ["the run was trained on these very documents; they are not held out"]
         summary, rows = scores(holes.tasks, fillings)
         about = {

@@ -28,6 +28,7 @@ from contextwise.base.progress import interruption
 from contextwise.data import Corpus
 from contextwise.data.documents import text_digest
 from contextwise.data.input_files import readable
+from contextwise.evaluation.kernel import Journal
 from contextwise.evaluation.scoring.windows import batches
 from contextwise.objectives.objective import generator
 from contextwise_evals.input_files import read_objects
@@ -191,15 +192,19 @@ def edit_similarity(filled: str, expected: str) -> float:
     return float(Indel.normalized_similarity(filled.rstrip(), expected.rstrip()))
 
 
-def fill(infiller: Infiller, prompts: list[Prompt], batch_tokens: int, advance: Callable[..., None]) -> list[Filling]:
+def fill(
+    infiller: Infiller, prompts: list[Prompt], batch_tokens: int, advance: Callable[..., None], journal: Journal
+) -> list[Filling]:
     """Generate the middles, in the order of the prompts, in batches of similar length, longest first; Interrupted on a stop."""
-    lengths = np.array([len(prompt.ids) + infiller.new_tokens for prompt in prompts])
-    fillings: dict[int, Filling] = {}
+    rest = np.array([i for i in range(len(prompts)) if i not in journal.rows], dtype=np.int64)
+    advance(len(prompts) - len(rest))
+    lengths = np.array([len(prompts[i].ids) + infiller.new_tokens for i in rest])
     for rows in batches(lengths, batch_tokens):
-        interruption.check("the evaluation was stopped")
-        fillings |= zip(rows.tolist(), infiller.fill([prompts[i] for i in rows]), strict=True)
+        interruption.check(f"the evaluation was stopped after {len(journal.rows):,} of {len(prompts):,} holes")
+        fillings = infiller.fill([prompts[i] for i in rest[rows]])
+        journal.add(*({"key": int(i), **each._asdict()} for i, each in zip(rest[rows], fillings, strict=True)))
         advance(len(rows))
-    return [fillings[i] for i in range(len(prompts))]
+    return [Filling(journal.rows[i]["text"], journal.rows[i]["complete"]) for i in range(len(prompts))]
 
 
 def scores(tasks: list[Task], fillings: list[Filling]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
