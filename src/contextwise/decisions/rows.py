@@ -330,10 +330,8 @@ def _paired(table: pa.Table, notes: list[str]) -> Losses:
         raise DataError("no document is in all runs; name the documents alike in each, as by their content")
     if left := int((~common).sum()):
         example = _shown(str(names[np.flatnonzero(~common)[0]]))
-        notes = [
-            *notes,
-            f"{left:,} of {len(names):,} documents are left out, which some runs lack: {example}, for one.",
-        ]
+        what = "parts of documents" if any(PART in str(name) for name in names) else "documents"
+        notes = [*notes, f"{left:,} of {len(names):,} {what} are left out, which some runs lack: {example}, for one."]
     kept = {run: each.start + np.flatnonzero(common[documents[each]]) for run, each in runs.items()}
     in_order = list(runs)
     parts = [str(name).partition(PART)[0] for name in names[documents[kept[in_order[0]]]]]

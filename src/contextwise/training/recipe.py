@@ -217,7 +217,7 @@ class Recipe(Settings):
             )
             yield Problem(why, fix="train them one after the other, with model.pretrained")
         least, given = 4 * self.data.context, self.training.evaluation_tokens
-        if given < least:
+        if 0 < given < least:  # 0: no validation
             why = f"which is less than two pairs of the objective {name!r}"
             yield Problem(why, "training.evaluation_tokens", given, f"make it at least {least}")
         first = (self.training.rampup_batch_size or self.tokens_per_step) // self.data.context

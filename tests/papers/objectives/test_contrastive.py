@@ -190,8 +190,10 @@ def test_cosines_are_exact_in_low_precision():
     ],
 )
 def test_what_would_not_be_trained_or_measured_is_refused(corpus_folder, tmp_path, change, message):
+    values = run_values(corpus_folder, tmp_path / "run", "decoder")
     with pytest.raises(ConfigError, match=message):
-        load_recipe(run_values(corpus_folder, tmp_path / "run", "decoder"), change)
+        load_recipe(values, change)
+    assert load_recipe(values, {"training.evaluation_tokens": 0}).training.evaluation_tokens == 0  # no validation
 
 
 def test_an_id_beyond_the_vocabulary_is_one_sentence(letters):
