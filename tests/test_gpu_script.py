@@ -43,6 +43,8 @@ def test_gaps_are_named_by_what_the_host_does():
 def test_a_peak_is_that_of_the_gpus_own_name():
     assert peak_flops("NVIDIA H100 80GB HBM3") == peak_flops("NVIDIA H200") == 989e12
     assert peak_flops("NVIDIA H100 PCIe") == 756e12
+    assert peak_flops("NVIDIA GeForce RTX 4090") == 165e12
+    assert peak_flops("NVIDIA GeForce RTX 4090 Laptop GPU") is peak_flops("NVIDIA GeForce RTX 4090 D") is None
     assert peak_flops("A card of tomorrow") is None
 
 

@@ -70,9 +70,7 @@ class Plan:
         size = f"{self.tokens:,} {self.unit.split()[-1]}s" if self.tokens else "what was measured"
         if self.tokens > self.held_out:
             size = f"{self.held_out:,} documents of {size} in all"
-        limits = [f"more than {MOST}" if seeds is None else str(seeds) for seeds in (now.fewest, now.most)]
-        known = f"({' to '.join(dict.fromkeys(limits))}, as far as {self.runs} runs tell)"
-        first = f"A difference of {self.margin:g} {self.unit} needs {_seeds(now.seeds)} {known} with {size}."
+        first = f"A difference of {self.margin:g} {self.unit} needs {_seeds(now)} with {size}, as far as {self.runs} runs tell."
         if not self.tokens:
             return [first]
         more = self.needed[-1]
@@ -80,7 +78,7 @@ class Plan:
         second = (
             f"The bottleneck is {limit}: {self.level:.0%} of the variance is that of whole runs, which no text reduces"
         )
-        second += f"; with {more.times} times the text it would be {_seeds(more.seeds)}."
+        second += f"; with {more.times} times the text it would be {_seeds(more)}."
         third = (
             "To decide about any documents like these (--documents random) takes more, by how much the effect of the change "
             "differs between documents; two seeds of both arms show that."
@@ -88,8 +86,11 @@ class Plan:
         return [first, second, third]
 
 
-def _seeds(seeds: int | None) -> str:
-    return f"more than {MOST} seeds" if seeds is None else f"{seeds} seeds"
+def _seeds(needed: Needed) -> str:
+    """The seeds and their range."""
+    limits = [f"more than {MOST}" if seeds is None else str(seeds) for seeds in (needed.fewest, needed.most)]
+    middle = f"more than {MOST}" if needed.seeds is None else str(needed.seeds)
+    return f"{middle} seeds ({' to '.join(dict.fromkeys(limits))})"
 
 
 def plan(losses: Losses, arm: str, margin: float, confidence: float = CONFIDENCE, comparisons: int = 1) -> Plan:

@@ -11,7 +11,8 @@ from contextwise.base.errors import DivergedError
 from contextwise.training.batches import BatchSizes
 
 # Dense bf16 matrix throughput, FLOP/s, from the manufacturers' datasheets (half of what they print for sparse matrices); for
-# model FLOPs utilization. The first name in a GPU's own counts: "H100" alone is the SXM module ("NVIDIA H100 80GB HBM3").
+# model FLOPs utilization. The first name in a GPU's own counts: "H100" alone is the SXM module ("NVIDIA H100 80GB HBM3"). A
+# GPU of a laptop, or of the series D, is slower than its namesake.
 PEAK_FLOPS = {
     "H100 PCIe": 756e12, "H100 NVL": 835e12, "H200 NVL": 835e12,
     "H200": 989e12, "H100": 989e12, "H800": 989e12, "A100": 312e12, "A800": 312e12, "L40S": 362e12, "L4": 121e12,
@@ -21,7 +22,8 @@ PEAK_FLOPS = {
 
 def peak_flops(gpu: str | None) -> float | None:
     """Peak FLOP/s of a GPU by its name; None if unknown, or without a GPU."""
-    return next((flops for name, flops in PEAK_FLOPS.items() if gpu and re.search(rf"\b{name}\b", gpu)), None)
+    found = (name for name in PEAK_FLOPS if gpu and re.search(rf"\b{name}\b(?! (D|Laptop)\b)", gpu))
+    return next((PEAK_FLOPS[name] for name in found), None)
 
 
 def _no_sums() -> dict[str, Any]:

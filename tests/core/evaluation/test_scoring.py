@@ -124,7 +124,7 @@ def test_scoring_stops_when_asked(models, corpus_of, stop_at):
 def test_stopped_scoring_resumes_with_the_same_scores(models, corpus_of, stop_at, tmp_path, kind, batches):
     corpus, work, options = corpus_of([30, 4, 17]), Work(tmp_path / "e", "", {}), {"batch_tokens": 16}
     whole = score_documents(models[kind], corpus, 8, 4, **options)
-    stop_at(batches)
+    stop_at(batches + 1)
     with pytest.raises(Interrupted, match=r"after \d+ of 12 windows"):
         score_documents(models[kind], corpus, 8, 4, work=work, **options)
     stop_at(0)

@@ -260,7 +260,7 @@ def score_documents(
         on_progress(int((before.length - before.skip).sum()))
     with evaluating(model), torch.inference_mode():
         for rows in batches(plan.length, batch_tokens):
-            if work is None:
+            if work is None or state["done"][0] == len(before.document):  # else it is checked behind each batch
                 interruption.check("scoring was stopped")
             inputs = {} if further is None else further(plan.document[rows])
             nats_BT = window_losses(model, corpus, plan, rows, **inputs)
