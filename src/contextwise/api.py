@@ -8,12 +8,12 @@ Recipes, models and corpora are given by path or name, or as objects. The functi
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from contextwise.base.config import validate
-from contextwise.base.errors import ConfigError, did_you_mean
+from contextwise.base.errors import ConfigError, Problem, did_you_mean
 from contextwise.base.plugins import points
 from contextwise.base.progress import quieten
 from contextwise.base.runs import RunFolder
@@ -158,7 +158,7 @@ def compare(
     from contextwise.comparison import comparison
     from contextwise.comparison.compared_runs import evaluate_all
 
-    if isinstance(models, str | Path | RunFolder):
+    if isinstance(models, str | Path | RunFolder) or not isinstance(models, Iterable):
         raise ConfigError(f"models is {str(getattr(models, 'path', models))!r}; give a list of two models or more")
     sources = [str(getattr(model, "path", model)) for model in models]
     with output(verbose):
@@ -229,7 +229,7 @@ def output(verbose: bool) -> Iterator[None]:
 def plain_values(changes: "Changes | None") -> Any:
     """Settings with corpora and runs by their paths; ``data.corpus`` with the split and the tokens that a corpus was cut to."""
     if not isinstance(changes, Mapping):
-        return list(changes or [])
+        return [changes] if isinstance(changes, str) else list(changes or [])
     from contextwise.data import Corpus
 
     values: dict[str, Any] = {}
@@ -260,4 +260,6 @@ def _documents(corpus: "Documents", split: str | None) -> "Corpus":
             raise ConfigError(
                 f"split is {split!r}, but the corpus is {corpus}, cut to its first tokens; leave split out"
             )
+    if not isinstance(corpus, str | Path | Corpus):
+        raise ConfigError(Problem("but must be a prepared corpus, or the path of one or of texts", "corpus", corpus))
     return Corpus.open(corpus.path if isinstance(corpus, Corpus) else corpus, split=split or HELD_OUT)

@@ -78,6 +78,14 @@ def _as_numbers(value: Any, name: str) -> Any:
     return int(number) if number.is_integer() else number
 
 
+def plain_number(name: str, value: Any) -> Any:
+    """The argument ``name`` of a function, a number or None; as Python's own where it is numpy's, which JSON does not know."""
+    plain = value.item() if hasattr(value, "item") else value
+    if plain is not None and (isinstance(plain, bool) or not isinstance(plain, int | float)):
+        raise ConfigError(Problem("but must be a number", name, value))
+    return plain
+
+
 OTHER_NAMES = {
     "lr": ("learning_rate",),
     "max_lr": ("learning_rate",),
@@ -242,7 +250,7 @@ def with_overrides(data: dict[str, Any], overrides: Sequence[str] | Mapping[str,
 def settings_of(overrides: Sequence[str] | Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Dotted key and value of each override of :func:`with_overrides`."""
     pairs = overrides.items() if isinstance(overrides, Mapping) else map(_setting, overrides)
-    return [(key.strip(), value) for key, value in pairs]
+    return [(str(key).strip(), value) for key, value in pairs]
 
 
 def _setting(override: str) -> tuple[str, Any]:

@@ -405,6 +405,9 @@ def atomic_file(path: Path, what: str) -> Iterator[BinaryIO]:
 
     The file is locked until it is renamed, so that the next writer removes what killed ones left, and nothing else.
     """
+    refuse_pipe(path)  # the rename would put a file in its place
+    if path.absolute().parent == Path("/dev"):  # such as /dev/stdout, the link to a file
+        raise OSError(errno.EINVAL, "it stands for a device; give a file", str(path))
     with disk_errors(what, path):
         remove_abandoned(path.parent, glob.escape(path.name))
         partial, file = _partial_file(path)

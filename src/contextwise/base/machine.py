@@ -9,9 +9,13 @@ import sys
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
+from contextwise.base.errors import ConfigError
 from contextwise.base.schemas import Count
+
+if TYPE_CHECKING:
+    import torch
 
 PACKAGES = ("contextwise", "torch", "transformers", "accelerate", "datasets", "tokenizers", "numpy")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc, malloc.h
@@ -24,6 +28,22 @@ def own_version() -> str:
         return metadata.version("contextwise")
     except metadata.PackageNotFoundError:
         return "0+source"
+
+
+def torch_device(name: "str | torch.device" = "auto") -> "torch.device":
+    """A torch device by its name; ``auto``: a GPU if there is one. ConfigError for one that this machine does not have."""
+    import torch
+
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        if device.type == "meta":  # which has shapes and no values
+            raise RuntimeError
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):
+        raise ConfigError(f"device is {name!r}, which this machine does not have; give cpu, or leave it out") from None
+    return device
 
 
 class Environment(TypedDict, total=False):

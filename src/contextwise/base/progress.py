@@ -5,7 +5,6 @@ All messages for people are written to :data:`console` (standard error); standar
 
 import contextlib
 import functools
-import os
 import re
 import signal
 import sys
@@ -20,7 +19,7 @@ from rich.console import Console
 from rich.segment import Segment
 
 from contextwise.base.errors import Interrupted
-from contextwise.base.stopping import SIGNALS, received
+from contextwise.base.stopping import SIGNALS, first_process, received
 
 
 class StandardError:
@@ -73,11 +72,6 @@ def quieten() -> Iterator[None]:
         yield
     finally:
         console.quiet = before
-
-
-def first_process() -> bool:
-    """Whether this is the first process of its launch, which prints for all; torchrun numbers them in ``RANK``."""
-    return os.environ.get("RANK", "0") == "0"
 
 
 def say(text: str) -> None:

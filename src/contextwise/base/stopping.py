@@ -41,11 +41,19 @@ def message() -> str:
     return f"stopped by {'Ctrl-C' if name == 'SIGINT' else name}"
 
 
+def first_process() -> bool:
+    """Whether this is the first process of its launch, which prints for all; torchrun numbers them in ``RANK``.
+
+    A shell may keep the number from another launch: without the launch's address it counts for nothing.
+    """
+    return os.environ.get("RANK", "0") == "0" or "MASTER_ADDR" not in os.environ
+
+
 def end_at_once(number: int, _: object = None) -> None:
     """Handle a signal while nothing is open: print a line and end the process."""
     received.number = number
     try:
-        if os.environ.get("RANK", "0") == "0":
+        if first_process():
             os.write(2, f"{message()}\n".encode())
     finally:
         os._exit(exit_status())

@@ -1,6 +1,7 @@
 """The state of the process that belongs to the caller of the library: random numbers, and settings of other libraries."""
 
 import contextlib
+import os
 import random
 import signal
 from collections.abc import Callable, Iterator
@@ -37,11 +38,28 @@ def restore_random_state(state: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
+def without_launch_settings() -> Iterator[None]:
+    """Set aside, in the ``with`` block, the variables by which ``accelerate launch`` decides about precision, compilation and
+    sharding: a recipe decides about these, and its results are stored as those of the recipe."""
+    given = _pop_launch_settings()
+    try:
+        yield
+    finally:
+        _pop_launch_settings()
+        os.environ.update(given)
+
+
+def _pop_launch_settings() -> dict[str, str]:
+    return {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("ACCELERATE_")}
+
+
+@contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
     """Run the ``with`` block in a process as a command has it, and leave the process as it was, also after an interrupt.
 
-    In the block torch computes gradients, and its default number format is float32. Restored are both, random numbers, the
-    number of threads, accelerate's device and precision, and what transformers and datasets print.
+    In the block torch computes gradients, its default number format is float32, its default device the CPU, and no autocast
+    and no function mode of the caller is in force. Restored are these, random numbers, the number of threads, accelerate's
+    device and precision, and what transformers and datasets print.
     """
     import torch
     from accelerate.state import AcceleratorState, GradientState, PartialState
@@ -65,7 +83,9 @@ def undisturbed() -> Iterator[None]:
     for shared in (each._shared_state for each in (PartialState, AcceleratorState, GradientState)):
         kept += [(shared.update, (dict(shared),)), (shared.clear, ())]
     try:
-        with torch.inference_mode(False):
+        exact = [torch.autocast(device, enabled=False) for device in ("cpu", "cuda")]
+        with torch.inference_mode(False), exact[0], exact[1]:
+            _set_function_modes([], None)
             torch.set_grad_enabled(True)
             torch.set_default_dtype(torch.float32)
             yield

@@ -25,9 +25,11 @@ from rich.text import Text
 from contextwise.base import stopping
 from contextwise.base.errors import ConfigError, ContextwiseError, DataError, one_line
 from contextwise.base.pretrained import trust
-from contextwise.base.progress import console, document_printed, first_process, printable
+from contextwise.base.progress import console, document_printed, printable
+from contextwise.base.stopping import first_process
 from contextwise.cli.commands import HELP_OPTIONS, LazyCommands
 
+_NO_FOLDER = "the current folder was removed; run the same command again in a folder that exists"
 _NO_MEMORY = "can't allocate memory"
 """What torch says on a CPU."""
 
@@ -94,6 +96,8 @@ def print_error(error: ContextwiseError | str) -> None:
 def main() -> None:
     """Run the command line and exit."""
     quieten_libraries()
+    if os.environ.get("COLUMNS") == "0":  # of a terminal without a size; rich would print nothing
+        del os.environ["COLUMNS"]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names of files need not be text
@@ -109,6 +113,13 @@ def _status_of_command() -> int:
     show_traceback, trust.remote_code = _take("--traceback"), _take("--trust-remote-code")
     document_printed.clear()
     try:
+        if not _has_current_folder():  # torch's libraries would end the process
+            raise ConfigError(_NO_FOLDER)
+        if sys.flags.optimize > 1:
+            raise ConfigError(
+                "Python was started without docstrings (-OO or PYTHONOPTIMIZE=2), which transformers builds its models from; "
+                "start it with -O, or without"
+            )
         for argument in sys.argv[1:]:
             if any("\ud800" <= character <= "\udfff" for character in argument):
                 raise ConfigError(f"the argument {argument!r} is not UTF-8 text; rename the file, or correct it")
@@ -174,7 +185,7 @@ def _of_the_system(error: BaseException) -> ContextwiseError | None:
     if is_disk_full(error):
         return DataError("no space left on the disk; free some space, and run the same command again")
     if isinstance(error, FileNotFoundError) and error.filename is None and not _has_current_folder():
-        return ConfigError("the current folder was removed; run the same command again in a folder that exists")
+        return ConfigError(_NO_FOLDER)
     if isinstance(error, OSError) and error.filename is not None:
         return DataError(f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}")
     if failure := failure_of_disk(error):

@@ -9,7 +9,8 @@ from typer import Argument, Option
 
 from contextwise.base.config import settings_of
 from contextwise.base.errors import ConfigError
-from contextwise.base.progress import first_process, say
+from contextwise.base.progress import say
+from contextwise.base.stopping import first_process
 from contextwise.cli.common import Prints, set_option, show_json, show_line
 
 if TYPE_CHECKING:

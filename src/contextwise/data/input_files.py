@@ -13,6 +13,8 @@ from typing import Any, BinaryIO
 
 from contextwise.base.errors import DataError, one_line, refuse_pipe
 
+UNREAD = (".bz2", ".xz", ".zst", ".lz4")
+"""Suffixes of compressed files that are not read."""
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 HALF_A_PAIR = "holds half of a surrogate pair, which is no text"

@@ -14,13 +14,14 @@ import contextlib
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
 
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.config import plain_number
+from contextwise.base.errors import ConfigError, DataError, Problem
 from contextwise.base.estimates import FEWEST_DOCUMENTS
 from contextwise.base.files import atomic_directory, check_nothing_else, exclusive, output_folder, read_json, write_json
 from contextwise.base.hashes import content_key, sha256_file
@@ -141,7 +142,11 @@ def prepare_corpus(
         DataError: a source, the tokenizer or the output folder is invalid, or a text is in two of the named splits; ``out``
             holds something else; a source was changed while it was read. No files remain.
     """
+    if not isinstance(sources, str | Path | Iterable):
+        raise ConfigError(Problem("but must be a file, a folder, a dataset or stdlib, or several", "sources", sources))
     given = [str(sources)] if isinstance(sources, str | Path) else [str(source) for source in sources]
+    limit, validation = plain_number("limit", limit), plain_number("validation", validation)
+    test, deduplicate = plain_number("test", test), plain_number("deduplicate", deduplicate)
     out = output_folder(Path(out))
     if not given:
         raise ConfigError("no source is given; name a file, a folder, a dataset or stdlib")

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypedDict, get_args
 
 import numpy as np
 
+from contextwise.base.config import plain_number
 from contextwise.base.errors import ConfigError, DataError, Problem, did_you_mean
 from contextwise.base.estimates import CONFIDENCE, FEWEST_DOCUMENTS, NOT_IN_JSON, as_json, listed
 from contextwise.base.files import exclusive, read_json, write_json
@@ -105,6 +106,7 @@ def decide(
     others = [arm for arm in arms if arm != reference]
     if not others:
         raise ConfigError(f"{reference} is the only arm, so there is nothing to decide; give the losses of another")
+    margin, confidence = plain_number("margin", margin), plain_number("confidence", confidence)
     check(margin, confidence, comparisons, documents, len(others))
     if not losses.documents and documents == "random":
         raise ConfigError(

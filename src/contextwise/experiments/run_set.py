@@ -39,8 +39,9 @@ from contextwise.base.config import Seeds, Settings, validate, with_overrides
 from contextwise.base.errors import CheckpointError, ConfigError, DivergedError, Problem, TrainingError
 from contextwise.base.estimates import count
 from contextwise.base.files import atomic_write, exclusive, is_held, remove_abandoned_lock
-from contextwise.base.progress import first_process, interruption, say
+from contextwise.base.progress import interruption, say
 from contextwise.base.runs import RunFolder
+from contextwise.base.stopping import first_process
 from contextwise.experiments.causality import refuse_leaking_variant
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.folder import PlannedRun, RunSetFolder

@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from contextwise.base.errors import CheckpointError, refuse_pipe
-from contextwise.base.machine import hub_problem
+from contextwise.base.machine import hub_problem, torch_device
 from contextwise.base.pretrained import failure_reason, from_pretrained, hub_revision, refuse_missing
 from contextwise.models.prefix import with_prefix
 from contextwise.objectives.kind import Kind
@@ -227,7 +227,7 @@ def _loaded(
     loader: Any, what: str, path_or_name: str | Path, dtype: torch.dtype | None, device: Device
 ) -> tuple[Any, list[str], list[str]]:
     """Load a model whose files are intact; also returns the names of missing and of unexpected weights."""
-    folder = model_folder(path_or_name)
+    folder, device = model_folder(path_or_name), torch_device(device or "auto")
     _register_models()
     try:
         # Weights are loaded from safetensors only: unpickling could run code.
@@ -239,7 +239,6 @@ def _loaded(
         raise CheckpointError(f"no {what} could be loaded from {path_or_name}: {reason}") from error
     _check_finite(model, path_or_name)
     _use_ordinary_outputs(model)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return with_prefix(model).to(device).eval(), sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
 
 
@@ -277,7 +276,9 @@ def load_tokenizer(path_or_name: str | Path) -> PreTrainedTokenizerBase:
             f"the model {path_or_name} has no tokenizer; save it to the model's folder with tokenizer.save_pretrained"
         )
     try:
-        return from_pretrained(AutoTokenizer, folder)
+        tokenizer = from_pretrained(AutoTokenizer, folder)
+        tokenizer("a")  # settings of a wrong type are an error here, not when it is loaded
+        return tokenizer
     except Exception as error:
         reason = failure_reason(error)
         raise CheckpointError(f"no tokenizer could be loaded from {path_or_name}: {reason}") from error

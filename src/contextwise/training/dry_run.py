@@ -22,7 +22,7 @@ from contextwise.base.files import PARTIAL, exclusive, sync_directory
 from contextwise.base.machine import peak_memory
 from contextwise.base.progress import interruption, say
 from contextwise.base.runs import RunFolder
-from contextwise.base.undisturbed import random_state
+from contextwise.base.undisturbed import random_state, without_launch_settings
 from contextwise.models.building import training_memory
 from contextwise.training.branching import trunk_checkpoint
 from contextwise.training.export import export_model
@@ -80,6 +80,7 @@ class DryRunJson(DryRun):
     warmup_steps: int
 
 
+@without_launch_settings()
 def dry_run(recipe: Recipe) -> DryRun:
     """Measure the first steps of a recipe's run; the run folder is not written to.
 

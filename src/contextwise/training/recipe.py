@@ -414,6 +414,8 @@ def load_recipe(
         values, name, where = read_yaml(path), path.stem, f"the recipe {recipe}"
         run = RunFolder(path.parent)
         folder = run.path if path == run.recipe_file and run.environment_file.is_file() else None
+    elif not isinstance(recipe, Recipe | Mapping):
+        raise ConfigError(Problem("but must be a recipe's path or name, or its settings", "recipe", recipe))
     else:
         values = (recipe.resolved() | {"output": recipe.output}) if isinstance(recipe, Recipe) else dict(recipe)
         name, where = "run", "the recipe"

@@ -14,13 +14,22 @@ from accelerate.utils import broadcast_object_list
 from transformers import TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DivergedError, Interrupted, Problem
+from contextwise.base.errors import (
+    CheckpointError,
+    ConfigError,
+    ContextwiseError,
+    DivergedError,
+    Interrupted,
+    Problem,
+    one_line,
+)
 from contextwise.base.estimates import count
 from contextwise.base.files import PARTIAL, atomic_write, exclusive, remove_leftovers, write_json
 from contextwise.base.hashes import damage
 from contextwise.base.machine import describe_environment, has_fast_bf16, keep_freed_memory
 from contextwise.base.progress import interruption, say
 from contextwise.base.runs import SUMS_IN_ANOTHER_ORDER, RunFolder, comparable, differing_keys
+from contextwise.base.undisturbed import without_launch_settings
 from contextwise.models.attention import fast_attention
 from contextwise.models.building import parameter_count, training_memory
 from contextwise.models.spec import training_flops_per_target
@@ -43,6 +52,7 @@ DRY_RUN = f"{PARTIAL}dry-run-"
 """In the name of the folder of a dry run, beside the run's; its process's number follows."""
 
 
+@without_launch_settings()
 def train(recipe: Recipe) -> RunFolder:
     """Train a recipe to its end; a stopped run resumes from its newest checkpoint.
 
@@ -261,7 +271,13 @@ def processes_of(recipe: Recipe) -> PartialState:
         raise ConfigError(
             Problem("but torch finds no GPU on this machine", "training.device", device, "choose auto or cpu")
         )
-    return PartialState(cpu=device == "cpu" or not available)
+    try:
+        return PartialState(cpu=device == "cpu" or not available)
+    except ValueError as error:  # variables of a launch, of which some are missing
+        raise ConfigError(
+            f"the environment says that this is one of several processes, which cannot meet ({one_line(error)}); "
+            "start them with torchrun, or unset WORLD_SIZE, RANK and LOCAL_RANK"
+        ) from None
 
 
 def executed_otherwise(checkpoint: Path, recipe: Recipe, processes: PartialState) -> list[str]:

@@ -15,6 +15,7 @@ from contextwise.base.files import is_held
 from contextwise.base.hashes import damage
 from contextwise.base.machine import Environment, describe_environment
 from contextwise.base.runs import RunFolder
+from contextwise.base.undisturbed import without_launch_settings
 from contextwise.training import checkpoints
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import RunMetrics
@@ -150,6 +151,7 @@ def _repeated(
     return _compared(f"steps {start + 1} to {row['step']}", row, again, _different_environment(then, known))
 
 
+@without_launch_settings()
 def _continued(recipe: Recipe, inputs: TrainingInputs, checkpoint: Path | None, last: int) -> dict[str, Any]:
     """The training row of step ``last`` of a run that resumes from ``checkpoint``, or starts, in a temporary folder."""
     # The run may have been moved to a machine without a GPU.

@@ -227,6 +227,14 @@ def test_a_write_that_fails_keeps_the_old_file(tmp_path, monkeypatch, write):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_no_file_takes_the_place_of_a_pipe_or_device(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/stdout")):
+        with pytest.raises(OSError, match="give a file"):
+            atomic_write(path, "text")
+    assert (tmp_path / "pipe").is_fifo() and [file.name for file in tmp_path.iterdir()] == ["pipe"]
+
+
 def test_a_real_limit_on_file_size_is_one_sentence(tmp_path):
     program = (
         "import resource, signal, sys; from pathlib import Path\n"

@@ -51,6 +51,7 @@ def test_only_the_first_process_of_a_launch_prints(
     clock: list[float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     say("hello")
     with progress_bar("measure", 10) as advance:
         clock[0] += 60

@@ -325,7 +325,10 @@ def test_closed_standard_streams_are_none_of_the_files_that_are_opened(tmp_path:
 def test_only_the_first_process_of_a_launch_speaks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("RANK", "1")  # alone: a number that the shell was left with
+    assert exit_status_of(ConfigError("it went wrong"), monkeypatch) == 2
+    assert capsys.readouterr() == ("", "error: it went wrong\n")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     assert exit_status_of(ConfigError("it went wrong"), monkeypatch) == 2
     assert capsys.readouterr() == ("", "")
 

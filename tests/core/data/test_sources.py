@@ -88,7 +88,9 @@ def test_a_file_that_is_not_text(tmp_path: Path) -> None:
     assert read(tmp_path) == [BadRecord(str(tmp_path / "picture.png"), "the file is not UTF-8 text (byte 3)")]
 
 
-@pytest.mark.parametrize("name", ["x.html", "x.htm.gz", "X.IPYNB", "x.pdf", "x.docx"])
+@pytest.mark.parametrize(
+    "name", ["x.jsonl.zst", "x.html", "x.htm.gz", "X.IPYNB", "x.pdf", "x.docx", "x.tar.gz", "x.csv.xz"]
+)
 def test_what_other_programs_read_is_not_taken_for_text(tmp_path: Path, name: str) -> None:
     content = b"<p>hello</p>"
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
@@ -214,6 +216,51 @@ def test_a_file_name_that_is_no_text(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"a\xff.txt")).write_text("some words")
     with pytest.raises(DataError, match=r"the name of the file '.*a.udcff\.txt' is not UTF-8 text; rename it"):
         open_source(tmp_path)
+
+
+def test_packed_lines_beside_others_are_not_left_out_in_silence(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "b.jsonl.zst").write_bytes(b"packed")
+    (tmp_path / "notes.txt").write_text("left out beside tables")
+    first, bad = read(tmp_path)
+    assert first == Document("a", {})
+    assert isinstance(bad, BadRecord) and "compressed in a way that is not read" in bad.why
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "below/a.txt"])
+def test_a_link_to_nothing_is_not_left_out_in_silence(tmp_path: Path, name: str) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "words.txt").write_text("some words")
+    (tmp_path / ".hidden").symlink_to("nowhere")
+    assert len(read(tmp_path)) == 1
+    (tmp_path / name).symlink_to("nowhere")
+    with pytest.raises(DataError, match=f"{name} is a link to a file that is not there"):
+        read(tmp_path)
+
+
+def test_tables_with_two_columns_of_one_name(tmp_path: Path) -> None:
+    for name, mark in {"a.csv": ",", "b.csv": ";", "c.tsv": "\t"}.items():
+        (tmp_path / name).write_text(mark.join(["text", "n", "text"]) + "\n" + mark.join("abc") + "\n")
+        with pytest.raises(DataError, match=f"{name} has two columns 'text'; rename one of them"):
+            read(tmp_path / name)
+    (tmp_path / "a.csv").write_text("text,,\na,,\n")  # empty columns of a spreadsheet
+    assert [record.text for record in read(tmp_path / "a.csv")] == ["a"]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([1], pa.timestamp("s", "Nowhere/Zone")),
+        pa.array([2**62], pa.timestamp("us")),
+        pa.array([2**62], pa.duration("s")),
+        pa.array([2**31 - 1], pa.date32()),
+    ],
+    ids=["zone", "time", "duration", "day"],
+)
+def test_values_that_python_does_not_have_name_their_column(tmp_path: Path, column: pa.Array) -> None:
+    pq.write_table(pa.table({"text": ["a"], "when": column}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet: the column 'when' holds a value that Python does not have"):
+        read(tmp_path / "a.parquet")
 
 
 def test_files_of_several_kinds(tmp_path: Path) -> None:

@@ -6,14 +6,14 @@ Packages offer further kinds, each by a prefix (the group ``contextwise.sources`
 import glob
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from contextwise.base import plugins
 from contextwise.base.errors import DataError
 from contextwise.base.hashes import content_digest, content_key
-from contextwise.data.input_files import readable
+from contextwise.data.input_files import UNREAD, readable
 from contextwise.data.sources.files import Csv, FileSource, JsonLines, TextFiles
 from contextwise.data.sources.source import BadRecord, Document, Record, Source
 from contextwise.data.sources.stdlib import StandardLibrary
@@ -110,8 +110,9 @@ def _offered(name: str) -> tuple[Any, str]:
 
 
 def _kind_of(path: Path) -> type[FileSource]:
-    """Kind of a file by its suffix; text if no kind has that suffix."""
-    name = path.name.lower().removesuffix(".gz")
+    """Kind of a file by its suffix, without that of its compression; text if no kind has that suffix."""
+    name = path.name.lower()
+    name = next((name.removesuffix(packed) for packed in (".gz", *UNREAD) if name.endswith(packed)), name)
     kinds: tuple[type[FileSource], ...] = (JsonLines, Parquet, Csv)
     return next((kind for kind in kinds if name.endswith(kind.suffixes)), TextFiles)
 
@@ -126,15 +127,26 @@ def _open_files(name: str, files: Sequence[Path], root: Path) -> Source:
     return kind(name, files, root)
 
 
+def _files(paths: Iterable[Path]) -> list[Path]:
+    """The files among paths; raises a DataError for a link to nothing, such as to content that was not fetched."""
+    files = []
+    for path in paths:
+        if path.is_symlink() and not path.exists():
+            raise DataError(f"{path} is a link to a file that is not there; restore that file, or remove the link")
+        if path.is_file():
+            files.append(path)
+    return files
+
+
 def _open_folder(folder: Path) -> Source:
     name = folder.resolve().name
     with readable(folder):
-        children = [path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")]
+        children = _files(path for path in folder.iterdir() if not path.name.startswith("."))
     tables = [path for path in children if _kind_of(path) is not TextFiles]
     if tables:
         return _open_files(name, tables, folder)
     inner = ((path, path.relative_to(folder).parts) for path in folder.rglob("*"))
-    files = [path for path, parts in inner if path.is_file() and not any(part[0] == "." for part in parts)]
+    files = _files(path for path, parts in inner if not any(part[0] == "." for part in parts))
     if not files:
         raise DataError(f"the folder {folder} holds no files")
     return TextFiles(name, files, folder)

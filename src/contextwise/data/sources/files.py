@@ -9,8 +9,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from contextwise.base.errors import DataError
-from contextwise.data.input_files import JSON_LINES, LONGEST_LINE, json_entries, readable, text_and_others, unpacked
-from contextwise.data.sources.source import BadRecord, Document, Record, Source, as_record
+from contextwise.data.input_files import (
+    JSON_LINES,
+    LONGEST_LINE,
+    UNREAD,
+    json_entries,
+    readable,
+    text_and_others,
+    unpacked,
+)
+from contextwise.data.sources.source import BadRecord, Document, Record, Source, as_record, check_columns
 
 _BLANK_LINES = re.compile(r"\r?\n[ \t]*\r?\n")
 NOT_TEXT = {
@@ -18,6 +26,9 @@ NOT_TEXT = {
     **dict.fromkeys((".docx", ".doc", ".odt", ".rtf", ".pptx", ".xlsx", ".epub"), "an office document"),
     ".ipynb": "a notebook, whose cells are inside JSON",
     ".pdf": "a PDF",
+    **dict.fromkeys((".arrow", ".feather"), "an Arrow table"),
+    **dict.fromkeys((".tar", ".tgz", ".zip", ".7z", ".rar"), "an archive"),
+    **dict.fromkeys(UNREAD, "compressed in a way that is not read (.gz is)"),
 }
 """Suffix of files that are read by other programs -> what they are."""
 
@@ -45,10 +56,18 @@ class FileSource(Source):
         total = max(1, sum(sizes))
         for path, size in zip(self.files, sizes, strict=True):
             with readable(path):
-                for record, share in self.records_of(path, text_field):
+                for record, share in self._records_of(path, text_field):
                     self.done = (before + share * size) / total
                     yield record
             before += size
+
+    def _records_of(self, path: Path, text_field: str) -> Iterator[tuple[Record, float]]:
+        what = NOT_TEXT.get(Path(path.name.lower().removesuffix(".gz")).suffix)
+        if what is None:
+            yield from self.records_of(path, text_field)
+        else:
+            why = f"the file is {what}: write its text into a .txt or .jsonl file, or name it .txt to take it as it is"
+            yield BadRecord(str(path), why), 1.0
 
     @abc.abstractmethod
     def records_of(self, path: Path, text_field: str) -> Iterator[tuple[Record, float]]:
@@ -64,10 +83,6 @@ class TextFiles(FileSource):
     kind = "text"
 
     def records_of(self, path: Path, text_field: str) -> Iterator[tuple[Record, float]]:
-        if what := NOT_TEXT.get(Path(path.name.lower().removesuffix(".gz")).suffix):
-            why = f"the file is {what}: write its text into a .txt or .jsonl file, or name it .txt to take it as it is"
-            yield BadRecord(str(path), why), 1.0
-            return
         with path.open("rb") as raw, unpacked(raw, path) as file:
             content = file.read()
         record: Record
@@ -117,11 +132,8 @@ class Csv(FileSource):
                 first = lines.readline()
                 delimiter = "\t" if ".tsv" in path.suffixes else ";" if ";" in first and "," not in first else ","
                 names = next(csv.reader([first], delimiter=delimiter), [])
-                if text_field not in names:
-                    columns = ", ".join(map(repr, names)) or "none"
-                    raise DataError(
-                        f"{path} has no column {text_field!r}; its columns are {columns}: set text_field to one"
-                    )
+                # Spreadsheets write empty columns, without names, beside a table.
+                check_columns(str(path), list(filter(None, names)), text_field, dict.fromkeys(names, ()))
                 rows = csv.reader(lines, delimiter=delimiter, strict=True)
                 while True:
                     number += 1

@@ -5,10 +5,11 @@ name is the prefix by which ``prepare`` opens it.
 """
 
 import abc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from contextwise.data.input_files import type_name
+from contextwise.base.errors import DataError
+from contextwise.data.input_files import listed_fields, type_name
 
 LONGEST_TEXT = 2**31 - 1  # Arrow's list offsets are 32-bit, and a token has at least one byte
 
@@ -57,6 +58,20 @@ class Source(abc.ABC):
     def description(self) -> dict[str, Any]:
         """Manifest entry of this source."""
         return {"kind": self.kind, "name": self.name}
+
+
+def check_columns(name: str, names: Sequence[str], text_field: str, some: Mapping[str, Sequence[Any]]) -> None:
+    """Raise a DataError for a table ``name`` with two columns of one name, or without the column ``text_field``.
+
+    Args:
+        some: some values of the columns; those with the most text are listed first.
+    """
+    if twice := [column for column in dict.fromkeys(names) if names.count(column) > 1]:
+        raise DataError(f"{name} has two columns {twice[0]!r}; rename one of them")
+    if text_field not in names:
+        raise DataError(
+            f"{name} has no column {text_field!r}; its columns are {listed_fields(some)}: set text_field to one of them"
+        )
 
 
 def as_record(text: Any, metadata: dict[str, Any], where: str, what: str) -> Record:

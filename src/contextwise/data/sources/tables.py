@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from contextwise.base.errors import DataError, one_line
 from contextwise.base.machine import hub_problem
-from contextwise.data.input_files import damaged, listed_fields, readable
+from contextwise.data.input_files import damaged, readable
 from contextwise.data.sources.files import FileSource
-from contextwise.data.sources.source import Record, Source, as_record
+from contextwise.data.sources.source import Record, Source, as_record, check_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,15 +107,19 @@ def _records(tables: "Iterable[pa.Table | pa.RecordBatch]", name: str, text_fiel
     count = 0
     for table in tables:
         names = table.schema.names
-        if twice := [column for column in dict.fromkeys(names) if names.count(column) > 1]:
-            raise DataError(f"{name} has two columns {twice[0]!r}; rename one of them")
-        if text_field not in names:
-            columns = listed_fields(table.slice(0, 20).to_pydict())
-            raise DataError(
-                f"{name} has no column {text_field!r}; its columns are {columns}: set text_field to one of them"
-            )
-        texts = table.column(text_field).to_pylist()
-        others = table.select([column for column in names if column != text_field]).to_pylist()
+        values: dict[str, list[Any]] = {}
+        for column, array in zip(names, table.columns, strict=True):
+            try:
+                values[column] = array.to_pylist()
+            except Exception as error:  # a time zone that is unknown here, a time beyond the year 9999
+                reason = one_line(error)
+                raise DataError(
+                    f"{name}: the column {column!r} holds a value that Python does not have ({reason}); change it, or leave "
+                    "the column out"
+                ) from None
+        check_columns(name, names, text_field, values)
+        texts = values.pop(text_field)
         for row, text in enumerate(texts):
             count += 1
-            yield as_record(text, others[row] if others else {}, f"{name} row {count:,}", f"the column {text_field!r}")
+            others = {column: some[row] for column, some in values.items()}
+            yield as_record(text, others, f"{name} row {count:,}", f"the column {text_field!r}")

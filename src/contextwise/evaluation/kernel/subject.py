@@ -10,8 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contextwise.base.errors import CheckpointError, ConfigError, DataError
+from contextwise.base.config import plain_number
+from contextwise.base.errors import CheckpointError, ConfigError, DataError, Problem
 from contextwise.base.hashes import content_key, model_digest, model_files
+from contextwise.base.machine import torch_device
 from contextwise.base.pretrained import hub_revision
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation.kernel.result import Result, results_of
@@ -61,6 +63,7 @@ class Subject:
     ) -> None:
         if dtype not in ("auto", *DTYPES):
             raise ConfigError(f"dtype is {dtype!r}; it must be one of auto, {', '.join(DTYPES)}")
+        batch_tokens = plain_number("batch_tokens", batch_tokens)
         if batch_tokens is not None and batch_tokens < 1:
             raise ConfigError(f"batch_tokens is {batch_tokens}; it must be at least 1")
         self.batch_tokens = batch_tokens or DEFAULT_BATCH_TOKENS
@@ -71,6 +74,9 @@ class Subject:
             if tokenizer is not None:
                 raise ConfigError(f"tokenizer is given, but {source} has its own; give it with a loaded model only")
         else:
+            if not hasattr(source, "config"):
+                known = "a run, a model's folder or Hub name, or a loaded model of transformers"
+                raise ConfigError(Problem(f"but must be {known}", "model", source))
             self.source, self.model = name, source
             if tokenizer is not None:
                 self.tokenizer = tokenizer
@@ -81,6 +87,8 @@ class Subject:
 
     def _refuse_other_form(self) -> None:
         """Raise a ConfigError if a loaded model has another data type or device than asked for."""
+        if self.model.device.type == "meta":
+            raise ConfigError("the model has shapes, but no values (its device is meta); load its weights")
         for name, asked in (("dtype", self._dtype), ("device", self._device)):
             held = "" if asked == "auto" else str(getattr(self.model, name)).removeprefix("torch.")
             if asked not in ("auto", held, held.partition(":")[0]):
@@ -158,22 +166,9 @@ class Subject:
 
     @cached_property
     def device(self) -> "torch.device":
-        import torch
-
         if self.loaded:
             return self.model.device
-        if self._device == "auto":
-            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        try:
-            device = torch.device(self._device)
-            if device.type == "meta":  # which has shapes and no values
-                raise RuntimeError
-            torch.empty(0, device=device)
-        except (RuntimeError, AssertionError):
-            raise ConfigError(
-                f"device is {self._device!r}, which this machine does not have; give cpu, or leave it out"
-            ) from None
-        return device
+        return torch_device(self._device)
 
     @cached_property
     def dtype(self) -> "torch.dtype | None":

@@ -1,0 +1,141 @@
+"""What surrounds a command or a call of the library changes no result: the caller's settings of torch, variables, streams."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from accelerate.state import AcceleratorState, GradientState
+
+import contextwise
+from contextwise.base.errors import CheckpointError, ConfigError
+from contextwise.cli import main
+from contextwise.models import load_tokenizer
+from small import EXACT, recipe_values, save_model, small_gpt2
+
+
+def weights(corpus: Path, folder: Path) -> bytes:
+    """The weights of a run of two steps, and the losses of its validation."""
+    run = contextwise.train(recipe_values(corpus, folder, steps=2, save_every=2, evaluate_every=2, **EXACT))
+    evaluation = contextwise.evaluate(run, corpus, limit=3)
+    return (run.model / "model.safetensors").read_bytes() + json.dumps(evaluation.summary["loss"]).encode()
+
+
+@pytest.fixture(scope="module")
+def plain(corpus_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The weights in a process without settings of its own."""
+    return weights(corpus_folder, tmp_path_factory.mktemp("plain") / "run")
+
+
+@pytest.mark.parametrize("surroundings", ["autocast", "device", "inference", "function mode", "launcher", "deepspeed"])
+def test_the_callers_settings_change_no_result(
+    plain: bytes, corpus_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, surroundings: str
+) -> None:
+    class Doubled(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = function(*args, **(kwargs or {}))
+            return 2 * result if function is torch.nn.functional.gelu else result
+
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", {"launcher": "bf16"}.get(surroundings, "no"))
+    if surroundings == "deepspeed":
+        monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    contexts = {
+        "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+        "device": lambda: torch.device("meta"),
+        "inference": torch.inference_mode,
+        "function mode": Doubled,
+    }
+    before = dict(os.environ)
+    with contexts.get(surroundings, torch.enable_grad)():
+        assert weights(corpus_folder, tmp_path / "run") == plain
+    assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize("rank", ["2", "two"])
+def test_numbers_of_another_launch_are_refused(
+    corpus_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: str
+) -> None:
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        monkeypatch.setenv(name, rank)
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+    try:
+        with pytest.raises(ConfigError, match="start them with torchrun, or unset WORLD_SIZE"):
+            contextwise.train(recipe_values(corpus_folder, tmp_path / "run"))
+    finally:
+        AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def test_arguments_of_other_types_are_refused(corpus_folder: Path, tmp_path: Path) -> None:
+    text, out, model = tmp_path / "a.txt", tmp_path / "out", small_gpt2()
+    text.write_text("some words")
+    calls = {
+        "sources is None": lambda: contextwise.prepare(None, "bytes", out),  # type: ignore[arg-type]
+        "limit is '5'": lambda: contextwise.prepare(text, "bytes", out, limit="5"),
+        "validation is True": lambda: contextwise.prepare(text, "bytes", out, validation=True),
+        "recipe is 5": lambda: contextwise.train(5),  # type: ignore[arg-type]
+        "5 is an unknown key": lambda: contextwise.train(recipe_values(corpus_folder, out), {5: 6}),  # type: ignore[dict-item]
+        "model is None": lambda: contextwise.evaluate(None, corpus_folder),  # type: ignore[arg-type]
+        "model is Linear": lambda: contextwise.evaluate(torch.nn.Linear(1, 1), corpus_folder),  # type: ignore[arg-type]
+        "its device is meta": lambda: contextwise.evaluate(model.to("meta"), corpus_folder),
+        "corpus is .'a text'": lambda: contextwise.evaluate(small_gpt2(), ["a text"]),  # type: ignore[arg-type]
+        "batch_tokens is 'x'": lambda: contextwise.evaluate(small_gpt2(), corpus_folder, batch_tokens="x"),
+        "models is '5'": lambda: contextwise.compare(5),  # type: ignore[arg-type]
+        "device is 'tpu'": lambda: contextwise.load(save_model(tmp_path / "model", small_gpt2()), device="tpu"),
+        "margin is 'x'": lambda: contextwise.decide(
+            {"arm": ["a", "b"], "seed": [0, 0], "document": [0, 0], "tokens": [1, 1], "nats": [1.0, 1.0]}, margin="x"
+        ),
+    }
+    for message, call in calls.items():
+        with pytest.raises(ConfigError, match=message):
+            call()
+    assert not out.exists()
+
+
+def test_numpys_numbers_are_numbers(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("some words")
+    options: dict[str, Any] = {"limit": np.int64(5), "validation": np.float32(0.2), "deduplicate": np.float64(0.8)}
+    assert contextwise.prepare(tmp_path / "a.txt", "bytes", tmp_path / "out", **options).tokens == 10
+
+
+def test_a_tokenizer_with_settings_of_another_type_is_refused_when_it_is_loaded(tmp_path: Path) -> None:
+    save_model(tmp_path, small_gpt2())
+    (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": "long"}')
+    with pytest.raises(CheckpointError, match="no tokenizer could be loaded from"):
+        load_tokenizer(tmp_path)
+
+
+def ended(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    """The exit status of a command in this process."""
+    monkeypatch.setattr(sys, "argv", ["contextwise", *words])
+    with pytest.raises(SystemExit) as raised:
+        main()
+    return int(raised.value.code or 0)
+
+
+def test_a_terminal_without_a_width_and_a_folder_that_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    assert ended(monkeypatch, "recipes", "--help") == 0
+    assert "--schema" in capsys.readouterr().out
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert ended(monkeypatch, "report", "/") == 2
+    assert "the current folder was removed" in capsys.readouterr().err
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("option", "status"), [("-O", 0), ("-OO", 2)])
+def test_python_without_docstrings(option: str, status: int) -> None:
+    command = [sys.executable, option, "-m", "contextwise", "recipes"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == status
+    assert (status == 0) == (done.stderr == "") and "Traceback" not in done.stderr
