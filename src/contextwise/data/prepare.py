@@ -150,6 +150,8 @@ def prepare_corpus(
     out = output_folder(Path(out))
     if not given:
         raise ConfigError("no source is given; name a file, a folder, a dataset or stdlib")
+    if pipes := [name for name in given if source_path(name).is_fifo()]:
+        raise DataError(f"{pipes[0]} is a pipe, which can be read once, but texts are read twice; write them to a file")
     if limit is not None and limit < 1:
         raise ConfigError(f"limit is {limit}, but must be at least 1 document")
     if deduplicate is not None and not 0 < deduplicate <= 1:

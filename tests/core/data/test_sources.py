@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from contextwise.base.errors import DataError
+from contextwise.data import prepare_corpus
 from contextwise.data.sources import BadRecord, Document, open_source
 from contextwise.data.sources import tables as module
 
@@ -310,3 +311,30 @@ def test_progress_reaches_one_in_every_pass(tmp_path: Path, write_jsonl: Callabl
     for _ in range(2):
         seen = [source.done for _ in source.records("text")]
         assert seen == sorted(seen) and seen[-1] == 1.0 and 0 < seen[0] < 0.4
+
+
+def test_a_folder_that_may_not_be_read_is_not_left_out_in_silence(tmp_path: Path) -> None:
+    (tmp_path / "texts" / "closed").mkdir(parents=True)
+    (tmp_path / "texts" / "a.txt").write_text("a")
+    (tmp_path / "texts" / ".hidden").mkdir()
+    (tmp_path / "texts" / "closed" / "b.txt").write_text("b")
+    assert [each.text for each in read(tmp_path / "texts")] == ["a", "b"]
+    (tmp_path / "texts" / "closed").chmod(0)
+    folder, root = tmp_path / "texts", os.geteuid() == 0
+    for above in (tmp_path, *tmp_path.parents[:2]):
+        above.chmod(0o755)
+    try:
+        if root:
+            os.seteuid(65534)  # root may read all folders
+        with pytest.raises(DataError, match=r"the folder .*/closed cannot be read \(Permission denied\)"):
+            open_source(folder)
+    finally:
+        if root:
+            os.seteuid(0)
+        (folder / "closed").chmod(0o755)
+
+
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="is a pipe, which can be read once, but texts are read twice"):
+        prepare_corpus(tmp_path / "pipe", "bytes", tmp_path / "out")

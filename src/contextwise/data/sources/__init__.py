@@ -138,6 +138,11 @@ def _files(paths: Iterable[Path]) -> list[Path]:
     return files
 
 
+def _refuse(error: OSError) -> None:
+    """Pass on the error of a folder that cannot be read: its texts must not be missing in silence."""
+    raise DataError(f"the folder {error.filename} cannot be read ({error.strerror}); allow it, or move it away")
+
+
 def _open_folder(folder: Path) -> Source:
     name = folder.resolve().name
     with readable(folder):
@@ -145,8 +150,10 @@ def _open_folder(folder: Path) -> Source:
     tables = [path for path in children if _kind_of(path) is not TextFiles]
     if tables:
         return _open_files(name, tables, folder)
-    inner = ((path, path.relative_to(folder).parts) for path in folder.rglob("*"))
-    files = _files(path for path, parts in inner if not any(part[0] == "." for part in parts))
+    files = []
+    for place, folders, names in os.walk(folder, onerror=_refuse):
+        folders[:] = [inner for inner in folders if inner[0] != "."]
+        files += _files(Path(place, each) for each in names if each[0] != ".")
     if not files:
         raise DataError(f"the folder {folder} holds no files")
     return TextFiles(name, files, folder)
