@@ -291,6 +291,9 @@ def _problems(model: type[BaseModel], error: Any) -> list[Problem]:
     field, kind = ".".join(str(part) for part in error["loc"] if not _is_tag(part)), error["type"]
     if kind == "extra_forbidden":
         return [_unknown(model, error["loc"], field, error["input"])]
+    if kind == "invalid_key":  # YAML reads on, no and null as other values than texts
+        where = ".".join(str(part) for part in error["loc"][:-1] if not _is_tag(part))
+        return [Problem(f"has a key that is no text: {error['input']!r}", where or "the recipe", fix="correct it")]
     if kind == "missing":
         *sections, name = error["loc"]
         section, _ = _settings_at(model, sections)

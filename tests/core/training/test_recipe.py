@@ -112,6 +112,18 @@ def test_all_problems_are_named_before_torch_is_imported(tmp_path):
         assert words in output
 
 
+def test_keys_that_yaml_reads_as_other_values_are_named(tmp_path):
+    def change(recipe):
+        recipe[None] = 1
+        recipe["training"] |= {3: 4, True: 1}
+
+    with pytest.raises(ConfigError) as caught:
+        load_recipe(write(tmp_path, change))
+    told = [(problem.field, problem.why) for problem in caught.value.problems]
+    assert ("the recipe", "has a key that is no text: None") in told
+    assert {("training", f"has a key that is no text: {key}") for key in (3, True)} <= set(told)
+
+
 def test_a_problem_is_data(tmp_path):
     with pytest.raises(ConfigError) as caught:
         load_recipe(write(tmp_path, lambda recipe: recipe["training"].update(tokens_per_step=100)))
