@@ -26,11 +26,12 @@ def inputs(tmp_path_factory):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("moment", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in range(1, 30))])
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=pytest.mark.slow if kind in ("result", "export") else ()) for kind in KINDS]
 )
-def test_what_is_visible_is_whole_and_of_one_writer(inputs, tmp_path, kind):
-    folder, log, draw = tmp_path / "outputs", tmp_path / "log", random.Random(kind)
+def test_what_is_visible_is_whole_and_of_one_writer(inputs, tmp_path, kind, moment):
+    folder, log, draw = tmp_path / "outputs", tmp_path / "log", random.Random(f"{kind} {moment}")
     folder.mkdir()
     target = folder / "output"
     processes = [forked(write, kind, target, inputs, writer, 3, log) for writer in range(3)]
