@@ -62,11 +62,21 @@ def test_a_result_is_one_line_in_a_console(results, name):
     assert re.search(r"loss \d\.\d{4} |[+-]\d\.\d{4} \[|\d\.\d\d nats", line), line
 
 
-@pytest.mark.parametrize("name", ["evaluation", "curve"])
+@pytest.mark.parametrize("name", ["evaluation", "curve", "comparison"])
 def test_a_printed_result_is_what_its_verb_prints(results, name):
     result, text = results[name], str(results[name])
-    losses = [result.summary["loss"]["value"]] if name == "evaluation" else [each["loss"] for each in result.bins]
+    losses = {
+        "evaluation": lambda: [result.summary["loss"]["value"]],
+        "curve": lambda: [each["loss"] for each in result.bins],
+        "comparison": lambda: [group.loss.value for group in result.groups],
+    }[name]()
     assert max(map(len, text.splitlines())) <= 80 and all(f"{loss:.4f}" in text for loss in losses)
+    assert str(results["run"]) == repr(results["run"])
+
+
+def test_an_unknown_option_of_prepare_has_a_hint(tmp_path):
+    with pytest.raises(ConfigError, match="prepare has no option 'validaton'; did you mean 'validation'"):
+        contextwise.prepare("stdlib", "bytes", tmp_path / "c", validaton=0.1)
 
 
 @pytest.mark.parametrize("name", ["evaluation", "curve", "comparison"])

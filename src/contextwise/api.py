@@ -8,6 +8,7 @@ Recipes, models and corpora are given by path or name, or as objects. The functi
 """
 
 import contextlib
+import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -53,6 +54,10 @@ def prepare(
     """
     from contextwise.data import prepare_corpus
 
+    known = list(inspect.signature(prepare_corpus).parameters)
+    for name in options:
+        if name not in known:
+            raise ConfigError(f"prepare has no option {name!r}; {did_you_mean(name, known)}")
     with output(verbose):
         return prepare_corpus(sources, tokenizer, out, **options)
 

@@ -191,6 +191,8 @@ class RunFolder(Viewed):
     def __repr__(self) -> str:
         return f"RunFolder({str(self.path)!r}): {self.answer}"
 
+    __str__ = __repr__  # a verb prints no more of a run
+
     @property
     def answer(self) -> str:
         """Name, length and validation loss, or how far the run is."""

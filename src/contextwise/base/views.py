@@ -29,6 +29,10 @@ class Viewed(ABC):
         line = f"{type(self).__name__}: {self.answer}"
         return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 1]}…"
 
+    def __str__(self) -> str:
+        """What the verb prints, in 80 columns."""
+        return self.views().text_of(self)
+
     def _repr_html_(self) -> str:
         return self.views().html_of(self)
 

@@ -1,5 +1,6 @@
 """Results in a notebook: the page of each kind of result, and the table, figure and data frame that are taken from it."""
 
+import io
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -7,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group
 from rich.padding import Padding
 
+from contextwise.base import plugins
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate, count, duration
+from contextwise.base.progress import Terminal
 from contextwise.base.runs import RunFolder, measured_on
 from contextwise.base.tables import Column, Table
 from contextwise.reports.drawing import colours, drawn
@@ -120,6 +123,45 @@ def _of_run(run: RunFolder) -> Table:
         loss = known.get("validation_loss", row["loss"])  # of the exported weights, which may be earlier ones
         rows.append(["validation loss", f"{loss:.4f}{measured_on(recipe, row.get('examples'))}"])
     return Table(f"Run {run.path}", [Column("", "text"), Column("", "text", align="left")], rows)
+
+
+def text_of(result: Any) -> str:
+    """What the verb of a result prints, in 80 columns."""
+    text = io.StringIO()
+    Terminal(file=text, width=80, highlight=False).print(*_own(TEXTS, result)(result), sep="\n", markup=False)
+    return text.getvalue().rstrip()
+
+
+def _text_of_measurement(result: Any) -> list[Any]:
+    measure = plugins.load("measures").get(result.measure)
+    return [result.answer if measure is None else measure.table(result.summary)]
+
+
+def _text_of_comparison(comparison: Any) -> list[Any]:
+    from contextwise.comparison.tables import comparison_tables
+
+    return [comparison_tables(comparison)]
+
+
+def _text_of_trial(result: Any) -> list[Any]:
+    from contextwise.reports.trial import trial_tables
+
+    return [trial_tables(result)]
+
+
+def _text_of_decision(decision: Any) -> list[Any]:
+    from contextwise.reports.decided import comparison_table
+
+    return [*decision.sentences, "", comparison_table(decision)]
+
+
+TEXTS: dict[str, Callable[[Any], list[Any]]] = {
+    "Comparison": _text_of_comparison,
+    "TrialResult": _text_of_trial,
+    "Decision": _text_of_decision,
+    "Result": _text_of_measurement,
+}
+"""Name of a class -> what its verb prints."""
 
 
 def html_of(result: Any) -> str:

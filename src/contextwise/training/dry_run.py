@@ -225,4 +225,5 @@ class _Steps(TrainerCallback):
         self.optimizer = time.perf_counter() - self.checked
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        control.should_training_stop = control.should_training_stop or state.global_step >= self.last
+        stop = control.should_training_stop or interruption.requested
+        control.should_training_stop = stop or state.global_step >= self.last

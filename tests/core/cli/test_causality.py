@@ -69,7 +69,7 @@ def test_json_alone_on_standard_output(contextwise, early_contexts):
     status, output, _ = contextwise("measure causality context --json")
     content = json.loads(output)
     assert status == 1 and content["causal"] is False and content["gates_opened"] is True
-    assert "causality of context: leaks (future tokens" in str(CausalityResult(Path(), content))
+    assert "causality of context: leaks (future tokens" in repr(CausalityResult(Path(), content))
     leak = content["effects"][0]
     assert (leak["name"], leak["outcome"]) == ("future tokens", "leak")
     assert leak["changed"] == leak["affected"] + 1 and leak["changed"] % 4 == 3

@@ -125,7 +125,8 @@ def test_text_that_no_run_reads_is_not_compared(copies, tmp_path):
 
 def test_too_few_documents_beside_near_copies_are_refused(copies, tmp_path):
     with pytest.raises(
-        DataError, match="7 documents, 1 of them near-copies .* 1 of them for the rates.*near_copies: keep"
+        DataError,
+        match=r"7 held-out documents \(limit\), 1 of them near-copies .* 1 of them for the rates.*near_copies: keep",
     ):
         Trial(settings(copies, tmp_path / "t", limit=7, rates="search"))
 

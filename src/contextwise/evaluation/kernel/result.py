@@ -1,6 +1,5 @@
 """A result on disk: a folder with ``summary.json`` and the tables beside it, complete or absent."""
 
-import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from contextwise.base.files import (
     write_json,
 )
 from contextwise.base.hashes import MANIFEST, damage, seal, sealed_files
-from contextwise.base.progress import Terminal
 from contextwise.base.schemas import parse_json
 from contextwise.base.views import Viewed
 
@@ -78,14 +76,6 @@ class Result(Viewed):
                 f": loss {Estimate.from_dict(loss):.4f} nats per token, over {self.summary['documents']:,} documents"
             )
         return line
-
-    def __str__(self) -> str:
-        """What the verb of the measure prints, in 80 columns."""
-        if (measure := plugins.load("measures").get(self.measure)) is None:
-            return self.answer
-        text = io.StringIO()
-        Terminal(file=text, width=80, highlight=False).print(measure.table(self.summary), markup=False)
-        return text.getvalue().rstrip()
 
     def table_of(self, name: str) -> "pa.Table":
         """The table ``NAME.parquet``; raises DataError if it is missing or damaged."""

@@ -83,10 +83,12 @@ class ScoredDocuments:
         copies = f", {left_out} of them near-copies of training text" if left_out else ""
         search = f", {len(self.searched)} of them for the rates" if len(self.searched) else ""
         fix = " and --deduplicate 0.8, or keep them (near_copies: keep)" if left_out else ""
+        fix = f"prepare the corpus again with a larger --validation{fix}"
+        held = f"holds out {self.count} document{'s' * (self.count != 1)}"
+        if self.count < len(self.held_out):
+            held, fix = f"is scored on {self.count} held-out documents (limit)", f"raise limit, or {fix}"
         raise DataError(
-            f"the corpus {corpus} holds out {self.count} document{'s' * (self.count != 1)}{copies}{search}, but a decision "
-            f"needs {FEWEST_DOCUMENTS} or more; "
-            f"prepare the corpus again with a larger --validation{fix}"
+            f"the corpus {corpus} {held}{copies}{search}, but a decision needs {FEWEST_DOCUMENTS} or more; {fix}"
         )
 
     @cached_property

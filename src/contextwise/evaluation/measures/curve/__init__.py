@@ -41,8 +41,9 @@ class CurveResult(Result):
         effective, interval = _effective_cells(self.measures["effective_context"])
         known = f" {interval}" * (interval != NOT_KNOWN)
         name, plural = Path(self.summary["model"]).name, "s" * (first["visible_to"] > 1)
-        falls = f"{first['loss']:.2f} nats per token with {_limits(first)} visible token{plural}, {lowest['value']:.2f} with"
-        return f"{name}: {falls} {_limits(lowest)}; effective context {effective}{known}"
+        falls = f"{first['loss']:.2f} nats per token with {_limits(first)} visible token{plural}, "
+        falls += "the lowest" if _limits(lowest) == _limits(first) else f"{lowest['value']:.2f} with {_limits(lowest)}"
+        return f"{name}: {falls}; effective context {effective}{known}"
 
     @property
     def bins(self) -> list[dict[str, Any]]:
