@@ -190,6 +190,7 @@ PIPES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "file", [pytest.param(name, marks=() if name.endswith("manifest.json") else pytest.mark.slow) for name in PIPES]
 )

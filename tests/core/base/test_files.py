@@ -135,6 +135,7 @@ def test_a_file_that_was_taken_for_a_leftover_is_written_again(tmp_path, monkeyp
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
+@pytest.mark.long
 def test_a_second_process_waits_with_a_message_and_replaces_nothing(tmp_path):
     first = Program(WRITER, tmp_path / "folder", "first")
     assert first.stdout.readline() == "ready\n"

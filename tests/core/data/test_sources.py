@@ -313,25 +313,24 @@ def test_progress_reaches_one_in_every_pass(tmp_path: Path, write_jsonl: Callabl
         assert seen == sorted(seen) and seen[-1] == 1.0 and 0 < seen[0] < 0.4
 
 
-def test_a_folder_that_may_not_be_read_is_not_left_out_in_silence(tmp_path: Path) -> None:
-    (tmp_path / "texts" / "closed").mkdir(parents=True)
-    (tmp_path / "texts" / "a.txt").write_text("a")
-    (tmp_path / "texts" / ".hidden").mkdir()
-    (tmp_path / "texts" / "closed" / "b.txt").write_text("b")
-    assert [each.text for each in read(tmp_path / "texts")] == ["a", "b"]
-    (tmp_path / "texts" / "closed").chmod(0)
-    folder, root = tmp_path / "texts", os.geteuid() == 0
-    for above in (tmp_path, *tmp_path.parents[:2]):
-        above.chmod(0o755)
-    try:
-        if root:
-            os.seteuid(65534)  # root may read all folders
-        with pytest.raises(DataError, match=r"the folder .*/closed cannot be read \(Permission denied\)"):
-            open_source(folder)
-    finally:
-        if root:
-            os.seteuid(0)
-        (folder / "closed").chmod(0o755)
+def test_a_folder_that_may_not_be_read_is_not_left_out_in_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "closed").mkdir()
+    (tmp_path / ".hidden").mkdir()
+    for name in ("a.txt", "closed/b.txt", ".hidden/c.txt"):
+        (tmp_path / name).write_text(name[-5])
+    assert [each.text for each in read(tmp_path)] == ["a", "b"]
+    scandir = os.scandir
+
+    def refused(path: Any) -> Any:
+        if Path(path).name == "closed":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    with pytest.raises(DataError, match=r"the folder .*/closed cannot be read \(Permission denied\)"):
+        open_source(tmp_path)
 
 
 def test_a_pipe_is_refused(tmp_path: Path) -> None:

@@ -225,6 +225,7 @@ def test_an_encoder_decoder_is_refused(sets, tmp_path):
         evaluate(folder, sets, tmp_path / "out", ("lambada_openai",))
 
 
+@pytest.mark.long
 def test_a_stopped_evaluation_resumes(model, sets, tmp_path, stop_at):
     def asked(out: Path):
         settings = HarnessTasks(tasks=list(TASKS), include_path=sets, num_fewshot=[0, 2])

@@ -101,6 +101,7 @@ def test_untrained_models_give_the_greedy_output(family, head, n):
             assert torch.equal(result, greedy)
 
 
+@pytest.mark.long
 @FEW
 @given(data=st.data())
 def test_trained_models_give_the_greedy_output(trained, data):
