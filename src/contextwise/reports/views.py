@@ -152,7 +152,7 @@ def _text_of_trial(result: Any) -> list[Any]:
 def _text_of_decision(decision: Any) -> list[Any]:
     from contextwise.reports.decided import comparison_table
 
-    return [*decision.sentences, "", comparison_table(decision)]
+    return [*decision.sentences, "", comparison_table(decision), *(f"Note: {note}" for note in decision.notes)]
 
 
 TEXTS: dict[str, Callable[[Any], list[Any]]] = {

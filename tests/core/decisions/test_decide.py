@@ -60,12 +60,14 @@ def test_the_differences_are_those_of_sums_paired_by_seed_and_document():
         "2 documents cannot show how far documents differ; 6 or more give an interval for any such documents.",
     ]
     assert result.sentences[0].startswith("Undecided after 2 seeds on these held-out documents: b − a = -0.2250")
+    assert all(f"Note: {note[:30]}" in str(result) for note in result.notes)
 
 
 def test_the_answer_is_that_of_the_trial_s_statistics():
     frame = simulated({"base": 0.0, "better": -0.05, "same": 0.0}, 8)
     result = contextwise.decide(frame, "base", margin=0.02, confidence=0.9)
     assert len(repr(result)) <= 160 and " − base = " in repr(result)
+    assert result.sentences[0].split()[0] in str(result)
     assert list(result.to_pandas()["difference"]) == [each.difference.value for each in result.comparisons]
     wide = frame.pivot_table(index=["arm", "seed"], columns="document", values="nats")
     sizes = frame[(frame.arm == "base") & (frame.seed == 0)].set_index("document")["tokens"][wide.columns]

@@ -693,6 +693,7 @@ def test_a_notebook_shows_a_trial(finished, tmp_path):
     result = contextwise.trial(finished / "trial.yaml")
     assert result.path == finished and result.stopped == "decided"
     assert "alike and gpt2 are equivalent" in result._repr_html_()
+    assert all(f"{each.arm} " in str(result) for each in result.comparisons) and "\n" in str(result)
     frame = result.to_pandas()
     assert len(frame) == 2 and result.plot().data
     assert list(frame["difference"]) == [each.difference.value for each in result.comparisons]

@@ -244,10 +244,8 @@ def score_documents(
         raise DataError("there is no token to score: the documents are empty, or hold one token and no end-of-text")
     stops = np.cumsum(targets)
     scores = Scores(targets, np.zeros(stops[-1], np.float32), np.zeros(stops[-1], np.int32), first_position)
-    plan, total = (
-        plan.chosen(np.argsort(-plan.length, kind="stable")),
-        len(plan.document),
-    )  # in the order of the batches
+    total = len(plan.document)
+    plan = plan.chosen(np.argsort(-plan.length, kind="stable"))  # in the order of the batches
     state = {"nats": scores.nats, "visible": scores.visible, "done": np.zeros(1, np.int64)}
     saved = None if work is None else work.resumed(part, state)
     if saved is not None and 0 < saved["done"][0] <= total:
