@@ -45,22 +45,23 @@ class Scale:
     generation: tuple[str, tuple[int, ...]]  # shape and rows, as in `benchmarks.generation`
     scoring: tuple[str, int, int | None]  # size, context, and the number of documents of the corpus
     tokens: int  # of the training data
-    tests: tuple[str, ...] = ()  # files of tests; all of them if not given
+    tests: tuple[str, ...]  # files and folders of tests
 
 
 SCALES = {
     "gpu": Scale(
         shapes={
-            "GPT-2 124M": ("gpt2", 12, 768, 12, 50304, 1024, 32),
-            "Llama 125M": ("llama", 12, 768, 12, 50304, 1024, 32),
+            "GPT-2 124M": ("gpt2", 12, 768, 12, 50304, 1024, 16),
+            "Llama 125M": ("llama", 12, 768, 12, 50304, 1024, 16),
         },
         memory={"124M": ("gpt2", 12, 768, 12, 50304, 1024, 32), "1.3B": ("gpt2", 24, 2048, 16, 50304, 1024, 8)},
-        micro_batches=4,
-        rounds=5,
+        micro_batches=8,
+        rounds=4,
         compile=True,
         generation=("124M", (1, 16, 64)),
         scoring=("base", 1024, 400),
         tokens=20_000_000,
+        tests=("core/models", "core/training/test_on_devices.py"),
     ),
     "small": Scale(
         shapes={"GPT-2 small": ("gpt2", 2, 32, 2, 512, 64, 2), "Llama small": ("llama", 2, 32, 2, 512, 64, 2)},
@@ -77,7 +78,8 @@ SCALES = {
 MODELS = ("plain", "PM", "ContextLM")
 """Our models of each shape."""
 GPT2_ALONE = ("multi-token, 4 heads",)
-WATCHED = ("contextwise: plain", "contextwise: ContextLM")
+OURS = "contextwise: plain"
+WATCHED = (OURS, "contextwise: ContextLM")
 """Loops whose waits and gaps are named."""
 
 
@@ -110,13 +112,14 @@ class Recorder:
     def pytest_runtest_logreport(self, report: Any) -> None:
         result, name = self.report.result, report.nodeid
         if report.failed:
-            result["failed"][name] = report.longreprtext[-2000:]
+            crash = getattr(report.longrepr, "reprcrash", None)
+            result["failed"][name] = (crash.message if crash else report.longreprtext)[-600:]
         elif report.skipped:
             why = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
             result["skipped"][why] = result["skipped"].get(why, 0) + 1
         elif report.when == "call":
             result["passed"] += 1
-        if report.when == "call":
+        if report.when == "call" and report.duration > 1:
             result["seconds"][name] = round(report.duration, 2)
         if time.monotonic() - self.saved > 3:
             self.report.save()
@@ -127,8 +130,8 @@ def right(report: Report, scale: Scale, **_: Any) -> None:
     """The tests with the mark ``cuda``."""
     import pytest
 
-    files = [str(TESTS / name) for name in scale.tests] or [str(TESTS)]
-    parallel = ["--numprocesses=4", "--dist=loadfile"] if torch.cuda.is_available() else []
+    files = [str(TESTS / name) for name in scale.tests]
+    parallel = ["--numprocesses=10", "--dist=load"] if torch.cuda.is_available() else []
     options = ["-m", "cuda", "-q", "--no-header", "-p", "no:cacheprovider", *parallel]
     status = pytest.main([*options, *files], plugins=[Recorder(report)])
     seconds = report.result["seconds"]
@@ -144,7 +147,7 @@ def contenders(name: str, shape: tuple[Any, ...], scale: Scale, nanogpt: Path | 
     """The loops that train models of a shape."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     plain = Loop("contextwise", "plain", shape, scale.micro_batches, scale.compile, device)
-    loops = {"contextwise: plain": plain, "Trainer: plain": replace(plain, who="Trainer")}
+    loops = {OURS: plain, "Trainer: plain": replace(plain, who="Trainer")}
     gpt2 = shape[0] == "gpt2"
     if gpt2 and nanogpt is not None:
         loops["nanoGPT: plain"] = replace(plain, who="nanoGPT")
@@ -152,7 +155,6 @@ def contenders(name: str, shape: tuple[Any, ...], scale: Scale, nanogpt: Path | 
     loops |= {f"contextwise: {model}": replace(plain, model=model) for model in models}
     if gpt2:
         loops["contextwise: plain, Muon"] = replace(plain, optimizer="muon")
-        loops["contextwise: plain, 1 worker"] = replace(plain, workers=1)
     return loops
 
 
@@ -161,8 +163,7 @@ def training_summary(loops: dict[str, Loop], outcome: Outcome, peak: float | Non
     names = list(outcome.seconds)
     rate = {name: loops[name].turn / outcome.median(name) for name in names}  # optimizer steps a second
     flops = {name: rate[name] * loops[name].flops for name in names}
-    ours, pairs = "contextwise: plain", [("contextwise: ContextLM", "contextwise: PM")]
-    pairs += [(ours, name) for name in names if name != ours]
+    pairs = [("contextwise: ContextLM", "contextwise: PM"), *((OURS, name) for name in names if name != OURS)]
     return {
         "rounds": len(outcome.seconds[names[0]]),
         "tokens_per_second": {name: rate[name] * loops[name].tokens for name in names},
@@ -189,8 +190,8 @@ def train_in_alternation(
     workers = {name: loop.start(data, nanogpt) for name, loop in loops.items()}
     try:
         result["failed"] = started(workers, loops)
-        if not workers:
-            return
+        if OURS in result["failed"]:
+            raise SystemExit(f"{OURS} failed: {result['failed'][OURS]}")
         result["peak_bytes"] = {name: worker("peak") for name, worker in workers.items()}
         save(result)
 
@@ -253,13 +254,12 @@ def fast(report: Report, scale: Scale, nanogpt: Path | None, folder: Path) -> No
 def goals(shapes: dict[str, Any]) -> dict[str, Any]:
     """The goals of this module's docstring for the first shape: what is asked, what was measured, whether it is reached."""
     result: dict[str, Any] = next(iter(shapes.values()), {})
-    ours = "contextwise: plain"
     speed = {name: ratio["median"] for name, ratio in result.get("speed", {}).items()}
-    waits = result.get("waits_per_step", {}).get(ours)
+    waits = result.get("waits_per_step", {}).get(OURS)
     asked: dict[str, tuple[float, float | None]] = {
-        "MFU": (0.55, result.get("mfu", {}).get(ours)),
-        "times nanoGPT": (1.1, speed.get(f"{ours} / nanoGPT: plain")),
-        "times the Trainer": (1.5, speed.get(f"{ours} / Trainer: plain")),
+        "MFU": (0.55, result.get("mfu", {}).get(OURS)),
+        "times nanoGPT": (1.1, speed.get(f"{OURS} / nanoGPT: plain")),
+        "times the Trainer": (1.5, speed.get(f"{OURS} / Trainer: plain")),
         "ContextLM, times PM": (1.1, speed.get("contextwise: ContextLM / contextwise: PM")),
     }
     table: dict[str, Any] = {
@@ -336,6 +336,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--small", action="store_true", help="a hundredth of the size, to try the script on a CPU")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the JSON files")
     parser.add_argument("--nanogpt", type=Path, help="folder with a clone of karpathy/nanoGPT; left out if not given")
+    parser.add_argument("--shape", help="the only one to be trained")
     options = parser.parse_args(arguments)
     if options.nanogpt is not None and not (options.nanogpt / "train.py").is_file():
         parser.error(f"--nanogpt: there is no train.py in {options.nanogpt}")
@@ -344,6 +345,8 @@ def main(arguments: list[str] | None = None) -> None:
     report = Report(options.part, options.out)
     with tempfile.TemporaryDirectory() as folder:
         scale = SCALES["small" if options.small else "gpu"]
+        if options.shape is not None:
+            scale = replace(scale, shapes={options.shape: scale.shapes[options.shape]})
         PARTS[options.part](report, scale, nanogpt=options.nanogpt, folder=Path(folder))
     report.save(finished=True)
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # What one GPU answers in eight minutes: is it right, how fast, how much memory.   benchmarks/gpu.sh [--small] [--nanogpt FOLDER]
+# PARTS="right fast" runs these parts alone.
 #
 # Writes gpu-right, gpu-fast and gpu-room (JSON, with hardware and versions) into $OUT, or into benchmarks/results. Each part has a limit
 # of time, and what it has measured by then is kept. --small tries all of it on a CPU, at a hundredth of the size.
@@ -8,6 +9,10 @@
 # pyproject.toml; what is missing is named before anything is measured. On a machine without a network bring them along as wheels:
 #   pip download --no-deps --only-binary=:all: -d wheels NAME ...      # where there is a network
 #   pip install --no-index --no-deps --target site wheels/*.whl        # there, with PYTHONPATH=site
+# (beside torch 2.11 and transformers 5.17 these were needed: transformers datasets dill multiprocess plotly pydantic pydantic_core
+# annotated-types typing-inspection typing_extensions rapidfuzz rich typer regex jsonschema referencing rpds-py attrs
+# jsonschema-specifications; for lm_eval also evaluate jsonlines more_itertools nltk pytablewriter rouge-score sqlitedict tabledata
+# tcolorpy typepy word2number dataproperty mbstrdecoder pathvalidate chardet).
 # nanoGPT is no part of this repository: clone karpathy/nanoGPT beside it, or into a folder in it that git ignores, where only the
 # repository's folder is copied to the GPU; without --nanogpt it is left out. The same holds for lm_eval, which `room` compares with.
 set -uo pipefail
@@ -39,7 +44,6 @@ part() { # NAME SECONDS ARGUMENT...
         status=1
     }
 }
-part right 115 "$@"
-part fast 205 "$@"
-part room 150 "$@"
+declare -A seconds=([right]=110 [fast]=270 [room]=120)
+for each in ${PARTS:-right fast room}; do part "$each" "${seconds[$each]}" "$@"; done
 exit $status

@@ -1,17 +1,21 @@
 """The arms of ``benchmarks/scale.yaml`` with one seed, in ten minutes of one GPU; and what several seeds say together.
 
-``python -m benchmarks.scale train --corpus FOLDER --seed 0 --out FOLDER`` trains the arms one after the other and writes the
-held-out loss along training into ``scale-seed0-gpu.json``, again after each arm. A GPU that is lent for ten minutes can take a
-seed at a time, as no run has to come back. ``python -m benchmarks.scale answer FILE ...`` prints the differences from the first
-arm, and the effective speed-up: how many times the cost the reference needs for the same loss, along both runs' losses until
-the decay of the rates begins. ``--small`` takes few tokens and a small model, to try both on a CPU.
+``python -m benchmarks.scale train --corpus FOLDER --seed 0 --out FOLDER`` trains the arms one after the other, or with
+``--together 4`` so many at the same time, and writes the held-out loss along training into ``scale-seed0-gpu.json``, every few
+seconds. A GPU that is lent for ten minutes can take a seed at a time, as no run has to come back. Arms that are trained
+together compile at the same time and share the GPU, so their seconds say nothing. ``python -m benchmarks.scale answer FILE
+...`` prints the differences from the first arm, and the effective speed-up: how many times the cost the reference needs for
+the same loss, along both runs' losses until the decay of the rates begins. ``--small`` takes few tokens and a small model, to
+try both on a CPU.
 """
 
 import argparse
 import json
 import math
 import tempfile
+from concurrent.futures import ProcessPoolExecutor, wait
 from itertools import pairwise
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +42,8 @@ SMALL = {
     "tokens": 20_000,
 }
 COSTS = ("tokens", "flops", "seconds")
+BETWEEN = 5
+"""Seconds between two publications of the losses so far."""
 
 
 def recipe_of(trial: TrialSettings, arm: str, seed: int, out: Path) -> Recipe:
@@ -52,22 +58,38 @@ def losses_of(run: RunFolder) -> list[dict[str, float]]:
     return [{name: row[name] for name in ("step", *COSTS, "loss")} for row in run.metrics("validation")]
 
 
-def train_arms(trial: TrialSettings, seed: int, out: Path) -> None:
-    """Train the arms of a trial with a seed, and publish their losses after each."""
+def train_values(values: dict[str, Any]) -> None:
+    """Train the recipe of these values, in a process of its own."""
+    train(Recipe.model_validate(values))
+
+
+def train_arms(trial: TrialSettings, seed: int, out: Path, together: int = 1) -> None:
+    """Train the arms of a trial with a seed, so many at the same time, and publish their losses as they come."""
     result: dict[str, Any] = {
         "seed": seed,
+        "together": together,
         "trial": trial.model_dump(mode="json", include={"arms", "recipe", "tokens"}),
     }
-    result["runs"] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for arm in trial.arms:
-            recipe = recipe_of(trial, arm, seed, Path(folder))
-            run = train(recipe)
-            warmup_and_stable = recipe.total_steps - recipe.training.decay(recipe.total_steps)
-            losses = losses_of(run)
-            result["runs"][arm] = {"decay_begins": warmup_and_stable, "losses": losses, "summary": run.summary()}
+    runs = dict[str, dict[str, Any]]()
+    processes = ProcessPoolExecutor(together, mp_context=get_context("spawn"), max_tasks_per_child=1)
+    with tempfile.TemporaryDirectory() as folder, processes:
+        recipes = {arm: recipe_of(trial, arm, seed, Path(folder)) for arm in trial.arms}
+        training = {arm: processes.submit(train_values, each.model_dump(mode="json")) for arm, each in recipes.items()}
+        unfinished = set(training.values())
+        while unfinished:
+            unfinished = wait(unfinished, timeout=BETWEEN).not_done
+            for arm, recipe in recipes.items():
+                run = RunFolder(recipe.output)
+                if losses := losses_of(run):
+                    decay_begins = recipe.total_steps - recipe.training.decay(recipe.total_steps)
+                    runs[arm] = {"decay_begins": decay_begins, "losses": losses}
+                if training[arm].done() and training[arm].exception() is None:
+                    runs[arm]["summary"] = run.summary()
+            result["runs"] = {arm: runs[arm] for arm in trial.arms if arm in runs}
             publish(f"scale-seed{seed}", result, folder=out)
-            last = losses[-1]
+        for arm, done in training.items():
+            done.result()
+            last = runs[arm]["losses"][-1]
             print(f"seed {seed}, {arm}: loss {last['loss']:.4f} after {last['seconds']:,.0f} s", flush=True)
 
 
@@ -102,7 +124,7 @@ def answer(results: list[dict[str, Any]]) -> list[str]:
         ends = np.array([a["losses"][-1]["loss"] - b["losses"][-1]["loss"] for a, b in pairs])
         shown = f"{mean_estimate(ends):+.4f}" if len(ends) > 1 else f"{ends[0]:+.4f}, one seed"
         worth = []
-        for cost in COSTS:
+        for cost in COSTS if all(result.get("together", 1) == 1 for result in results) else COSTS[:2]:
             values = [value for a, b in pairs if (value := speedup(a, b, cost)) is not None]
             worth.append(f"{cost} {', '.join(f'{value:.3f}' for value in values) or '–'}")
         lines.append(
@@ -119,6 +141,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--corpus", help="of `train`: a prepared corpus")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--together", type=int, default=1, help="arms that are trained at the same time")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE")
     parser.add_argument("--small", action="store_true", help="few tokens and a small model, to try it on a CPU")
@@ -130,7 +153,7 @@ def main(arguments: list[str] | None = None) -> None:
         return
     values: dict[str, Any] = {} if options.corpus is None else {"corpus": options.corpus}
     overrides = [f"{key}={json.dumps(value)}" for key, value in SMALL.items()] if options.small else []
-    train_arms(load_trial(TRIAL, values, [*overrides, *options.overrides]), options.seed, options.out)
+    train_arms(load_trial(TRIAL, values, [*overrides, *options.overrides]), options.seed, options.out, options.together)
 
 
 if __name__ == "__main__":

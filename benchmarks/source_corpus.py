@@ -1,7 +1,7 @@
 """A corpus of C and Python source that travels in 64 MB: fetched, deduplicated by file, tokenized, packed.
 
-``python -m benchmarks.source_corpus fetch FOLDER`` downloads source distributions from PyPI (``pip download``) and source
-packages of Debian (``apt-get source``, where apt is) of the projects in ``source_corpus.yaml``, or of those that ``--pypi`` and
+``python -m benchmarks.source_corpus fetch FOLDER`` downloads packages from PyPI (``pip download``) and source packages of
+Debian (``apt-get source``, where apt is) of the projects in ``source_corpus.yaml``, or of those that ``--pypi`` and
 ``--debian`` name. What cannot be fetched is named and left out. ``... prepare FOLDER`` makes the corpus ``FOLDER/corpus`` from
 the archives; projects are held out whole, as files of a project resemble each other. ``... pack FOLDER`` writes
 ``FOLDER/corpus.tar.xz``, and ``... unpack FOLDER`` is its inverse, on the machine that trains. Nothing of it is part of this
@@ -12,6 +12,7 @@ import argparse
 import hashlib
 import json
 import lzma
+import re
 import subprocess
 import sys
 import tarfile
@@ -25,11 +26,11 @@ from contextwise.data import prepare_corpus
 
 PROJECTS = Path(__file__).with_suffix(".yaml")
 SUFFIXES = (".c", ".h", ".py")
+SOURCES = Path("/etc/apt/sources.list.d")
 SHORTEST, LONGEST = 200, 200_000
 """Bytes of a file: shorter ones are stubs, longer ones are tables and what programs have written."""
 WIDEST = 200
 """Mean bytes of a line; a file of longer ones is data."""
-SUITE = "bookworm"
 HELD_OUT = 25
 """One project in so many is held out, by the hash of its name; at least one."""
 
@@ -37,19 +38,17 @@ HELD_OUT = 25
 def fetch(folder: Path, pypi: list[str], debian: list[str], seconds: int) -> None:
     """Download archives into ``pypi`` and ``debian`` of a folder; each has so many seconds."""
     for name in pypi:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--prefer-binary"]
         _run([*command, "--dest", str(folder / "pypi"), name], folder, name, seconds)
     if not debian:
         return
     lists, target = folder / "apt", folder / "debian"
-    (lists / "partial").mkdir(parents=True, exist_ok=True)
-    target.mkdir(parents=True, exist_ok=True)
-    (lists / "sources.list").write_text(f"deb-src http://deb.debian.org/debian {SUITE} main\n")
-    own = {
-        "Dir::Etc::sourcelist": (lists / "sources.list").absolute(),
-        "Dir::Etc::sourceparts": "-",
-        "Dir::State::lists": lists.absolute(),
-    }
+    for each in (lists / "partial", lists / "sources", target):
+        each.mkdir(parents=True, exist_ok=True)
+    for path in [each for each in SOURCES.glob("*") if "debian" in each.name]:  # this machine's own, of sources
+        text = re.sub(r"^(Types: )?deb\b", r"\1deb-src", path.read_text(), flags=re.MULTILINE)
+        (lists / "sources" / path.name).write_text(text)
+    own = {"Dir::Etc::sourcelist": "/dev/null", "Dir::Etc::sourceparts": lists / "sources", "Dir::State::lists": lists}
     apt = ["apt-get", "--quiet", *(f"-o{key}={value}" for key, value in own.items())]
     if _run([*apt, "update"], target, "Debian's list of packages", seconds):
         for name in debian:
@@ -70,14 +69,16 @@ def archives(folder: Path) -> dict[str, Path]:
     """The archives of a folder by project; of a Debian package the upstream source alone."""
     found: dict[str, Path] = {}
     for path in sorted([*(folder / "pypi").glob("*"), *(folder / "debian").glob("*.orig*.tar.*")]):
-        if path.suffix in (".gz", ".xz", ".bz2", ".zip", ".tgz"):
-            found[path.name.split("_")[0].rpartition("-")[0] or path.name.split("_")[0]] = path
+        if path.suffix == ".whl":
+            found[path.name.partition("-")[0]] = path
+        elif path.suffix in (".gz", ".xz", ".bz2", ".zip", ".tgz"):
+            found[path.name.partition("_")[0] if ".orig" in path.name else path.name.rpartition("-")[0]] = path
     return found
 
 
 def files(archive: Path) -> Iterator[tuple[str, bytes]]:
     """Names and contents of the source files in an archive."""
-    if archive.suffix == ".zip":
+    if archive.suffix in (".zip", ".whl"):
         with zipfile.ZipFile(archive) as opened:
             for name in opened.namelist():
                 if name.endswith(SUFFIXES):
@@ -91,15 +92,15 @@ def files(archive: Path) -> Iterator[tuple[str, bytes]]:
                 yield member.name, content.read()
 
 
-def texts(folder: Path) -> Iterator[tuple[str, str, str]]:
-    """Project, name and text of each different file; white space alone makes no difference."""
+def texts(folder: Path, share: float = 1.0) -> Iterator[tuple[str, str, str]]:
+    """Project, name and text of each different file, or of a share of them by hash; white space alone makes no difference."""
     seen: set[bytes] = set()
     for project, archive in archives(folder).items():
         try:
             for name, content in files(archive):
                 digest = hashlib.sha256(b" ".join(content.split())).digest()
                 wide = len(content) > WIDEST * (content.count(b"\n") + 1)
-                if wide or digest in seen or not SHORTEST <= len(content) <= LONGEST:
+                if wide or digest in seen or digest[0] >= 256 * share or not SHORTEST <= len(content) <= LONGEST:
                     continue
                 try:
                     text = content.decode()
@@ -117,8 +118,8 @@ def held_out(projects: list[str]) -> set[str]:
     return set(by_hash[: max(1, len(projects) // HELD_OUT)])
 
 
-def prepare(folder: Path, vocabulary: int) -> None:
-    """Make the corpus of the archives of a folder."""
+def prepare(folder: Path, vocabulary: int, share: float) -> None:
+    """Make the corpus of the archives of a folder, or of a share of their files."""
     projects = list(archives(folder))
     if len(projects) < 2:
         raise SystemExit(f"{folder} has archives of {len(projects)} projects, and one is held out; fetch two or more")
@@ -126,7 +127,7 @@ def prepare(folder: Path, vocabulary: int) -> None:
     paths = {split: folder / f"{split}.jsonl" for split in ("train", "validation")}
     amounts = dict.fromkeys(paths, 0)
     with paths["train"].open("w") as train, paths["validation"].open("w") as validation:
-        for project, name, text in texts(folder):
+        for project, name, text in texts(folder, share):
             split, file = ("validation", validation) if project in for_validation else ("train", train)
             file.write(json.dumps({"text": text, "title": f"{project}: {name}"}) + "\n")
             amounts[split] += len(text)
@@ -159,12 +160,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--debian", nargs="*", default=projects["debian"], metavar="NAME")
     parser.add_argument("--seconds", type=int, default=300, help="for each download")
     parser.add_argument("--vocabulary", type=int, default=16_384)
+    parser.add_argument("--share", type=float, default=0.2, help="of the files; all would be too many to travel")
     options = parser.parse_args(arguments)
+    options.folder = options.folder.absolute()
     options.folder.mkdir(parents=True, exist_ok=True)
     if options.step == "fetch":
         fetch(options.folder, options.pypi, options.debian, options.seconds)
     elif options.step == "prepare":
-        prepare(options.folder, options.vocabulary)
+        prepare(options.folder, options.vocabulary, options.share)
     else:
         {"pack": pack, "unpack": unpack}[options.step](options.folder)
 

@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM
 from benchmarks.harness import Worker, alternate, publish, serve
 from contextwise.models import ContextLMConfig, ModelSize, backbone_config, build_model
 from contextwise.models.spec import training_flops_per_example, training_flops_per_target
-from contextwise.training.model import TrainedModel, compile_blocks
+from contextwise.training.model import TrainedModel, compile_for
 from contextwise.training.run import fast_steps
 from contextwise_papers.objectives import MultiTokenConfig
 
@@ -119,9 +119,9 @@ def contender(name: str, shape: tuple[Any, ...], nanogpt: Path, device: str) -> 
     else:
         _setup.enter_context(fast_steps(device))
         ours = build_model(config_of(who, shape))
-        if mode.endswith("compiled"):
-            compile_blocks(ours)
         module = TrainedModel(ours)
+        if mode.endswith("compiled"):
+            compile_for(module, whole=device == "cuda")
         loss_of = lambda model: model(x, y)  # noqa: E731
     module = module.to(device).train()
     model = torch.compile(module) if mode.endswith("compiled") and who in PEERS else module

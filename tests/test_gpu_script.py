@@ -172,7 +172,7 @@ def test_a_corpus_of_source_has_each_file_once_and_holds_projects_out(tmp_path):
         "three-3.0.c",
         "two-2.0.c",
     ]
-    source_corpus.main(["prepare", str(tmp_path), "--vocabulary", "300"])
+    source_corpus.main(["prepare", str(tmp_path), "--vocabulary", "300", "--share", "1"])
     titles = {
         split: {
             json.loads(row)["title"].split(":")[0] for row in (tmp_path / f"{split}.jsonl").read_text().splitlines()

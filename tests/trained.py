@@ -47,7 +47,7 @@ def farthest(a: Any, b: Any) -> float:
 def timeless(run: Any) -> list[dict[str, Any]]:
     """The rows of a run's metrics without what the clock says."""
     rows = RunFolder(getattr(run, "path", run)).metrics()
-    return [{name: value for name, value in row.items() if "second" not in name} for row in rows]
+    return [{name: value for name, value in row.items() if "second" not in name and name != "mfu"} for row in rows]
 
 
 def half_done(corpus: Path, run: Path, data: Any = None, model: Any = None, **training: Any) -> dict[str, Any]:

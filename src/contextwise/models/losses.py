@@ -36,47 +36,75 @@ def rows_at_once(vocabulary: int, device: torch.device, least: int = 256) -> int
     return max(least, elements // vocabulary)
 
 
-class _LinearCrossEntropy(torch.autograd.Function):
-    """Summed cross entropy of ``hidden @ weight.T`` and ``targets``; gradients are computed in the forward pass."""
+def autocast_dtype(device: str) -> torch.dtype | None:
+    """The dtype of products under autocast on a kind of device; None without autocast."""
+    # torch's own question whether the device knows autocast ends a compiled graph before torch 2.13.
+    known = device in ("cpu", "cuda") or torch.amp.is_autocast_available(device)
+    return torch.get_autocast_dtype(device) if known and torch.is_autocast_enabled(device) else None
 
-    @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-        needs_hidden, needs_weight, _ = ctx.needs_input_grad
-        grad_hidden = torch.empty_like(hidden) if needs_hidden else None
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_weight else None
-        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
-        device = hidden.device.type
-        autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-        compute = torch.get_autocast_dtype(device) if autocast else hidden.dtype
-        matrix = weight.to(compute)
-        # All pieces share two buffers: on a CPU the first access to new memory costs more than the arithmetic on it.
-        rows = min(hidden.shape[0], rows_at_once(weight.shape[0], hidden.device))
-        all_logits = hidden.new_empty((rows, weight.shape[0]), dtype=compute)
-        all_probabilities = hidden.new_empty((rows, weight.shape[0]), dtype=torch.float32)
-        for start in range(0, hidden.shape[0], max(rows, 1)):
-            x = hidden[start : start + rows].to(compute)
-            y = targets[start : start + rows]
-            counted = y.ne(IGNORED)
-            index = y.where(counted, 0)[:, None]  # another negative id is out of range, as in torch
+
+def _loss_and_gradients(
+    hidden: Tensor, weight: Tensor, targets: Tensor, needed: tuple[bool, bool]
+) -> tuple[Tensor, tuple[Tensor | None, Tensor | None]]:
+    """The summed loss (), and its gradients in ``hidden`` and ``weight`` where they are needed; without autograd."""
+    grad_hidden = torch.empty_like(hidden) if needed[0] else None
+    grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needed[1] else None
+    total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+    compute = autocast_dtype(hidden.device.type) or hidden.dtype
+    matrix = weight.to(compute)
+    # All pieces share two buffers: on a CPU the first access to new memory costs more than the arithmetic on it.
+    rows = min(hidden.shape[0], rows_at_once(weight.shape[0], hidden.device))
+    compiled = torch.compiler.is_compiling()
+    all_logits = hidden.new_empty((0 if compiled else rows, weight.shape[0]), dtype=compute)
+    all_probabilities = torch.empty_like(all_logits, dtype=torch.float32)
+    for start in range(0, hidden.shape[0], max(rows, 1)):
+        x = hidden[start : start + rows].to(compute)
+        y = targets[start : start + rows]
+        counted = y.ne(IGNORED)
+        index = y.where(counted, 0)[:, None]  # another negative id is out of range, as in torch
+        if compiled:
+            loss, grad = _fused_loss(x @ matrix.t(), index, counted)
+            total += loss
+        else:
             logits = torch.mm(x, matrix.t(), out=all_logits[: len(x)])
             largest, logit = logits.amax(-1).float(), logits.gather(1, index)[:, 0].float()
             p = torch.softmax(logits, -1, dtype=torch.float32, out=all_probabilities[: len(x)])
             # The log of the partition function from the largest probability, which never underflows.
             total += ((largest - p.amax(-1).log() - logit) * counted).sum()
-            if not (needs_hidden or needs_weight):
+            if not any(needed):
                 continue
             grad = p.scatter_add_(1, index, -torch.ones_like(index, dtype=torch.float32))
-            grad = grad.mul_(counted[:, None])
             grad = grad if compute == torch.float32 else logits.copy_(grad)
-            if grad_hidden is not None:
-                grad_hidden[start : start + rows] = grad @ matrix
-            if grad_weight is not None:
-                if compute == torch.float32:
-                    grad_weight.addmm_(grad.t(), x)
-                else:
-                    grad_weight += grad.t() @ x
-        ctx.save_for_backward(*(g for g in (grad_hidden, grad_weight) if g is not None))
-        ctx.needs, ctx.dtypes = (needs_hidden, needs_weight), (hidden.dtype, weight.dtype)
+        # Rows that do not count are left out of the two products, which costs less than a pass over the gradient.
+        counts = counted[:, None]
+        if grad_hidden is not None:
+            grad_hidden[start : start + rows] = (grad @ matrix) * counts
+        if grad_weight is not None:
+            if compute == torch.float32:
+                grad_weight.addmm_(grad.t(), x * counts)
+            else:
+                grad_weight += grad.t() @ (x * counts)
+    return total, (grad_hidden, grad_weight)
+
+
+def _fused_loss(logits: Tensor, index: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum of the losses of logits, and the gradient of all rows in their dtype: two passes over the logits if compiled."""
+    exact = logits.float()
+    log_partition = exact.logsumexp(-1, keepdim=True)
+    nats = (log_partition - exact.gather(1, index))[:, 0]
+    is_target = torch.arange(logits.shape[1], device=logits.device) == index
+    return (nats * counted).sum(), ((exact - log_partition).exp() - is_target.float()).to(logits.dtype)
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """Summed cross entropy of ``hidden @ weight.T`` and ``targets``; gradients are computed in the forward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+        needed = ctx.needs_input_grad[:2]
+        total, grads = _loss_and_gradients(hidden, weight, targets, needed)
+        ctx.save_for_backward(*(grad for grad in grads if grad is not None))
+        ctx.needs, ctx.dtypes = needed, (hidden.dtype, weight.dtype)
         return total
 
     @staticmethod
@@ -101,7 +129,18 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Ten
     Returns:
         A float32 scalar, differentiable once with respect to ``hidden`` and ``weight``.
     """
-    return _LinearCrossEntropy.apply(hidden.reshape(-1, hidden.shape[-1]), weight, targets.reshape(-1))
+    hidden, targets = hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)
+    if not torch.compiler.is_compiling():
+        return _LinearCrossEntropy.apply(hidden, weight, targets)
+    # torch 2.11 compiles a function of ours without its gradients, so here they are attached to the loss by a sum that is zero.
+    needed = (hidden.requires_grad, weight.requires_grad)
+    with torch.no_grad():
+        total, grads = _loss_and_gradients(hidden, weight, targets, needed)
+    for tensor, grad in zip((hidden, weight), grads, strict=True):
+        if grad is not None:
+            slope = (tensor.float() * grad.float()).sum()
+            total = total + (slope - slope.detach())
+    return total
 
 
 def kept_positions(logits_to_keep: int | Tensor) -> slice | Tensor:

@@ -47,7 +47,7 @@ class ContextCurve(TrainerCallback):
         position_sums = torch.zeros(context, dtype=torch.float64)
         document_sums = torch.zeros(len(names), dtype=torch.float64)  # over the last tenth of each window
         model.eval()
-        with torch.no_grad():
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
             for rows, inputs in trainer.shared_batches(self.windows):
                 with trainer.compute_loss_context_manager():
                     nats_BT = model(inputs["input_ids"], inputs["labels"], per_token=True)

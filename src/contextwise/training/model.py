@@ -15,7 +15,7 @@ from contextwise.models.building import initialize_by_name
 from contextwise.models.contextlm import ContextLMForCausalLM
 from contextwise.models.embedding_norm import with_embedding_norm
 from contextwise.models.loading import kind_of, load_as, load_config, load_model, load_without_heads
-from contextwise.models.losses import has_plain_head, token_losses
+from contextwise.models.losses import autocast_dtype, has_plain_head, token_losses
 from contextwise.models.rope import extend_config, stock_config
 from contextwise.models.spec import (
     Losses,
@@ -193,11 +193,16 @@ def stage_flops(
     return stages
 
 
-def compile_blocks(model: PreTrainedModel) -> None:
-    """Compile the model's repeated blocks, in place: seconds for one block that stands for all, minutes for the whole model."""
-    kinds = set(model._no_split_modules or [])
-    blocks = [module for module in model.modules() if type(module).__name__ in kinds]
-    for module in blocks or [model]:
+def compile_for(trained: "TrainedModel", whole: bool) -> None:
+    """Compile a model for training, in place.
+
+    Args:
+        whole: as one graph, in which head and loss are fused, and which takes a GPU's host little Python (a minute); otherwise
+            block by block (seconds: one block stands for all).
+    """
+    kinds = set(trained._no_split_modules or [])
+    blocks = [] if whole else [module for module in trained.modules() if type(module).__name__ in kinds]
+    for module in blocks or [trained]:
         module.compile()
 
 
@@ -233,7 +238,7 @@ class TrainedModel(nn.Module):
         """
         device = input_ids.device.type
         exact: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
-        if not self.training and torch.amp.is_autocast_available(device):
+        if not self.training and autocast_dtype(device) is not None:
             exact = torch.autocast(device, enabled=False)
         with exact:
             if per_token:

@@ -42,7 +42,7 @@ from contextwise.training.hooks import ContextCurve, EarlyStopping, ProgressLine
 from contextwise.training.identity import changed_input, refuse_changed
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import RunMetrics, peak_flops
-from contextwise.training.model import compile_blocks, stage_flops, starting_model
+from contextwise.training.model import compile_for, stage_flops, starting_model
 from contextwise.training.recipe import Recipe, with_newer_settings
 from contextwise.training.trainer import PretrainingTrainer, StepAbandoned
 
@@ -298,8 +298,6 @@ def build_trainer(
     """Build the model of a recipe with its initial weights, and its trainer, which writes into the folder ``run``."""
     set_seed(recipe.seed)
     model = starting_model(recipe, inputs.config)
-    if recipe.training.compile:
-        compile_blocks(model)
     if recipe.training.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     peak = peak_flops(torch.cuda.get_device_name() if processes.device.type == "cuda" else None)
@@ -314,6 +312,8 @@ def build_trainer(
     args = training_arguments(recipe, run, inputs, model._no_split_modules or [], processes)
     with _tensorboard_in(run):
         trainer = PretrainingTrainer(model, args, run, inputs, metrics, recipe)
+    if recipe.training.compile:
+        compile_for(trainer.model, whole=processes.device.type == "cuda" and processes.num_processes == 1)
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     return trainer
@@ -348,7 +348,7 @@ def training_arguments(
         max_steps=recipe.total_steps,
         per_device_train_batch_size=examples_per_pass(recipe, processes),
         train_sampling_strategy="sequential",
-        dataloader_num_workers=settings.workers,
+        dataloader_num_workers=(0 if on_cpu else 2) if settings.workers is None else settings.workers,
         dataloader_pin_memory=not on_cpu,
         dataloader_drop_last=True,
         remove_unused_columns=False,

@@ -444,14 +444,21 @@ class TrainingSettings(Settings):
     precision: Literal["auto", "fp32", "bf16"] = Field(
         default="auto", description="auto: bf16 on a GPU, and on a CPU with AVX-512-BF16 or AMX; otherwise fp32"
     )
-    compile: bool = Field(default=False, description="compile the model's blocks (torch.compile)")
+    compile: bool = Field(
+        default=False, description="torch.compile: on one GPU the whole step (a minute), otherwise the model's blocks"
+    )
     gradient_checkpointing: bool = False
     fsdp: bool = Field(default=False, description="shard parameters, gradients and optimizer over processes (FSDP2)")
     paired_initialization: bool = Field(
         default=False,
         description="initial values depend on the seed and the tensor's name only: models that share tensors start alike",
     )
-    workers: int = Field(default=0, ge=0, le=128, description="processes that load windows in advance")
+    workers: int | None = Field(
+        default=None,
+        ge=0,
+        le=128,
+        description="processes that load windows in advance; by default 2 for a GPU, else none",
+    )
     log_every: int = Field(default=10, ge=1)
     evaluate_every: int = Field(default=0, ge=0, description="steps between validations; 0: only at the end")
     evaluation_tokens: int = Field(default=65_536, ge=0, description="tokens per validation; 0: no validation")

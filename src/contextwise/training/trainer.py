@@ -257,7 +257,7 @@ class PretrainingTrainer(Trainer):
         """Raise an error that names the windows without a finite loss; all windows if the model is sharded."""
         windows, finite = [], []
         model = self.unwrapped(self.model_wrapped)
-        with torch.no_grad():
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
             for inputs in self._inputs:
                 for i in range(len(inputs["window"])):
                     other = "corpus" in inputs and bool(inputs["corpus"][i])
@@ -368,7 +368,8 @@ class PretrainingTrainer(Trainer):
         total = torch.zeros(2, dtype=torch.float64, device=self.args.device)
         model = self.model_wrapped
         model.eval()
-        with torch.no_grad():
+        # Not compiled once more, for another precision.
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
             for rows, inputs in self.shared_batches(examples):
                 if self.sum_over_processes(torch.tensor(float(interruption.requested))).item():
                     return None

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM, PreTrainedConfig
 
 from contextwise.models.loading import kind_of
-from contextwise.models.losses import IGNORED, final_hidden_states
+from contextwise.models.losses import IGNORED, autocast_dtype, final_hidden_states
 from contextwise.models.masks import as_attention_mask, readable_without_sync, same_document, takes_masks
 from contextwise.models.spec import (
     Batch,
@@ -119,9 +119,7 @@ def contrastive_losses(states_BTD: Tensor, mask_BT: Tensor, document_B: Tensor, 
     pairs = len(vectors_BD) // 2
     a_PD, b_PD = vectors_BD[: 2 * pairs : 2], vectors_BD[1 : 2 * pairs : 2]
     device = states_BTD.device.type
-    exact = (
-        torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else contextlib.nullcontext()
-    )
+    exact = torch.autocast(device, enabled=False) if autocast_dtype(device) else contextlib.nullcontext()
     with exact:  # bfloat16 does not tell cosines near 1 apart
         logits_PP = a_PD @ b_PD.T / temperature_B[: 2 * pairs : 2, None]
     document_P, own_P = document_B[: 2 * pairs : 2], torch.arange(pairs, device=logits_PP.device)

@@ -34,7 +34,8 @@ def loss_and_gradients(name: str, model: Any, kind: str, bf16: bool = False) -> 
     with torch.backends.cudnn.flags(enabled=False), torch.autocast(device, torch.bfloat16, enabled=bf16):
         loss = wrapped(**moved(drawn_batch(name, kind), device))
     loss.backward()
-    return loss.detach().cpu(), [p.grad.cpu() for p in model.parameters() if p.grad is not None]
+    # Copies: the model's own gradients move with it.
+    return loss.detach().cpu(), [p.grad.cpu().clone() for p in model.parameters() if p.grad is not None]
 
 
 @pytest.mark.cuda
