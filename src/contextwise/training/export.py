@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from huggingface_hub import ModelCardData
+from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 
 from contextwise.base.config import validate
 from contextwise.base.estimates import count
@@ -49,11 +50,13 @@ def export_model(run: RunFolder, inputs: TrainingInputs, weights: dict[str, torc
             if reads_tokens and inputs.tokenizer is not None:
                 inputs.tokenizer.save_pretrained(folder)
             seal(folder)
-    tokenizer, kind = inputs.tokenizer, kind_of(inputs.config)
+    tokenizer, kind = copy.deepcopy(inputs.tokenizer), kind_of(inputs.config)
     if tokenizer is not None and kind != "decoder":
         # [CLS] and [SEP] around a text for an encoder, end-of-text after it otherwise
-        tokenizer = copy.deepcopy(tokenizer)
         Frame.of(tokenizer, kind).put_around(tokenizer)
+    positions = getattr(inputs.config, "max_position_embeddings", None)
+    if tokenizer is not None and positions is not None and tokenizer.model_max_length == VERY_LARGE_INTEGER:
+        tokenizer.model_max_length = positions  # so that `truncation=True` means the model's positions, as on the Hub
     model = spec_of(inputs.config).exported(model)
     with atomic_directory(run.model, "the model", replace=True, held=True) as folder, without_bars():
         model.save_pretrained(folder)

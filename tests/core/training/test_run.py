@@ -60,7 +60,12 @@ def test_a_finished_run_holds_all_that_it_should(whole, corpus_folder):
     assert json.loads(run.environment_file.read_text())["versions"]["torch"]
     from transformers import AutoTokenizer
 
-    assert len(AutoTokenizer.from_pretrained(run.model)) == Corpus.open(corpus_folder).vocab_size
+    tokenizer, model = AutoTokenizer.from_pretrained(run.model), load_model(run.path)
+    assert len(tokenizer) == Corpus.open(corpus_folder).vocab_size
+    longest = model.config.max_position_embeddings
+    text = tokenizer("word " * 400, truncation=True, return_tensors="pt")["input_ids"]
+    assert text.shape == (1, longest)
+    assert model(text).logits.isfinite().all()
 
 
 def exported_loss(run, corpus_folder):
