@@ -1,5 +1,6 @@
 """The functions of the package: they take names, paths, dictionaries and objects, and give results that a notebook shows."""
 
+import inspect
 import json
 import pickle
 import re
@@ -17,10 +18,13 @@ import contextwise
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
 from contextwise.base.tables import Column, Table
-from contextwise.data import Corpus
+from contextwise.comparison.comparison import compare
+from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.evaluation.kernel import Subject, measure
+from contextwise.evaluation.measures.curve import Curve
 from contextwise.evaluation.measures.loss import Loss
+from contextwise.experiments.trial.settings import TrialSettings
 from contextwise.reports.page import powers_of_two
 from small import recipe_values, small_gpt2
 
@@ -304,3 +308,17 @@ for typed in verbs():
 def test_a_path_where_nothing_is_is_refused_by_every_verb_before_torch_is_imported():
     done = subprocess.run([sys.executable, "-c", REFUSALS], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_docstrings_name_every_option():
+    given = {"arms", "corpus", "output", "sources", "tokenizer", "out", "results"}
+    for function, known in (
+        (contextwise.prepare, inspect.signature(prepare_corpus).parameters),
+        (contextwise.evaluate, Loss.model_fields),
+        (contextwise.curve, Curve.model_fields),
+        (contextwise.compare, inspect.signature(compare).parameters),
+        (contextwise.trial, TrialSettings.model_fields),
+    ):
+        named = set(re.findall(r"``([a-z_]+)``", function.__doc__ or ""))
+        assert known.keys() - given <= named, function.__name__
+        assert named - known.keys() <= {"split", "out", "dtype"}, function.__name__

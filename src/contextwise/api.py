@@ -50,7 +50,8 @@ def prepare(
     """Tokenize texts into a corpus folder, as ``contextwise prepare`` does.
 
     Args:
-        options: as for :func:`contextwise.data.prepare_corpus` (``limit``, ``validation``, ``text_field``, …).
+        options: of :func:`contextwise.data.prepare_corpus`: ``text_field``, ``limit``, ``validation``, ``test``,
+            ``end_of_text``, ``skip_bad``, ``deduplicate``, ``overwrite``.
     """
     from contextwise.data import prepare_corpus
 
@@ -136,12 +137,22 @@ def measure(
 
 
 def evaluate(model: "Model", corpus: "Documents", **options: Any) -> "Evaluation":
-    """Score held-out documents: loss, perplexity, bits per byte. Options: of :func:`measure` and the verb."""
+    """Score held-out documents: loss, perplexity, bits per byte.
+
+    Args:
+        options: ``context``, ``stride``, ``full_windows``, ``limit`` (``contextwise evaluate --help``), and those of
+            :func:`measure`: ``split``, ``out``, ``dtype``, ….
+    """
     return measure("evaluate", model, corpus, **options)
 
 
 def curve(model: "Model", corpus: "Documents", **options: Any) -> "CurveResult":
-    """The loss at each number of visible tokens. Options: of :func:`measure` and the verb."""
+    """The loss at each number of visible tokens.
+
+    Args:
+        options: ``mode``, ``context``, ``contexts``, ``samples``, ``seed``, ``worth``, ``rope``, ``rope_factor``, ``limit``
+            (``contextwise curve --help``), and those of :func:`measure`: ``split``, ``out``, ``dtype``, ….
+    """
     return measure("curve", model, corpus, **options)
 
 
@@ -158,7 +169,8 @@ def compare(
     Args:
         models: runs, evaluations, or models that were evaluated; with a corpus those that lack it are evaluated first.
         split: as for :func:`measure`.
-        options: as for :func:`contextwise.comparison.comparison.compare` (``reference``, ``all_pairs``, ``unit``, ``label``).
+        options: of :func:`contextwise.comparison.comparison.compare`: ``reference``, ``all_pairs``, ``unit``, ``label``,
+            ``budgets``.
     """
     from contextwise.comparison import comparison
     from contextwise.comparison.compared_runs import evaluate_all
@@ -187,7 +199,9 @@ def trial(
         corpus: a prepared corpus with held-out documents; ``recipe.data`` says what is read of it.
         changes: settings in place of the file's, by dotted key, such as ``{"recipe.model.size": "pico"}``.
         out: the trial's folder.
-        settings: of the trial: ``seeds``, ``tokens``, ``margin``, ``equal``, ….
+        settings: of the trial, as in its file (``contextwise trial --help`` and its guide): ``reference``, ``recipe``,
+            ``equal``, ``tokens``, ``margin``, ``confidence``, ``documents``, ``comparisons``, ``seeds``, ``first_seed``,
+            ``budget``, ``rates``, ``limit``, ``near_copies``, ``score``, ``keep_going``, ``executor``, ``name``.
     """
     from contextwise.experiments.trial import Trial, load_trial
     from contextwise.reports.trial import run_with_page, trial_command

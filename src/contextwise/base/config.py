@@ -177,7 +177,7 @@ def parse_yaml(text: str) -> Any:
         finally:
             loader.dispose()
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError) as error:
-        raise ValueError(one_line(error, 1000)) from None
+        raise ValueError(one_line(error, 1000).replace('in "<unicode string>", line', "in line")) from None
 
 
 def _check_keys(node: yaml.MappingNode) -> None:
