@@ -265,3 +265,7 @@ def test_the_heads_of_several_tokens_are_checked(corpus_folder, tmp_path, head, 
     found = {each.name: each for each in transfer.coordinates(load_transfer(given))}
     assert [name for name in found if f"change of {name}" in found] == [*parts, "logits", "further logits"]
     assert all(abs(found[part].slope.value) < 0.15 for part in parts) and found["further logits"].excess < 0.05
+
+
+def test_more_seeds_than_a_machine_can_count_are_refused(contextwise):
+    contextwise.refused(f"plan transfer gpt2-nano --seeds {10**30}", "should be less than or equal to 1000")
