@@ -81,6 +81,10 @@ class Recipe(Settings):
     training: TrainingSettings
     output: str = Field(default="", description="the run folder; by default runs/<name>-seed<seed>")
 
+    def __reduce__(self) -> Any:
+        # The classes of its parts are extended by what is installed, and pickle finds no class that way.
+        return Recipe.model_validate, (self.model_dump(mode="json", exclude_unset=True),)
+
     @model_validator(mode="after")
     def _goes_together(self) -> "Recipe":
         problems = [*self._problems_of_data(), *self._problems_of_model(), *self._problems_of_steps()]

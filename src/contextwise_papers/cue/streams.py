@@ -9,6 +9,7 @@ Shapes: N sentences, K context types, C channels of the text encoder, P channels
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -204,14 +205,19 @@ class SentenceInputs(Addition):
             self.counts[name] |= {"contexts_truncated": encoded.truncated, "contexts_missing": encoded.missing}
             return encoded.of
         if self.config is not None and self.config.proxy is not None:
-            width = self.config.proxy.autoencoder.code_width
-
-            def with_noise(epoch: int, number: int) -> dict[str, torch.Tensor]:
-                """``proxy_noise`` (P,), standard normal, new in each epoch (CUE, Eq. 7)."""
-                numbers = generator(stream.seed, epoch, number, "proxy_noise")
-                return {"proxy_noise": torch.from_numpy(numbers.standard_normal(width, dtype=np.float32))}
-
-            return with_noise
+            return partial(proxy_noise, stream.seed, self.config.proxy.autoencoder.code_width)
         # The loss of an autoencoder is a mean over sentences, not over tokens.
-        autoencoder = isinstance(self.recipe.model, AutoencoderModel)
-        return (lambda *_: {"counted": torch.tensor(1)}) if autoencoder else None
+        return counted_once if isinstance(self.recipe.model, AutoencoderModel) else None
+
+
+# Named functions: loaders of examples that are not forked are given them by pickle.
+
+
+def proxy_noise(seed: int, width: int, epoch: int, number: int) -> dict[str, torch.Tensor]:
+    """``proxy_noise`` (P,), standard normal, new in each epoch (CUE, Eq. 7)."""
+    numbers = generator(seed, epoch, number, "proxy_noise")
+    return {"proxy_noise": torch.from_numpy(numbers.standard_normal(width, dtype=np.float32))}
+
+
+def counted_once(*_: int) -> dict[str, torch.Tensor]:
+    return {"counted": torch.tensor(1)}

@@ -1,5 +1,6 @@
 """Recipes: what is accepted, and that everything wrong is said in one message."""
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,14 @@ def test_resolved_recipe_reads_back_the_same(tmp_path):
     file = tmp_path / "recipe.yaml"
     file.write_text(yaml.safe_dump(recipe.resolved()))
     assert load_recipe(file).resolved() == recipe.resolved()
+
+
+def test_recipes_can_be_sent_to_other_processes(tmp_path):
+    values = recipe_values(tmp_path / "corpus", tmp_path / "run")
+    recipe = Recipe.model_validate(values | {"model": {"family": "gpt2", "size": "nano", "context_predictor": {}}})
+    sent = pickle.loads(pickle.dumps(recipe))
+    assert sent == recipe and sent.resolved() == recipe.resolved()
+    assert sent.model_fields_set == recipe.model_fields_set
 
 
 def write(tmp_path, change):

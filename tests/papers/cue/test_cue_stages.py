@@ -1,5 +1,7 @@
 """The stages of a CUE model: what is trained, what stays bit for bit, and which files a run writes."""
 
+import pickle
+
 import pytest
 import torch
 from transformers import AutoModel, AutoModelForCausalLM
@@ -220,6 +222,16 @@ def test_a_unigram_autoencoders_loss_is_a_mean_over_sentences(life):
     assert run.summary()["target_tokens"] == 4 * 8  # sentences
     rows = run.metrics("train")
     assert 0.5 < rows[0]["loss"] / losses[0] < 2  # nats a sentence, not a token
+
+
+def test_examples_with_additions_can_be_loaded_by_processes_that_are_not_forked(life):
+    for values in (life.sentence_models()[2], life.stage("proxy"), life.stage("joint")):
+        stream = TrainingInputs.open(recipe(values)).stream
+        sent = pickle.loads(pickle.dumps(stream))
+        for index in (0, 5):
+            ours, theirs = stream[index], sent[index]
+            assert ours.keys() == theirs.keys()
+            assert all(torch.equal(torch.as_tensor(ours[name]), torch.as_tensor(theirs[name])) for name in ours)
 
 
 def shown(card):
