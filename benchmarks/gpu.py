@@ -346,6 +346,8 @@ def main(arguments: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         scale = SCALES["small" if options.small else "gpu"]
         if options.shape is not None:
+            if options.shape not in scale.shapes:
+                parser.error(f"--shape: {options.shape!r} is none of {', '.join(scale.shapes)}")
             scale = replace(scale, shapes={options.shape: scale.shapes[options.shape]})
         PARTS[options.part](report, scale, nanogpt=options.nanogpt, folder=Path(folder))
     report.save(finished=True)

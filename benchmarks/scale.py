@@ -58,11 +58,6 @@ def losses_of(run: RunFolder) -> list[dict[str, float]]:
     return [{name: row[name] for name in ("step", *COSTS, "loss")} for row in run.metrics("validation")]
 
 
-def train_values(values: dict[str, Any]) -> None:
-    """Train the recipe of these values, in a process of its own."""
-    train(Recipe.model_validate(values))
-
-
 def train_arms(trial: TrialSettings, seed: int, out: Path, together: int = 1) -> None:
     """Train the arms of a trial with a seed, so many at the same time, and publish their losses as they come."""
     result: dict[str, Any] = {
@@ -74,7 +69,7 @@ def train_arms(trial: TrialSettings, seed: int, out: Path, together: int = 1) ->
     processes = ProcessPoolExecutor(together, mp_context=get_context("spawn"), max_tasks_per_child=1)
     with tempfile.TemporaryDirectory() as folder, processes:
         recipes = {arm: recipe_of(trial, arm, seed, Path(folder)) for arm in trial.arms}
-        training = {arm: processes.submit(train_values, each.model_dump(mode="json")) for arm, each in recipes.items()}
+        training = {arm: processes.submit(train, each) for arm, each in recipes.items()}
         unfinished = set(training.values())
         while unfinished:
             unfinished = wait(unfinished, timeout=BETWEEN).not_done

@@ -26,7 +26,7 @@ from contextwise.data import prepare_corpus
 
 PROJECTS = Path(__file__).with_suffix(".yaml")
 SUFFIXES = (".c", ".h", ".py")
-SOURCES = Path("/etc/apt/sources.list.d")
+SOURCES = Path("/etc/apt")
 SHORTEST, LONGEST = 200, 200_000
 """Bytes of a file: shorter ones are stubs, longer ones are tables and what programs have written."""
 WIDEST = 200
@@ -45,11 +45,14 @@ def fetch(folder: Path, pypi: list[str], debian: list[str], seconds: int) -> Non
     lists, target = folder / "apt", folder / "debian"
     for each in (lists / "partial", lists / "sources", target):
         each.mkdir(parents=True, exist_ok=True)
-    for path in [each for each in SOURCES.glob("*") if "debian" in each.name]:  # this machine's own, of sources
-        text = re.sub(r"^(Types: )?deb\b", r"\1deb-src", path.read_text(), flags=re.MULTILINE)
-        (lists / "sources" / path.name).write_text(text)
-    own = {"Dir::Etc::sourcelist": "/dev/null", "Dir::Etc::sourceparts": lists / "sources", "Dir::State::lists": lists}
-    apt = ["apt-get", "--quiet", *(f"-o{key}={value}" for key, value in own.items())]
+    # The mirrors of Debian that this machine has, for sources.
+    for path in [*SOURCES.glob("sources.list"), *SOURCES.glob("sources.list.d/*")]:
+        if "debian" in (text := path.read_text()):
+            own = re.sub(r"^(Types: )?deb\b", r"\1deb-src", text, flags=re.MULTILINE)
+            (lists / "sources" / path.name).write_text(own)
+    where = {"sourcelist": "/dev/null", "sourceparts": lists / "sources"}
+    apt = ["apt-get", "--quiet", *(f"-oDir::Etc::{key}={value}" for key, value in where.items())]
+    apt.append(f"-oDir::State::lists={lists}")
     if _run([*apt, "update"], target, "Debian's list of packages", seconds):
         for name in debian:
             _run([*apt, "source", "--download-only", name], target, name, seconds)

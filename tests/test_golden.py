@@ -7,8 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch._dynamo.utils import counters
 
 import golden
+from contextwise.training import run
+from contextwise.training.model import compile_for
+from trained import trained
 
 EXPECTED = json.loads(golden.FILE.read_text())
 
@@ -32,3 +37,22 @@ def test_the_same_to_the_last_digit(tmp_path):
         for name in changed
         if name in result[part]
     }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["causal", "contextlm", "multi-token", "prefix", "masked", "spans", "contrastive", "stages", "variant"]
+)
+def test_a_step_compiled_as_one_graph_has_the_losses_of_the_model(name, tmp_path, monkeypatch):
+    """As a GPU compiles it: 20 steps with validation, in float32."""
+    monkeypatch.setattr(run, "compile_for", lambda trained, whole: compile_for(trained, True))
+    golden.write_inputs(tmp_path)
+    losses = []
+    for compiled in (False, True):
+        torch.compiler.reset()
+        counters.clear()
+        values = golden.recipes(tmp_path)[name] | {"output": str(tmp_path / f"{name}-{compiled}")}
+        done = trained(values | {"training": values["training"] | {"compile": compiled}})
+        losses.append([row["loss"] for row in done.metrics()])
+        assert (counters["stats"]["unique_graphs"] > 0) is compiled and not counters["graph_break"]
+    assert losses[1] == pytest.approx(losses[0], abs=1e-5)

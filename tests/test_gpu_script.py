@@ -4,6 +4,7 @@ import json
 import tarfile
 import time
 import warnings
+import zipfile
 
 import pytest
 import torch
@@ -165,9 +166,13 @@ def test_a_corpus_of_source_has_each_file_once_and_holds_projects_out(tmp_path):
                 path = tmp_path / "file"
                 path.write_text(text + " " * (project == "two-2.0"))  # white space makes no difference
                 archive.add(path, f"{project}/{name}")
+    with zipfile.ZipFile(tmp_path / "pypi" / "four_five-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("four_five/own.py", "# of a wheel\n" + line * 10)
     found = list(source_corpus.texts(tmp_path))
+    assert list(source_corpus.texts(tmp_path, share=0)) == []
     assert sorted(name.rpartition("/")[2] for _, name, _ in found) == [
         "one-1.0.c",
+        "own.py",
         "shared.py",
         "three-3.0.c",
         "two-2.0.c",
@@ -180,7 +185,7 @@ def test_a_corpus_of_source_has_each_file_once_and_holds_projects_out(tmp_path):
         for split in ("train", "validation")
     }
     assert len(titles["validation"]) == 1
-    assert titles["train"] | titles["validation"] == {"one", "two", "three"}
+    assert titles["train"] | titles["validation"] == {"one", "two", "three", "four_five"}
     assert not titles["train"] & titles["validation"]
     source_corpus.main(["pack", str(tmp_path)])
     (tmp_path / "corpus").rename(tmp_path / "before")

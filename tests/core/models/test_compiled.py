@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from contextlm_models import backbone, contextlm, draw, stock_model
 from contextwise.training.model import TrainedModel, compile_for
@@ -37,6 +38,8 @@ def test_models_are_compiled_for_training_alone(whole, precision, device):
     tokens = draw(2, 17).to(device)
     labels = tokens[:, 1:].where(tokens[:, 1:] % 3 > 0, -100)
     results = []
+    torch.compiler.reset()
+    counters.clear()
     for compiled in (False, True):
         if compiled:
             compile_for(trained, whole)
@@ -49,5 +52,8 @@ def test_models_are_compiled_for_training_alone(whole, precision, device):
     error = 1e-5 if precision == torch.float32 else 0.02
     torch.testing.assert_close(compiled_loss, loss, atol=error, rtol=error)
     assert (compiled_gradient - gradient).norm() <= error * gradient.norm()
+    captured = counters["stats"]["unique_graphs"]
+    assert captured == 1 if whole else captured >= 1
     with torch.no_grad(), torch.compiler.set_stance("force_eager"):
         torch.testing.assert_close(trained.eval()(tokens[:, :-1], labels), loss, atol=error, rtol=error)
+    assert counters["stats"]["unique_graphs"] == captured
