@@ -8,10 +8,9 @@ Recipes, models and corpora are given by path or name, or as objects. The functi
 """
 
 import contextlib
-import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, Problem, did_you_mean
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     Changes: TypeAlias = Mapping[str, Any] | Sequence[str]
 
 
+TRIAL_ARGUMENTS = ("arms", "corpus", "changes", "out", "verbose")
 HELD_OUT = "validation"
 """The split that is measured if none was chosen."""
 
@@ -44,23 +44,25 @@ def prepare(
     tokenizer: str | Path,
     out: str | Path,
     *,
+    text_field: str = "text",
+    limit: int | None = None,
+    validation: float | None = None,
+    test: float | None = None,
+    end_of_text: str | None = None,
+    skip_bad: bool = False,
+    deduplicate: float | None = None,
+    overwrite: bool = False,
     verbose: bool = False,
-    **options: Any,
 ) -> "Corpus":
     """Tokenize texts into a corpus folder, as ``contextwise prepare`` does.
 
-    Args:
-        options: of :func:`contextwise.data.prepare_corpus`: ``text_field``, ``limit``, ``validation``, ``test``,
-            ``end_of_text``, ``skip_bad``, ``deduplicate``, ``overwrite``.
+    The options are those of :func:`contextwise.data.prepare_corpus`.
     """
+    options = dict(locals())
     from contextwise.data import prepare_corpus
 
-    known = list(inspect.signature(prepare_corpus).parameters)
-    for name in options:
-        if name not in known:
-            raise ConfigError(f"prepare has no option {name!r}; {did_you_mean(name, known)}")
-    with output(verbose):
-        return prepare_corpus(sources, tokenizer, out, **options)
+    with output(options.pop("verbose")):
+        return prepare_corpus(**options)
 
 
 def train(
@@ -136,24 +138,55 @@ def measure(
         return kernel.measure(source, name, documents, out=out, overwrite=overwrite, **given)
 
 
-def evaluate(model: "Model", corpus: "Documents", **options: Any) -> "Evaluation":
+def evaluate(
+    model: "Model",
+    corpus: "Documents",
+    *,
+    context: int | None = None,
+    stride: int | None = None,
+    full_windows: bool = False,
+    limit: int | None = None,
+    split: str | None = None,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    dtype: str | None = None,
+    device: str = "auto",
+    batch_tokens: int | None = None,
+    verbose: bool = False,
+) -> "Evaluation":
     """Score held-out documents: loss, perplexity, bits per byte.
 
-    Args:
-        options: ``context``, ``stride``, ``full_windows``, ``limit`` (``contextwise evaluate --help``), and those of
-            :func:`measure`: ``split``, ``out``, ``dtype``, ….
+    The options are those of ``contextwise evaluate --help``, and of :func:`measure`.
     """
-    return measure("evaluate", model, corpus, **options)
+    return measure("evaluate", **locals())
 
 
-def curve(model: "Model", corpus: "Documents", **options: Any) -> "CurveResult":
+def curve(
+    model: "Model",
+    corpus: "Documents",
+    *,
+    mode: Literal["bands", "truncated", "running"] = "bands",
+    context: int | None = None,
+    contexts: list[int] | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+    worth: float = 0.01,
+    rope: Literal["none", "linear", "dynamic", "yarn"] = "none",
+    rope_factor: float | None = None,
+    limit: int | None = None,
+    split: str | None = None,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    dtype: str | None = None,
+    device: str = "auto",
+    batch_tokens: int | None = None,
+    verbose: bool = False,
+) -> "CurveResult":
     """The loss at each number of visible tokens.
 
-    Args:
-        options: ``mode``, ``context``, ``contexts``, ``samples``, ``seed``, ``worth``, ``rope``, ``rope_factor``, ``limit``
-            (``contextwise curve --help``), and those of :func:`measure`: ``split``, ``out``, ``dtype``, ….
+    The options are those of ``contextwise curve --help``, and of :func:`measure`.
     """
-    return measure("curve", model, corpus, **options)
+    return measure("curve", **locals())
 
 
 def compare(
@@ -161,16 +194,19 @@ def compare(
     corpus: "Documents | None" = None,
     *,
     split: str | None = None,
+    reference: str | None = None,
+    all_pairs: bool = False,
+    unit: str = "token",
+    label: str | None = None,
+    budgets: bool = True,
     verbose: bool = False,
-    **options: Any,
 ) -> "Comparison":
     """Compare runs and models on the same documents, as ``contextwise compare`` does.
 
     Args:
         models: runs, evaluations, or models that were evaluated; with a corpus those that lack it are evaluated first.
         split: as for :func:`measure`.
-        options: of :func:`contextwise.comparison.comparison.compare`: ``reference``, ``all_pairs``, ``unit``, ``label``,
-            ``budgets``.
+        reference, all_pairs, unit, label, budgets: as for :func:`contextwise.comparison.comparison.compare`.
     """
     from contextwise.comparison import comparison
     from contextwise.comparison.compared_runs import evaluate_all
@@ -180,7 +216,9 @@ def compare(
     sources = [str(getattr(model, "path", model)) for model in models]
     with output(verbose):
         results = None if corpus is None else evaluate_all(sources, _documents(corpus, split))
-        return comparison.compare(sources, results=results, **options)
+        return comparison.compare(
+            sources, label=label, results=results, reference=reference, all_pairs=all_pairs, unit=unit, budgets=budgets
+        )
 
 
 def trial(
@@ -189,20 +227,38 @@ def trial(
     changes: "Changes | None" = None,
     out: str | Path | None = None,
     *,
+    reference: str | None = None,
+    recipe: Mapping[str, Any] | None = None,
+    equal: Literal["flops", "time", "tokens"] | None = None,
+    tokens: int | list[int] | None = None,
+    margin: float | None = None,
+    confidence: float | None = None,
+    documents: Literal["fixed", "random"] | None = None,
+    comparisons: int | None = None,
+    seeds: int | None = None,
+    first_seed: int | None = None,
+    budget: str | float | None = None,
+    rates: str | Mapping[str, Any] | None = None,
+    limit: int | None = None,
+    near_copies: Literal["leave_out", "keep"] | None = None,
+    score: Mapping[str, Any] | None = None,
+    keep_going: bool | None = None,
+    executor: str | Mapping[str, Any] | None = None,
+    name: str | None = None,
     verbose: bool = False,
-    **settings: Any,
 ) -> "TrialResult":
     """Decide whether one way to train beats another, or resume a trial, as ``contextwise trial`` does.
+
+    The settings after ``out`` are those of a trial's file (``contextwise trial --help`` and its guide says what each is); None
+    leaves the file's, or the default.
 
     Args:
         arms: a trial file or the name of a trial of the package; or two arms and more, the reference first; or name -> arm.
         corpus: a prepared corpus with held-out documents; ``recipe.data`` says what is read of it.
         changes: settings in place of the file's, by dotted key, such as ``{"recipe.model.size": "pico"}``.
         out: the trial's folder.
-        settings: of the trial, as in its file (``contextwise trial --help`` and its guide): ``reference``, ``recipe``,
-            ``equal``, ``tokens``, ``margin``, ``confidence``, ``documents``, ``comparisons``, ``seeds``, ``first_seed``,
-            ``budget``, ``rates``, ``limit``, ``near_copies``, ``score``, ``keep_going``, ``executor``, ``name``.
     """
+    settings = {key: value for key, value in locals().items() if key not in TRIAL_ARGUMENTS and value is not None}
     from contextwise.experiments.trial import Trial, load_trial
     from contextwise.reports.trial import run_with_page, trial_command
 

@@ -120,7 +120,7 @@ class Comparison:
         if self.documents == "random" and not (half < mean or mean + half <= self.margin):
             return "No number of seeds decides it: the held-out documents differ too much, so hold out more of them."
         if self.further_seeds is None:
-            return f"Fewer than {FEWEST_SEEDS} seeds cannot say how many would decide."
+            return f"Fewer than {FEWEST_SEEDS} seeds have no interval, and cannot say how many would decide."
         fewest, most = (None if seeds is None else max(seeds, self.last.seeds + 1) for seeds in self.further_seeds)
         if fewest is None:
             return f"More than {MOST_SEEDS} seeds would be needed: take a larger margin, or steadier training."

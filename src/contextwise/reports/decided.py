@@ -21,6 +21,7 @@ ANYTIME = (
     "The interval over seeds is a confidence sequence: it holds after all seeds at once, so you may stop after any of "
     "them and continue later."
 )
+NO_INTERVAL = "There is no interval yet; the first one comes after four seeds or five."
 SHOWN_WHOLE = 6
 """The newest intervals, which a plot shows whole; those of the first seeds are many times as wide."""
 
@@ -35,14 +36,13 @@ def comparison_table(result: "Decided") -> Table:
     unit = result.comparisons[0].last.fixed.unit
     documents, tokens = result.held_out["documents"], result.held_out["tokens"]
     on = f"on {documents:,} held-out documents ({tokens:,} {unit.split()[-1]}s)"
-    title = (
-        f"Difference to {result.reference}, {unit}, {on if documents else 'over seeds alone'}, with intervals that all "
-        f"hold together with {result.confidence:.0%} confidence."
-    )
+    title = f"Difference to {result.reference}, {unit}, {on if documents else 'over seeds alone'}"
+    known = any(look.has_interval for row in rows for look in row[2:4] if isinstance(look, Estimate))
+    title += f", with intervals that all hold together with {result.confidence:.0%} confidence." if known else "."
     readings = [Column(f"{which}\ndocuments", "difference", interval="below") for which in ("these", "any such")]
     columns = [Column("arm"), Column("decision", align="left", width=10), *readings]
     columns += [Column("seeds", "integer"), Column("dev. by\nseed")]
-    return Table(title, columns, rows, [f"Note: {ANYTIME}"])
+    return Table(title, columns, rows, [f"Note: {ANYTIME if known else NO_INTERVAL}"])
 
 
 def path_plot(comparison: Comparison, number: int, result: "Decided") -> Plot:
@@ -76,7 +76,7 @@ def path_plot(comparison: Comparison, number: int, result: "Decided") -> Plot:
     )
     caption += f" {ANYTIME}"
     if not shown:
-        caption = f"{name}: no interval yet; the first one comes after four seeds or five."
+        caption = f"{name}: {NO_INTERVAL[0].lower()}{NO_INTERVAL[1:]}"
     return Plot(f"path-{number}", layout, f"Interval of {name} after each seed", caption)
 
 

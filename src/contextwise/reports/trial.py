@@ -45,7 +45,7 @@ def run_with_page(trial: Trial, command: str) -> TrialResult:
     def on_look(result: TrialResult) -> None:
         recipe = trial.folder.settings_file.read_text(encoding="utf-8")
         trial_page(result, recipe, command).write(trial.path / PAGE)
-        for sentence in [] if result.stopped else result.sentences:
+        for sentence in [] if result.stopped else result.findings:
             say(sentence)
 
     return trial.run(on_look)

@@ -104,12 +104,17 @@ class TrialResult(Viewed):
         return f"{self.trial}: {in_short(self.comparisons, 'nats per token')}"
 
     @property
-    def sentences(self) -> list[str]:
-        """The decision of each comparison, what the budgets say together, and a warning about runs of few steps."""
+    def findings(self) -> list[str]:
+        """The decision of each comparison, and what the budgets say together."""
         several = len(self.budgets) > 1
         along = [sentence for each in self.along_budgets for sentence in each.sentences]
+        return [*(each.in_words(several) for each in self.comparisons), *along]
+
+    @property
+    def sentences(self) -> list[str]:
+        """The findings, and a warning about runs of few steps."""
         warning = steps_warning(self.lengths)
-        return [*(each.in_words(several) for each in self.comparisons), *along, *([warning] if warning else [])]
+        return [*self.findings, *([warning] if warning else [])]
 
 
 @dataclass(frozen=True)
