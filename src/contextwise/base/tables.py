@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 Kind = Literal["text", "estimate", "difference", "count", "integer", "percent", "duration"]
 KINDS: dict[str, str] = {"estimate": "number", "difference": "+.4f"}
 """Number format of a kind; for other kinds, the format has the name of the kind."""
-BLOCKS = " ▏▎▍▌▋▊▉█"
-"""Of the bars of a terminal, by their eighths of a character."""
-BAR = "display:inline-block;height:.8em;background:currentColor;opacity:.5;"
-"""The style of a bar on a page or in a notebook, which has no style sheet of ours."""
+LONG = 40
+"""Cells of more characters may have several lines on a page."""
 MOST_WIDE_COLUMNS = 5
 """Tables with more columns have one space between them on the terminal, instead of two."""
 
@@ -162,11 +160,11 @@ class Table:
             cells = []
             for number, (lines, bold) in enumerate(self._cells(row)):
                 first, *others = lines or [""]
-                text = _bar(first) or escape(first)
-                text += "".join(f" <br><small>{escape(line)}</small>" for line in others)
-                decided = ' class="decided"' if bold else ""
+                text = escape(first) + "".join(f" <br><small>{escape(line)}</small>" for line in others)
+                classes = "decided" * bold or "words" * (max(map(len, lines), default=0) > LONG)
+                marked = f' class="{classes}"' if classes else ""
                 cells.append(
-                    f"<td{decided}{styles[number]}>{text}</td>"
+                    f"<td{marked}{styles[number]}>{text}</td>"
                     if number
                     else f'<th scope="row">{mark(row.series)}{text}</th>'
                 )
@@ -246,14 +244,6 @@ def spread(values: Sequence[T], count: int) -> list[T]:
 def mark(series: int | None) -> str:
     """HTML of the colored square of a series of the page's figures."""
     return "" if series is None else f'<span class="mark series-{series % 6}" aria-hidden="true"></span>'
-
-
-def _bar(text: str) -> str:
-    """HTML of a cell that is a bar of block characters; empty for another one."""
-    if not text.strip() or not set(text) <= set(BLOCKS):
-        return ""
-    width = sum(map(BLOCKS.index, text)) / 8 * 0.6
-    return f'<span class="bar" style="{BAR}width:{width:.3g}em"></span>'
 
 
 def _cell(value: Any) -> Cell:

@@ -18,6 +18,7 @@ from contextwise.comparison.compared_runs import measures_of_loss
 from contextwise.comparison.comparison import Comparison, Difference
 from contextwise.comparison.tables import LOGGED, budget_tables, difference_table, model_table, verdict
 from contextwise.evaluation.kernel import results_of
+from contextwise.evaluation.measures.curve import CurveResult, minus_longest
 from contextwise.evaluation.measures.loss import evaluation_table, lost_note
 from contextwise.reports import page
 from contextwise.reports.page import SYMBOLS, Markup, Page, Part, Plot, Section, plain, scatter
@@ -28,6 +29,7 @@ SMOOTHED_SHARE = 0.02
 BEHIND_START = 0.1
 """The first tenth of training, where the loss falls from ln(vocabulary), does not set the vertical axis."""
 ROW_HEIGHT = 62
+PAIRED = "Bars: 95% intervals of the difference to the longest context, paired by document."
 SPIKE_WINDOW = 50
 """Number of preceding rows that a row is compared to; in a short log a tenth of it."""
 SPIKE_DEVIATIONS = 8.0
@@ -104,8 +106,16 @@ def report_page(runs: list[RunFolder], comparison: Comparison | None = None, *, 
 
 
 def _answers(curves: list[Curve]) -> list[str]:
-    """What each run has reached, for a page without a comparison."""
-    return [f"{curve.label}: {curve.run.answer}." for curve in curves]
+    """What each run has reached, and what its context curves say, for a page without a comparison."""
+    answers = []
+    for curve in curves:
+        found, label = curve.run.answer, "" if curve.run.answer.startswith(f"{curve.label},") else f"{curve.label}: "
+        measured = (CurveResult(each.path, each.summary) for each in results_of(curve.run.evaluation, "curve"))
+        answers += [
+            f"{label}{found}.",
+            *(f"Context curve on {each.summary['label']}, {each.answer}." for each in measured),
+        ]
+    return answers
 
 
 def _context_curves(curves: list[Curve]) -> list[Part]:
@@ -121,24 +131,26 @@ def _context_curves(curves: list[Curve]) -> list[Part]:
             f"{name} with windows of {summary['settings']['context']:,} tokens of {summary['documents']:,} documents"
             for name, summary in ((name, result.summary) for name, (result, _) in results.items())
         )
-        caption = (
-            f"Loss on {data} at each number of visible tokens, with 95% intervals over documents: {'; '.join(windows)}."
-        )
+        caption = f"Loss on {data} at each number of visible tokens: {'; '.join(windows)}. {PAIRED}"
         label = f"Loss at each number of visible tokens on {data}"
         parts.append(Plot(f"context-{number}", curve_figure(results), label, caption))
     return parts
 
 
 def curve_figure(results: Mapping[str, tuple[Any, int]]) -> dict[str, Any]:
-    """Context curves: name -> the result, whose ``bins`` are drawn, and the number of its colour."""
+    """Context curves: name -> the result, whose ``bins`` are drawn, and the number of its colour.
+
+    The bars are the intervals of the differences to the longest context: the documents of all points are the same, so those of
+    the losses themselves, which say how much documents differ, would hide whether context helps.
+    """
     traces, most = [], 1
     for name, (result, series) in results.items():
         bins = [each for each in result.summary["bins"] if each["targets"]]
         at = [(each["visible_from"] * each["visible_to"]) ** 0.5 for each in bins]
-        losses = [Estimate(each["loss"], each["low"], each["high"]) for each in bins]
-        bars = {"error_y": page.error_bars(losses)} if losses and all(loss.has_interval for loss in losses) else {}
+        more = [minus_longest(each) or Estimate(0.0, 0.0, 0.0) for each in bins]
+        bars = {"error_y": page.error_bars(more)} if more and all(each.has_interval for each in more) else {}
         style: dict[str, Any] = {"mode": "lines+markers", **({"name": plain(name)} if name else {}), **bars}
-        y = [loss.value for loss in losses]
+        y = [each["loss"] for each in bins]
         traces.append(scatter(at, y, series, f"{plain(name)} %{{x:.0f}} visible: %{{y:.4f}}", **style))
         most = max([most, *(each["visible_to"] for each in bins)])
     xaxis = page.powers_of_two("visible tokens", most)

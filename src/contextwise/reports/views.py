@@ -76,9 +76,9 @@ def _page_of_evaluation(result: Any) -> Page:
 
 
 def _page_of_curve(result: Any) -> Page:
-    from contextwise.reports.runs import curve_figure
+    from contextwise.reports.runs import PAIRED, curve_figure
 
-    plot = Plot("curve", curve_figure({"": (result, 0)}), "Loss at each number of visible tokens")
+    plot = Plot("curve", curve_figure({"": (result, 0)}), "Loss at each number of visible tokens", PAIRED)
     return _measured(result, Section("The curve", [plot]))
 
 

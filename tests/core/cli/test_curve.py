@@ -38,8 +38,11 @@ def test_the_tables_agree_with_the_summary(contextwise, workplace):
     (result,) = results_of(workplace / "runs/alpha/evaluation", "curve")
     summary = result.summary
     best, effective = (summary["measures"][name] for name in ("lowest_bin", "effective_context"))
-    for row in summary["bins"]:
-        assert f"{row['loss']:.4f} [{row['low']:.4f}, {row['high']:.4f}] {row['targets']:,}" in printed
+    *others, _ = summary["bins"]
+    for row in others:
+        difference, low, high = (row[name] for name in ("minus_longest", "minus_longest_low", "minus_longest_high"))
+        loss = f"{row['loss']:.4f} [{row['low']:.4f}, {row['high']:.4f}]"
+        assert f"{loss} {difference:+.4f} [{low:+.4f}, {high:+.4f}] {row['targets']:,}" in printed
     for wanted in (
         f"windows of 128 tokens in {summary['documents']} documents; trained with 32.",
         "beyond the training context of 32",

@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 
 DEFAULT_SAMPLES = 1024
 BLOCKS = 32  # the longest context over the targets of a block, in bands: shorter blocks come from more documents
-BAR = 16
 ENOUGH_TARGETS = 1000
 """Below this number of targets, a bin's mean is uncertain by 0.1 nats or more: losses of single tokens vary by about 3 nats."""
-EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 class CurveResult(Result):
@@ -47,7 +45,11 @@ class CurveResult(Result):
 
     @property
     def bins(self) -> list[dict[str, Any]]:
-        """``visible_from``, ``visible_to``, ``loss``, ``low``, ``high``, ``targets`` of each bin, in order."""
+        """``visible_from``, ``visible_to``, ``loss``, ``low``, ``high``, ``targets`` of each bin, in order.
+
+        ``minus_longest`` is the loss minus that of the longest context, with its interval, paired by document, in
+        ``minus_longest_low`` and ``minus_longest_high``.
+        """
         return self.summary["bins"]
 
     @property
@@ -227,25 +229,28 @@ class Curve(Measure):
 
 
 def _bins_table(summary: dict[str, Any]) -> Table:
-    """Loss by visible tokens. The bars show nats above the lowest bin, in eighths of a character."""
+    """Loss by visible tokens, and its difference to the longest context, which is paired by document."""
     bins, trained = summary["bins"], summary["trained_context"]
-    losses = [row["loss"] for row in bins]
-    lowest, span = min(losses), max(losses) - min(losses)
     beyond = any(trained and row["visible_to"] > trained for row in bins)
-    rows = []
+    rows: list[list[Any]] = []
     for row in bins:
-        eighths = round((row["loss"] - lowest) / span * BAR * 8) if span > 0 else 0
-        bar = (EIGHTHS[8] * (eighths // 8) + EIGHTHS[eighths % 8]).rstrip()
         mark = " *" if trained and row["visible_to"] > trained else "  " if beyond else ""
-        loss = Estimate(row["loss"], row["low"], row["high"])
-        rows.append([_limits(row) + mark, loss, row["targets"], bar])
+        rows.append([_limits(row) + mark, Estimate(row["loss"], row["low"], row["high"]), minus_longest(row)])
     columns = [
-        Column("visible tokens", align="right"),
-        Column("nats/token", "estimate", ".4f", interval="own"),
-        Column("targets", "integer"),
-        Column("above the lowest", align="left"),
+        Column("visible\ntokens", align="right"),
+        Column("nats/\ntoken", "estimate", ".4f", interval="own"),
+        Column("minus\nlongest", "difference", interval="own"),
     ]
+    if summary["settings"]["mode"] == "running":  # in the others they are the same in all
+        columns.append(Column("targets", "integer"))
+        rows = [[*cells, row["targets"]] for cells, row in zip(rows, bins, strict=True)]
     return Table("", columns, rows, [f"* beyond the training context of {trained:,}"] if beyond else [])
+
+
+def minus_longest(row: dict[str, Any]) -> Estimate | None:
+    """The loss of a bin minus that of the longest context, with a paired interval; None for the longest itself."""
+    value = row["minus_longest"]
+    return None if value is None else Estimate(value, row["minus_longest_low"], row["minus_longest_high"])
 
 
 def measures_table(summary: dict[str, Any], title: str = "") -> Table:

@@ -21,6 +21,7 @@ from contextwise.base.intervals import (
     effective_freedom,
     jackknife_estimate,
     leave_one_out,
+    ratio_difference,
     resampled_ratios,
 )
 from contextwise.base.schemas import Count, Number, OneOrMore
@@ -36,6 +37,9 @@ class BinJson(TypedDict):
     low: float
     high: float
     targets: Count
+    minus_longest: float | None
+    minus_longest_low: float | None
+    minus_longest_high: float | None
 
 
 class ReadingJson(EstimateJson):
@@ -100,6 +104,7 @@ def curve_measures(sums: CurveSums, worth: float) -> tuple[list[dict[str, Any]],
     targets = sums.bin_targets.sum(0).tolist()
     rows: list[dict[str, Any]] = [
         {**limits[k], "loss": loss.value, "low": loss.low, "high": loss.high, "targets": targets[k]}
+        | _minus_longest(all_nats[:, :count], all_sizes[:, :count], k)
         for k, loss in enumerate(estimates[:count])
     ]
     curves, documents = resampled_ratios(all_nats[:, :count], all_sizes[:, :count]), len(all_nats)
@@ -123,6 +128,15 @@ def curve_measures(sums: CurveSums, worth: float) -> tuple[list[dict[str, Any]],
         of_tail = {"visible_from": tail.low, "visible_to": tail.high}
         measures["last_tenth"] = {**estimates[count + 1].to_dict(), **of_tail}
     return rows, measures
+
+
+def _minus_longest(nats_DK: np.ndarray, sizes_DK: np.ndarray, k: int) -> dict[str, float | None]:
+    """The loss of a bin minus that of the longest context, paired by document; None for the longest itself."""
+    columns_2DK = np.stack([nats_DK, sizes_DK])
+    last = columns_2DK.shape[2] - 1
+    found = ratio_difference(columns_2DK[:, :, k], columns_2DK[:, :, last]) if k < last else None
+    values = (None, None, None) if found is None else (found.value, found.low, found.high)
+    return dict(zip(("minus_longest", "minus_longest_low", "minus_longest_high"), values, strict=True))
 
 
 def lowest_estimate(fixed: Estimate, drawn_R: np.ndarray, documents: int) -> Estimate:

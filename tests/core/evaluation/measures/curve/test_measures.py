@@ -11,7 +11,7 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from contextwise.base.intervals import jackknife_estimate, leave_one_out, ratios, resampled_ratios
 from contextwise.evaluation.kernel import Work
-from contextwise.evaluation.measures.curve.passes import Bins, running_pass, truncated_pass, whole_windows
+from contextwise.evaluation.measures.curve.passes import Bins, RunningSums, running_pass, truncated_pass, whole_windows
 from contextwise.evaluation.measures.curve.readings import curve_measures, effective_contexts, lowest_estimate
 from contextwise.evaluation.scoring.truncated import choose_targets
 
@@ -185,3 +185,30 @@ def test_the_interval_of_the_lowest_of_many_equal_bins_covers_their_loss():
         assert estimate.low <= losses[best] <= estimate.high
         covered += estimate.low <= 4 <= estimate.high
     assert covered > 42, "percentiles of the resamples cover it in half of such cases, these in more than four of five"
+
+
+def test_the_difference_to_the_longest_context_is_paired_by_document():
+    """Documents that differ by three nats, and gain alike from context: the losses are uncertain, the gain is not."""
+    rows, levels = np.arange(6), [2.0, 5.0, 3.0, 4.0, 2.5, 4.5]
+    sums = RunningSums(rows, 4, (4, 4))
+    for level in levels:
+        sums.add(level + np.array([1.0, 0.5, 0.25, 0.0]))
+    bins, _ = curve_measures(sums.finish(), 0.01)
+    *others, last = bins
+    assert all(row["high"] - row["low"] > 2 for row in bins)
+    for row, gain in zip(others, (1.0, 0.5, 0.25), strict=True):
+        limits = row["minus_longest_low"], row["minus_longest_high"]
+        assert (row["minus_longest"], *limits) == pytest.approx((gain, gain, gain))
+    assert last["minus_longest"] is last["minus_longest_low"] is last["minus_longest_high"] is None
+
+
+def test_the_interval_of_the_difference_is_that_of_a_paired_t_test():
+    """By hand: one target of each document at each context, so the difference is a mean over documents."""
+    gains = np.array([0.9, 0.1, 0.4, 0.7, 0.2, 0.3])
+    sums = RunningSums(np.arange(6), 2, (2, 2))
+    for gain in gains:
+        sums.add(np.array([3.0 + gain, 3.0]))
+    row = curve_measures(sums.finish(), 0.01)[0][0]
+    half = 2.5706 * gains.std(ddof=1) / np.sqrt(6)  # the 97.5% quantile of t with 5 degrees of freedom
+    assert row["minus_longest"] == pytest.approx(gains.mean())
+    assert row["minus_longest_high"] - row["minus_longest"] == pytest.approx(half, rel=1e-4)
