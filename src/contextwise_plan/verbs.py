@@ -14,6 +14,7 @@ from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_path
 from contextwise.cli.common import AsJson, Prints, set_option, show, show_json, show_line, show_values
 
+PANEL = "Choose"
 if TYPE_CHECKING:
     from contextwise_plan.scaling.observations import Observations
     from contextwise_plan.scaling.planning import Budget

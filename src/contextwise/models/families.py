@@ -26,6 +26,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from contextwise.base.errors import ConfigError
+from contextwise.base.pretrained import trust
 from contextwise.models.rope import follows_length, frozen_frequencies
 
 Rotary = tuple[Tensor, Tensor]
@@ -224,8 +225,11 @@ def initialize_module(owner: PreTrainedModel, module: nn.Module) -> None:
 @torch.no_grad()
 def new_stock_model(auto_class: Any, config: PreTrainedConfig, **options: Any) -> Any:
     """Build a stock transformers model of this configuration, with the residual projections of its ``residual_init``."""
-    build = getattr(auto_class, "from_config", None) or auto_class._from_config
-    model = build(config, **options)
+    auto = getattr(auto_class, "from_config", None)
+    if auto is not None:  # without the argument transformers asks on the terminal about code of the model's own
+        model = auto(config, trust_remote_code=trust.remote_code, **options)
+    else:
+        model = auto_class._from_config(config, **options)
     if hasattr(config, "residual_init"):
         for module in model.modules():
             if isinstance(module, GPTNeoXAttention | GPTNeoXMLP):

@@ -131,7 +131,9 @@ def _context_curves(curves: list[Curve]) -> list[Part]:
             f"{name} with windows of {summary['settings']['context']:,} tokens of {summary['documents']:,} documents"
             for name, summary in ((name, result.summary) for name, (result, _) in results.items())
         )
-        caption = f"Loss on {data} at each number of visible tokens: {'; '.join(windows)}. {PAIRED}"
+        lacking = [curve.label for curve in curves if all(series != curve.series for _, series in results.values())]
+        unmeasured = f" Not measured: {listed(lacking)} (contextwise curve)." if lacking else ""
+        caption = f"Loss on {data} at each number of visible tokens: {'; '.join(windows)}. {PAIRED}{unmeasured}"
         label = f"Loss at each number of visible tokens on {data}"
         parts.append(Plot(f"context-{number}", curve_figure(results), label, caption))
     return parts

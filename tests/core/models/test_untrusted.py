@@ -69,8 +69,8 @@ def test_the_command_line_trusts_only_where_it_is_told_to(
 ) -> None:
     contextwise.refused(f"generate {evil} the", "give --trust-remote-code")
     assert not (tmp_path / "ran").exists()
-    # It is loaded then; what else the stranger's class lacks is an error of its own.
-    contextwise(f"model parameters {evil} --trust-remote-code")
+    status, output, errors = contextwise(f"model parameters {evil} --trust-remote-code")
+    assert status == 0 and "total" in output, errors
     assert (tmp_path / "ran").exists()
     contextwise.refused(f"generate {evil} the", "give --trust-remote-code")
 
