@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import RenderableType
 
 from contextwise.base.estimates import as_json, listed
-from contextwise.base.tables import Cell, Column, Table, mark, terminal
+from contextwise.base.tables import Column, Table, mark, terminal
 from contextwise.reports import page
 from contextwise.reports.page import Markup, Page, Part, Plot, Section, figure
 from contextwise_papers.contextlm.attention import ModelReading, Reading
@@ -22,9 +22,6 @@ DIGITS = 5
 NAMED_CHUNKS = 40
 """Up to this number of chunks have their text at the axis."""
 CROPPED = 16
-SHOWN = 10
-NARROW = 14
-"""Characters of a token, or of a model's name, on the terminal."""
 INTERVENTION = (
     "Such a model was trained with the context, so switching it off is an intervention: it shows how much this model relies on "
     "the context, and tends to overstate what predicting one is worth, since a model trained without it would have learned to "
@@ -224,48 +221,13 @@ def loss_words(reading: Reading) -> list[str]:
 
 
 def terminal_report(reading: Reading) -> RenderableType:
-    """The tokens with the largest values, for 80 columns, and the sentences."""
-    tables = [_standing_out_table(reading)] if standing_out(reading) else []
-    return terminal(*tables, *loss_words(reading), *lens_words(reading))
-
-
-def standing_out(reading: Reading) -> list[int]:
-    """Positions with the largest difference in attention received, first to last model; of one model, with the most of it.
-
-    The first position, often an attention sink, and the last, which only sees itself, are left out.
-    """
-    received = [model.received() for model in reading.models]
-    size = np.abs(received[-1] - received[0]) if len(received) > 1 else received[0]
-    order = np.argsort(-size[1:-1], kind="stable") + 1
-    return [int(position) for position in order[:SHOWN]]
-
-
-def _standing_out_table(reading: Reading) -> Table:
-    several = len(reading.models) > 1
-    what = f"Largest differences in attention received, {reading.models[-1].name} − {reading.models[0].name}"
-    caption = what if several else f"Tokens that receive most attention in {reading.models[0].name}"
-    lenses = {model.name: model.lens for model in reading.models if model.lens is not None}
-    heads = ["lens, nats"] if len(lenses) == 1 else [f"lens, {_cropped(name)}" for name in lenses]
-    columns: list[Column | str] = ["token", Column("chunk", "integer")]
-    columns += [Column(_cropped(model.name), "estimate", ".4f") for model in reading.models]
-    columns += [Column("difference", "difference")] * several
-    columns += [Column(head, "difference", "+.3f") for head in heads]
-    received = [model.received() for model in reading.models]
-    values = [*received, *[received[-1] - received[0]] * several, *lenses.values()]
-    rows: list[list[Cell]] = []
-    for position in standing_out(reading):
-        token = _cropped(shown(reading.pieces[position]))
-        rows.append([token, position // reading.chunk_size, *(row[position] for row in values)])
-    return Table(f"{caption}: mean over layers, heads and the queries that see a token", columns, rows)
+    """The losses in sentences, for 80 columns."""
+    return terminal(*loss_words(reading), *lens_words(reading))
 
 
 def shown(piece: str) -> str:
     """A token's text on one line, with its spaces to be seen."""
     return piece.replace("\n", "↵").replace("\t", "⇥").replace(" ", "␣") or "·"
-
-
-def _cropped(text: str) -> str:
-    return text if len(text) <= NARROW else f"{text[: NARROW - 1]}…"
 
 
 def _measures(model: ModelReading) -> dict[str, np.ndarray]:

@@ -1,27 +1,18 @@
 """The page on attention: its numbers, and its controls in a real browser."""
 
 import dataclasses
-import io
 import json
 import re
 import time
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from attention_readings import PIECES, model, reading
 from browser import browser, needs_browser
 from contextwise.base.errors import ConfigError
 from contextwise_papers.contextlm.attention import mean_received
-from contextwise_papers.contextlm.attention_page import (
-    lens_words,
-    numbers,
-    page_data,
-    standing_out,
-    terminal_report,
-    write_attention_page,
-)
+from contextwise_papers.contextlm.attention_page import lens_words, numbers, page_data, write_attention_page
 
 pytestmark = pytest.mark.long
 
@@ -71,20 +62,6 @@ def test_the_words_are_of_the_numbers(found):
     assert told["models"][1]["lens_total"] == pytest.approx(np.nansum(context.lens))
     assert told["models"][0]["token_nats"][0] is None and "lens_total" not in told["models"][0]
     json.dumps(told, allow_nan=False)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_the_terminal_has_eighty_columns(count):
-    models = [model(f"a long name [of] model {i}", i, chunk_size=4 if i else None) for i in range(count)]
-    told = reading(*models)
-    console = Console(width=80, file=io.StringIO(), highlight=False)
-    console.print(terminal_report(told))
-    text = console.file.getvalue()
-    assert max(map(len, text.split("\n"))) <= 80 and "[of]" in text
-    places = standing_out(told)
-    assert len(places) == 8 and 0 not in places and 9 not in places
-    size = np.abs(models[-1].received() - models[0].received()) if count > 1 else models[0].received()
-    assert list(size[places]) == sorted(size[1:-1], reverse=True)
 
 
 def test_places_that_cannot_be_written_are_refused(found, tmp_path):
