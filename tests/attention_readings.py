@@ -19,10 +19,8 @@ def model(name: str, seed: int, layers: int = 2, heads: int = 3, chunk_size: int
 
     nats = np.concatenate([[np.nan], random.uniform(0.1, 6, len(PIECES) - 1)])
     without = None if chunk_size is None else nats + random.normal(0, 0.3, len(PIECES))
-    predictor = [] if chunk_size is None else [sums(len(PIECES) // chunk_size) for _ in range(2)]
-    return ModelReading(
-        f"runs/{name}", name, 1234, [sums(len(PIECES)) for _ in range(layers)], predictor, chunk_size, nats, without
-    )
+    every = [sums(len(PIECES)) for _ in range(layers)]
+    return ModelReading(f"runs/{name}", name, 1234, every, chunk_size, nats, without)
 
 
 def reading(*models: ModelReading, chunk_size: int = 4) -> Reading:

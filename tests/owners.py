@@ -90,7 +90,7 @@ def _vectors(target: Path, inputs: Path, writer: str) -> None:
     number = int(writer.split()[1])
     from contextwise_papers.objectives.embedding.whitening import write_vectors
 
-    write_vectors(target, (np.full((5, 3), number) for _ in range(4)), 20)
+    write_vectors(target, np.full((20, 3), number))
 
 
 def _whole_vectors(files: Snapshot) -> set[str]:

@@ -10,7 +10,8 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from contextwise.evaluation.measures.causality.perturbations import Causality, Effect, measure_causality
+from contextwise.evaluation.measures.causality.effects import Causality, Effect
+from contextwise.evaluation.measures.causality.perturbations import measure_causality
 
 
 def assert_causal(model: PreTrainedModel, **options: Any) -> None:

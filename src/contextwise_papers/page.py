@@ -1,6 +1,5 @@
 """The page of a reproduction: our figures and the document's, the verdict on each claim, runs and environment."""
 
-import base64
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -111,10 +110,3 @@ def _trace(name: str, series: int, points: list[dict[str, Any]], kind: str) -> A
 def command_line(words: Sequence[str] | None) -> list[Part]:
     """The command that made the page, if it is known."""
     return [page.commands([shlex.join(words)])] if words else []
-
-
-def csv_link(text: str, name: str, label: str) -> page.Markup:
-    """A link that saves a CSV which is part of the page."""
-    content = base64.b64encode(text.encode()).decode()
-    link = '<a href="data:text/csv;base64,{content}" download="{name}">{label}</a>'
-    return page.markup(link, content=content, name=name, label=label)

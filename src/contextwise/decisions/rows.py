@@ -8,13 +8,13 @@ Shapes: N documents.
 """
 
 import glob
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -34,7 +34,6 @@ from contextwise.decisions.logs import (
 TEXTS, NUMBERS = ("arm", "document", "part"), ("tokens", "nats", "correct", "loss", "bytes")
 COLUMNS = (*TEXTS, "seed", "step", *NUMBERS)
 WHOLE_RUN = ""  # the document of a row that is the mean of a run
-PART = "\x1f"  # between the name of a document and that of its part
 KINDS = {".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".eval", ".json"}
 JSON_LINES, TABLES = {".jsonl", ".jsonl.gz", ".ndjson"}, {".csv", ".csv.gz", ".tsv", ".tsv.gz"}
 ROWS = {*JSON_LINES, *TABLES, ".parquet"}
@@ -90,8 +89,8 @@ def read_losses(sources: Any, step: int | None = None) -> Losses:
     Raises:
         ConfigError, DataError: a column is missing or a value out of range, rows occur twice, or runs do not pair.
     """
-    table, notes = _last_steps(pa.concat_tables(_tables(sources), promote_options="permissive"), step)
-    return _paired(table, notes)
+    table = pa.concat_tables(_tables(sources), promote_options="permissive")
+    return _paired(*_last_steps(table.to_pandas(), step))
 
 
 def _tables(sources: Any) -> list[pa.Table]:
@@ -124,18 +123,15 @@ def _kind(file: Path) -> str:
 def _table(rows: Any) -> pa.Table:
     """Rows in memory as an Arrow table of the columns that count."""
     try:
-        if isinstance(rows, pa.Table):
-            return rows
+        if isinstance(rows, pd.DataFrame):
+            rows = rows.reset_index() if set(rows.index.names) & set(COLUMNS) else rows
+            frame = rows[[name for name in COLUMNS if name in rows.columns]]
+            names = {name: frame[name].astype(str) for name in ("document", "part") if name in frame}
+            return pa.Table.from_pandas(frame.assign(**names), preserve_index=False)
         if isinstance(rows, Mapping):
             return pa.table({name: rows[name] for name in COLUMNS if name in rows})
         if isinstance(rows, Sequence) and all(isinstance(row, Mapping) for row in rows):
             return pa.Table.from_pylist([{name: row[name] for name in COLUMNS if name in row} for row in rows])
-        if hasattr(rows, "iloc"):
-            frame = rows.reset_index() if set(rows.index.names) & set(COLUMNS) else rows
-            frame = frame[[name for name in COLUMNS if name in frame.columns]]
-            for name in {"document", "part"} & set(frame.columns):
-                frame = frame.assign(**{name: frame[name].astype(str)})
-            return pa.Table.from_pandas(frame, preserve_index=False)
         if hasattr(rows, "__arrow_c_stream__"):
             return pa.table(rows)
     except (pa.ArrowException, TypeError, ValueError) as error:
@@ -237,10 +233,9 @@ def _converted(values: Any, column: str, name: str) -> pa.ChunkedArray:
         raise DataError(f"{name}: {column} is {values[0].as_py()!r} in row 1, but must be a whole number")
     try:
         converted = values.cast(wanted)
-    except pa.ArrowException:
+    except pa.ArrowException as error:
         what = "text" if column in TEXTS else "a whole number" if whole else "a number"
-        odd = next((row for row in range(min(len(values), 10**5)) if not _casts(values[row], wanted)), 0)
-        raise DataError(f"{name}: {column} is {values[odd].as_py()!r} in row {odd + 1}, but must be {what}") from None
+        raise DataError(f"{name}: {column} must be {what} in each row, but {one_line(error)}") from None
     if column in TEXTS:
         converted = pc.utf8_normalize(converted, "NFC")  # names of files come in other forms from some systems
     if column == "arm":
@@ -255,126 +250,95 @@ def _converted(values: Any, column: str, name: str) -> pa.ChunkedArray:
     return converted
 
 
-def _casts(value: pa.Scalar, wanted: pa.DataType) -> bool:
-    try:
-        value.cast(wanted)
-    except pa.ArrowException:
-        return False
-    return True
-
-
-def _last_steps(table: pa.Table, step: int | None) -> tuple[pa.Table, list[str]]:
+def _last_steps(rows: pd.DataFrame, step: int | None) -> tuple[pd.DataFrame, list[str]]:
     """The rows of the given step, or of the last one of each run; what is to be noted of them."""
-    if "step" not in table.column_names:
+    if "step" not in rows:
         if step is not None:
             raise ConfigError(f"step is {step}, but the rows have no column step; leave it out")
-        return table, []
-    if table["step"].null_count:
+        return rows, []
+    if rows["step"].isna().any():
         raise DataError("some rows have a step, others none; give all of them one, or leave the column out")
-    names, arms = _numbered(table["arm"])
-    runs, run = np.unique(np.stack([arms, table["seed"].to_numpy()]), axis=1, return_inverse=True)
-    steps = table["step"].to_numpy()
-    last = np.full(runs.shape[1], np.iinfo(np.int64).min)
-    np.maximum.at(last, run.ravel(), steps)
     if step is not None:
-        chosen = table.filter(pa.array(steps == step))
-        if not len(chosen):
-            raise DataError(f"no row has step {step}; the steps are {steps.min()} to {steps.max()}")
-        lost = sorted({*range(runs.shape[1])} - {*run.ravel()[steps == step].tolist()})
-        lacking = [_named((str(names[runs[0, each]]), int(runs[1, each]))) for each in lost]
-        return chosen, [f"Left out, without step {step}: {listed(lacking)}."] if lost else []
-    ends = sorted({int(each) for each in last})
+        chosen = rows[rows["step"] == step]
+        if chosen.empty:
+            raise DataError(f"no row has step {step}; the steps are {rows['step'].min()} to {rows['step'].max()}")
+        lacking = [_named(run) for run in _runs(rows) if run not in _runs(chosen)]
+        return chosen, [f"Left out, without step {step}: {listed(lacking)}."] if lacking else []
+    last = rows.groupby(["arm", "seed"])["step"].transform("max")
+    ends = sorted(last.unique())
     note = f"The runs end at different steps: {listed([f'{each:,}' for each in ends[:6]])}."
-    return table.filter(pa.array(steps == last[run.ravel()])), [note] if len(ends) > 1 else []
+    return rows[rows["step"] == last], [note] if len(ends) > 1 else []
 
 
-def _paired(table: pa.Table, notes: list[str]) -> Losses:
+def _runs(rows: pd.DataFrame) -> list[Run]:
+    """The runs: arms in the order in which they come, seeds ascending."""
+    arms = list(dict.fromkeys(rows["arm"]))
+    runs = {(str(arm), int(seed)) for arm, seed in zip(rows["arm"], rows["seed"], strict=True)}
+    return sorted(runs, key=lambda run: (arms.index(run[0]), run[1]))
+
+
+def _paired(rows: pd.DataFrame, notes: list[str]) -> Losses:
     """Keep the documents, or parts of them, that all runs have, and sum the parts of each document."""
-    measured = [column for column in ("nats", "correct", "loss") if column in table.column_names]
+    measured = [column for column in ("nats", "correct", "loss") if column in rows]
     if len(measured) > 1:
         raise DataError(f"some files have {measured[0]}, others {measured[1]}; give one of these columns in all")
     (value,) = measured
-    sizes = [column for column in ("tokens", "bytes") if column in table.column_names and value == "nats"]
-    sizes = [column for column in sizes if not table[column].null_count]
+    sizes = [name for name in ("tokens", "bytes") if value == "nats" and name in rows and rows[name].notna().all()]
     if value == "nats" and not sizes:
         raise DataError("some rows have no tokens, others no bytes; give one of these columns in all")
-    whole = table["document"]
-    if "part" in table.column_names:
-        whole = pc.binary_join_element_wise(whole, table["part"].fill_null(""), PART)
-    arm_names, arms = _numbered(table["arm"])
-    names, documents = _numbered(whole)
-    rank = np.empty(len(names), dtype=int)
-    rank[np.argsort(names.astype(str), kind="stable")] = np.arange(len(names))
-    seeds = table["seed"].to_numpy()
-    order = np.lexsort((rank[documents], seeds, arms))
-    arms, seeds, documents = arms[order], seeds[order], documents[order]
-    columns = {name: table[name].to_numpy()[order] for name in (value, *sizes)}
-    again = (arms[1:] == arms[:-1]) & (seeds[1:] == seeds[:-1]) & (documents[1:] == documents[:-1])
-    if again.any():
-        at = int(np.flatnonzero(again)[0])
-        name, run = str(names[documents[at]]), (str(arm_names[arms[at]]), int(seeds[at]))
-        what = f"document {_shown(name)} of {_named(run)}" if name else _named(run)
+    rows = rows.assign(part=rows["part"].fillna("") if "part" in rows else "")
+    again = rows[rows.duplicated(["arm", "seed", "document", "part"])]
+    if len(again):
+        first = again.iloc[0]
+        run = _named((first["arm"], first["seed"]))
+        what = f"document {_shown(first['document'], first['part'])} of {run}" if first["document"] else run
         raise DataError(
             f"{what} occurs twice; remove the copy, or number the parts of a document in a column part, and the steps of a "
             "run in a column step"
         )
-    change = np.flatnonzero((arms[1:] != arms[:-1]) | (seeds[1:] != seeds[:-1])) + 1
-    limits = [0, *change.tolist(), len(arms)]
-    slices = [slice(start, stop) for start, stop in itertools.pairwise(limits)]
-    runs: dict[Run, slice] = {(str(arm_names[arms[each.start]]), int(seeds[each.start])): each for each in slices}
-    counts = np.zeros(len(names), dtype=int)
-    for each in slices:
-        counts[documents[each]] += 1
-    common = counts == len(slices)
+    runs = _runs(rows)
+    # A row for each part of a document, in the order of their names; a column for each value of each run.
+    wide = rows.pivot(index=["document", "part"], columns=["arm", "seed"], values=[value, *sizes]).sort_index()
+    common = wide[value].notna().all(axis=1)
     if not common.any():
         raise DataError("no document is in all runs; name the documents alike in each, as by their content")
     if left := int((~common).sum()):
-        example = _shown(str(names[np.flatnonzero(~common)[0]]))
-        what = "parts of documents" if any(PART in str(name) for name in names) else "documents"
-        notes = [*notes, f"{left:,} of {len(names):,} {what} are left out, which some runs lack: {example}, for one."]
-    kept = {run: each.start + np.flatnonzero(common[documents[each]]) for run, each in runs.items()}
-    in_order = list(runs)
-    parts = [str(name).partition(PART)[0] for name in names[documents[kept[in_order[0]]]]]
-    row_of = {name: row for row, name in enumerate(dict.fromkeys(parts))}
-    documents_kept, rows = list(row_of), np.array([row_of[name] for name in parts])
+        what = "parts of documents" if rows["part"].any() else "documents"
+        example = _shown(*wide.index[~common][0])
+        notes = [*notes, f"{left:,} of {len(wide):,} {what} are left out, which some runs lack: {example}, for one."]
+    wide = wide[common]
+    document_of_row, documents = pd.factorize(wide.index.get_level_values("document"))
 
-    def summed(column: str, run: Run) -> np.ndarray:
-        return np.bincount(rows, weights=columns[column][kept[run]])
+    def summed(column: str) -> dict[Run, np.ndarray]:
+        """Run -> the sum over the parts of each document."""
+        return {run: np.bincount(document_of_row, weights=wide[column, *run]) for run in runs}
 
-    values = {run: summed(value, run) for run in in_order}
-    if value != "nats":
-        counts = np.bincount(rows).astype(float)
-        if value == "loss":
-            return Losses(values, counts, [], "loss", notes)
-        errors = {run: counts - correct for run, correct in values.items()}
-        return Losses(errors, counts, documents_kept, "errors per question", notes)
+    values, parts = summed(value), np.bincount(document_of_row).astype(float)
+    if value == "loss":
+        return Losses(values, parts, [], "loss", notes)
+    if value == "correct":
+        errors = {run: parts - correct for run, correct in values.items()}
+        return Losses(errors, parts, list(documents), "errors per question", notes)
     for size in sizes:
-        found = {run: summed(size, run) for run in in_order}
-        if all(np.array_equal(found[run], found[in_order[0]]) for run in in_order):
+        first_size, *others = (found := summed(size)).values()
+        if all(np.array_equal(first_size, other) for other in others):
             if size == "bytes" and "tokens" in sizes:
                 notes.append("The arms' tokens differ, so losses are per byte.")
-            return Losses(values, found[in_order[0]], documents_kept, f"nats per {size[:-1]}", notes)
-    size = sizes[0]
-    found = {run: summed(size, run) for run in in_order}
-    first, other = in_order[0], next(run for run in in_order if not np.array_equal(found[run], found[in_order[0]]))
-    at = int(np.flatnonzero(found[other] != found[first])[0])
-    counted = f"{found[first][at]:,.0f} {size} in {_named(first)}, {found[other][at]:,.0f} in {_named(other)}"
+            return Losses(values, first_size, list(documents), f"nats per {size[:-1]}", notes)
+    size, found = sizes[0], summed(sizes[0])
+    one, other = runs[0], next(run for run in runs if not np.array_equal(found[run], found[runs[0]]))
+    at = int(np.flatnonzero(found[other] != found[one])[0])
+    counted = f"{found[one][at]:,.0f} {size} in {_named(one)}, {found[other][at]:,.0f} in {_named(other)}"
     fix = (
         "bytes must be those of the document, the same in all"
         if "bytes" in sizes
         else "give the column bytes in all files"
     )
-    raise DataError(f"document {_shown(documents_kept[at])} has {counted}: nats per token do not compare; {fix}")
+    raise DataError(f"document {_shown(documents[at])} has {counted}: nats per token do not compare; {fix}")
 
 
-def _numbered(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct texts of a column in the order in which they come, and the number of each row's text among them."""
-    encoded = column.combine_chunks().dictionary_encode()
-    return np.array(encoded.dictionary.to_pylist(), dtype=object), np.asarray(encoded.indices)
-
-
-def _shown(name: str) -> str:
-    return one_line(name.removesuffix(PART).replace(PART, ", part "), 60)
+def _shown(document: str, part: str = "") -> str:
+    return one_line(f"{document}, part {part}" if part else document, 60)
 
 
 def _named(run: Run) -> str:

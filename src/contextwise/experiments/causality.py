@@ -26,8 +26,8 @@ def refuse_leak(recipe: Recipe, what: str) -> None:
     Raises:
         ConfigError: they do, it cannot be measured, or the user's code fails.
     """
-    from contextwise.evaluation.measures.causality import perturbations
-    from contextwise.evaluation.measures.causality.rows import LONGEST
+    from contextwise.evaluation.measures.causality.effects import LEAK, NONE
+    from contextwise.evaluation.measures.causality.perturbations import LONGEST, future_tokens, measure_causality
     from contextwise.models.spec import spec_of
     from contextwise.models.variant.code import reason
     from contextwise.models.variant.modeling import VariantForCausalLM
@@ -43,12 +43,10 @@ def refuse_leak(recipe: Recipe, what: str) -> None:
     try:
         if own:
             spec_of(model.config).flops_per_example(model, context)
-        effects = list(perturbations.measure_causality(model).effects)
+        effects = list(measure_causality(model).effects)
         if own and context > SHORT:
-            checks = [perturbations.future_tokens]  # at both ends of the rows
-            effects += perturbations.measure_causality(
-                model, lengths=[context], chunk_size=context // 2, checks=checks
-            ).effects
+            checks = [future_tokens]  # at both ends of the rows
+            effects += measure_causality(model, lengths=[context], chunk_size=context // 2, checks=checks).effects
     except ContextwiseError:
         raise
     except Exception as error:
@@ -56,11 +54,11 @@ def refuse_leak(recipe: Recipe, what: str) -> None:
             raise
         raise ConfigError(f"{what} fails when it reads random tokens: {reason(error, model.config.file)}") from error
     for effect in effects:
-        if effect.name in ("future tokens", "gradients") and effect.outcome == perturbations.LEAK:
+        if effect.name in ("future tokens", "gradients") and effect.outcome == LEAK:
             raise ConfigError(
                 f"{what} leaks: later tokens change its earlier predictions, so its loss means nothing ({effect.sentence})"
             )
     for effect in effects:
-        if effect.name == "future tokens" and effect.outcome != perturbations.NONE:
+        if effect.name == "future tokens" and effect.outcome != NONE:
             raise ConfigError(f"{what} cannot be checked for leaks: {effect.sentence}")
     _CHECKED.add(key)

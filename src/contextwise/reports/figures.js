@@ -64,17 +64,5 @@ const Figures = (() => {
     });
     group.hidden = false;
   };
-  const field = (value) => {
-    const text = value === null || value === undefined ? "" : String(value);
-    return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
-  };
-  const csv = (head, rows) => [head, ...rows].map((row) => row.map(field).join(",") + "\n").join("");
-  const save = (name, text) => {
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
-    link.download = `${name}.csv`;
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-  };
-  return { figures, shade, draw, start, choice, element, json, plain, colour, csv, save };
+  return { figures, shade, draw, start, choice, element, json, plain, colour };
 })();

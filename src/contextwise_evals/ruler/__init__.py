@@ -53,9 +53,6 @@ class Ruler(Measure):
     qa: InputFile | None = Field(
         default=None, description="Questions of qa_1: SQuAD's JSON, or JSON Lines; default: none."
     )
-    words: InputFile | None = Field(
-        default=None, description="Words of cwe, one a line; default: words made of syllables."
-    )
     length: int = Field(
         default=4096, ge=1, le=LONGEST, description="Tokens of a text, at most, by the model's own tokenizer."
     )
@@ -79,8 +76,6 @@ class Ruler(Measure):
                 raise ConfigError("the task 'qa_1' needs questions; give a file in SQuAD's form as `qa`")
             if "qa_1" not in self.tasks and self.qa is not None:
                 raise ConfigError("qa is given, but not the task 'qa_1'; leave one out, or give the other")
-            if "cwe" not in self.tasks and self.words is not None:
-                raise ConfigError("words is given, but not the task 'cwe'; leave one out, or give the other")
         if self.visible and min(self.visible) < 1:
             raise ConfigError(f"a visible context is {min(self.visible)}, but must be at least 1")
         if self.visible and max(self.visible) > self.length:
@@ -153,11 +148,11 @@ class Ruler(Measure):
                         f"the {len(passages.questions):,} questions of {self.qa} are asked more than once, in other texts"
                     )
                 tasks.append(passages)
-            elif name == "cwe":
-                words = None if self.words is None else made.read_words(self.words)
-                tasks.append(made.CommonWords(size, words, self.example, str(self.words or "made up here")))
+            elif name == "fwe":
+                tasks.append(made.FrequentWords(size))
             else:
-                tasks.append(made.FrequentWords(size) if name == "fwe" else made.VariableTracking(size, self.example))
+                kind = made.CommonWords if name == "cwe" else made.VariableTracking
+                tasks.append(kind(size, self.example))
         return tasks, notes
 
     def encode(self, tasks: "list[Task]", encoder: "Encoder") -> "dict[str, list[Encoded]]":

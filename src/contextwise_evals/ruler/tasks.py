@@ -4,17 +4,14 @@ The positions of all assignments, or of all occurrences of the words to find, ar
 """
 
 import string
-from collections.abc import Sequence
 from functools import cache
 from itertools import count, product
-from pathlib import Path
 
 import numpy as np
 from scipy.special import zeta
 
-from contextwise.base.errors import DataError
+from contextwise.base.errors import ConfigError
 from contextwise_evals.answering.prompts import Question
-from contextwise_evals.input_files import read_bytes
 from contextwise_evals.ruler.questions import NOISE, FilledTask, Size, Spans, distances_behind, join_pieces
 
 HOPS = 4
@@ -119,60 +116,34 @@ def made_words() -> list[str]:
     return ["".join(word) for word in product(syllables, repeat=3)]
 
 
-def read_words(path: Path) -> list[str]:
-    """The different words of a file, one a line; ``.gz`` is unpacked, empty lines are skipped."""
-    try:
-        lines = read_bytes(path).decode("utf-8-sig").split("\n")
-    except UnicodeDecodeError:
-        raise DataError(f"the word list {path} is not UTF-8 text; give one word a line") from None
-    words = list(dict.fromkeys(word.strip() for word in lines if word.strip()))
-    for word in words:
-        if len(word.split()) > 1:
-            raise DataError(f"the word list {path} has a line with several words, {word[:40]!r}; give one a line")
-    if not words:
-        raise DataError(f"the word list {path} is empty; give one word a line")
-    return words
-
-
 class CommonWords(FilledTask):
     """A numbered list in which ten words occur more often than all others.
 
     Up to 4,095 tokens, the ten occur 6 times each and the others once; in longer texts 30 times and 3 times, as in RULER.
 
     Args:
-        words: source of the words; :func:`made_words` if None.
         example: put a worked example with fewer words before the list, as RULER does.
-        source: name of the words in an error.
     """
 
     name, title = "cwe", "common words"
     new_tokens = 120
     fewest = 1
 
-    def __init__(
-        self, size: Size, words: Sequence[str] | None = None, example: bool = True, source: str = "the list"
-    ) -> None:
-        self.example, self.source = example, source
-        self.words = made_words() if words is None else words
+    def __init__(self, size: Size, example: bool = True) -> None:
+        self.example, self.words = example, made_words()
         self.size, self.times = size, (6, 1) if size.length < LONG else (30, 3)
-        if len(self.words) < COMMON + 1:
-            raise self._too_few()
         super().__init__(size, max(1, (size.length - self.tokens(0, 1)) // max(1, 5 * self.times[1])))
 
     def question(self, index: int) -> Question:
         most = len(self.words) - COMMON
         count = self.largest_count(index, most)
         if count == most:
-            raise self._too_few()
+            raise ConfigError(
+                f"length is {self.size.length}, but the {len(self.words):,} words of cwe are too few to fill it; give less"
+            )
         body, needles, common = self.body(index, count)
         opening = (self._worked_example(index) if self.example else "") + CWE_TASK
         return Question(opening, body, CWE_ENDING, CWE_ANSWER, common, needles)
-
-    def _too_few(self) -> DataError:
-        return DataError(
-            f"the word list {self.source} has {len(self.words):,} different words, too few to fill {self.size.length:,} "
-            "tokens; give a longer list, or a smaller length"
-        )
 
     def body(self, index: int, count: int) -> tuple[str, Spans, tuple[str, ...]]:
         draw = self.size.generator(self.name, index)

@@ -8,7 +8,7 @@
 Source: ContextLM, Section 4.3 and Figure 5. The paper does not say how it normalises; here the sums over queries are kept, and
 :func:`mean_received` divides by how many queries can see a token.
 
-Shapes: T positions, H heads, K complete chunks.
+Shapes: T positions, H heads.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,7 +44,7 @@ class ModelReading:
 
     Attributes:
         layers: for each layer (H, T), the attention weights of each token summed over the queries; T in all for each head.
-        predictor: the same between chunks, for each block of the context predictor (H, K); none without one, or a chunk.
+            The blocks of a context predictor are left out.
         chunk_size: w of a ContextLM, else None.
         nats: (T,) loss of each token given those before it; nan for the first position.
         nats_without: the same with every injected context zero; None for a model that predicts no context.
@@ -54,7 +54,6 @@ class ModelReading:
     name: str
     parameters: int
     layers: list[np.ndarray]
-    predictor: list[np.ndarray]
     chunk_size: int | None
     nats: np.ndarray
     nats_without: np.ndarray | None
@@ -179,7 +178,6 @@ def read_with(model: PreTrainedModel, ids: Sequence[int], source: str, name: str
         name,
         sum(parameter.numel() for parameter in model.parameters()),
         layers=[received for module, received in sums if id(module) not in inside],
-        predictor=[received for module, received in sums if id(module) in inside],
         chunk_size=None if pathway is None else pathway.chunk_size,
         nats=_losses(model, input_ids, source),
         nats_without=nats_without,

@@ -1,4 +1,4 @@
-"""Reports of attention received and of the context lens: page, terminal, CSV and JSON.
+"""Reports of attention received and of the context lens: page, terminal and JSON.
 
 Source: ContextLM, Section 4.3 and Figure 5; the lens has no counterpart there.
 """
@@ -11,20 +11,17 @@ import numpy as np
 from rich.console import RenderableType
 
 from contextwise.base.estimates import as_json, listed
-from contextwise.base.tables import Cell, Column, Table, csv_text, mark, terminal
+from contextwise.base.tables import Column, Table, mark, terminal
 from contextwise.reports import page
 from contextwise.reports.page import Markup, Page, Part, Plot, Section, figure
-from contextwise_papers.contextlm.attention import ModelReading, Reading, mean_received
-from contextwise_papers.page import command_line, csv_link
+from contextwise_papers.contextlm.attention import ModelReading, Reading
+from contextwise_papers.page import command_line
 
 DIGITS = 5
 """Of the numbers on the page."""
 NAMED_CHUNKS = 40
 """Up to this number of chunks have their text at the axis."""
 CROPPED = 16
-SHOWN = 10
-NARROW = 14
-"""Characters of a token, or of a model's name, on the terminal."""
 INTERVENTION = (
     "Such a model was trained with the context, so switching it off is an intervention: it shows how much this model relies on "
     "the context, and tends to overstate what predicting one is worth, since a model trained without it would have learned to "
@@ -57,9 +54,7 @@ def write_attention_page(reading: Reading, path: Path, command: list[str] | None
         Section("Attention received by each token", _received(reading)),
         Section("Attention received by each chunk", [Plot("chunks", _bars(), bars, CHUNKS)]),
         Section("Context lens: where the predicted context helped", _lenses(reading)),
-        Section(f"Loss of each token against {names[0]}", _losses(reading)),
-        Section("Attention between chunks, in the context predictor", _predictor(reading)),
-        Section("All tokens", _tokens(reading)),
+        Section("All tokens", [page.details("Table", _token_table(reading))]),
         Section("How it was made", command_line(command)),
     ]
     title = f"What {listed(names)} attend{'s' * (len(names) == 1)} to"
@@ -81,8 +76,7 @@ def page_data(reading: Reading) -> dict[str, Any]:
             {
                 "name": model.name,
                 "layers": [_rounded(layer) for layer in model.layers],
-                "predictor": [_rounded(layer) for layer in model.predictor],
-                "predictorChunk": model.chunk_size,
+                "contextChunk": model.chunk_size,
                 "nats": _rounded(model.nats),
                 "without": None if model.nats_without is None else _rounded(model.nats_without),
             }
@@ -109,7 +103,7 @@ def _received(reading: Reading) -> list[Part]:
     panels = []
     for number, model in enumerate(reading.models):
         label = f"The text, each token coloured by the attention it receives in {model.name}"
-        text, selects = _text(f"received-{number}", label), _selects("text", number, model.name)
+        text, selects = _text(f"received-{number}", label), _selects(number, model.name)
         head, facts = _subhead(model.name, number), _facts(model)
         panels.append(page.markup(article, head=head, selects=selects, text=text, facts=facts))
     parts: list[Part] = [controls, Markup(f'<div class="panels">\n{page.joined(panels)}\n</div>')]
@@ -131,42 +125,6 @@ def _lenses(reading: Reading) -> list[Part]:
     return parts
 
 
-def _losses(reading: Reading) -> list[Part]:
-    first, *others = reading.models
-    parts: list[Part] = []
-    label = "The text, each token coloured by the difference of its loss"
-    for number, model in enumerate(others, start=1):
-        parts.append(_subhead(f"{model.name} − {first.name}", style="under"))
-        parts.append(_text(f"loss-{number}", label))
-    caption = "In nats. Blue: {others} predicted the token better than {first}. Orange, with a dotted line: worse."
-    names = ", ".join(model.name for model in others)
-    return [*parts, _caption(caption, others=names, first=first.name)] if others else []
-
-
-def _predictor(reading: Reading) -> list[Part]:
-    if not any(model.predictor for model in reading.models):
-        return []
-    panels = []
-    for number, model in enumerate(reading.models):
-        if model.lens is not None:
-            head, selects = _subhead(model.name, number), _selects("predictor", number, model.name)
-            panels.append(page.markup("<article>{head}{selects}</article>", head=head, selects=selects))
-    caption = (
-        "What each chunk's vector receives from the chunks behind it and from itself, counted as chosen at the top. Complete "
-        "chunks only."
-    )
-    plot = Plot("predictor", _bars(), "Attention received by each chunk in the context predictor", caption)
-    return [Markup(f'<div class="panels">\n{page.joined(panels)}\n</div>'), plot]
-
-
-def _tokens(reading: Reading) -> list[Part]:
-    links = page.markup(
-        '<p>{link} <button type="button" class="csv" id="download" hidden>attention.csv: every layer and head</button></p>',
-        link=csv_link(csv_files(reading)["tokens"], "tokens.csv", "tokens.csv"),
-    )
-    return [links, page.details("Table", _token_table(reading))]
-
-
 def _text(id: str, label: str) -> Markup:
     """The text, which the page's script writes and colours, and its scale."""
     fallback = page.missing("This picture needs JavaScript. The table of all tokens below holds its numbers.")
@@ -178,11 +136,12 @@ def _text(id: str, label: str) -> Markup:
     return page.markup(template, id=id, label=label, fallback=fallback)
 
 
-def _selects(part: str, number: int, name: str) -> Markup:
+def _selects(number: int, name: str) -> Markup:
     """Menus of a model's layers and heads, which the page's script fills in."""
-    menu = '<label>{what} <select id="{part}-{what}-{number}" aria-label="{title} of {name}"></select></label>'
-    about = {"part": part, "number": number, "name": name}
-    menus = [page.markup(menu, what=what, title=what.capitalize(), **about) for what in ("layer", "head")]
+    menu = '<label>{what} <select id="{what}-{number}" aria-label="{title} of {name}"></select></label>'
+    menus = [
+        page.markup(menu, what=what, title=what.capitalize(), number=number, name=name) for what in ("layer", "head")
+    ]
     return Markup(f'<div class="controls" hidden>\n{page.joined(menus)}\n</div>')
 
 
@@ -262,39 +221,8 @@ def loss_words(reading: Reading) -> list[str]:
 
 
 def terminal_report(reading: Reading) -> RenderableType:
-    """The tokens with the largest values, for 80 columns, and the sentences."""
-    tables = [_standing_out_table(reading)] if standing_out(reading) else []
-    return terminal(*tables, *loss_words(reading), *lens_words(reading))
-
-
-def standing_out(reading: Reading) -> list[int]:
-    """Positions with the largest difference in attention received, first to last model; of one model, with the most of it.
-
-    The first position, often an attention sink, and the last, which only sees itself, are left out.
-    """
-    received = [model.received() for model in reading.models]
-    size = np.abs(received[-1] - received[0]) if len(received) > 1 else received[0]
-    order = np.argsort(-size[1:-1], kind="stable") + 1
-    return [int(position) for position in order[:SHOWN]]
-
-
-def _standing_out_table(reading: Reading) -> Table:
-    several = len(reading.models) > 1
-    what = f"Largest differences in attention received, {reading.models[-1].name} − {reading.models[0].name}"
-    caption = what if several else f"Tokens that receive most attention in {reading.models[0].name}"
-    lenses = {model.name: model.lens for model in reading.models if model.lens is not None}
-    heads = ["lens, nats"] if len(lenses) == 1 else [f"lens, {_cropped(name)}" for name in lenses]
-    columns: list[Column | str] = ["token", Column("chunk", "integer")]
-    columns += [Column(_cropped(model.name), "estimate", ".4f") for model in reading.models]
-    columns += [Column("difference", "difference")] * several
-    columns += [Column(head, "difference", "+.3f") for head in heads]
-    received = [model.received() for model in reading.models]
-    values = [*received, *[received[-1] - received[0]] * several, *lenses.values()]
-    rows: list[list[Cell]] = []
-    for position in standing_out(reading):
-        token = _cropped(shown(reading.pieces[position]))
-        rows.append([token, position // reading.chunk_size, *(row[position] for row in values)])
-    return Table(f"{caption}: mean over layers, heads and the queries that see a token", columns, rows)
+    """The losses in sentences, for 80 columns."""
+    return terminal(*loss_words(reading), *lens_words(reading))
 
 
 def shown(piece: str) -> str:
@@ -302,39 +230,11 @@ def shown(piece: str) -> str:
     return piece.replace("\n", "↵").replace("\t", "⇥").replace(" ", "␣") or "·"
 
 
-def _cropped(text: str) -> str:
-    return text if len(text) <= NARROW else f"{text[: NARROW - 1]}…"
-
-
-def csv_files(reading: Reading) -> dict[str, str]:
-    """Name -> CSV: ``tokens``, a row each, and ``attention``, a row for each model, layer, head and token."""
-    measures = {f"{name} {model.name}": v for model in reading.models for name, v in _measures(model).items()}
-    tokens = (
-        [position, position // reading.chunk_size, piece, *row]
-        for position, (piece, row) in enumerate(_by_token(reading, list(measures.values())))
-    )
-    head = ["model", "part", "layer", "head", "position", "token", "sum", "mean"]
-    return {
-        "tokens": csv_text(["position", "chunk", "token", *measures], tokens),
-        "attention": csv_text(head, _attention_rows(reading)),
-    }
-
-
 def _measures(model: ModelReading) -> dict[str, np.ndarray]:
     measures = {"received": model.received(), "nats": model.nats}
     if model.nats_without is not None and model.lens is not None:
         measures |= {"nats_without_context": model.nats_without, "lens": model.lens}
     return measures
-
-
-def _attention_rows(reading: Reading) -> Iterator[list[Any]]:
-    for model in reading.models:
-        for part, layers in (("layers", model.layers), ("predictor", model.predictor)):
-            for number, layer in enumerate(layers, start=1):
-                for head, sums in enumerate(layer, start=1):
-                    for position, (total, mean) in enumerate(zip(sums, mean_received(sums), strict=True)):
-                        token = reading.pieces[position] if part == "layers" else ""
-                        yield [model.name, part, number, head, position, token, f"{total:.6g}", f"{mean:.6g}"]
 
 
 class ModelJson(TypedDict):

@@ -28,9 +28,6 @@ def attention(
         bool, Option("--start/--no-start", help="The token that begins a document before the text, as in training.")
     ] = True,
     out: Annotated[Path, Option(help="The page.")] = Path("attention.html"),
-    csv: Annotated[
-        Path | None, Option(help="Write tokens.csv and attention.csv (each layer and head) into this folder.")
-    ] = None,
     as_json: Annotated[
         bool,
         Option("--json", help="Print the numbers as JSON, not a table."),
@@ -48,24 +45,19 @@ def attention(
     """
     if out.is_dir():
         raise ConfigError(f"{out} is a folder; give the name of a file for the page with --out")
-    if csv is not None and csv.exists() and not csv.is_dir():
-        raise ConfigError(f"{csv} is a file; give a folder for the CSV files with --csv")
     # os.path.exists is false for what cannot be the name of a file, such as a long text; Path.exists may raise an error.
     if text != "-" and out.exists() and os.path.exists(text) and out.samefile(text):  # noqa: PTH110
         raise ConfigError(f"--out is {out}, the file with the text, which would be lost; give another name")
     words = _read_text(text)
 
-    from contextwise.reports.page import write_csv_files
     from contextwise_papers.contextlm.attention import read_with_models
-    from contextwise_papers.contextlm.attention_page import csv_files, numbers, terminal_report, write_attention_page
+    from contextwise_papers.contextlm.attention_page import numbers, terminal_report, write_attention_page
 
     reading = read_with_models(models, words, context_chunk=context_chunk, start=start, dtype=dtype, device=device)
     write_attention_page(reading, out, ["contextwise", *sys.argv[1:]])
-    if csv is not None:
-        write_csv_files(csv_files(reading), csv)
     show_values(numbers(reading), as_json, terminal_report(reading))
     if not as_json:
-        show_line(f"page: {out}" + (f"\nCSV: {csv}" if csv is not None else ""))
+        show_line(f"page: {out}")
 
 
 def _read_text(source: str) -> str:

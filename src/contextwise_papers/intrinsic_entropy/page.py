@@ -4,7 +4,7 @@ Its Figures 1 (loss against S, correlations), 2 (loss against context), 3 and 15
 and 10 (kernel density against the loss, S and the dimension).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,8 @@ from contextwise.base.tables import Cell, Column, Table, csv_text, spread, termi
 from contextwise.reports import page
 from contextwise.reports.page import Page, Section, figure
 from contextwise_papers.intrinsic_entropy.analysis import SHARE_OF_SUBSPACES, ByContext, IntrinsicEntropy
-from contextwise_papers.intrinsic_entropy.fits import LineFit
 from contextwise_papers.intrinsic_entropy.spectra import increments, relative_eigenvalues
-from contextwise_papers.page import command_line, csv_link, plot_figure
+from contextwise_papers.page import command_line, plot_figure
 from contextwise_papers.tables import Plot, point, points
 
 FIGURES = {
@@ -76,7 +75,6 @@ NOTES = (
     "same tokens and so not independent.",
     "A covariance does not determine the shape of a distribution: S_N is the entropy of the features only if it is Gaussian.",
 )
-LINE = "slope slope_low slope_high intercept r_squared correlation"
 FITS: list[Column | str] = [
     "loss against",
     Column("slope", "difference", "+.3g", interval="own", missing="no line"),
@@ -86,15 +84,13 @@ FITS: list[Column | str] = [
 
 def write_entropy_page(entropy: IntrinsicEntropy, path: Path, command: list[str] | None = None) -> None:
     """Write the page (:meth:`~contextwise.reports.page.Page.write`); ``command``: the command line that made it."""
-    summary, figures, tables = entropy.measurement.summary, figures_of(entropy), csv_files(entropy)
-    fallback = "This figure needs JavaScript. The CSV file holds its numbers."
-    plots = []
-    for name, (headline, caption) in FIGURES.items():
-        if name in figures:
-            link = csv_link(tables[name], f"{name}.csv", "CSV")
-            below = page.markup("{caption} {link}", caption=caption, link=link)
-            controls = page.choices("Horizontal axis") if name == "spectra" else ""
-            plots.append(Section(headline, [page.Plot(name, figures[name], headline, below, fallback, controls)]))
+    summary, figures = entropy.measurement.summary, figures_of(entropy)
+    fallback = "This figure needs JavaScript. The option --csv writes its numbers."
+    plots = [
+        Section(headline, [page.Plot(name, figures[name], headline, caption, fallback)])
+        for name, (headline, caption) in FIGURES.items()
+        if name in figures
+    ]
     title = "The loss as a line over each measure: nats per nat of entropy, or per dimension."
     by_context = measures(entropy, 3, 3, "By visible context. Losses and entropies in nats.", further=True)
     environment = page.facts(page.environment_facts(summary["environment"]))
@@ -139,61 +135,19 @@ def terminal_report(entropy: IntrinsicEntropy) -> RenderableType:
 
 
 def csv_files(entropy: IntrinsicEntropy) -> dict[str, str]:
-    """Name of a figure -> the CSV with all its numbers (and more of them than it draws)."""
-    tables: dict[str, str] = {}
-
-    def add(name: str, head: str, rows: Iterable[Sequence[Any]]) -> None:
-        tables[name] = csv_text(head.split(" "), rows)
-
-    contexts, kde = entropy.contexts, entropy.kde
-    losses = {context: loss.value for context, loss in entropy.losses.items()}
-    fitted = entropy.power.at(np.array(contexts)) if entropy.power is not None else [None] * len(contexts)
-    rows = [[c, *_limits(entropy.losses[c]), *_limits(entropy.differences.get(c))] for c in contexts]
-    head = "context loss low high minus_longest minus_longest_low minus_longest_high fitted"
-    add("loss", head, ([*row, fit] for row, fit in zip(rows, fitted, strict=True)))
-    pairs = {c: np.stack([values, relative_eigenvalues(values)], 1) for c, values in entropy.spectra.items()}
-    rows = [[c, i, *pair] for c, both in pairs.items() for i, pair in enumerate(both, 1)]
-    add("spectra", "context index eigenvalue relative", rows)
-    rows = [[c, i, x] for c, row in increments(entropy.spectra).items() for i, x in enumerate(row, 1)]
-    add("increments", "context index increment", rows)
-    sums = [(n, c, value) for n, values in entropy.entropies.items() for c, value in values.items()]
-    add("entropy", "n context entropy loss", ([n, c, s, losses[c]] for n, c, s in sums))
-    add("lines", f"n {LINE}", ([n, *_line(fit)] for n, fit in entropy.by_entropy.items()))
-    counts = [(t, c, int(value)) for t, values in entropy.dimensions.items() for c, value in values.items()]
-    rows = [[t, c, d, losses[c], *_line(entropy.by_dimension.get(t))] for t, c, d in counts]
-    add("dimension", f"threshold context dimension loss {LINE}", rows)
-    series = [kde, entropy.kde_with_own, losses, *entropy.further.values()]
-    head = " ".join(["context entropy entropy_with_own_point loss", *entropy.further])
-    add("kde", head, ([c, *(values.get(c) for values in series)] for c in contexts))
-    add("kde_entropy", "n context entropy kde", ([*row, kde[row[1]]] for row in sums if row[1] in kde))
-    rows = [[*row, kde[row[1]]] for row in counts if row[1] in kde]
-    add("kde_dimension", "threshold context dimension kde", rows)
-    correlations = zip(entropy.names, entropy.correlation.tolist(), strict=True)
-    add("correlation", " ".join(["", *entropy.names]), ([name, *row] for name, row in correlations))
+    """Name of a figure -> the CSV with its numbers."""
+    columns = ["x", "y", "low", "high", "text"]
+    tables = {
+        name: csv_text(
+            ["series", *columns],
+            ([series, *map(mark.get, columns)] for series, marks in plot.series.items() for mark in marks),
+        )
+        for name, plot in plots_of(entropy).items()
+    }
+    if len(entropy.names) > 1:
+        rows = zip(entropy.names, entropy.correlation.tolist(), strict=True)
+        tables["correlation"] = csv_text(["", *entropy.names], ([name, *row] for name, row in rows))
     return tables
-
-
-def fits_csv(entropy: IntrinsicEntropy) -> str:
-    """The power law over context and the line over the KDE entropy, term by term; other lines are in their figures' CSV."""
-    terms: list[tuple[str, str, Estimate, float]] = []
-    if power := entropy.power:
-        named = {"C0": power.floor, "C": power.scale, "gamma": power.exponent}
-        terms += [("C0 + C / l^gamma", name, value, power.r_squared) for name, value in named.items()]
-    if kde := entropy.by_kde:
-        named = {"slope": kde.slope, "intercept": kde.intercept}
-        terms += [("line over KDE entropy", name, value, kde.r_squared) for name, value in named.items()]
-    rows = ([fit, name, *_limits(value), r_squared] for fit, name, value, r_squared in terms)
-    return csv_text(["fit", "term", "value", "low", "high", "r_squared"], rows)
-
-
-def _limits(estimate: Estimate | None) -> list[float | None]:
-    return [None] * 3 if estimate is None else [estimate.value, estimate.low, estimate.high]
-
-
-def _line(fit: LineFit | None) -> list[float | None]:
-    if fit is None:
-        return [None] * len(LINE.split(" "))
-    return [*_limits(fit.slope), fit.intercept.value, fit.r_squared, fit.correlation]
 
 
 def measures(entropy: IntrinsicEntropy, sizes: int, thresholds: int, title: str = "", further: bool = False) -> Table:
@@ -264,7 +218,7 @@ def verdict(entropy: IntrinsicEntropy) -> list[str]:
 
 
 MOST_POINTS = 120
-"""Points of a spectrum, evenly spaced in the logarithm of the index; the CSV has them all."""
+"""Points of a spectrum, evenly spaced in the logarithm of the index; ``spectra.parquet`` of the result has them all."""
 INDEX, RELATIVE = "index i", "λ_i / λ_1"
 LOSS = "cross entropy, nats per token"
 Drawn = list[dict[str, Any]]
@@ -272,6 +226,12 @@ Drawn = list[dict[str, Any]]
 
 def figures_of(entropy: IntrinsicEntropy) -> dict[str, dict[str, Any]]:
     """Id -> Plotly figure; one that the measurement does not allow is left out."""
+    figures = {name: plot_figure(vars(plot)) for name, plot in plots_of(entropy).items()}
+    return figures | ({"correlation": _correlation(entropy)} if len(entropy.names) > 1 else {})
+
+
+def plots_of(entropy: IntrinsicEntropy) -> dict[str, Plot]:
+    """Id -> plot, of all figures but the correlations."""
     first, losses, kde = entropy.contexts[0], entropy.measurement.losses(), entropy.kde
     # S_N is counted from its value at the shortest context, which leaves a straight line straight.
     sums = {f"N = {n}": _since(entropy.entropies[n], first) for n in entropy.sizes}
@@ -300,8 +260,7 @@ def figures_of(entropy: IntrinsicEntropy) -> dict[str, dict[str, Any]]:
         plots["kde_dimension"] = Plot("", counts_words, words, _joined(counts, since))
         if entropy.sizes:
             plots["kde_entropy"] = Plot("", sums_words, words, _joined(sums, since))
-    figures = {name: plot_figure(vars(plot)) for name, plot in plots.items()}
-    return figures | ({"correlation": _correlation(entropy)} if len(entropy.names) > 1 else {})
+    return plots
 
 
 def shown_thresholds(entropy: IntrinsicEntropy) -> list[float]:

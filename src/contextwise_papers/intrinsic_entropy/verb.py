@@ -38,14 +38,14 @@ def show_analysis(
     """Print losses, entropies, dimensions and fits, and write the page."""
     from contextwise.reports.page import write_csv_files
     from contextwise_papers.intrinsic_entropy.analysis import IntrinsicEntropy
-    from contextwise_papers.intrinsic_entropy.page import csv_files, fits_csv, terminal_report, write_entropy_page
+    from contextwise_papers.intrinsic_entropy.page import csv_files, terminal_report, write_entropy_page
 
     analysis = IntrinsicEntropy(result, bandwidth)
     show_values(analysis, as_json, terminal_report(analysis))
     page = html or result.path / "entropy.html"
     write_entropy_page(analysis, page, ["contextwise", *sys.argv[1:]])
     if csv is not None:
-        write_csv_files(csv_files(analysis) | {"fits": fits_csv(analysis)}, csv)
+        write_csv_files(csv_files(analysis), csv)
     written = f"measurement: {result.path}\npage: {page}" + (f"\nCSV: {csv}" if csv is not None else "")
     (say if as_json else show_line)(written)
 

@@ -134,7 +134,7 @@ def landscape_json(landscape: Landscape, planned: dict[str, list[int]], series: 
 
 def curves_json(curves: Sequence[CurveLine]) -> list[dict[str, Any]]:
     """The curves with the position of each bin on a logarithmic axis: the geometric mean of its ends."""
-    names = ("label", "group", "series", "context", "bins", "losses", "intervals", "spent")
+    names = ("label", "group", "series", "context", "bins", "losses", "intervals")
     return [
         {name: getattr(curve, name) for name in names} | {"x": np.sqrt(np.prod(curve.bins, axis=1)).tolist()}
         for curve in curves

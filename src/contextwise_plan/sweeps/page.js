@@ -1,5 +1,5 @@
 (() => {
-  const { figures, shade, draw, start, choice, element, json, plain, colour, csv, save } = Figures;
+  const { figures, shade, draw, start, choice, element, json, plain, colour } = Figures;
   const sweep = json("sweep");
   const SYMBOLS = ["circle", "diamond", "square", "triangle-up", "x", "cross"];
   const tokens = (context) => sweep.contexts[context] ?? String(context);
@@ -73,24 +73,15 @@
     }
   };
 
-  // Context curves: switches, and the moment of training that is shown.
+  // Context curves and their switches.
   const shown = new Set();
-  let atBudget = false;
   const logs = sweep.curves.flatMap((curve) => (curve.context === null ? [] : [Math.log(curve.context)]));
   // Where a training context lies between the shortest and the longest, in logarithms: its colour. Sizes differ in dashes and marks.
   const scale = (context) => (Math.log(context) - Math.min(...logs)) / (Math.max(...logs) - Math.min(...logs) || 1);
   const DASHES = ["solid", "dash", "longdash", "dashdot", "longdashdot"];
-  const rowOf = (curve) => {
-    const spent = curve.spent[landscape.unit];
-    if (!atBudget || spent === undefined) return curve.losses.length - 1;
-    const budget = landscape.budgets[step()];
-    return spent.at(-1) < budget / sweep.nearly ? -1 : spent.findLastIndex((value) => value <= budget * sweep.nearly);
-  };
-  const curveTraces = () => [...shown].sort((a, b) => a - b).flatMap((index) => {
+  const curveTraces = () => [...shown].sort((a, b) => a - b).map((index) => {
     const curve = sweep.curves[index];
-    const row = rowOf(curve);
-    if (row < 0) return [];
-    const losses = curve.losses[row];
+    const { losses } = curve;
     const named = curve.context !== null && (innerWidth >= 700 || shown.size <= 5);  // else the names would lie on each other
     const end = losses.length - 1;
     const bars = curve.intervals && {
@@ -98,9 +89,9 @@
       array: losses.map((loss, i) => (curve.intervals[i][1] ?? loss) - loss),
       arrayminus: losses.map((loss, i) => loss - (curve.intervals[i][0] ?? loss)),
     };
-    return [{
+    return {
       type: "scatter", mode: "lines+markers+text", name: plain(`${curve.group}, ${curve.label}`),
-      meta: { series: curve.series, index, ...(curve.context === null ? {} : { scale: scale(curve.context) }) },
+      meta: { series: curve.series, ...(curve.context === null ? {} : { scale: scale(curve.context) }) },
       x: curve.x, y: losses, ...(bars ? { error_y: bars } : {}),
       line: { width: 1.8, dash: curve.intervals ? "dot" : DASHES[(curve.series ?? 0) % DASHES.length] },
       marker: { size: losses.map((_, i) => (i === end ? 7 : 0)), symbol: SYMBOLS[(curve.series ?? 5) % SYMBOLS.length] },
@@ -108,7 +99,7 @@
       textfont: { size: 11 }, cliponaxis: false,
       customdata: curve.bins.map(([low, high]) => (low === high ? `${low}` : `${low} to ${high}`)),
       hovertemplate: "%{fullData.name}<br>%{customdata} visible tokens: %{y:.4f}<extra></extra>",
-    }];
+    };
   });
   const prepareCurves = () => {
     const traces = curveTraces();
@@ -119,13 +110,8 @@
       ...figures.curves.layout.yaxis,
       ...(behind.length ? { range: [Math.min(...behind) - 1.6 * room, Math.max(...behind) + room], autorange: false } : {}),
     };
-    const unmeasured = [...shown].filter((index) => rowOf(sweep.curves[index]) < 0).map((index) => sweep.curves[index]);
-    element("no-curves").textContent = unmeasured.length === 0 ? "" :
-      `Not measured at ${landscape.words[step()]}, and not drawn: ${unmeasured.map((curve) => `${curve.group}, ${curve.label}`).join("; ")}.`;
-    show("no-curves", unmeasured.length > 0);
   };
   const drawCurves = () => {
-    if (!figures.curves) return;
     prepareCurves();
     draw("curves");
   };
@@ -175,36 +161,14 @@
     }
   };
 
-  // The tables: those that do not change came with the page; the others are of what their figure shows.
-  const dynamic = {
-    "best-context-loss": () => landscape.cells[step()].map(([series, ...cell]) => [landscape.unit, landscape.budgets[step()], sweep.sizes[series], ...cell]),
-    curves: () => curveTraces().flatMap((trace) => {
-      const curve = sweep.curves[trace.meta.index];
-      const row = rowOf(curve);
-      const spent = ["flops", "seconds", "tokens"].map((unit) => curve.spent[unit]?.[row]);
-      return trace.y.map((loss, i) => [
-        curve.group, curve.label, ...spent, ...curve.bins[i], loss, ...(curve.intervals?.[i] ?? [null, null]), sweep.curvesUnit,
-      ]);
-    }),
-  };
-  const download = (name) => save(name, sweep.tables[name] ?? csv(sweep.heads[name], dynamic[name]()));
-
-  const drawUnit = () => { drawLoss(); overBudget.forEach(draw); drawCurves(); };
+  const drawUnit = () => { drawLoss(); overBudget.forEach(draw); };
   chooseUnit(0);
   choice(element("units"), sweep.landscapes.map((one) => one.label), 0, (index) => { chooseUnit(index); drawUnit(); });
-  if (figures.curves) {
-    addSwitches();
-    if (element("moment")) choice(element("moment"), ["at the end of each run", "at the budget above"], 0, (index) => { atBudget = index === 1; drawCurves(); });
-  }
+  if (figures.curves) addSwitches();
   element("budget").addEventListener("input", () => {
     steps[sweep.landscapes.indexOf(landscape)] = Number(element("budget").value);
     drawLoss();
-    if (atBudget) drawCurves();
   });
-  for (const button of document.querySelectorAll(".csv")) {
-    button.addEventListener("click", () => download(button.dataset.table));
-    button.hidden = false;
-  }
   for (const controls of document.querySelectorAll(".controls")) controls.hidden = false;
   prepareLoss();
   if (figures.curves) prepareCurves();

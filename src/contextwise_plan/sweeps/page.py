@@ -12,7 +12,7 @@ from contextwise.base.tables import Cell, Column, Row, Table, csv_text, spread
 from contextwise.data.document_lengths import in_tokens, token_count
 from contextwise.reports import page
 from contextwise.reports.page import Markup, Page, Part, Plot, Section, figure
-from contextwise_plan.optimum import CELL_COLUMNS, NEARLY, Landscape
+from contextwise_plan.optimum import CELL_COLUMNS, Landscape
 from contextwise_plan.sweeps.figures import (
     budget_words,
     corpus_sentences,
@@ -29,13 +29,10 @@ from contextwise_plan.sweeps.page_data import SweepData
 from contextwise_plan.sweeps.points import COLUMNS
 
 SHOWN_BUDGETS = 6
-DYNAMIC = ("best-context-loss", "curves")
-"""Tables that the page's script writes, of what its figure shows."""
 LOSS_HEAD = ["unit", "budget", *CELL_COLUMNS]
 CONTEXT_HEAD = [*LOSS_HEAD[:6], "decided", "edge", "within_noise", "smoothed_context"]
 PAIR_HEAD = ["unit", "budget", "size", "context", "loss", "decided", "smoothed_size", "smoothed_context"]
-CURVE_HEAD = ["group", "run", "spent_flops", "spent_seconds", "spent_tokens"]
-CURVE_HEAD += ["visible_from", "visible_to", "loss", "low", "high", "unit"]
+CURVE_HEAD = ["group", "run", "visible_from", "visible_to", "loss", "low", "high", "unit"]
 LENGTH_HEAD = ["length_from", "length_to", "documents", "tokens"]
 LENGTH_HEAD += ["share_of_documents_shorter", "share_of_tokens_with_length_from_before"]
 
@@ -60,7 +57,6 @@ def write_sweep_page(sweep: Path, path: Path, *, others: Sequence[Path] = (), ta
     page.check_file(path)
     data = SweepData(sweep, others)
     contexts = data.contexts
-    texts = sweep_tables(data)
     interval = " to ".join(token_count(context) for context in sorted({contexts[0], contexts[-1]}))
     numbers = {"run": data.runs, "model size": len(data.sizes), "training context": len(contexts)}
     runs, *axes = (f"{number} {what}{'s' * (number != 1)}" for what, number in numbers.items())
@@ -81,14 +77,10 @@ def write_sweep_page(sweep: Path, path: Path, *, others: Sequence[Path] = (), ta
         "contexts": {str(context): token_count(context) for context in contexts},
         "landscapes": [landscape_json(landscape, data.planned, series) for landscape in data.landscapes],
         "curves": curves_json(data.curves),
-        "curvesUnit": data.loss_unit,
-        "nearly": NEARLY,
-        "tables": {name: text for name, text in texts.items() if name not in DYNAMIC},
-        "heads": {"best-context-loss": LOSS_HEAD, "curves": CURVE_HEAD},
     }
     result = sweep_verdict(data)
     Page(f"Sweep {data.name}", sections, subtitle, result, __file__, {"sweep": sent}).write(path)
-    return page.write_csv_files(texts, tables) if tables is not None else []
+    return page.write_csv_files(sweep_tables(data), tables) if tables is not None else []
 
 
 def _missing(data: SweepData) -> list[Part]:
@@ -118,8 +110,6 @@ def _losses(data: SweepData) -> list[Part]:
     return [
         Plot("loss", loss_figure(data.contexts), label, caption, controls=controls),
         Markup('<ul class="findings" id="findings" aria-live="polite"></ul>'),
-        _download("best-context-loss", "What the figure shows"),
-        _download("points", "All measurements"),
         optima_table(data, data.landscapes[0]),
     ]
 
@@ -137,7 +127,7 @@ def _optimal_contexts(data: SweepData) -> list[Part]:
         "At no budget of this kind can the optimal context of a size be read off: the contexts next to the best one were not "
         "measured there."
     )
-    return _filled("context", label, caption, absent, "Optimal contexts")
+    return _filled("context", label, caption, absent)
 
 
 def _optimal_pairs(data: SweepData) -> list[Part]:
@@ -152,13 +142,13 @@ def _optimal_pairs(data: SweepData) -> list[Part]:
         "At no budget of this kind can an overall optimum be read off: the sizes next to the best one, or the contexts next to "
         "its own, were not measured there, or its own is the shortest or longest that was tried."
     )
-    return _filled("pair", label, caption, absent, "Optimal pairs")
+    return _filled("pair", label, caption, absent)
 
 
-def _filled(id: str, label: str, caption: str, absent: str, table: str) -> list[Part]:
-    """A figure that the page's script fills in, the note where there is nothing to draw, and the table behind it."""
+def _filled(id: str, label: str, caption: str, absent: str) -> list[Part]:
+    """A figure that the page's script fills in, and the note where there is nothing to draw."""
     note = page.missing(absent, f' id="no-{id}" hidden')
-    return [Plot(id, figure(), label, caption), note, _download(f"optimal-{id}", table)]
+    return [Plot(id, figure(), label, caption), note]
 
 
 def _curves(data: SweepData) -> list[Part]:
@@ -166,11 +156,6 @@ def _curves(data: SweepData) -> list[Part]:
         return [
             page.missing("No run has a context curve." if data.states else "The sweep's table has no context curves.")
         ]
-    several = any(len(curve.losses) > 1 for curve in data.curves)
-    controls = page.markup(
-        '<div class="controls" hidden>\n{moments}</div>\n<div id="switches" class="switches"></div>\n',
-        moments=page.choices("Moment of training", "moment") if several else "",
-    )
     caption = page.markup(
         "Mean loss, {unit}, by the number of tokens that a prediction sees; each line ends at its training context, which "
         "is its colour, from blue for the shortest to orange; sizes differ in dashes. Only the last tenth of each line is "
@@ -180,11 +165,8 @@ def _curves(data: SweepData) -> list[Part]:
         unit=data.loss_unit,
     )
     label = "Loss at each number of visible tokens, a line for each run that is switched on"
-    return [
-        Plot("curves", curves_figure(data.curves, data.loss_unit), label, caption, controls=controls),
-        page.missing("", ' id="no-curves" hidden'),
-        _download("curves", "The curves that are shown"),
-    ]
+    switches = Markup('<div id="switches" class="switches"></div>\n')
+    return [Plot("curves", curves_figure(data.curves, data.loss_unit), label, caption, controls=switches)]
 
 
 def _lengths(data: SweepData) -> list[Part]:
@@ -199,7 +181,6 @@ def _lengths(data: SweepData) -> list[Part]:
     return [
         Plot("lengths", lengths_figure(data.meter), label, caption),
         page.bullets(corpus_sentences(data.meter, data.contexts)),
-        _download("document-lengths", "Document lengths"),
     ]
 
 
@@ -214,11 +195,6 @@ def _making(data: SweepData, others: Sequence[Path]) -> list[Part]:
         page.commands([resume, report]),
         page.details("sweep.yaml", page.code(data.recipe)),
     ]
-
-
-def _download(table: str, label: str) -> Markup:
-    button = '<button type="button" class="csv" data-table="{table}" hidden>{label} (CSV)</button>'
-    return page.markup(button, table=table, label=label)
 
 
 def optima_table(data: SweepData, landscape: Landscape) -> Table:
@@ -290,13 +266,11 @@ def sweep_tables(data: SweepData) -> dict[str, str]:
 
 
 def _curve_rows(data: SweepData) -> Iterable[Sequence[Any]]:
-    """A row a run, step and bin."""
+    """A row a run and bin."""
     for curve in data.curves:
-        for step, losses in enumerate(curve.losses):
-            spent = [curve.spent[kind][step] if curve.spent else "" for kind in ("flops", "seconds", "tokens")]
-            limits = curve.intervals or [(None, None)] * len(curve.bins)
-            for visible, loss, interval in zip(curve.bins, losses, limits, strict=True):
-                yield [curve.group, curve.label, *spent, *visible, loss, *interval, data.loss_unit]
+        limits = curve.intervals or [(None, None)] * len(curve.bins)
+        for visible, loss, interval in zip(curve.bins, curve.losses, limits, strict=True):
+            yield [curve.group, curve.label, *visible, loss, *interval, data.loss_unit]
 
 
 def _yes(value: bool) -> str:

@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +32,14 @@ UNITS = ("flops", "seconds", "gpu_hours", "tokens")
 
 @dataclass
 class CurveLine:
-    """A context curve of one run, at one or several steps of its training.
+    """A context curve of one run, at the end of its training or as far as it was trained.
 
     Attributes:
         label: its name; ``group`` is the box of its switch.
         series: colour number; None if it belongs to no size of the sweep.
         bins: (first, last) number of visible tokens of each bin.
-        losses: of each bin, one row a step; nats per token, or bits per byte (:func:`per_byte_where_needed`).
+        losses: of each bin; nats per token, or bits per byte (:func:`per_byte_where_needed`).
         intervals: (low, high) of each bin; None for curves that were measured while training.
-        spent: unit -> what was spent by each step; empty for a curve that was measured afterwards.
     """
 
     label: str
@@ -48,9 +47,8 @@ class CurveLine:
     series: int | None
     context: int | None
     bins: list[tuple[int, int]]
-    losses: list[list[float]]
+    losses: list[float]
     intervals: list[tuple[float | None, float | None]] | None = None
-    spent: dict[str, list[float]] = field(default_factory=dict)
     tokenizer: str | None = None
     bytes_per_token: float | None = None
 
@@ -115,7 +113,7 @@ class SweepData:
         self.corpus, opened, self.no_corpus = _corpus(sweep, recipe)
         self.meter = measure_lengths(opened) if opened else None
         gpus = _gpus(sweep, {point.run for point in points if math.isfinite(point.loss)})
-        curves = _sweep_curves(sweep, self.states, gpus)
+        curves = _sweep_curves(sweep, self.states)
         tokenizer = corpus_tokenizer_hash(opened.path) if opened and opened.manifest else None
         for curve in curves:
             curve.tokenizer, curve.bytes_per_token = tokenizer, _bytes_per_token(opened)
@@ -169,7 +167,7 @@ def _bytes_per_token(corpus: Corpus | None) -> float | None:
     return float(corpus.bytes.sum()) / corpus.tokens
 
 
-def _sweep_curves(sweep: Sweep, states: list[RunState], gpus: dict[str, int]) -> list[CurveLine]:
+def _sweep_curves(sweep: Sweep, states: list[RunState]) -> list[CurveLine]:
     """The curves of every run: of its training, and those that ``contextwise curve`` measured since.
 
     The label of a run among those of its size: its context, and its tokens and seed where those differ.
@@ -185,28 +183,24 @@ def _sweep_curves(sweep: Sweep, states: list[RunState], gpus: dict[str, int]) ->
         words += [f"seed {run.seed}"] if several_seeds else []
         label = ", ".join(words)
         about = {"group": run.size, "series": list(sweep.sizes).index(run.size), "context": run.context}
-        curves += _training_curve(folder.metrics("curve"), gpus.get(run.id), label=label, **about)
+        curves += _training_curve(folder.metrics("curve"), label=label, **about)
         results = results_of(folder.evaluation, Curve.name)
         curves += [_measured_curve(about, result.summary, label) for result in results]
     return curves
 
 
-def _training_curve(rows: list[dict[str, Any]], gpus: int | None, **about: Any) -> list[CurveLine]:
-    """From the ``curve`` rows of a run, if it has any; rows with a loss that is no number are left out."""
-    by_step = {row["step"]: row for row in rows if np.isfinite(row["loss"]).all()}
-    rows = [by_step[step] for step in sorted(by_step)]
+def _training_curve(rows: list[dict[str, Any]], **about: Any) -> list[CurveLine]:
+    """From the last ``curve`` row of a run whose losses are numbers, if there is one."""
+    rows = [row for row in rows if np.isfinite(row["loss"]).all()]
     if not rows:
         return []
-    measured = np.array([*rows[-1]["visible"], rows[-1]["context"] + 1])
-    edges, losses = join_short_end(measured), [row["loss"] for row in rows]
+    last = max(rows, key=lambda row: row["step"])
+    measured = np.array([*last["visible"], last["context"] + 1])
+    edges, losses = join_short_end(measured), last["loss"]
     if len(edges) < len(measured):
-        widths = np.diff(measured)[-2:]
-        losses = [[*row[:-2], float(np.average(row[-2:], weights=widths))] for row in losses]
+        losses = [*losses[:-2], float(np.average(losses[-2:], weights=np.diff(measured)[-2:]))]
     bins = [(low, next_low - 1) for low, next_low in itertools.pairwise(edges.tolist())]
-    spent = {unit: [row[unit] for row in rows] for unit in ("flops", "seconds", "tokens")}
-    if gpus:
-        spent["gpu_hours"] = [row["seconds"] * gpus / 3600 for row in rows]
-    return [CurveLine(bins=bins, losses=losses, spent=spent, **about)]
+    return [CurveLine(bins=bins, losses=losses, **about)]
 
 
 def _measured_curve(about: dict[str, Any], summary: dict[str, Any], label: str) -> CurveLine:
@@ -218,7 +212,7 @@ def _measured_curve(about: dict[str, Any], summary: dict[str, Any], label: str) 
     return CurveLine(
         label=", ".join(words),
         bins=[(row["visible_from"], row["visible_to"]) for row in rows],
-        losses=[[row["loss"] for row in rows]],
+        losses=[row["loss"] for row in rows],
         intervals=[(row["low"], row["high"]) for row in rows],
         **about,
     )
@@ -266,7 +260,7 @@ def per_byte_where_needed(curves: list[CurveLine]) -> tuple[list[CurveLine], str
         )
     for curve in curves:
         factor = 1 / (math.log(2) * (curve.bytes_per_token or math.nan))
-        curve.losses = [[loss * factor for loss in row] for row in curve.losses]
+        curve.losses = [loss * factor for loss in curve.losses]
         if curve.intervals is not None:
             curve.intervals = [
                 (None if low is None else low * factor, None if high is None else high * factor)

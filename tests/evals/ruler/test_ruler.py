@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from contextwise.data.tokenizers import byte_tokenizer
-from contextwise_evals.ruler.tasks import made_words
 from small import save_model, small_gpt2, write_rows
 
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of bytes with random weights, questions, and words."""
+    """A model of bytes with random weights, and questions."""
     folder = tmp_path_factory.mktemp("ruler")
     save_model(folder / "models" / "tiny", small_gpt2(positions=2300, initializer_range=0.3))
     shutil.copytree(folder / "models" / "tiny", folder / "models" / "chat")
@@ -33,14 +32,12 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     write_rows(folder / "towns.jsonl", rows)
     (folder / "wrong.jsonl").write_text('{"text": "a", "label": 0}\n')
-    made = made_words()
-    (folder / "words.txt").write_text("".join(f"{made[i]}\n" for i in range(3000)))
     return folder
 
 
 @pytest.mark.long
 def test_all_tasks_are_asked_and_reported(contextwise: Any, workplace: Path) -> None:
-    command = "measure ruler models/tiny --qa towns.jsonl --words words.txt --length 1200 --visible 100,1200"
+    command = "measure ruler models/tiny --qa towns.jsonl --length 1200 --visible 100,1200"
     command += " --samples 3 --gamma 2 --no-example"
     words = contextwise.words(command)
     (out,) = (workplace / "evaluation" / "tiny").glob("ruler-1200-gamma-2-*")

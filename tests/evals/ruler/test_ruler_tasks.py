@@ -1,11 +1,9 @@
 """The tasks of RULER: texts of the right length, with answers at the reported positions."""
 
-import gzip
 import itertools
 import json
 import re
 from collections import Counter
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +18,7 @@ from contextwise.data.tokenizers import learn_bpe
 from contextwise_evals.answering.prompts import Encoder, Question
 from contextwise_evals.ruler.documents import DocumentQA, read_passages
 from contextwise_evals.ruler.questions import NOISE, Size, Task, largest_fit
-from contextwise_evals.ruler.tasks import CommonWords, FrequentWords, VariableTracking, made_words, read_words
+from contextwise_evals.ruler.tasks import CommonWords, FrequentWords, VariableTracking, made_words
 from contextwise_papers.intrinsic_entropy.needles import two_needle_question
 
 
@@ -80,10 +78,11 @@ def test_texts_are_as_long_as_they_can_be(squad: Path, encoders: dict[str, Encod
 @pytest.mark.parametrize("kind", ["bytes", "bpe", "words"])
 @pytest.mark.parametrize("name", ["qa_1", "fwe", "cwe", "vt", "two needles"])
 def test_no_text_is_longer_than_asked_and_a_refusal_names_what_is_enough(
-    squad: Path, encoders: dict[str, Encoder], name: str, kind: str
+    squad: Path, encoders: dict[str, Encoder], name: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder = encoders[kind]
-    common_words = partial(CommonWords, words=made_words()[::400])
+    words = made_words()[::400]
+    monkeypatch.setattr("contextwise_evals.ruler.tasks.made_words", lambda: words)
 
     def counts(length: int, seed: int, samples: int = 8) -> list[int]:
         """Tokens of the texts."""
@@ -91,7 +90,7 @@ def test_no_text_is_longer_than_asked_and_a_refusal_names_what_is_enough(
         if name == "two needles":
             questions = [two_needle_question(wanted, index) for index in range(samples)]
         else:
-            make = {"fwe": FrequentWords, "cwe": common_words, "vt": VariableTracking}.get(name)
+            make = {"fwe": FrequentWords, "cwe": CommonWords, "vt": VariableTracking}.get(name)
             task = DocumentQA(read_passages(squad), wanted) if make is None else make(wanted)
             questions = [task.question(index) for index in range(samples)]
         return [encoder.count(question.body) for question in questions]
@@ -220,15 +219,6 @@ def test_frequent_words() -> None:
     assert Counter(question.body[a:b] for a, b in question.needles) == {word: counts[word] for word in question.answers}
 
 
-def test_words_of_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "words.txt.gz"
-    path.write_bytes(gzip.compress("".join(f"word{i}\n" for i in range(3000)).encode() + b"\nword1\n"))
-    words = read_words(path)
-    assert len(words) == 3000
-    listed = re.findall(r"\. (\w+)", CommonWords(size(2000), words).question(0).body)
-    assert set(listed) <= set(words)
-
-
 def test_made_up_words_are_all_different_and_of_equal_length() -> None:
     made = made_words()
     some = [made[i] for i in range(0, len(made), 11)]
@@ -289,7 +279,9 @@ def test_a_wrong_file_of_questions_is_named_with_its_fields(tmp_path: Path, cont
         read_passages(tmp_path / "q")
 
 
-def test_what_is_too_short_or_too_small_is_one_sentence(tmp_path: Path, squad: Path) -> None:
+def test_what_is_too_short_or_too_small_is_one_sentence(
+    tmp_path: Path, squad: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(DataError, match="there is no file"):
         read_passages(tmp_path / "none")
     with pytest.raises(ConfigError, match="length is 50, but the shortest paragraph .* has 94 tokens"):
@@ -302,16 +294,9 @@ def test_what_is_too_short_or_too_small_is_one_sentence(tmp_path: Path, squad: P
         CommonWords(size(300))
     with pytest.raises(ConfigError, match=r"length is 60, but a text of fwe has \d+ tokens at least"):
         FrequentWords(size(60))
-    with pytest.raises(DataError, match="the word list w has 40 different words, too few to fill 2,000"):
-        CommonWords(size(2000), [f"w{i}" for i in range(40)], source="w").question(0)
-    with pytest.raises(DataError, match="the word list w has 3 different words"):
-        CommonWords(size(2000), ["a", "b", "c"], source="w")
-    (tmp_path / "words").write_text("one\ntwo three\n")
-    with pytest.raises(DataError, match="a line with several words, 'two three'"):
-        read_words(tmp_path / "words")
-    (tmp_path / "words").write_text("\n")
-    with pytest.raises(DataError, match="is empty; give one word a line"):
-        read_words(tmp_path / "words")
+    monkeypatch.setattr("contextwise_evals.ruler.tasks.made_words", lambda: [f"w{i}" for i in range(40)])
+    with pytest.raises(ConfigError, match="length is 2000, but the 40 words of cwe are too few to fill it"):
+        CommonWords(size(2000)).question(0)
 
 
 CHAT = (

@@ -86,7 +86,7 @@ def test_a_worked_example():
     sums = rows.sum(0).numpy()
     assert sums == pytest.approx([1.5, 1.0, 0.5])
     assert mean_received(sums) == pytest.approx([1.5 / 3, 1.0 / 2, 0.5])
-    model = ModelReading("", "", 0, [sums[None]], [], None, np.zeros(3), None)
+    model = ModelReading("", "", 0, [sums[None]], None, np.zeros(3), None)
     reading = Reading(["a", "b", "c"], [1, 2, 3], False, 2, [model])
     assert list(reading.chunks) == [0, 0, 1]
     assert reading.chunk_sums(model.received()) == pytest.approx([1.0, 0.5])
@@ -108,29 +108,30 @@ def test_the_sums_are_those_of_the_models_own_weights():
 
 
 @pytest.mark.parametrize(
-    ("model", "layers", "heads", "chunks"),
+    ("model", "layers", "heads", "predicts"),
     [
-        (lambda: GPT2LMHeadModel(gpt2()), 2, 2, None),
-        (lambda: LlamaForCausalLM(llama()), 2, 4, None),
-        (lambda: contextlm(predictor_layers=3), 2, 2, (3, 3)),
-        (lambda: contextlm(llama(), chunk_size=5, inject_every_layer=True), 2, 4, (2, 2)),
-        (lambda: MultiTokenForCausalLM.from_backbone(GPT2LMHeadModel(gpt2()), 3), 2, 2, None),
-        (lambda: MultiTokenForCausalLM.from_backbone(contextlm(), 2, "linear"), 2, 2, (2, 3)),
-        (lambda: BloomForCausalLM(BloomConfig(vocab_size=VOCABULARY, hidden_size=16, n_layer=3, n_head=2)), 3, 2, None),
+        (lambda: GPT2LMHeadModel(gpt2()), 2, 2, False),
+        (lambda: LlamaForCausalLM(llama()), 2, 4, False),
+        (lambda: contextlm(predictor_layers=3), 2, 2, True),
+        (lambda: contextlm(llama(), chunk_size=5, inject_every_layer=True), 2, 4, True),
+        (lambda: MultiTokenForCausalLM.from_backbone(GPT2LMHeadModel(gpt2()), 3), 2, 2, False),
+        (lambda: MultiTokenForCausalLM.from_backbone(contextlm(), 2, "linear"), 2, 2, True),
+        (
+            lambda: BloomForCausalLM(BloomConfig(vocab_size=VOCABULARY, hidden_size=16, n_layer=3, n_head=2)),
+            3,
+            2,
+            False,
+        ),
     ],
     ids=["gpt2", "llama", "contextlm", "contextlm llama", "multi-token", "multi-token over contextlm", "bloom"],
 )
-def test_every_query_gives_away_one(model, layers, heads, chunks):
+def test_every_query_gives_away_one(model, layers, heads, predicts):
     """Rows of attention sum to one: what is received of all of them is the number of queries."""
     result = read_with(model().eval(), draw()[0].tolist(), "a", "a")
     assert [layer.shape for layer in result.layers] == [(heads, 13)] * layers
     for layer in result.layers:
         np.testing.assert_allclose(layer.sum(axis=1), 13, rtol=1e-5)
-    predictor, complete = chunks or (0, 0)
-    assert [layer.shape for layer in result.predictor] == [(heads, complete)] * predictor
-    for layer in result.predictor:
-        np.testing.assert_allclose(layer.sum(axis=1), complete, rtol=1e-5)
-    assert (result.lens is None) == (chunks is None)
+    assert (result.lens is not None) == predicts
 
 
 def test_later_tokens_change_nothing_that_earlier_queries_gave():
@@ -225,7 +226,7 @@ def test_two_models_read_a_text(saved):
     assert reading.models[1].lens is not None and np.nanmax(np.abs(reading.models[1].lens)) > 0.01
     bare = read_with_models([context], TEXT, start=False, context_chunk=7)
     assert not bare.has_start and bare.ids == reading.ids[1:] and bare.chunk_size == 7
-    assert bare.models[0].predictor[0].shape == (2, len(TEXT) // 4)  # its own chunks stay what they are
+    assert bare.models[0].chunk_size == 4  # its own chunks stay what they are
 
 
 def test_pieces_are_the_text(corpus_folder):

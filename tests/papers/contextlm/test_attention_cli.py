@@ -30,14 +30,12 @@ def workplace(corpus_folder, tmp_path_factory):
 
 
 def test_two_models_side_by_side(contextwise, workplace):
-    words = contextwise.words("measure attention plain context --text text.txt --csv numbers")
-    assert "Largest differences in attention received, context − plain" in words
+    words = contextwise.words("measure attention plain context --text text.txt")
     assert "The loss of context is" in words and "switching it off is an intervention" in words
-    assert "page: attention.html" in words and "CSV: numbers" in words
+    assert "page: attention.html" in words
     page = (workplace / "attention.html").read_text()
-    assert "contextwise measure attention plain context --text text.txt --csv numbers" in page
+    assert "contextwise measure attention plain context --text text.txt" in page
     assert "<h2>Context lens: where the predicted context helped</h2>" in page
-    assert {path.name for path in (workplace / "numbers").iterdir()} == {"tokens.csv", "attention.csv"}
 
 
 def test_the_text_itself(contextwise, workplace):
@@ -73,7 +71,6 @@ def test_json_of_a_text_from_standard_input(contextwise, workplace, monkeypatch)
         ("plain --text text.txt --context-chunk 0", "--context-chunk is 0"),
         ("plain --text text.txt --out plain", "plain is a folder; give the name of a file"),
         ("plain --text text.txt --out text.txt", "--out is text.txt, the file with the text"),
-        ("plain --text text.txt --csv text.txt", "text.txt is a file; give a folder"),
         ("plain --text text.txt --device cuda:99", "--device is 'cuda:99'"),
     ],
 )

@@ -1,31 +1,18 @@
 """The page on attention: its numbers, and its controls in a real browser."""
 
-import base64
-import csv
 import dataclasses
-import io
 import json
 import re
 import time
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from attention_readings import PIECES, model, reading
 from browser import browser, needs_browser
 from contextwise.base.errors import ConfigError
-from contextwise.reports.page import write_csv_files
 from contextwise_papers.contextlm.attention import mean_received
-from contextwise_papers.contextlm.attention_page import (
-    csv_files,
-    lens_words,
-    numbers,
-    page_data,
-    standing_out,
-    terminal_report,
-    write_attention_page,
-)
+from contextwise_papers.contextlm.attention_page import lens_words, numbers, page_data, write_attention_page
 
 pytestmark = pytest.mark.long
 
@@ -42,10 +29,6 @@ def page(found, tmp_path_factory):
     return path
 
 
-def table_of(text):
-    return list(csv.DictReader(io.StringIO(text)))
-
-
 def test_the_page_holds_the_numbers(found, page):
     text = page.read_text()
     data = json.loads(re.search(r'<script type="application/json" id="reading">(.*?)</script>', text).group(1))
@@ -54,10 +37,7 @@ def test_the_page_holds_the_numbers(found, page):
         np.testing.assert_allclose(told["layers"], np.stack(one.layers), rtol=1e-4)
         assert told["nats"][0] is None
         np.testing.assert_allclose(told["nats"][1:], one.nats[1:], rtol=1e-4)
-    assert data["models"][0]["without"] is None and data["models"][0]["predictor"] == []
-    np.testing.assert_allclose(data["models"][1]["predictor"], np.stack(found.models[1].predictor), rtol=1e-4)
-    encoded = re.search(r'href="data:text/csv;base64,([^"]*)" download="tokens.csv"', text).group(1)
-    assert base64.b64decode(encoded).decode() == csv_files(found)["tokens"]
+    assert data["models"][0]["without"] is None and data["models"][1]["contextChunk"] == 4
     assert "contextwise measure attention &#x27;a model&#x27; --text &#x27;x&lt;i&gt;.txt&#x27;" in text
     outside = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     assert "<b>" not in outside and "<LM>" not in outside and "http" not in re.sub("<meta.*?>", "", outside)
@@ -66,27 +46,6 @@ def test_the_page_holds_the_numbers(found, page):
         assert f'<th scope="row">{place}: {shown.replace(chr(10), "↵")}</th>' in outside
         assert f"<td>{found.models[0].received()[place]:.4f}</td>" in outside
         assert f"<td>{found.models[1].lens[place]:+.3f}</td>" in outside
-
-
-def test_csv_files_hold_every_head(found, tmp_path):
-    write_csv_files(csv_files(found), tmp_path / "numbers")
-    tokens = table_of((tmp_path / "numbers" / "tokens.csv").read_text())
-    assert [row["token"] for row in tokens] == PIECES
-    assert [int(row["chunk"]) for row in tokens] == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2]
-    lens = [float(row["lens Context <LM>"] or "nan") for row in tokens]
-    np.testing.assert_allclose(lens, found.models[1].lens)
-    rows = table_of((tmp_path / "numbers" / "attention.csv").read_text())
-    assert len(rows) == 10 * 3 * (2 + 3) + 2 * 3 * 2
-    for name, part, layers in (
-        ("GPT-2", "layers", found.models[0].layers),
-        ("Context <LM>", "layers", found.models[1].layers),
-        ("Context <LM>", "predictor", found.models[1].predictor),
-    ):
-        mine = [row for row in rows if (row["model"], row["part"]) == (name, part)]
-        sums = np.array([float(row["sum"]) for row in mine]).reshape(np.stack(layers).shape)
-        np.testing.assert_allclose(sums, np.stack(layers), rtol=1e-4)
-        means = np.array([float(row["mean"]) for row in mine]).reshape(sums.shape)
-        np.testing.assert_allclose(means, mean_received(np.stack(layers)), rtol=1e-4)
 
 
 def test_the_words_are_of_the_numbers(found):
@@ -105,33 +64,16 @@ def test_the_words_are_of_the_numbers(found):
     json.dumps(told, allow_nan=False)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_the_terminal_has_eighty_columns(count):
-    models = [model(f"a long name [of] model {i}", i, chunk_size=4 if i else None) for i in range(count)]
-    told = reading(*models)
-    console = Console(width=80, file=io.StringIO(), highlight=False)
-    console.print(terminal_report(told))
-    text = console.file.getvalue()
-    assert max(map(len, text.split("\n"))) <= 80 and "[of]" in text
-    places = standing_out(told)
-    assert len(places) == 8 and 0 not in places and 9 not in places
-    size = np.abs(models[-1].received() - models[0].received()) if count > 1 else models[0].received()
-    assert list(size[places]) == sorted(size[1:-1], reverse=True)
-
-
 def test_places_that_cannot_be_written_are_refused(found, tmp_path):
     with pytest.raises(ConfigError, match="is a folder; give the name of a file"):
         write_attention_page(found, tmp_path)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="is a file; give a folder for the CSV"):
-        write_csv_files(csv_files(found), tmp_path / "file")
 
 
 class Opened:
     """The page in the browser."""
 
-    def __init__(self, driver, page, downloads):
-        self.driver, self.downloads = driver, downloads
+    def __init__(self, driver, page):
+        self.driver = driver
         driver.get(page.as_uri())
 
     def do(self, script, *arguments):
@@ -164,9 +106,8 @@ class Opened:
 
 @pytest.fixture(scope="module")
 def opened(page, tmp_path_factory):
-    downloads = tmp_path_factory.mktemp("downloads")
-    with browser(downloads) as driver:
-        yield Opened(driver, page, downloads)
+    with browser(tmp_path_factory.mktemp("downloads")) as driver:
+        yield Opened(driver, page)
 
 
 def colours(values, most):
@@ -182,8 +123,8 @@ def test_layers_heads_and_measures_change_the_picture(opened, found):
         (2, 3, mean_received(second.layers[1][2])),
         (0, 1, mean_received(np.mean([sums[0] for sums in second.layers], axis=0))),
     ):
-        opened.choose("text-layer-1", layer)
-        opened.choose("text-head-1", head)
+        opened.choose("layer-1", layer)
+        opened.choose("head-1", head)
         most = max(first.received()[1:].max(), wanted[1:].max())  # without the first token
         assert opened.shares("received-0") == pytest.approx(colours(first.received(), most), abs=0.06)
         assert opened.shares("received-1") == pytest.approx(colours(wanted, most), abs=0.06)
@@ -194,7 +135,7 @@ def test_layers_heads_and_measures_change_the_picture(opened, found):
         assert [tint[0] for tint in opened.tints("difference-1")] == signs
         for bars, values in zip(opened.bars(), (first.received(), wanted), strict=True):
             assert bars == pytest.approx(found.chunk_sums(values), rel=1e-3)
-    opened.choose("text-head-1", 0)
+    opened.choose("head-1", 0)
     opened.click("#measure button", 1)
     for bars, one in zip(opened.bars(), found.models, strict=True):
         assert bars == pytest.approx(found.chunk_sums(one.received("sum")), rel=1e-3)
@@ -215,19 +156,17 @@ def test_the_first_token_is_left_out_of_the_scale_or_not(opened, found):
 
 
 @needs_browser()
-def test_the_lens_and_the_losses_are_told_by_colour_and_by_line(opened, found):
-    first, second = found.models
-    for name, values, better in (("lens-1", second.lens, 1), ("loss-1", second.nats - first.nats, -1)):
-        most = np.nanmax(np.abs(values))
-        tints = opened.tints(name)
-        assert tints[0] is None  # nothing predicts the first token
-        assert [tint[1] for tint in tints[1:]] == pytest.approx(colours(values[1:], most), abs=0.06)
-        good = values[1:] * better > 0
-        assert [tint[0] for tint in tints[1:]] == ["--less" if one else "--more" for one in good]
-        lines = opened.do(
-            "return [...document.getElementById(arguments[0]).children].map((t) => t.classList.contains('worse'))", name
-        )
-        assert lines[1:] == [bool(value * better < -0.02 * most) for value in values[1:]]
+def test_the_lens_is_told_by_colour_and_by_line(opened, found):
+    values = found.models[1].lens
+    most = np.nanmax(np.abs(values))
+    tints = opened.tints("lens-1")
+    assert tints[0] is None  # nothing predicts the first token
+    assert [tint[1] for tint in tints[1:]] == pytest.approx(colours(values[1:], most), abs=0.06)
+    assert [tint[0] for tint in tints[1:]] == ["--less" if value > 0 else "--more" for value in values[1:]]
+    lines = opened.do(
+        "return [...document.getElementById('lens-1').children].map((t) => t.classList.contains('worse'))"
+    )
+    assert lines[1:] == [bool(value < -0.02 * most) for value in values[1:]]
 
 
 @needs_browser()
@@ -238,31 +177,7 @@ def test_a_token_tells_its_numbers(opened, found):
     assert f"loss {found.models[1].nats[3]:.3f}" in told
     assert f"lens {found.models[1].lens[3]:+.3f}".replace("-", "−") in told
     here = opened.do("return [...document.querySelectorAll('.here')].map((t) => t.dataset.index)")
-    assert here == ["3"] * 5  # in both texts, their difference, the lens and the losses
-
-
-@needs_browser()
-def test_the_predictor_has_a_choice_of_its_own(opened, found):
-    predictor = found.models[1].predictor
-    assert opened.bars("predictor")[0] == pytest.approx(mean_received(np.mean(predictor, axis=(0, 1))), rel=1e-3)
-    opened.choose("predictor-layer-1", 2)
-    opened.choose("predictor-head-1", 1)
-    assert opened.bars("predictor")[0] == pytest.approx(mean_received(predictor[1][0]), rel=1e-3)
-
-
-@needs_browser()
-def test_every_head_is_downloaded(opened, found):
-    opened.click("#download")
-    target = opened.downloads / "attention.csv"
-    for _ in range(100):
-        if target.exists() and target.stat().st_size:
-            break
-        time.sleep(0.05)
-    downloaded, wanted = table_of(target.read_text()), table_of(csv_files(found)["attention"])
-    assert len(downloaded) == len(wanted)
-    for mine, theirs in zip(downloaded, wanted, strict=True):
-        assert {**mine, "sum": 0, "mean": 0} == {**theirs, "sum": 0, "mean": 0}
-        assert float(mine["mean"]) == pytest.approx(float(theirs["mean"]), rel=1e-4)
+    assert here == ["3"] * 4  # in both texts, their difference and the lens
 
 
 @needs_browser()

@@ -181,7 +181,7 @@ def test_ratings_of_two_seeds(answering, tmp_path):
 def reading(pieces, *levels, has_start=True):
     models = [
         ModelReading(
-            "s", name, 1, [np.array([[level * (len(pieces) - j) for j in range(len(pieces))]])], [], 4, *[None] * 2
+            "s", name, 1, [np.array([[level * (len(pieces) - j) for j in range(len(pieces))]])], 4, *[None] * 2
         )
         for name, level in zip("ab", levels, strict=True)
     ]

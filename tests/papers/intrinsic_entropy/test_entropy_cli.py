@@ -36,15 +36,15 @@ def test_a_measurement_prints_its_tables_and_writes_page_and_csv(contextwise, wo
     for file in ("spectra.parquet", "losses.parquet", "entropy.html"):
         assert (folder / file).is_file()
     assert not list(folder.parent.glob(".*"))  # nothing of the state is left
-    assert (workplace / "numbers" / "fits.csv").is_file()
+    assert (workplace / "numbers" / "loss.csv").is_file()
     # Asked again with other things to work out, nothing is measured a second time.
     changed = (folder / "spectra.parquet").stat().st_mtime_ns
     contextwise.words(f"{COMMAND} --bandwidth 0.5")
     assert (folder / "spectra.parquet").stat().st_mtime_ns == changed
     with (workplace / "numbers" / "loss.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [int(row["context"]) for row in rows] == [2, 4, 8, 16]
-    assert float(rows[0]["loss"]) == summary["losses"]["2"]["value"]
+    assert [float(row["x"]) for row in rows if row["series"] == "measured"] == [2, 4, 8, 16]
+    assert float(rows[0]["y"]) == summary["losses"]["2"]["value"]
     status, output, errors = contextwise(f"{COMMAND} --json")
     result = json.loads(output)
     assert status == 0 and result["losses"] == summary["losses"] and result["measurement"]["samples"] > 0

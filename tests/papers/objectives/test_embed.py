@@ -16,7 +16,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.models import load_tokenizer
 from contextwise_papers.objectives.embedding.embedder import Embedder, embed_texts, load_text_model
 from contextwise_papers.objectives.embedding.export import export_sentence_transformer
-from contextwise_papers.objectives.embedding.texts import Lines
+from contextwise_papers.objectives.embedding.whitening import normalized
 from embedding_models import CLS, END, SEP, made
 from small import save_model
 
@@ -70,12 +70,11 @@ def test_options_reach_the_vectors(contextwise, models, workplace):
         "cut": 2,
         "split": 0,
         "max_tokens": 20,
-        "overlap": None,
         "whitening": None,
     }
     vectors = np.load(workplace / "v.npy")
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
-    expected = direct(models["bert"], pooling="cls", layer=1, normalize=True, max_tokens=20)
+    expected = normalized(direct(models["bert"], pooling="cls", layer=1, max_tokens=20))
     assert 1e-6 < np.abs(vectors - expected).max() < 0.05  # the precision of bfloat16, and no other vectors
 
 
@@ -83,11 +82,9 @@ def test_queries_get_the_whitening_of_the_documents(contextwise, workplace):
     lines = [f"document {i} {'y' * (i % 5)}" for i in range(30)]
     (workplace / "docs.txt").write_text("\n".join(lines))
     (workplace / "queries.txt").write_text("\n".join(lines[3:6]))
-    status, _, errors = contextwise(
-        "model embed bert docs.txt --out d.npy --whiten --components 3 --max-tokens 10 --overlap 2"
-    )
-    assert status == 0 and "split into chunks that share 2" in errors and "layer 2 of 2, whitened" in errors
-    options = "--whitening d.npy.whitening --max-tokens 10 --overlap 2"
+    status, _, errors = contextwise("model embed bert docs.txt --out d.npy --whiten --components 3 --max-tokens 10")
+    assert status == 0 and "split into chunks that overlap" in errors and "layer 2 of 2, whitened" in errors
+    options = "--whitening d.npy.whitening --max-tokens 10"
     assert contextwise(f"model embed bert queries.txt --out q.npy {options}")[0] == 0
     vectors = np.load(workplace / "d.npy")
     np.testing.assert_allclose(np.cov(vectors.T), np.eye(3), atol=1e-3)
@@ -167,7 +164,6 @@ def test_bad_input_is_refused(contextwise, models, workplace, arguments, message
 def test_an_interrupted_run_leaves_an_existing_file(contextwise, workplace, monkeypatch, existing):
     folder = workplace / "out"
     folder.mkdir()
-    (folder / ".v.npy.partial-dead").write_text("of a run that was killed")
     if existing:
         (folder / "v.npy").write_text("before")
     blocks = Embedder.blocks
@@ -175,7 +171,6 @@ def test_an_interrupted_run_leaves_an_existing_file(contextwise, workplace, monk
     def stopped(self, lines):
         for i, block in enumerate(blocks(self, lines)):
             if i == 1:
-                assert len([file for file in folder.iterdir() if "partial" in file.name]) == 1
                 raise KeyboardInterrupt
             yield block
 
@@ -183,12 +178,6 @@ def test_an_interrupted_run_leaves_an_existing_file(contextwise, workplace, monk
     monkeypatch.setattr(Embedder, "blocks", stopped)
     assert contextwise("model embed gpt2 texts.txt --out out/v.npy --batch-size 2")[0] == 130
     assert [file.read_text() for file in folder.iterdir()] == (["before"] if existing else [])
-
-
-def test_a_file_that_grows_meanwhile_is_refused(contextwise, monkeypatch):
-    monkeypatch.setattr(Lines, "count", lambda _: 5)
-    message = "the input had 5 texts when it was first read, and 4 now"
-    contextwise.refused("model embed gpt2 texts.txt --out v.npy", message)
 
 
 @pytest.mark.parametrize(
@@ -211,15 +200,13 @@ def test_the_folder_for_sentence_transformers(models, tmp_path, kind, pooling, a
     chosen = [name for name, value in settings.items() if value is True]
     assert chosen == [f"pooling_mode_{'cls_token' if pooling else usual}"]
     assert settings["word_embedding_dimension"] == 16
-    np.testing.assert_allclose(
-        direct(out, pooling=pooling, normalize=True), direct(models[kind], pooling=pooling, normalize=True), atol=1e-6
-    )
+    np.testing.assert_allclose(direct(out, pooling=pooling), direct(models[kind], pooling=pooling), atol=1e-6)
     if importlib.util.find_spec("sentence_transformers") is None:
         return
     import sentence_transformers
 
     vectors = sentence_transformers.SentenceTransformer(str(out), device="cpu").encode(TEXTS)
-    np.testing.assert_allclose(vectors, direct(models[kind], pooling=pooling, normalize=True), atol=1e-5)
+    np.testing.assert_allclose(vectors, normalized(direct(models[kind], pooling=pooling)), atol=1e-5)
 
 
 def test_what_sentence_transformers_cannot_open_is_refused(models, tmp_path):

@@ -5,9 +5,7 @@ import pytest
 from sklearn.decomposition import PCA
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise_papers.objectives.embedding.embedder import embed_texts
-from contextwise_papers.objectives.embedding.whitening import Whitening, write_vectors, write_whitened
-from embedding_models import made
+from contextwise_papers.objectives.embedding.whitening import Whitening, write_vectors
 
 DRAW = np.random.default_rng(0)
 VECTORS = (DRAW.normal(size=(200, 6)) @ DRAW.normal(size=(6, 6)) + 3).astype(np.float32)
@@ -54,51 +52,34 @@ def test_no_components_are_refused():
 
 
 def test_a_stored_whitening_is_the_same(tmp_path):
-    out, file = tmp_path / "v.npy", tmp_path / "w"
-    assert write_whitened(out, file, iter([VECTORS[:150], VECTORS[150:]]), 200, 3, {"layer": "2"}) == (200, 3)
+    file = tmp_path / "w"
+    fitted = Whitening.fit(VECTORS, 3, {"layer": "2"})
+    fitted.save(file)
     stored = Whitening.load(file)
-    np.testing.assert_array_equal(np.load(out), stored(VECTORS))
+    np.testing.assert_array_equal(fitted(VECTORS), stored(VECTORS))
     stored.check({"layer": "2"})
     with pytest.raises(ConfigError, match=r"vectors of another layer \(2\) than these \(1\)"):
         stored.check({"layer": "1"})
+    (tmp_path / "other").write_text("text")
     with pytest.raises(DataError, match="cannot be read as a whitening"):
-        Whitening.load(out)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["v.npy", "w"]
-
-
-def test_the_embedder_whitens_before_it_normalizes():
-    model, tokenizer = made("bert")
-    texts = [f"text {i} {'x' * (i % 7)}" for i in range(40)]
-    plain = embed_texts(model, tokenizer, texts)
-    whitening = Whitening.fit(plain, 4)
-    np.testing.assert_allclose(embed_texts(model, tokenizer, texts, whitening=whitening), whitening(plain), atol=1e-4)
-    both = embed_texts(model, tokenizer, texts, whitening=whitening, normalize=True)
-    np.testing.assert_allclose(np.linalg.norm(both, axis=1), 1, atol=1e-5)
+        Whitening.load(tmp_path / "other")
 
 
 ROWS = np.arange(21, dtype=np.float32).reshape(7, 3)
 
 
-def test_numpy_reads_vectors_written_in_blocks(tmp_path):
+def test_numpy_reads_vectors_as_float32(tmp_path):
     out = tmp_path / "new" / "v.npy"
-    assert write_vectors(out, iter([ROWS[:2], ROWS[2:6].astype(np.float64), ROWS[6:]]), 7) == (7, 3)
-    for mode in (None, "r"):
-        array = np.load(out, mmap_mode=mode, allow_pickle=False)
-        assert array.dtype == np.float32
-        np.testing.assert_array_equal(array, ROWS)
-
-
-@pytest.mark.parametrize("rows", [6, 8])
-def test_vectors_of_another_number_of_rows_are_refused(tmp_path, rows):
-    with pytest.raises(DataError, match=f"the input had {rows} texts .*, and 7 now"):
-        write_vectors(tmp_path / "v.npy", [ROWS], rows)
-    assert list(tmp_path.iterdir()) == []
+    write_vectors(out, ROWS.astype(np.float64))
+    array = np.load(out, allow_pickle=False)
+    assert array.dtype == np.float32
+    np.testing.assert_array_equal(array, ROWS)
 
 
 def test_vectors_at_a_path_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="the vectors cannot be written to .*v.npy"):
-        write_vectors(tmp_path / "file" / "v.npy", [ROWS], 7)
+        write_vectors(tmp_path / "file" / "v.npy", ROWS)
 
 
 def test_vectors_on_a_full_disk(tmp_path, monkeypatch):
@@ -108,5 +89,5 @@ def test_vectors_on_a_full_disk(tmp_path, monkeypatch):
     (tmp_path / "v.npy").write_text("before")
     monkeypatch.setattr("contextwise.base.files.os.fsync", full)
     with pytest.raises(DataError, match="no space left while writing the vectors"):
-        write_vectors(tmp_path / "v.npy", [ROWS], 7)
+        write_vectors(tmp_path / "v.npy", ROWS)
     assert [file.read_text() for file in tmp_path.iterdir()] == ["before"]

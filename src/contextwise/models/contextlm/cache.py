@@ -97,14 +97,6 @@ class ChunkLayer(DynamicLayer):
         elif self.is_initialized:
             self.keys, self.values = self.keys[:, :, :chunks], self.values[:, :, :chunks]
 
-    def take(self, order_BP: Tensor) -> None:
-        """Keep the entries at these indices, per row."""
-        if not order_BP.shape[1]:
-            self.reset()
-        elif self.is_initialized:
-            index = order_BP[:, None, :, None].to(self.keys.device)
-            self.keys, self.values = self.keys.take_along_dim(index, 2), self.values.take_along_dim(index, 2)
-
 
 class ContextState(StateLayer):
     """Token vectors and predicted contexts of everything cached.

@@ -49,9 +49,10 @@ def write_cue_vectors(
         raise DataError(f"{file} is empty; give {SETS}")
     types = trained_types(model.config)
     sets, encoder = _encoded(model, source, [context_texts(contexts, types, where) for where, contexts in rows])
-    shape = write_vectors(out, _vectors(model, sets, len(rows)), len(rows))
+    vectors = np.concatenate(list(_vectors(model, sets, len(rows))))
+    write_vectors(out, vectors)
     note_truncated(encoder)
-    return shape
+    return vectors.shape
 
 
 def contexts_for(model: PreTrainedModel, source: str, file: Path) -> dict[str, torch.Tensor]:
@@ -112,6 +113,6 @@ def context_texts(contexts: Mapping[str, Any], types: Sequence[str], where: str)
 
 def note_truncated(encoder: TextEncoder | None) -> None:
     """Print a note where context texts were longer than the encoder's input."""
-    if encoder is not None and (cut := encoder.embedder.cut):
+    if encoder is not None and (cut := sum(encoder.embedder.was_cut)):
         texts = "context text was" if cut == 1 else "context texts were"
         say(f"note: {cut:,} {texts} longer than {encoder.max_tokens} tokens, and truncated")

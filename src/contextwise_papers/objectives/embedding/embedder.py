@@ -14,7 +14,7 @@ Shapes: N texts, B chunks of a batch, T positions, D channels.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -36,7 +36,6 @@ from contextwise.models.loading import Device, kind_of, load_config, load_model,
 from contextwise.models.losses import final_hidden_states
 from contextwise.models.tokenizers import Frame
 from contextwise.objectives.kind import TRAINED_POOLING, Kind
-from contextwise_papers.objectives.embedding.whitening import Whitening, normalized
 
 _NO_LIMIT = 10**9  # tokenizers without a limit report a length far above this
 
@@ -133,7 +132,6 @@ BERT dropped (Section 6.2.2). The last token for decoders: the early tokens of a
 the text."""
 
 BATCHES_AT_ONCE = 64  # batches of texts that are tokenized and sorted by length together
-CHARACTERS_AT_ONCE = 4_000_000
 
 
 class Embedder:
@@ -145,14 +143,11 @@ class Embedder:
         pooling: ``cls``, ``mean`` or ``last``; by default that of the model's training (:data:`TRAINED_POOLING`), else
             that of its kind (:data:`DEFAULT_POOLING`).
         layer: the layer whose output is pooled (:class:`Layer`); by default the last.
-        normalize: scale each vector to length 1.
         batch_size: chunks per forward pass; the vectors do not depend on it.
         max_tokens: length to which longer texts are truncated or split, special tokens included; by default the limit of
             tokenizer and model.
-        split: split longer texts into chunks instead of truncating them. The vector of such a text is the mean of its chunks'
-            vectors, weighted by their tokens.
-        overlap: tokens that two neighbouring chunks share; by default a quarter of a chunk.
-        whitening: applied to each vector, before it is normalized.
+        split: split longer texts into chunks, of which neighbours share a quarter, instead of truncating them. The vector of
+            such a text is the mean of its chunks' vectors, weighted by their tokens.
 
     Attributes:
         was_cut: of each text so far, whether it was longer than ``max_tokens``.
@@ -168,15 +163,12 @@ class Embedder:
         *,
         pooling: Pooling | None = None,
         layer: int | None = None,
-        normalize: bool = False,
         batch_size: int = 32,
         max_tokens: int | None = None,
         split: bool = False,
-        overlap: int | None = None,
-        whitening: Whitening | None = None,
     ) -> None:
         self.layer = Layer(model, layer)
-        self.model, self.tokenizer, self.normalize = model, tokenizer, normalize
+        self.model, self.tokenizer, self.batch_size, self.split = model, tokenizer, batch_size, split
         trained = getattr(model.config, TRAINED_POOLING, None)
         self.pooling: Pooling = pooling or trained or DEFAULT_POOLING[self.layer.kind]
         self.frame = Frame.of(tokenizer, self.layer.kind)
@@ -190,18 +182,17 @@ class Embedder:
             raise ConfigError(
                 "the pooling is cls, but the tokenizer adds no [CLS] token before a text; choose mean or last"
             )
-        if batch_size < 1:
-            raise ConfigError(f"the batch size is {batch_size}, but must be at least 1")
-        self.batch_size = batch_size
+        if split and not tokenizer.is_fast:
+            raise ConfigError(
+                f"a tokenizer of the class {type(tokenizer).__name__} cannot split long texts; truncate them instead"
+            )
         self.max_tokens = self._limit(max_tokens)
-        self.overlap = self._checked_overlap(overlap) if split and self.max_tokens is not None else None
-        self.whitening = whitening
         self.was_cut: list[bool] = []
 
     @property
-    def cut(self) -> int:
-        """Number of texts so far that were longer than ``max_tokens``."""
-        return sum(self.was_cut)
+    def _special(self) -> int:
+        """The number of special tokens of a chunk."""
+        return len(self.frame) + self.tokenizer.num_special_tokens_to_add()
 
     def _limit(self, max_tokens: int | None) -> int | None:
         """The length to which texts are truncated: as given, or the smaller limit of model and tokenizer."""
@@ -214,28 +205,12 @@ class Embedder:
             raise ConfigError(
                 f"max tokens is {max_tokens}, but the model has positions for {limit}; choose at most {limit}"
             )
-        special = len(self.frame) + self.tokenizer.num_special_tokens_to_add()
-        if max_tokens <= special:
+        if max_tokens <= self._special:
             raise ConfigError(
-                f"max tokens is {max_tokens}, which leaves no space for text beside {special} special tokens; "
-                f"choose at least {special + 1}"
+                f"max tokens is {max_tokens}, which leaves no space for text beside {self._special} special tokens; "
+                f"choose at least {self._special + 1}"
             )
         return max_tokens
-
-    def _checked_overlap(self, overlap: int | None) -> int:
-        """The tokens that neighbouring chunks share, if they can overlap so far."""
-        assert self.max_tokens is not None
-        room = self.max_tokens - len(self.frame) - self.tokenizer.num_special_tokens_to_add()
-        overlap = room // 4 if overlap is None else overlap
-        if not 0 <= overlap < room:
-            raise ConfigError(
-                f"overlap is {overlap}, but chunks have {room} tokens of text; choose between 0 and {room - 1}"
-            )
-        if not self.tokenizer.is_fast:
-            raise ConfigError(
-                f"a tokenizer of the class {type(self.tokenizer).__name__} cannot split long texts; truncate them instead"
-            )
-        return overlap
 
     @torch.no_grad()
     def blocks(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
@@ -245,49 +220,21 @@ class Embedder:
             DataError: a text is empty, or has no tokens.
             ConfigError: tokenizer and model do not match, or a vector is not finite in the model's precision.
         """
-        for group in self._groups(texts):
+        left = iter(texts)
+        while group := list(islice(left, BATCHES_AT_ONCE * self.batch_size)):
             of_text, chunks = self._chunks(group)
             order = np.argsort([-len(ids) for ids in chunks], kind="stable")
-            rows: list[Any] = [None] * len(chunks)
-            for start in range(0, len(order), self.batch_size):
-                indices = order[start : start + self.batch_size].tolist()
-                vectors = self._vectors([chunks[i] for i in indices])
-                if not np.isfinite(vectors).all():
-                    raise ConfigError(
-                        f"a vector is not finite: {str(self.model.dtype).removeprefix('torch.')} is not precise enough for "
-                        "this model, or its weights are damaged; try float32"
-                    )
-                for i, vector in zip(indices, vectors, strict=True):
-                    rows[i] = vector
-            yield self._finished(np.stack(rows), of_text, chunks)
-
-    def _finished(self, vectors_CD: np.ndarray, of_text: list[int], chunks: list[list[int]]) -> np.ndarray:
-        """The vectors of texts from those of their chunks."""
-        if len(vectors_CD) > of_text[-1] + 1:
-            first = np.flatnonzero(np.diff(of_text, prepend=-1))
-            weights = np.array([len(ids) for ids in chunks], dtype=np.float32)[:, None]
-            means = np.add.reduceat(vectors_CD * weights, first) / np.add.reduceat(weights, first)
-            whole = np.diff(first, append=len(chunks))[:, None] == 1
-            vectors_CD = np.where(whole, vectors_CD[first], means)  # a text of one chunk has that chunk's very vector
-        if self.whitening is not None:
-            vectors_CD = self.whitening(vectors_CD)
-        return normalized(vectors_CD) if self.normalize else vectors_CD
-
-    def _groups(self, texts: Iterable[str]) -> Iterator[list[str]]:
-        group: list[str] = []
-        size = 0
-        for text in texts:
-            group.append(text)
-            size += len(text)
-            if len(group) == BATCHES_AT_ONCE * self.batch_size or size >= CHARACTERS_AT_ONCE:
-                yield group
-                group, size = [], 0
-        if group:
-            yield group
+            batches = [order[start : start + self.batch_size] for start in range(0, len(order), self.batch_size)]
+            vectors_CD = np.concatenate([self._vectors([chunks[i] for i in batch]) for batch in batches])
+            if not np.isfinite(vectors_CD).all():
+                raise ConfigError(
+                    f"a vector is not finite: {str(self.model.dtype).removeprefix('torch.')} is not precise enough for "
+                    "this model, or its weights are damaged; try float32"
+                )
+            yield _of_texts(vectors_CD[np.argsort(order)], of_text, [len(ids) for ids in chunks])
 
     def tokens(self, texts: list[str]) -> list[list[int]]:
         """Token ids of each text, truncated, with special tokens."""
-        assert self.overlap is None
         return self._chunks(texts)[1]
 
     def _chunks(self, texts: list[str]) -> tuple[list[int], list[list[int]]]:
@@ -317,9 +264,11 @@ class Embedder:
     def _pieces(self, text: str, limit: int | None) -> list[list[int]]:
         """Token ids of the chunks of a long text, each of at most ``limit`` tokens, or of its first chunk alone."""
         options: dict[str, Any] = {"truncation": True, "max_length": limit}
-        if self.overlap is None:
+        if not self.split:
             return [self.tokenizer(text, **options).input_ids]
-        return self.tokenizer(text, **options, stride=self.overlap, return_overflowing_tokens=True).input_ids
+        assert self.max_tokens is not None
+        overlap = (self.max_tokens - self._special) // 4
+        return self.tokenizer(text, **options, stride=overlap, return_overflowing_tokens=True).input_ids
 
     def _vectors(self, tokens: list[list[int]]) -> np.ndarray:
         """Pool one batch of chunks: (B, D), float32."""
@@ -338,6 +287,15 @@ class Embedder:
             positions_B = torch.tensor(at)
             vectors_BD = states_BTD[torch.arange(len(tokens), device=device), positions_B.to(device)]
         return vectors_BD.cpu().numpy()
+
+
+def _of_texts(vectors_CD: np.ndarray, of_text: list[int], lengths: list[int]) -> np.ndarray:
+    """The vectors of texts from those of their chunks, which have these numbers of tokens."""
+    first = np.flatnonzero(np.diff(of_text, prepend=-1))
+    weights = np.array(lengths, dtype=np.float32)[:, None]
+    means = np.add.reduceat(vectors_CD * weights, first) / np.add.reduceat(weights, first)
+    whole = np.diff(first, append=len(lengths))[:, None] == 1
+    return np.where(whole, vectors_CD[first], means)  # a text of one chunk has that chunk's very vector
 
 
 def embed_texts(model: Any, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], **options: Any) -> np.ndarray:

@@ -48,7 +48,7 @@ def export_sentence_transformer(
             "use contextwise model embed, or embed_texts"
         )
     model, tokenizer = load_text_model(source, device="cpu"), load_tokenizer(source)
-    embedder = Embedder(model, tokenizer, pooling=pooling, normalize=normalize, max_tokens=max_tokens)
+    embedder = Embedder(model, tokenizer, pooling=pooling, max_tokens=max_tokens)
     if tokenizer.pad_token is None and tokenizer.eos_token is None:
         raise ConfigError(
             "sentence-transformers pads, but the tokenizer has neither a padding nor an end-of-text token; add one"

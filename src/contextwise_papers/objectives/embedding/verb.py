@@ -1,8 +1,7 @@
 """The verb ``contextwise model embed``."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
+from typing import Annotated, Literal, TypedDict
 
 from typer import Argument, Option
 
@@ -10,17 +9,14 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.progress import progress_bar, say
 from contextwise.cli.common import AsJson, Device, Dtype, Model, Prints, show_json
 
-if TYPE_CHECKING:
-    import numpy as np
-
 Vectors = Annotated[Path, Option(help="The NumPy file (.npy) to write.")]
 
 
 class EmbedJson(TypedDict):
     """The vectors of ``embed``: float32, (vectors, width).
 
-    ``cut`` and ``split``: texts that were longer than ``max_tokens`` tokens, and were truncated, or split into chunks that
-    share ``overlap`` tokens. ``whitening``: the file of the whitening that was written or applied.
+    ``cut`` and ``split``: texts that were longer than ``max_tokens`` tokens, and were truncated, or split into chunks.
+    ``whitening``: the file of the whitening that was written or applied.
     """
 
     path: Path
@@ -32,7 +28,6 @@ class EmbedJson(TypedDict):
     cut: int
     split: int
     max_tokens: int | None
-    overlap: int | None
     whitening: Path | None
 
 
@@ -57,14 +52,13 @@ def embed(
         int | None, Option(help="Whose output is pooled; 0: the embeddings.", show_default="the last")
     ] = None,
     normalize: Annotated[bool, Option("--normalize", help="Scale each vector to length 1.")] = False,
-    batch_size: Annotated[int | None, Option(min=1, help="Texts of one forward pass.", show_default="32")] = None,
+    batch_size: Annotated[int, Option(min=1, help="Texts of one forward pass.")] = 32,
     max_tokens: Annotated[
         int | None,
-        Option(help="Longer texts are split into chunks of so many tokens.", show_default="what the model allows"),
-    ] = None,
-    overlap: Annotated[
-        int | None,
-        Option(help="Tokens that two neighbouring chunks of a text share.", show_default="a quarter of a chunk"),
+        Option(
+            help="Longer texts are split into overlapping chunks of so many tokens.",
+            show_default="what the model allows",
+        ),
     ] = None,
     truncate: Annotated[bool, Option("--truncate", help="Cut longer texts instead of splitting them.")] = False,
     whiten: Annotated[
@@ -86,49 +80,52 @@ def embed(
     Vectors are float32. An interrupted run leaves no file.
     """
     check_vectors(out)
-    options: dict[str, Any] = {"pooling": pooling, "layer": layer, "normalize": normalize or None}
-    options |= {"batch_size": batch_size, "max_tokens": max_tokens, "overlap": overlap}
-    for first, second in ((truncate and overlap is not None, "--overlap"), (whiten and whitening, "--whitening")):
-        if first:
-            other = "--truncate" if second == "--overlap" else "--whiten"
-            raise ConfigError(f"{second} is given together with {other}; leave one of the two out")
+    if whiten and whitening is not None:
+        raise ConfigError("--whitening is given together with --whiten; leave one of the two out")
     if components is not None and not whiten:
         raise ConfigError("--components is given without --whiten; add --whiten, or leave it out")
-    from contextwise_papers.objectives.embedding.texts import open_lines
+    from contextwise_papers.objectives.embedding.texts import read_texts
 
-    with open_lines(file, text_field) as lines:
-        count = lines.count()  # before torch is imported: a bad file is refused at once
-        from contextwise.evaluation.kernel import Subject
-        from contextwise_papers.objectives.embedding.embedder import Embedder, load_text_model
-        from contextwise_papers.objectives.embedding.whitening import Whitening, write_vectors, write_whitened
+    texts = read_texts(file, text_field)  # before torch is imported: a bad file is refused at once
+    import numpy as np
 
-        subject = Subject(model, dtype=dtype, device=device)
-        tokenizer = subject.tokenizer  # before the weights: a folder without one is refused at once
-        given = {name: value for name, value in options.items() if value is not None}
-        applied = None if whitening is None else Whitening.load(whitening)
-        given |= {"split": not truncate, "whitening": applied, "normalize": normalize and not whiten}
-        embedder = Embedder(load_text_model(model, subject.dtype, subject.device), tokenizer, **given)
-        about = {"model": subject.digest, "pooling": embedder.pooling, "layer": str(embedder.layer.number)}
-        if applied is not None:
-            applied.check(about)
+    from contextwise.evaluation.kernel import Subject
+    from contextwise_papers.objectives.embedding.embedder import Embedder, load_text_model
+    from contextwise_papers.objectives.embedding.whitening import Whitening, normalized, write_vectors
 
-        def blocks() -> Iterator["np.ndarray"]:
-            with progress_bar("embed", count, "texts") as advance:
-                for block in embedder.blocks(lines):
-                    yield block
-                    advance(len(block))
-
-        if whiten:
-            whitening = out.with_name(f"{out.name}.whitening")
-            rows, width = write_whitened(out, whitening, blocks(), count, components, about, normalize)
-        else:
-            rows, width = write_vectors(out, blocks(), count)
-    if embedder.cut:
-        were = "was" if embedder.cut == 1 else "were"
-        what = "cut there"
-        if embedder.overlap is not None:
-            what = f"split into chunks that share {embedder.overlap}"
-        say(f"note: {embedder.cut:,} of {rows:,} texts {were} longer than {embedder.max_tokens} tokens, and {what}")
+    subject = Subject(model, dtype=dtype, device=device)
+    tokenizer = subject.tokenizer  # before the weights: a folder without one is refused at once
+    applied = None if whitening is None else Whitening.load(whitening)
+    embedder = Embedder(
+        load_text_model(model, subject.dtype, subject.device),
+        tokenizer,
+        pooling=pooling,
+        layer=layer,
+        batch_size=batch_size,
+        max_tokens=max_tokens,
+        split=not truncate,
+    )
+    about = {"model": subject.digest, "pooling": embedder.pooling, "layer": str(embedder.layer.number)}
+    if applied is not None:
+        applied.check(about)
+    blocks = []
+    with progress_bar("embed", len(texts), "texts") as advance:
+        for block in embedder.blocks(texts):
+            blocks.append(block)
+            advance(len(block))
+    vectors = np.concatenate(blocks)
+    if whiten:
+        applied = Whitening.fit(vectors, components, about)
+    if applied is not None:
+        vectors = applied(vectors)
+    write_vectors(out, normalized(vectors) if normalize else vectors)
+    if whiten and applied is not None:
+        whitening = out.with_name(f"{out.name}.whitening")
+        applied.save(whitening)
+    rows, width = vectors.shape
+    if cut := sum(embedder.was_cut):
+        were, what = "was" if cut == 1 else "were", "cut there" if truncate else "split into chunks that overlap"
+        say(f"note: {cut:,} of {rows:,} texts {were} longer than {embedder.max_tokens} tokens, and {what}")
     pooled = {"cls": "[CLS]", "mean": "mean", "last": "last token"}[embedder.pooling]
     whitened = "" if whitening is None else ", whitened"
     say_written(rows, width, f"{pooled}, layer {embedder.layer.number} of {embedder.layer.last}{whitened}", out)
@@ -140,10 +137,9 @@ def embed(
             pooling=embedder.pooling,
             layer=embedder.layer.number,
             layers=embedder.layer.last,
-            cut=embedder.cut if truncate else 0,
-            split=0 if truncate else embedder.cut,
+            cut=cut if truncate else 0,
+            split=0 if truncate else cut,
             max_tokens=embedder.max_tokens,
-            overlap=embedder.overlap,
             whitening=whitening,
         )
         show_json(values)

@@ -7,8 +7,7 @@ Representations for Better Semantics and Faster Retrieval". Fewer components kee
 Shapes: N texts, D channels of a vector, K components.
 """
 
-import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from safetensors.numpy import save
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import atomic_file, atomic_write, exclusive
 
-_ROWS = 65_536  # read at once from a file of vectors
 _LEAST = 1e-9
 """Share of the largest variance below which a direction has none: it holds rounding errors only. The states after a final
 layer norm have such a direction always, since a norm fixes their mean."""
@@ -43,7 +41,7 @@ class Whitening:
     def fit(
         cls, vectors: np.ndarray, components: int | None = None, about: Mapping[str, str] | None = None
     ) -> "Whitening":
-        """Fit a whitening to vectors (N, D), also memory-mapped ones.
+        """Fit a whitening to vectors (N, D).
 
         Args:
             components: K; by default all directions in which the vectors vary.
@@ -63,11 +61,8 @@ class Whitening:
                 f"{components or width} numbers of a vector; give at least {needed:,} texts{fewer}"
             )
         mean = vectors.mean(axis=0, dtype=np.float64)
-        scatter = np.zeros((width, width))
-        for start in range(0, count, _ROWS):
-            centred = vectors[start : start + _ROWS] - mean
-            scatter += centred.T @ centred
-        values, directions = np.linalg.eigh(scatter / (count - 1))
+        centred = vectors - mean
+        values, directions = np.linalg.eigh(centred.T @ centred / (count - 1))
         values, directions = values[::-1], directions[:, ::-1]
         rank = int((values > _LEAST * values[0]).sum()) if values[0] > 0 else 0
         if rank == 0 or rank < (components or 0):
@@ -109,60 +104,12 @@ class Whitening:
             ) from None
 
 
-def write_whitened(
-    out: Path,
-    whitening_file: Path,
-    blocks: Iterable[np.ndarray],
-    rows: int,
-    components: int | None = None,
-    about: Mapping[str, str] | None = None,
-    normalize: bool = False,
-) -> tuple[int, int]:
-    """Write vectors whitened by a whitening that is fitted to them, and then the whitening; rows and width of the vectors.
-
-    The vectors wait in a temporary file beside ``out``, not in memory. Raises what :meth:`Whitening.fit` does.
-    """
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
-        raw = Path(folder) / out.name
-        write_vectors(raw, blocks, rows)
-        vectors = np.load(raw, mmap_mode="r")
-        whitening = Whitening.fit(vectors, components, about)
-        whitened = (whitening(vectors[start : start + _ROWS]) for start in range(0, rows, _ROWS))
-        size = write_vectors(out, (normalized(block) if normalize else block for block in whitened), rows)
-        whitening.save(whitening_file)
-    return size
-
-
 def normalized(vectors_ND: np.ndarray) -> np.ndarray:
     """Vectors scaled to length 1, in their precision; a vector of zeros stays one."""
     return vectors_ND / np.maximum(np.linalg.norm(vectors_ND, axis=-1, keepdims=True), 1e-12)
 
 
-def write_vectors(path: Path, blocks: Iterable[np.ndarray], rows: int) -> tuple[int, int]:
-    """Write consecutive blocks of rows as one float32 array to a ``.npy`` file, in bounded memory, atomically.
-
-    It uses writes instead of a memory map: on a full disk a map would kill the process by a signal.
-
-    Args:
-        blocks: (rows of the block, D) each.
-        rows: number of rows of all blocks; the header, which comes first, contains it. Another number is a DataError.
-
-    Returns:
-        (rows, D).
-    """
-    written = width = 0
+def write_vectors(path: Path, vectors_ND: np.ndarray) -> None:
+    """Write vectors as float32 to a ``.npy`` file, atomically."""
     with exclusive(path, "the vectors", wait=True), atomic_file(path, "the vectors") as file:
-        for block in blocks:
-            if written == 0:
-                width = block.shape[1]
-                header = {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
-                np.lib.format.write_array_header_1_0(file, header)
-            file.write(np.ascontiguousarray(block, dtype="<f4").data)
-            written += len(block)
-        if written != rows:
-            raise DataError(
-                f"the input had {rows:,} texts when it was first read, and {written:,} now; "
-                "do not change it while it is read"
-            )
-    return rows, width
+        np.save(file, vectors_ND.astype("<f4"))

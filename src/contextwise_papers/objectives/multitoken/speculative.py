@@ -8,13 +8,13 @@ Each step, for every row (Stern et al. 2018, Section 3; Gloeckle et al. 2024, Se
 3. Heads 2..n at the last accepted position propose the tokens after v_a.
 4. Remove the keys and values of the k - a rejected proposals.
 
-Rows accept different numbers of tokens. Step 4 moves each row's keys and values to the right by the number of its rejected
-tokens, so that the cache is always that of a left-padded batch. Finished rows are removed from it.
+The rows of a batch go on together: a is the least number of accepted proposals among the unfinished rows.
 
 Where steps can be recorded (:mod:`contextwise.models.decoding`), all of a step is recorded over a static cache, and later steps
-run only its operations: forward pass, comparison, next proposals. Rejected tokens then stay in the cache and are masked.
+run only its operations: forward pass, comparison, next proposals. Each row then accepts its own number of tokens; rejected
+tokens stay in the cache and are masked.
 
-Shapes: A rows still being generated, S cached positions, k proposals, n heads.
+Shapes: B rows, S cached positions, k proposals, n heads, P positions of the prompt.
 """
 
 from dataclasses import dataclass
@@ -23,20 +23,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import DynamicCache, LogitsProcessorList, StaticCache, StoppingCriteriaList, StopStringCriteria
-from transformers.cache_utils import Cache, DynamicLayer, StaticLayer
+from transformers.cache_utils import Cache, StaticLayer
 from transformers.generation.configuration_utils import GenerationMode
 from transformers.generation.logits_process import UnbatchedClassifierFreeGuidanceLogitsProcessor
 from transformers.generation.stopping_criteria import MaxLengthCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.contextlm.cache import ChunkLayer, ContextState
 from contextwise.models.decoding import LEAST_TOKENS, can_record, record
 from contextwise.models.families import CACHE
-
-MOVABLE = (DynamicLayer, StaticLayer, ChunkLayer, ContextState)
-"""Layers of a cache whose rows can forget different numbers of tokens."""
 
 SLACK = 1.0
 """Slots of the cache of several rows for the gaps between their tokens, as a share of the new tokens."""
@@ -66,8 +63,8 @@ class Acceptance:
 class SpeculativeOutput(GenerateDecoderOnlyOutput):
     """Output of ``generate(..., speculative=True, return_dict_in_generate=True)``.
 
-    ``past_key_values`` is returned for a single prompt only: rows of a batch finish in different steps and are removed from
-    the cache (a cache passed to ``generate`` cannot be used afterwards).
+    ``past_key_values`` is returned for a single prompt only: in a batch, it holds tokens behind the end of rows that have
+    finished before others.
     """
 
     acceptance: Acceptance | None = None
@@ -131,7 +128,7 @@ def speculative_decoding(
 
 
 class _Decoder:
-    """The state of one call: the tokens of each row so far, and a cache of the unfinished rows."""
+    """The state of one call: the tokens of each row so far, a cache, and the numbers of the unfinished rows."""
 
     def __init__(
         self,
@@ -164,39 +161,33 @@ class _Decoder:
         prompts = self.tokens_BL[:, : self.prompt]
         known = self.cache.get_seq_length()
         states = self._read(prompts[:, known:], position_ids[:, known:], attention_mask)
-        if len(prompts) > 1 and any(type(layer) not in MOVABLE for layer in self.cache.layers):
-            raise ConfigError(
-                "rows of a batch accept different numbers of tokens, which the cache of this backbone does not support; "
-                "decode one prompt at a time"
-            )
-        self.mask_AS = torch.ones_like(prompts) if attention_mask is None else attention_mask
+        self.mask_BP = torch.ones_like(prompts) if attention_mask is None else attention_mask
         # Token t of a row has position t + shift.
-        self.shift_A = position_ids[:, -1].expand(len(prompts)) - (self.prompt - 1)
+        self.shift_B = position_ids[:, -1].expand(len(prompts)) - (self.prompt - 1)
         last = torch.full_like(prompts[:, 0], prompts.shape[1] - known - 1)
-        best_A1 = self._greedy([states[0][:, -1:]], prompts[:, :0])
-        self.proposals_AN = self._propose(states, last)
-        self._append(best_A1.tolist())
+        best_B1 = self._greedy([states[0][:, -1:]], prompts[:, :0])
+        self.proposals_BN = self._propose(states, last)
+        self._append(best_B1.tolist())
         self._keep_unfinished()
 
     def step(self) -> None:
         """Run one forward pass: verify the proposals, keep the accepted ones, propose again."""
-        lengths, useful = [self.lengths[row] for row in self.rows], self._useful()
-        k = max(useful)
-        proposals = self.proposals_AN[:, :k]
-        length_A1 = torch.tensor(lengths, device=proposals.device)[:, None]
-        newest_A1 = self.tokens_BL[self.rows].gather(1, length_A1 - 1)
-        index_AK = (length_A1 - 1 + torch.arange(k + 1, device=proposals.device)).clamp(max=self.limit - 2)
-        self.mask_AS = torch.cat([self.mask_AS, self.mask_AS.new_ones(len(lengths), k + 1)], dim=1)
-        tokens_AK = torch.cat([newest_A1, proposals], dim=1)
-        states = self._read(tokens_AK, index_AK + self.shift_A[:, None], self.mask_AS)
-        best_AK = self._greedy(states, proposals)
-        right_A = (best_AK[:, :k] == proposals).long().cumprod(dim=1).sum(dim=1)
-        self.proposals_AN = self._propose(states, right_A)
-        verified = [best[: right + 1] for best, right in zip(best_AK.tolist(), right_A.tolist(), strict=True)]
+        useful, length = self._useful(), self.lengths[self.rows[0]]  # of all unfinished rows
+        k = useful[0]
+        proposals_BK = self.proposals_BN[:, :k]
+        tokens_BK = torch.cat([self.tokens_BL[:, length - 1 : length], proposals_BK], dim=1)
+        index_K = torch.arange(length - 1, length + k, device=self.shift_B.device)
+        mask_BS = pad(self.mask_BP, (0, length + k - self.prompt), value=1)
+        states = self._read(tokens_BK, index_K + self.shift_B[:, None], mask_BS)
+        best_BK = self._greedy(states, proposals_BK)
+        right_B = (best_BK[:, :k] == proposals_BK).long().cumprod(dim=1).sum(dim=1)
+        accepted = int(right_B[self.rows].min())
+        self.proposals_BN = self._propose(states, torch.full_like(right_B, accepted))
+        verified = best_BK[self.rows, : accepted + 1].tolist()
         gained = self._append(verified)
-
         self._count(useful, verified, gained)
-        self.mask_AS = forget_rows(self.cache, self.mask_AS, [k + 1 - count for count in gained])
+        if (rejected := k + 1 - max(gained)) > 0:
+            self.cache.crop(-rejected)
         self._keep_unfinished()
 
     def _useful(self) -> list[int]:
@@ -223,43 +214,28 @@ class _Decoder:
             past_key_values=self.cache,
         )
 
-    def _greedy(self, states: list[Tensor], proposals_Ak: Tensor) -> Tensor:
-        """The greedy token at each position of ``states``, the next-token head's first: (A, k + 1)."""
+    def _greedy(self, states: list[Tensor], proposals_BK: Tensor) -> Tensor:
+        """The greedy token at each position of ``states``, the next-token head's first: (B, k + 1)."""
         logits = self.model.vocabulary_head(1)(states[0]).to(self.tokens_BL.device, torch.float32)
-        best_AK = logits.argmax(dim=-1)
         if not self.processor:
-            return best_AK
-        # Processors may depend on the rows of the batch and its length, so each is called as in greedy decoding: with all
-        # rows, cut to one length. Only the results of rows with a token to decide at this length are used.
-        text_BL = self.tokens_BL.clone()
-        undecided: dict[int, list[tuple[int, int]]] = {}
-        for i, row in enumerate(self.rows):
-            length = self.lengths[row]
-            known = min(proposals_Ak.shape[1], self.limit - length)
-            text_BL[row, length : length + known] = proposals_Ak[i, :known]
-            for j in range(min(logits.shape[1], self.limit - length)):
-                undecided.setdefault(length + j, []).append((i, j))
-        for length, positions in undecided.items():
-            scores = logits.new_zeros(len(text_BL), logits.shape[-1])
-            for i, j in positions:
-                scores[self.rows[i]] = logits[i, j]
-            decided = self.processor(text_BL[:, :length], scores).argmax(dim=-1)
-            for i, j in positions:
-                best_AK[i, j] = decided[self.rows[i]]
-        return best_AK
+            return logits.argmax(dim=-1)
+        text_BL = torch.cat([self.tokens_BL[:, : self.lengths[self.rows[0]]], proposals_BK], dim=1)
+        first = text_BL.shape[1] - proposals_BK.shape[1]
+        decided = [self.processor(text_BL[:, : first + j], logits[:, j]) for j in range(logits.shape[1])]
+        return torch.stack(decided, dim=1).argmax(dim=-1)
 
-    def _propose(self, states: list[Tensor], at_A: Tensor) -> Tensor:
-        """The tokens that heads 2..n predict at index ``at_A``: (A, n - 1)."""
-        at = at_A.to(states[0].device)
+    def _propose(self, states: list[Tensor], at_B: Tensor) -> Tensor:
+        """The tokens that heads 2..n predict at index ``at_B``: (B, n - 1)."""
+        at = at_B.to(states[0].device)
         if self.n == 1:
-            return at_A.new_zeros(len(at_A), 0)
+            return at_B.new_zeros(len(at_B), 0)
         rows, head = torch.arange(len(at), device=at.device), self.model.vocabulary_head
         chosen = [state[rows, at] for state in states[1:]]
         if head(2) is head(1):  # all heads share the matrix, which is then read once
-            tokens_AN = head(2)(torch.stack(chosen, dim=1)).argmax(dim=-1)
+            tokens_BN = head(2)(torch.stack(chosen, dim=1)).argmax(dim=-1)
         else:
-            tokens_AN = torch.stack([head(i)(h).argmax(dim=-1) for i, h in enumerate(chosen, 2)], dim=1)
-        return tokens_AN.to(at_A.device)
+            tokens_BN = torch.stack([head(i)(h).argmax(dim=-1) for i, h in enumerate(chosen, 2)], dim=1)
+        return tokens_BN.to(at_B.device)
 
     def _append(self, verified: list[list[int]]) -> list[int]:
         """Append each row's tokens up to its end, and return the number of appended tokens per row."""
@@ -294,14 +270,8 @@ class _Decoder:
         return len(ends) < len(self.ends) or self.lengths[row] < max(ends)
 
     def _keep_unfinished(self) -> None:
-        """Remove finished rows from the batch."""
-        kept = [i for i, row in enumerate(self.rows) if self._unfinished(row)]
-        if 0 < len(kept) < len(self.rows):
-            index = torch.tensor(kept, device=self.mask_AS.device)
-            self.cache.batch_select_indices(index)
-            self.mask_AS, self.shift_A = self.mask_AS[index], self.shift_A[index]
-            self.proposals_AN = self.proposals_AN[index]
-        self.rows = [self.rows[i] for i in kept]
+        """Note which rows are finished."""
+        self.rows = [row for row in self.rows if self._unfinished(row)]
 
 
 class _RecordedDecoder(_Decoder):
@@ -311,10 +281,10 @@ class _RecordedDecoder(_Decoder):
     rejects stay there and are masked; the next step overwrites those that all rows reject. Finished rows stay in the batch.
 
     Attributes:
-        block_An: the newest token of each row, and the proposals after it; position_A1: the position of the newest.
-        valid_AS: the slots of the cache that hold a row's tokens.
+        block_Bn: the newest token of each row, and the proposals after it; position_B1: the position of the newest.
+        valid_BS: the slots of the cache that hold a row's tokens.
         index_1, index: the slot of the next block, on the device and here.
-        active_A: 0 for finished rows, which make no others wait.
+        active_B: 0 for finished rows, which make no others wait.
     """
 
     def __init__(self, model: Any, cache: Cache, input_ids: Tensor, *options: Any) -> None:
@@ -323,8 +293,8 @@ class _RecordedDecoder(_Decoder):
         # Rows that accept more than others leave gaps, which are closed when the cache is full.
         self.capacity = self.limit + self.n + (0 if rows == 1 else int(SLACK * (self.limit - self.prompt)))
         self.cache = StaticCache(config=model.config, max_cache_len=self.capacity)
-        self.active_A = torch.ones(rows, dtype=torch.long, device=device)
-        self.valid_AS = torch.zeros(rows, self.capacity, dtype=torch.bool, device=device)
+        self.active_B = torch.ones(rows, dtype=torch.long, device=device)
+        self.valid_BS = torch.zeros(rows, self.capacity, dtype=torch.bool, device=device)
         self.slot_S = torch.arange(self.capacity, device=device)
         self.ahead_n = torch.arange(self.n, device=device)
         self.index, self.index_1 = self.prompt, torch.full((1,), self.prompt, device=device)
@@ -333,10 +303,10 @@ class _RecordedDecoder(_Decoder):
     def read_prompt(self, attention_mask: Tensor | None, position_ids: Tensor) -> None:
         super().read_prompt(attention_mask, position_ids)
         device = self.model.device
-        self.valid_AS[:, : self.prompt] = self.mask_AS.to(device).bool()
-        self.position_A1 = (position_ids[:, -1:].expand(len(self.tokens_BL), 1) + 1).to(device)
-        newest_A1 = self.tokens_BL[:, self.prompt : self.prompt + 1]
-        self.block_An = torch.cat([newest_A1, self.proposals_AN], dim=1).to(device)
+        self.valid_BS[:, : self.prompt] = self.mask_BP.to(device).bool()
+        self.position_B1 = (position_ids[:, -1:].expand(len(self.tokens_BL), 1) + 1).to(device)
+        newest_B1 = self.tokens_BL[:, self.prompt : self.prompt + 1]
+        self.block_Bn = torch.cat([newest_B1, self.proposals_BN], dim=1).to(device)
 
     def step(self) -> None:
         if self.index + self.n > self.capacity:
@@ -352,47 +322,47 @@ class _RecordedDecoder(_Decoder):
         self._keep_unfinished()
 
     def _block(self) -> Tensor:
-        """Verify a block and prepare the next: (A, n + 1), the greedy token after each token, and the number of right ones."""
-        block_An, index_1 = self.block_An, self.index_1
+        """Verify a block and prepare the next: (B, n + 1), the greedy token after each token, and the number of right ones."""
+        block_Bn, index_1 = self.block_Bn, self.index_1
         slots_n1 = (index_1 + self.ahead_n)[:, None]
         own_nS = (self.slot_S >= index_1) & (self.slot_S <= slots_n1)
-        hidden = ~(self.valid_AS[:, None, None] | own_nS)
+        hidden = ~(self.valid_BS[:, None, None] | own_nS)
         states = self.model.future_states(
-            block_An,
+            block_Bn,
             attention_mask=torch.zeros_like(hidden, dtype=self.model.dtype).masked_fill(hidden, -torch.inf),
-            position_ids=(self.position_A1 + self.ahead_n).clamp(max=self.limit - 1),
+            position_ids=(self.position_B1 + self.ahead_n).clamp(max=self.limit - 1),
             past_key_values=self.cache,
         )
-        best_An = self.model.vocabulary_head(1)(states[0]).float().argmax(dim=-1)
-        right_A = (best_An[:, :-1] == block_An[:, 1:]).long().cumprod(dim=1).sum(dim=1) * self.active_A
-        proposals = self._propose(states, right_A)
-        kept_1 = right_A.max().reshape(1) + 1
-        self.valid_AS.logical_or_((self.slot_S >= index_1) & (self.slot_S <= index_1 + right_A[:, None]))
+        best_Bn = self.model.vocabulary_head(1)(states[0]).float().argmax(dim=-1)
+        right_B = (best_Bn[:, :-1] == block_Bn[:, 1:]).long().cumprod(dim=1).sum(dim=1) * self.active_B
+        proposals = self._propose(states, right_B)
+        kept_1 = right_B.max().reshape(1) + 1
+        self.valid_BS.logical_or_((self.slot_S >= index_1) & (self.slot_S <= index_1 + right_B[:, None]))
         for layer in self.cache.layers:
             layer.cumulative_length.add_((kept_1 - self.n).reshape(()))
         index_1.add_(kept_1)
-        self.position_A1.add_(right_A[:, None] + 1)
-        block_An.copy_(torch.cat([best_An.gather(1, right_A[:, None]), proposals], dim=1))
-        return torch.cat([best_An, right_A[:, None]], dim=1)
+        self.position_B1.add_(right_B[:, None] + 1)
+        block_Bn.copy_(torch.cat([best_Bn.gather(1, right_B[:, None]), proposals], dim=1))
+        return torch.cat([best_Bn, right_B[:, None]], dim=1)
 
     def _close_gaps(self) -> None:
         """Move the tokens of each row to the first slots of the cache, in their order."""
-        self.valid_AS.logical_and_(self.active_A[:, None].bool())
-        order_AS = self.valid_AS.long().argsort(dim=1, descending=True, stable=True)
+        self.valid_BS.logical_and_(self.active_B[:, None].bool())
+        order_BS = self.valid_BS.long().argsort(dim=1, descending=True, stable=True)
         for layer in self.cache.layers:
             for x in (layer.keys, layer.values):
-                x.copy_(x.take_along_dim(order_AS[:, None, :, None], dim=2))
-        count_A1 = self.valid_AS.sum(dim=1, keepdim=True)
-        self.index = int(count_A1.max())
-        self.valid_AS.copy_(self.slot_S < count_A1)
+                x.copy_(x.take_along_dim(order_BS[:, None, :, None], dim=2))
+        count_B1 = self.valid_BS.sum(dim=1, keepdim=True)
+        self.index = int(count_B1.max())
+        self.valid_BS.copy_(self.slot_S < count_B1)
         for x in (self.index_1, *(layer.cumulative_length for layer in self.cache.layers)):
             x.fill_(self.index)
 
     def _keep_unfinished(self) -> None:
         """Note which rows are finished."""
-        self.rows = [row for row in self.rows if self._unfinished(row)]
-        if len(self.rows) < len(self.active_A):
-            self.active_A.copy_(torch.tensor([row in self.rows for row in range(len(self.active_A))]))
+        super()._keep_unfinished()
+        if len(self.rows) < len(self.active_B):
+            self.active_B.copy_(torch.tensor([row in self.rows for row in range(len(self.active_B))]))
 
 
 def _recordable(model: Any, input_ids: Tensor, config: Any) -> bool:
@@ -401,57 +371,6 @@ def _recordable(model: Any, input_ids: Tensor, config: Any) -> bool:
         return False
     layers = StaticCache(config=model.config, max_cache_len=1).layers
     return not model.config.over_context and all(type(layer) is StaticLayer for layer in layers)
-
-
-def forget_rows(cache: Cache, mask_AS: Tensor, surplus: list[int]) -> Tensor:
-    """Remove a number of last tokens per row from a cache, which becomes that of a left-padded batch.
-
-    ``surplus`` tokens of each row, which moves to the right by it. Returns the mask of the remaining tokens (1; 0 for padding),
-    without columns that are padding in every row.
-    """
-    common = min(surplus)
-    if common:
-        cache.crop(-common)
-        mask_AS = mask_AS[:, :-common]
-    if max(surplus) == common:
-        return mask_AS
-    size = mask_AS.shape[1]
-    surplus_A = torch.tensor(surplus, device=mask_AS.device) - common
-    from_AS = torch.arange(size, device=mask_AS.device) - surplus_A[:, None]
-    mask_AS = mask_AS.gather(1, from_AS.clamp(min=0)) * (from_AS >= 0)
-    unused = int(mask_AS.any(dim=0).int().argmax())
-    from_AS = from_AS[:, unused:].clamp(min=0)
-    for layer in cache.layers:
-        if isinstance(layer, ContextState):  # it also moves the predictor's layers
-            forget(layer, surplus_A.to(layer.device), size - unused)
-        elif not isinstance(layer, ChunkLayer):
-            index = from_AS[:, None, :, None].to(layer.keys.device)
-            layer.keys = layer.keys.take_along_dim(index, dim=2)
-            layer.values = layer.values.take_along_dim(index, dim=2)
-    return mask_AS[:, unused:]
-
-
-def forget(state: ContextState, surplus_B: Tensor, kept: int) -> None:
-    """Let a state forget a number of last tokens per row: rows move to the right, and padding is added on their left.
-
-    Args:
-        surplus_B: number of tokens that each row forgets.
-        kept: number of columns to keep, counted from the right; all columns left of them are padding in every row.
-    """
-    length = state.length
-    from_BS = torch.arange(length - kept, length, device=state.h_BSD.device) - surplus_B[:, None]
-    moved_B1 = surplus_B[:, None] - (length - kept)
-    state.h_BSD = state.h_BSD.take_along_dim(from_BS.clamp(min=0)[..., None], 1)
-    state.start_BS = state.start_BS.take_along_dim(from_BS.clamp(min=0), 1) + moved_B1
-    gone_BP = (state.end_BP < 0) | (state.end_BP >= length - surplus_B[:, None])
-    # Move the kept chunks to the front of each row, so that forgotten chunks leave no empty columns.
-    order_BP = gone_BP.int().argsort(dim=1, stable=True)
-    order_BP = order_BP[:, : int((~gone_BP).sum(1).max())]
-    state.end_BP = (state.end_BP + moved_B1).masked_fill(gone_BP, -1).take_along_dim(order_BP, 1)
-    state.context_BPD = state.context_BPD.take_along_dim(order_BP[..., None], 1)
-    for layer in state.chunk_layers:
-        layer.take(order_BP)
-    state.current_BD = state.newest_context()
 
 
 def _check_options(config: Any, processor: LogitsProcessorList, streamer: Any, ids: Tensor) -> None:

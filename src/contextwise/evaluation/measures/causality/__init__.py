@@ -17,7 +17,7 @@ class CausalityResult(Result):
     @property
     def answer(self) -> str:
         """The model, and what was found."""
-        from contextwise.evaluation.measures.causality.perturbations import Causality
+        from contextwise.evaluation.measures.causality.effects import Causality
 
         return f"{super().answer}: {Causality.from_dict(self.summary).verdict}"
 
@@ -30,7 +30,7 @@ class CausalityCheck(Measure):
     """
 
     name = "causality"
-    numbers = "contextwise.evaluation.measures.causality.perturbations:Causality"
+    numbers = "contextwise.evaluation.measures.causality.effects:Causality"
     on_corpus = False
     result = CausalityResult
     gives_contexts = True
@@ -68,6 +68,6 @@ class CausalityCheck(Measure):
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> RenderableType:
-        from contextwise.evaluation.measures.causality.perturbations import Causality
+        from contextwise.evaluation.measures.causality.effects import Causality
 
         return Causality.from_dict(summary)

@@ -7,155 +7,54 @@ not change even those cannot detect a leak, and counts as not measured.
 Shapes: N rows, T positions, D channels, V tokens of vocabulary.
 """
 
-import io
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from rich.console import Console, Group
-from rich.text import Text
 from transformers import PreTrainedModel
 
-from contextwise.base.estimates import as_json
+from contextwise.base.errors import ConfigError
 from contextwise.base.plugins import is_ours
-from contextwise.base.tables import Column, Table
-from contextwise.evaluation.measures.causality.rows import (
-    ALL_CUTS,
-    REFUSALS,
-    Form,
-    NotApplicable,
-    Rows,
-    gap,
-    positions,
-    refusal,
-    scale,
-)
+from contextwise.evaluation.measures.causality.effects import LEAK, NONE, NOT_MEASURED, NOT_SEPARATED, Causality, Effect
 from contextwise.models.variant.modeling import VariantForCausalLM
 
-NONE, LEAK, NOT_SEPARATED, NOT_MEASURED = "none", "leak", "not separated", "not measured"
-SENTENCES = {
-    "future tokens": "the logits at position {affected} change by {largest} when the token at position {changed} does",
-    "gradients": "the logits at position {affected} have a gradient of {largest} to the embedding at position {changed}",
-    "left padding": "the logits at position {affected} of a padded row differ by {largest} from those of the row alone",
-    "tokens under the mask": "the logits at position {affected} change by {largest} when the tokens of the padding do",
-    "packed neighbours": "the logits at position {affected} change by {largest} when the document that begins at "
-    "position {changed}, packed before theirs, does",
-    "cached steps": "the logits at position {affected}, computed with a cache in the call that begins at position "
-    "{changed}, differ by {largest} from the full pass",
-}
-"""Perturbation -> description of its effect."""
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 3e-2}
+"""Largest effect that counts as rounding, as a share of the largest logit (for gradients: of the largest allowed gradient).
+
+Whole rows, padded rows and pieces go through kernels that add up in different orders, so rounding depends on the layout.
+"""
+
+ALL_CUTS = 32
+"""Rows of up to this many tokens are cut at every position, longer rows around chunk borders."""
+LONGEST = 1024
+LOGITS_AT_ONCE = 2**26  # 256 MB in float32
+REFUSALS = (NotImplementedError, TypeError, ValueError)
+"""Errors by which a model, or a check on its behalf, refuses an input."""
+
+Inputs = dict[str, torch.Tensor]
 
 
-@dataclass(frozen=True)
-class Effect:
-    """Effect of a perturbation on logits that it must not change.
+class Layout(NamedTuple):
+    """Layout of a row (``plain``, ``left-padded`` or ``packed``), and the further inputs of the model, (1, T) each.
 
-    Attributes:
-        outcome: ``none``, ``leak``, ``not separated`` (packed documents see the documents before them, and the model does
-            not claim otherwise) or ``not measured``.
-        largest: largest absolute effect on logits (for gradients: largest absolute gradient); None if not measured.
-        tolerance: largest effect that counts as rounding.
-        allowed: largest effect of the same perturbation on logits that it may change; None if no such logits exist.
-        affected: position of the changed logits, counted from the row's first column.
-        changed: position of the (first) replaced token; None if it does not apply.
-        detail: the row with the effect, or the reason why it was not measured.
+    ``first`` is the first column that is not padding, ``border`` the one at which the second of two packed documents begins.
     """
 
     name: str
-    outcome: str
-    largest: float | None = None
-    tolerance: float | None = None
-    allowed: float | None = None
-    affected: int | None = None
-    changed: int | None = None
-    detail: str = ""
+    inputs: Inputs
+    first: int = 0
+    border: int = 0
 
-    @property
-    def sentence(self) -> str:
-        """The position of the effect, or the reason why it was not measured."""
-        if self.largest is None:
-            return f"{self.name} ({self.outcome}): {self.detail}"
-        description = SENTENCES[self.name].format(**asdict(self) | {"largest": _number(self.largest)})
-        return f"{self.name} ({self.outcome}): {description} ({self.detail})"
-
-
-@dataclass(frozen=True)
-class Causality:
-    """Result of :func:`measure_causality`.
-
-    Attributes:
-        architecture: name of the model's class.
-        dtype: the coarsest floating-point type of its parameters and logits, which sets the tolerance.
-        effects: the effect of each perturbation, in the order of :data:`SENTENCES`.
-        gates_opened: whether the context's gates were all zero, which blocks the context; they were set to random values for
-            the measurement and then restored.
-    """
-
-    architecture: str
-    dtype: str
-    effects: tuple[Effect, ...]
-    gates_opened: bool = False
-
-    IN_JSON: ClassVar = ("causal",)
-
-    def __getitem__(self, name: str) -> Effect:
-        return next(effect for effect in self.effects if effect.name == name)
-
-    @property
-    def leaks(self) -> tuple[Effect, ...]:
-        """Effects that are leaks."""
-        return tuple(effect for effect in self.effects if effect.outcome == LEAK)
-
-    @property
-    def causal(self) -> bool:
-        """Whether no leak was found and at least the effect of future tokens could be measured."""
-        return not self.leaks and self["future tokens"].outcome == NONE
-
-    @property
-    def verdict(self) -> str:
-        """What was found, in a few words."""
-        if self.leaks:
-            return f"leaks ({', '.join(effect.name for effect in self.leaks)})"
-        return "no leak found" if self.causal else "not measured"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Convert the result to JSON-ready data."""
-        return as_json(self)
-
-    @classmethod
-    def from_dict(cls, content: dict[str, Any]) -> "Causality":
-        """Build the result from its JSON-ready data."""
-        effects = tuple(Effect(**effect) for effect in content["effects"])
-        return cls(content["architecture"], content["dtype"], effects, content["gates_opened"])
-
-    def __rich__(self) -> Group:
-        """The verdict, a table of the effects, and a sentence for each outcome other than ``none``, in 80 columns."""
-        columns = [Column(name) for name in ("perturbation", "effect", "tolerance", "allowed")]
-        columns.append(Column("outcome", align="left"))
-        rows = [[e.name, *map(_number, (e.largest, e.tolerance, e.allowed)), e.outcome] for e in self.effects]
-        notes = [effect.sentence for effect in self.effects if effect.outcome != NONE]
-        if self.gates_opened:
-            notes.append("the context's gates are all zero; random values showed what is behind them")
-        return Group(
-            Text(f"{self.architecture}, {self.dtype}: {self.verdict}"), Table("", columns, rows), *map(Text, notes)
-        )
-
-    def __str__(self) -> str:
-        console = Console(file=(text := io.StringIO()), width=400)
-        console.print(self)
-        return text.getvalue()
-
-
-def _number(value: float | None) -> str:
-    """Format an effect with two digits; an exact zero is ``0``."""
-    return "–" if value is None else "0" if value == 0 else f"{value:.2g}"
+    def inputs_of(self, rows: int) -> Inputs:
+        """The inputs for a number of rows."""
+        return {name: tensor.expand(rows, -1) for name, tensor in self.inputs.items()}
 
 
 class Case(NamedTuple):
-    """Effect in one kind of row, with the fields of :class:`Effect`; its tolerance is a share of ``scale``."""
+    """Effect in one row, with the fields of :class:`Effect`; its tolerance is a share of ``scale``."""
 
     largest: float
     scale: float
@@ -165,77 +64,206 @@ class Case(NamedTuple):
     allowed: float | None = None
 
 
+class Rows:
+    """A model in evaluation mode, and the rows of random tokens on which it is measured.
+
+    The arguments are those of :func:`measure_causality`; raises ConfigError as it does.
+    """
+
+    def __init__(
+        self, model: Any, lengths: Sequence[int] | None, chunk_size: int | None, tolerance: float | None, seed: int
+    ) -> None:
+        self.model, self.name, config = model, type(model).__name__, model.config
+        self.arguments = inspect.signature(model.forward).parameters
+        weight = model.get_input_embeddings().weight
+        self.vocabulary, self.device = int(weight.shape[0]), weight.device
+        self.generator = torch.Generator().manual_seed(seed)
+        if chunk_size is not None and not 1 <= chunk_size <= LONGEST // 2:
+            raise ConfigError(f"chunk_size is {chunk_size}, but must be from 1 to {LONGEST // 2}")
+        size = getattr(config, "chunk_size", None) if chunk_size is None else chunk_size
+        self.chunk_size = size if isinstance(size, int) and 1 <= size <= LONGEST // 2 else 4
+        self.lengths = _lengths(config, self.chunk_size, lengths)
+        longest = self.lengths[-1]
+        tokens = self.draw(2, longest)
+        logits = self.logits(tokens)
+        if logits.isnan().any():
+            raise ConfigError(f"the logits of {self.name} are not all numbers (nan); check its weights")
+        dtypes = {parameter.dtype for parameter in model.parameters()} | {self.logits_dtype}
+        self.dtype = max(dtypes & set(TOLERANCE), key=lambda dtype: TOLERANCE[dtype])
+        self.share = TOLERANCE[self.dtype] if tolerance is None else tolerance
+        noise = float(gap(logits, self.logits(tokens)).max())
+        if noise > self.share * scale(logits):
+            raise ConfigError(
+                f"{self.name} gives other logits each time it reads the same tokens (by {noise:.2g}), in evaluation "
+                "mode too; switch that off before measuring"
+            )
+        self.refused: set[str] = set()
+        for layout in self.layouts(longest):
+            try:
+                self.logits(tokens[:1], **layout.inputs)
+            except REFUSALS:
+                self.refused.add(layout.name)
+
+    def takes(self, name: str) -> bool:
+        """Whether the model's ``forward`` has this argument, or accepts any."""
+        return name in self.arguments or any(p.kind is p.VAR_KEYWORD for p in self.arguments.values())
+
+    def layouts(self, length: int) -> list[Layout]:
+        """The layouts of a row that the model accepts: plain, left-padded, two documents packed."""
+        pads, border = min(3, length - 2), length // 2
+        layouts = [Layout("plain", {})]
+        if pads > 0:
+            layouts.append(Layout("left-padded", self.padding([pads], length), first=pads))
+        layouts.append(Layout("packed", {"position_ids": positions([border, length - border])}, border=border))
+        return [layout for layout in layouts if layout.name not in self.refused]
+
+    def padding(self, pads: list[int], length: int) -> Inputs:
+        """Mask, and positions as ``generate()`` derives them, of rows with ``pads`` columns of left padding: (N, T) each."""
+        mask = (torch.arange(length) >= torch.tensor(pads)[:, None]).long()
+        inputs = {"attention_mask": mask}
+        if self.takes("position_ids"):
+            inputs["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
+        return inputs
+
+    def padded_batch(self, length: int) -> tuple[list[int], torch.Tensor, Inputs]:
+        """Rows of one batch with different left padding: the padding of each, the tokens, and the further inputs."""
+        pads = sorted({pad for pad in (0, 1, 2, 3, self.chunk_size) if pad < length})
+        return pads, self.draw(len(pads), length), self.padding(pads, length)
+
+    def cuts(self, length: int, layout: Layout) -> list[int]:
+        """Positions of the cuts: all positions of a short row, else around its ends and its chunk borders."""
+        low = layout.first + 1
+        if length <= ALL_CUTS:
+            return list(range(low, length))
+        near = {low, length - 1}
+        for origin in {0, layout.first, layout.border}:
+            borders = range(origin, length + self.chunk_size, self.chunk_size)
+            near |= {border + step for border in borders for step in (-1, 0, 1)}
+        return sorted(cut for cut in near if low <= cut < length)
+
+    def draw(self, rows: int, length: int) -> torch.Tensor:
+        """Draw random tokens (N, T)."""
+        return torch.randint(0, self.vocabulary, (rows, length), generator=self.generator)
+
+    def other(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Draw a different token for each token."""
+        step = torch.randint(1, self.vocabulary, tokens.shape, generator=self.generator)
+        return (tokens + step) % self.vocabulary
+
+    def at_once(self, length: int) -> int:
+        """Number of rows whose logits fit into memory, at most 16."""
+        return max(1, min(16, LOGITS_AT_ONCE // (length * self.vocabulary)))
+
+    def run(self, **inputs: Any) -> Any:
+        """Run the model; tensors are moved to its device."""
+        if self.takes("use_cache"):
+            inputs.setdefault("use_cache", False)
+        tensors = {k: v.to(self.device) for k, v in inputs.items() if isinstance(v, torch.Tensor)}
+        return self.model(**inputs | tensors)
+
+    def logits_of(self, output: Any) -> torch.Tensor:
+        """Logits of an output in at least float32: (N, T, V); those of several heads are concatenated."""
+        logits = getattr(output, "logits", None)
+        if logits is None:
+            raise ConfigError(f"{self.name} returns no logits; give a model with a language modelling head")
+        self.logits_dtype = logits.dtype
+        return logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(2)
+
+    def logits(self, tokens: torch.Tensor, **inputs: torch.Tensor) -> torch.Tensor:
+        """Logits of whole rows, on the CPU: (N, T, V)."""
+        return self.logits_of(self.run(input_ids=tokens, **inputs)).cpu()
+
+
+def _lengths(config: Any, chunk_size: int, wanted: Sequence[int] | None) -> list[int]:
+    """Lengths of the rows, ascending: those requested, or by default four at and around multiples of the chunk size."""
+    limit = getattr(config, "max_position_embeddings", None)
+    limit = limit if isinstance(limit, int) and limit > 0 else LONGEST
+    if wanted is not None:
+        if not wanted or not all(2 <= length <= limit for length in wanted):
+            raise ConfigError(
+                f"lengths is {list(wanted)}, but must hold numbers from 2 to {limit} (the model's positions)"
+            )
+        return sorted(set(wanted))
+    unit = chunk_size * -(-4 // chunk_size)  # 4 tokens or more, so that rows of small chunks have some length
+    lengths = {max(3, chunk_size - 1), 2 * unit, 2 * unit + 1, 3 * unit + unit // 2}
+    return sorted({min(length, limit, LONGEST) for length in lengths})
+
+
+def gap(logits: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+    """Largest difference over the vocabulary: (..., V) -> (...). Tokens that both mask by -inf do not differ."""
+    difference = (logits - others).abs().masked_fill(logits == others, 0)
+    return difference.nan_to_num(nan=torch.finfo(difference.dtype).max).amax(-1)
+
+
+def scale(logits: torch.Tensor) -> float:
+    """Largest absolute finite logit."""
+    return float(logits.abs().masked_fill(logits.isinf(), 0).max())
+
+
+def positions(documents: Sequence[int]) -> torch.Tensor:
+    """``position_ids`` (1, T) of documents of these lengths packed into one row."""
+    return torch.cat([torch.arange(length) for length in documents])[None]
+
+
 def worst(cases: Iterable[Case]) -> Case:
     """The case with the largest effect relative to its scale."""
     return max(cases, key=lambda case: case.largest / max(case.scale, 1e-30))
 
 
 def future_tokens(rows: Rows) -> Iterator[Case]:
-    """Replace all tokens from a cut on; no logits before the cut may change. A leak is then traced to one token.
+    """Replace all tokens from a cut on; no logits before the cut may change. A leak is traced to the last cut that shows it.
 
     Cuts are at, before and after each chunk border (short rows are cut everywhere), in plain, left-padded and packed rows.
     """
     for length in rows.lengths:
-        for form in rows.forms(length):
+        column = torch.arange(length)
+        for layout in rows.layouts(length):
             tokens = rows.draw(1, length)
             other = rows.other(tokens)
-            case = worst(_replaced(rows, tokens, other, form, rows.cuts(length, form), to_the_end=True))
-            if case.largest > rows.share * case.scale:
-                columns = list(range(case.affected + 1, length))
-                single = worst(_replaced(rows, tokens, other, form, columns, to_the_end=False))
-                case = single if single.largest > rows.share * single.scale else case
-            yield case
-
-
-def _replaced(
-    rows: Rows, tokens: torch.Tensor, other: torch.Tensor, form: Form, cuts: list[int], to_the_end: bool
-) -> Iterator[Case]:
-    """Replace the tokens from each cut on, or only the token at the cut; the same batch holds an unchanged row."""
-    length = tokens.shape[1]
-    column = torch.arange(length)
-    for piece in rows.pieces(cuts, length):
-        cut = torch.tensor(piece)[:, None]
-        replaced = torch.where((column >= cut) if to_the_end else (column == cut), other, tokens)
-        logits = rows.logits(torch.cat([tokens, replaced]), **form.of(len(piece) + 1))
-        change = gap(logits[1:], logits[:1])
-        past = change.where((column < cut) & (column >= form.first), 0)
-        row, position = divmod(int(past.argmax()), length)
-        detail, allowed = f"{form.name} row of {length} tokens", float(change.where(column >= cut, 0).max())
-        yield Case(float(past.max()), scale(logits[:1, form.first :]), position, piece[row], detail, allowed)
+            cuts = rows.cuts(length, layout)
+            cut = torch.tensor(cuts)[:, None]
+            changes, sizes = [], []
+            for replaced in torch.where(column >= cut, other, tokens).split(rows.at_once(length)):
+                logits = rows.logits(torch.cat([tokens, replaced]), **layout.inputs_of(len(replaced) + 1))
+                changes.append(gap(logits[1:], logits[:1]))
+                sizes.append(scale(logits[:1, layout.first :]))
+            change = torch.cat(changes)
+            past = change.where((column < cut) & (column >= layout.first), 0)
+            affected = int(past.amax(0).argmax())
+            leaking = (past[:, affected] > rows.share * sizes[0]).nonzero()
+            row = int(leaking.max() if len(leaking) else past[:, affected].argmax())
+            allowed = float(change.where(column >= cut, 0).max())
+            detail = f"{layout.name} row of {length} tokens"
+            yield Case(float(past[row, affected]), sizes[0], affected, cuts[row], detail, allowed)
 
 
 def gradients(rows: Rows) -> Iterator[Case]:
     """Differentiate the logits of each past position by all input embeddings; the gradients of later ones must be zero."""
-    rows.need("inputs_embeds")
-    if any(parameter.is_inference() for parameter in rows.inner.parameters()):
-        raise NotApplicable("the model's weights were made in inference mode")
     for length in rows.lengths:
-        for form in rows.forms(length):
+        for layout in rows.layouts(length):
             tokens = rows.draw(1, length).to(rows.device)
             embeds = rows.model.get_input_embeddings()(tokens).detach()
-            past = [cut - 1 for cut in rows.cuts(length, form)]
-            for piece in rows.pieces(past, length):
-                yield _gradient(rows, embeds, form, piece)
+            past = torch.tensor(rows.cuts(length, layout)) - 1
+            for batch in past.split(rows.at_once(length)):
+                yield _gradient(rows, embeds, layout, batch.tolist())
 
 
-def _gradient(rows: Rows, embeds: torch.Tensor, form: Form, past: list[int]) -> Case:
+def _gradient(rows: Rows, embeds: torch.Tensor, layout: Layout, past: list[int]) -> Case:
     """Differentiate a random weighting of the logits at each past position by the embeddings (1, T, D), one row each."""
     count, length = len(past), embeds.shape[1]
     with torch.enable_grad():
         leaf = embeds.expand(count, -1, -1).clone().requires_grad_()
-        chosen = rows.logits_of(rows.run(inputs_embeds=leaf, **form.of(count)))[range(count), past]
+        chosen = rows.logits_of(rows.run(inputs_embeds=leaf, **layout.inputs_of(count)))[range(count), past]
         if not chosen.requires_grad:
-            raise NotApplicable("the model's logits carry no gradient")
+            raise NotImplementedError("its logits carry no gradient")
         weight = torch.randn(chosen.shape, generator=rows.generator).to(chosen)
         total = (chosen.masked_fill(chosen.isinf(), 0) * weight).sum()
         (gradient,) = torch.autograd.grad(total, leaf, allow_unused=True, materialize_grads=True)
     size = gradient.float().abs().amax(-1).cpu().nan_to_num(nan=torch.finfo(torch.float32).max)
     later = torch.arange(length) > torch.tensor(past)[:, None]
-    beyond = size.where(later, 0)
+    beyond, allowed = size.where(later, 0), float(size.where(~later, 0).max())
     row, position = divmod(int(beyond.argmax()), length)
-    allowed = float(size.where(~later, 0).max())
-    detail = f"{form.name} row of {length} tokens"
-    return Case(float(beyond.max()), allowed, past[row], position, detail, allowed)
+    return Case(float(beyond.max()), allowed, past[row], position, f"{layout.name} row of {length} tokens", allowed)
 
 
 def left_padding(rows: Rows) -> Iterator[Case]:
@@ -266,7 +294,6 @@ def tokens_under_the_mask(rows: Rows) -> Iterator[Case]:
 
 def packed_neighbours(rows: Rows) -> Iterator[Case]:
     """Replace one of three documents in a row, where ``position_ids`` restart; the logits of those after it must not change."""
-    rows.need("position_ids", "packed")
     for length in rows.lengths:
         bounds = [0, length // 3, 2 * length // 3 + 1, length]
         documents = [end - start for start, end in pairwise(bounds)]
@@ -290,7 +317,6 @@ def cached_steps(rows: Rows) -> Iterator[Case]:
 
     The pieces are a prompt and single tokens, single tokens alone, or several tokens per call.
     """
-    rows.need("past_key_values")
     for length in rows.lengths:
         prompt = max(1, length // 2, length - ALL_CUTS)
         schedules = {tuple(range(prompt, length)), tuple(range(1, length, max(3, length // 8)))}
@@ -299,13 +325,13 @@ def cached_steps(rows: Rows) -> Iterator[Case]:
         tokens = rows.draw(2, length)
         for starts in sorted(schedules):
             yield _cached(rows, tokens, {}, starts)
-        if rows.takes("attention_mask") and "left-padded" not in rows.refused:
+        if "left-padded" not in rows.refused:
             pads, tokens, inputs = rows.padded_batch(length)
             # Each row's first token is in the prompt: generate() does not accept empty rows.
             yield _cached(rows, tokens, inputs, range(max(prompt, pads[-1] + 1), length))
 
 
-def _cached(rows: Rows, tokens: torch.Tensor, inputs: dict[str, torch.Tensor], starts: Iterable[int]) -> Case:
+def _cached(rows: Rows, tokens: torch.Tensor, inputs: Inputs, starts: Iterable[int]) -> Case:
     """Read the columns up to the next of ``starts`` in one call each, and compare with the full pass."""
     length = tokens.shape[1]
     full = rows.logits(tokens, **inputs)
@@ -314,20 +340,19 @@ def _cached(rows: Rows, tokens: torch.Tensor, inputs: dict[str, torch.Tensor], s
     past: dict[str, Any] = {}
     logits = []
     for start, end in pairwise(bounds):
-        first = {"attention_mask": 0}
-        extra = {name: x[:, first.get(name, start) : end] for name, x in inputs.items()}
+        extra = {name: x[:, 0 if name == "attention_mask" else start : end] for name, x in inputs.items()}
         output = rows.run(input_ids=tokens[:, start:end], use_cache=True, **extra, **past)
         if getattr(output, "past_key_values", None) is None:
-            raise NotApplicable("the model returns no past_key_values")
+            raise NotImplementedError("it returns no past_key_values")
         past = {"past_key_values": output.past_key_values}
         logits.append(rows.logits_of(output).cpu())
         if logits[-1].shape[1] != end - start:  # some recurrent models take the mask of the new tokens alone
-            raise NotApplicable("the model takes no mask of the cached tokens")
+            raise NotImplementedError("it takes no mask of the cached tokens")
     change = gap(torch.cat(logits, 1), full).where(real, 0).amax(0)
     affected = int(change.argmax())
     changed = max(bound for bound in bounds if bound <= affected)
-    form = "left-padded" if inputs else "plain"
-    detail = f"{form} rows of {length} tokens, {bounds[1]} in the first call, {len(bounds) - 1} calls"
+    layout = "left-padded" if inputs else "plain"
+    detail = f"{layout} rows of {length} tokens, {bounds[1]} in the first call, {len(bounds) - 1} calls"
     return Case(float(change.max()), scale(full[real]), affected, changed, detail)
 
 
@@ -351,26 +376,31 @@ def measure_causality(
     or ``NotImplementedError``): then that perturbation is not measured.
 
     Args:
-        model: any decoder-only causal language model of transformers, a compiled one too.
+        model: any decoder-only causal language model of transformers.
         lengths: lengths of the rows in tokens; by default four, at and around multiples of the chunk.
         chunk_size: period of the borders to look at; by default ``model.config.chunk_size`` if it exists, else 4.
         packed: whether it is a leak if a packed document sees those before it; by default for models of this package, which
             guarantee that it does not. (Seeing a *later* document is always a leak.)
         tolerance: largest effect that counts as rounding, as a share of the largest logit; by default that of the number
-            format (:data:`~contextwise.evaluation.measures.causality.rows.TOLERANCE`).
+            format (:data:`TOLERANCE`).
         checks: the perturbations.
 
     Raises:
         ConfigError: this is not a causal language model, its logits are not numbers or vary from call to call, or an argument
             is out of range.
     """
-    rows = Rows(model, lengths, chunk_size, tolerance, seed)
+    name = type(model).__name__
+    config: Any = getattr(model, "config", None)
+    if not hasattr(config, "is_encoder_decoder"):
+        raise ConfigError(f"{name} is not a transformers model; give a loaded causal language model")
+    if config.is_encoder_decoder:
+        raise ConfigError(f"{name} is an encoder-decoder; give a decoder-only causal language model")
     if packed is None:
-        packed = any(is_ours(type(module).__module__) for module in rows.inner.modules())
+        packed = any(is_ours(type(module).__module__) for module in model.modules())
     with _evaluation_mode(model, seed) as gates_opened, torch.inference_mode(False), torch.no_grad():
-        rows.prepare()
+        rows = Rows(model, lengths, chunk_size, tolerance, seed)
         effects = tuple(_effect(check, rows, packed) for check in checks)
-    return Causality(rows.name, str(rows.dtype).removeprefix("torch."), effects, gates_opened)
+    return Causality(name, str(rows.dtype).removeprefix("torch."), effects, gates_opened)
 
 
 def _effect(check: Callable[[Rows], Iterator[Case]], rows: Rows, packed: bool) -> Effect:
@@ -378,9 +408,9 @@ def _effect(check: Callable[[Rows], Iterator[Case]], rows: Rows, packed: bool) -
     name = check.__name__.replace("_", " ")
     try:
         cases = list(check(rows))
-    except (NotApplicable, *REFUSALS) as error:
-        reason = str(error) if isinstance(error, NotApplicable) else refusal(error)
-        return Effect(name, NOT_MEASURED, detail=reason)
+    except REFUSALS as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return Effect(name, NOT_MEASURED, detail=f"the model refused: {reason}")
     case = worst(cases)
     tolerance, outcome = rows.share * case.scale, NONE
     allowed = max((each.allowed for each in cases if each.allowed is not None), default=None)

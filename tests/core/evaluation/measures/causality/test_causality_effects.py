@@ -232,7 +232,7 @@ def test_what_a_model_does_not_take_is_not_measured_and_says_why():
     result = measure_causality(gpt2(IdsAlone))
     assert outcomes(result) == {"future tokens": "none"} | dict.fromkeys(NAMES[1:], "not measured")
     assert result.causal
-    assert result["gradients"].sentence == "gradients (not measured): the model takes no inputs_embeds"
+    assert "the model refused: " in result["gradients"].sentence and "inputs_embeds" in result["gradients"].sentence
 
 
 def test_a_recurrent_model():
@@ -305,7 +305,6 @@ def encoder_decoder():
         (gpt2, {"lengths": [49]}, "from 2 to 48"),
         (gpt2, {"lengths": []}, "lengths is"),
         (gpt2, {"chunk_size": 0}, "chunk_size is 0"),
-        (gpt2, {"tolerance": -1.0}, "tolerance is -1.0"),
     ],
 )
 def test_bad_input_gets_one_sentence(make, options, words):
@@ -353,17 +352,6 @@ def test_it_works_where_the_caller_has_switched_gradients_off():
     with torch.inference_mode():
         assert measure_causality(model, lengths=[9])["gradients"].outcome == "none"
         assert torch.is_inference_mode_enabled()
-        without_gradients = measure_causality(gpt2(), lengths=[9])
-    assert without_gradients["gradients"].detail == "the model's weights were made in inference mode"
-    assert without_gradients.causal
-
-
-@pytest.mark.slow
-def test_a_compiled_model_too():
-    compiled = torch.compile(contextlm(gpt2_config(), chunk_size=2), backend="eager")
-    result = measure_causality(compiled, lengths=[5])
-    assert result.architecture == "ContextLMForCausalLM"
-    assert set(outcomes(result).values()) == {"none"}
 
 
 def test_the_message_is_a_table_and_a_sentence():
