@@ -316,6 +316,23 @@ def test_what_is_not_equal_is_noted(corpus_folder, tmp_path):
     assert "data.context is 4,096 tokens, but no document" in Trial(given).plan().notes[-1]
 
 
+def test_fewer_documents_are_proposed_where_scoring_takes_longer_than_training(corpus_folder, tmp_path):
+    arms = Trial(settings(corpus_folder, tmp_path / "t")).arms
+    lengths = [
+        dataclasses.replace(each, seconds=30.0, scoring=120.0) for each in arms.lengths({"gpt2": 1.0, "slower": 1.0})
+    ]
+    arms.held_out = SimpleNamespace(lengths=np.full(1000, 10))
+    arms.documents.count = 1000
+    # Half of the time of the training is an eighth of that of the scoring.
+    assert arms._scoring_note(lengths) == [
+        "Scoring the 1,000 held-out documents takes longer than the training: 4.0 min and 60 s a seed. With limit=125 it "
+        "takes 30 s; fewer documents tell less about others."
+    ]
+    assert arms._scoring_note([dataclasses.replace(each, seconds=120.0) for each in lengths]) == []
+    arms.documents.count = 60
+    assert arms._scoring_note(lengths) == []
+
+
 def test_each_run_ends_with_its_own_schedule(corpus_folder, tmp_path):
     trial = Trial(settings(corpus_folder, tmp_path / "t", arms=["gpt2", "contextlm"], tokens=6400))
     lengths = trial.lengths()
