@@ -233,9 +233,10 @@ def _converted(values: Any, column: str, name: str) -> pa.ChunkedArray:
         raise DataError(f"{name}: {column} is {values[0].as_py()!r} in row 1, but must be a whole number")
     try:
         converted = values.cast(wanted)
-    except pa.ArrowException as error:
+    except pa.ArrowException:
         what = "text" if column in TEXTS else "a whole number" if whole else "a number"
-        raise DataError(f"{name}: {column} must be {what} in each row, but {one_line(error)}") from None
+        odd = next((row for row in range(min(len(values), 10**5)) if not _casts(values[row], wanted)), 0)
+        raise DataError(f"{name}: {column} is {values[odd].as_py()!r} in row {odd + 1}, but must be {what}") from None
     if column in TEXTS:
         converted = pc.utf8_normalize(converted, "NFC")  # names of files come in other forms from some systems
     if column == "arm":
@@ -248,6 +249,14 @@ def _converted(values: Any, column: str, name: str) -> pa.ChunkedArray:
         if column == "correct":
             refuse(pc.greater(converted, 1), "from 0 to 1")
     return converted
+
+
+def _casts(value: pa.Scalar, wanted: pa.DataType) -> bool:
+    try:
+        value.cast(wanted)
+    except pa.ArrowException:
+        return False
+    return True
 
 
 def _last_steps(rows: pd.DataFrame, step: int | None) -> tuple[pd.DataFrame, list[str]]:
