@@ -79,7 +79,7 @@ def small_demo() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(stdlib, "stdlib_files", lambda: short))
         stack.enter_context(mock.patch.object(demo, "QUICK", small))
-        stack.enter_context(mock.patch.object(demo, "KNOWN", "a-model-that-is-nowhere"))
+        stack.enter_context(mock.patch.object(demo, "KNOWN", "./a-model-that-is-nowhere"))
         stack.enter_context(
             mock.patch.object(trial, "seconds_per_step", lambda recipes, *_: dict.fromkeys(recipes, 1.0))
         )
