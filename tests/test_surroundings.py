@@ -66,7 +66,7 @@ def test_numbers_of_another_launch_are_refused(
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
     try:
-        with pytest.raises(ConfigError, match="start them with torchrun, or unset WORLD_SIZE"):
+        with pytest.raises(ConfigError, match="with torchrun, or unset WORLD_SIZE"):
             contextwise.train(recipe_values(corpus_folder, tmp_path / "run"))
     finally:
         AcceleratorState._reset_state(reset_partial_state=True)

@@ -329,6 +329,7 @@ def test_only_the_first_process_of_a_launch_speaks(
     assert exit_status_of(ConfigError("it went wrong"), monkeypatch) == 2
     assert capsys.readouterr() == ("", "error: it went wrong\n")
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
     assert exit_status_of(ConfigError("it went wrong"), monkeypatch) == 2
     assert capsys.readouterr() == ("", "")
 
