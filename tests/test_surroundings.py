@@ -139,3 +139,23 @@ def test_python_without_docstrings(option: str, status: int) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == status
     assert (status == 0) == (done.stderr == "") and "Traceback" not in done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "TORCH_LOGS=bananas",
+        "TORCH_COMPILE_DEBUG=x",
+        "HF_HUB_DOWNLOAD_TIMEOUT=abc",
+        "HF_DATASETS_IN_MEMORY_MAX_SIZE=abc",
+    ],
+)
+def test_a_variable_that_a_library_refuses_is_named(corpus_folder: Path, tmp_path: Path, variable: str) -> None:
+    name, _, value = variable.partition("=")
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(json.dumps(recipe_values(corpus_folder, tmp_path / "run", steps=2, save_every=2)))
+    command = [sys.executable, "-m", "contextwise", "train", str(recipe)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | {name: value})
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert f"error: {name} is {value!r}, which is refused" in done.stderr and "unset it" in done.stderr
