@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from contextwise.base.config import validate
+from contextwise.base.config import checked, validate
 from contextwise.base.errors import ConfigError, Problem, did_you_mean
 from contextwise.base.plugins import points
 from contextwise.base.progress import quieten
@@ -39,6 +39,7 @@ HELD_OUT = "validation"
 """The split that is measured if none was chosen."""
 
 
+@checked
 def prepare(
     sources: str | Path | Sequence[str | Path],
     tokenizer: str | Path,
@@ -63,6 +64,7 @@ def prepare(
         return prepare_corpus(sources, tokenizer, out, **options)
 
 
+@checked
 def train(
     recipe: "str | Path | Mapping[str, Any] | Recipe",
     changes: "Changes | None" = None,
@@ -87,6 +89,7 @@ def train(
         return train_recipe(loaded)
 
 
+@checked
 def measure(
     name: "str | Measure",
     model: "Model",
@@ -156,6 +159,7 @@ def curve(model: "Model", corpus: "Documents", **options: Any) -> "CurveResult":
     return measure("curve", model, corpus, **options)
 
 
+@checked
 def compare(
     models: "Sequence[str | Path | RunFolder | Result]",
     corpus: "Documents | None" = None,
@@ -183,6 +187,7 @@ def compare(
         return comparison.compare(sources, results=results, **options)
 
 
+@checked
 def trial(
     arms: "str | Path | Sequence[str] | Mapping[str, Any]",
     corpus: "Documents | None" = None,
@@ -207,6 +212,8 @@ def trial(
     from contextwise.reports.trial import run_with_page, trial_command
 
     file = arms if isinstance(arms, str | Path) else None
+    if not isinstance(arms, str | Path | Sequence | Mapping):
+        raise ConfigError(Problem("but must be a trial file, or two arms and more", "arms", arms))
     values = settings | ({} if file is not None else {"arms": arms})
     if corpus is not None:
         values["corpus"] = plain_values({"corpus": corpus})["corpus"]
@@ -215,7 +222,8 @@ def trial(
         return run_with_page(planned, trial_command(planned.path))
 
 
-def load(model: "str | Path | RunFolder", dtype: Any = None, device: Any = None) -> "PreTrainedModel":
+@checked
+def load(model: str | Path | RunFolder, dtype: Any = None, device: Any = None) -> "PreTrainedModel":
     """Load the model of a run, a model's folder or a Hub name, in evaluation mode.
 
     Args:
@@ -248,7 +256,7 @@ def output(verbose: bool) -> Iterator[None]:
 def plain_values(changes: "Changes | None") -> Any:
     """Settings with corpora and runs by their paths; ``data.corpus`` with the split and the tokens that a corpus was cut to."""
     if not isinstance(changes, Mapping):
-        return [changes] if isinstance(changes, str) else list(changes or [])
+        return [changes] if isinstance(changes, str) else [] if changes is None else changes
     from contextwise.data import Corpus
 
     values: dict[str, Any] = {}

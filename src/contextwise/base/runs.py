@@ -14,7 +14,7 @@ from typing import Any, NotRequired, TypedDict
 
 import yaml
 
-from contextwise.base.config import read_yaml
+from contextwise.base.config import checked, read_yaml
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DataError, refuse_pipe
 from contextwise.base.estimates import FEWEST_DOCUMENTS
 from contextwise.base.files import (
@@ -188,6 +188,7 @@ class RunFolder(Viewed):
     model = property(lambda self: self.path / "model")
     evaluation = property(lambda self: self.path / "evaluation")
 
+    @checked
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 

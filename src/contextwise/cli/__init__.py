@@ -207,8 +207,8 @@ def _of_the_environment(error: BaseException) -> ContextwiseError | None:
     """The error of a library that refuses the value of one of its variables when it is imported; None for others."""
     imports = any("importlib" in frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
     for name, value in os.environ.items() if imports and isinstance(error, ValueError) else ():
-        # A message quotes a value, or has it as a word.
-        if OF_LIBRARIES.match(name) and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", str(error)):
+        # A message names the variable, or has its value as a word.
+        if OF_LIBRARIES.match(name) and re.search(rf"\b{name}\b|(?<!\w){re.escape(value)}(?!\w)", str(error)):
             return ConfigError(
                 Problem(f"which is refused ({one_line(error, 120)})", name, value, "correct it, or unset it")
             )

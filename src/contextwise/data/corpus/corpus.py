@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
+from contextwise.base.config import checked
 from contextwise.base.errors import DataError, did_you_mean, refuse_pipe
 from contextwise.base.files import KeptPath, check_schema, read_json, write_json
 from contextwise.base.hashes import sha256_file
@@ -100,6 +101,7 @@ class Corpus:
         self.columns = [name for name in names if name not in OWN_COLUMNS or name == "document_hash"]
 
     @classmethod
+    @checked
     def open(cls, path: str | Path, split: str | None = None) -> "Corpus":
         """Open a corpus.
 
