@@ -38,7 +38,7 @@ def exit_status() -> int:
 def message() -> str:
     """What is printed about the received signal."""
     name = signal.Signals(received.number or signal.SIGINT).name
-    return f"stopped by {'Ctrl-C' if name == 'SIGINT' else name}"
+    return f"stopped by {'Ctrl-C' if name == 'SIGINT' else name}; run the same command again"
 
 
 def first_process() -> bool:
