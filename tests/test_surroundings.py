@@ -1,5 +1,7 @@
 """What surrounds a command or a call of the library changes no result: the caller's settings of torch, variables, streams."""
 
+import contextlib
+import inspect
 import json
 import os
 import subprocess
@@ -13,8 +15,9 @@ import torch
 from accelerate.state import AcceleratorState, GradientState
 
 import contextwise
-from contextwise.base.errors import CheckpointError, ConfigError
+from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError
 from contextwise.cli import main
+from contextwise.data import prepare_corpus
 from contextwise.models import load_tokenizer
 from small import EXACT, recipe_values, save_model, small_gpt2
 
@@ -66,7 +69,7 @@ def test_numbers_of_another_launch_are_refused(
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
     try:
-        with pytest.raises(ConfigError, match="start them with torchrun, or unset WORLD_SIZE"):
+        with pytest.raises(ConfigError, match="with torchrun, or unset WORLD_SIZE"):
             contextwise.train(recipe_values(corpus_folder, tmp_path / "run"))
     finally:
         AcceleratorState._reset_state(reset_partial_state=True)
@@ -96,6 +99,59 @@ def test_arguments_of_other_types_are_refused(corpus_folder: Path, tmp_path: Pat
         with pytest.raises(ConfigError, match=message):
             call()
     assert not out.exists()
+
+
+WRONG: list[Any] = [
+    None,
+    5,
+    True,
+    b"x",
+    [],
+    [None],
+    {},
+    {"a": 1},
+    {1: 2},
+    object(),
+    lambda x: x,
+    Path,
+    float("nan"),
+    ("a", 1),
+]
+"""Values in place of each argument of each public function."""
+
+
+def test_no_argument_of_another_type_reaches_the_inside(
+    corpus_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("some words")
+    monkeypatch.chdir(tmp_path)
+    recipe, rows = recipe_values(corpus_folder, tmp_path / "run"), {"arm": ["a", "b"], "nats": [1.0, 1.0]}
+    rows |= {name: [0, 0] for name in ("seed", "document")} | {"tokens": [1, 1]}
+    model = save_model(tmp_path / "model", small_gpt2())
+    monkeypatch.setattr("contextwise.training.train", lambda recipe: recipe)
+    monkeypatch.setattr("contextwise.reports.trial.run_with_page", lambda trial, command: trial)
+    calls: dict[Any, dict[str, Any]] = {
+        prepare_corpus: {"sources": "a.txt", "tokenizer": "bytes", "out": "out", "overwrite": True},
+        contextwise.train: {"recipe": recipe},
+        contextwise.measure: {
+            "name": "evaluate",
+            "model": str(model),
+            "corpus": corpus_folder,
+            "limit": 1,
+            "context": 8,
+        },
+        contextwise.compare: {"models": ["model", "model"]},
+        contextwise.decide: {"losses": rows},
+        contextwise.trial: {"arms": ["gpt2", "llama"], "corpus": corpus_folder},
+        contextwise.load: {"model": str(model)},
+        contextwise.Corpus.open: {"path": corpus_folder},
+        contextwise.RunFolder.open: {"path": "run"},
+    }
+    for function, given in calls.items():
+        for name in set(inspect.signature(function).parameters) - {"options", "settings"}:
+            for value in WRONG:
+                with contextlib.suppress(ContextwiseError):
+                    function(**given | {name: value})
 
 
 def test_numpys_numbers_are_numbers(tmp_path: Path) -> None:
@@ -139,3 +195,25 @@ def test_python_without_docstrings(option: str, status: int) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == status
     assert (status == 0) == (done.stderr == "") and "Traceback" not in done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "TORCH_LOGS=bananas",
+        "TORCH_COMPILE_DEBUG=x",
+        "PYTORCH_JIT=x",
+        "TORCH_DISTRIBUTED_DEBUG=x",
+        "HF_HUB_DOWNLOAD_TIMEOUT=abc",
+        "HF_DATASETS_IN_MEMORY_MAX_SIZE=abc",
+    ],
+)
+def test_a_variable_that_a_library_refuses_is_named(corpus_folder: Path, tmp_path: Path, variable: str) -> None:
+    name, _, value = variable.partition("=")
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(json.dumps(recipe_values(corpus_folder, tmp_path / "run", steps=2, save_every=2)))
+    command = [sys.executable, "-m", "contextwise", "train", str(recipe)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | {name: value})
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert f"error: {name} is {value!r}, which is refused" in done.stderr and "unset it" in done.stderr

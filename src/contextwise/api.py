@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from contextwise.base.config import validate
+from contextwise.base.config import checked, validate
 from contextwise.base.errors import ConfigError, Problem, did_you_mean
 from contextwise.base.plugins import points
 from contextwise.base.progress import quieten
@@ -39,6 +39,7 @@ HELD_OUT = "validation"
 """The split that is measured if none was chosen."""
 
 
+@checked
 def prepare(
     sources: str | Path | Sequence[str | Path],
     tokenizer: str | Path,
@@ -65,6 +66,7 @@ def prepare(
         return prepare_corpus(**options)
 
 
+@checked
 def train(
     recipe: "str | Path | Mapping[str, Any] | Recipe",
     changes: "Changes | None" = None,
@@ -89,6 +91,7 @@ def train(
         return train_recipe(loaded)
 
 
+@checked
 def measure(
     name: "str | Measure",
     model: "Model",
@@ -189,6 +192,7 @@ def curve(
     return measure("curve", **locals())
 
 
+@checked
 def compare(
     models: "Sequence[str | Path | RunFolder | Result]",
     corpus: "Documents | None" = None,
@@ -221,6 +225,7 @@ def compare(
         )
 
 
+@checked
 def trial(
     arms: "str | Path | Sequence[str] | Mapping[str, Any]",
     corpus: "Documents | None" = None,
@@ -263,6 +268,8 @@ def trial(
     from contextwise.reports.trial import run_with_page, trial_command
 
     file = arms if isinstance(arms, str | Path) else None
+    if not isinstance(arms, str | Path | Sequence | Mapping):
+        raise ConfigError(Problem("but must be a trial file, or two arms and more", "arms", arms))
     values = settings | ({} if file is not None else {"arms": arms})
     if corpus is not None:
         values["corpus"] = plain_values({"corpus": corpus})["corpus"]
@@ -271,7 +278,8 @@ def trial(
         return run_with_page(planned, trial_command(planned.path))
 
 
-def load(model: "str | Path | RunFolder", dtype: Any = None, device: Any = None) -> "PreTrainedModel":
+@checked
+def load(model: str | Path | RunFolder, dtype: Any = None, device: Any = None) -> "PreTrainedModel":
     """Load the model of a run, a model's folder or a Hub name, in evaluation mode.
 
     Args:
@@ -304,7 +312,7 @@ def output(verbose: bool) -> Iterator[None]:
 def plain_values(changes: "Changes | None") -> Any:
     """Settings with corpora and runs by their paths; ``data.corpus`` with the split and the tokens that a corpus was cut to."""
     if not isinstance(changes, Mapping):
-        return [changes] if isinstance(changes, str) else list(changes or [])
+        return [changes] if isinstance(changes, str) else [] if changes is None else changes
     from contextwise.data import Corpus
 
     values: dict[str, Any] = {}

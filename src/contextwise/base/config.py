@@ -1,11 +1,15 @@
 """Settings: validate YAML or dictionaries as pydantic models, and report all problems in one message."""
 
 import copy
+import functools
+import inspect
 import math
+import numbers
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Self, TypeVar, Union, get_args, get_origin
 
 import yaml
@@ -24,6 +28,7 @@ from pydantic_core import CoreSchema
 from contextwise.base.errors import ConfigError, Problem, did_you_mean, one_line, refuse_pipe
 
 Model = TypeVar("Model", bound="Settings")
+Function = TypeVar("Function", bound=Callable[..., Any])
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """PyYAML's safe loader in C if available: several times faster."""
 DEEPEST, MOST_VALUES = 50, 100_000
@@ -84,6 +89,50 @@ def plain_number(name: str, value: Any) -> Any:
     if plain is not None and (isinstance(plain, bool) or not isinstance(plain, int | float)):
         raise ConfigError(Problem("but must be a number", name, value))
     return plain
+
+
+_KINDS: dict[Any, tuple[type | tuple[type, ...], str]] = {
+    Path: (os.PathLike, "a path"),
+    str: (str, "a text"),
+    bool: (bool, "True or False"),
+    int: (numbers.Integral, "a whole number"),
+    float: (numbers.Real, "a number"),
+    NoneType: (NoneType, "None"),
+}
+"""Type of an argument -> what it may be, and its name in a message."""
+
+
+def checked(function: Function) -> Function:
+    """Refuse arguments of other types than the function says, with a :class:`ConfigError` that names the argument.
+
+    Checked are arguments of one type or a union of types; the function itself checks those whose types are in quotes.
+    """
+    signature = inspect.signature(function)
+    types = {
+        name: get_args(each.annotation) or (each.annotation,)
+        for name, each in signature.parameters.items()
+        if each.kind is not each.VAR_KEYWORD and (each.annotation in _KINDS or isinstance(each.annotation, UnionType))
+    }
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        for name, value in signature.bind(*arguments, **options).arguments.items():
+            kinds = [
+                _KINDS.get(each) or (get_origin(each) or each, "a list" if get_origin(each) else f"a {each.__name__}")
+                for each in types.get(name, ())
+            ]
+            if name in types and not any(_is(value, kind) for kind, _ in kinds):
+                raise ConfigError(Problem(f"but must be {' or '.join(each for _, each in kinds)}", name, value))
+        return function(*arguments, **options)
+
+    return call  # type: ignore[return-value]
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Whether a value is of a kind; true and false are no numbers, and bytes no lists."""
+    if isinstance(value, bool | bytes):
+        return kind is type(value)
+    return isinstance(value, kind) and not (isinstance(value, float) and math.isnan(value))
 
 
 OTHER_NAMES = {
@@ -249,6 +298,11 @@ def with_overrides(data: dict[str, Any], overrides: Sequence[str] | Mapping[str,
 
 def settings_of(overrides: Sequence[str] | Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Dotted key and value of each override of :func:`with_overrides`."""
+    texts = isinstance(overrides, list | tuple) and all(isinstance(each, str) for each in overrides)
+    if not texts and not isinstance(overrides, Mapping):
+        raise ConfigError(
+            Problem("but must be section.key=value, or dotted keys and their values", "changes", overrides)
+        )
     pairs = overrides.items() if isinstance(overrides, Mapping) else map(_setting, overrides)
     return [(str(key).strip(), value) for key, value in pairs]
 

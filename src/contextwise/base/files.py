@@ -42,6 +42,22 @@ _ATTEMPTS = 4  # more than one: `is_held` of another process holds a lock for a 
 _POLL_SECONDS = 0.05
 
 
+class KeptPath:
+    """Attribute of an object for its path: as it was given, or absolute once the current folder is another one."""
+
+    def __set_name__(self, _: type, name: str) -> None:
+        self.name = name
+
+    def __set__(self, instance: Any, path: Path) -> None:
+        instance.__dict__[self.name] = path, path.absolute()
+
+    def __get__(self, instance: Any, _: type | None = None) -> Path:
+        if instance is None:  # a dataclass looks for a default
+            raise AttributeError(self.name)
+        given, absolute = instance.__dict__[self.name]
+        return given if given.is_absolute() or Path.cwd() / given == absolute else absolute
+
+
 def sync_directory(path: Path) -> None:
     """Sync the entries of a folder to disk (a rename is only durable after its folder is synced)."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -5,11 +5,9 @@ import importlib.util
 import io
 from pathlib import Path
 
-from huggingface_hub.constants import HF_HOME
-
 from contextwise.base.errors import CheckpointError, one_line
 from contextwise.base.files import atomic_directory
-from contextwise.base.hashes import seal, sha256_file
+from contextwise.base.hashes import cache_folder, seal, sha256_file
 from contextwise.base.pretrained import from_pretrained, without_bars
 from contextwise.base.progress import say
 
@@ -48,7 +46,7 @@ def converted(file: Path) -> Path:
         CheckpointError: the package ``gguf`` is missing, or transformers cannot read the file.
         DataError: the folder cannot be written.
     """
-    folder = Path(HF_HOME) / "contextwise" / "gguf" / f"{file.stem}-{sha256_file(file)[:12]}"
+    folder = cache_folder("gguf") / f"{file.stem}-{sha256_file(file)[:12]}"
     if folder.exists():
         return folder
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer

@@ -13,8 +13,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub.constants import HF_HOME
-
 from contextwise.base.errors import CheckpointError, refuse_pipe
 from contextwise.base.schemas import parse_json
 
@@ -43,6 +41,13 @@ def content_key(**content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+def cache_folder(kind: str) -> Path:
+    """Our folder for ``kind`` in Hugging Face's cache of this user."""
+    from huggingface_hub.constants import HF_HOME  # refuses variables of the environment, which a command explains
+
+    return Path(HF_HOME) / "contextwise" / kind
+
+
 def content_digest(path: Path, files: Iterable[Path] | None = None) -> str:
     """SHA-256, hexadecimal, of a file's bytes; of a folder, of the names and bytes of ``files`` in it, by default all.
 
@@ -57,9 +62,7 @@ def content_digest(path: Path, files: Iterable[Path] | None = None) -> str:
     chosen = chosen if alone else [file for file in chosen if file.is_file()]
     before = _states(chosen)
     size = sum(each.st_size for each in before)
-    kept = (
-        Path(HF_HOME) / "contextwise" / "hashes" / content_key(path=str(path.absolute()), files=list(map(str, chosen)))
-    )
+    kept = cache_folder("hashes") / content_key(path=str(path.absolute()), files=list(map(str, chosen)))
     state = [[each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns] for each in before]
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         known = unsealed(parse_json(kept.read_text(encoding="utf-8"))) if size > LARGE else {}

@@ -41,7 +41,7 @@ def torch_device(name: "str | torch.device" = "auto") -> "torch.device":
         if device.type == "meta":  # which has shapes and no values
             raise RuntimeError
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError):
+    except (RuntimeError, AssertionError, TypeError):
         raise ConfigError(f"device is {name!r}, which this machine does not have; give cpu, or leave it out") from None
     return device
 

@@ -14,10 +14,11 @@ from typing import Any, NotRequired, TypedDict
 
 import yaml
 
-from contextwise.base.config import read_yaml
+from contextwise.base.config import checked, read_yaml
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DataError, refuse_pipe
 from contextwise.base.estimates import FEWEST_DOCUMENTS
 from contextwise.base.files import (
+    KeptPath,
     atomic_write,
     check_locks,
     check_schema,
@@ -177,16 +178,19 @@ class RunSummary(TypedDict):
 class RunFolder(Viewed):
     """A run on disk; the constructor reads and writes nothing."""
 
+    path = KeptPath()
+    recipe_file = property(lambda self: self.path / "recipe.yaml")
+    environment_file = property(lambda self: self.path / "environment.json")
+    metrics_file = property(lambda self: self.path / "metrics.jsonl")
+    summary_file = property(lambda self: self.path / "summary.json")
+    divergence_file = property(lambda self: self.path / "diverged.json")
+    checkpoints = property(lambda self: self.path / "checkpoints")
+    model = property(lambda self: self.path / "model")
+    evaluation = property(lambda self: self.path / "evaluation")
+
+    @checked
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.recipe_file = self.path / "recipe.yaml"
-        self.environment_file = self.path / "environment.json"
-        self.metrics_file = self.path / "metrics.jsonl"
-        self.summary_file = self.path / "summary.json"
-        self.divergence_file = self.path / "diverged.json"
-        self.checkpoints = self.path / "checkpoints"
-        self.model = self.path / "model"
-        self.evaluation = self.path / "evaluation"
 
     def __repr__(self) -> str:
         return f"RunFolder({str(self.path)!r}): {self.answer}"

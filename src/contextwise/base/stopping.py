@@ -38,15 +38,18 @@ def exit_status() -> int:
 def message() -> str:
     """What is printed about the received signal."""
     name = signal.Signals(received.number or signal.SIGINT).name
-    return f"stopped by {'Ctrl-C' if name == 'SIGINT' else name}"
+    return f"stopped by {'Ctrl-C' if name == 'SIGINT' else name}; run the same command again"
 
 
 def first_process() -> bool:
     """Whether this is the first process of its launch, which prints for all; torchrun numbers them in ``RANK``.
 
-    A shell may keep the number from another launch: without the launch's address it counts for nothing.
+    A shell may keep the number from another launch: without the launch's address it counts for nothing, nor does one that is
+    not of this launch.
     """
-    return os.environ.get("RANK", "0") == "0" or "MASTER_ADDR" not in os.environ
+    size = os.environ.get("WORLD_SIZE", "")
+    others = range(1, int(size)) if size.isdecimal() and "MASTER_ADDR" in os.environ else ()
+    return os.environ.get("RANK", "0") not in map(str, others)
 
 
 def end_at_once(number: int, _: object = None) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shlex
 import signal
 import stat
@@ -23,13 +24,15 @@ import typer
 from rich.text import Text
 
 from contextwise.base import stopping
-from contextwise.base.errors import ConfigError, ContextwiseError, DataError, one_line
+from contextwise.base.errors import ConfigError, ContextwiseError, DataError, Problem, one_line
 from contextwise.base.pretrained import trust
 from contextwise.base.progress import console, document_printed, printable
 from contextwise.base.stopping import first_process
 from contextwise.cli.commands import HELP_OPTIONS, LazyCommands
 
 _NO_FOLDER = "the current folder was removed; run the same command again in a folder that exists"
+OF_LIBRARIES = re.compile(r"(TORCH|PYTORCH|HF_|TRANSFORMERS_|DATASETS_|TOKENIZERS_|ACCELERATE_|CUDA_|NCCL_|OMP_|MKL_)")
+"""Begins the name of a variable that is read by a library of ours."""
 _NO_MEMORY = "can't allocate memory"
 """What torch says on a CPU."""
 
@@ -155,7 +158,7 @@ def _report(error: BaseException, show_traceback: bool) -> int:
         return stopping.exit_status()
     if show_traceback:
         traceback.print_exception(error)
-    known = error if isinstance(error, ContextwiseError) else _of_the_system(error)
+    known = error if isinstance(error, ContextwiseError) else _of_the_system(error) or _of_the_environment(error)
     if known is not None:
         print_error(known)
         _print_json(known, known.exit_status)
@@ -197,6 +200,20 @@ def _of_the_system(error: BaseException) -> ContextwiseError | None:
         return ConfigError(
             f"the memory of this machine is not enough{reason and f' ({reason})'}; take a smaller model, context or batch"
         )
+    return None
+
+
+def _of_the_environment(error: BaseException) -> ContextwiseError | None:
+    """The error of a library that refuses the value of one of its variables when it is imported; None for others."""
+    imported = any("importlib" in frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
+    if not imported or not isinstance(error, ValueError):
+        return None
+    given, message = {name: value for name, value in os.environ.items() if OF_LIBRARIES.match(name)}, str(error)
+    named = [name for name in given if re.search(rf"\b{name}\b", message)]
+    quoted = [name for name, value in given.items() if re.search(rf"(?<!\w){re.escape(value)}(?!\w)", message)]
+    for name in named or quoted:
+        why = f"which is refused ({one_line(error, 120)})"
+        return ConfigError(Problem(why, name, given[name], "correct it, or unset it"))
     return None
 
 

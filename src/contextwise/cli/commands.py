@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import cache, cached_property
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -20,7 +21,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from contextwise.base import plugins
-from contextwise.base.errors import ContextwiseError
+from contextwise.base.errors import ConfigError, ContextwiseError
 
 PANELS = ("Start", "Train", "Decide", "Measure", "Use")
 """The panels of ``--help``, in order. Others follow, then :data:`LAST_PANEL`."""
@@ -36,8 +37,15 @@ class Verb(TyperCommand):
     """Command of a verb; an error that names a setting names its option in place of it."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = [word.partition("=")[2] if word.startswith("--") and "=" in word else word for word in args]
         try:
-            return super().parse_args(ctx, args)
+            left = super().parse_args(ctx, args)
+            if "." not in given and not all(map(str.strip, given)):
+                for each in self.params:  # the path of an empty text is the current folder, which nobody meant
+                    value = ctx.params.get(str(each.name))
+                    if isinstance(value, Path) and str(value).strip() in ("", "."):
+                        raise ConfigError(f"{each.opts[0]} is empty; give a path")
+            return left
         except Exception as error:  # Typer does not export the class that has possibilities
             meant = OTHER_OPTIONS.get(getattr(error, "option_name", ""))
             if hasattr(error, "possibilities") and any(meant in each.opts for each in self.params):

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from contextwise.base.config import checked
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate, exponential, listed
 from contextwise.base.intervals import Interval, estimate, per_seed, seed_interval
@@ -170,6 +171,7 @@ class Comparison(Viewed):
         return per_byte or group.loss
 
 
+@checked
 def compare(
     sources: list[str],
     *,

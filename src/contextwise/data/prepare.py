@@ -20,7 +20,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from contextwise.base.config import plain_number
+from contextwise.base.config import checked, plain_number
 from contextwise.base.errors import ConfigError, DataError, Problem
 from contextwise.base.estimates import FEWEST_DOCUMENTS
 from contextwise.base.files import atomic_directory, check_nothing_else, exclusive, output_folder, read_json, write_json
@@ -98,6 +98,7 @@ def prepared_json(corpus: Corpus, overlaps: list[Overlap], seconds: float) -> Pr
     )
 
 
+@checked
 def prepare_corpus(
     sources: str | Path | Sequence[str | Path],
     tokenizer: str | Path,

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypedDict, get_args
 
 import numpy as np
 
-from contextwise.base.config import plain_number
+from contextwise.base.config import checked, plain_number
 from contextwise.base.errors import ConfigError, DataError, Problem, did_you_mean
 from contextwise.base.estimates import CONFIDENCE, FEWEST_DOCUMENTS, NOT_IN_JSON, as_json, listed
 from contextwise.base.files import exclusive, read_json, write_json
@@ -71,6 +71,7 @@ class Decision(Viewed):
         return [each.sentence for each in self.comparisons]
 
 
+@checked
 def decide(
     losses: Any,
     reference: str | None = None,

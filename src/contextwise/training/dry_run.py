@@ -27,8 +27,9 @@ from contextwise.models.building import training_memory
 from contextwise.training.branching import trunk_checkpoint
 from contextwise.training.export import export_model
 from contextwise.training.inputs import TrainingInputs
+from contextwise.training.launch import processes_of
 from contextwise.training.recipe import Recipe, with_newer_settings
-from contextwise.training.run import DRY_RUN, build_trainer, fast_steps, processes_of, training_arguments
+from contextwise.training.run import DRY_RUN, build_trainer, fast_steps, training_arguments
 from contextwise.training.trainer import PretrainingTrainer, StepAbandoned
 
 MOST_STEPS = 12

@@ -14,15 +14,7 @@ from accelerate.utils import broadcast_object_list
 from transformers import TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from contextwise.base.errors import (
-    CheckpointError,
-    ConfigError,
-    ContextwiseError,
-    DivergedError,
-    Interrupted,
-    Problem,
-    one_line,
-)
+from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DivergedError, Interrupted
 from contextwise.base.estimates import count
 from contextwise.base.files import PARTIAL, atomic_write, exclusive, remove_leftovers, write_json
 from contextwise.base.hashes import damage
@@ -41,6 +33,7 @@ from contextwise.training.export import export_model, write_summary
 from contextwise.training.hooks import ContextCurve, EarlyStopping, ProgressLine
 from contextwise.training.identity import changed_input, refuse_changed
 from contextwise.training.inputs import TrainingInputs
+from contextwise.training.launch import processes_of
 from contextwise.training.metrics import RunMetrics, peak_flops
 from contextwise.training.model import compile_for, stage_flops, starting_model
 from contextwise.training.recipe import Recipe, with_newer_settings
@@ -258,26 +251,6 @@ def check_origin(checkpoint: Path, source: RunFolder, recipe: Recipe, inputs: Tr
             f"{changed} is not what {source.path} was trained on so far (the content hash differs); restore it, or choose "
             "another run folder"
         )
-
-
-def processes_of(recipe: Recipe) -> PartialState:
-    """The processes of this launch, on the device of a recipe: with gloo on a CPU, with NCCL on GPUs.
-
-    Raises:
-        ConfigError: the recipe asks for a GPU, and there is none.
-    """
-    device, available = recipe.training.device, torch.cuda.is_available()
-    if device == "cuda" and not available:
-        raise ConfigError(
-            Problem("but torch finds no GPU on this machine", "training.device", device, "choose auto or cpu")
-        )
-    try:
-        return PartialState(cpu=device == "cpu" or not available)
-    except ValueError as error:  # variables of a launch, of which some are missing
-        raise ConfigError(
-            f"the environment says that this is one of several processes, which cannot meet ({one_line(error)}); "
-            "start them with torchrun, or unset WORLD_SIZE, RANK and LOCAL_RANK"
-        ) from None
 
 
 def executed_otherwise(checkpoint: Path, recipe: Recipe, processes: PartialState) -> list[str]:

@@ -18,9 +18,10 @@ from contextwise.base.runs import RunFolder
 from contextwise.base.undisturbed import without_launch_settings
 from contextwise.training import checkpoints
 from contextwise.training.inputs import TrainingInputs
+from contextwise.training.launch import processes_of
 from contextwise.training.metrics import RunMetrics
 from contextwise.training.recipe import Recipe
-from contextwise.training.run import build_trainer, check_origin, fast_steps, processes_of
+from contextwise.training.run import build_trainer, check_origin, fast_steps
 
 COMPARED = ("loss", "objective", "parts", "grad_norm", "learning_rate", "tokens", "input_tokens", "target_tokens")
 """Values of a training row that do not depend on the time."""

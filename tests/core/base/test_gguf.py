@@ -43,7 +43,7 @@ def test_a_plain_run_is_written(family: str, tmp_path: Path, monkeypatch: pytest
     torch.testing.assert_close(read(tokens).logits, model(tokens).logits)
     words = AutoTokenizer.from_pretrained(tmp_path, gguf_file="model.gguf")
     assert words(TEXTS[0]).input_ids == tokenizer(TEXTS[0]).input_ids
-    monkeypatch.setattr("contextwise.base.gguf.HF_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path / "cache"))
     for name in ("model.gguf", "copy.gguf"):  # converted once for each name and content
         (tmp_path / name).write_bytes((tmp_path / "model.gguf").read_bytes())
         ours = load_model(tmp_path / name, device="cpu")

@@ -106,7 +106,7 @@ def test_values_that_changed_are_refused(tmp_path):
 def read(tmp_path, monkeypatch):
     """Names of the files that were read for a hash; hashes of any size and age are kept."""
     names = []
-    monkeypatch.setattr(hashes, "HF_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(hashes, "LARGE", 0)
     monkeypatch.setattr(hashes, "SETTLED_NS", -(10**18))
     monkeypatch.setattr(hashes, "sha256_file", lambda path: names.append(path.name) or sha256_file(path))

@@ -52,6 +52,7 @@ def test_only_the_first_process_of_a_launch_prints(
 ) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
     say("hello")
     with progress_bar("measure", 10) as advance:
         clock[0] += 60

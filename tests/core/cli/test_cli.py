@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from command_line import Contextwise
 from contextwise import cli
 from contextwise.base.errors import (
     CheckpointError,
@@ -155,7 +156,7 @@ def test_exit_statuses(
 
 def test_control_c_has_its_own_exit_status(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_status_of(KeyboardInterrupt(), monkeypatch) == 130
-    assert capsys.readouterr() == ("", "stopped by Ctrl-C\n")
+    assert capsys.readouterr() == ("", "stopped by Ctrl-C; run the same command again\n")
 
 
 def test_an_unexpected_error_is_one_sentence_and_a_file_with_its_traceback(
@@ -242,7 +243,7 @@ def test_signals_end_any_verb_with_one_line_and_their_status(
         cli.main()
     name = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}[number]
     assert raised.value.code == 128 + number
-    assert capsys.readouterr() == ("", f"stopped by {name}\n")
+    assert capsys.readouterr() == ("", f"stopped by {name}; run the same command again\n")
     assert signal.getsignal(number) == before
 
 
@@ -322,6 +323,12 @@ def test_closed_standard_streams_are_none_of_the_files_that_are_opened(tmp_path:
         assert done.stdout == "3\n"
 
 
+@pytest.mark.parametrize("empty", ["''", "' '"])
+def test_an_empty_path_is_not_the_current_folder(contextwise: Contextwise, empty: str) -> None:
+    for line in ("evaluate nowhere --corpus", "train x --out", "recipes --copy"):
+        contextwise.refused(f"{line} {empty}", f"{line.split()[-1]} is empty; give a path")
+
+
 def test_only_the_first_process_of_a_launch_speaks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -329,6 +336,7 @@ def test_only_the_first_process_of_a_launch_speaks(
     assert exit_status_of(ConfigError("it went wrong"), monkeypatch) == 2
     assert capsys.readouterr() == ("", "error: it went wrong\n")
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
     assert exit_status_of(ConfigError("it went wrong"), monkeypatch) == 2
     assert capsys.readouterr() == ("", "")
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextwise.data.corpus.writing import column_of, final_column, is_json, rename_reserved, settle
+from contextwise.data.corpus.writing import column_of, final_columns, is_json, rename_reserved, settle
 
 
 def settled(*batches: list[dict[str, Any]]) -> tuple[dict[str, pa.DataType | None], list[dict[str, Any]]]:
@@ -23,8 +23,8 @@ def settled(*batches: list[dict[str, Any]]) -> tuple[dict[str, pa.DataType | Non
     types = settle(stored)
     rows = []
     for batch in stored:
-        columns = [final_column(batch, name, kind) for name, kind in types.items()]
-        rows += pa.RecordBatch.from_arrays(columns, names=list(types)).to_pylist()
+        columns = final_columns(batch, types)
+        rows += pa.RecordBatch.from_arrays([columns[name] for name in types], names=list(types)).to_pylist()
     return types, rows
 
 

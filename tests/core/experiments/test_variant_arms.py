@@ -140,7 +140,7 @@ def fails(model):
 @pytest.fixture(autouse=True)
 def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Code that the tests name is kept in a folder of theirs."""
-    monkeypatch.setattr(code, "HF_HOME", str(tmp_path_factory.mktemp("home")))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path_factory.mktemp("home")))
 
 
 @pytest.fixture
@@ -339,7 +339,7 @@ def test_code_that_was_not_named_here_is_not_run(corpus_folder, tmp_path, models
     models.write_text(MODELS + f"\nopen({str(tmp_path / 'ran')!r}, 'a').write('x')\n")
     run = train(recipe(corpus_folder, tmp_path / "run", f"{models}:Same")).path
     models.unlink()
-    monkeypatch.setattr(code, "HF_HOME", str(tmp_path / "elsewhere"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path / "elsewhere"))
     monkeypatch.setattr(code, "_CODE", {})
     monkeypatch.setattr(code, "_MODULES", {})
     before = (tmp_path / "ran").read_text()

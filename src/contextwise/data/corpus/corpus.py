@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
+from contextwise.base.config import checked
 from contextwise.base.errors import DataError, did_you_mean, refuse_pipe
-from contextwise.base.files import check_schema, read_json, write_json
+from contextwise.base.files import KeptPath, check_schema, read_json, write_json
 from contextwise.base.hashes import sha256_file
 from contextwise.base.machine import own_version
 from contextwise.base.pretrained import failure_reason, from_pretrained
@@ -88,6 +89,7 @@ class Corpus:
     """
 
     chosen = False
+    path = KeptPath()
 
     def __init__(self, path: Path, split: str, splits: list[str], store: Store, manifest: dict[str, Any]) -> None:
         self.path, self.split, self.splits, self.manifest = path, split, splits, manifest
@@ -99,6 +101,7 @@ class Corpus:
         self.columns = [name for name in names if name not in OWN_COLUMNS or name == "document_hash"]
 
     @classmethod
+    @checked
     def open(cls, path: str | Path, split: str | None = None) -> "Corpus":
         """Open a corpus.
 

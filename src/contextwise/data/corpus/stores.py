@@ -62,7 +62,7 @@ class BinStore:
             start = _BIN_HEADER if np.frombuffer(file.read(4).ljust(4), "<i4")[0] == _BIN_MAGIC else 0
         if size <= start or (size - start) % 2:
             raise DataError(f"{path} has {size:,} bytes, which is not a whole number of uint16 tokens, one at least")
-        self.path = path
+        self.path = path.absolute()
         self.tokens = np.memmap(path, dtype=self.dtype, mode="r", offset=start)
         self.lengths = np.array([len(self.tokens)], dtype=np.int64)
 
@@ -83,7 +83,7 @@ class ZarrStore:
                 f"the Zarr array {path} is {array.dtype} of shape {array.shape}, "
                 "but a corpus is (documents, length) of token ids such as uint16"
             )
-        self.array, self.path, self.table = array, path, None
+        self.array, self.path, self.table = array, path.absolute(), None
         self.dtype = np.dtype(array.dtype)
         self.lengths = np.full(array.shape[0], array.shape[1], dtype=np.int64)
 

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -146,6 +147,7 @@ def _bool_as_number(value: Any, kind: pa.DataType) -> bool:
     return False
 
 
+@lru_cache
 def _acceptable(kind: pa.DataType) -> bool:
     """Whether Hugging Face datasets can serialize the type, and no struct has more than ``MOST_FIELDS`` fields."""
     import datasets
@@ -165,17 +167,17 @@ def _widest(kind: pa.DataType) -> int:
 def settle(batches: Sequence[pa.RecordBatch]) -> Types:
     """Determine the final types of the metadata columns of all splits."""
     kinds: dict[str, dict[pa.DataType, None]] = {}
+    columns: dict[str, list[pa.Array]] = {}
     as_json = set()
-    for field in (field for batch in batches for field in batch.schema):
-        if field.name not in OWN_COLUMNS:
-            kinds.setdefault(field.name, {})[field.type] = None
-            if is_json(field):
-                as_json.add(field.name)
+    for batch in batches:
+        for field, column in zip(batch.schema, batch.columns, strict=True):  # a look-up by name reads all names
+            if field.name not in OWN_COLUMNS:
+                kinds.setdefault(field.name, {})[field.type] = None
+                columns.setdefault(field.name, []).append(column)
+                if is_json(field):
+                    as_json.add(field.name)
     return {
-        name: None
-        if name in as_json
-        else _common_type([*variants], (batch[name] for batch in batches if name in batch.schema.names))
-        for name, variants in kinds.items()
+        name: None if name in as_json else _common_type([*variants], columns[name]) for name, variants in kinds.items()
     }
 
 
@@ -199,14 +201,18 @@ def _convert(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return column if column.type == kind else pa.array(column.to_pylist(), kind)
 
 
-def final_column(batch: pa.RecordBatch, name: str, kind: pa.DataType | None) -> pa.Array:
-    """Read a column of a stored batch as type ``kind``, or as JSON text if None; nulls if the batch lacks it."""
-    if name not in batch.schema.names:
-        return pa.nulls(batch.num_rows, kind or pa.string())
-    column = batch[name]
-    if kind is None:
-        return column if is_json(batch.schema.field(name)) else _to_json(column.to_pylist())
-    return _convert(column, kind)
+def final_columns(batch: pa.RecordBatch, types: Types) -> dict[str, pa.Array]:
+    """The columns of a stored batch, those of ``types`` as that type, or as JSON text if None; nulls if the batch lacks one."""
+    columns = {field.name: (field, column) for field, column in zip(batch.schema, batch.columns, strict=True)}
+    final = {name: column for name, (_, column) in columns.items()}
+    for name, kind in types.items():
+        if name not in columns:
+            final[name] = pa.nulls(batch.num_rows, kind or pa.string())
+        elif kind is not None:
+            final[name] = _convert(final[name], kind)
+        elif not is_json(columns[name][0]):
+            final[name] = _to_json(final[name].to_pylist())
+    return final
 
 
 def write_split(writer: SplitWriter, folder: Path, types: Types, fingerprint: str) -> list[Path]:
@@ -228,10 +234,8 @@ def write_split(writer: SplitWriter, folder: Path, types: Types, fingerprint: st
                     names.append(f"data-{len(names):05d}.arrow")
                     sink = shard.enter_context(pa.ipc.new_stream(str(folder / names[-1]), schema))
                     written = 0
-                columns = [
-                    final_column(batch, name, types[name]) if name in types else batch[name] for name in schema.names
-                ]
-                final = pa.RecordBatch.from_arrays(columns, schema=schema)
+                columns = final_columns(batch, types)
+                final = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
                 sink.write_batch(final)
                 written += final.nbytes
             part.unlink()

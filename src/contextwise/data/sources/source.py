@@ -5,6 +5,7 @@ name is the prefix by which ``prepare`` opens it.
 """
 
 import abc
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -66,7 +67,7 @@ def check_columns(name: str, names: Sequence[str], text_field: str, some: Mappin
     Args:
         some: some values of the columns; those with the most text are listed first.
     """
-    if twice := [column for column in dict.fromkeys(names) if names.count(column) > 1]:
+    if twice := [column for column, number in Counter(names).items() if number > 1]:
         raise DataError(f"{name} has two columns {twice[0]!r}; rename one of them")
     if text_field not in names:
         raise DataError(

@@ -10,6 +10,7 @@ from contextwise.base import plugins
 from contextwise.base.errors import ConfigError, DataError, one_line
 from contextwise.base.estimates import Estimate
 from contextwise.base.files import (
+    KeptPath,
     atomic_directory,
     atomic_write,
     check_nothing_else,
@@ -41,8 +42,8 @@ class Header(TypedDict):
 class Result(Viewed):
     """A finished measurement; ``summary`` is the content of ``summary.json`` in the folder ``path``."""
 
-    path: Path
-    summary: dict[str, Any]
+    path: KeptPath = KeptPath()  # noqa: RUF009 (its __get__ says that there is no default)
+    summary: dict[str, Any]  # type: ignore[misc]
 
     @classmethod
     def open(cls, path: str | Path, measure: str | None = None) -> Self:

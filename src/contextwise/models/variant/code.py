@@ -15,10 +15,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from huggingface_hub.constants import HF_HOME
-
 from contextwise.base.config import parse_yaml
 from contextwise.base.errors import CheckpointError, ConfigError, did_you_mean, one_line
+from contextwise.base.hashes import cache_folder
 
 NAMED = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)(?P<options>(,\w+=[^,]*)*)")
 """``path.py:Name``, or with options ``path.py:Name,window=8,weight=0.5``."""
@@ -80,7 +79,7 @@ def name_code(file: str | Path, sha256: str) -> None:
 
 
 def _kept(sha256: str) -> Path:
-    return Path(HF_HOME) / "contextwise" / "variants" / f"{sha256}.py"
+    return cache_folder("variants") / f"{sha256}.py"
 
 
 def _known(sha256: str) -> bytes | None:
