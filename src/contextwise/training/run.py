@@ -381,9 +381,7 @@ def _report(recipe: Recipe, inputs: TrainingInputs, trainer: PretrainingTrainer,
         own = checkpoint.parent == RunFolder(recipe.folder).checkpoints
         start = f"resuming from step {checkpoints.step_of(checkpoint)}{'' if own else f' of {recipe.training.trunk}'}"
     precision = "bf16" if trainer.args.bf16 else "fp32"
-    amounts = (
-        f"{count(parameters)} parameters{frozen}, {count(recipe.total_tokens)} tokens, seed {recipe.seed}"
-    )
+    amounts = f"{count(parameters)} parameters{frozen}, {count(recipe.total_tokens)} tokens, seed {recipe.seed}"
     say(f"{recipe.name}: {amounts}, {precision}, {start}")
     if checkpoint is not None and (changed := executed_otherwise(checkpoint, recipe, trainer.accelerator.state)):
         say(
