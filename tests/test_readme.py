@@ -170,8 +170,8 @@ def answers() -> list[str]:
         "| How much of its context does SmolLM2-135M-Instruct (4-bit weights) use on web pages? | "
         f"[More than {effective['measured_to']:.0f} tokens](docs/measure.md#the-context-curve): its loss still falls at "
         f"{curve['bins'][-1]['visible_to']:,} |",
-        "| Does predicting the context (ContextLM, the paper's form: shared norm, untied head) lower the loss of a small GPT-2? "
-        f"{budget(name)} tokens of code, equal FLOPs | By [{low:.3f} to {high:.3f} nats a token]"
+        "| Does predicting the context (ContextLM, the paper's form: shared norm, untied head) lower the loss of a small "
+        f"GPT-2? {budget(name)} tokens of code, equal FLOPs | By [{low:.3f} to {high:.3f} nats a token]"
         "(docs/results/injections.md#norms-and-their-control), but a norm behind GPT-2's embedding alone does no less: minus "
         f"that, {adamw} with AdamW and {muon} with Muon. The default gate is undecided against GPT-2 |",
         "| How long does training to nanoGPT's loss take on two CPU cores? | "
