@@ -516,6 +516,11 @@ def read_json(path: Path, what: str, form: Any = Any, mend: str = "") -> Any:
     return value
 
 
+def disk_failed(error: DataError) -> bool:
+    """Whether an error of :func:`read_json` is of the disk or of permissions: not of the content, nor of an absent file."""
+    return isinstance(error.__context__, OSError) and not isinstance(error.__context__, FileNotFoundError)
+
+
 def check_schema(value: Any, schema: Mapping[str, Any], path: Path, what: str, mend: str = "") -> None:
     """Raise a DataError if the content of a file does not match a schema; ``mend`` as for :func:`read_json`."""
     if why := mismatch(value, schema):

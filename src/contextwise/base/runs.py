@@ -23,6 +23,7 @@ from contextwise.base.files import (
     check_locks,
     check_schema,
     disk_errors,
+    disk_failed,
     exclusive,
     read_json,
     read_sealed_json,
@@ -227,10 +228,12 @@ class RunFolder(Viewed):
 
     @property
     def finished(self) -> bool:
-        """Whether the run has a summary that is intact: the last step of a run writes it."""
+        """Whether the run has a summary that is intact: the last step of a run writes it; DataError if it cannot be read."""
         try:
             read_sealed_json(self.summary_file, "the run's summary", RunSummary)
-        except DataError:
+        except DataError as error:
+            if disk_failed(error):  # a finished run would be taken for another one
+                raise
             return False
         return True
 

@@ -62,8 +62,8 @@ def test_a_mistyped_command_is_a_usage_error(contextwise) -> None:
     contextwise.refused("zzz", "there is no verb 'zzz'; contextwise --help lists all")
 
 
-FIRST = """demo prepare corpus recipes train decide trial compare report curve evaluate measure generate export reproduce
-model plan"""
+FIRST = """demo prepare corpus recipes train decide trial compare report curve evaluate measure generate export plan reproduce
+model"""
 
 
 def test_the_first_help_has_a_dozen_verbs(contextwise) -> None:

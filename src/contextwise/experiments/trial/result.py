@@ -2,10 +2,10 @@
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 from contextwise.base.estimates import NOT_IN_JSON, Estimate, count
-from contextwise.base.files import KeptPath
 from contextwise.base.views import Viewed
 from contextwise.comparison.decided import Comparison, in_short
 from contextwise.comparison.sequential import Documents, least_difference, seeds_to_decide, upper_deviation
@@ -83,7 +83,7 @@ class TrialResult(Viewed):
     seconds: float
     unchanged: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    path: KeptPath = field(default=KeptPath(), metadata=NOT_IN_JSON)
+    path: Path = field(default=Path(), metadata=NOT_IN_JSON)
 
     IN_JSON: ClassVar = ("sentences", "seeds")
 
