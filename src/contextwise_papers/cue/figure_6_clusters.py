@@ -47,7 +47,7 @@ class ContextClusters(OneRun, name="context_clusters"):
     def measure(self, item: Item, folder: Path) -> Outcome:
         if importlib.util.find_spec("sklearn") is None:
             raise ConfigError(
-                "clusters need scikit-learn, which is not installed; install it with `pip install contextwise[cue]`"
+                "clusters need scikit-learn, which is not installed; install it with `pip install 'contextwise[cue]'`"
             )
         runs = self.train(folder)
         corpus = self.held_out()

@@ -235,7 +235,7 @@ def splitter(language: str, spaced_numbers: bool = False) -> Callable[[str], lis
     except ImportError:
         raise ConfigError(
             "sentence objectives need the package sentencex, which is not installed; "
-            "install it with `pip install contextwise[sentences]`"
+            "install it with `pip install 'contextwise[sentences]'`"
         ) from None
     # sentencex counts every white space as one byte, so longer ones are replaced by a space; positions stay the same.
     plain = {code: " " for code in _SPACES if code >= 0x80}

@@ -103,7 +103,7 @@ def open_zarr(path: Path) -> dict[str, tuple[Any, Path]]:
     try:
         import zarr
     except ModuleNotFoundError:
-        raise DataError(f"{path} is a Zarr array; to read it: pip install contextwise[zarr]") from None
+        raise DataError(f"{path} is a Zarr array; to read it: pip install 'contextwise[zarr]'") from None
     try:
         opened = zarr.open(str(path), mode="r")
     except Exception as error:  # zarr's errors have no common class
