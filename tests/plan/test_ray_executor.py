@@ -23,7 +23,7 @@ def test_runs_have_as_many_threads_as_ray_reserves_cpus():
 
 def test_the_error_without_ray_names_the_package_to_install(claimed, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"pip install contextwise\[sweeps\], or use --executor local"):
+    with pytest.raises(ConfigError, match=r"pip install 'contextwise\[sweeps\]', or use --executor local"):
         RayExecutor(claimed(), RaySettings(kind="ray"))
 
 

@@ -518,7 +518,9 @@ def read_json(path: Path, what: str, form: Any = Any, mend: str = "") -> Any:
 
 def disk_failed(error: DataError) -> bool:
     """Whether an error of :func:`read_json` is of the disk or of permissions: not of the content, nor of an absent file."""
-    return isinstance(error.__context__, OSError) and not isinstance(error.__context__, FileNotFoundError)
+    return isinstance(error.__context__, OSError) and not isinstance(
+        error.__context__, FileNotFoundError | NotADirectoryError
+    )
 
 
 def check_schema(value: Any, schema: Mapping[str, Any], path: Path, what: str, mend: str = "") -> None:
