@@ -33,7 +33,7 @@ REPLACED = {
 ADDED = {
     "prepare": ["--validation", "0.3"],
     "trial": [
-        *("--seeds", "2", "--set", "limit=8", "--set", "recipe.data.context=64"),
+        *("--seeds", "5", "--set", "limit=8", "--set", "recipe.data.context=64"),
         *("--set", "recipe.model.size=pico", "--set", "recipe.training.tokens_per_step=256"),
     ],
     "train": [

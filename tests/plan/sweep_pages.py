@@ -23,6 +23,7 @@ def write_curve(folder: Path, tokenizer: str, low: float = 2.5, **corpus: Any) -
     edges = [(1, 1), (2, 3), (4, 15), (16, 128)]
     bins = [
         {"visible_from": a, "visible_to": b, "loss": low + 1 / b, "low": low, "high": low + 2 / b, "targets": 9}
+        | dict.fromkeys(("minus_longest", "minus_longest_low", "minus_longest_high"))
         for a, b in edges
     ]
     about = {"path": "nowhere", "fingerprint": "c0ffee", "split": "validation", "tokenizer_hash": tokenizer, **corpus}

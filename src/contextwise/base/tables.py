@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 Kind = Literal["text", "estimate", "difference", "count", "integer", "percent", "duration"]
 KINDS: dict[str, str] = {"estimate": "number", "difference": "+.4f"}
 """Number format of a kind; for other kinds, the format has the name of the kind."""
-LONG = 40
-"""Cells of more characters may have several lines on a page."""
 MOST_WIDE_COLUMNS = 5
 """Tables with more columns have one space between them on the terminal, instead of two."""
 
@@ -161,10 +159,11 @@ class Table:
             for number, (lines, bold) in enumerate(self._cells(row)):
                 first, *others = lines or [""]
                 text = escape(first) + "".join(f" <br><small>{escape(line)}</small>" for line in others)
-                classes = "decided" * bold or "words" * (max(map(len, lines), default=0) > LONG)
-                marked = f' class="{classes}"' if classes else ""
+                if styles[number]:
+                    text = f'<div class="words">{text}</div>'
+                decided = ' class="decided"' if bold else ""
                 cells.append(
-                    f"<td{marked}{styles[number]}>{text}</td>"
+                    f"<td{decided}{styles[number]}>{text}</td>"
                     if number
                     else f'<th scope="row">{mark(row.series)}{text}</th>'
                 )

@@ -105,9 +105,8 @@ def test_json_restores_the_table():
 
 
 def test_lines_of_a_cell_are_apart_and_long_texts_may_wrap():
-    table = Table(
-        "", [Column("model"), Column("what it is")], [[("gpt2-nano", "1.35M"), "words " * 10], ["a", "few words"]]
-    )
+    columns = [Column("model"), Column("loss"), Column("what it is", align="left")]
+    table = Table("", columns, [[("gpt2-nano", "1.35M"), "4.2", "words " * 10]])
     page = table.__html__()
     assert "gpt2-nano <br><small>1.35M</small>" in page  # apart without a style sheet, and where tags are removed
     assert page.count('class="words"') == 1

@@ -237,7 +237,7 @@ def test_what_is_refused(rows, message):
     [
         ({"reference": "baes"}, "the reference is 'baes', but the arms are base and b; did you mean 'base'"),
         ({"margin": 0.0}, "margin is 0.0, but must be above 0"),
-        ({"margin": float("nan")}, "margin is nan, but must be above 0"),
+        ({"margin": float("nan")}, "margin is nan, but must be a number"),
         ({"margin": 1e308}, "at most 1000"),
         ({"confidence": 1.0}, "confidence is 1.0, but must be from 0.5 to 0.9999"),
         ({"comparisons": 0}, "comparisons is 0, but must be from 1"),
