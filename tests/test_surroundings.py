@@ -197,6 +197,23 @@ def test_python_without_docstrings(option: str, status: int) -> None:
     assert (status == 0) == (done.stderr == "") and "Traceback" not in done.stderr
 
 
+def test_a_variable_is_named_wherever_the_library_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python leaves its own frames out of the traceback of an ``import`` statement."""
+    from contextwise.cli import _of_the_environment
+
+    monkeypatch.setenv("TORCH_LOGS", "bananas")
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    for code, named in (
+        ("raise ValueError('no bananas, but 2')", "TORCH_LOGS is 'bananas'"),
+        ("raise ValueError('2')", None),
+    ):
+        try:
+            exec(compile(code, "library.py", "exec"), {})
+        except ValueError as error:
+            found = _of_the_environment(error)
+        assert (named in str(found)) if named else found is None
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     "variable",

@@ -205,12 +205,14 @@ def _of_the_system(error: BaseException) -> ContextwiseError | None:
 
 def _of_the_environment(error: BaseException) -> ContextwiseError | None:
     """The error of a library that refuses the value of one of its variables when it is imported; None for others."""
-    imported = any("importlib" in frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
+    imported = any(frame.f_code.co_name == "<module>" for frame, _ in traceback.walk_tb(error.__traceback__))
     if not imported or not isinstance(error, ValueError):
         return None
     given, message = {name: value for name, value in os.environ.items() if OF_LIBRARIES.match(name)}, str(error)
     named = [name for name in given if re.search(rf"\b{name}\b", message)]
-    quoted = [name for name, value in given.items() if re.search(rf"(?<!\w){re.escape(value)}(?!\w)", message)]
+    # A number may stand in the message for other reasons.
+    words = {name: value for name, value in given.items() if value and not value.isdecimal()}
+    quoted = [name for name, value in words.items() if re.search(rf"(?<!\w){re.escape(value)}(?!\w)", message)]
     for name in named or quoted:
         why = f"which is refused ({one_line(error, 120)})"
         return ConfigError(Problem(why, name, given[name], "correct it, or unset it"))
