@@ -527,7 +527,7 @@ def test_page_and_tables_say_the_decision_first(finished, corpus_folder, capsys)
     assert html.index("alike and gpt2 are equivalent within 0.01") < html.index("Comparisons")
     assert "&lt;b&gt;" in html and "<b>" not in html
     assert "as many parameters as contextlm has with its predictor (model.extra_layers=2)" in html
-    assert html.count("model.extra_layers=2</td>") == 1 and "the shared recipe as it is" in html
+    assert html.count("model.extra_layers=2</div>") == 1 and "the shared recipe as it is" in html
     assert html.count('class="plot"') == 2 and "<button" not in html
     show(trial_tables(result))
     printed = capsys.readouterr().out
