@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pandas as pd
@@ -321,3 +322,13 @@ def keywords(function, *left_out):
     """Name -> default of the parameters that are given by name alone."""
     parameters = inspect.signature(function).parameters.items()
     return {name: each.default for name, each in parameters if each.kind == each.KEYWORD_ONLY and name not in left_out}
+
+
+def test_the_caption_of_a_curve_names_bars_where_there_are_some(results):
+    from contextwise.reports.runs import curve_plot
+
+    curve = results["curve"]
+    alone = [each | {"minus_longest_low": None, "minus_longest_high": None} for each in curve.bins]  # one document
+    shown = [curve_plot("c", {"": (SimpleNamespace(summary={"bins": bins}), 0)}, "") for bins in (curve.bins, alone)]
+    assert ["paired by document" in plot.caption for plot in shown] == [True, False]
+    assert ["error_y" in plot.figure["data"][0] for plot in shown] == [True, False]

@@ -271,7 +271,8 @@ def _last_steps(rows: pd.DataFrame, step: int | None) -> tuple[pd.DataFrame, lis
         chosen = rows[rows["step"] == step]
         if chosen.empty:
             raise DataError(f"no row has step {step}; the steps are {rows['step'].min()} to {rows['step'].max()}")
-        lacking = [_named(run) for run in _runs(rows) if run not in _runs(chosen)]
+        having = _runs(chosen)
+        lacking = [_named(run) for run in _runs(rows) if run not in having]
         return chosen, [f"Left out, without step {step}: {listed(lacking)}."] if lacking else []
     last = rows.groupby(["arm", "seed"])["step"].transform("max")
     ends = sorted(last.unique())

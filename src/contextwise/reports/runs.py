@@ -133,10 +133,17 @@ def _context_curves(curves: list[Curve]) -> list[Part]:
         )
         lacking = [curve.label for curve in curves if all(series != curve.series for _, series in results.values())]
         unmeasured = f" Not measured: {listed(lacking)} (contextwise curve)." if lacking else ""
-        caption = f"Loss on {data} at each number of visible tokens: {'; '.join(windows)}. {PAIRED}{unmeasured}"
+        caption = f"Loss on {data} at each number of visible tokens: {'; '.join(windows)}.{unmeasured}"
         label = f"Loss at each number of visible tokens on {data}"
-        parts.append(Plot(f"context-{number}", curve_figure(results), label, caption))
+        parts.append(curve_plot(f"context-{number}", results, label, caption))
     return parts
+
+
+def curve_plot(id: str, results: Mapping[str, tuple[Any, int]], label: str, caption: str = "") -> Plot:
+    """The plot of context curves, whose caption says what its bars are where it has some."""
+    figure = curve_figure(results)
+    bars = any("error_y" in trace for trace in figure["data"])
+    return Plot(id, figure, label, " ".join(filter(None, [caption, PAIRED if bars else ""])))
 
 
 def curve_figure(results: Mapping[str, tuple[Any, int]]) -> dict[str, Any]:

@@ -76,9 +76,9 @@ def _page_of_evaluation(result: Any) -> Page:
 
 
 def _page_of_curve(result: Any) -> Page:
-    from contextwise.reports.runs import PAIRED, curve_figure
+    from contextwise.reports.runs import curve_plot
 
-    plot = Plot("curve", curve_figure({"": (result, 0)}), "Loss at each number of visible tokens", PAIRED)
+    plot = curve_plot("curve", {"": (result, 0)}, "Loss at each number of visible tokens")
     return _measured(result, Section("The curve", [plot]))
 
 
