@@ -49,9 +49,7 @@ def process_state() -> dict[str, Any]:
         "streams": (sys.stdout, sys.stderr, sys.excepthook, sys.unraisablehook),
         "garbage": gc.isenabled(),
         "path": list(sys.path),
-        "other threads": sorted(
-            thread.name for thread in threading.enumerate() if thread is not threading.main_thread()
-        ),
+        "other threads": {thread for thread in threading.enumerate() if not isinstance(thread, threading._DummyThread)},
         "locks": dict(files._held),
         "console": console.quiet,
         "stop": (interruption.requested, interruption._listening),
@@ -61,6 +59,11 @@ def process_state() -> dict[str, Any]:
 
 
 def changed(before: dict[str, Any]) -> dict[str, Any]:
-    """What differs from an earlier state: name -> (before, now)."""
+    """What differs from an earlier state: name -> (before, now).
+
+    Of threads, only a new one counts: one of an earlier test may end meanwhile. Those of a library's own pool, in which Python
+    code ran once (Python calls them "Dummy-1" and so on), are not counted: tokenizers reads a generator from any of its pool.
+    """
     now = process_state()
+    now["other threads"] |= before["other threads"]
     return {name: (before[name], now[name]) for name in now if before[name] != now[name]}
