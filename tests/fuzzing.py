@@ -187,5 +187,8 @@ def hostile_yaml() -> dict[str, str]:
         "binary": "a: !!binary x\n",
         "a list": "- 1\n",
         "a tab": "a:\n\tb: 1\n",
+        "a list of millions": f"a: [{'1, ' * 3_000_000}1]\n",
+        "octal": "steps: 010\n",
+        "base 60": "steps: 1:30\n",
         "nothing": "",
     }

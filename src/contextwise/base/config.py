@@ -8,6 +8,7 @@ import numbers
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Self, TypeVar, Union, get_args, get_origin
@@ -33,10 +34,14 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """PyYAML's safe loader in C if available: several times faster."""
 DEEPEST, MOST_VALUES = 50, 100_000
 """Levels and values of a YAML document."""
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_MISREAD = re.compile(r"[-+]?0[0-9_]*[0-9]|.*:.*")
+"""A number of YAML 1.1 that people read as another one: 010 is 8, and 1:30 is 90."""
 LARGEST_INTEGER, LARGEST_NUMBER = 2**48, 1e30
 """Of a setting: more tokens than there are texts, more FLOPs than there are machines."""
 
-Name = Annotated[str, Field(pattern=r"^[^/\\\x00-\x1f\x7f]+$", max_length=200)]
+_IN_NAMES = r"^[^/\\\x00-\x1f\x7f]+$"
+Name = Annotated[str, Field(pattern=_IN_NAMES, max_length=200)]
 """The name of a run or of runs, which is part of a folder's name."""
 
 
@@ -210,11 +215,13 @@ def parse_yaml(text: str) -> Any:
     """
     try:
         depth = 0
-        for event in yaml.parse(text, Loader=_LOADER):
+        for count, event in enumerate(yaml.parse(text, Loader=_LOADER)):
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)
             if depth > DEEPEST:
                 raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+            if count > 2 * MOST_VALUES:  # before any is built, which takes minutes for millions
+                raise ValueError(f"it has more than {MOST_VALUES:,} values")
         loader = _LOADER(text)
         try:
             node = loader.get_single_node()
@@ -246,6 +253,11 @@ def _values_of(node: yaml.Node, known: dict[int, float]) -> float:
         known[id(node)] = math.inf  # while it is being counted
         if isinstance(node, yaml.ScalarNode):
             node.value.encode()  # a UnicodeEncodeError for half of a surrogate pair
+            if node.tag in _NUMBERS and _MISREAD.fullmatch(node.value):
+                raise ValueError(
+                    f"{node.value} in line {node.start_mark.line + 1} is octal or of base 60 in YAML; "
+                    "write the number in decimal, or quote it if it is a text"
+                )
             parts: list[yaml.Node] = []
         elif isinstance(node, yaml.MappingNode):
             _check_keys(node)
@@ -263,7 +275,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         data = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"there is no recipe at {path}; give the path of a YAML file") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the recipe {path} is not UTF-8 text (byte {error.start + 1}); save it as UTF-8") from None
+    except OSError as error:
         raise ConfigError(f"the recipe {path} cannot be read: {error}") from None
     except ValueError as error:
         raise ConfigError(f"the recipe {path} is not valid YAML: {error}") from None
@@ -314,8 +328,10 @@ def _setting(override: str) -> tuple[str, Any]:
         raise ConfigError(f"the setting {override!r} is not of the form section.key=value")
     try:
         return key, parse_yaml(text)
-    except ValueError:
-        raise ConfigError(f"the setting {override[:200]!r} has a value that is not valid YAML; quote it") from None
+    except ValueError as error:
+        raise ConfigError(
+            f"the setting {override[:200]!r} is not valid YAML ({error}); correct it, or quote it"
+        ) from None
 
 
 def validate(model: type[Model], data: dict[str, Any], where: str) -> Model:
@@ -343,6 +359,7 @@ def validate(model: type[Model], data: dict[str, Any], where: str) -> Model:
 def _problems(model: type[BaseModel], error: Any) -> list[Problem]:
     """Convert a validation error of pydantic to problems."""
     field, kind = ".".join(str(part) for part in error["loc"] if not _is_tag(part)), error["type"]
+    field = re.sub(r"(?<=.)\.(int|float)$", "", field)  # which number of a union
     if kind == "extra_forbidden":
         return [_unknown(model, error["loc"], field, error["input"])]
     if kind == "invalid_key":  # YAML reads on, no and null as other values than texts
@@ -360,7 +377,11 @@ def _problems(model: type[BaseModel], error: Any) -> list[Problem]:
         return [problem.below(field) for problem in problems]
     message = error["msg"].split(" or instance of ")[0]  # class names mean nothing in a YAML file
     why = message[0].lower() + message[1:]
-    return [Problem(f"but {why}", field or "the recipe", error.get("input"))]
+    if error.get("ctx", {}).get("pattern") == _IN_NAMES:
+        why = "must be a name: not empty, and without /, \\ and control characters"
+    # YAML reads 1, yes and 2026-01-01 as other values than texts.
+    fix = "quote it" if kind == "string_type" and isinstance(error["input"], int | float | date) else ""
+    return [Problem(f"but {why}", field or "the recipe", error.get("input"), fix)]
 
 
 def _unknown(model: type[BaseModel], location: tuple[int | str, ...], field: str, value: Any) -> Problem:
@@ -377,7 +398,7 @@ def _unknown(model: type[BaseModel], location: tuple[int | str, ...], field: str
             meant += f".{key}"
     otherwise = f"known keys are {', '.join(sorted(known))}"
     hint = f"did you mean {meant!r}?" if meant else did_you_mean(str(name), known, otherwise)
-    return Problem("is an unknown key", field, fix=hint)
+    return Problem("is an unknown key", field if name else "''", fix=hint)
 
 
 def _is_tag(part: int | str) -> bool:

@@ -26,7 +26,7 @@ class Problem:
     fix: str = ""  # how to fix it
 
     def __str__(self) -> str:
-        subject = self.field
+        subject = self.field if len(self.field) <= 200 else f"{self.field[:197]}..."
         if self.value is not NOT_GIVEN:
             shown = repr(self.value)
             subject += f" is {shown if len(shown) <= 60 else shown[:57] + '...'},"

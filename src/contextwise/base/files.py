@@ -237,17 +237,33 @@ def exclusive(path: Path, what: str, *, wait: bool = False, inside: bool = False
                 fcntl.flock(lock.opened, fcntl.LOCK_UN)  # a forked child may still have the file open
 
 
+def expanded(path: str | Path) -> Path:
+    """A path with a home folder in place of ``~``; a ConfigError if it is empty, or begins with the name of no user."""
+    if not str(path).strip():  # the path of an empty text is the current folder, which nobody meant
+        raise ConfigError("a path is empty; give the path of a file or folder")
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(
+            f"{path} begins with ~ and the name of no user; begin it with ./~ if a file is called so"
+        ) from None
+
+
 def output_folder(path: Path) -> Path:
     """The folder to write for a path that a user gave: what a link stands for, so that it has one lock.
 
     Raises:
         ConfigError: it has no name of its own (``.``, ``..``, ``/``), so that nothing can be written beside it and renamed.
     """
-    with contextlib.suppress(RuntimeError):  # no such user: a name that begins with ~
-        path = path.expanduser()
+    path = expanded(path)
     if path.name in ("", "..", "."):
         raise ConfigError(f"the output is {str(path)!r}, which names no new folder; give a name in it")
-    return path.resolve() if path.is_symlink() else path
+    try:
+        return path.resolve() if path.is_symlink() else path
+    except (RuntimeError, OSError):  # the error depends on the version of Python
+        raise ConfigError(
+            f"the output {path} is a link that leads back to itself; remove it, or give another path"
+        ) from None
 
 
 def check_nothing_else(folder: Path, own: Collection[str]) -> None:

@@ -193,8 +193,6 @@ def _of_the_system(error: BaseException) -> ContextwiseError | None:
         return DataError(f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}")
     if failure := failure_of_disk(error):
         return DataError(f"a disk failed ({failure}); check the disks, and run the same command again")
-    if isinstance(error, RuntimeError) and "home directory" in str(error):  # of pathlib's expanduser
-        return ConfigError("a path begins with ~ and the name of no user; begin it with ./~ if a file is called so")
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or _NO_MEMORY in str(error):
         reason = one_line(error, 160)
         return ConfigError(

@@ -16,6 +16,7 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
+from contextwise.base.files import expanded
 from contextwise.base.gguf import gguf_folder
 from contextwise.base.hashes import content_digest, content_key, model_files, sha256_file
 from contextwise.base.machine import hub_problem
@@ -309,7 +310,7 @@ def _wrap(backend: Tokenizer, kind: str, name: str) -> CorpusTokenizer:
 
 def tokenizer_digest(spec: str | Path) -> str:
     """SHA-256, hexadecimal, of the files of a tokenizer; of its name if it is none of this machine (``train:N``, the Hub)."""
-    path = Path(spec).expanduser()
+    path = expanded(spec)
     if not path.is_dir():
         return content_digest(path) if path.is_file() else content_key(name=str(spec))
     known = ("tokenizer_config.json", "tokenizer.json", "vocab.json")
@@ -332,7 +333,7 @@ def load_tokenizer(spec: str, end_of_text: str | None = None) -> CorpusTokenizer
     if spec == "bytes":
         return byte_tokenizer()
     try:
-        path = gguf_folder(spec) or Path(spec).expanduser()
+        path = gguf_folder(spec) or expanded(spec)
     except CheckpointError as error:
         raise DataError(str(error)) from None
     if path.exists():

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from contextwise.base.errors import ConfigError, Problem
-from contextwise.base.files import without_folders
+from contextwise.base.files import expanded, without_folders
 from contextwise.base.recipes import RECIPES
 from contextwise.models.sizes import SIZES, ModelSize, adamw_rate, shape_problems
 from contextwise.models.variant.code import digest, parse_variant, read_code
@@ -101,7 +101,7 @@ class VariantSettings(ModelSection):
     @model_validator(mode="after")
     def _identified(self) -> "VariantSettings":
         # The values of a valid section change without further checks: a run may start in another folder.
-        file = Path(self.file).expanduser()
+        file = expanded(self.file)
         shipped = RECIPES / file  # "variants/token_order.py"
         self.__dict__["file"] = str((shipped if shipped.is_file() and not file.exists() else file).absolute())
         self.__dict__["sha256"] = self.sha256 or digest(read_code(self.file))

@@ -26,7 +26,7 @@ from torch import Tensor
 from transformers import AutoModel, DistilBertConfig, PreTrainedConfig
 
 from contextwise.base.errors import CheckpointError, ConfigError, one_line
-from contextwise.base.files import atomic_write, remove_abandoned, write_json
+from contextwise.base.files import atomic_write, expanded, remove_abandoned, write_json
 from contextwise.base.hashes import sha256_file
 from contextwise.base.progress import progress_bar, say
 from contextwise.models.loading import Device, load_config, load_tokenizer, model_folder
@@ -316,7 +316,7 @@ class EncodedTexts:
 
     def __init__(self, encoder: TextEncoder, folder: str | Path) -> None:
         self.encoder = encoder
-        self.folder = Path(folder).expanduser() / encoder.digest[:32]
+        self.folder = expanded(folder) / encoder.digest[:32]
         self.table = ShardTable(encoder.width)
         self._rows: dict[bytes, int] = {}
         self._cut: list[np.ndarray] = []

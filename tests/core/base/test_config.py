@@ -5,7 +5,7 @@ import time
 import pytest
 from pydantic import Field
 
-from contextwise.base.config import Settings, parse_yaml, read_yaml, validate
+from contextwise.base.config import Name, Settings, parse_yaml, read_yaml, validate, with_overrides
 from contextwise.base.errors import ConfigError
 from fuzzing import hostile_yaml
 
@@ -31,6 +31,30 @@ def test_tags_that_do_not_fit_their_value_are_refused(text):
         parse_yaml(text)
 
 
+@pytest.mark.parametrize("value", ["010", "-012", "00", "0_1", "1:30", "1:30.5"])
+def test_numbers_that_yaml_reads_in_another_base_are_refused(value):
+    with pytest.raises(ValueError, match=f"{value} in line 2 is octal or of base 60 in YAML; write"):
+        parse_yaml(f"b: 1\na: {value}")
+    with pytest.raises(ConfigError, match=f"'a={value}' is not valid YAML .{value} in line 1 is octal or of base 60"):
+        with_overrides({}, [f"a={value}"])
+    assert parse_yaml(f"a: '{value}'") == {"a": value}
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("2026-01-01", r"is datetime.date\(2026, 1, 1\), but .* string; quote it"),
+        ("no", "is False, but .* string; quote it"),
+        ("''", "is '', but must be a name: not empty, and without /"),
+        ("a/b", "is 'a/b', but must be a name"),
+        ("[a]", r"is \['a'\], but input should be a valid string$"),
+    ],
+)
+def test_a_name_that_is_refused(value, why):
+    with pytest.raises(ConfigError, match=f"name {why}"):
+        validate(Named, parse_yaml(f"name: {value}"), "the recipe")
+
+
 def test_aliases_are_followed():
     assert parse_yaml("a: &a {x: [1, 2]}\nb: *a\nc: {<<: *a, y: 3}") == {
         "a": {"x": [1, 2]},
@@ -38,6 +62,10 @@ def test_aliases_are_followed():
         "c": {"x": [1, 2], "y": 3},
     }
     assert parse_yaml("") is None
+
+
+class Named(Settings):
+    name: Name = "x"
 
 
 class Numbers(Settings):

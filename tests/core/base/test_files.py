@@ -18,6 +18,7 @@ from contextwise.base.files import (
     atomic_write,
     exclusive,
     is_held,
+    output_folder,
     read_json,
     relative_to_here,
     remove_abandoned_lock,
@@ -248,6 +249,17 @@ def test_a_real_limit_on_file_size_is_one_sentence(tmp_path):
     output, errors = Program(program, tmp_path / "file").communicate()
     assert "no space left while writing the thing" in output, errors
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [("", "names no new folder"), ("loop", "loop is a link that leads back to itself"), ("~nobody-here", "no user")],
+)
+def test_an_output_that_leads_nowhere_is_refused(tmp_path, monkeypatch, out, message):
+    monkeypatch.chdir(tmp_path)
+    Path("loop").symlink_to("loop")
+    with pytest.raises(ConfigError, match=message):
+        output_folder(Path(out))
 
 
 def test_json_is_read_back_or_refused(tmp_path):

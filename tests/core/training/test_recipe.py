@@ -163,7 +163,7 @@ def test_files_that_are_no_recipes(tmp_path):
         with pytest.raises(ConfigError, match=words):
             load_recipe(file)
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\xfa")
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="is not UTF-8 text"):
         load_recipe(tmp_path / "binary.yaml")
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from contextwise.base.config import checked
 from contextwise.base.errors import DataError, did_you_mean, refuse_pipe
-from contextwise.base.files import KeptPath, check_schema, read_json, write_json
+from contextwise.base.files import KeptPath, check_schema, expanded, read_json, write_json
 from contextwise.base.hashes import sha256_file
 from contextwise.base.machine import own_version
 from contextwise.base.pretrained import failure_reason, from_pretrained
@@ -114,7 +114,7 @@ class Corpus:
         Raises:
             DataError: the corpus or the split does not exist, or the files differ from those that the manifest lists.
         """
-        path, chosen, split = Path(path).expanduser(), split is not None, split or "train"
+        path, chosen, split = expanded(path), split is not None, split or "train"
         manifest: dict[str, Any] = {}
         stores: dict[str, Callable[[], Store]]
         if (path / MANIFEST).exists():

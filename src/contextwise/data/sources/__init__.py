@@ -12,6 +12,7 @@ from typing import Any
 
 from contextwise.base import plugins
 from contextwise.base.errors import DataError
+from contextwise.base.files import expanded
 from contextwise.base.hashes import content_digest, content_key
 from contextwise.data.input_files import UNREAD, readable
 from contextwise.data.sources.files import Csv, FileSource, JsonLines, TextFiles
@@ -49,7 +50,7 @@ def open_source(name: str | Path, limit: int | None = None) -> Source:
         return kind(open_source(rest, limit) if kind.wraps else rest)
     if given == StandardLibrary.kind:
         return StandardLibrary()
-    path = Path(given).expanduser()
+    path = expanded(given)
     if path.is_dir():
         return open_saved(path) or _open_folder(path)
     if path.exists():
@@ -79,7 +80,7 @@ def source_digest(name: str) -> str:
     kind, rest = _offered(name)
     if kind is not None and kind.wraps:
         return content_key(kind=kind.kind, source=source_digest(rest))
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.exists():
         return content_key(name=path.name, content=content_digest(path))
     if glob.has_magic(name):
@@ -93,7 +94,7 @@ def source_digest(name: str) -> str:
 def source_path(name: str) -> Path:
     """The file or folder that a source may be read from, without a prefix."""
     kind, rest = _offered(name)
-    return Path(rest if kind is not None and kind.wraps else name).expanduser()
+    return expanded(rest if kind is not None and kind.wraps else name)
 
 
 def with_parts(given: Sequence[str]) -> list[str]:

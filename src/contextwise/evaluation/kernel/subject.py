@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from contextwise.base.config import plain_number
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Problem
+from contextwise.base.files import expanded
 from contextwise.base.hashes import content_key, model_digest, model_files
 from contextwise.base.machine import torch_device
 from contextwise.base.pretrained import hub_revision
@@ -285,7 +286,7 @@ def open_documents(source: "str | Path | PreTrainedModel | Subject", path: str |
     from contextwise.data.sources import source_digest, source_path
 
     texts, place = str(path), source_path(str(path))
-    prefixed = place != Path(texts).expanduser()
+    prefixed = place != expanded(texts)
     if not prefixed and (holds_corpus(place) or not (place.exists() or glob.has_magic(texts))):
         return Corpus.open(path, split=split)
     from contextwise.data.tokenizers import load_tokenizer

@@ -12,6 +12,7 @@ import numpy as np
 from contextwise.base.config import with_overrides
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import count, duration
+from contextwise.base.files import expanded
 from contextwise.data import Corpus
 from contextwise.data.document_lengths import short_documents_note
 from contextwise.data.documents import ENOUGH_HELD_OUT
@@ -81,7 +82,7 @@ class Arms:
 
     def __init__(self, settings: TrialSettings) -> None:
         self.settings, self.path = settings, settings.folder
-        self.corpus = Path(settings.corpus).expanduser().absolute()  # a run may start in another folder
+        self.corpus = expanded(settings.corpus).absolute()  # a run may start in another folder
         self.as_given = self._run_set(0, {name: (name, []) for name in settings.arms})
         self.recipes: dict[str, Recipe] = {run.arm: run.recipe() for run in self.as_given.runs}
         self.inputs = {run.arm: dict(run.inputs) for run in self.as_given.runs}

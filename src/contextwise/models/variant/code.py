@@ -17,6 +17,7 @@ from typing import Any
 
 from contextwise.base.config import parse_yaml
 from contextwise.base.errors import CheckpointError, ConfigError, did_you_mean, one_line
+from contextwise.base.files import expanded
 from contextwise.base.hashes import cache_folder
 
 NAMED = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)(?P<options>(,\w+=[^,]*)*)")
@@ -43,7 +44,7 @@ def parse_variant(text: str) -> dict[str, Any]:
 def read_code(file: str | Path) -> bytes:
     """The bytes of a file that a recipe names; a ConfigError if they cannot be read."""
     try:
-        return Path(file).expanduser().read_bytes()
+        return expanded(file).read_bytes()
     except OSError as error:
         fix = did_you_mean(Path(file).name, _files_beside(file), "give the path of a Python file")
         raise ConfigError(f"the variant's file {file} cannot be read ({error.strerror}); {fix}") from None
@@ -51,7 +52,7 @@ def read_code(file: str | Path) -> bytes:
 
 def _files_beside(file: str | Path) -> list[str]:
     """Names of the Python files in the folder of a file."""
-    return sorted(each.name for each in Path(file).expanduser().parent.glob("*.py") if each.is_file())
+    return sorted(each.name for each in expanded(file).parent.glob("*.py") if each.is_file())
 
 
 def digest(code: bytes) -> str:

@@ -2,9 +2,9 @@
 
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 
 from contextwise.base.errors import DataError
+from contextwise.base.files import expanded
 from contextwise.data.input_files import JSON_LINES, readable, text_and_others, unpacked
 
 
@@ -21,7 +21,7 @@ def read_texts(file: str, text_field: str | None = None) -> list[str]:
     """
     if file == "-":
         return _texts(sys.stdin.buffer, "standard input", text_field)
-    path = Path(file).expanduser()
+    path = expanded(file)
     if text_field is None and file.lower().removesuffix(".gz").endswith(JSON_LINES):
         text_field = "text"
     with readable(path), path.open("rb") as raw, unpacked(raw, path) as lines:
