@@ -95,4 +95,6 @@ def failure_reason(error: Exception) -> str:
         return str(error)
     if "trust_remote_code" in str(error):
         return UNTRUSTED
+    if isinstance(error, KeyError):  # whose message is the key alone
+        return f"{one_line(error)} is not known to transformers, or is missing"
     return one_line(error, 300)

@@ -8,6 +8,7 @@ Shapes: N documents.
 """
 
 import glob
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +39,8 @@ KINDS = {".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".eval", ".json"}
 JSON_LINES, TABLES = {".jsonl", ".jsonl.gz", ".ndjson"}, {".csv", ".csv.gz", ".tsv", ".tsv.gz"}
 ROWS = {*JSON_LINES, *TABLES, ".parquet"}
 """Endings of files of rows."""
+_LARGEST_ROW = 2**28
+"""Bytes that Arrow reads at a time: a row may hold the text of a document, and rows in errors count from the last block."""
 Run = tuple[str, int]
 """Arm and seed."""
 
@@ -157,16 +160,21 @@ def _read(path: Path, label: RunLabel) -> pa.Table:
         if kind in JSON_LINES:
             import pyarrow.json
 
+            whole = pyarrow.json.ReadOptions(block_size=_LARGEST_ROW)
             try:
-                return pyarrow.json.read_json(path, parse_options=pyarrow.json.ParseOptions(explicit_schema=texts))
+                named = pyarrow.json.ParseOptions(explicit_schema=texts)
+                return pyarrow.json.read_json(path, read_options=whole, parse_options=named)
             except pa.ArrowInvalid:  # names that are numbers
-                return pyarrow.json.read_json(path)
+                return pyarrow.json.read_json(path, read_options=whole)
         if kind in TABLES:
             import pyarrow.csv
 
             split = pyarrow.csv.ParseOptions(delimiter="\t" if ".tsv" in kind else ",")
             return pyarrow.csv.read_csv(
-                path, parse_options=split, convert_options=pyarrow.csv.ConvertOptions(column_types=texts)
+                path,
+                read_options=pyarrow.csv.ReadOptions(block_size=_LARGEST_ROW),
+                parse_options=split,
+                convert_options=pyarrow.csv.ConvertOptions(column_types=texts),
             )
         if kind == ".parquet":
             import pyarrow.parquet
@@ -175,7 +183,9 @@ def _read(path: Path, label: RunLabel) -> pa.Table:
     except FileNotFoundError:
         raise DataError(f"there is no file {path}; give files with a row for each held-out document of a run") from None
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path} cannot be read: {one_line(error)}; give a row for each document of a run") from None
+        # Arrow counts from 0.
+        why = re.sub(r"(?<=in row )\d+", lambda row: str(int(row[0]) + 1), one_line(error))
+        raise DataError(f"{path} cannot be read: {why}; give a row for each document of a run") from None
     raise DataError(
         f"{path} is no file of losses; give .jsonl, .csv, .tsv or .parquet, a folder of them or of lm_eval --log_samples, a "
         "log of Inspect, or a run of W&B or TensorBoard"

@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import json
+import math
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,7 @@ def load_config(path_or_name: str | Path) -> PreTrainedConfig:
 
 
 def _check_sizes(folder: str) -> None:
-    """Refuse a configuration of a folder with more layers or labels than any model has: building them would take hours."""
+    """Refuse a configuration of a folder with numbers that no model has: building as many layers would take hours."""
     try:
         values = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):  # transformers says why, or reads it from the Hub
@@ -100,9 +101,11 @@ def _check_sizes(folder: str) -> None:
     while pending:
         each = pending.pop()
         for name, value in each.items() if isinstance(each, dict) else ():
-            limit = min((most for part, most in LARGEST.items() if part in name), default=None)
-            if limit is not None and isinstance(value, int) and value > limit:
-                raise CheckpointError(f"{folder}/config.json sets {name} to {value}; it may be {limit:,} at most")
+            limit = min((most for part, most in LARGEST.items() if part in name), default=math.inf)
+            least = 0 if name.startswith(("n_", "num_")) else -math.inf  # a layer may be counted from the last one
+            if isinstance(value, int) and not least <= value <= limit:
+                may = f"{limit:,} at most" if value > limit else "0 at least"
+                raise CheckpointError(f"{folder}/config.json sets {name} to {value}; it may be {may}")
             pending.append(value)
 
 

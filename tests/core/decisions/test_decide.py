@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -230,6 +231,23 @@ def test_what_is_refused(rows, message):
     table = pa.Table.from_pylist(rows) if rows else pa.table({name: [] for name in ROW})
     with pytest.raises((ConfigError, DataError), match=message):
         decide(table)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+def test_rows_with_long_texts_are_read_and_a_bad_one_is_named(tmp_path, kind):
+    """Arrow reads a megabyte at a time by default: no row may be longer, and an error counts rows from the last block."""
+    rows = [ROW | {"arm": arm, "document": name, "text": "x" * 2_000_000} for arm in "ab" for name in "xyz"]
+    file = tmp_path / f"losses.{kind}"
+    table = pd.DataFrame(rows)
+    write = {"jsonl": partial(table.to_json, orient="records", lines=True), "csv": partial(table.to_csv, index=False)}[
+        kind
+    ]
+    write(file)
+    assert read_losses(file).documents == ["x", "y", "z"]
+    table["nats"] = [*table["nats"][:5], "many"]
+    write(file)
+    with pytest.raises(DataError, match="in row 6"):
+        read_losses(file)
 
 
 @pytest.mark.parametrize(
