@@ -27,7 +27,12 @@ def refuse_leak(recipe: Recipe, what: str) -> None:
         ConfigError: they do, it cannot be measured, or the user's code fails.
     """
     from contextwise.evaluation.measures.causality.effects import LEAK, NONE
-    from contextwise.evaluation.measures.causality.perturbations import LONGEST, future_tokens, measure_causality
+    from contextwise.evaluation.measures.causality.perturbations import (
+        LONGEST,
+        future_tokens,
+        gradients,
+        measure_causality,
+    )
     from contextwise.models.spec import spec_of
     from contextwise.models.variant.code import reason
     from contextwise.models.variant.modeling import VariantForCausalLM
@@ -43,7 +48,7 @@ def refuse_leak(recipe: Recipe, what: str) -> None:
     try:
         if own:
             spec_of(model.config).flops_per_example(model, context)
-        effects = list(measure_causality(model).effects)
+        effects = list(measure_causality(model, checks=[future_tokens, gradients]).effects)
         if own and context > SHORT:
             checks = [future_tokens]  # at both ends of the rows
             effects += measure_causality(model, lengths=[context], chunk_size=context // 2, checks=checks).effects
@@ -54,7 +59,7 @@ def refuse_leak(recipe: Recipe, what: str) -> None:
             raise
         raise ConfigError(f"{what} fails when it reads random tokens: {reason(error, model.config.file)}") from error
     for effect in effects:
-        if effect.name in ("future tokens", "gradients") and effect.outcome == LEAK:
+        if effect.outcome == LEAK:
             raise ConfigError(
                 f"{what} leaks: later tokens change its earlier predictions, so its loss means nothing ({effect.sentence})"
             )
