@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import pickle
+import shutil
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise_papers.intrinsic_entropy.synthetic import MASK, Parity, ParityData, ParitySettings, VisibleLaw
 from contextwise_papers.intrinsic_entropy.synthetic.parity import FIRST_TASK
 from contextwise_papers.intrinsic_entropy.synthetic.samples import ParityStream, Samples, open_samples, write_samples
+from faults import no_file_above
 
 # Intrinsic entropy, Table 1, "Minimum CE Loss Calculated"; the row of context 20 is explained in the module.
 TABLE_1 = {17: 0.4643, 23: 0.3437, 25: 0.3116, 28: 0.2686, 30: 0.2429, 35: 0.1864, 40: 0.1387, 50: 0.0612}
@@ -175,6 +177,18 @@ def test_samples_on_disk_equal_drawn_samples(tmp_path):
     assert isinstance(stored._bits, np.memmap)
     assert len(open_samples(samples, tmp_path / "samples")) == 1000
     stored.verify()
+
+
+def test_samples_are_written_whole_or_not_at_all(tmp_path):
+    samples, folder = Samples(data(), 0), tmp_path / "samples"
+    write_samples(samples, 50, folder)
+    sizes = [path.stat().st_size for path in folder.iterdir()]
+    for limit in sorted({limit for size in sizes for limit in (128, size // 2, size - 1)}):
+        shutil.rmtree(folder)
+        with no_file_above(limit), pytest.raises(DataError, match="no space left"):
+            write_samples(samples, 50, folder)
+        assert not list(tmp_path.iterdir())
+        write_samples(samples, 50, folder)
 
 
 def test_samples_on_disk_that_are_damaged_or_others_are_refused(tmp_path):

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, DataError
 from contextwise.models import load_tokenizer
 from contextwise_papers.objectives.embedding.embedder import Embedder, embed_texts, load_text_model
 from contextwise_papers.objectives.embedding.export import export_sentence_transformer
-from contextwise_papers.objectives.embedding.whitening import normalized
+from contextwise_papers.objectives.embedding.whitening import normalized, write_vectors
 from embedding_models import CLS, END, SEP, made
+from faults import no_file_above
 from small import save_model
 
 TEXTS = ["The first text.", "x", "The third one is the longest.", "[brackets] ünï \u2028 in a line"]
@@ -215,3 +216,17 @@ def test_what_sentence_transformers_cannot_open_is_refused(models, tmp_path):
     with pytest.raises(ConfigError, match="already exists"):
         export_sentence_transformer(models["gpt2"], tmp_path)
     assert not (tmp_path / "st").exists()
+
+
+def test_vectors_are_written_whole_or_not_at_all(tmp_path):
+    """The last bytes of a file too: numpy's own writing loses them without an error."""
+    vectors, path = np.arange(32, dtype=np.float64).reshape(16, 2).T, tmp_path / "v.npy"
+    for limit in range(1, 256, 15):
+        with no_file_above(limit), pytest.raises(DataError, match="no space left"):
+            write_vectors(path, vectors)
+        assert not list(tmp_path.iterdir())
+    for rows in (vectors, vectors[:0]):
+        write_vectors(path, rows)
+        read = np.load(path)
+        assert read.dtype == np.float32
+        assert np.array_equal(read, rows)

@@ -13,6 +13,7 @@ with a single label: ``input_ids`` (context + 1,), the bits in their order, the 
 
 import hashlib
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -168,19 +169,19 @@ def write_samples(samples: Samples, count: int, path: str | Path) -> "StoredSamp
         raise ConfigError("stored samples have at most 65,535 bits and tasks; leave data.synthetic.stored out for more")
     width = -(-samples.data.bits // 8)
     with atomic_directory(path, "the samples") as folder, progress_bar("draw", count, "samples") as advance:
-        shapes = [((count, width), np.uint8), ((count,), np.uint16), ((count,), np.uint16)]
-        bits, tasks, visible = (
-            np.lib.format.open_memmap(folder / name, "w+", dtype, shape)
-            for name, (shape, dtype) in zip(_FILES, shapes, strict=True)
-        )
-        for start in range(0, count, _AT_ONCE):
-            numbers = np.arange(start, min(start + _AT_ONCE, count))
-            drawn = samples.draw(numbers)
-            bits[numbers] = np.packbits(drawn.bits, axis=1, bitorder="little")
-            tasks[numbers], visible[numbers] = drawn.tasks, drawn.visible
-            advance(len(numbers))
-        for array in (bits, tasks, visible):
-            array.flush()
+        shapes = [((count, width), "|u1"), ((count,), "<u2"), ((count,), "<u2")]
+        with ExitStack() as opened:  # written, not mapped: a full disk kills a process that writes to a map
+            files = [opened.enter_context((folder / name).open("xb")) for name in _FILES]
+            for file, (shape, dtype) in zip(files, shapes, strict=True):
+                header = {"descr": dtype, "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(file, header)
+            for start in range(0, count, _AT_ONCE):
+                numbers = np.arange(start, min(start + _AT_ONCE, count))
+                drawn = samples.draw(numbers)
+                arrays = (np.packbits(drawn.bits, axis=1, bitorder="little"), drawn.tasks, drawn.visible)
+                for file, array, (_, dtype) in zip(files, arrays, shapes, strict=True):
+                    file.write(np.ascontiguousarray(array, dtype).data)
+                advance(len(numbers))
         manifest = {"format": 1, "samples": count, "fingerprint": samples.fingerprint}
         files = {name: sha256_file(folder / name) for name in _FILES}
         write_sealed_json(folder / _MANIFEST, {**manifest, "files": files}, "the manifest")

@@ -111,5 +111,8 @@ def normalized(vectors_ND: np.ndarray) -> np.ndarray:
 
 def write_vectors(path: Path, vectors_ND: np.ndarray) -> None:
     """Write vectors as float32 to a ``.npy`` file, atomically."""
+    vectors_ND = np.ascontiguousarray(vectors_ND, "<f4")
     with exclusive(path, "the vectors", wait=True), atomic_file(path, "the vectors") as file:
-        np.save(file, vectors_ND.astype("<f4"))
+        # numpy.save does not notice that the last bytes of a real file found no room on the disk.
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(vectors_ND))
+        file.write(vectors_ND.data)
