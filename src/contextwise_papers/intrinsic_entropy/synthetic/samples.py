@@ -170,16 +170,16 @@ def write_samples(samples: Samples, count: int, path: str | Path) -> "StoredSamp
     width = -(-samples.data.bits // 8)
     with atomic_directory(path, "the samples") as folder, progress_bar("draw", count, "samples") as advance:
         shapes = [((count, width), "|u1"), ((count,), "<u2"), ((count,), "<u2")]
-        with ExitStack() as opened:  # written, not mapped: a full disk kills a process that writes to a map
-            files = [opened.enter_context((folder / name).open("xb")) for name in _FILES]
-            for file, (shape, dtype) in zip(files, shapes, strict=True):
+        with ExitStack() as stack:  # written, not mapped: a full disk kills a process that writes to a map
+            opened = [stack.enter_context((folder / name).open("xb")) for name in _FILES]
+            for file, (shape, dtype) in zip(opened, shapes, strict=True):
                 header = {"descr": dtype, "fortran_order": False, "shape": shape}
                 np.lib.format.write_array_header_1_0(file, header)
             for start in range(0, count, _AT_ONCE):
                 numbers = np.arange(start, min(start + _AT_ONCE, count))
                 drawn = samples.draw(numbers)
                 arrays = (np.packbits(drawn.bits, axis=1, bitorder="little"), drawn.tasks, drawn.visible)
-                for file, array, (_, dtype) in zip(files, arrays, shapes, strict=True):
+                for file, array, (_, dtype) in zip(opened, arrays, shapes, strict=True):
                     file.write(np.ascontiguousarray(array, dtype).data)
                 advance(len(numbers))
         manifest = {"format": 1, "samples": count, "fingerprint": samples.fingerprint}
