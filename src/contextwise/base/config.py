@@ -412,13 +412,18 @@ def _settings_at(
     """Return the settings class at ``location`` below ``model``, and the other variants if it is one of a union."""
     current: type[BaseModel] | None = model
     variants: list[tuple[str, type[BaseModel]]] = []
+    keyed = False  # the next part is a key of a mapping
     for part in location:
         if _is_tag(part):
             current = next((variant for tag, variant in variants if tag == part), None)
+        elif keyed or isinstance(part, int):
+            keyed = False
         else:
             field = current.model_fields.get(str(part)) if current else None
             variants = list(_variants(field.annotation)) if field else []
             current = variants[0][1] if variants else None
+            annotations = (field.annotation, *get_args(field.annotation)) if field else ()
+            keyed = any(get_origin(each) is dict for each in annotations)
     return current, [variant for _, variant in variants if variant is not current]
 
 

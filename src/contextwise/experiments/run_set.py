@@ -105,6 +105,12 @@ class Arm(Settings):
     @model_validator(mode="before")
     @classmethod
     def _settings_alone(cls, data: Any) -> Any:
+        if isinstance(data, dict) and (
+            data.keys() & {"data", "objective", "training"} or isinstance(data.get("model"), dict)
+        ):
+            raise ConfigError(
+                "it holds sections of a recipe; give changed settings as a list, [model.size=pico], or `recipe`"
+            )
         return {"settings": data} if isinstance(data, list) else data
 
 

@@ -76,6 +76,10 @@ def test_a_parent_comes_first_and_is_part_of_its_children():
         ({"a": ["model.pretrained=@b"], "b": ["model.pretrained=@a"]}, "the arm 'a' is made from itself: a <- b <- a"),
         ({"a": ["model.pretrained=@lost"]}, "the arm 'a' names 'lost', which is none of a"),
         ({"a": ["model.depth=3"]}, "model.depth is an unknown key"),
+        ({"a": {"model": {"size": "pico"}}}, r"arms.a: it holds sections of a recipe; give changed settings as a list"),
+        ({"a": {"data": {}}}, r"arms.a: it holds sections of a recipe"),
+        ({"a": {"seed": [0]}}, r"arms.a.seed is an unknown key; did you mean 'seeds'\?"),
+        ({"a": {"x": 1}}, "arms.a.x is an unknown key; known keys are model, recipe, seeds, settings"),
     ],
 )
 def test_invalid_arms_are_refused(arms, message):
