@@ -1,12 +1,14 @@
-"""The command lines of the documentation name verbs and options that exist."""
+"""The command lines of the documentation, and of slow tests, name verbs and options that exist."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 import typer
 
 from contextwise.cli import commands
+from writing_commands import LINES
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "AGENTS.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -22,7 +24,15 @@ def options_of(name: str) -> set[str]:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_commands_exist(document: Path) -> None:
-    for command in COMMAND.findall(document.read_text()):
+    check_commands(COMMAND.findall(document.read_text()))
+
+
+def test_commands_of_tests_exist() -> None:
+    check_commands(LINES.values())
+
+
+def check_commands(lines: Iterable[str]) -> None:
+    for command in lines:
         verb, *words = re.split(r"\s+", command.split("#")[0].replace("\\\n", " ").strip())
         if verb in commands.groups() and words[:1] not in ([], ["--help"]):
             verb = f"{verb} {words.pop(0)}"

@@ -38,7 +38,7 @@ COMMANDS = {
     "demo": "demo --quick --out out/demo",
     "reproduce": "reproduce paper/table --recipes recipes --out out/reproduced",
     "answers": "measure answers model questions.jsonl --max-new-tokens 2 --out out/result",
-    "attention": "measure attention model --text lines.txt --out out/page.html --csv out/numbers",
+    "attention": "measure attention model --text lines.txt --out out/page.html",
     "causality": "measure causality model --out out/result",
     "entropy": "measure entropy model --corpus old/corpus --contexts 4,8 --samples 50 --density-samples 4 --out out/result",
     "evaluate-metadata": "measure evaluate-metadata model title --corpus old/corpus --context 32 --limit 2 --out out/result",
