@@ -17,7 +17,7 @@ from typing import Any, Literal
 import psutil
 from pydantic import Field
 
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, not_installed
 from contextwise.base.pretrained import trust
 from contextwise.base.stopping import SIGNALS
 from contextwise.experiments.executors import ExecutorSettings, Outcome, train_run
@@ -81,9 +81,7 @@ class RayExecutor:
         try:
             import ray
         except ImportError:
-            raise ConfigError(
-                "the executor is ray, which is not installed; pip install 'contextwise[sweeps]', or use --executor local"
-            ) from None
+            raise ConfigError(f"the executor is ray, {not_installed('ray')}, or use --executor local") from None
         self.ray, self.folder, self.threads = ray, folder, settings.threads
         self.watch: subprocess.Popen[bytes] | None = None
         self.started_here = not ray.is_initialized()

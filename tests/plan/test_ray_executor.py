@@ -23,7 +23,7 @@ def test_runs_have_as_many_threads_as_ray_reserves_cpus():
 
 def test_the_error_without_ray_names_the_package_to_install(claimed, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"pip install 'contextwise\[sweeps\]', or use --executor local"):
+    with pytest.raises(ConfigError, match=r"pip install ray, or use --executor local"):
         RayExecutor(claimed(), RaySettings(kind="ray"))
 
 
@@ -33,7 +33,7 @@ def test_a_node_that_does_not_see_the_folder_reports_it(tmp_path):
 
 
 def test_a_missing_cluster_is_refused(claimed, monkeypatch):
-    ray = pytest.importorskip("ray", reason="Ray is not installed (pip install contextwise[sweeps])")
+    ray = pytest.importorskip("ray", reason="Ray is not installed (pip install ray)")
 
     def refuse(**options):
         raise ConnectionError(f"Could not find any running Ray instance at {options['address']}.\nTrace")
@@ -51,7 +51,7 @@ def test_a_missing_cluster_is_refused(claimed, monkeypatch):
 
 @pytest.mark.slow
 def test_a_lost_node_costs_no_result(settings, tmp_path):
-    ray = pytest.importorskip("ray", reason="Ray is not installed (pip install contextwise[sweeps])")
+    ray = pytest.importorskip("ray", reason="Ray is not installed (pip install ray)")
     from ray.cluster_utils import Cluster
 
     wanted = settings(**long_enough(settings, steps=2000), executor={"kind": "ray", "retries": 1})
@@ -93,7 +93,7 @@ time.sleep(1000)
 
 @pytest.mark.slow
 def test_a_cluster_of_its_own_listens_on_this_machine_only_and_ends_with_a_killed_driver():
-    pytest.importorskip("ray", reason="Ray is not installed (pip install contextwise[sweeps])")
+    pytest.importorskip("ray", reason="Ray is not installed (pip install ray)")
     driver = subprocess.Popen([sys.executable, "-c", DRIVER], stdout=subprocess.PIPE, text=True)
     assert driver.stdout.readline() == "up\n"
     processes = [psutil.Process(driver.pid), *psutil.Process(driver.pid).children(recursive=True)]

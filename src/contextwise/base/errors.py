@@ -101,6 +101,19 @@ def one_line(error: object, most: int = 200) -> str:
     return " ".join(str(error).split())[:most]
 
 
+def not_installed(package: str, command: str = "") -> str:
+    """The clause on a package that a feature needs: ``which is not installed; install it with: pip install ray``.
+
+    It names the library, not an extra of this distribution: pip finds an extra in the clone alone, and a library anywhere.
+
+    Args:
+        package: as pip takes it, such as ``lm_eval[longbench]``, or several with spaces between.
+        command: where ``pip install PACKAGE`` is not enough.
+    """
+    quoted = " ".join(f"'{each}'" if "[" in each else each for each in package.split())
+    return f"which is not installed; install it with: {command or f'pip install {quoted}'}"
+
+
 def refuse_pipe(path: Path) -> None:
     """Raise an OSError for a named pipe, a socket or a device, which may have no end; ``/dev/fd`` is a shell's pipe."""
     if path.exists() and not path.is_file() and not path.is_dir() and path.parent.name != "fd":

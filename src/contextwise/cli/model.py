@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from contextwise.base.errors import CheckpointError, ConfigError
+from contextwise.base.errors import CheckpointError, ConfigError, not_installed
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Column, Row, Table
@@ -92,7 +92,7 @@ def serve(
     from contextwise.models.loading import load_config, model_class
 
     if not is_serve_available():
-        raise ConfigError("the server's packages are not installed; pip install 'contextwise[serve]'")
+        raise ConfigError(f"the server needs a package {not_installed('fastapi openai uvicorn')}")
     from contextwise.cli.server import make_app, make_server
 
     folder = model_folder(model)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from contextwise.base.errors import DataError, one_line
+from contextwise.base.errors import DataError, not_installed, one_line
 from contextwise.base.estimates import listed
 from contextwise.base.progress import say
 
@@ -160,9 +160,7 @@ def tracked_rows(path: Path, label: RunLabel) -> pa.Table:
     try:
         scalars = _of_tensorboard(path) if any(path.glob(TENSORBOARD)) else _of_wandb(path)
     except ImportError:
-        raise DataError(
-            f"{path} is a run of TensorBoard, which is not installed; install it with pip install tensorboard"
-        ) from None
+        raise DataError(f"{path} is a run of TensorBoard, {not_installed('tensorboard')}") from None
     except (OSError, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise DataError(
             f"{path} is a run of W&B or TensorBoard that cannot be read: {one_line(error)}; write its loss "

@@ -213,7 +213,7 @@ def trial_page(result: TrialResult, recipe: str, command: str) -> Page:
             [
                 replace(compared, notes=[*compared.notes, *result.notes]),
                 _arms(recipe),
-                "The guide docs/trial.md explains each figure.",
+                "The guide to trials (docs/trial.md in the source of Contextwise) explains each figure.",
                 numbers,
             ],
         ),

@@ -14,7 +14,14 @@ from accelerate.utils import broadcast_object_list
 from transformers import TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DivergedError, Interrupted
+from contextwise.base.errors import (
+    CheckpointError,
+    ConfigError,
+    ContextwiseError,
+    DivergedError,
+    Interrupted,
+    not_installed,
+)
 from contextwise.base.estimates import count
 from contextwise.base.files import PARTIAL, atomic_write, exclusive, remove_leftovers, write_json
 from contextwise.base.hashes import damage
@@ -302,9 +309,7 @@ def training_arguments(
     """
     settings = recipe.training
     if missing := [name for name in settings.trackers if importlib.util.find_spec(name) is None]:
-        raise ConfigError(
-            f"training.trackers has {missing[0]}, a package that is not installed; run: pip install {missing[0]}, or remove it"
-        )
+        raise ConfigError(f"training.trackers has {missing[0]}, {not_installed(missing[0])}, or leave it out")
     on_cpu = processes.device.type == "cpu"
     sharding: dict[str, Any] = {}
     if settings.fsdp:

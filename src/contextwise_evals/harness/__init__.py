@@ -1,6 +1,6 @@
 """Tasks of lm-evaluation-harness, with bounded memory: ``contextwise measure tasks``.
 
-Needs the extra ``contextwise[eval]``.
+Needs lm-evaluation-harness, the extra ``eval``.
 """
 
 import importlib.util
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import Field, PrivateAttr, field_validator
 from rich.console import RenderableType
 
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, not_installed
 from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Subject, Work, content_key
 
 if TYPE_CHECKING:
@@ -96,6 +96,4 @@ class HarnessTasks(Measure):
 def check_installed() -> None:
     """Raise a :class:`ConfigError` where lm-evaluation-harness is not installed."""
     if importlib.util.find_spec("lm_eval") is None:
-        raise ConfigError(
-            "these tasks need lm-evaluation-harness, which is not installed; install it with: pip install 'contextwise[eval]'"
-        )
+        raise ConfigError(f"these tasks need lm-evaluation-harness, {not_installed('lm_eval[longbench]')}")

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, not_installed
 
 Metric = Literal["qa_f1", "rouge", "classification", "retrieval", "count", "code", "exam"]
 METRICS: tuple[str, ...] = get_args(Metric)
@@ -58,8 +58,8 @@ def harness_metrics() -> Any:
             from lm_eval.tasks.longbench import metrics
     except ImportError:
         raise ConfigError(
-            "long tasks are scored by lm-evaluation-harness, which is not installed, or lacks LongBench's packages; "
-            "pip install 'contextwise[eval]'"
+            "long tasks are scored by lm-evaluation-harness with LongBench's packages, a part of "
+            f"{not_installed('lm_eval[longbench]')}"
         ) from None
     metrics.jieba.setLogLevel(logging.WARNING)
     return metrics

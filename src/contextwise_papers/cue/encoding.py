@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, DistilBertConfig, PreTrainedConfig
 
-from contextwise.base.errors import CheckpointError, ConfigError, one_line
+from contextwise.base.errors import CheckpointError, ConfigError, not_installed, one_line
 from contextwise.base.files import atomic_write, expanded, remove_abandoned, write_json
 from contextwise.base.hashes import sha256_file
 from contextwise.base.progress import progress_bar, say
@@ -213,8 +213,7 @@ def _folder(source: str) -> str:
     package = importlib.util.find_spec(PACKAGED.replace("-", "_"))  # does not import it
     if package is None or package.origin is None:
         raise ConfigError(
-            f"the text encoder {PACKAGED} is a Python package, which is not installed; "
-            "install it with `pip install 'contextwise[cue]'`, or name another encoder"
+            f"the text encoder {PACKAGED} is a Python package, {not_installed(PACKAGED)}, or name another encoder"
         )
     return str(Path(package.origin).parent / "model")
 

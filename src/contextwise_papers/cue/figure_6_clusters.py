@@ -22,7 +22,7 @@ import torch
 from pydantic import Field
 from scipy import sparse
 
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.errors import ConfigError, DataError, not_installed
 from contextwise.data import Corpus
 from contextwise_papers.claims import Claim, all_agree, significant
 from contextwise_papers.cue.runs import OneRun, given_contexts, sentences_of, some
@@ -46,9 +46,7 @@ class ContextClusters(OneRun, name="context_clusters"):
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         if importlib.util.find_spec("sklearn") is None:
-            raise ConfigError(
-                "clusters need scikit-learn, which is not installed; install it with `pip install 'contextwise[cue]'`"
-            )
+            raise ConfigError(f"clusters need scikit-learn, {not_installed('scikit-learn')}")
         runs = self.train(folder)
         corpus = self.held_out()
         first, *further = (run.path for run in runs.folders(self.run))

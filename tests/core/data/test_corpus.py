@@ -251,7 +251,7 @@ def test_zarr_arrays_that_are_no_corpus(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(DataError, match="cannot be opened"):
         Corpus.open(tmp_path / "flat")
     monkeypatch.setitem(sys.modules, "zarr", None)
-    with pytest.raises(DataError, match=r"pip install 'contextwise\[zarr\]'"):
+    with pytest.raises(DataError, match=r"pip install zarr"):
         Corpus.open(tmp_path / "floats")
 
 

@@ -174,7 +174,7 @@ def test_a_tracker_that_is_not_installed_is_refused_before_training(corpus_folde
         importlib.util, "find_spec", lambda name, *rest: None if name == "wandb" else found(name, *rest)
     )
     with pytest.raises(
-        ConfigError, match="training.trackers has wandb, a package that is not installed; run: pip install"
+        ConfigError, match="training.trackers has wandb, which is not installed; install it with: pip install wandb"
     ):
         trained(recipe_values(corpus_folder, tmp_path / "run", trackers=["wandb"]))
 

@@ -321,5 +321,5 @@ def test_the_command_refuses_shots_that_are_no_numbers(model, sets, tmp_path):
 
 def test_the_command_names_the_extra_that_is_not_installed(model, sets, tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'contextwise\[eval\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'lm_eval\[longbench\]'"):
         command(model, sets, tmp_path / "out")

@@ -254,7 +254,7 @@ def test_a_run_without_contexts_is_refused(news, folder):
 
 def test_clusters_without_scikit_learn(news, folder, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'contextwise\[cue\]'"):
+    with pytest.raises(ConfigError, match=r"pip install scikit-learn"):
         ContextClusters(**settings(news)).measure(item(), folder)
 
 

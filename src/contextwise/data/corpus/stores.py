@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from contextwise.base.errors import DataError, one_line, refuse_pipe
+from contextwise.base.errors import DataError, not_installed, one_line, refuse_pipe
 from contextwise.base.hashes import content_digest
 
 OWN_COLUMNS = ("input_ids", "n_bytes", "n_words", "text_lost", "document_hash")
@@ -103,7 +103,7 @@ def open_zarr(path: Path) -> dict[str, tuple[Any, Path]]:
     try:
         import zarr
     except ModuleNotFoundError:
-        raise DataError(f"{path} is a Zarr array; to read it: pip install 'contextwise[zarr]'") from None
+        raise DataError(f"{path} is a Zarr array; to read it takes zarr, {not_installed('zarr')}") from None
     try:
         opened = zarr.open(str(path), mode="r")
     except Exception as error:  # zarr's errors have no common class
