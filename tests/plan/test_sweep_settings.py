@@ -261,9 +261,9 @@ def test_lengths_of_the_same_steps_are_one_run():
 
 
 def test_many_like_problems_are_counted():
-    with pytest.raises(ConfigError, match="too few for one decay.*; and 3 more like these") as error:
+    with pytest.raises(ConfigError, match=r"too few for one decay.*lower \(5 more like this\)$") as error:
         sweep(
             grid={"data.context": [4, 8, 16, 32, 64, 128], "training.steps": [1]},
             base=with_base("training", schedule="wsd", warmup_steps=0),
         )
-    assert str(error.value).count("too few for one decay") == 3
+    assert str(error.value).count("too few for one decay") == 1

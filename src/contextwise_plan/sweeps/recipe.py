@@ -13,6 +13,7 @@ context grows (so that documents per step fall), and one corpus.
 
 import contextlib
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -38,7 +39,9 @@ LENGTHS = ("training.tokens", "training.steps", *COMPUTE)
 AXES = ("model.size", "model.layers", "model.width", "model.heads", CONTEXT, *LENGTHS, "seed")
 """Settings that may be axes: size, context, length and seed. Everything else is the same for all runs of a sweep."""
 SHOWN_PROBLEMS = 3
-"""More problems of a grid's runs are counted, since they are mostly one problem of many cells."""
+"""More kinds of problems of a grid's runs are counted."""
+NUMBERED = re.compile(r"\S*\d\S*(?: steps?)?")
+"""Words by which the messages of one problem differ from run to run: values, cells, steps."""
 LONG = 10**12
 """Tokens of a run whose length is not known yet."""
 CURVES = 16
@@ -182,7 +185,7 @@ class SweepRecipe(Settings):
                     "it, powers of two for example"
                 )
         recipes: dict[str, Recipe] = {}
-        problems: dict[str, None] = {}
+        problems: dict[str, list[str]] = {}  # the messages that differ in numbers alone, by the words that they share
         for point in grid_points(self.grid):
             try:
                 recipe = self._recipe(point, step_costs)
@@ -194,10 +197,16 @@ class SweepRecipe(Settings):
                     raise ConfigError(f"the grid has one run twice ({where})")
                 recipes[name] = recipe
             except ConfigError as error:
-                problems[str(error).removeprefix("the run has a problem: ")] = None
+                message = str(error).removeprefix("the run has a problem: ")
+                alike = problems.setdefault(NUMBERED.sub("", message), [])
+                alike += [message] if message not in alike else []
         if problems:
-            more = f"; and {len(problems) - SHOWN_PROBLEMS} more like these" if len(problems) > SHOWN_PROBLEMS else ""
-            raise ConfigError("; ".join([*problems][:SHOWN_PROBLEMS]) + more)
+            shown = [
+                first + f" ({len(others)} more like this)" * bool(others)
+                for first, *others in [*problems.values()][:SHOWN_PROBLEMS]
+            ]
+            more = f"; and {len(problems) - SHOWN_PROBLEMS} other problems" if len(problems) > SHOWN_PROBLEMS else ""
+            raise ConfigError("; ".join(shown) + more)
         _check_heads(recipes.values())
         return self._with_trunks(recipes)
 
