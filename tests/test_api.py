@@ -64,7 +64,7 @@ def test_a_notebook_shows_a_result(results, name, tmp_path):
 def test_a_result_is_one_line_in_a_console(results, name):
     line = repr(results[name])
     assert "\n" not in line and len(line) <= 160 and line.startswith(type(results[name]).__name__)
-    assert re.search(r"loss \d\.\d{4} |[+-]\d\.\d{4} \[|\d\.\d\d nats", line), line
+    assert re.search(r"loss \d\.\d{4} |[+−]\d\.\d{4} \[|\d\.\d\d nats", line), line
 
 
 @pytest.mark.parametrize("name", ["evaluation", "curve", "comparison"])

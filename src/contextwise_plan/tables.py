@@ -202,7 +202,7 @@ def _runs(check: Hindcast) -> Table:
     for run in check.runs:
         predicted, off = run.predicted, 100 * (run.predicted.value / run.measured - 1)
         measured = f"{run.measured:.4f}{' ' if run.inside else '*'}"
-        row = f"{predicted.value:.4f} {predicted.interval('.3f')}", measured, f"{off:+.2f}%"
+        row = f"{predicted.value:.4f} {predicted.interval('.3f')}", measured, f"{written(off, '+.2f')}%"
         rows.append([CONTENT_ID.sub("", run.run), run.flops, *row])
     columns: list[Column | str] = ["run", Column("FLOPs", "estimate", ".1e"), "predicted", "measured", "off"]
     return Table("Last point of each run that went beyond:", columns, rows)

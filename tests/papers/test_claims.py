@@ -129,7 +129,7 @@ def test_names_that_do_not_exist_are_named():
 
 
 def test_differences_of_shares_are_written_in_points():
-    assert percentage_points(Estimate(0.012, -0.005, 0.02)) == "+1.20 [-0.50, +2.00] points"
+    assert percentage_points(Estimate(0.012, -0.005, 0.02)) == "+1.20 [−0.50, +2.00] points"
 
 
 def test_the_claims_of_an_item_share_the_error():

@@ -150,7 +150,7 @@ def test_runs_trained_two_at_a_time_give_the_same_figures(contextwise, workplace
 def test_the_dimension_has_a_model_for_each_context(contextwise, workplace):
     status, output, errors = contextwise("reproduce paper/dimension --recipes recipes")
     assert status == 0, errors
-    assert "-0.06931" in output  # -log 2 / 10 tasks
+    assert "−0.06931" in output  # -log 2 / 10 tasks
     figures = outcome(workplace, "dimension")["figures"]
     for measured in (figures["features"]["best"], figures["features"]["last"]):
         for context, visible in {"4": 2, "5": 4, "6": 6, "8": 10}.items():

@@ -186,7 +186,7 @@ def test_slopes_over_the_widths_by_hand():
     ("name", "slope", "verdict"),
     [
         ("gate", Estimate(-0.04, -0.09, 0.01), "Activations do not depend"),
-        ("gate", Estimate(-0.04, -0.2, 0.12), "Whether activations depend on the width is open: .* -0.040"),
+        ("gate", Estimate(-0.04, -0.2, 0.12), "Whether activations depend on the width is open: .* −0.040"),
         ("gate", Estimate(-0.3, -0.4, -0.2), "Activations depend"),
         ("gate", Estimate(-0.3, -0.7, 0.1), "Whether activations depend on the width is open"),
         ("change of logits", Estimate(-0.5, -0.6, -0.4), "Activations do not depend"),  # random logits fall under µP

@@ -63,7 +63,7 @@ def joint_freedom(parts: Sequence[tuple[float, float]], confidence: float = CONF
 class Estimate:
     """A value with the limits of its confidence interval, None if the data allow no interval.
 
-    ``f"{estimate:+.4f}"`` is the value with its interval, ``-0.0025 [-0.0100, +0.0050]``; the format is a Python format
+    ``f"{estimate:+.4f}"`` is the value with its interval, ``−0.0025 [−0.0100, +0.0050]``; the format is a Python format
     specification, or a name of :data:`FORMATS`.
     """
 
@@ -234,12 +234,16 @@ FORMATS: dict[str, Callable[[float], str]] = {
 
 
 def written(value: Any, form: str = "number", missing: str = NOT_KNOWN) -> str:
-    """Format a number or an :class:`Estimate` by a name of :data:`FORMATS` or a Python format; ``missing`` for None."""
+    """Format a number or an :class:`Estimate` by a name of :data:`FORMATS` or a Python format; ``missing`` for None.
+
+    A negative number has a minus sign (U+2212), on the terminal as on pages; files for programs have plain numbers.
+    """
     if value is None:
         return missing
     if isinstance(value, Estimate):
         return format(value, form)
-    return FORMATS[form](value) if form in FORMATS else format(value, form)
+    text = FORMATS[form](value) if form in FORMATS else format(value, form)
+    return f"−{text[1:]}" if text.startswith("-") else text  # a minus sign, as wide as the plus
 
 
 def fields_in_json(kind: Any) -> list[str]:

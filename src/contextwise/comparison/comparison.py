@@ -10,7 +10,7 @@ import numpy as np
 
 from contextwise.base.config import checked
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.estimates import Estimate, exponential, listed
+from contextwise.base.estimates import Estimate, exponential, listed, written
 from contextwise.base.intervals import Interval, estimate, per_seed, seed_interval
 from contextwise.base.views import Viewed
 from contextwise.comparison.budgets import Budget, equal_budgets
@@ -95,7 +95,7 @@ class Difference:
         """One sentence: lower, higher, or no significant difference."""
         difference, pair = self.difference, f"{self.group} − {self.reference}"
         if not difference.has_interval:
-            return f"{pair} = {difference.value:+.4f} {self.unit}; one document allows no interval"
+            return f"{pair} = {written(difference.value, '+.4f')} {self.unit}; one document allows no interval"
         if difference.too_few:
             return f"{pair} = {difference:+.4f} {self.unit}; {difference.too_few}"
         basis = f"95% interval: {difference.basis}" if difference.basis else "95% interval"
@@ -429,7 +429,7 @@ def _note_on_sentences(groups: dict[str, list[ComparedRun]], differences: list[D
             "They predict the same bytes, from other text."
         ]
     parts = [
-        f"{difference.group} to {difference.reference}: {relative:+.1%}"
+        f"{difference.group} to {difference.reference}: {written(relative, '+.1%')}"
         for difference in differences
         if (relative := difference.relative_perplexity) is not None
     ]

@@ -298,8 +298,7 @@ def _difference_traces(difference: Difference, y: float, series: int) -> list[go
     """The difference with its whiskers, and below it the seeds' own differences if there are several."""
     estimate, interval, whiskers = difference.difference, "", None
     if estimate.has_interval:
-        low, high = estimate.limits
-        interval = f"<br>95% interval [{low:+.4f}, {high:+.4f}]"
+        interval = f"<br>95% interval {estimate.interval('+.4f')}"
         whiskers = {**page.error_bars([estimate]), "thickness": 2.5, "width": 7}
     hover, marker = f"{_pair(difference)}<br>", {"size": 11, "symbol": SYMBOLS[series % len(SYMBOLS)]}
     style: dict[str, Any] = {"mode": "markers", "marker": marker, "error_x": whiskers}

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from contextwise.base.config import validate
-from contextwise.base.estimates import Estimate, count
+from contextwise.base.estimates import Estimate, count, written
 from contextwise.base.intervals import plus_minus
 from contextwise.base.tables import Table, spread
 from contextwise.experiments.run_set import RunSet
@@ -117,7 +117,10 @@ def context_claims(result: Landscape, planned: dict[str, list[int]]) -> list[Cla
     pairs = [pair for pair in result.pairs if pair is not None]
     best = [f"{size}: best at {result.optima[step][size].cell.context:,}" for size in shapes]
     contexts = [f"{size}: {_listed(result.contexts[size])}" for size in planned]
-    words = {size: "undecided" if each is None else f"{each.doublings:+.1f} doublings" for size, each in growth.items()}
+    words = {
+        size: "undecided" if each is None else f"{written(each.doublings, '+.1f')} doublings"
+        for size, each in growth.items()
+    }
     doublings = [f"{size}: {word}" for size, word in words.items()]
     first_to_last = "" if not pairs else "from {}, {:,} to {}, {:,}".format(*pairs[0], *pairs[-1])
     claims = {

@@ -78,7 +78,7 @@
   const textOf = (chunk) => visible(pieces.slice(chunk * chunkSize, (chunk + 1) * chunkSize).join("")).trim();
   const cropped = (text) => (text.length > reading.cropped ? `${text.slice(0, reading.cropped - 1)}…` : text);
   const hover = (index, chunk, value, first) => {
-    const against = index === 0 || !first[chunk] ? "" : ` (${(100 * (value / first[chunk] - 1)).toFixed(1)}% against ${models[0].name})`;
+    const against = index === 0 || !first[chunk] ? "" : ` (${(100 * (value / first[chunk] - 1)).toFixed(1).replace("-", "−")}% against ${models[0].name})`;
     return `${models[index].name}, chunk ${chunk} “${textOf(chunk)}”: ${value.toPrecision(3)}${against}`;
   };
   const prepareChunks = () => {

@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import written
 from contextwise.base.intervals import estimate_over_seeds
 from contextwise.base.tables import Table
 from contextwise_papers.claims import Better, Claim, above
@@ -59,7 +60,7 @@ class AttentionReceived(TrainedModels, name="attention_received"):
         better, than = (attention[name][:, positions].sum(axis=1) for name in claim.names)
         difference = estimate_over_seeds(better, than, paired=True)
         ratio = better.mean() / than.mean() - 1
-        evidence = f" on {len(positions)} tokens: {difference:+.2g}, {ratio:+.1%}; {self.with_seeds}"
+        evidence = f" on {len(positions)} tokens: {difference:+.2g}, {written(ratio, '+.1%')}; {self.with_seeds}"
         return claim.decided(above(difference), evidence, f": {phrase!r}").over_seeds(len(self.seeds))
 
 

@@ -18,7 +18,7 @@ from scipy import stats
 from torch import nn
 
 from contextwise.base.errors import DataError
-from contextwise.base.estimates import Estimate
+from contextwise.base.estimates import Estimate, written
 from contextwise.base.files import read_json
 from contextwise.base.intervals import estimate
 from contextwise.base.runs import RunFolder
@@ -185,6 +185,6 @@ def same_order(weights: Sequence[dict[str, float]], gains: dict[str, float], ite
     if any(len(set(values)) == 1 for values in (*weights_S, gain)):
         return Claim.of(text, undecided("all weights or all gains are the same"))
     tests = [stats.spearmanr(weight, gain, alternative="greater") for weight in weights_S]
-    correlations = ", ".join(f"{test.statistic:+.2f} (one-sided p {test.pvalue:.3f})" for test in tests)
+    correlations = ", ".join(f"{written(test.statistic, '+.2f')} (one-sided p {test.pvalue:.3f})" for test in tests)
     verdict = all_agree((significant(test.statistic, test.pvalue) for test in tests), "seeds")
     return Claim.of(text, verdict, f"Spearman's correlation over {len(shared)} contexts: {correlations}")

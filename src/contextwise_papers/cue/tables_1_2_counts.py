@@ -11,7 +11,7 @@ import yaml
 from pydantic import Field
 
 from contextwise.base.config import Settings, read_yaml
-from contextwise.base.estimates import count
+from contextwise.base.estimates import count, written
 from contextwise.base.recipes import recipe_path
 from contextwise.data import Corpus
 from contextwise.objectives.vocabulary import Vocabulary
@@ -85,7 +85,7 @@ def module_claims(
         }
         worst = max(deviations, key=lambda name: abs(deviations[name]))
         within = f"each module has the printed number of parameters, within {tolerance:.0%}"
-        farthest = f"the farthest is {worst}, {deviations[worst]:+.1%}"
+        farthest = f"the farthest is {worst}, {written(deviations[worst], '+.1%')}"
         claims.append(Claim.of(within, exact(abs(deviations[worst]) <= tolerance), farthest))
         share, text = counts.get(_ADAPTED, 0) / total, "the context encoder has roughly 5% of the parameters"
         claims.append(Claim.of(text, exact(0.045 <= share < 0.055), f"{share:.2%}"))

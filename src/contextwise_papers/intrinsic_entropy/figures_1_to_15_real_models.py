@@ -15,7 +15,7 @@ from pydantic import Field, field_validator, model_validator
 
 from contextwise.base.config import Settings, validate
 from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import Estimate
+from contextwise.base.estimates import Estimate, written
 from contextwise.base.intervals import correlation_estimate, mean_estimate
 from contextwise.base.tables import Table
 from contextwise_papers.claims import Claim, Verdict, above, all_hold, below, exact, undecided, within
@@ -189,7 +189,7 @@ def spectra_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
     even = exact(middle > 0 and (high - low) / 2 <= limits.spread * middle, middle)
     if abs(middle) < 2 * noise:
         even = undecided("the median is within chance")
-    listed = ", ".join(f"{c:,}: {of_context[1]:+.3f}" for c, of_context in quartiles.items())
+    listed = ", ".join(f"{c:,}: {written(of_context[1], '+.3f')}" for c, of_context in quartiles.items())
     claims = [
         Claim.of(
             "the longer the context, the larger the relative eigenvalues",
@@ -199,7 +199,8 @@ def spectra_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
         Claim.of(
             "relative eigenvalues grow by about the same factor in all directions",
             even,
-            f"at {last:,} tokens half of the directions lie between {low:+.3f} and {high:+.3f}, the median is {middle:+.3f}",
+            f"at {last:,} tokens half of the directions lie between {written(low, '+.3f')} and {written(high, '+.3f')}, "
+            f"the median is {written(middle, '+.3f')}",
         ),
     ]
     grown = {f"{c:,} tokens": curve(values) for c, values in logarithms.items()}

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from contextwise.base.config import Lengths, Seeds
 from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import Estimate, as_json
+from contextwise.base.estimates import Estimate, as_json, written
 from contextwise.base.intervals import NORMAL, mean_correlation, mean_estimate, plus_minus, with_seeds
 from contextwise.experiments.run_set import RecipeValues, Run, RunSet, RunSetSettings
 from contextwise.models.loading import load_as, load_config
@@ -182,7 +182,7 @@ class ParityTable(OneModel, name="parity_table"):
         claim = Claim.of(
             f"at every context the trained model is within {self.tolerance:g} nats of the lowest cross entropy",
             all_agree((exact(abs(gap) <= self.tolerance, gap) for gap in largest), "seeds", LEAST_SEEDS),
-            f"at most {max(largest, key=abs):+.4f} nats",
+            f"at most {written(max(largest, key=abs), '+.4f')} nats",
         )
         plot = Plot(
             "Cross entropy of the answer", "visible bits", "nats", {"model": points(losses), "lowest": points(lowest)}

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import Estimate
+from contextwise.base.estimates import Estimate, written
 from contextwise.base.intervals import mean_estimate, wilson
 from contextwise.data import Corpus
 from contextwise.objectives import NO_LOSS, AnyObjective, Cut, Examples, SingleObjective, Vocabulary, add_special_tokens
@@ -93,7 +93,7 @@ class ObjectiveCounts(TextOnly, name="objective_counts"):
                 says = f" ({objective.says})" if objective.says else ""
                 text = f"{name}: {objective.share:.3g} text targets for each token of text{says}"
                 verdict = exact(abs(deviation) <= self.tolerance, deviation)
-                claims.append(Claim.of(text, verdict, f"{share:.4f}, {deviation:+.1%}"))
+                claims.append(Claim.of(text, verdict, f"{share:.4f}, {written(deviation, '+.1%')}"))
         if self.ratio is not None:
             first, second = self.ratio
             ratio, printed = shares[first].value / shares[second].value, item.printed.get("ratio")

@@ -50,10 +50,10 @@ def test_a_difference_is_decided_where_its_interval_excludes_zero(estimate, abov
 
 
 def test_an_estimate_is_written_with_its_interval():
-    assert f"{BETTER:+.2f}" == "-0.50 [-0.75, -0.25]"
+    assert f"{BETTER:+.2f}" == "−0.50 [−0.75, −0.25]"
     assert f"{-BETTER:percent}" == "50.0% [25.0%, 75.0%]"
     assert f"{Estimate(123456.0)}" == "1.235e+05"
-    assert f"{BETTER.scaled(100):.0f}" == "-50 [-75, -25]"
+    assert f"{BETTER.scaled(100):.0f}" == "−50 [−75, −25]"
     assert [written(None), count(8_190_000), duration(150), number(12.3456)] == ["–", "8.19M", "2.5 min", "12.346"]
     counts = {950: "950", 1234: "1.23k", 999_499: "999k", 999_500: "1M", 124_439_808: "124M", 3e11: "300B"}
     assert [count(number) for number in counts] == list(counts.values())
@@ -76,20 +76,20 @@ def test_the_terminal_shows_texts_as_they_are_and_fits_80_columns():
     shown = lines(TABLE)
     assert max(map(len, shown)) <= 80
     text = "\n".join(shown)
-    for part in ("first [x]", "3 seeds", "2.5000", "[2.2500, 2.7500]", "-0.5000", "[-0.7500, -0.2500]", "8.19M", "–"):
+    for part in ("first [x]", "3 seeds", "2.5000", "[2.2500, 2.7500]", "−0.5000", "[−0.7500, −0.2500]", "8.19M", "–"):
         assert part in text
     assert "95% interval" in text and shown[-1].strip() == "Lower is better."
 
 
 def test_a_tie_is_never_bold_on_the_terminal_or_on_a_page():
     page = TABLE.__html__()
-    assert '<td class="decided">-0.5000 <br><small>[-0.7500, -0.2500]</small></td>' in page
-    assert "<td>-0.5000 <br><small>[-1.0000, +0.0000]</small></td>" in page
+    assert '<td class="decided">−0.5000 <br><small>[−0.7500, −0.2500]</small></td>' in page
+    assert "<td>−0.5000 <br><small>[−1.0000, +0.0000]</small></td>" in page
     console = Console(width=80, force_terminal=True, record=True, file=io.StringIO())
     console.print(TABLE)
     styled = console.export_text(styles=True)
-    assert "\x1b[1m[-0.7500, -0.2500]" in styled
-    assert "\x1b[1m[-1.0000, +0.0000]" not in styled
+    assert "\x1b[1m[−0.7500, −0.2500]" in styled
+    assert "\x1b[1m[−1.0000, +0.0000]" not in styled
 
 
 def test_a_page_escapes_texts_and_marks_series():

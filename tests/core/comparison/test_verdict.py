@@ -49,7 +49,7 @@ def test_the_reference_can_be_the_best() -> None:
 def test_an_interval_around_zero_is_no_win() -> None:
     result = comparison([group("A", 4.0), group("B", 3.99)], [difference("B", "A", -0.01, -0.03, 0.01)])
     assert verdict(result)[0] == (
-        "No significant difference between B and A: the interval contains zero (B − A = -0.0100 [-0.0300, +0.0100] nats per "
+        "No significant difference between B and A: the interval contains zero (B − A = −0.0100 [−0.0300, +0.0100] nats per "
         "token; 95% interval)."
     )
 
@@ -74,7 +74,7 @@ def test_a_verdict_sets_the_lowest_against_each_of_the_others() -> None:
 
 def test_one_document_allows_no_claim() -> None:
     result = comparison([group("A", 4.0), group("B", 3.9)], [difference("B", "A", -0.1, None, None)])
-    assert verdict(result)[0] == "B − A = -0.1000 nats per token; one document allows no interval."
+    assert verdict(result)[0] == "B − A = −0.1000 nats per token; one document allows no interval."
 
 
 def single(a: str, b: str, *ends: float, runs: list[str]) -> Difference:

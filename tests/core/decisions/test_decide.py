@@ -60,7 +60,7 @@ def test_the_differences_are_those_of_sums_paired_by_seed_and_document():
         "1 of 3 documents are left out, which some runs lack: z, for one.",
         "2 documents cannot show how far documents differ; 6 or more give an interval for any such documents.",
     ]
-    assert result.sentences[0].startswith("Undecided after 2 seeds on these held-out documents: b − a = -0.2250")
+    assert result.sentences[0].startswith("Undecided after 2 seeds on these held-out documents: b − a = −0.2250")
     assert all(f"Note: {note[:30]}" in str(result) for note in result.notes)
 
 
@@ -154,7 +154,7 @@ def test_steps_questions_bytes_and_whole_runs():
     assert answered.comparisons[0].last.fixed.value == pytest.approx(-0.3)
     whole = pd.DataFrame({"arm": ["a", "a", "b", "b"], "seed": [0, 1, 0, 1], "loss": [3.0, 3.1, 2.9, 3.05]})
     alone = decide(whole)
-    assert alone.sentences[0].startswith("Undecided after 2 seeds over seeds alone: b − a = -0.0750 loss")
+    assert alone.sentences[0].startswith("Undecided after 2 seeds over seeds alone: b − a = −0.0750 loss")
     with pytest.raises(ConfigError, match="documents is random, but these losses are means of whole runs"):
         decide(whole, documents="random")
 
@@ -353,7 +353,7 @@ def test_final_losses_of_trackers(tmp_path):
             sources.append(f"{arm}:{seed}={path}")
     result = decide(sources, "base")
     assert (result.unit, result.held_out) == ("loss", {"documents": 0, "tokens": 0})
-    assert result.sentences[0].startswith("new is better than base: -0.09")
+    assert result.sentences[0].startswith("new is better than base: −0.09")
     assert "after 4 seeds over seeds alone" in result.sentences[0]
     several = tmp_path / "several"
     several.mkdir()
@@ -538,7 +538,7 @@ def test_the_command(contextwise, tmp_path, monkeypatch):
         rows.to_csv(f"{arm}-{seed}.csv", index=False)
     files = " ".join(f"{arm}-{seed}.csv" for arm in ("base", "new") for seed in range(5))
     words = contextwise.words(f"decide {files}")
-    assert "new is better than base: -0.0" in words and "page: decisions/vs-base/report.html" in words
+    assert "new is better than base: −0.0" in words and "page: decisions/vs-base/report.html" in words
     assert "new is better than base" in Path("decisions/vs-base/report.html").read_text()
     status, output, _ = contextwise(f"decide {files} --json")
     assert status == 0 and json.loads(output)["comparisons"][0]["decision"] == "better"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from contextwise.base.estimates import count
+from contextwise.base.estimates import count, written
 from contextwise.base.files import write_json
 from contextwise.comparison.comparison import compare
 from contextwise.reports.runs import report_page
@@ -33,7 +33,7 @@ def test_everything_is_there_without_javascript(three: list[Any], tmp_path: Path
         assert f"{group.loss.value:.4f}" in page.text
         assert count(group.parameters) in page.text
     for found in comparison.differences:
-        assert f"{found.difference.value:+.4f}" in page.text
+        assert written(found.difference.value, "+.4f") in page.text
     assert "ContextLM is lower than GPT-2 by" in page.text
     assert "One seed of" in page.text
     assert "contextwise compare" in page.text

@@ -97,7 +97,7 @@ def test_a_model_of_a_longer_context_misleads_where_three_seeds_agree(seeds, sig
     pairs[-1] = [None, curve_difference(-0.1 * signs, 0.1 * signs, 0)]
     claims = share_error(misleading_claims(pairs))
     assert [claim.holds for claim in claims] == [holds, True if seeds == 3 else None, holds]
-    assert claims[0].evidence.startswith("long minus short, seed by seed: -0.1")
+    assert claims[0].evidence.startswith("long minus short, seed by seed: −0.1")
 
 
 def test_lengths_are_counted_over_all_splits(corpus, tmp_path):

@@ -107,7 +107,7 @@ def test_models_are_compared_within_each_round():
     claim = decided_by_time(better, times)
     assert (
         claim.holds is True
-        and "ours minus theirs: -50.0% [-50.8%, -49.2%] time for a generated token" in claim.evidence
+        and "ours minus theirs: −50.0% [−50.8%, −49.2%] time for a generated token" in claim.evidence
     )
     assert decided_by_throughput(better, times).holds is False  # as tokens a second they would be half of theirs
     assert decided_by_throughput(better, {name: 1 / values for name, values in times.items()}).holds is True

@@ -76,7 +76,7 @@ def test_the_strongest_rival_decides():
     weights = np.tile([0.5, 0.1, 0.4], (30, 1)) + np.random.default_rng(0).normal(0, 1e-3, (30, 3))
     claim = most_weight(weights[None], np.ones((30, 3), bool), held_out(["a", "b", "previous_sentence"], np.arange(30)))
     assert claim.holds is False
-    assert "that of a, its strongest rival, -0.1" in claim.evidence
+    assert "that of a, its strongest rival, −0.1" in claim.evidence
 
 
 def test_a_first_sentence_says_nothing_of_the_previous_one():

@@ -150,7 +150,7 @@ def test_the_tables_fit_80_columns_and_hold_the_figures(runs):
         "old: corpora/books, validation; 2 documents, 40 tokens",
         "+1.0000 [+1.0000, +1.0000] no replay",
         "0.1 replayed",
-        "replay − naive = -0.8500 [-1.3235, -0.3765] nats per token; 2 documents allow no verdict",
+        "replay − naive = −0.8500 [−1.3235, −0.3765] nats per token; 2 documents allow no verdict",
         "naive 5 500 3.5000 3.0000",
     ):
         assert wanted in words

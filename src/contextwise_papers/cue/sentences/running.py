@@ -11,7 +11,7 @@ from rich.text import Text
 from transformers import PreTrainedModel
 
 from contextwise.base.errors import ConfigError, did_you_mean
-from contextwise.base.estimates import Estimate, exponential, number
+from contextwise.base.estimates import Estimate, exponential, number, written
 from contextwise.base.intervals import estimate, ratios
 from contextwise.base.progress import progress_bar
 from contextwise.base.tables import Column, Table
@@ -220,7 +220,7 @@ def sentences_tables(summary: dict[str, Any]) -> Group:
         parts.append(
             Text(
                 f"Its sentence encoder alone: perplexity {number(alone['perplexity']['value'])}. Relative to that: "
-                f"{gain:change}, {loss['value']:+.4f} nats per token."
+                f"{gain:change}, {written(loss['value'], '+.4f')} nats per token."
             )
         )
     if effect := summary.get("cache_effect"):
