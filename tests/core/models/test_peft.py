@@ -6,7 +6,20 @@ import torch
 from contextlm_models import contextlm, draw
 
 peft = pytest.importorskip("peft", reason="peft is not installed")
+DEFAULTS = peft.utils.constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+"""The layers that peft adapts in a plain model; docs/train.md names them for those of ContextLM."""
 TARGETS = {"gpt2": ["c_attn", "c_fc"], "llama": ["q_proj", "v_proj", "up_proj"]}
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "llama", "qwen3"])
+@pytest.mark.parametrize("names", ["all-linear", "peft's"])
+def test_the_documented_names_adapt_backbone_and_predictor_but_not_the_head(family, names):
+    targets = DEFAULTS[family] if names == "peft's" else names
+    adapted = peft.get_peft_model(contextlm(family), peft.LoraConfig(target_modules=targets))
+    layers = {name.split(".lora_A")[0] for name, p in adapted.named_parameters() if p.requires_grad}
+    assert {name.split(".")[2] for name in layers} == {"backbone", "context"}
+    tokens = draw(2, 9)
+    adapted(input_ids=tokens, labels=tokens).loss.backward()
 
 
 @pytest.mark.parametrize("family", TARGETS)

@@ -1,0 +1,76 @@
+"""The table of sizes in docs/trial.md is computed here from committed results."""
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from contextwise.base.estimates import count
+from contextwise.comparison.sequential import half_widths
+
+ROOT = Path(__file__).parents[1]
+MOST = 20  # seeds of a trial, by default
+MEASURED = {
+    "answers-flops-131k-cpu": ("contextlm", "4 × 128 (`nano`)", "on one of two cores"),
+    "answers-time-deep-cpu": ("behind", "8 × 64", "on one of two cores"),
+    "answers-flops-longer-gpu": ("every", "4 × 128 (`nano`)", "20 at a time on one H100"),
+    "answers-flops-deep-fresh-gpu": ("behind", "8 × 128", "15 at a time on one H200"),
+}
+"""Result -> the arm whose difference to GPT-2 is taken, layers × width, and where its runs were trained."""
+
+
+def seeds_that_decide(difference: float, deviation: float) -> int:
+    """The fewest seeds whose half width is at most a difference; one more than the most where there are none."""
+    halves = half_widths(MOST) * deviation
+    return next((seeds for seeds in range(4, MOST + 1) if halves[seeds - 1] <= difference), MOST + 1)
+
+
+def typical(numbers: list[int]) -> str:
+    """The median over the texts, and the largest in parentheses."""
+    middle, last = (
+        str(each) if each <= MOST else f"more than {MOST}" for each in (statistics.median(numbers), max(numbers))
+    )
+    return f"{middle} ({last})"
+
+
+def row(name: str) -> str:
+    arm, shape, where = MEASURED[name]
+    result = json.loads((ROOT / f"benchmarks/results/{name}.json").read_text())
+    assert "superseded" not in result and len(result["trials"]) == 5
+    deviations, seconds, budgets, contexts = [], [], set(), set()
+    for trial in result["trials"].values():
+        ((tokens, own),) = trial["losses"][arm].items()
+        deviations.append(statistics.stdev([a - b for a, b in zip(own, trial["losses"]["gpt2"][tokens], strict=False)]))
+        (scoring,) = (each["scoring"] for each in trial["lengths"] if each["arm"] == arm)
+        seconds.append(round(statistics.mean(trial["training_seconds"][arm][tokens]) + scoring))
+        budgets.add(int(tokens))
+        contexts.add(trial["unchanged"]["data.context"])
+    (budget,), (context,) = budgets, contexts
+    needed = [typical([seeds_that_decide(size, each) for each in deviations]) for size in (0.05, 0.02, 0.01)]
+    cells: list[Any] = [
+        f"[{shape}, context {context:,}](../benchmarks/results/{name}.json)",
+        count(budget),
+        f"{statistics.median(deviations):.4f} ({max(deviations):.4f})",
+        *needed,
+        f"{min(seconds)} to {max(seconds)} s, {where}",
+    ]
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def test_the_table_of_sizes_is_that_of_the_results() -> None:
+    guide = (ROOT / "docs/trial.md").read_text()
+    for name in MEASURED:
+        assert row(name) in guide, row(name)
+
+
+def test_the_difference_that_is_decided_is_that_of_the_table_of_factors() -> None:
+    assert seeds_that_decide(0.0239, 0.01) == 4 and seeds_that_decide(0.0082, 0.01) == MOST
+    assert seeds_that_decide(0.0080, 0.01) == MOST + 1
+
+
+def test_the_speed_of_a_larger_model_is_that_of_the_result() -> None:
+    shape = json.loads((ROOT / "benchmarks/results/gpu-fast-gpu.json").read_text())["shapes"]["GPT-2 124M"]
+    speed = shape["tokens_per_second"]["contextwise: plain"]
+    minutes = 1e9 / speed / 60
+    assert f"{round(speed, -4):,.0f} tokens a second" in (ROOT / "docs/train.md").read_text()
+    assert f"a billion tokens took {minutes:.0f} minutes" in (ROOT / "docs/train.md").read_text().replace("\n", " ")
