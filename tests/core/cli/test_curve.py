@@ -11,6 +11,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from contextwise.base.errors import CheckpointError
+from contextwise.base.estimates import Estimate, written
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import results_of, work
 from contextwise.evaluation.measures.curve import passes
@@ -42,7 +43,7 @@ def test_the_tables_agree_with_the_summary(contextwise, workplace):
     for row in others:
         difference, low, high = (row[name] for name in ("minus_longest", "minus_longest_low", "minus_longest_high"))
         loss = f"{row['loss']:.4f} [{row['low']:.4f}, {row['high']:.4f}]"
-        assert f"{loss} {difference:+.4f} [{low:+.4f}, {high:+.4f}] {row['targets']:,}" in printed
+        assert f"{loss} {Estimate(difference, low, high):+.4f} {row['targets']:,}" in printed
     for wanted in (
         f"windows of 128 tokens in {summary['documents']} documents; trained with 32.",
         "beyond the training context of 32",
@@ -165,7 +166,7 @@ def test_curves_side_by_side(contextwise, workplace):
     assert rows[1]["average"]["value"] == pytest.approx(average)
     difference = rows[1]["lowest"]["value"] - rows[0]["lowest"]["value"]
     assert rows[1]["lowest_difference"]["value"] == pytest.approx(difference)
-    assert f"{difference:+.4f}" in words
+    assert written(difference, "+.4f") in words
     contextwise.refused("compare --curves a b", "there is no run and no model at a")
     contextwise.refused("compare --curves runs/alpha", "there is one curve; give two or more to compare")
     contextwise.refused("compare curve-8 curve-64 --html page.html", "--html chooses among losses of documents")

@@ -11,6 +11,7 @@ import pytest
 from attention_readings import PIECES, model, reading
 from browser import browser, needs_browser
 from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import written
 from contextwise_papers.contextlm.attention import mean_received
 from contextwise_papers.contextlm.attention_page import lens_words, numbers, page_data, write_attention_page
 
@@ -45,7 +46,7 @@ def test_the_page_holds_the_numbers(found, page):
         shown = piece.replace(" ", "␣").replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
         assert f'<th scope="row">{place}: {shown.replace(chr(10), "↵")}</th>' in outside
         assert f"<td>{found.models[0].received()[place]:.4f}</td>" in outside
-        assert f"<td>{found.models[1].lens[place]:+.3f}</td>" in outside
+        assert f"<td>{written(found.models[1].lens[place], '+.3f')}</td>" in outside
 
 
 def test_the_words_are_of_the_numbers(found):

@@ -136,7 +136,7 @@ def test_no_definitions_and_no_hub_says_how_to_give_it(tmp_path, monkeypatch):
 def test_without_the_harness_it_is_said_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     item = ITEMS["contextlm/table3"]
-    with pytest.raises(ConfigError, match=r"contextwise\[eval\]"):
+    with pytest.raises(ConfigError, match=r"pip install 'lm_eval\[longbench\]'"):
         measure_at(item, "tiny").measure(item, tmp_path / "out")
 
 

@@ -166,7 +166,7 @@ def test_a_saving_at_its_bound_is_said_in_words():
     assert saved_text(saved_share(np.full(50, np.inf), 6, 3)) == "needs more than 4×"
     assert saved_text(saved_share(np.full(50, 0.01), 6, 3)) == "needs less than 1/4"
     assert saved_text(saved_share(np.append(np.inf, np.geomspace(5, 500, 50)), 6, 3)) == "needs more than 4×"
-    assert saved_text(Estimate(-3.0, -3.0, -0.5)) == "-300% [-300%, -50%]"
+    assert saved_text(Estimate(-3.0, -3.0, -0.5)) == "−300% [−300%, −50%]"
     some = np.where(np.arange(51) % 10 == 3, np.inf, 0.8)
     assert saved_share(some, 6, 3).decided is False, "a tenth of the laws never reach the loss"
 

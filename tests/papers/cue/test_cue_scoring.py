@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
-from contextwise.base.estimates import as_json
+from contextwise.base.estimates import as_json, written
 from contextwise.comparison.compared_runs import evaluate_all
 from contextwise.comparison.comparison import compare
 from contextwise.data import Corpus
@@ -230,7 +230,9 @@ def test_models_are_compared_by_article(corpus: Corpus) -> None:
     assert difference.difference.low < one - other < difference.difference.high  # type: ignore[operator]
     relative = as_json(result)["differences"][0]["relative_perplexity"]["value"]
     assert relative == pytest.approx(math.exp(one - other) - 1, abs=1e-6)
-    assert any("Every sentence was scored on its own" in note and f"{relative:+.1%}" in note for note in result.notes)
+    assert any(
+        "Every sentence was scored on its own" in note and written(relative, "+.1%") in note for note in result.notes
+    )
 
 
 def test_one_model_with_and_without_contexts_is_two_members(corpus: Corpus) -> None:
