@@ -17,6 +17,7 @@ from sweeping import InProcess
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```(console|python|yaml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 REPLACED = {
+    "stdlib --tokenizer": "my-text --tokenizer",
     "train:4096": "train:300",
     "131072": "512",
     "1_000_000": "2048",
@@ -98,7 +99,7 @@ def workplace(folder: Path) -> Path:
 # The later ones go on from the first.
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "name", ["your-text", *(pytest.param(name, marks=pytest.mark.slow) for name in ("choose", "measure"))]
+    "name", ["your-text", "your-idea", *(pytest.param(name, marks=pytest.mark.slow) for name in ("choose", "measure"))]
 )
 def test_every_block_runs_and_prints_what_the_tutorial_shows(
     name: str, contextwise: Contextwise, monkeypatch: pytest.MonkeyPatch
@@ -106,9 +107,9 @@ def test_every_block_runs_and_prints_what_the_tutorial_shows(
     monkeypatch.setattr(executors, "LocalExecutor", lambda folder, *_: InProcess(folder))
     space: dict[str, object] = {}
     for language, block in BLOCK.findall((ROOT / "docs" / "tutorials" / f"{name}.md").read_text()):
-        if language == "yaml":
-            file = re.match(r"# (\S+\.yaml)\n", block)
-            assert file, "the first line of a file in a tutorial is its name"
+        file = re.match(r"# (\S+\.(?:yaml|py))\n", block)
+        assert file or language != "yaml", "the first line of a file in a tutorial is its name"
+        if file:
             (contextwise.folder / file[1]).write_text(small(block))
         elif language == "python":
             contextwise.monkeypatch.chdir(contextwise.folder)
