@@ -193,7 +193,8 @@ def exclusive(path: Path, what: str, *, wait: bool = False, inside: bool = False
     The lock is advisory (``flock``), on ``.NAME.lock`` next to ``path``, which need not exist. The system releases it when
     the process ends in any way. A second lock in the same process also waits or fails. On a file system without ``flock`` the
     lock is the existence of ``.NAME.lock.owner``, which names the process; that of a process of this machine that was killed
-    is removed. So is what killed attempts at writing ``path`` left beside it.
+    is removed. So is what killed attempts at writing ``path`` left beside it, and folders made for ``path`` in which nothing is
+    written.
 
     Args:
         wait: wait for the other process, with a message on standard error, instead of failing.
@@ -206,11 +207,17 @@ def exclusive(path: Path, what: str, *, wait: bool = False, inside: bool = False
     absolute = path.absolute()
     file = _lock_file(absolute, inside)
     check_locks(file)
+    created = [folder for folder in file.parents if not folder.exists()]
     attempts = 0
     while True:
+        lock = None
         with disk_errors(what, path):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            lock = _locked(absolute, what, file)
+            try:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                lock = _locked(absolute, what, file)
+            except FileNotFoundError:  # another process that wrote nothing removed the folder in the meantime
+                if attempts == _ATTEMPTS:
+                    raise
         if lock is not None:
             break
         attempts += 1
@@ -235,6 +242,9 @@ def exclusive(path: Path, what: str, *, wait: bool = False, inside: bool = False
                 lock.file.unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 fcntl.flock(lock.opened, fcntl.LOCK_UN)  # a forked child may still have the file open
+            with contextlib.suppress(OSError):  # nothing was written
+                for folder in created:
+                    folder.rmdir()
 
 
 def expanded(path: str | Path) -> Path:

@@ -31,6 +31,7 @@ PIECE = 65_536  # characters after which a long text may be cut without changing
 GROUP_BYTES = 1_000_000
 CACHED_WORDS = 200_000
 LARGEST_VOCABULARY = 2**20  # that is learned
+LARGEST_ID = 2**24  # of a token
 LONGEST_WORD = 1000  # characters; learning takes a time quadratic in it
 _KNOWN_ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")
 _NOT_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
@@ -61,7 +62,7 @@ class CorpusTokenizer:
         self.dtype = np.dtype(np.uint16 if self.vocab_size <= 2**16 else np.uint32)
         self.piece = PIECE if _may_be_cut(self.backend) else None
         self._never_in_text = np.array(sorted({self.end_of_text, *hidden}), self.dtype)
-        settings = json.loads(self._decoder.to_str())
+        settings = settings_of(self._decoder)
         self.unknown = _unknown_id(settings["model"], self._decoder)
         self._every_byte = _has_every_byte(settings)
 
@@ -138,6 +139,22 @@ class CorpusTokenizer:
         }
 
 
+def check_ids(backend: Tokenizer) -> None:
+    """Raise a DataError for a token id that no vocabulary reaches: to copy a tokenizer, the library counts up to it."""
+    token, largest = max(backend.get_vocab().items(), key=lambda each: each[1], default=("", 0))
+    if largest > LARGEST_ID:
+        raise DataError(
+            f"the token {token!r} has the id {largest:,}, beyond all vocabularies; correct its tokenizer.json"
+        )
+
+
+def settings_of(backend: Tokenizer) -> dict[str, Any]:
+    """The settings of a tokenizer, as in ``tokenizer.json``, after :func:`check_ids`."""
+    check_ids(backend)
+    settings: dict[str, Any] = json.loads(backend.to_str())
+    return settings
+
+
 def hide_special(backend: Tokenizer, end_of_text: int) -> tuple[Tokenizer, set[int]]:
     """Return a tokenizer that makes none of the special tokens from text, and their ids, for encoding text.
 
@@ -145,7 +162,7 @@ def hide_special(backend: Tokenizer, end_of_text: int) -> tuple[Tokenizer, set[i
     them: a Unigram or WordLevel model makes ``</s>`` from text. Here they have names that no text has. The unknown token stays,
     as unknown text is made into it. An ordinary token that a user chose as end-of-text stays as well.
     """
-    settings = json.loads(backend.to_str())
+    settings = settings_of(backend)
     model = settings["model"]
     names = {token["content"] for token in settings["added_tokens"] if token["special"]}
     if (end := backend.id_to_token(end_of_text)) in _KNOWN_ENDS:
@@ -386,6 +403,7 @@ def _from_files(file: Path, merges: Path | None = None) -> Any:
             backend = _byte_level(models.BPE.from_file(str(file), str(merges)))
     except Exception as error:
         raise DataError(f"the tokenizer {file} cannot be read: {str(error)[:200]}") from None
+    check_ids(backend)
     if merges is not None and backend.token_to_id(END_OF_TEXT) is not None:
         backend.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
     from transformers import PreTrainedTokenizerFast

@@ -67,6 +67,10 @@ def model_folder(path_or_name: str | Path) -> str:
             return str(folder)
     if (path / "recipe.yaml").exists():
         raise CheckpointError(f"the run {path} has no model yet; finish it with the command that started it")
+    if (path / "adapter_config.json").exists():
+        raise CheckpointError(
+            f"{path} is an adapter without its model; merge it (peft's merge_and_unload), and save the model"
+        )
     raise CheckpointError(f"{path} contains no model: neither config.json nor model/config.json exists")
 
 

@@ -1,7 +1,6 @@
 """Compare tokenizers by their token ids, and configure the special tokens around a text."""
 
 import functools
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from contextwise.base.errors import DataError, one_line, refuse_pipe
 from contextwise.base.hashes import content_key
 from contextwise.base.pretrained import hub_revision
 from contextwise.data.corpus import Corpus
+from contextwise.data.tokenizers import settings_of
 from contextwise.models.loading import model_folder
 from contextwise.objectives.kind import Kind
 
@@ -39,7 +39,7 @@ def tokenizer_hash(file: Path) -> str:
 
 @functools.lru_cache(maxsize=4)  # a measurement asks for the same file three times
 def _hash_of_settings(content: bytes) -> str:
-    settings = json.loads(Tokenizer.from_buffer(content).to_str())
+    settings = settings_of(Tokenizer.from_buffer(content))
     kept = {key: settings[key] for key in ("model", "normalizer", "pre_tokenizer")}
     return content_key(**_essential(kept))
 

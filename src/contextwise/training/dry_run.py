@@ -146,16 +146,10 @@ def dry_run(recipe: Recipe) -> DryRun:
 def _folder_beside(run: Path, number: int) -> Iterator[Path]:
     """A folder on the disk of a run, removed at the end; one that a killed process left, by the next run here."""
     path = run.absolute().with_name(f"{run.name}{DRY_RUN}{number}")
-    missing = [folder for folder in path.parents if not folder.exists()]
-    try:
-        with exclusive(path, "the dry run", wait=True):
-            with tempfile.TemporaryDirectory(prefix=f"{path.name}{PARTIAL}", dir=path.parent) as folder:
-                yield Path(folder)
-            sync_directory(path.parent)  # else a power failure may bring the folder back
-    finally:
-        for parent in missing:
-            with contextlib.suppress(OSError):  # another process wrote into it
-                parent.rmdir()
+    with exclusive(path, "the dry run", wait=True):
+        with tempfile.TemporaryDirectory(prefix=f"{path.name}{PARTIAL}", dir=path.parent) as folder:
+            yield Path(folder)
+        sync_directory(path.parent)  # else a power failure may bring the folder back
 
 
 def _shortened(recipe: Recipe, examples: int) -> Recipe:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from jinja2 import TemplateError
 
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, one_line
 from contextwise.base.progress import interruption, progress_bar
 from contextwise.evaluation.kernel import Subject, Work
 
@@ -136,9 +137,7 @@ class Encoder:
             special = whole[: whole.index(first[0])] if first and first[0] in whole else []
             return special + self.ids(question.opening), self.ids(question.ending + question.answer_prefix)
         message = {"role": "user", "content": f"{question.opening}{_MARK}{question.ending}".rstrip()}
-        text = self.tokenizer.apply_chat_template(
-            [message], tokenize=False, add_generation_prompt=True, enable_thinking=False
-        )
+        text = apply_template(self.tokenizer, [message], "leave --chat out", tokenize=False, enable_thinking=False)
         parts = str(text).split(_MARK)
         if len(parts) != 2:
             raise ConfigError(f"the chat template of {self.name} changes a user's message")
@@ -148,6 +147,28 @@ class Encoder:
     def ids(self, text: str) -> list[int]:
         """Token ids of a text, without special ones."""
         return self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids
+
+
+def apply_template(
+    tokenizer: "PreTrainedTokenizerBase", messages: list[dict[str, str]], fix: str, **options: Any
+) -> Any:
+    """A conversation in a tokenizer's chat template, up to where the next answer begins.
+
+    Args:
+        fix: what to do without the template, the end of an error.
+
+    Raises:
+        ConfigError: the template, a program of the model's author, fails or writes nothing.
+    """
+    try:
+        made = tokenizer.apply_chat_template(messages, add_generation_prompt=True, **options)
+        if not (made if isinstance(made, str) else made["input_ids"]):
+            raise ValueError("it writes nothing")
+        return made
+    except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
+        raise ConfigError(
+            f"the model's chat template refuses the conversation ({one_line(error, 100)}); {fix}"
+        ) from None
 
 
 def check_vocabulary(subject: Subject, questions: Iterable[Prompt]) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 import torch
-from jinja2 import TemplateError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache, DynamicLayer
 
@@ -14,6 +13,7 @@ from contextwise.models.contextlm.cache import ChunkLayer, ContextState
 from contextwise.models.families import CACHE
 from contextwise.models.prefix import prompt_form
 from contextwise.models.rope import follows_length, frequencies_for, rotary_modules
+from contextwise_evals.answering.prompts import apply_template
 from contextwise_evals.answering.readers import answer_options, padding_token
 from contextwise_papers.objectives.alpaca import CHAT_TEMPLATE
 
@@ -46,14 +46,9 @@ class Speaker:
 
     def prompt(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """Token ids of a conversation up to where the next answer begins."""
-        try:
-            encoded = self.tokenizer.apply_chat_template(
-                list(messages), chat_template=self.template, add_generation_prompt=True, return_dict=True
-            )
-        except (TemplateError, TypeError) as error:
-            raise ConfigError(
-                f"the model's chat template refuses the conversation ({str(error)[:100]}); give the template alpaca"
-            ) from None
+        encoded = apply_template(
+            self.tokenizer, list(messages), "give the template alpaca", chat_template=self.template, return_dict=True
+        )
         return list(encoded["input_ids"])
 
     @torch.no_grad()

@@ -39,10 +39,26 @@ def test_a_folder_appears_complete(tmp_path):
     assert [path.name for path in target.parent.iterdir()] == ["folder"]
 
 
-def test_a_folder_that_fails_leaves_nothing(tmp_path):
-    with pytest.raises(RuntimeError), atomic_directory(tmp_path / "folder") as partial:
+@pytest.mark.parametrize("above", ["", "made", "made/deep"])
+def test_a_folder_that_fails_leaves_nothing(tmp_path, above):
+    with pytest.raises(RuntimeError), atomic_directory(tmp_path / above / "folder") as partial:
         (partial / "a").write_text("one")
         raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_outlives_a_folder_that_another_process_removes(tmp_path, monkeypatch):
+    """Which had made it, and wrote nothing."""
+    opened, removed = Path.open, []
+
+    def open_late(path, *arguments, **options):
+        if path.name == ".x.lock" and len(removed) < 2:
+            removed.append(path.parent.rmdir())
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", open_late)
+    with exclusive(tmp_path / "made" / "x", "the folder"):
+        assert len(removed) == 2
     assert list(tmp_path.iterdir()) == []
 
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from contextwise.data.tokenizers import (
     pieces,
     vocabulary_to_learn,
 )
+from contextwise.models.tokenizers import tokenizer_hash
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "tokenizers"
 TEXTS = [f"the cat number {i} isn't the other's, but it sat\n\n on the mat\u2028in 19{i:02d}!" for i in range(100)]
@@ -156,6 +158,16 @@ def test_invalid_tokenizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(module, "hub_problem", lambda: "the Hub is away")
     with pytest.raises(DataError, match=r"there is no tokenizer folder gpt9 here, and the Hub is away"):
         load_tokenizer("gpt9")
+
+
+def test_a_token_id_beyond_all_vocabularies_is_refused_at_once(tmp_path: Path) -> None:
+    """The library counts up to it, for a minute, whenever the tokenizer is written."""
+    settings: dict[str, Any] = {"version": "1.0", "added_tokens": [], "model": {"type": "WordLevel", "unk_token": "a"}}
+    settings["model"] |= {"vocab": {"a": 0, "<eos>": 1, "far": 10**9}}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(settings))
+    for read in (load_tokenizer, lambda folder: tokenizer_hash(Path(folder) / "tokenizer.json")):
+        with pytest.raises(DataError, match="the token 'far' has the id 1,000,000,000, beyond all vocabularies"):
+            read(str(tmp_path))
 
 
 def test_a_text_that_a_tokenizer_cannot_encode(tmp_path: Path) -> None:

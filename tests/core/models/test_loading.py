@@ -40,6 +40,9 @@ def test_what_is_no_model_gets_a_clear_error(saved, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(CheckpointError, match="contains no model"):
         load_model(tmp_path / "empty")
+    (tmp_path / "empty" / "adapter_config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="is an adapter without its model; merge it"):
+        load_model(tmp_path / "empty")
     (tmp_path / "empty" / "recipe.yaml").write_text("name: x")
     with pytest.raises(CheckpointError, match="has no model yet; finish it"):
         load_model(tmp_path / "empty")

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data.tokenizers import learn_bpe
-from contextwise_evals.answering.prompts import Encoder, Question
+from contextwise_evals.answering.prompts import Encoder, Question, apply_template
 from contextwise_evals.ruler.documents import DocumentQA, read_passages
 from contextwise_evals.ruler.questions import NOISE, Size, Task, largest_fit
 from contextwise_evals.ruler.tasks import CommonWords, FrequentWords, VariableTracking, made_words
@@ -320,6 +320,27 @@ def test_a_chat_template_surrounds_the_text_at_every_visible_context() -> None:
     tokenizer.chat_template = "{{ messages[0].role }}"
     with pytest.raises(ConfigError, match="changes a user's message"):
         encoder.encode(question)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ raise_exception('no') }}",
+        "{% for %}",
+        "",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{% for i in range(10**9) %}x{% endfor %}",
+        "{{ 1 / 0 }}",
+        "{{ 'x'.__class__ }}",
+        "{{ '%d' % 'x' }}",
+    ],
+)
+def test_a_template_that_fails_is_refused(template: str) -> None:
+    tokenizer = learn_bpe([NOISE], 300).tokenizer
+    with pytest.raises(ConfigError, match="the model's chat template refuses the conversation .*; leave it out"):
+        apply_template(
+            tokenizer, [{"role": "user", "content": "a"}], "leave it out", chat_template=template, tokenize=False
+        )
 
 
 def test_special_tokens_written_out_in_a_text_are_text() -> None:

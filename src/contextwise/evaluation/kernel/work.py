@@ -60,22 +60,16 @@ class Journal:
             ConfigError: another process has it open.
             DataError: it cannot be read or written.
         """
-        fresh = not path.parent.exists()
-        try:
-            with exclusive(path, "the answers"):
-                with disk_errors("the answers", path):
-                    file = path.open("a+b")
-                with file:
-                    journal = cls(path, file, key)
-                    try:
-                        yield journal
-                    finally:
-                        if not journal.rows:
-                            path.unlink()
-        finally:
-            if fresh:
-                with contextlib.suppress(OSError):  # it is not empty
-                    path.parent.rmdir()
+        with exclusive(path, "the answers"):
+            with disk_errors("the answers", path):
+                file = path.open("a+b")
+            with file:
+                journal = cls(path, file, key)
+                try:
+                    yield journal
+                finally:
+                    if not journal.rows:
+                        path.unlink()
 
     def add(self, *rows: Row) -> None:
         """Keep rows; on return they are on the disk, else a DataError is raised. Several threads may call it at once."""
@@ -114,16 +108,16 @@ class Work:
             ConfigError: there is unfinished work of another question.
             DataError: the folder cannot be written.
         """
-        created = [folder for folder in result.parents if not folder.exists()]
-        try:
-            with exclusive(result, "the result", wait=True):
-                work = cls(result.with_name(f"{result.name}.unfinished"), key, question)
-                work._check(overwrite)
+        with exclusive(result, "the result", wait=True):
+            work = cls(result.with_name(f"{result.name}.unfinished"), key, question)
+            work._check(overwrite)
+            try:
                 yield work
-        finally:
-            with contextlib.suppress(OSError):  # empty folders are removed again
-                for folder in created:
-                    folder.rmdir()
+            finally:
+                if not work.empty and not any(
+                    file.stat().st_size for file in work.path.iterdir() if file.name != QUESTION
+                ):
+                    work.discard()
 
     def _check(self, overwrite: bool) -> None:
         if self.empty:

@@ -7,7 +7,7 @@ import pytest
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.hashes import content_key
-from contextwise.evaluation.kernel.work import Journal
+from contextwise.evaluation.kernel.work import Journal, Work
 
 
 def by_number(row):
@@ -27,6 +27,19 @@ def test_one_process_at_a_time_and_nothing_left_of_nothing(tmp_path):
     with Journal.opened(tmp_path / "other" / "x.jsonl"):
         pass
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("kept", [[], [{"key": "a"}]])
+def test_work_that_fails_before_anything_is_kept_leaves_nothing(tmp_path, kept):
+    with (
+        pytest.raises(ConfigError, match="no"),
+        Work.opened(tmp_path / "new" / "result", "key", {}) as work,
+        work.journal("answers") as journal,
+    ):
+        journal.add(*kept)
+        raise ConfigError("no")
+    assert len([*tmp_path.rglob("*.json*")]) == (2 if kept else 0)
+    assert (tmp_path / "new").exists() == bool(kept)
 
 
 def test_several_rows_at_once_by_keys_of_ones_own(tmp_path):
