@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,32 @@ def plain(corpus_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> byte
     return weights(corpus_folder, tmp_path_factory.mktemp("plain") / "run")
 
 
-@pytest.mark.parametrize("surroundings", ["autocast", "device", "inference", "function mode", "launcher", "deepspeed"])
+@contextlib.contextmanager
+def set_to(get: Callable[[], str], put: Callable[[str], None], value: str) -> Iterator[None]:
+    """A setting of the caller, which a call leaves as it is."""
+    before = get()
+    put(value)
+    try:
+        yield
+        assert get() == value
+    finally:
+        put(before)
+
+
+NEW_PRECISION = torch.backends.mkldnn.matmul
+SURROUNDINGS = [
+    "autocast",
+    "device",
+    "inference",
+    "function mode",
+    "launcher",
+    "deepspeed",
+    "products",
+    "products, new",
+]
+
+
+@pytest.mark.parametrize("surroundings", SURROUNDINGS)
 def test_the_callers_settings_change_no_result(
     plain: bytes, corpus_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, surroundings: str
 ) -> None:
@@ -52,6 +79,10 @@ def test_the_callers_settings_change_no_result(
         "device": lambda: torch.device("meta"),
         "inference": torch.inference_mode,
         "function mode": Doubled,
+        "products": lambda: set_to(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "medium"),
+        "products, new": lambda: set_to(
+            lambda: NEW_PRECISION.fp32_precision, partial(setattr, NEW_PRECISION, "fp32_precision"), "bf16"
+        ),
     }
     before = dict(os.environ)
     with contexts.get(surroundings, torch.enable_grad)():

@@ -135,7 +135,7 @@ def measure(
     with output(verbose):
         documents = None
         if isinstance(corpus, str | Path):
-            documents = kernel.open_documents(source, corpus, split or HELD_OUT)
+            documents = kernel.open_documents(source, corpus, HELD_OUT if split is None else split)
         elif corpus is not None:
             documents = _documents(corpus, split)
         return kernel.measure(source, name, documents, out=out, overwrite=overwrite, **given)
@@ -345,4 +345,6 @@ def _documents(corpus: "Documents", split: str | None) -> "Corpus":
             )
     if not isinstance(corpus, str | Path | Corpus):
         raise ConfigError(Problem("but must be a prepared corpus, or the path of one or of texts", "corpus", corpus))
-    return Corpus.open(corpus.path if isinstance(corpus, Corpus) else corpus, split=split or HELD_OUT)
+    return Corpus.open(
+        corpus.path if isinstance(corpus, Corpus) else corpus, split=HELD_OUT if split is None else split
+    )

@@ -57,9 +57,9 @@ def _pop_launch_settings() -> dict[str, str]:
 def undisturbed() -> Iterator[None]:
     """Run the ``with`` block in a process as a command has it, and leave the process as it was, also after an interrupt.
 
-    In the block torch computes gradients, its default number format is float32, its default device the CPU, and no autocast
-    and no function mode of the caller is in force. Restored are these, random numbers, the number of threads, accelerate's
-    device and precision, and what transformers and datasets print.
+    In the block torch computes gradients, its default number format is float32, in which products are exact, its default device
+    the CPU, and no autocast and no function mode of the caller is in force. Restored are these, random numbers, the number of
+    threads, accelerate's device and precision, and what transformers and datasets print.
     """
     import torch
     from accelerate.state import AcceleratorState, GradientState, PartialState
@@ -73,6 +73,7 @@ def undisturbed() -> Iterator[None]:
         (torch.set_grad_enabled, (torch.is_grad_enabled(),)),
         (torch.set_default_dtype, (torch.get_default_dtype(),)),
         (torch.set_num_threads, (torch.get_num_threads(),)),
+        *_precision_of_products(),
         # Of transformers' loading: an interrupt there leaves models on the device "meta", and initial values undrawn.
         (_set_function_modes, (overrides._get_current_function_mode_stack(), _device.CURRENT_DEVICE)),
         (vars(torch.nn.init).update, (dict(vars(torch.nn.init)),)),
@@ -88,11 +89,22 @@ def undisturbed() -> Iterator[None]:
             _set_function_modes([], None)
             torch.set_grad_enabled(True)
             torch.set_default_dtype(torch.float32)
+            torch.set_float32_matmul_precision("highest")
             yield
     finally:
         with _uninterrupted():
             for restore, values in reversed(kept):
                 restore(*values)
+
+
+def _precision_of_products() -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
+    """What restores the precision of products of float32, from the last to the first; torch has two interfaces to it."""
+    import torch
+
+    for backend in (torch.backends.mkldnn.matmul, torch.backends.cuda.matmul):
+        yield setattr, (backend, "fp32_precision", backend.fp32_precision)
+    with contextlib.suppress(RuntimeError):  # the caller has used the other interface
+        yield torch.set_float32_matmul_precision, (torch.get_float32_matmul_precision(),)
 
 
 def _set_function_modes(modes: list[Any], device: Any) -> None:

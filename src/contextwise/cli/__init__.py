@@ -90,10 +90,9 @@ def print_error(error: ContextwiseError | str) -> None:
     The message holds text of users (paths, values): it is shown as it is, brackets included.
     """
     if first_process():
+        message = re.sub(r"(\S{100})\S{4900,}", r"\1…", printable(str(error)))  # longer than any path
         # Lines are broken to fit a terminal only: in a log file a broken path could not be searched for.
-        console.print(
-            Text.assemble(("error", "bold red"), ": ", printable(str(error))), soft_wrap=not console.is_terminal
-        )
+        console.print(Text.assemble(("error", "bold red"), ": ", message), soft_wrap=not console.is_terminal)
 
 
 def main() -> None:

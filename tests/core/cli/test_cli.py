@@ -350,6 +350,13 @@ def test_control_characters_are_escaped(monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 @pytest.mark.long
+def test_a_message_does_not_repeat_an_endless_value(contextwise) -> None:
+    status, _, errors = contextwise("train", "x" * 100_000)
+    assert status == 2 and len(errors) < 2000 and "x" * 100 in errors
+    status, _, errors = contextwise("train", path := "/".join(["folder"] * 500))
+    assert status == 2 and path in errors
+
+
 def test_lists_and_refusals_import_neither_torch_nor_transformers(tmp_path: Path) -> None:
     bad = tmp_path / "recipe.yaml"
     bad.write_text("name: x\ndata: {corpus: c, context: 8}\ntraining: {token: 5}\n")

@@ -177,6 +177,8 @@ def test_paths_without_a_corpus(tmp_path: Path, corpus: Corpus) -> None:
         Corpus.open(tmp_path / "missing")
     with pytest.raises(DataError, match=r"is not a corpus: neither a folder with a manifest\.json"):
         Corpus.open(tmp_path)
+    with pytest.raises(DataError, match=r"has no split ''; it has train, validation, test"):
+        Corpus.open(corpus.path, "")
     with pytest.raises(DataError, match=r"has no split 'tset'; it has train, validation, test"):
         Corpus.open(corpus.path, "tset")
 

@@ -114,7 +114,7 @@ class Corpus:
         Raises:
             DataError: the corpus or the split does not exist, or the files differ from those that the manifest lists.
         """
-        path, chosen, split = expanded(path), split is not None, split or "train"
+        path, chosen, split = expanded(path), split is not None, "train" if split is None else split
         manifest: dict[str, Any] = {}
         stores: dict[str, Callable[[], Store]]
         if (path / MANIFEST).exists():
