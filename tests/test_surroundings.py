@@ -4,9 +4,13 @@ import contextlib
 import inspect
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +22,7 @@ from accelerate.state import AcceleratorState, GradientState
 
 import contextwise
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError
+from contextwise.base.undisturbed import one_at_a_time
 from contextwise.cli import main
 from contextwise.data import prepare_corpus
 from contextwise.models import load_tokenizer
@@ -88,6 +93,54 @@ def test_the_callers_settings_change_no_result(
     with contexts.get(surroundings, torch.enable_grad)():
         assert weights(corpus_folder, tmp_path / "run") == plain
     assert dict(os.environ) == before
+
+
+def test_calls_in_threads_have_the_results_of_calls_one_after_another(
+    plain: bytes, corpus_folder: Path, tmp_path: Path
+) -> None:
+    """Random numbers and settings of torch are those of the process: two runs at once drew each other's."""
+    with ThreadPoolExecutor(3) as threads:
+        runs = [threads.submit(weights, corpus_folder, tmp_path / name) for name in ("a", "b", "c")]
+    assert [run.result() for run in runs] == [plain] * 3
+
+
+def test_a_call_in_a_child_does_not_wait_for_a_thread_of_the_parent() -> None:
+    """Which is not there to end."""
+    inside, end = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with one_at_a_time():
+            inside.set()
+            end.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    inside.wait()
+    if not (child := os.fork()):
+        with one_at_a_time():
+            os._exit(0)
+    for _ in range(100):
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            break
+        time.sleep(0.05)
+    else:
+        os.kill(child, signal.SIGKILL)
+    end.set()
+    thread.join()
+    assert ended and status == 0
+
+
+def test_a_model_with_a_hook_of_the_caller_is_measured_anew(corpus_folder: Path, tmp_path: Path) -> None:
+    """Its result was that of the model without the hook."""
+    model = small_gpt2()
+    first, again = (contextwise.evaluate(model, corpus_folder, limit=2, out=tmp_path / "plain") for _ in range(2))
+    assert first.path == again.path
+    model.transformer.h[0].register_forward_hook(lambda module, inputs, output: output * 0)
+    with pytest.raises(ConfigError, match="holds another result"):
+        contextwise.evaluate(model, corpus_folder, limit=2, out=tmp_path / "plain")
+    hooked = contextwise.evaluate(model, corpus_folder, limit=2, out=tmp_path / "hooked")
+    assert hooked.summary["loss"]["value"] != first.summary["loss"]["value"]
 
 
 @pytest.mark.parametrize("rank", ["2", "two"])

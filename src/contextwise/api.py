@@ -295,13 +295,16 @@ def load(model: str | Path | RunFolder, dtype: Any = None, device: Any = None) -
 
 @contextlib.contextmanager
 def output(verbose: bool) -> Iterator[None]:
-    """Print messages and progress inside the ``with`` block only if they are asked for; leave the process as it was."""
+    """Print messages and progress inside the ``with`` block only if they are asked for; leave the process as it was.
+
+    Calls in several threads run one after another.
+    """
     from datasets.utils import disable_progress_bars
     from transformers.utils import logging
 
-    from contextwise.base.undisturbed import undisturbed
+    from contextwise.base.undisturbed import one_at_a_time, undisturbed
 
-    with undisturbed(), contextlib.nullcontext() if verbose else quieten():
+    with one_at_a_time(), undisturbed(), contextlib.nullcontext() if verbose else quieten():
         if not verbose:
             logging.set_verbosity_error()
             logging.disable_progress_bar()

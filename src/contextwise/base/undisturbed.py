@@ -4,6 +4,7 @@ import contextlib
 import os
 import random
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -51,6 +52,25 @@ def without_launch_settings() -> Iterator[None]:
 
 def _pop_launch_settings() -> dict[str, str]:
     return {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("ACCELERATE_")}
+
+
+_turn = threading.RLock()
+
+
+def _new_turn() -> None:
+    """In a forked child, where the thread that had the turn may not exist."""
+    global _turn
+    _turn = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_new_turn)
+
+
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Let threads run the ``with`` block one after another: random numbers and settings of torch are those of the process."""
+    with _turn:
+        yield
 
 
 @contextlib.contextmanager
@@ -101,7 +121,8 @@ def _precision_of_products() -> Iterator[tuple[Callable[..., Any], tuple[Any, ..
     """What restores the precision of products of float32, from the last to the first; torch has two interfaces to it."""
     import torch
 
-    for backend in (torch.backends.mkldnn.matmul, torch.backends.cuda.matmul):
+    backends: list[Any] = [torch.backends.mkldnn, torch.backends.cuda]
+    for backend in (each.matmul for each in backends):
         yield setattr, (backend, "fp32_precision", backend.fp32_precision)
     with contextlib.suppress(RuntimeError):  # the caller has used the other interface
         yield torch.set_float32_matmul_precision, (torch.get_float32_matmul_precision(),)

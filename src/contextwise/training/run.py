@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import multiprocessing
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -318,6 +319,7 @@ def training_arguments(
             raise ConfigError(f"{why}: start with torchrun --nproc-per-node 2 or more")
         wrapped = {"transformer_layer_cls_to_wrap": blocks, "auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}
         sharding = {"fsdp": True, "fsdp_config": {"version": 2, **wrapped}}
+    alone = multiprocessing.current_process().daemon  # a daemon may start no processes
     return TrainingArguments(
         output_dir=str(run.path),
         run_name=recipe.name,
@@ -326,7 +328,7 @@ def training_arguments(
         max_steps=recipe.total_steps,
         per_device_train_batch_size=examples_per_pass(recipe, processes),
         train_sampling_strategy="sequential",
-        dataloader_num_workers=(0 if on_cpu else 2) if settings.workers is None else settings.workers,
+        dataloader_num_workers=0 if alone else (0 if on_cpu else 2) if settings.workers is None else settings.workers,
         dataloader_pin_memory=not on_cpu,
         dataloader_drop_last=True,
         remove_unused_columns=False,
