@@ -33,8 +33,10 @@ from contextwise.cli.commands import HELP_OPTIONS, LazyCommands
 _NO_FOLDER = "the current folder was removed; run the same command again in a folder that exists"
 OF_LIBRARIES = re.compile(r"(TORCH|PYTORCH|HF_|TRANSFORMERS_|DATASETS_|TOKENIZERS_|ACCELERATE_|CUDA_|NCCL_|OMP_|MKL_)")
 """Begins the name of a variable that is read by a library of ours."""
-_NO_MEMORY = "can't allocate memory"
-"""What torch says on a CPU."""
+_NO_MEMORY = re.compile(
+    r"can't allocate memory|cannot allocate memory|failed to map segment from shared object", re.IGNORECASE
+)
+"""What torch, the system and the loader of libraries say."""
 
 
 app = typer.Typer(
@@ -124,6 +126,11 @@ def _status_of_command() -> int:
             )
         for argument in sys.argv[1:]:
             if any("\ud800" <= character <= "\udfff" for character in argument):
+                if sys.getfilesystemencoding() != "utf-8":
+                    raise ConfigError(
+                        f"the argument {argument!r} is not ASCII, but Python was told to read names as such; unset PYTHONUTF8 "
+                        "and PYTHONCOERCECLOCALE, or set LC_ALL=C.UTF-8"
+                    )
                 raise ConfigError(f"the argument {argument!r} is not UTF-8 text; rename the file, or correct it")
         app()
         status = 0
@@ -192,7 +199,7 @@ def _of_the_system(error: BaseException) -> ContextwiseError | None:
         return DataError(f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}")
     if failure := failure_of_disk(error):
         return DataError(f"a disk failed ({failure}); check the disks, and run the same command again")
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or _NO_MEMORY in str(error):
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or _NO_MEMORY.search(str(error)):
         reason = one_line(error, 160)
         return ConfigError(
             f"the memory of this machine is not enough{reason and f' ({reason})'}; take a smaller model, context or batch"

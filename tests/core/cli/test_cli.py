@@ -198,6 +198,12 @@ def test_a_traceback_is_shown_on_request(
             2,
             "the memory of this machine is not enough (can't ",
         ),
+        (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), 2, "the memory of this machine is not enough ("),
+        (
+            ImportError("libx.so: failed to map segment from shared object"),
+            2,
+            "the memory of this machine is not enough (libx",
+        ),
     ],
 )
 def test_errors_of_the_system_are_explained(
@@ -227,6 +233,10 @@ def test_names_that_are_no_text_are_refused(
     with pytest.raises(SystemExit) as raised:
         cli.main()
     assert raised.value.code == 2 and "is not UTF-8 text" in capsys.readouterr().err
+    monkeypatch.setattr("sys.getfilesystemencoding", lambda: "ascii")  # PYTHONUTF8=0 and LC_ALL=C
+    with pytest.raises(SystemExit) as raised:
+        cli.main()
+    assert raised.value.code == 2 and "unset PYTHONUTF8" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
