@@ -136,7 +136,7 @@ def step_rounds(
 def _step(name: str, recipe: Recipe) -> float:
     from contextwise.training.dry_run import dry_run
 
-    seconds = dry_run(recipe).step_seconds
+    seconds = dry_run(recipe, saves=False).step_seconds
     if seconds is None:
         raise ConfigError(
             f"{name} needs more memory than this machine has; set training.micro_batch_tokens lower, or choose a smaller size"

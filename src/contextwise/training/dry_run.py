@@ -82,10 +82,13 @@ class DryRunJson(DryRun):
 
 
 @without_launch_settings()
-def dry_run(recipe: Recipe) -> DryRun:
+def dry_run(recipe: Recipe, *, saves: bool = True) -> DryRun:
     """Measure the first steps of a recipe's run; the run folder is not written to.
 
     The peak is that of the whole process so far, so call this in a process of its own.
+
+    Args:
+        saves: whether a checkpoint and the exported model count in the peak, too; the time of a step needs neither.
 
     Raises:
         ConfigError, DataError, CheckpointError: what :func:`contextwise.training.train` would refuse.
@@ -118,10 +121,11 @@ def dry_run(recipe: Recipe) -> DryRun:
             with contextlib.suppress(StepAbandoned):
                 trainer.train()
             interruption.check("stopped while the first steps were timed; run the same command again")
-            trainer.save(random_state())
-            weights = trainer.whole_weights()
-            if processes.is_main_process:
-                export_model(trainer.run, inputs, weights)
+            if saves:
+                trainer.save(random_state())
+                weights = trainer.whole_weights()
+                if processes.is_main_process:
+                    export_model(trainer.run, inputs, weights)
         peak = max(start, peak_memory())  # the system counts the two at different moments
     return DryRun(
         device="cpu" if on_cpu else torch.cuda.get_device_name(),
