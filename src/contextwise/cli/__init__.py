@@ -6,6 +6,7 @@ Exit status: 0 done; 2 the input is at fault; 130 stopped by Ctrl-C, 143 by SIGT
 explains is one sentence too, with the path of a file that holds its traceback.
 """
 
+import codecs
 import contextlib
 import io
 import json
@@ -38,6 +39,8 @@ _NO_MEMORY = re.compile(
 )
 """What torch, the system and the loader of libraries say."""
 
+PLAINER = {"−": "-", "–": "-", "…": "...", "×": "x", "±": "+-", "≤": "<=", "≥": ">=", "≈": "~", "→": "->", "·": "|"}
+"""Characters that we print -> those for a terminal without them."""
 
 app = typer.Typer(
     cls=LazyCommands,
@@ -47,6 +50,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings=HELP_OPTIONS,
 )
+
+
+def _plainer(error: UnicodeError) -> tuple[str | bytes, int]:
+    """What is written for a character that a stream cannot encode: a plainer one, or its number."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    first = error.object[error.start]
+    return (PLAINER[first], error.start + 1) if first in PLAINER else codecs.backslashreplace_errors(error)
+
+
+codecs.register_error("plainer", _plainer)
 
 
 def _print_version(wanted: bool) -> None:
@@ -104,7 +118,7 @@ def main() -> None:
         del os.environ["COLUMNS"]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # names of files need not be text
+            stream.reconfigure(errors="plainer")  # names of files need not be text, and a terminal may know ASCII alone
     try:
         with stopping.Raising():
             status = _status_of_command()

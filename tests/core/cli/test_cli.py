@@ -239,6 +239,13 @@ def test_names_that_are_no_text_are_refused(
     assert raised.value.code == 2 and "unset PYTHONUTF8" in capsys.readouterr().err
 
 
+def test_a_terminal_that_knows_ascii_alone_shows_plain_numbers() -> None:
+    assert "−0.05 [−0.1, ±∞] 本…".encode("ascii", "plainer") == rb"-0.05 [-0.1, +-\u221e] \u672c..."
+    assert "−0.05 ±é".encode("latin-1", "plainer") == "-0.05 ±é".encode("latin-1")
+    with pytest.raises(UnicodeDecodeError):
+        b"\xff".decode("ascii", "plainer")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_end_any_verb_with_one_line_and_their_status(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: signal.Signals
