@@ -52,12 +52,12 @@ app = typer.Typer(
 )
 
 
-def _plainer(error: UnicodeError) -> tuple[str | bytes, int]:
-    """What is written for a character that a stream cannot encode: a plainer one, or its number."""
+def _plainer(error: UnicodeError) -> tuple[str, int]:
+    """What is written for characters that a stream cannot encode: plainer ones, or their numbers."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    first = error.object[error.start]
-    return (PLAINER[first], error.start + 1) if first in PLAINER else codecs.backslashreplace_errors(error)
+    unknown = error.object[error.start : error.end]
+    return "".join(PLAINER.get(each, ascii(each)[1:-1]) for each in unknown), error.end
 
 
 codecs.register_error("plainer", _plainer)
