@@ -60,7 +60,7 @@ def parse_json(text: str | bytes) -> Any:
     try:
         return json.loads(
             text,
-            object_pairs_hook=_object_of,
+            object_pairs_hook=object_of,
             parse_int=_bounded(int),
             parse_float=_bounded(float),
             parse_constant=lambda name: None,
@@ -69,7 +69,8 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; a ValueError if it has a key twice, of which Python would keep the last value."""
     values = dict(pairs)
     if len(values) < len(pairs):
         names = [name for name, _ in pairs]

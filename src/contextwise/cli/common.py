@@ -12,7 +12,7 @@ from typer import Argument, Option
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import as_json as json_values
-from contextwise.base.files import write_output
+from contextwise.base.files import check_output, write_output
 from contextwise.base.pretrained import hub_revision, refuse_missing
 from contextwise.base.progress import Terminal, document_printed, say
 from contextwise.base.schemas import named_schema
@@ -42,6 +42,17 @@ Discoveries = Annotated[
 ]
 FalseDiscoveries = Annotated[float, Option(help="With --discoveries: the share of kept changes that may gain nothing.")]
 AsJson = Annotated[bool, Option("--json", help="Print everything as JSON.")]
+
+
+def json_file(help: str) -> Any:
+    """An option that names a JSON file to write; what would be lost is refused before anything is measured."""
+
+    def checked(path: Path | None) -> Path | None:
+        if path is not None:
+            check_output(path, "the JSON file")
+        return path
+
+    return Option(help=help, callback=checked)
 
 
 class Prints:

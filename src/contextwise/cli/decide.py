@@ -18,6 +18,7 @@ from contextwise.cli.common import (
     FalseDiscoveries,
     Label,
     Prints,
+    json_file,
     set_option,
     show,
     show_and_write,
@@ -29,7 +30,7 @@ from contextwise.cli.common import (
 PANEL = "Decide"
 
 ARM = "gpt2, pm, contextlm, contextlm-every, contextlm-behind, contextlm-add, a name of a package, a recipe, or path.py:Name"
-ComparisonFile = Annotated[Path | None, Option(help="Write the comparison to this JSON file.")]
+ComparisonFile = Annotated[Path | None, json_file("Write the comparison to this JSON file.")]
 
 
 def trial(
@@ -183,9 +184,12 @@ def compare(
     are compared may have different training contexts.
     """
     from contextwise.evaluation.kernel import Result, is_result
+    from contextwise.reports.page import check_file
 
     for run in runs:
         refuse_missing(run)
+    if html is not None:
+        check_file(html)
     if curves or any(is_result(run) and Result.open(run).measure == "curve" for run in runs):
         options = {"--corpus": corpus is not None, "--split": split != "validation", "--label": label is not None}
         options |= {"--reference": reference is not None, "--all-pairs": all_pairs, "--unit": unit != "token"}

@@ -88,10 +88,18 @@ def evaluate_all(sources: Sequence[str | Path], corpus: Corpus, **settings: Any)
     Args:
         settings: of :class:`~contextwise.evaluation.measures.loss.Loss`, or of that other measure.
     """
+    _refuse_repeated(sources)  # before they are measured
     subjects = [Subject(source) for source in sources]
     own = [name for subject in subjects if (name := subject.spec.loss_measure) != Loss.name]
     how = measures()[own[0]](**settings) if own else Loss(**settings)
     return [measure(subject, how, corpus) for subject in subjects]
+
+
+def _refuse_repeated(sources: Sequence[str | Path]) -> None:
+    """Raise a ConfigError for a source that is given twice."""
+    counts = Counter(str(Path(source).resolve()) for source in sources)
+    if repeated := [source for source, count in counts.items() if count > 1]:
+        raise ConfigError(f"{repeated[0]} is given twice; name each run once")
 
 
 def open_compared(
@@ -103,9 +111,7 @@ def open_compared(
         ConfigError: a source given twice, or several evaluations to choose from.
         DataError: a source has no evaluation (the message has the command that makes one).
     """
-    repeated = [source for source, count in Counter(str(Path(s).resolve()) for s in sources).items() if count > 1]
-    if repeated:
-        raise ConfigError(f"{repeated[0]} is given twice; name each run once")
+    _refuse_repeated(sources)
     chosen = results or _common(sources, label)
     return [_compared(source, result) for source, result in zip(sources, chosen, strict=True)]
 

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from contextwise.base.errors import DataError, one_line, refuse_pipe
+from contextwise.base.schemas import object_of
 
 UNREAD = (".bz2", ".xz", ".zst", ".lz4")
 """Suffixes of compressed files that are not read."""
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 HALF_A_PAIR = "holds half of a surrogate pair, which is no text"
+_DECODER = json.JSONDecoder(object_pairs_hook=object_of)
 LONGEST_LINE = 2**28
 """Bytes, unpacked."""
 
@@ -55,7 +57,7 @@ def unpacked(raw: BinaryIO, path: Path) -> Iterator[BinaryIO]:
 def parse_json(content: bytes) -> Any:
     """Parse a JSON text; the message of its ValueError is a predicate, "is not ..."."""
     try:
-        return json.loads(content.decode("utf-8-sig"))
+        return _DECODER.decode(content.decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise ValueError("is not UTF-8 text") from None
     except (ValueError, RecursionError) as error:

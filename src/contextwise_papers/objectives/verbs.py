@@ -5,12 +5,12 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from contextwise.cli.common import AsJson, Prints, show_and_write
+from contextwise.cli.common import AsJson, Prints, json_file, show_and_write
 
 
 def objectives(
     runs: Annotated[list[str], Argument(help="Runs.")],
-    out: Annotated[Path | None, Option(help="Write the list to this JSON file.")] = None,
+    out: Annotated[Path | None, json_file("Write the list to this JSON file.")] = None,
     as_json: Annotated[AsJson, Prints("contextwise_papers.objectives.side_by_side:ObjectivesJson")] = False,
 ) -> None:
     """List objectives side by side: tokens read and predicted, FLOPs, own losses.
@@ -40,7 +40,7 @@ def forgetting(
     ] = None,
     stride: Annotated[int | None, Option(help="Between windows.", show_default="half the context")] = None,
     limit: Annotated[int | None, Option(help="Score only the first N documents of each corpus.")] = None,
-    out: Annotated[Path | None, Option(help="Write the report to this JSON file.")] = None,
+    out: Annotated[Path | None, json_file("Write the report to this JSON file.")] = None,
     as_json: Annotated[AsJson, Prints("contextwise_papers.objectives.forgetting:Forgetting")] = False,
 ) -> None:
     """Measure what models forget of an old corpus while they are trained on a new one.

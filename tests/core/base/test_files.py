@@ -422,6 +422,8 @@ def test_an_output_replaces_json_and_nothing_else(tmp_path):
     ):
         write_output(notes, {"a": 1}, "the result")
     assert notes.read_text() == "# Mine\n"
+    with pytest.raises(ConfigError, match="is a folder; give the name of a file for the result"):
+        write_output(tmp_path, {}, "the result")
 
 
 def test_a_child_of_a_killed_process_does_not_keep_its_lock(tmp_path):

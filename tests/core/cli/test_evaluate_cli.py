@@ -158,6 +158,35 @@ def test_compare_evaluates_what_is_missing_and_writes_json(contextwise, workplac
     assert difference["difference"]["value"] == pytest.approx(alpha - beta)
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "compare runs/alpha runs/beta --corpus corpus --out texts.jsonl",
+            "texts.jsonl is no JSON file, and would be lost",
+        ),
+        ("compare runs/alpha runs/beta --corpus corpus --out runs", "runs is a folder; give the name of a file"),
+        (
+            "compare runs/alpha runs/beta --corpus corpus --html texts.jsonl",
+            "texts.jsonl is no page, and would be lost",
+        ),
+        ("compare runs/alpha ./runs/alpha --corpus corpus", "is given twice; name each run once"),
+        ("evaluate runs/alpha --corpus bodies.jsonl", "Those are options of `contextwise prepare`; give its corpus"),
+        (
+            "evaluate runs/alpha --corpus corpus --out runs/beta",
+            "runs/beta holds no result of contextwise measure evaluate: it "
+            "is a run; choose another folder for the result",
+        ),
+    ],
+)
+def test_what_cannot_be_written_or_compared_is_refused_before_it_is_measured(
+    contextwise, workplace, monkeypatch, line, message
+):
+    monkeypatch.setattr("contextwise.evaluation.measures.loss.Loss.run", lambda *_: pytest.fail("it was measured"))
+    write_rows(workplace / "bodies.jsonl", [{"body": "a text"}])
+    contextwise.refused(line, message)
+
+
 def test_compare_without_an_evaluation_names_the_command(contextwise, workplace):
     contextwise.words("evaluate runs/alpha --corpus corpus")
     shutil.copytree(workplace / "runs/beta/model", workplace / "runs/new/model")

@@ -54,8 +54,9 @@ class Result(Viewed):
         """
         path = Path(path)
         what = f"result of contextwise measure {measure}" if measure else "result of a measurement"
-        if not (path / SUMMARY).is_file():
-            raise DataError(f"{path} holds no {what}: it has no {SUMMARY}")
+        if not is_result(path):
+            why = "is a run" if (path / SUMMARY).is_file() else f"has no {SUMMARY}"
+            raise DataError(f"{path} holds no {what}: it {why}")
         summary = _summary(path, f"the summary of the {what}")
         if measure is not None and summary["measure"] != measure:
             raise DataError(f"{path} holds a result of contextwise measure {summary['measure']}, not of {measure}")
@@ -152,7 +153,7 @@ def finished(path: Path, key: str, overwrite: bool = False, result: type[Result]
     try:
         existing = result.open(path)
     except DataError as error:
-        raise ConfigError(f"{error}; choose another folder for the result, or remove that one") from None
+        raise ConfigError(f"{error}; choose another folder for the result") from None
     if existing.summary["key"] == key:
         return existing
     if overwrite:

@@ -304,7 +304,13 @@ def open_documents(source: "str | Path | PreTrainedModel | Subject", path: str |
     key = content_key(text=text, split=split, **tokens)
     out = Path("corpora") / f"{place.name.split('.')[0].replace('*', '') or place.parent.name or 'texts'}-{key[:8]}"
     if not is_corpus(out):
-        prepare_corpus([f"{split}={texts}"], folder, out)
+        try:
+            prepare_corpus([f"{split}={texts}"], folder, out)
+        except DataError as error:
+            if "text_field" not in str(error) and "skip_bad" not in str(error):
+                raise
+            message = f"{error}. Those are options of `contextwise prepare`; give its corpus in place of the texts"
+            raise DataError(message) from None
         if source_digest(texts) != text:  # it would be found again for the text before
             shutil.rmtree(out, ignore_errors=True)
             raise DataError(f"{texts} was changed while it was read; run the same command again")
