@@ -237,6 +237,8 @@ def corpus(
     for length in context or []:
         if length < 2:
             raise ConfigError(f"--context is {length}; give a training context in tokens, at least 2, such as 1024")
+    if text_field != "text" and not overlap:
+        raise ConfigError(f"--text-field is {text_field!r}, but belongs to the sources in --overlap; leave it out")
     documents = Corpus.open(path, split=split)
     if overlap:
         _show_overlaps(documents, overlap, text_field, as_json)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contextwise.base.errors import DataError
+from contextwise.base.errors import ConfigError, DataError
 from contextwise.data import prepare_corpus
 from contextwise_papers.objectives.infill.tasks import cut_line, open_tasks, tasks_label
 
@@ -58,6 +58,8 @@ def test_a_corpus_and_its_source_give_the_same_holes(tmp_path: Path) -> None:
     source = write(tmp_path / "texts.jsonl", [{"text": text} for text in texts])
     prepare_corpus(source, "train:300", tmp_path / "corpus", validation=0.0)
     of_file = open_tasks(source)
+    with pytest.raises(ConfigError, match="split is 'train', but .* is a file, which has no splits; leave it out"):
+        open_tasks(source, "train")
     of_corpus = open_tasks(tmp_path / "corpus", "train")
     assert [t.prefix + t.expected + t.suffix for t in of_corpus.tasks] == [CODE, "two\nlines é\n"]
     parts = [[(t.prefix, t.expected, t.suffix) for t in result.tasks] for result in (of_file, of_corpus)]

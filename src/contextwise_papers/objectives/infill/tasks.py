@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from rapidfuzz.distance import Indel
 
-from contextwise.base.errors import DataError
+from contextwise.base.errors import ConfigError, DataError, Problem
 from contextwise.base.hashes import sha256_file
 from contextwise.base.intervals import ratios
 from contextwise.base.progress import interruption
@@ -68,6 +68,8 @@ def open_tasks(path: Path, split: str = "validation", seed: int = 0, limit: int 
         seed: of the choice of lines.
         limit: use only the holes of this many documents, from the first.
     """
+    if _is_file(path) and split != "validation":
+        raise ConfigError(Problem(f"but {path} is a file, which has no splits", "split", split, "leave it out"))
     tasks = _of_file(path, seed, limit) if _is_file(path) else _of_corpus(path, split, seed, limit)
     if not tasks.tasks:
         raise DataError(f"{path} gives no line to fill: a document needs a line behind its first that is not blank")
