@@ -321,7 +321,9 @@ def _paired(rows: pd.DataFrame, notes: list[str]) -> Losses:
     wide = rows.pivot(index=["document", "part"], columns=["arm", "seed"], values=[value, *sizes]).sort_index()
     common = wide[value].notna().all(axis=1)
     if not common.any():
-        raise DataError("no document is in all runs; name the documents alike in each, as by their content")
+        counts = wide[value].notna().sum()
+        fewest = f"{_named(counts.idxmin())} has {counts.min():,} of {len(wide):,}"
+        raise DataError(f"no document is in all runs ({fewest}); name the documents alike in each, as by their content")
     if left := int((~common).sum()):
         what = "parts of documents" if rows["part"].any() else "documents"
         example = _shown(*wide.index[~common][0])
@@ -348,7 +350,7 @@ def _paired(rows: pd.DataFrame, notes: list[str]) -> Losses:
     size, found = sizes[0], summed(sizes[0])
     one, other = runs[0], next(run for run in runs if not np.array_equal(found[run], found[runs[0]]))
     at = int(np.flatnonzero(found[other] != found[one])[0])
-    counted = f"{found[one][at]:,.0f} {size} in {_named(one)}, {found[other][at]:,.0f} in {_named(other)}"
+    counted = f"{found[one][at]:,.15g} {size} in {_named(one)}, {found[other][at]:,.15g} in {_named(other)}"
     fix = (
         "bytes must be those of the document, the same in all"
         if "bytes" in sizes
