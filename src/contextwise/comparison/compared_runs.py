@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import TypeAdapter
 
-from contextwise.base.config import with_overrides
+from contextwise.base.config import validate, with_overrides
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import listed
 from contextwise.base.hashes import content_key
@@ -91,7 +91,7 @@ def evaluate_all(sources: Sequence[str | Path], corpus: Corpus, **settings: Any)
     _refuse_repeated(sources)  # before they are measured
     subjects = [Subject(source) for source in sources]
     own = [name for subject in subjects if (name := subject.spec.loss_measure) != Loss.name]
-    how = measures()[own[0]](**settings) if own else Loss(**settings)
+    how = validate(measures()[own[0]] if own else Loss, settings, "the evaluation")
     return [measure(subject, how, corpus) for subject in subjects]
 
 
