@@ -21,13 +21,9 @@ MENDED = date(2026, 11, 27)
 COMPOSED = "ContextLM's predictor and multi-token heads of GPT-2 began with residual projections √(2L) times too large"
 NEOX = "`gpt_neox` began with 0.02 everywhere, not as Pythia, or `gpt2_rotary` without GPT-2's scale of residual projections"
 T5 = "on CPUs with bf16 T5 was trained without the relative positions of its decoder"
-METADATA = "metadata before the text was not in MeCo's layout: most of the text did not see its metadata"
 
 SPEED = ("context_predictor", "coordinates", "generation", "memory", "multitoken-cost", "training_step")
 """Benchmarks of time, memory and of a few steps' sizes, which initial values do not decide."""
-BY_NAME = {"injection-size": COMPOSED, "multitoken": COMPOSED, "sweep_gap": COMPOSED, "metadata": METADATA}
-"""Benchmarks of models from recipes of this package, by the beginning of their name; the settings are not in the result."""
-
 
 def mappings(value: Any) -> Iterator[dict[str, Any]]:
     """Every dictionary inside a value of JSON."""
@@ -76,10 +72,7 @@ def why(file: Path) -> list[str]:
     if (dates and date.fromisoformat(max(dates)) >= MENDED) or name.startswith(SPEED):
         return []
     paired = "trials" in result or "trial" in result
-    found = reasons([result, item_settings(file)], paired)
-    by_name = {reason for prefix, reason in BY_NAME.items() if name.startswith(prefix)}
-    found |= by_name - ({COMPOSED} if paired else set())
-    return sorted(found)
+    return sorted(reasons([result, item_settings(file)], paired))
 
 
 def superseded() -> dict[Path, list[str]]:
@@ -91,7 +84,7 @@ def superseded() -> dict[Path, list[str]]:
 def listed(found: dict[Path, list[str]]) -> str:
     """The list in Markdown, by reason."""
     lines = []
-    for reason in (METADATA, COMPOSED, NEOX, T5):
+    for reason in (COMPOSED, NEOX, T5):
         files = [str(file.relative_to(RESULTS)) for file, reasons in found.items() if reason in reasons]
         if files:
             lines += [
