@@ -200,7 +200,7 @@ def compare(
     split: str | None = None,
     reference: str | None = None,
     all_pairs: bool = False,
-    unit: str = "token",
+    unit: Literal["token", "byte"] = "token",
     label: str | None = None,
     budgets: bool = True,
     verbose: bool = False,

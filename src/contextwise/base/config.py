@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Self, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import (
@@ -113,19 +113,18 @@ def checked(function: Function) -> Function:
     Checked are arguments of one type or a union of types; the function itself checks those whose types are in quotes.
     """
     signature = inspect.signature(function)
+    unions = (UnionType, Union)
     types = {
-        name: get_args(each.annotation) or (each.annotation,)
+        name: get_args(each.annotation) if get_origin(each.annotation) in unions else (each.annotation,)
         for name, each in signature.parameters.items()
-        if each.kind is not each.VAR_KEYWORD and (each.annotation in _KINDS or isinstance(each.annotation, UnionType))
+        if each.kind is not each.VAR_KEYWORD
+        and (each.annotation in _KINDS or get_origin(each.annotation) in (*unions, Literal))
     }
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
         for name, value in signature.bind(*arguments, **options).arguments.items():
-            kinds = [
-                _KINDS.get(each) or (get_origin(each) or each, "a list" if get_origin(each) else f"a {each.__name__}")
-                for each in types.get(name, ())
-            ]
+            kinds = [_kind(each) for each in types.get(name, ())]
             if name in types and not any(_is(value, kind) for kind, _ in kinds):
                 raise ConfigError(Problem(f"but must be {' or '.join(each for _, each in kinds)}", name, value))
         return function(*arguments, **options)
@@ -133,8 +132,19 @@ def checked(function: Function) -> Function:
     return call  # type: ignore[return-value]
 
 
+def _kind(annotation: Any) -> tuple[Any, str]:
+    """What an argument of a type may be, a list of its values for a literal, and its name in a message."""
+    origin = get_origin(annotation)
+    if origin is Literal:
+        values = list(get_args(annotation))
+        return values, " or ".join(map(repr, values))
+    return _KINDS.get(annotation) or (origin or annotation, "a list" if origin else f"a {annotation.__name__}")
+
+
 def _is(value: Any, kind: Any) -> bool:
     """Whether a value is of a kind; true and false are no numbers, and bytes no lists."""
+    if isinstance(kind, list):
+        return any(isinstance(value, type(each)) and value == each for each in kind)
     if isinstance(value, bool | bytes):
         return kind is type(value)
     return isinstance(value, kind) and not (isinstance(value, float) and math.isnan(value))

@@ -1,7 +1,7 @@
 """Verbs that decide: ``trial``, and those that compare, plan and report."""
 
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 from typer import Argument, Option
 
@@ -163,7 +163,7 @@ def compare(
         str | None, Option(help="Name of the model to compare the others to.", show_default="the first")
     ] = None,
     all_pairs: Annotated[bool, Option("--all-pairs", help="Compare every pair of models.")] = False,
-    unit: Annotated[str, Option(help="Of differences: token (nats) or byte (bits).")] = "token",
+    unit: Annotated[Literal["token", "byte"], Option(help="Of differences: token (nats) or byte (bits).")] = "token",
     out: ComparisonFile = None,
     html: Annotated[Path | None, Option(help="Write a page with the table and the curves of training.")] = None,
     curves: Annotated[

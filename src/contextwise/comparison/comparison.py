@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -179,7 +179,7 @@ def compare(
     results: Sequence[Evaluation] | None = None,
     reference: str | None = None,
     all_pairs: bool = False,
-    unit: str = "token",
+    unit: Literal["token", "byte"] = "token",
     budgets: bool = True,
 ) -> Comparison:
     """Compare evaluated runs and models on the same documents.
@@ -197,8 +197,6 @@ def compare(
         ConfigError: an unknown reference or unit, or runs that are the same.
         DataError: a run without an evaluation, or evaluations that may not be compared.
     """
-    if unit not in UNITS:
-        raise ConfigError(f"unit is {unit!r}; it must be token or byte")
     if len(sources) < 2:
         raise ConfigError("a comparison needs two runs or more; name them one after the other")
     runs = open_compared(sources, label, results)
