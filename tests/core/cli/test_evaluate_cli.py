@@ -174,8 +174,7 @@ def test_compare_evaluates_what_is_missing_and_writes_json(contextwise, workplac
         ("evaluate runs/alpha --corpus bodies.jsonl", "Those are options of `contextwise prepare`; give its corpus"),
         (
             "evaluate runs/alpha --corpus corpus --out runs/beta",
-            "runs/beta holds no result of contextwise measure evaluate: it "
-            "is a run; choose another folder for the result",
+            "runs/beta holds no result of a measurement: it is a run; choose another folder for the result",
         ),
     ],
 )

@@ -43,7 +43,7 @@ def test_gzip_byte_order_mark_windows_lines_and_blank_lines(tmp_path: Path) -> N
     [
         (b"{", "the line is not JSON (Expecting property name"),
         (b'{"text": "a", "text": "b"}', "the line is not JSON (it has the key 'text' twice"),
-        (b'{"text": "a", "m": {"n": 1, "n": 2}}', "it has the key 'n' twice"),
+        (b'{"text": "a", "m": {"n": 1, "n": 2}}', "the line is not JSON (it has the key 'n' twice"),
         (b"[1]", "the line is not a JSON object but a list"),
         (b'"text"', "the line is not a JSON object but a string"),
         (b"7", "the line is not a JSON object but a number"),
