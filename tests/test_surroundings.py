@@ -136,6 +136,11 @@ def test_a_model_with_a_hook_of_the_caller_is_measured_anew(corpus_folder: Path,
     model = small_gpt2()
     first, again = (contextwise.evaluate(model, corpus_folder, limit=2, out=tmp_path / "plain") for _ in range(2))
     assert first.path == again.path
+    kept, model.transformer.h[0].attn.scaling = model.transformer.h[0].attn.scaling, 0.0
+    with pytest.raises(ConfigError, match="holds another result"):
+        contextwise.evaluate(model, corpus_folder, limit=2, out=tmp_path / "plain")
+    model.transformer.h[0].attn.scaling = kept
+    assert contextwise.evaluate(model, corpus_folder, limit=2, out=tmp_path / "plain").path == first.path
     model.transformer.h[0].register_forward_hook(lambda module, inputs, output: output * 0)
     with pytest.raises(ConfigError, match="holds another result"):
         contextwise.evaluate(model, corpus_folder, limit=2, out=tmp_path / "plain")

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Key = tuple[str, int, int]
 """An answer's task, visible context, and question."""
+MOST_MARKS = 1_000_000
+"""The most characters that a chat template adds to a conversation, such as a description of tools."""
 _MARK = "\N{WHITE SQUARE}text\N{WHITE SQUARE}"
 
 
@@ -158,9 +160,15 @@ def apply_template(
         fix: what to do without the template, the end of an error.
 
     Raises:
-        ConfigError: the template, a program of the model's author, fails or writes nothing.
+        ConfigError: the template, a program of the model's author, fails, leaves the last message out, or writes a flood.
     """
+    asked, given = messages[-1]["content"].strip(), sum(len(message["content"]) for message in messages)
     try:
+        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, **options | {"tokenize": False})
+        if asked not in text:
+            raise ValueError("it leaves the question out")
+        if len(text) > 2 * given + MOST_MARKS:
+            raise ValueError(f"it writes {len(text):,} characters for {given:,}")
         made = tokenizer.apply_chat_template(messages, add_generation_prompt=True, **options)
         if not (made if isinstance(made, str) else made["input_ids"]):
             raise ValueError("it writes nothing")

@@ -318,7 +318,7 @@ def test_a_chat_template_surrounds_the_text_at_every_visible_context() -> None:
     with pytest.raises(ConfigError, match="chat is given, but the model has no chat template"):
         Encoder(BYTES, chat=True)
     tokenizer.chat_template = "{{ messages[0].role }}"
-    with pytest.raises(ConfigError, match="changes a user's message"):
+    with pytest.raises(ConfigError, match="leaves the question out"):
         encoder.encode(question)
 
 
@@ -333,6 +333,8 @@ def test_a_chat_template_surrounds_the_text_at_every_visible_context() -> None:
         "{{ 1 / 0 }}",
         "{{ 'x'.__class__ }}",
         "{{ '%d' % 'x' }}",
+        "hello",
+        "{{ messages[0].content }}{{ 'a' * 10**7 }}",
     ],
 )
 def test_a_template_that_fails_is_refused(template: str) -> None:
