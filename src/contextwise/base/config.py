@@ -331,6 +331,17 @@ def settings_of(overrides: Sequence[str] | Mapping[str, Any]) -> list[tuple[str,
     return [(str(key).strip(), value) for key, value in pairs]
 
 
+def with_output(
+    values: dict[str, Any], overrides: Sequence[str] | Mapping[str, Any] | None, output: str | Path | None
+) -> dict[str, Any]:
+    """Settings with the folder ``output`` in place of their own, if it is given; ConfigError if ``overrides`` name one too."""
+    if output is None:
+        return values
+    if "output" in dict(settings_of(overrides or [])):
+        raise ConfigError("the folder is given twice, as --out and as --set output; give one of them")
+    return values | {"output": str(output)}
+
+
 def _setting(override: str) -> tuple[str, Any]:
     """Key and value of a setting ``section.key=value``."""
     key, equals, text = override.partition("=")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from contextwise.base.config import Name, Settings, read_yaml, validate, with_overrides
+from contextwise.base.config import Name, Settings, read_yaml, validate, with_output, with_overrides
 from contextwise.base.errors import ConfigError, ContextwiseError, Problem
 from contextwise.base.recipes import recipe_path
 from contextwise.base.runs import RunFolder
@@ -423,10 +423,8 @@ def load_recipe(
     else:
         values = (recipe.resolved() | {"output": recipe.output}) if isinstance(recipe, Recipe) else dict(recipe)
         name, where = "run", "the recipe"
-    data = with_overrides(values, overrides or [])
-    if output is not None:
-        data["output"] = str(output)
-    elif folder is not None:
+    data = with_output(with_overrides(values, overrides or []), overrides, output)
+    if folder is not None:
         data.setdefault("output", str(folder))
     data.setdefault("name", name)
     return validate(Recipe, data, where)

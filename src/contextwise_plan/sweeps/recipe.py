@@ -20,7 +20,16 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from contextwise.base.config import LARGEST_INTEGER, Name, Settings, read_yaml, settings_of, validate, with_overrides
+from contextwise.base.config import (
+    LARGEST_INTEGER,
+    Name,
+    Settings,
+    read_yaml,
+    settings_of,
+    validate,
+    with_output,
+    with_overrides,
+)
 from contextwise.base.errors import ConfigError, did_you_mean
 from contextwise.base.estimates import count, listed
 from contextwise.base.recipes import recipe_path
@@ -419,6 +428,4 @@ def load_sweep(
             raise ConfigError(f"--set {key}: the runs' recipe is under base; write --set base.{key}={value}")
         else:
             data = with_overrides(data, {key: value})
-    if output is not None:
-        data["output"] = str(output)
-    return validate(SweepRecipe, data, f"the sweep {sweep}")
+    return validate(SweepRecipe, with_output(data, overrides, output), f"the sweep {sweep}")

@@ -42,6 +42,7 @@ def test_the_run_is_named_on_standard_output(workplace, contextwise):
     status, output, _ = contextwise("train 'my run/recipe.yaml' --set training.steps=4")
     assert (status, output) == (2, "") and run.summary()["steps"] == 3
     assert contextwise("train 'my run/recipe.yaml' --set training.steps=4 --out longer")[:2] == (0, "longer\n")
+    contextwise.refused(f"{command} --set output=other", "given twice, as --out and as --set output; give one of them")
     status, shown, _ = contextwise(f"{command} --json")
     assert status == 0 and json.loads(shown) == {"folder": "my run", **run.summary()}
     done, following = errors.splitlines()[-2:]

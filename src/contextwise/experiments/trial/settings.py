@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from contextwise.base import plugins
-from contextwise.base.config import Name, Settings, parse_yaml, read_yaml, validate, with_overrides
+from contextwise.base.config import Name, Settings, parse_yaml, read_yaml, validate, with_output, with_overrides
 from contextwise.base.errors import ConfigError, Problem, did_you_mean
 from contextwise.base.recipes import recipe_path, shipped_recipe, shipped_recipes
 from contextwise.base.runs import comparable
@@ -282,9 +282,7 @@ def load_trial(
         data["recipe"] = read_yaml(recipe_path(data["recipe"], folder=folder))
     if overrides and "recipe" not in data:
         data["recipe"] = DEFAULT_RECIPE
-    data = with_overrides(data, overrides or [])
-    if output is not None:
-        data["output"] = str(output)
+    data = with_output(with_overrides(data, overrides or []), overrides, output)
     if trial is None:
         arms = "-vs-".join(map(_arm_name, data.get("arms") or []))
         data.setdefault("name", f"{arms or 'trial'}-on-{Path(str(data.get('corpus'))).name}")
