@@ -377,6 +377,10 @@ def validate(model: type[Model], data: dict[str, Any], where: str) -> Model:
     raise ConfigError(*(problem for error in errors for problem in _problems(model, error)), where=where)
 
 
+_PARSING = {"int_parsing": "must be a whole number", "float_parsing": "must be a number"}
+"""What pydantic says at length of a text that is no number."""
+
+
 def _problems(model: type[BaseModel], error: Any) -> list[Problem]:
     """Convert a validation error of pydantic to problems."""
     field, kind = ".".join(str(part) for part in error["loc"] if not _is_tag(part)), error["type"]
@@ -390,14 +394,14 @@ def _problems(model: type[BaseModel], error: Any) -> list[Problem]:
         *sections, name = error["loc"]
         section, _ = _settings_at(model, sections)
         missing = section.model_fields.get(str(name)) if section else None
-        fix = f"set it to {missing.description}" if missing and missing.description else ""
+        fix = f"set it ({missing.description})" if missing and missing.description else ""
         return [Problem("is missing", field, fix=fix)]
     if kind == "value_error":
         cause = error["ctx"]["error"]
         problems = cause.problems if isinstance(cause, ConfigError) else (Problem(str(cause)),)
         return [problem.below(field) for problem in problems]
     message = error["msg"].split(" or instance of ")[0]  # class names mean nothing in a YAML file
-    why = message[0].lower() + message[1:]
+    why = _PARSING.get(kind) or message[0].lower() + message[1:]
     if error.get("ctx", {}).get("pattern") == _IN_NAMES:
         why = "must be a name: not empty, and without /, \\ and control characters"
     # YAML reads 1, yes and 2026-01-01 as other values than texts.
@@ -411,7 +415,15 @@ def _unknown(model: type[BaseModel], location: tuple[int | str, ...], field: str
     known = list(variant.model_fields) if variant else []
     if any(name in other.model_fields for other in others):
         return Problem(f"does not apply to {str(sections[-1])[1:-1]}", field, fix="remove it")
-    meant = next((each for each in OTHER_NAMES.get(str(name), ()) if each in known), None)
+    names = (str(name), *OTHER_NAMES.get(str(name), ()))
+    elsewhere = [
+        f"{section}.{key}"
+        for section, settings in model.model_fields.items()
+        for _, kind in _variants(settings.annotation)
+        for key in names
+        if key in kind.model_fields
+    ]
+    meant = next((each for each in (*names, *elsewhere) if each in known or each in elsewhere), None)
     if (below := getattr(variant, "below", {}).get(name)) is not None:
         meant = f"{below}.{name}"
         while isinstance(value, dict) and len(value) == 1:  # one setting of a command line

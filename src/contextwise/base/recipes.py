@@ -1,6 +1,7 @@
 """The recipes that come with installed packages, addressed by name: ``contextlm-nano``, or ``contextlm/contextlm-nano``."""
 
 import importlib.util
+import re
 from dataclasses import dataclass
 from importlib import resources
 from itertools import takewhile
@@ -67,7 +68,8 @@ class Shipped:
         """The first sentence of the comment at its beginning."""
         lines = self.path.read_text(encoding="utf-8").splitlines()
         comment = takewhile(lambda line: line.startswith("#"), lines)
-        return " ".join(line.removeprefix("#").strip() for line in comment).partition(". ")[0].rstrip(".")
+        text = " ".join(line.removeprefix("#").strip() for line in comment)
+        return re.split(r"(?<!\bal)(?<!\bEq)\.(?= |$)", text, maxsplit=1)[0]
 
 
 def recipe_folders() -> list[Path]:

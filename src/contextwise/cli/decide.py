@@ -183,6 +183,8 @@ def compare(
     intervals say whether a difference is more than chance. Models whose curves
     are compared may have different training contexts.
     """
+    if len(runs) < 2:
+        raise ConfigError("a comparison needs two runs or more; name them one after the other")
     from contextwise.evaluation.kernel import Result, is_result
     from contextwise.reports.page import check_file
 

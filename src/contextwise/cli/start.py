@@ -19,7 +19,7 @@ from contextwise.base.files import atomic_write
 from contextwise.base.lazy import object_named
 from contextwise.base.machine import own_version
 from contextwise.base.progress import console, say
-from contextwise.base.recipes import recipe_kinds, shipped_recipes
+from contextwise.base.recipes import Shipped, recipe_kinds, shipped_recipes
 from contextwise.base.tables import Column, Table
 from contextwise.cli.common import AsJson, Prints, Split, prints_of, show, show_json, show_line
 
@@ -379,9 +379,13 @@ def recipes(
     elif len(found) == 1:
         print(found[0].path.read_text(encoding="utf-8"), end="")
     else:
+        by_verb: dict[str, list[Shipped]] = {}
         for each in found:
-            title = Text.assemble((each.name, "bold"), f"  contextwise {each.verb}")
-            show(title, Padding(each.about, (0, 0, 0, 4), expand=False))
+            by_verb.setdefault(each.verb, []).append(each)
+        for verb, recipes in sorted(by_verb.items(), key=lambda item: len(item[1])):  # the longest list last
+            show(Text(f"\ncontextwise {verb} NAME", "bold"))
+            for each in recipes:
+                show(f"  {each.name}", Padding(each.about, (0, 0, 0, 4), expand=False))
 
 
 def printed_schema(command: str) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def few_steps(steps: Mapping[str, int]) -> str:
     more = f" and {len(few) - 4} more runs" if len(few) > 4 else ""
     return (
         f"Fewer than {FEWEST_STEPS} optimizer steps: {', '.join(shown)}{more}. Such losses are those of the start of training, "
-        "and a difference may be another one after more steps: set training.tokens_per_step lower, or train on more tokens."
+        "and a difference may be another one after more steps: take fewer tokens_per_step, or train on more tokens."
     )
 
 

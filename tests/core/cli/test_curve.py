@@ -142,8 +142,8 @@ def test_after_a_signal_the_same_command_resumes(contextwise, workplace, monkeyp
         ("--rope linear --rope-factor 0.5", "--rope-factor is 0.5, but input should be greater than or"),
         ("--targets 16", "No such option: --targets (Possible options: --samples)"),
         ("--worth 0", "--worth is 0, but input should be greater than 0"),
-        ("--mode bands --contexts 4;8", "--contexts is '4;8', but input should be a valid integer"),
-        ("--mode bands --contexts 4,8,…", "--contexts is '…', but input should be a valid integer"),
+        ("--mode bands --contexts 4;8", "--contexts is '4;8', but must be a whole number"),
+        ("--mode bands --contexts 4,8,…", "--contexts is '…', but must be a whole number"),
         (f"--context {10**14}", "no document is long enough for a context of 100,000,000,000,000"),
         ("--context 5000", "no document is long enough for a context of 5,000 tokens: the longest of the"),
         ("--batch-tokens 0", "--batch-tokens is 0; it must be at least 1"),
@@ -168,6 +168,6 @@ def test_curves_side_by_side(contextwise, workplace):
     assert rows[1]["lowest_difference"]["value"] == pytest.approx(difference)
     assert written(difference, "+.4f") in words
     contextwise.refused("compare --curves a b", "there is no run and no model at a")
-    contextwise.refused("compare --curves runs/alpha", "there is one curve; give two or more to compare")
+    contextwise.refused("compare --curves runs/alpha", "a comparison needs two runs or more")
     contextwise.refused("compare curve-8 curve-64 --html page.html", "--html chooses among losses of documents")
     contextwise.refused("compare curve-8 runs/alpha --unit byte", "--unit chooses among losses of documents")

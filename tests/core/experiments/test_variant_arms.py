@@ -310,7 +310,7 @@ def test_an_edited_file_is_another_model(corpus_folder, tmp_path, models, untime
     Trial(given).run()
     train(recipe(corpus_folder, tmp_path / "run", f"{models}:Same"))
     models.write_text(MODELS + "\n# edited\n")
-    with pytest.raises(ConfigError, match=r"looked at with other settings \(arms.Same"):
+    with pytest.raises(ConfigError, match=r"looked at with other settings \(the code of Same\)"):
         Trial(trial(corpus_folder, tmp_path / "t", ["gpt2", f"{models}:Same"]))
     with pytest.raises(ConfigError, match=r"contains another run \(its recipe differs in model.variant.sha256"):
         train(recipe(corpus_folder, tmp_path / "run", f"{models}:Same"))

@@ -71,7 +71,14 @@ def write(tmp_path, change):
         (lambda r: r["training"].update(learning_rate=float("nan")), "learning_rate is nan"),
         (lambda r: r["training"].update(learning_rate=-1), "learning_rate is -1"),
         (lambda r: r["training"].update(trackers=["mlflow"]), "trackers"),
-        (lambda r: r["data"].pop("corpus"), "data.corpus is missing; set it to folder of a prepared corpus"),
+        (lambda r: r.update(context=64), "context is an unknown key; did you mean 'data.context'"),
+        (lambda r: r["training"].update(context=64), "training.context is an unknown key; did you mean 'data.context'"),
+        (lambda r: r.update(lr=64), "lr is an unknown key; did you mean 'training.learning_rate'"),
+        (
+            lambda r: r["training"].update(learning_rate="high"),
+            "training.learning_rate is 'high', but must be a number",
+        ),
+        (lambda r: r["data"].pop("corpus"), r"data.corpus is missing; set it .folder of a prepared corpus"),
         (lambda r: r.update(training=[1, 2]), "training is"),
         (lambda r: r.update(name="a/b"), "name is 'a/b'"),
         (
@@ -221,4 +228,4 @@ def test_runs_of_fewer_than_a_hundred_steps_are_named():
     assert few_steps({"a": 100, "b": 4000}) == ""
     warning = few_steps({"a": 99, "b": 100, **{f"c{i}": 1 for i in range(5)}})
     assert warning.startswith("Fewer than 100 optimizer steps: a 99, c0 1, c1 1, c2 1 and 2 more runs.")
-    assert "training.tokens_per_step" in warning
+    assert "fewer tokens_per_step" in warning

@@ -62,9 +62,9 @@ def test_a_small_recipe_builds_on_the_recipes_beside_it(news, text_encoder, tmp_
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda r: r["model"]["cue"].pop("sentence_encoder"), "model.cue.sentence_encoder is missing; set it to a sentence"),
-        (lambda r: r["model"]["cue"].update(stage="adapt"), "model.cue.start is missing; set it to the CUE run"),
-        (lambda r: r["model"]["cue"].update(stage="proxy"), "autoencoder is missing; set it to a run of model.family"),
+        (lambda r: r["model"]["cue"].pop("sentence_encoder"), "model.cue.sentence_encoder is missing; set it .a sentence"),
+        (lambda r: r["model"]["cue"].update(stage="adapt"), "model.cue.start is missing; set it .the CUE run"),
+        (lambda r: r["model"]["cue"].update(stage="proxy"), "autoencoder is missing; set it .a run of model.family"),
         (lambda r: r["model"]["cue"].update(stage="swap"), "model.cue.start is missing"),
         (lambda r: r["model"]["cue"].update(start="x"), "model.cue.start does not apply to the stage joint"),
         (lambda r: r["model"]["cue"].update(noise=0.5), "model.cue.noise does not apply to the stage joint"),

@@ -39,7 +39,7 @@ from contextwise.experiments.trial.arms import Arms, Length, held_fixed, total_n
 from contextwise.experiments.trial.documents import SEARCH_SHARE, PlanOfTrial
 from contextwise.experiments.trial.rates import ChosenRate, RateRow
 from contextwise.experiments.trial.result import AlongBudgets, TrialPlan, TrialResult
-from contextwise.experiments.trial.settings import TrialSettings
+from contextwise.experiments.trial.settings import TrialSettings, setting_in_words
 
 SECONDS = "seconds.json"
 TIMED_ROUNDS = {"time": 5, "flops": 2, "tokens": 2}
@@ -91,7 +91,7 @@ class Trial:
         different = differing_keys(kept, new)
         added = [name for name in new["arms"] if name not in kept["arms"]]
         different -= {f"{part}.{name}" for part in ("arms", "inputs") for name in added}
-        others = [key.replace("inputs.", "the content of ", 1) for key in sorted(different)]
+        others = [self._in_words(key, kept) for key in sorted(different)]
         if added and others == ["comparisons"]:
             raise ConfigError(
                 f"{', '.join(added)} cannot be added to {path}: it was looked at, and its intervals share their error among "
@@ -102,6 +102,16 @@ class Trial:
                 f"{path} holds a trial that was looked at with other settings ({', '.join(others[:5])}); choose another folder "
                 "with --out: after a look only seeds, budget and arms for which comparisons were reserved may be added"
             )
+
+    def _in_words(self, key: str, kept: dict[str, Any]) -> str:
+        """What differs from the trial that was kept: a setting, or the content of a file."""
+        part, _, rest = key.partition(".")
+        name = rest.removesuffix(".settings")
+        if part == "arms" and name in self.settings.arms and rest.endswith(".settings"):
+            before, now = kept["arms"][name]["settings"], self.settings.arms[name].settings
+            if [*map(setting_in_words, before)] == [*map(setting_in_words, now)]:
+                return f"the code of {name}"
+        return f"the content of {rest}" if part == "inputs" else key
 
     def _refuse_fewer_seeds(self) -> None:
         """Refuse to end before the last look of the trial in the folder: the look would be chosen by what it says."""
