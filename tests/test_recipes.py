@@ -80,7 +80,11 @@ def test_a_shipped_recipe_is_an_arm(corpus_folder):
 def test_the_verb_lists_prints_and_copies(contextwise, tmp_path):
     words = contextwise.words("recipes contextlm")
     trained, reproduced = words.split("contextwise reproduce NAME")
-    assert "contextwise train NAME" in trained and "contextlm/contextlm-nano" in trained and "contextlm/table1" in reproduced
+    assert (
+        "contextwise train NAME" in trained
+        and "contextlm/contextlm-nano" in trained
+        and "contextlm/table1" in reproduced
+    )
     names = [each.name for each in shipped_recipes()]
     assert set(names) <= set(contextwise.words("recipes").split()) and max(map(len, names)) > 40  # none is cut in two
     shipped = recipe_path("contextlm-nano").read_text()

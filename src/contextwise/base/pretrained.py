@@ -6,6 +6,7 @@ A folder or a repository on the Hub may hold Python code of its own (``auto_map`
 """
 
 import contextlib
+import difflib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,7 +55,21 @@ def refuse_missing(model: str | Path) -> None:
     except OSError:  # the name is too long
         missing = True
     if missing:
-        raise CheckpointError(f"there is no run and no model at {model}")
+        raise CheckpointError(nothing_at(model))
+
+
+def nothing_at(model: str | Path, problem: str = "") -> str:
+    """The message for a model that does not exist, with a folder beside it whose name is almost the same.
+
+    Args:
+        problem: why the Hub could not be asked either.
+    """
+    path, beside = Path(model), list[str]()
+    with contextlib.suppress(OSError, ValueError):
+        beside = [each.name for each in path.parent.iterdir() if each.is_dir()]
+    near = difflib.get_close_matches(path.name, beside, n=1, cutoff=0.6)
+    also, hint = f", and {problem}" if problem else "", f"; did you mean {path.parent / near[0]}?" if near else ""
+    return f"there is no run and no model at {model}{also}{hint}"
 
 
 def from_pretrained(loader: Any, source: str | Path, **options: Any) -> Any:

@@ -65,7 +65,10 @@ def verb(measure: type[Measure], show: Callable[..., None] | None = None) -> Cal
     def run(model: str, **given: Any) -> None:
         values = {name: read_value(schemas[name], given[name]) for name in fields}
         values = {name: value for name, value in values.items() if value is not None}
-        settings = validate(measure, values, f"contextwise measure {measure.name}")
+        from contextwise.cli.commands import points
+
+        typed = measure.name if measure.name in points() else f"measure {measure.name}"
+        settings = validate(measure, values, f"contextwise {typed}")
         corpus = open_documents(model, given["corpus"], given["split"]) if measure.on_corpus else None
         subject = Subject(model, **{name: given[name] for name in ("dtype", "device", "batch_tokens")})
         result = measure_model(subject, settings, corpus, out=given["out"], overwrite=given["overwrite"])

@@ -125,7 +125,7 @@ def _common(sources: Sequence[str], label: str | None) -> list[Evaluation]:
         if not each:
             raise DataError(
                 f"{source} has no {'such ' if label else ''}evaluation yet; run: contextwise evaluate {source} --corpus "
-                f"{f'CORPUS (for {label})' if label else 'CORPUS'}"
+                f"{f'CORPUS (for {label})' if label else 'CORPUS, or give compare --corpus CORPUS'}"
             )
     given = [each[0] for source, each in zip(sources, candidates, strict=True) if is_result(source)]
     if len(given) == len(sources):

@@ -23,7 +23,7 @@ from transformers import (
 
 from contextwise.base.errors import CheckpointError, refuse_pipe
 from contextwise.base.machine import hub_problem, torch_device
-from contextwise.base.pretrained import failure_reason, from_pretrained, hub_revision, refuse_missing
+from contextwise.base.pretrained import failure_reason, from_pretrained, hub_revision, nothing_at, refuse_missing
 from contextwise.models.prefix import with_prefix
 from contextwise.objectives.kind import Kind
 
@@ -127,10 +127,10 @@ def _check_reachable(folder: str) -> None:
         if Path(folder).exists() or isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str):
             return
     except (OSError, ValueError):  # no name that the file system or the Hub allows
-        raise CheckpointError(f"there is no run and no model at {folder}") from None
+        raise CheckpointError(nothing_at(folder)) from None
     problem = hub_problem()
     if problem:
-        raise CheckpointError(f"there is no run and no model at {folder}, and {problem}")
+        raise CheckpointError(nothing_at(folder, problem))
 
 
 def _failure_reason(folder: str, error: Exception) -> str:

@@ -523,7 +523,7 @@ class TrainingSettings(Settings):
     @model_validator(mode="after")
     def _one_length(self) -> "TrainingSettings":
         if sum(value is not None for value in (self.steps, self.tokens, self.epochs)) != 1:
-            raise ConfigError("set exactly one of steps, tokens and epochs")
+            raise ConfigError("set exactly one of steps, tokens and epochs, and the others to null")
         return self
 
     @property

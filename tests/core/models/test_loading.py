@@ -35,7 +35,8 @@ def test_a_run_and_its_model_folder_are_loaded(saved):
 
 def test_what_is_no_model_gets_a_clear_error(saved, tmp_path):
     _, run = saved
-    with pytest.raises(CheckpointError, match="there is no run and no model at .*nothing"):
+    (tmp_path / "notting").mkdir()
+    with pytest.raises(CheckpointError, match="there is no run and no model at .*nothing.*did you mean .*notting[?]"):
         load_model(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()
     with pytest.raises(CheckpointError, match="contains no model"):
