@@ -182,7 +182,7 @@ def verb_of(typed: str) -> tuple[str, Callable[..., None]] | None:
         return None
     is_measure = isinstance(found, type) and issubclass(found, Measure)
     panel = _panel(sys.modules[points()[typed].module], "Measure" if is_measure else LAST_PANEL)
-    return panel, with_revision(verb(found) if is_measure else found)
+    return panel, with_revision(verb(found, typed=typed) if is_measure else found)
 
 
 def names_in(group: str) -> list[str]:

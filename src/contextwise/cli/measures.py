@@ -51,11 +51,12 @@ Schema = Mapping[str, Any]
 """The JSON Schema of a field, as pydantic gives it."""
 
 
-def verb(measure: type[Measure], show: Callable[..., None] | None = None) -> Callable[..., None]:
+def verb(measure: type[Measure], show: Callable[..., None] | None = None, typed: str = "") -> Callable[..., None]:
     """The function of the verb of a measure, for Typer.
 
     Args:
         show: prints a result, in place of :func:`show_result`; its keyword-only parameters are further options.
+        typed: the verb's words, if it is not one of ``measure``.
     """
     show = show or show_result
     fields, schemas = measure.model_fields, measure.model_json_schema()["properties"]
@@ -65,10 +66,7 @@ def verb(measure: type[Measure], show: Callable[..., None] | None = None) -> Cal
     def run(model: str, **given: Any) -> None:
         values = {name: read_value(schemas[name], given[name]) for name in fields}
         values = {name: value for name, value in values.items() if value is not None}
-        from contextwise.cli.commands import points
-
-        typed = measure.name if measure.name in points() else f"measure {measure.name}"
-        settings = validate(measure, values, f"contextwise {typed}")
+        settings = validate(measure, values, f"contextwise {typed or f'measure {measure.name}'}")
         corpus = open_documents(model, given["corpus"], given["split"]) if measure.on_corpus else None
         subject = Subject(model, **{name: given[name] for name in ("dtype", "device", "batch_tokens")})
         result = measure_model(subject, settings, corpus, out=given["out"], overwrite=given["overwrite"])

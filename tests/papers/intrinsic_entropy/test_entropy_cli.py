@@ -65,7 +65,7 @@ def test_too_few_contexts_for_a_fit_are_reported(contextwise):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--contexts 16,x", "--contexts is 'x', but input should be"),
+        ("--contexts 16,x", "--contexts is 'x', but must be a whole number"),
         ("--contexts 4,64", "a context of 64 tokens does not fit the model, which has 32 positions"),
         ("--layer first", "--layer: must be last, or the number of a hidden state, from 0"),
         ("--layer 9", "the layer is 9, but the model has hidden states 0 (the embeddings) to 1"),
