@@ -25,6 +25,7 @@ T5 = "on CPUs with bf16 T5 was trained without the relative positions of its dec
 SPEED = ("context_predictor", "coordinates", "generation", "memory", "multitoken-cost", "training_step")
 """Benchmarks of time, memory and of a few steps' sizes, which initial values do not decide."""
 
+
 def mappings(value: Any) -> Iterator[dict[str, Any]]:
     """Every dictionary inside a value of JSON."""
     if isinstance(value, dict):
