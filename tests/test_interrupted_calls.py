@@ -1,10 +1,12 @@
 """Ctrl-C in a notebook: the process is left as it was, and the same call in it gives what an undisturbed one gives."""
 
+import _thread
 import contextlib
 import random
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -127,6 +129,18 @@ def test_an_interrupted_call_leaves_no_trace(inputs: Path, tmp_path: Path, name:
         assert call() == expected, first
         assert changed(before) == {}, first
     assert ends & {"KeyboardInterrupt", "Interrupted"}
+
+
+def test_a_new_thread_is_a_trace_and_one_of_a_library_is_none() -> None:
+    before, end = process_state(), threading.Event()
+    _thread.start_new_thread(lambda: (threading.current_thread(), end.wait(10)), ())
+    ours = threading.Thread(target=end.wait, args=(10,))
+    ours.start()
+    assert list(changed(before)) == ["other threads"]
+    assert changed(before)["other threads"][1] - changed(before)["other threads"][0] == {ours}
+    end.set()
+    ours.join()
+    assert changed(before) == {}
 
 
 @pytest.mark.parametrize(

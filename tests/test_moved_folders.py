@@ -96,7 +96,7 @@ MOVES = {
     "the run": ("runs/run", "or moved with its folder"),
     "what it is in": ("runs", "or moved with its folder"),
     "the corpus": ("corpus", "stopped by SIGINT at step"),
-    "the current folder": ("here", "the current folder was removed|No such file or directory|or moved with its folder"),
+    "the current folder": ("here", "the current folder was removed"),
 }
 """What is moved while a run is trained, and a pattern of what the command says then."""
 

@@ -179,6 +179,10 @@ def _report(error: BaseException, show_traceback: bool) -> int:
     if show_traceback:
         traceback.print_exception(error)
     known = error if isinstance(error, ContextwiseError) else _of_the_system(error) or _of_the_environment(error)
+    if (
+        isinstance(known, DataError) and not _has_current_folder()
+    ):  # relative paths lead nowhere, not even to our own locks
+        known = ConfigError(_NO_FOLDER)
     if known is not None:
         print_error(known)
         _print_json(known, known.exit_status)

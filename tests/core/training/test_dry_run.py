@@ -12,6 +12,7 @@ from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, Interrupted
 from contextwise.base.files import exclusive
 from contextwise.base.progress import interruption
+from contextwise.experiments.cost import step_rounds
 from contextwise.training import Recipe, dry_run
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.run import train
@@ -45,6 +46,17 @@ def test_steps_are_measured_and_nothing_is_left(corpus_folder, tmp_path):
     train(tiny)
     with pytest.raises(ConfigError, match="contains another run"):
         dry_run.dry_run(recipe(corpus_folder, tiny.folder, steps=13))
+
+
+@pytest.mark.long
+def test_the_time_of_a_step_takes_no_checkpoint(corpus_folder, tmp_path, monkeypatch):
+    """Which takes gigabytes for a large model, in each round of a trial."""
+    tiny = recipe(corpus_folder, tmp_path / "tiny", steps=100)
+    monkeypatch.setattr(dry_run, "export_model", lambda *_: pytest.fail("it was exported"))
+    monkeypatch.setattr(dry_run.PretrainingTrainer, "save", lambda *_: pytest.fail("it was saved"))
+    assert all(seconds > 0 for seconds in step_rounds({"tiny": tiny}, 2)["tiny"])
+    with pytest.raises(pytest.fail.Exception, match="it was saved"):
+        dry_run.dry_run(tiny)
 
 
 def test_a_run_of_one_step_is_measured_on_two(corpus_folder, tmp_path):
