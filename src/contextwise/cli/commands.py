@@ -11,7 +11,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache, cached_property
+from functools import cache, cached_property, wraps
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
@@ -37,15 +37,8 @@ class Verb(TyperCommand):
     """Command of a verb; an error that names a setting names its option in place of it."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        given = [word.partition("=")[2] if word.startswith("--") and "=" in word else word for word in args]
         try:
-            left = super().parse_args(ctx, args)
-            if "." not in given and not all(map(str.strip, given)):
-                for each in self.params:  # the path of an empty text is the current folder, which nobody meant
-                    value = ctx.params.get(str(each.name))
-                    if isinstance(value, Path) and str(value).strip() in ("", "."):
-                        raise ConfigError(f"{each.opts[0]} is empty; give a path")
-            return left
+            return super().parse_args(ctx, args)
         except Exception as error:  # Typer does not export the class that has possibilities
             meant = OTHER_OPTIONS.get(getattr(error, "option_name", ""))
             if hasattr(error, "possibilities") and any(meant in each.opts for each in self.params):
@@ -88,8 +81,24 @@ class LazyCommand(TyperCommand):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        single.command(self.name, cls=Verb)(self.function)
+        single.command(self.name, cls=Verb)(_without_empty_paths(self.function, args))
         return typer.main.get_command(single).make_context(info_name, args, parent=parent, **extra)
+
+
+def _without_empty_paths(function: Callable[..., None], words: list[str]) -> Callable[..., None]:
+    """A verb's function for the words of a command, which refuses the path of an empty one: it is the current folder."""
+    given = [word.partition("=")[2] if word.startswith("--") and "=" in word else word for word in words]
+    if "." in given or all(map(str.strip, given)):
+        return function
+
+    @wraps(function)
+    def refusing(**arguments: Any) -> None:
+        for name, value in arguments.items():
+            if isinstance(value, Path) and str(value).strip() in ("", "."):
+                raise ConfigError(f"{name} is empty; give a path")
+        function(**arguments)
+
+    return refusing
 
 
 class LazyCommands(TyperGroup):

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from huggingface_hub import try_to_load_from_cache
+from safetensors import safe_open
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -42,6 +43,8 @@ LARGEST = {"layer": 10_000, "head": 10_000, "expert": 10_000, "labels": 1_000_00
 GENERATION = {"bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id"}
 GENERATION |= {"do_sample", "temperature", "top_k", "top_p"}
 """Settings of ``generation_config.json`` that are used; with others ``generate()`` may want arguments or give other outputs."""
+WHOLE = {"BOOL", "I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64"}
+"""safetensors' types of whole numbers."""
 TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "tokenizer.model"),
     *("spiece.model", "vocab.json", "vocab.txt"),
@@ -245,6 +248,7 @@ def _loaded(
         reason = _failure_reason(folder, error)
         raise CheckpointError(f"no {what} could be loaded from {path_or_name}: {reason}") from error
     _check_finite(model, path_or_name)
+    _check_whole_numbers(model, Path(folder))
     _use_ordinary_outputs(model)
     return with_prefix(model).to(device).eval(), sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
 
@@ -255,6 +259,23 @@ def _check_finite(model: PreTrainedModel, source: str | Path) -> None:
         if weight.is_floating_point() and weight.numel() and not torch.stack(weight.aminmax()).isfinite().all():
             raise CheckpointError(
                 f"the weights {name} of {source} hold numbers that are not finite; train or download it again"
+            )
+
+
+def _check_whole_numbers(model: PreTrainedModel, folder: Path) -> None:
+    """Raise a CheckpointError if a file holds whole numbers for a weight that was loaded as another type.
+
+    transformers loads quantized weights by their values where the configuration does not name the quantization.
+    """
+    floating = {name for name, weight in model.named_parameters() if weight.is_floating_point()}
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, "pt") as tensors:
+            whole = {name for name in tensors.keys() if tensors.get_slice(name).get_dtype() in WHOLE}  # noqa: SIM118
+        whole -= {name for name in whole if not {name, f"{model.base_model_prefix}.{name}"} & floating}
+        if whole:
+            raise CheckpointError(
+                f"the weights {min(whole)} in {file} are whole numbers, and config.json has no quantization_config that says "
+                "what they stand for; save the model in a type of floating point"
             )
 
 

@@ -73,7 +73,7 @@ def test_too_few_contexts_for_a_fit_are_reported(contextwise):
         ("--bandwidth 0", "bandwidth of the kernel density is 0.0, but must be above 0"),
         ("--bandwidth inf", "bandwidth of the kernel density is inf"),
         ("--seed -1", "--seed is '-1', but input should be greater than or equal to 0"),
-        ("--html .", "Invalid value for '--html': file '.' is a directory"),
+        ("--html .", "'.' is a directory"),
         ("--csv gpt2/config.json", "Invalid value for '--csv'"),
     ],
 )

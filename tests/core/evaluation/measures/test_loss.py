@@ -338,6 +338,19 @@ def test_weights_that_are_not_numbers_are_named(corpus, tmp_path, model_of):
         evaluate_model(tmp_path / "m", corpus, out=tmp_path / "e")
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.bool])
+def test_whole_numbers_are_no_weights(corpus, tmp_path, model_of, dtype):
+    model_of("gpt2", vocab_size=corpus.vocab_size).save_pretrained(tmp_path / "m")
+    weights = load_file(tmp_path / "m" / "model.safetensors")
+    weights["h.0.attn.bias"] = torch.ones(1, 1, 32, 32, dtype=dtype)  # the mask that old checkpoints hold
+    save_file(weights, tmp_path / "m" / "model.safetensors", {"format": "pt"})
+    evaluate_model(tmp_path / "m", corpus, out=tmp_path / "e", limit=1)
+    weights["transformer.wpe.weight"] = weights["transformer.wpe.weight"].to(dtype)
+    save_file(weights, tmp_path / "m" / "model.safetensors", {"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"transformer\.wpe\.weight in .* are whole numbers"):
+        evaluate_model(tmp_path / "m", corpus, out=tmp_path / "f", limit=1)
+
+
 def shown(result):
     console = Console(width=400)
     with console.capture() as text:
