@@ -58,6 +58,28 @@ def refuse_missing(model: str | Path) -> None:
         raise CheckpointError(nothing_at(model))
 
 
+def refuse_unreachable(model: str | Path) -> None:
+    """Refuse a name that is no path here, is not in the Hub's local cache, and not to be downloaded (no minute of retries).
+
+    Raises:
+        CheckpointError: says what is wrong with the Hub.
+    """
+    if Path(model).exists():
+        return
+    from huggingface_hub import try_to_load_from_cache
+
+    from contextwise.base.machine import hub_problem
+
+    try:
+        name, revision = hub_revision(model)
+        if isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str):
+            return
+    except (OSError, ValueError):  # no name that the file system or the Hub allows
+        raise CheckpointError(nothing_at(model)) from None
+    if problem := hub_problem():
+        raise CheckpointError(nothing_at(model, problem))
+
+
 def nothing_at(model: str | Path, problem: str = "") -> str:
     """The message for a model that does not exist, with a folder beside it whose name is almost the same.
 

@@ -13,8 +13,10 @@ from typer import Argument, Option
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import as_json as json_values
 from contextwise.base.files import check_output, write_output
-from contextwise.base.pretrained import hub_revision, refuse_missing
+from contextwise.base.gguf import gguf_file
+from contextwise.base.pretrained import hub_revision, refuse_missing, refuse_unreachable
 from contextwise.base.progress import Terminal, document_printed, say
+from contextwise.base.recipes import shipped_recipes
 from contextwise.base.schemas import named_schema
 from contextwise.evaluation.kernel import measures
 
@@ -124,7 +126,7 @@ def show_and_write(tables: list[RenderableType], what: str, values: Any, out: Pa
 def with_revision(function: Callable[..., None]) -> Callable[..., None]:
     """The function of a verb with an option ``--revision`` if an argument may be on the Hub; else the same function.
 
-    A path where there is no model is refused before torch is imported.
+    A model that is nowhere is refused before torch is imported.
     """
     signature = inspect.signature(function, eval_str=True)
     models = [
@@ -142,14 +144,21 @@ def with_revision(function: Callable[..., None]) -> Callable[..., None]:
                 sources = [_at(each, revision) for each in sources]
                 given[name] = sources if several else sources[0]
             for each in sources:
-                if not each.endswith((".yaml", ".yml")):  # a recipe
-                    refuse_missing(each)
+                if not (each.endswith((".yaml", ".yml")) or shipped_recipes(each)):
+                    refuse_absent(each)
         function(**given)
 
     parameters = [*signature.parameters.values(), parameter("revision", Revision, None)]
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def refuse_absent(model: str) -> None:
+    """Refuse a model that is neither here, in a package, nor on the Hub; imports no torch."""
+    if gguf_file(model) is None:
+        refuse_missing(model)
+        refuse_unreachable(model)
 
 
 def _at(model: str, revision: str) -> str:

@@ -9,7 +9,6 @@ from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import listed
 from contextwise.base.lazy import object_named
-from contextwise.base.pretrained import refuse_missing
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_kinds, recipe_path, shipped_recipe
 from contextwise.cli.common import (
@@ -19,6 +18,7 @@ from contextwise.cli.common import (
     Label,
     Prints,
     json_file,
+    refuse_absent,
     set_option,
     show,
     show_and_write,
@@ -109,6 +109,12 @@ def trial(
                 "folder)"
             )
         read_yaml(recipe_path(file, "trial"))
+    elif corpus is None and not any(each.strip().startswith("corpus=") for each in settings or []):
+        raise ConfigError("--corpus is missing; give the folder of a prepared corpus (contextwise prepare makes one)")
+    if corpus is not None:
+        from contextwise.data import Corpus
+
+        Corpus.open(corpus)
     from contextwise.experiments.trial import Trial, load_trial
     from contextwise.reports.trial import PAGE, plan_tables, run_with_page, trial_command, trial_tables
 
@@ -189,7 +195,7 @@ def compare(
     from contextwise.reports.page import check_file
 
     for run in runs:
-        refuse_missing(run)
+        refuse_absent(run)
     if html is not None:
         check_file(html)
     if curves or any(is_result(run) and Result.open(run).measure == "curve" for run in runs):

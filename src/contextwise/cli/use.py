@@ -5,9 +5,8 @@ from typing import Annotated, TypedDict
 
 from typer import Argument, Option
 
-from contextwise.base.pretrained import refuse_missing
 from contextwise.base.progress import say
-from contextwise.cli.common import AsJson, Model, Prints, show_json
+from contextwise.cli.common import AsJson, Model, Prints, refuse_absent, show_json
 
 PANEL = "Use"
 
@@ -129,7 +128,7 @@ def export(
     as_json: Annotated[AsJson, Prints("contextwise.cli.use:ExportJson")] = False,
 ) -> None:
     """Copy a model into a new folder with a model card, ready to be shared."""
-    refuse_missing(model)
+    refuse_absent(model)
     from contextwise.base.runs import RunFolder
     from contextwise.models.export import export_model_folder
     from contextwise.training.export import model_card, part_card

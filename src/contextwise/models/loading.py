@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import try_to_load_from_cache
 from safetensors import safe_open
 from transformers import (
     AutoConfig,
@@ -23,8 +22,8 @@ from transformers import (
 )
 
 from contextwise.base.errors import CheckpointError, refuse_pipe
-from contextwise.base.machine import hub_problem, torch_device
-from contextwise.base.pretrained import failure_reason, from_pretrained, hub_revision, nothing_at, refuse_missing
+from contextwise.base.machine import torch_device
+from contextwise.base.pretrained import failure_reason, from_pretrained, refuse_missing, refuse_unreachable
 from contextwise.models.prefix import with_prefix
 from contextwise.objectives.kind import Kind
 
@@ -88,7 +87,7 @@ def _gguf(name: str) -> str | None:
 def load_config(path_or_name: str | Path) -> PreTrainedConfig:
     """Load the configuration of a model, without its weights; CheckpointError if that fails."""
     folder = model_folder(path_or_name)
-    _check_reachable(folder)
+    refuse_unreachable(folder)
     _register_models()
     _check_sizes(folder)
     try:
@@ -121,19 +120,6 @@ def _register_models() -> None:
     # A standalone export contains this module and one model, not the registry.
     with contextlib.suppress(ModuleNotFoundError):
         importlib.import_module("contextwise.models.spec").register_models()
-
-
-def _check_reachable(folder: str) -> None:
-    """Check that a model is a folder, is in the Hub's local cache, or can be downloaded; avoids a minute of retries."""
-    try:
-        name, revision = hub_revision(folder)
-        if Path(folder).exists() or isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str):
-            return
-    except (OSError, ValueError):  # no name that the file system or the Hub allows
-        raise CheckpointError(nothing_at(folder)) from None
-    problem = hub_problem()
-    if problem:
-        raise CheckpointError(nothing_at(folder, problem))
 
 
 def _failure_reason(folder: str, error: Exception) -> str:
@@ -297,7 +283,7 @@ def _use_ordinary_outputs(model: PreTrainedModel) -> None:
 def load_tokenizer(path_or_name: str | Path) -> PreTrainedTokenizerBase:
     """Load the tokenizer in a model's folder; CheckpointError if the folder has no tokenizer, or it cannot be loaded."""
     folder = model_folder(path_or_name)
-    _check_reachable(folder)
+    refuse_unreachable(folder)
     # transformers would create an empty tokenizer of the model's type if there is none.
     if Path(folder).is_dir() and not any((Path(folder) / name).exists() for name in TOKENIZER_FILES):
         raise CheckpointError(

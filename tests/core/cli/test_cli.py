@@ -408,9 +408,14 @@ def test_lists_and_refusals_import_neither_torch_nor_transformers(tmp_path: Path
         (2, ["measure", "attention", "no/run", "--text", "a"]),
         (2, ["measure", "entropy", "no/run"]),
         (2, ["generate", "no/run", "--prompt", "a"]),
+        (2, ["generate", "nowhere", "--prompt", "a"]),
+        (2, ["compare", "nowhere", "neither"]),
+        (2, ["trial", "gpt2", "contextlm"]),
+        (2, ["trial", "gpt2", "contextlm", "--corpus", "no/corpus"]),
+        (2, ["curve", str(tmp_path), "--corpus", "no/*.md"]),
     ]
     code = (
-        "import sys\nfrom contextwise import cli\n"
+        "import os, sys\nos.environ['HF_ENDPOINT'] = 'http://localhost:9'\nfrom contextwise import cli\n"
         f"for status, command in {commands}:\n"
         "    sys.argv[1:] = command\n"
         "    try:\n        cli.main()\n        code = 0\n    except SystemExit as end:\n        code = end.code or 0\n"

@@ -766,14 +766,14 @@ def test_the_list_of_discoveries_keeps_no_change_without_a_gain(finished, contex
         ("trial gpt2 --corpus corpus", "one arm (gpt2) has nothing to be compared to"),
         ("trial gpt2 pm", "corpus is missing"),
         ("trial gpt2 pm --corpus nowhere", "there is no corpus at"),
-        ("trial gpt2 pm --corpus nowhere --margin=-1", "margin is -1.0, but"),
-        ("trial gpt2 pm --corpus nowhere --rates guess", "rates is 'guess', but must be search or fixed"),
-        ("trial gpt2 pm --corpus c --set model.size=pico", "key; did you mean 'recipe.model.size'?"),
-        ("trial gpt2 gpt2 --corpus nowhere", "two arms have the same name"),
+        ("trial gpt2 pm --corpus CORPUS --margin=-1", "margin is -1.0, but"),
+        ("trial gpt2 pm --corpus CORPUS --rates guess", "rates is 'guess', but must be search or fixed"),
+        ("trial gpt2 pm --corpus CORPUS --set model.size=pico", "key; did you mean 'recipe.model.size'?"),
+        ("trial gpt2 gpt2 --corpus CORPUS", "two arms have the same name"),
     ],
 )
-def test_bad_commands(line, message, contextwise):
-    contextwise.refused(line, message)
+def test_bad_commands(line, message, contextwise, corpus_folder):
+    contextwise.refused(line.replace("CORPUS", str(corpus_folder)), message)
 
 
 # ---- steps and validations ----

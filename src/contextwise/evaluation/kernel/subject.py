@@ -284,12 +284,13 @@ def open_documents(source: "str | Path | PreTrainedModel | Subject", path: str |
     """
     from contextwise.data import Corpus, prepare_corpus
     from contextwise.data.corpus.corpus import holds_corpus, is_corpus
-    from contextwise.data.sources import source_digest, source_path
+    from contextwise.data.sources import open_source, source_digest, source_path
 
     texts, place = str(path), source_path(str(path))
     prefixed = place != expanded(texts)
     if not prefixed and (holds_corpus(place) or not (place.exists() or glob.has_magic(texts))):
         return Corpus.open(path, split=split)
+    open_source(texts)  # what does not exist is refused before torch is imported
     from contextwise.data.tokenizers import load_tokenizer
     from contextwise.models.loading import model_folder
     from contextwise.models.tokenizers import model_tokenizer_hash
