@@ -1,6 +1,7 @@
 """Settings: validate YAML or dictionaries as pydantic models, and report all problems in one message."""
 
 import copy
+import difflib
 import functools
 import inspect
 import math
@@ -424,8 +425,9 @@ def _unknown(model: type[BaseModel], location: tuple[int | str, ...], field: str
         if key in kind.model_fields
     ]
     meant = next((each for each in (*names, *elsewhere) if each in known or each in elsewhere), None)
-    if (below := getattr(variant, "below", {}).get(name)) is not None:
-        meant = f"{below}.{name}"
+    below: Mapping[str, str] = getattr(variant, "below", {})
+    if near := difflib.get_close_matches(str(name), below if meant is None or name in below else [], n=1):
+        meant = f"{below[near[0]]}.{near[0]}"
         while isinstance(value, dict) and len(value) == 1:  # one setting of a command line
             [(key, value)] = value.items()
             meant += f".{key}"

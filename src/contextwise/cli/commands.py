@@ -66,6 +66,8 @@ def with_options(message: str, options: Mapping[str, str]) -> str:
     """A message with options in place of the settings that it names; setting -> option."""
 
     def renamed(match: re.Match[str]) -> str:
+        if "known keys are" in message[: match.start()].rpartition("\n")[2]:  # of a file
+            return match[0]
         name = str(match["first"] or match["marked"] or match["long"])
         return (match["start"] or "") + options[name] if name in options else match[0]
 

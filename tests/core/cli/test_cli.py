@@ -83,6 +83,7 @@ def test_errors_name_settings_by_their_options() -> None:
         "x has 2 problems: \n  - limit is 0\n  - other is 1": "x has 2 problems: \n  - --limit is 0\n  - other is 1",
         "no label; choose one with `label`": "no label; choose one with --label",
         "fix it, or set text_field to one": "fix it, or set --text-field to one",
+        "limit is an unknown key; known keys are text_field": "--limit is an unknown key; known keys are text_field",
         "a/text_field.json, 'text_field' and `model` are kept": "a/text_field.json, 'text_field' and `model` are kept",
     }.items():
         assert commands.with_options(message, options) == shown

@@ -769,6 +769,7 @@ def test_the_list_of_discoveries_keeps_no_change_without_a_gain(finished, contex
         ("trial gpt2 pm --corpus CORPUS --margin=-1", "margin is -1.0, but"),
         ("trial gpt2 pm --corpus CORPUS --rates guess", "rates is 'guess', but must be search or fixed"),
         ("trial gpt2 pm --corpus CORPUS --set model.size=pico", "key; did you mean 'recipe.model.size'?"),
+        ("trial gpt2 pm --corpus CORPUS --set modle.size=pico", "key; did you mean 'recipe.model.size'?"),
         ("trial gpt2 gpt2 --corpus CORPUS", "two arms have the same name"),
     ],
 )
