@@ -1,6 +1,7 @@
 """Recipes of the package: their names, the verb that lists and copies them, and the wheel that holds them."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,13 @@ def test_every_recipe_has_a_verb_and_a_description():
     assert len(recipes) == len(files) > 90
     assert {each.verb for each in recipes} == {"train", "plan sweep", "trial", "reproduce"}
     assert all(len(each.about) > 15 and "#" not in each.about for each in recipes)
+
+
+def test_the_code_that_a_recipe_names_exists():
+    places = [*recipe_folders(), ROOT / "src"]
+    named = {path for each in shipped_recipes() for path in re.findall(r"\w+(?:/\w+)+\.py", each.path.read_text())}
+    assert len(named) > 2
+    assert [path for path in named if not any((place / path).is_file() for place in places)] == []
 
 
 @pytest.mark.parametrize(
