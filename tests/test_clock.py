@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from contextwise.base.runs import RunFolder
+from contextwise.training import Recipe, train
 from golden import TIMES, weights_hash
 from small import EXACT, recipe_values, save_model, small_gpt2, write_rows
 
@@ -72,6 +73,15 @@ def seconds_in(value: Any) -> list[float]:
         own = [each for name, each in value.items() if "second" in name and isinstance(each, int | float)]
         return own + [time for each in value.values() for time in seconds_in(each)]
     return [time for each in value for time in seconds_in(each)] if isinstance(value, list) else []
+
+
+def test_steps_that_take_no_time_are_steps(
+    corpus_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a coarse clock; the loss was said to be no finite number."""
+    monkeypatch.setattr(time, "perf_counter", lambda: 5.0)
+    run = train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "run", steps=2, save_every=2)))
+    assert {row["tokens_per_second"] for row in run.metrics() if row["kind"] == "train"} == {0}
 
 
 @pytest.mark.long
