@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from contextwise.base.files import expanded
+
 LONGEST_LINE = 160
 
 if TYPE_CHECKING:
@@ -51,5 +53,6 @@ class Viewed(ABC):
             ConfigError: ``path`` is a folder.
             DataError: the file cannot be written.
         """
-        self.views().page_of(self).write(Path(path))
-        return Path(path)
+        path = expanded(path)
+        self.views().page_of(self).write(path)
+        return path

@@ -37,6 +37,8 @@ class Verb(TyperCommand):
     """Command of a verb; an error that names a setting names its option in place of it."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        from contextwise.base.files import at_home
+
         given = [word.partition("=")[2] if word.startswith("--") and "=" in word else word for word in args]
         try:
             left = super().parse_args(ctx, args)
@@ -45,6 +47,7 @@ class Verb(TyperCommand):
                     value = ctx.params.get(str(each.name))
                     if isinstance(value, Path) and str(value).strip() in ("", "."):
                         raise ConfigError(f"{each.opts[0]} is empty; give a path")
+            ctx.params |= {name: at_home(value) for name, value in ctx.params.items() if isinstance(value, Path)}
             return left
         except Exception as error:  # Typer does not export the class that has possibilities
             meant = OTHER_OPTIONS.get(getattr(error, "option_name", ""))
