@@ -457,6 +457,7 @@ def test_a_variable_is_named_wherever_the_library_is_imported(monkeypatch: pytes
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     for code, named in (
         ("raise ValueError('no bananas, but 2')", "TORCH_LOGS is 'bananas'"),
+        ("raise ValueError('Unknown level: BANANAS')", "TORCH_LOGS is 'bananas'"),
         ("raise ValueError('2')", None),
     ):
         try:
@@ -474,6 +475,7 @@ def test_a_variable_is_named_wherever_the_library_is_imported(monkeypatch: pytes
         "TORCH_COMPILE_DEBUG=x",
         "PYTORCH_JIT=x",
         "TORCH_DISTRIBUTED_DEBUG=x",
+        "LOGLEVEL=info",
         "HF_HUB_DOWNLOAD_TIMEOUT=abc",
         "HF_DATASETS_IN_MEMORY_MAX_SIZE=abc",
     ],

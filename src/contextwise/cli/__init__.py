@@ -33,7 +33,9 @@ from contextwise.base.stopping import first_process
 from contextwise.cli.commands import HELP_OPTIONS, LazyCommands
 
 _NO_FOLDER = "the current folder was removed; run the same command again in a folder that exists"
-OF_LIBRARIES = re.compile(r"(TORCH|PYTORCH|HF_|TRANSFORMERS_|DATASETS_|TOKENIZERS_|ACCELERATE_|CUDA_|NCCL_|OMP_|MKL_)")
+OF_LIBRARIES = re.compile(
+    r"(TORCH|PYTORCH|HF_|TRANSFORMERS_|DATASETS_|TOKENIZERS_|ACCELERATE_|CUDA_|NCCL_|OMP_|MKL_|LOGLEVEL$)"
+)
 """Begins the name of a variable that is read by a library of ours."""
 _NO_MEMORY = re.compile(
     r"can't allocate memory|cannot allocate memory|failed to map segment from shared object|could not create a primitive$",
@@ -261,7 +263,7 @@ def _of_the_environment(error: BaseException) -> ContextwiseError | None:
     named = [name for name in given if re.search(rf"\b{name}\b", message)]
     # A number may stand in the message for other reasons.
     words = {name: value for name, value in given.items() if value and not value.isdecimal()}
-    quoted = [name for name, value in words.items() if re.search(rf"(?<!\w){re.escape(value)}(?!\w)", message)]
+    quoted = [name for name, value in words.items() if re.search(rf"(?<!\w){re.escape(value)}(?!\w)", message, re.I)]
     for name in named or quoted:
         why = f"which is refused ({one_line(error, 120)})"
         return ConfigError(Problem(why, name, given[name], "correct it, or unset it"))
