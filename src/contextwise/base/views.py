@@ -7,8 +7,6 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from contextwise.base.files import expanded
-
 LONGEST_LINE = 160
 
 if TYPE_CHECKING:
@@ -53,6 +51,8 @@ class Viewed(ABC):
             ConfigError: ``path`` is a folder.
             DataError: the file cannot be written.
         """
+        from contextwise.base.files import expanded  # slow
+
         path = expanded(path)
         self.views().page_of(self).write(path)
         return path
