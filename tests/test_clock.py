@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from contextwise.base.runs import RunFolder
+from contextwise.training import Recipe, train
 from golden import TIMES, weights_hash
 from small import EXACT, recipe_values, save_model, small_gpt2, write_rows
 
@@ -72,6 +73,19 @@ def seconds_in(value: Any) -> list[float]:
         own = [each for name, each in value.items() if "second" in name and isinstance(each, int | float)]
         return own + [time for each in value.values() for time in seconds_in(each)]
     return [time for each in value for time in seconds_in(each)] if isinstance(value, list) else []
+
+
+def test_work_may_take_no_time(
+    contextwise, corpus_folder: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a coarse clock; the loss was said to be no finite number, and the speed was a division by zero."""
+    for name in ("perf_counter", "monotonic"):
+        monkeypatch.setattr(time, name, lambda: 5.0)
+    (workplace / "a.txt").write_text("some words")
+    status, _, errors = contextwise("prepare a.txt --tokenizer bytes --out prepared")
+    assert status == 0, errors
+    run = train(Recipe.model_validate(recipe_values(corpus_folder, workplace / "run", steps=2, save_every=2)))
+    assert {row["tokens_per_second"] for row in run.metrics() if row["kind"] == "train"} == {0}
 
 
 @pytest.mark.long

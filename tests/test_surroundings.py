@@ -1,6 +1,7 @@
 """What surrounds a command or a call of the library changes no result: the caller's settings of torch, variables, streams."""
 
 import contextlib
+import errno
 import inspect
 import json
 import os
@@ -21,12 +22,16 @@ import torch
 from accelerate.state import AcceleratorState, GradientState
 
 import contextwise
-from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError
+from contextwise.base import machine
+from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DataError
+from contextwise.base.files import relative_to_here
 from contextwise.base.undisturbed import one_at_a_time
 from contextwise.cli import main
 from contextwise.data import prepare_corpus
+from contextwise.experiments.trial.settings import TrialSettings
 from contextwise.models import load_tokenizer
-from small import EXACT, recipe_values, save_model, small_gpt2
+from contextwise.training import Recipe
+from small import EXACT, recipe_values, save_model, small_gpt2, write_documents, write_rows
 
 
 def weights(corpus: Path, folder: Path) -> bytes:
@@ -277,6 +282,164 @@ def test_a_terminal_without_a_width_and_a_folder_that_was_removed(
     assert "the current folder was removed" in capsys.readouterr().err
 
 
+AT_HOME: dict[str, Callable[[Path], Any]] = {
+    "prepare": lambda home: contextwise.prepare(["~/a.jsonl"], "bytes", "~/corpus", validation=0.5).path,
+    "Corpus": lambda home: contextwise.Corpus.open("~/corpus").path,
+    "load": lambda home: Path(contextwise.load("~/model").name_or_path),
+    "evaluate": lambda home: contextwise.evaluate("~/model", "~/corpus", limit=1, context=8, out=Path("~/loss")).path,
+    "page": lambda home: contextwise.evaluate("~/model", "~/corpus", limit=1, context=8, out="~/loss").page("~/a.html"),
+    "decide": lambda home: contextwise.decide("~/losses.jsonl", out="~/decided").path,
+    "decisions": lambda home: contextwise.decide(["~/losses.jsonl"], out=Path("~/decided")).path,
+    "recipe": lambda home: Recipe.model_validate(recipe_values(home / "corpus", Path("~/run"))).folder,
+    "trial": lambda home: TrialSettings(name="a", corpus="c", arms=["gpt2", "pm"], output="~/trial").folder,
+}
+"""Calls with paths in the home folder, in an order in which each finds its files -> what they read or write there."""
+
+
+def test_a_path_may_begin_at_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No shell replaces ``~`` in Python, in a file, or in ``--out=~/run``: a folder called ``~`` was made."""
+    (home := tmp_path / "home").mkdir()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("HOME", str(home))
+    write_documents(home / "a.jsonl", 6)
+    save_model(home / "model", small_gpt2())
+    write_losses(home / "losses.jsonl")
+    for name, call in AT_HOME.items():
+        assert home in call(home).parents, name
+    commands = [["recipes", "--copy", "~/recipes"], ["recipes", "--copy=~/again"], ["corpus", "~/corpus"]]
+    commands += [["decide", str(home / "losses.jsonl"), "--out=~/other"]]
+    for words in commands:
+        assert ended(monkeypatch, *words) == 0, words
+    assert {"recipes", "again", "other"} <= {each.name for each in home.iterdir()}
+    assert not list((tmp_path / "here").iterdir())
+
+
+def test_a_user_without_a_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such as a number that a container runs as; pages with commands were an error that nothing explained."""
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("os.getuid", lambda: 54321)
+    monkeypatch.chdir(tmp_path)
+    assert relative_to_here(f"{tmp_path}/a and ~/b") == "a and ~/b"
+    assert ended(monkeypatch, "recipes", "--copy=~/recipes") == 2
+    assert "~/recipes begins with ~, but there is no such home folder" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def write_losses(path: Path) -> None:
+    fields = ("arm", "seed", "document", "tokens", "nats")
+    rows = [(arm, seed, number, 9, 9.0) for arm in "ab" for seed in range(2) for number in range(3)]
+    write_rows(path, [dict(zip(fields, row, strict=True)) for row in rows])
+
+
+def test_an_output_may_be_a_link_to_a_folder_that_will_be_made(tmp_path: Path) -> None:
+    write_losses(tmp_path / "losses.jsonl")
+    (tmp_path / "link").symlink_to("disk/decision")
+    contextwise.decide(tmp_path / "losses.jsonl", out=tmp_path / "link")
+    assert (tmp_path / "disk" / "decision" / "result.json").exists()
+    (tmp_path / "run").symlink_to("disk/run")
+    with contextwise.RunFolder(tmp_path / "run").locked():
+        assert (tmp_path / "disk" / "run").is_dir()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "prepare text.jsonl --tokenizer bytes --out {}",
+        "decide losses.jsonl --out {}",
+        "recipes --copy {}",
+        "evaluate {} --corpus {}",
+        "evaluate a --corpus {}",
+        "decide {}",
+        "report {}",
+    ],
+)
+@pytest.mark.parametrize("path", ["loop", "loop/a"])
+def test_a_link_to_itself_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, path: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_losses(tmp_path / "losses.jsonl")
+    write_documents(tmp_path / "text.jsonl", 6)
+    Path("loop").symlink_to("loop")
+    assert ended(monkeypatch, *line.replace("{}", path).split()) == 2
+    assert "error: " in (errors := capsys.readouterr().err) and path in errors
+    assert {each.name for each in tmp_path.iterdir()} == {"losses.jsonl", "text.jsonl", "loop"}
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.parquet", "samples_a.jsonl"])
+def test_losses_in_a_pipe_are_refused(tmp_path: Path, name: str) -> None:
+    """They were waited for."""
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(DataError, match="cannot be read: it is a pipe"):
+        contextwise.decide([str(tmp_path / name)])
+
+
+@pytest.mark.long
+def test_a_reader_that_is_slow_is_waited_for(tmp_path: Path) -> None:
+    """Also if the process that started the command has set the pipe not to wait; a write that would was an error."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"." * 4096)
+    command = subprocess.Popen([sys.executable, "-m", "contextwise", "recipes"], stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    time.sleep(3)
+    with os.fdopen(reader) as opened:
+        printed = opened.read()
+    errors = command.communicate()[1]
+    assert command.returncode == 0, errors
+    assert "contextlm-nano" in printed
+
+
+def test_gits_answer_need_not_be_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "git").write_bytes(b"#!/bin/sh\nprintf '\\377\\376'\n")
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    machine._commit.cache_clear()
+    try:
+        assert "\ufffd" in str(machine.describe_environment()["commit"])
+    finally:
+        machine._commit.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("cause", "message"),
+    [
+        (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), "the memory of this machine is not enough"),
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "this process may open no more files"),
+        (RuntimeError("can't start new thread"), "no more threads can be started"),
+    ],
+)
+@pytest.mark.parametrize("what", ["corpus", "model"])
+def test_no_file_is_blamed_for_a_limit_of_the_machine(
+    corpus_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    cause: Exception,
+    message: str,
+    what: str,
+) -> None:
+    """It was said to be damaged, with the advice to prepare it again."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise cause
+
+    place = {
+        "corpus": "contextwise.data.corpus.stores.read_stream",
+        "model": "contextwise.models.loading.from_pretrained",
+    }
+    monkeypatch.setattr(place[what], fail)
+    model, out = save_model(tmp_path / "model", small_gpt2()), tmp_path / "out"
+    assert ended(monkeypatch, "evaluate", str(model), "--corpus", str(corpus_folder), "--out", str(out)) == 2
+    assert f"error: {message} (" in capsys.readouterr().err
+    assert not out.exists()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("option", "status"), [("-O", 0), ("-OO", 2)])
 def test_python_without_docstrings(option: str, status: int) -> None:
@@ -294,6 +457,7 @@ def test_a_variable_is_named_wherever_the_library_is_imported(monkeypatch: pytes
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     for code, named in (
         ("raise ValueError('no bananas, but 2')", "TORCH_LOGS is 'bananas'"),
+        ("raise ValueError('Unknown level: BANANAS')", "TORCH_LOGS is 'bananas'"),
         ("raise ValueError('2')", None),
     ):
         try:
@@ -311,6 +475,7 @@ def test_a_variable_is_named_wherever_the_library_is_imported(monkeypatch: pytes
         "TORCH_COMPILE_DEBUG=x",
         "PYTORCH_JIT=x",
         "TORCH_DISTRIBUTED_DEBUG=x",
+        "LOGLEVEL=info",
         "HF_HUB_DOWNLOAD_TIMEOUT=abc",
         "HF_DATASETS_IN_MEMORY_MAX_SIZE=abc",
     ],

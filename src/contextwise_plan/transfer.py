@@ -24,6 +24,7 @@ from torch import nn
 from contextwise.base.config import Seeds, Settings, validate, with_overrides
 from contextwise.base.errors import ConfigError, DataError, TrainingError
 from contextwise.base.estimates import Estimate
+from contextwise.base.files import expanded
 from contextwise.base.intervals import mean_estimate
 from contextwise.base.progress import progress_bar
 from contextwise.base.runs import RunFolder, comparable, differing_keys
@@ -108,7 +109,7 @@ class TransferSettings(Settings):
     @property
     def folder(self) -> Path:
         """Folder of the runs and the result."""
-        return Path(self.output or f"transfer/{self.own_recipe.name}")
+        return expanded(self.output or f"transfer/{self.own_recipe.name}")
 
 
 @dataclass(frozen=True)

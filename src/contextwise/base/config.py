@@ -28,6 +28,7 @@ from pydantic import (
 from pydantic_core import CoreSchema
 
 from contextwise.base.errors import ConfigError, Problem, did_you_mean, one_line, refuse_pipe
+from contextwise.base.files import at_home
 
 Model = TypeVar("Model", bound="Settings")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -111,7 +112,8 @@ _KINDS: dict[Any, tuple[type | tuple[type, ...], str]] = {
 def checked(function: Function) -> Function:
     """Refuse arguments of other types than the function says, with a :class:`ConfigError` that names the argument.
 
-    Checked are arguments of one type or a union of types; the function itself checks those whose types are in quotes.
+    Checked are arguments of one type or a union of types; the function itself checks those whose types are in quotes. A home
+    folder takes the place of ``~/`` at the start of an argument, or of an item of a list: no shell has done that here.
     """
     signature = inspect.signature(function)
     unions = (UnionType, Union)
@@ -124,11 +126,13 @@ def checked(function: Function) -> Function:
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
-        for name, value in signature.bind(*arguments, **options).arguments.items():
+        given = signature.bind(*arguments, **options)
+        for name, value in given.arguments.items():
             kinds = [_kind(each) for each in types.get(name, ())]
             if name in types and not any(_is(value, kind) for kind, _ in kinds):
                 raise ConfigError(Problem(f"but must be {' or '.join(each for _, each in kinds)}", name, value))
-        return function(*arguments, **options)
+            given.arguments[name] = type(value)(map(at_home, value)) if type(value) in (list, tuple) else at_home(value)
+        return function(*given.args, **given.kwargs)
 
     return call  # type: ignore[return-value]
 

@@ -58,6 +58,11 @@ class KeptPath:
         return given if given.is_absolute() or Path.cwd() / given == absolute else absolute
 
 
+def make_folder(folder: Path) -> None:
+    """Create a folder, and those that contain it, if they do not exist; behind a link, what the link names."""
+    Path(os.path.realpath(folder)).mkdir(parents=True, exist_ok=True)
+
+
 def sync_directory(path: Path) -> None:
     """Sync the entries of a folder to disk (a rename is only durable after its folder is synced)."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -213,11 +218,14 @@ def exclusive(path: Path, what: str, *, wait: bool = False, inside: bool = False
         lock = None
         with disk_errors(what, path):
             try:
-                file.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(file.parent)
                 lock = _locked(absolute, what, file)
             except FileNotFoundError:  # another process that wrote nothing removed the folder in the meantime
-                if attempts == _ATTEMPTS:
+                if attempts == _ATTEMPTS - 1:  # or it cannot be created, as in /proc
                     raise
+            except OSError:
+                _remove_empty(created)
+                raise
         if lock is not None:
             break
         attempts += 1
@@ -242,21 +250,32 @@ def exclusive(path: Path, what: str, *, wait: bool = False, inside: bool = False
                 lock.file.unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 fcntl.flock(lock.opened, fcntl.LOCK_UN)  # a forked child may still have the file open
-            with contextlib.suppress(OSError):  # nothing was written
-                for folder in created:
-                    folder.rmdir()
+            _remove_empty(created)
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Remove folders in which nothing was written, from the innermost one on."""
+    with contextlib.suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
 
 
 def expanded(path: str | Path) -> Path:
-    """A path with a home folder in place of ``~``; a ConfigError if it is empty, or begins with the name of no user."""
+    """A path with a home folder in place of ``~``; a ConfigError if it is empty, or there is no such home folder."""
     if not str(path).strip():  # the path of an empty text is the current folder, which nobody meant
         raise ConfigError("a path is empty; give the path of a file or folder")
     try:
         return Path(path).expanduser()
     except RuntimeError:
         raise ConfigError(
-            f"{path} begins with ~ and the name of no user; begin it with ./~ if a file is called so"
+            f"{path} begins with ~, but there is no such home folder; give the whole path, or begin it with ./~ if a file is "
+            "called so"
         ) from None
+
+
+def at_home(value: Any) -> Any:
+    """A path, or the text of one, with the home folder in place of ``~/`` at its start; anything else as it is."""
+    return type(value)(expanded(value)) if isinstance(value, str | Path) and str(value).startswith("~/") else value
 
 
 def output_folder(path: Path) -> Path:
@@ -270,7 +289,9 @@ def output_folder(path: Path) -> Path:
         raise ConfigError(f"the output is {str(path)!r}, which names no new folder; give a name in it")
     try:
         return path.resolve() if path.is_symlink() else path
-    except (RuntimeError, OSError):  # the error depends on the version of Python
+    except (RuntimeError, OSError) as error:  # which one depends on the version of Python
+        if isinstance(error, OSError) and error.errno != errno.ELOOP:
+            raise
         raise ConfigError(
             f"the output {path} is a link that leads back to itself; remove it, or give another path"
         ) from None
@@ -305,6 +326,7 @@ def remove_leftovers(folder: Path) -> None:
 
 def _locked(path: Path, what: str, file: Path) -> _Lock | None:
     """Create and lock the lock file; None if another process holds it."""
+    refuse_pipe(file)  # it would wait for a reader
     lock = _Lock(path, what, file, file.open("ab"))
     try:
         fcntl.flock(lock.opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -501,7 +523,7 @@ def atomic_write(path: Path, content: str | bytes, what: str = "the file") -> No
     check_locks(path)
     if not any(PARTIAL in parent.name and not parent.exists() for parent in path.parents):
         with disk_errors(what, path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
     with atomic_file(path, what) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
@@ -575,7 +597,8 @@ def without_folders(value: Any) -> Any:
 
 def relative_to_here(text: str) -> str:
     """A text to be shared, in which paths begin at the current folder, or at ``~``, instead of at the root."""
-    for folder, name in ((Path.cwd(), ""), (Path.home(), "~/")):
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 (which is an error for a user without one)
+    for folder, name in ((Path.cwd(), ""), (home, "~/")):
         if len(folder.parts) > 1:
             here = re.escape(f"{folder}/")
             text = re.sub(rf"{here}(?<![\w.~/-]{here})", name, text)  # a pattern that begins with text is found faster

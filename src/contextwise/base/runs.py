@@ -25,6 +25,7 @@ from contextwise.base.files import (
     disk_errors,
     disk_failed,
     exclusive,
+    make_folder,
     read_json,
     read_sealed_json,
     write_sealed_json,
@@ -382,7 +383,7 @@ class RunFolder(Viewed):
     def locked(self) -> Iterator[None]:
         """Lock the run folder until the process ends in any way; a :class:`ConfigError` if another process is using it."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
         except OSError as error:
             why = f"cannot be created ({error.strerror})"
             raise ConfigError(f"the run folder {self.path} {why}; choose another one") from error

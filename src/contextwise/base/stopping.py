@@ -7,6 +7,7 @@ imported as a library, signals and standard streams are left alone.
 """
 
 import atexit
+import contextlib
 import os
 import signal
 import sys
@@ -63,9 +64,15 @@ def end_at_once(number: int, _: object = None) -> None:
 
 
 def open_standard_streams() -> None:
-    """Open ``/dev/null`` for standard streams that are closed: messages would go into the next file that is opened."""
+    """Open ``/dev/null`` for standard streams that are closed: messages would go into the next file that is opened.
+
+    Others wait for their reader, as Python expects: the process that started this one may have set them not to.
+    """
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:
+        if getattr(sys, name) is not None:
+            with contextlib.suppress(OSError):
+                os.set_blocking(descriptor, True)
+        else:
             opened = os.open(os.devnull, os.O_RDWR)
             if opened != descriptor:
                 os.dup2(opened, descriptor)

@@ -51,5 +51,8 @@ class Viewed(ABC):
             ConfigError: ``path`` is a folder.
             DataError: the file cannot be written.
         """
-        self.views().page_of(self).write(Path(path))
-        return Path(path)
+        from contextwise.base.files import expanded  # slow
+
+        path = expanded(path)
+        self.views().page_of(self).write(path)
+        return path

@@ -8,6 +8,7 @@ explains is one sentence too, with the path of a file that holds its traceback.
 
 import codecs
 import contextlib
+import errno
 import io
 import json
 import os
@@ -32,12 +33,15 @@ from contextwise.base.stopping import first_process
 from contextwise.cli.commands import HELP_OPTIONS, LazyCommands
 
 _NO_FOLDER = "the current folder was removed; run the same command again in a folder that exists"
-OF_LIBRARIES = re.compile(r"(TORCH|PYTORCH|HF_|TRANSFORMERS_|DATASETS_|TOKENIZERS_|ACCELERATE_|CUDA_|NCCL_|OMP_|MKL_)")
+OF_LIBRARIES = re.compile(
+    r"(TORCH|PYTORCH|HF_|TRANSFORMERS_|DATASETS_|TOKENIZERS_|ACCELERATE_|CUDA_|NCCL_|OMP_|MKL_|LOGLEVEL$)"
+)
 """Begins the name of a variable that is read by a library of ours."""
 _NO_MEMORY = re.compile(
-    r"can't allocate memory|cannot allocate memory|failed to map segment from shared object", re.IGNORECASE
+    r"can't allocate memory|cannot allocate memory|failed to map segment from shared object|could not create a primitive$",
+    re.IGNORECASE,
 )
-"""What torch, the system and the loader of libraries say."""
+"""What torch, the system, the loader of libraries and oneDNN say."""
 
 PLAINER = {"−": "-", "–": "-", "…": "...", "×": "x", "±": "+-", "≤": "<=", "≥": ">=", "≈": "~", "→": "->", "·": "|"}
 """Characters that we print -> those for a terminal without them."""
@@ -178,7 +182,8 @@ def _report(error: BaseException, show_traceback: bool) -> int:
         return stopping.exit_status()
     if show_traceback:
         traceback.print_exception(error)
-    known = error if isinstance(error, ContextwiseError) else _of_the_system(error) or _of_the_environment(error)
+    own = error if isinstance(error, ContextwiseError) else None
+    known = _of_a_limit(error) or own or _of_the_system(error) or _of_the_environment(error)
     if (
         isinstance(known, DataError) and not _has_current_folder()
     ):  # relative paths lead nowhere, not even to our own locks
@@ -215,13 +220,37 @@ def _of_the_system(error: BaseException) -> ContextwiseError | None:
         return ConfigError(_NO_FOLDER)
     if isinstance(error, OSError) and error.filename is not None:
         return DataError(f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}")
+    if isinstance(error, RuntimeError) and (loop := re.fullmatch("Symlink loop from '(.*)'", str(error), re.DOTALL)):
+        return DataError(f"{loop[1]} cannot be used: {os.strerror(errno.ELOOP)}")  # as later versions of Python say
     if failure := failure_of_disk(error):
         return DataError(f"a disk failed ({failure}); check the disks, and run the same command again")
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or _NO_MEMORY.search(str(error)):
-        reason = one_line(error, 160)
-        return ConfigError(
-            f"the memory of this machine is not enough{reason and f' ({reason})'}; take a smaller model, context or batch"
-        )
+    return None
+
+
+def _of_a_limit(error: BaseException) -> ConfigError | None:
+    """The error of too little memory, or too many open files or threads, also if a file was blamed for it; None for others."""
+    from contextwise.base.files import system_error
+
+    cause: BaseException | None = error
+    while cause is not None:
+        reason = one_line(cause, 160)
+        if isinstance(cause, ContextwiseError):  # whose message may quote texts of users
+            pass
+        elif (
+            isinstance(cause, MemoryError)
+            or type(cause).__name__ == "OutOfMemoryError"
+            or _NO_MEMORY.search(str(cause))
+        ):
+            return ConfigError(
+                f"the memory of this machine is not enough{reason and f' ({reason})'}; take a smaller model, context or batch"
+            )
+        elif system_error(cause) in (errno.EMFILE, errno.ENFILE):
+            return ConfigError(
+                f"this process may open no more files ({reason}); raise the limit, as with ulimit -n 1024"
+            )
+        elif "can't start new thread" in reason:
+            return ConfigError(f"no more threads can be started ({reason}); raise the limit (ulimit -u), or end others")
+        cause = cause.__cause__ or cause.__context__
     return None
 
 
@@ -234,7 +263,7 @@ def _of_the_environment(error: BaseException) -> ContextwiseError | None:
     named = [name for name in given if re.search(rf"\b{name}\b", message)]
     # A number may stand in the message for other reasons.
     words = {name: value for name, value in given.items() if value and not value.isdecimal()}
-    quoted = [name for name, value in words.items() if re.search(rf"(?<!\w){re.escape(value)}(?!\w)", message)]
+    quoted = [name for name, value in words.items() if re.search(rf"(?<!\w){re.escape(value)}(?!\w)", message, re.I)]
     for name in named or quoted:
         why = f"which is refused ({one_line(error, 120)})"
         return ConfigError(Problem(why, name, given[name], "correct it, or unset it"))

@@ -83,24 +83,26 @@ class LazyCommand(TyperCommand):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        single.command(self.name, cls=Verb)(_without_empty_paths(self.function, args))
+        single.command(self.name, cls=Verb)(_with_paths(self.function, args))
         return typer.main.get_command(single).make_context(info_name, args, parent=parent, **extra)
 
 
-def _without_empty_paths(function: Callable[..., None], words: list[str]) -> Callable[..., None]:
-    """A verb's function for the words of a command, which refuses the path of an empty one: it is the current folder."""
+def _with_paths(function: Callable[..., None], words: list[str]) -> Callable[..., None]:
+    """A verb's function with home folders in its paths; the path of an empty word, the current folder, is refused."""
+    from contextwise.base.files import at_home
+
     given = [word.partition("=")[2] if word.startswith("--") and "=" in word else word for word in words]
-    if "." in given or all(map(str.strip, given)):
-        return function
+    empty = "." not in given and not all(map(str.strip, given))
 
     @wraps(function)
-    def refusing(**arguments: Any) -> None:
+    def run(**arguments: Any) -> None:
         for name, value in arguments.items():
-            if isinstance(value, Path) and str(value).strip() in ("", "."):
+            if empty and isinstance(value, Path) and str(value).strip() in ("", "."):
                 raise ConfigError(f"{name} is empty; give a path")
+            arguments[name] = at_home(value) if isinstance(value, Path) else value
         function(**arguments)
 
-    return refusing
+    return run
 
 
 class LazyCommands(TyperGroup):

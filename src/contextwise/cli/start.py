@@ -151,7 +151,7 @@ def prepare(
     started, existed = time.perf_counter(), is_corpus(out) and not overwrite
     options |= {"end_of_text": end_of_text, "skip_bad": skip_bad, "deduplicate": deduplicate, "overwrite": overwrite}
     corpus = prepare_corpus(sources, tokenizer, out, **options)
-    seconds = time.perf_counter() - started
+    seconds = max(1e-9, time.perf_counter() - started)
     manifest = corpus.manifest
     compared = manifest["splits"].get("train", {}).get("tokens", math.inf) <= MOST_COMPARED
     held_out = [name for name in manifest["splits"] if name != "train" and compared]

@@ -383,7 +383,7 @@ def _tokenize(
             for name, added in chosen.items():
                 writers[name].add(added)
             documents, size = documents + len(batch), size + sum(each.document.n_bytes for each in batch)
-            speed = size / 1e6 / (time.perf_counter() - started)
+            speed = size / 1e6 / max(1e-9, time.perf_counter() - started)
             advance(done=100 * reading.done, note=f"{documents:,} documents, {speed:.1f} MB/s")
     if skipped.first_bad:
         where, why = skipped.first_bad

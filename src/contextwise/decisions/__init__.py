@@ -5,6 +5,7 @@ at after every seed. A decision with a folder keeps what was looked at: later ca
 comparisons were reserved, but change nothing.
 """
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -135,7 +136,7 @@ def decide(
     ]
     total = losses.sizes.sum()
     decision = Decision(
-        decision=Path(out).resolve().name if out is not None else default_name(losses, reference),
+        decision=Path(os.path.realpath(out)).name if out is not None else default_name(losses, reference),
         reference=reference,
         unit=losses.unit,
         margin=margin,
@@ -236,7 +237,7 @@ def _keep(decision: Decision, losses: Losses, shared: int) -> None:
     assert folder is not None
     question = {name: getattr(decision, name) for name in ("reference", "unit", "margin", "confidence", "documents")}
     question |= {"comparisons": shared, "content": losses.content}
-    if not folder.resolve().name:
+    if not Path(os.path.realpath(folder)).name:
         raise ConfigError(f"{folder} cannot hold a decision; choose a folder with a name with --out")
     runs = {arm: {str(seed): losses.digest((arm, seed)) for seed in losses.seeds(arm)} for arm in losses.arms}
     with exclusive(folder, "the decision"):

@@ -199,7 +199,7 @@ class LiveTable:
         counts["waiting"] = len(shown) - sum(counts.values())
         parts = ", ".join(f"{number} {name}" for name, number in counts.items() if number)
         done, total = self._done(), self.folder.flops
-        pace, left = (done - self.done_before) / (time.monotonic() - self.begin), ""
+        pace, left = (done - self.done_before) / max(1e-9, time.monotonic() - self.begin), ""
         if pace > 0 and done < total:
             # Start-up and measuring cost about the same for each run, training steps what their FLOPs cost.
             seconds, training = map(sum, zip((1e-9, 1e-9), *self.spent, strict=True))

@@ -1,6 +1,7 @@
 """The metrics of a run: tokens, operations and seconds so far, losses, and the rows of ``metrics.jsonl``."""
 
 import json
+import math
 import re
 import time
 from collections.abc import Sequence
@@ -105,7 +106,7 @@ class RunMetrics:
     def training_row(self, step: int, learning_rate: float) -> dict[str, Any]:
         """The row of the steps since the last one; resets the sums."""
         since = self.since
-        seconds = since["seconds"] or float("nan")
+        seconds = since["seconds"] or math.inf  # no time, as a coarse clock measures it, has no rate
         first = self.steps - since["steps"]
         examples = self.sizes.before(self.steps) - self.sizes.before(first)
         flops = self._flops_before(self.steps) - self._flops_before(first) + since["targets"] * self.flops_per_target

@@ -9,6 +9,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from contextwise.base.config import Name, Settings, read_yaml, validate, with_output, with_overrides
 from contextwise.base.errors import ConfigError, ContextwiseError, Problem
+from contextwise.base.files import expanded
 from contextwise.base.recipes import recipe_path
 from contextwise.base.runs import RunFolder
 from contextwise.models.sizes import MEASURED_WIDTHS, SIZES, adamw_rate
@@ -352,7 +353,7 @@ class Recipe(Settings):
     @property
     def folder(self) -> Path:
         """The run folder."""
-        return Path(self.output or f"runs/{self.name}-seed{self.seed}")
+        return expanded(self.output or f"runs/{self.name}-seed{self.seed}")
 
     @property
     def learning_rate(self) -> float:

@@ -32,6 +32,7 @@ from contextwise.base.config import (
 )
 from contextwise.base.errors import ConfigError, did_you_mean
 from contextwise.base.estimates import count, listed
+from contextwise.base.files import expanded
 from contextwise.base.recipes import recipe_path
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.folder import Question
@@ -148,7 +149,7 @@ class SweepRecipe(Settings):
     @property
     def folder(self) -> Path:
         """The sweep's folder."""
-        return Path(self.output or f"sweeps/{self.name}")
+        return expanded(self.output or f"sweeps/{self.name}")
 
     def values(self, setting: str) -> list[Any]:
         """The values that a setting takes in the grid, in its order; none if it is no axis."""

@@ -269,13 +269,47 @@ def test_a_real_limit_on_file_size_is_one_sentence(tmp_path):
 
 @pytest.mark.parametrize(
     ("out", "message"),
-    [("", "names no new folder"), ("loop", "loop is a link that leads back to itself"), ("~nobody-here", "no user")],
+    [
+        ("", "names no new folder"),
+        ("loop", "loop is a link that leads back to itself"),
+        ("~nobody-here", "no such home"),
+    ],
 )
 def test_an_output_that_leads_nowhere_is_refused(tmp_path, monkeypatch, out, message):
     monkeypatch.chdir(tmp_path)
     Path("loop").symlink_to("loop")
     with pytest.raises(ConfigError, match=message):
         output_folder(Path(out))
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_lock_that_cannot_be_made_leaves_no_folder(tmp_path, monkeypatch, inside):
+    def fail(*_):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("contextwise.base.files._locked", fail)
+    with pytest.raises(OSError, match="open files"), exclusive(tmp_path / "a" / "b", "it", inside=inside):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_no_lock_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / ".it.lock")
+    with pytest.raises(OSError, match="it is a pipe"), exclusive(tmp_path / "it", "it"):
+        pass
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc")
+@pytest.mark.parametrize("wait", [False, True])
+def test_no_process_is_blamed_where_no_lock_can_be_created(wait, capsys):
+    with pytest.raises(DataError, match="cannot be written to /proc/x"), exclusive(Path("/proc/x"), "it", wait=wait):
+        pass
+    assert "another process" not in capsys.readouterr().err
+
+
+def test_a_name_that_is_too_long_is_no_link():
+    with pytest.raises(OSError, match="too long"):
+        output_folder(Path("a" * 300))
 
 
 def test_json_is_read_back_or_refused(tmp_path):

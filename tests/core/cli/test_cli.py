@@ -200,6 +200,8 @@ def test_a_traceback_is_shown_on_request(
             "the memory of this machine is not enough (can't ",
         ),
         (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), 2, "the memory of this machine is not enough ("),
+        (RuntimeError("could not create a primitive"), 2, "the memory of this machine is not enough (could"),
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE), "a"), 2, "this process may open no more files ("),
         (
             ImportError("libx.so: failed to map segment from shared object"),
             2,

@@ -62,4 +62,4 @@ def test_bad_input_is_refused(contextwise, arguments: str, message: str) -> None
 
 
 def test_a_path_of_a_user_who_does_not_exist_is_refused(contextwise):
-    contextwise.refused("corpus ~nobody-of-this-name/corpus", "begins with ~ and the name of no user")
+    contextwise.refused("corpus ~nobody-of-this-name/corpus", "begins with ~, but there is no such home folder")

@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from contextwise.base import plugins
 from contextwise.base.config import Name, Settings, parse_yaml, read_yaml, validate, with_output, with_overrides
 from contextwise.base.errors import ConfigError, Problem, did_you_mean
+from contextwise.base.files import expanded
 from contextwise.base.recipes import recipe_path, shipped_recipe, shipped_recipes
 from contextwise.base.runs import comparable
 from contextwise.comparison.sequential import Documents
@@ -233,7 +234,7 @@ class TrialSettings(Settings):
     @property
     def folder(self) -> Path:
         """The trial's folder."""
-        return Path(self.output or f"trials/{self.name}")
+        return expanded(self.output or f"trials/{self.name}")
 
     @property
     def baseline(self) -> str:
