@@ -101,6 +101,27 @@ def test_a_comparison_has_one_number_a_column(results):
     assert row["training_tokens"] == results["run"].summary()["tokens"]
 
 
+def test_loaded_models_are_compared_under_their_names(results, corpus_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    corpus = Corpus.open(corpus_folder)
+    one, other = (contextwise.load(results[name]) for name in ("run", "other"))
+    found = results["comparison"].differences[0].difference.value
+    for models, names in (
+        ([one, other], [f"{type(one).__name__}-1", f"{type(one).__name__}-2"]),
+        ({"a": one, "b": other}, ["a", "b"]),
+        ({"a": results["run"], "b": other}, ["a", "b"]),
+    ):
+        comparison = contextwise.compare(models, corpus)
+        assert [group.name for group in comparison.groups] == names
+        assert comparison.differences[0].difference.value == pytest.approx(found, abs=1e-6)
+    evaluations = [contextwise.evaluate(each, corpus) for each in (one, other)]  # both are of a "model"
+    assert contextwise.compare(evaluations).differences[0].difference.value == pytest.approx(found, abs=1e-6)
+    with pytest.raises(ConfigError, match="is an evaluation already; give its model"):
+        contextwise.compare(evaluations, corpus)
+    with pytest.raises(ConfigError, match=r"a loaded model \(.*\) was not evaluated yet; give the corpus"):
+        contextwise.compare([one, other])
+
+
 def test_the_page_of_a_run_begins_with_its_answer_and_its_context_curve(results, tmp_path):
     text = results["run"].page(tmp_path / "page.html").read_text()
     assert text.index('class="verdict"') < text.index('id="context-0"') < text.index('id="training"')
@@ -313,7 +334,7 @@ def test_the_functions_have_the_options_of_what_they_call():
         fields = {name: field.default for name, field in settings.model_fields.items()}
         assert keywords(function) == fields | own
     assert keywords(contextwise.prepare) == keywords(prepare_corpus) | {"verbose": False}
-    assert keywords(contextwise.compare) == {"split": None} | keywords(compare, "results") | {"verbose": False}
+    assert keywords(contextwise.compare) == {"split": None} | keywords(compare, "results", "names") | {"verbose": False}
     fields = {name: None for name in TrialSettings.model_fields if name not in ("arms", "corpus", "output")}
     assert keywords(contextwise.trial) == fields | {"verbose": False}
 

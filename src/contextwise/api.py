@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from contextwise.base.config import checked, validate
-from contextwise.base.errors import ConfigError, Problem, did_you_mean
+from contextwise.base.errors import ConfigError, Problem, did_you_mean, one_line
 from contextwise.base.plugins import points
 from contextwise.base.progress import quieten
 from contextwise.base.runs import RunFolder
@@ -159,7 +159,13 @@ def evaluate(
 ) -> "Evaluation":
     """Score held-out documents: loss, perplexity, bits per byte.
 
-    The options are those of ``contextwise evaluate --help``, and of :func:`measure`.
+    Args:
+        context: tokens of a window; by default the training context, else the model's, up to 1024.
+        stride: tokens between the starts of two windows; by default half the context.
+        full_windows: let the last window of a document reach back to ``context`` tokens.
+        limit: score only the first so many documents.
+
+    The others are those of :func:`measure`.
     """
     return measure("evaluate", **locals())
 
@@ -187,14 +193,25 @@ def curve(
 ) -> "CurveResult":
     """The loss at each number of visible tokens.
 
-    The options are those of ``contextwise curve --help``, and of :func:`measure`.
+    Args:
+        mode: ``bands``, the same targets at every context l, each with 7l/8 to l tokens visible; ``truncated``, with exactly l,
+            at many times the cost; ``running``, one pass over windows, with other targets at each.
+        context: the longest context, or the tokens of a window; by default the training context, else the model's, up to 1024.
+        contexts: the most visible tokens of each point; by default the powers of two up to ``context``.
+        samples: targets; by default 2,048 (in running mode all).
+        seed: of the choice of targets.
+        worth: nats per token; from the effective context on, no doubling is worth as much.
+        rope, rope_factor: how rotary positions are extended beyond the training context, and by what.
+        limit: score only the first so many documents.
+
+    The others are those of :func:`measure`.
     """
     return measure("curve", **locals())
 
 
 @checked
 def compare(
-    models: "Sequence[str | Path | RunFolder | Result]",
+    models: "Sequence[Model | Result] | Mapping[str, Model | Result]",
     corpus: "Documents | None" = None,
     *,
     split: str | None = None,
@@ -208,20 +225,47 @@ def compare(
     """Compare runs and models on the same documents, as ``contextwise compare`` does.
 
     Args:
-        models: runs, evaluations, or models that were evaluated; with a corpus those that lack it are evaluated first.
+        models: two or more runs, evaluations, or models that were evaluated; with a corpus those that lack it are evaluated
+            first, loaded models too. A dictionary gives each its name.
         split: as for :func:`measure`.
         reference, all_pairs, unit, label, budgets: as for :func:`contextwise.comparison.comparison.compare`.
     """
     from contextwise.comparison import comparison
     from contextwise.comparison.compared_runs import evaluate_all
+    from contextwise.evaluation.kernel import Subject
 
     if isinstance(models, str | Path | RunFolder) or not isinstance(models, Iterable):
-        raise ConfigError(f"models is {str(getattr(models, 'path', models))!r}; give a list of two models or more")
-    sources = [str(getattr(model, "path", model)) for model in models]
+        raise ConfigError(
+            f"models is {one_line(getattr(models, 'path', models), 80)!r}; give a list of two models or more"
+        )
+    names = list(models) if isinstance(models, Mapping) else None
+    listed = list(models.values()) if isinstance(models, Mapping) else list(models)
+    kinds = [type(model).__name__ for model in listed]
+    subjects: list[Any] = []
+    for i, (model, kind) in enumerate(zip(listed, kinds, strict=True)):
+        path = getattr(model, "path", model)
+        if isinstance(path, str | Path):
+            subjects.append(str(path))
+        elif corpus is None:
+            raise ConfigError(f"a loaded model ({kind}) was not evaluated yet; give the corpus to compare on")
+        else:
+            own = names[i] if names else kind if kinds.count(kind) == 1 else f"{kind}-{i + 1}"
+            subjects.append(model if isinstance(model, Subject) else Subject(model, name=own))
     with output(verbose):
-        results = None if corpus is None else evaluate_all(sources, _documents(corpus, split))
+        results = None if corpus is None else evaluate_all(subjects, _documents(corpus, split))
+        sources = [
+            each if isinstance(each, str) else str(results[i].path) if results and each.loaded else each.source
+            for i, each in enumerate(subjects)
+        ]
         return comparison.compare(
-            sources, label=label, results=results, reference=reference, all_pairs=all_pairs, unit=unit, budgets=budgets
+            sources,
+            label=label,
+            results=results,
+            names=names,
+            reference=reference,
+            all_pairs=all_pairs,
+            unit=unit,
+            budgets=budgets,
         )
 
 
@@ -254,14 +298,31 @@ def trial(
 ) -> "TrialResult":
     """Decide whether one way to train beats another, or resume a trial, as ``contextwise trial`` does.
 
-    The settings after ``out`` are those of a trial's file (``contextwise trial --help`` and its guide says what each is); None
-    leaves the file's, or the default.
+    The settings after ``out`` are those of a trial's file; None leaves the file's, or the default.
 
     Args:
         arms: a trial file or the name of a trial of the package; or two arms and more, the reference first; or name -> arm.
         corpus: a prepared corpus with held-out documents; ``recipe.data`` says what is read of it.
         changes: settings in place of the file's, by dotted key, such as ``{"recipe.model.size": "pico"}``.
-        out: the trial's folder.
+        out: the trial's folder; by default ``trials/NAME``.
+        reference: the arm that the others are compared to; by default the first.
+        recipe: what the arms share; by default GPT-2 of size nano.
+        equal: what the arms' runs have in common; by default FLOPs.
+        tokens: training tokens of the reference's runs, or several budgets; by default those of the recipe, else 524,288.
+        margin: the smallest difference that matters, nats per token; 0.01.
+        confidence: of the intervals of all comparisons together; 0.95.
+        documents: decide about these held-out documents (fixed, the default) or any like them (random).
+        comparisons: comparisons that share the error; more than there are arms to compare leave room for later ones.
+        seeds: the most seeds; 20.
+        first_seed: seeds count up from it; 0.
+        budget: the most wall time of the trial: seconds, or ``"90s"``, ``"30m"``, ``"2h"``.
+        rates: ``"search"`` (the default), ``"fixed"`` (each arm's own), or settings of the search.
+        limit: use the first so many held-out documents only.
+        near_copies: held-out documents that share half or more of their n-grams with the training text: by default left out.
+        score: the measure of the loss that scores every arm, with its settings; by default ``evaluate``.
+        keep_going: train all seeds even where the decision is made.
+        executor: ``"local"``, ``"ray"``, or settings such as ``{"kind": "local", "jobs": 2}``.
+        name: of the trial.
     """
     settings = {key: value for key, value in locals().items() if key not in TRIAL_ARGUMENTS and value is not None}
     from contextwise.experiments.trial import Trial, load_trial
@@ -280,9 +341,10 @@ def trial(
 
 @checked
 def load(model: str | Path | RunFolder, dtype: Any = None, device: Any = None) -> "PreTrainedModel":
-    """Load the model of a run, a model's folder or a Hub name, in evaluation mode.
+    """Load a model in evaluation mode.
 
     Args:
+        model: a run, a model's folder, or a name on the Hub.
         dtype: a torch data type; by default as saved.
         device: by default a GPU if there is one.
     """

@@ -28,8 +28,8 @@ PANELS = ("Start", "Train", "Decide", "Measure", "Use")
 LAST_PANEL = "More"
 MEASURES = "measure"
 """The group that every measure is a verb of."""
-OTHER_OPTIONS = {"--targets": "--samples"}
-"""Words of the output that are no options -> the option that is meant, where a verb has it."""
+OTHER_OPTIONS = {"--targets": "--samples", "--vocab-size": "--tokenizer", "--vocabulary": "--tokenizer"}
+"""What is no option -> the option that is meant, where a verb has it; else it may be a setting."""
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 
@@ -40,9 +40,12 @@ class Verb(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except Exception as error:  # Typer does not export the class that has possibilities
+            own = {option for each in self.params for option in each.opts}
             meant = OTHER_OPTIONS.get(getattr(error, "option_name", ""))
-            if hasattr(error, "possibilities") and any(meant in each.opts for each in self.params):
-                error.possibilities = [meant]
+            if hasattr(error, "possibilities"):
+                near = [each for each in error.possibilities or () if each != "--help"]
+                near = near or ["--set KEY=VALUE"] * ("--set" in own)
+                error.possibilities = [meant] if meant in own else near
             raise
 
     def invoke(self, ctx: Any) -> Any:

@@ -4,7 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -80,7 +80,7 @@ def measures_of_loss() -> list[str]:
     return [name for name, each in measures().items() if issubclass(each.result, Evaluation)]
 
 
-def evaluate_all(sources: Sequence[str | Path], corpus: Corpus, **settings: Any) -> list[Evaluation]:
+def evaluate_all(sources: Sequence[str | Path | Subject], corpus: Corpus, **settings: Any) -> list[Evaluation]:
     """Evaluate runs and models on one corpus; evaluations that were made before are found again.
 
     If one of them needs a measure of its own, all are measured with that.
@@ -88,8 +88,12 @@ def evaluate_all(sources: Sequence[str | Path], corpus: Corpus, **settings: Any)
     Args:
         settings: of :class:`~contextwise.evaluation.measures.loss.Loss`, or of that other measure.
     """
-    _refuse_repeated(sources)  # before they are measured
-    subjects = [Subject(source) for source in sources]
+    if done := [each for each in sources if not isinstance(each, Subject) and is_result(each)]:
+        raise ConfigError(
+            f"{done[0]} is an evaluation already; give its model, or compare evaluations without a corpus"
+        )
+    subjects = [source if isinstance(source, Subject) else Subject(source) for source in sources]
+    _refuse_repeated([subject.source for subject in subjects])  # before they are measured
     own = [name for subject in subjects if (name := subject.spec.loss_measure) != Loss.name]
     how = validate(measures()[own[0]] if own else Loss, settings, "the evaluation")
     return [measure(subject, how, corpus) for subject in subjects]
@@ -103,7 +107,10 @@ def _refuse_repeated(sources: Sequence[str | Path]) -> None:
 
 
 def open_compared(
-    sources: Sequence[str], label: str | None = None, results: Sequence[Evaluation] | None = None
+    sources: Sequence[str],
+    label: str | None = None,
+    results: Sequence[Evaluation] | None = None,
+    names: Sequence[str] | None = None,
 ) -> list[ComparedRun]:
     """Open the evaluations of runs and models; arguments as for :func:`~contextwise.comparison.comparison.compare`.
 
@@ -113,7 +120,8 @@ def open_compared(
     """
     _refuse_repeated(sources)
     chosen = results or _common(sources, label)
-    return [_compared(source, result) for source, result in zip(sources, chosen, strict=True)]
+    compared = [_compared(source, result) for source, result in zip(sources, chosen, strict=True)]
+    return compared if names is None else [replace(each, name=name) for each, name in zip(compared, names, strict=True)]
 
 
 def _common(sources: Sequence[str], label: str | None) -> list[Evaluation]:
@@ -190,7 +198,7 @@ def _evaluations(source: str) -> list[Evaluation]:
     if results and results[0].measure not in known:
         raise DataError(
             f"{source} is a result of contextwise measure {results[0].measure}, which has no losses of documents; give an "
-            "evaluation, or only context curves to contextwise compare --curves"
+            "evaluation, or only context curves to contextwise compare --curves (contextwise.comparison.curves.compare_curves)"
         )
     return [Evaluation(result.path, result.summary) for result in results]
 
@@ -208,7 +216,8 @@ def _compared(source: str, evaluation: Evaluation) -> ComparedRun:
     condition = evaluation.summary.get("condition")
     suffix = "" if condition is None else f" ({condition})"
     if run is None:
-        name, key = Path(evaluation.summary["model"]).name, f"model {evaluation.summary['model']} {condition}"
+        about, name = evaluation.summary, Path(evaluation.summary["model"]).name
+        key = f"model {about['model']} {about['digest']} {condition}"  # loaded models have no path of their own
         return ComparedRun(source, name + suffix, key, None, evaluation, None)
     seed, summary = SeededRun.of(source, run), run.summary() if run.finished else {}
     return ComparedRun(source, seed.name + suffix, seed.key + suffix, seed.seed, evaluation, run, summary)

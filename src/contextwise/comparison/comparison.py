@@ -177,6 +177,7 @@ def compare(
     *,
     label: str | None = None,
     results: Sequence[Evaluation] | None = None,
+    names: Sequence[str] | None = None,
     reference: str | None = None,
     all_pairs: bool = False,
     unit: Literal["token", "byte"] = "token",
@@ -188,6 +189,7 @@ def compare(
         sources: run folders, evaluation folders, or models that were evaluated.
         label: which evaluation of them (``CORPUS-SPLIT``); needed only where there are several.
         results: the evaluations, if they are known, in the order of the sources.
+        names: of the sources, in place of those of their recipes or folders.
         reference: name of the group that the others are compared to; by default the first.
         all_pairs: compare every pair of groups, not only each with the reference.
         unit: ``token`` (nats per token), or ``byte`` (bits per byte), which also holds across tokenizers.
@@ -199,7 +201,7 @@ def compare(
     """
     if len(sources) < 2:
         raise ConfigError("a comparison needs two runs or more; name them one after the other")
-    runs = open_compared(sources, label, results)
+    runs = open_compared(sources, label, results, names)
     groups = groups_of(runs)
     names = list(groups)
     reference = reference if reference is not None else names[0]

@@ -15,7 +15,7 @@ from contextwise.base.errors import DataError
 from contextwise.base.files import expanded
 from contextwise.base.hashes import content_digest, content_key
 from contextwise.data.input_files import UNREAD, readable
-from contextwise.data.sources.files import Csv, FileSource, JsonLines, TextFiles
+from contextwise.data.sources.files import NOT_TEXT, Csv, FileSource, JsonLines, TextFiles
 from contextwise.data.sources.source import BadRecord, Document, Record, Source
 from contextwise.data.sources.stdlib import StandardLibrary
 from contextwise.data.sources.tables import HUB_NAME, Parquet, open_hub, open_saved
@@ -32,7 +32,7 @@ __all__ = [
     "with_parts",
 ]
 # Names with these suffixes are not looked up on the Hub.
-_FILE_SUFFIXES = {".txt", ".md", ".rst", ".csv", ".tsv", ".gz", ".zst", ".zip", ".bin", ".arrow"}
+_FILE_SUFFIXES = {".txt", ".md", ".rst", ".csv", ".tsv", ".gz", ".zst", ".bin", *NOT_TEXT}
 
 
 def open_source(name: str | Path, limit: int | None = None) -> Source:

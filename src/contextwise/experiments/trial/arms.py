@@ -199,7 +199,7 @@ class Arms:
             return []
         return [
             f"Scoring the {self.documents.count:,} held-out documents takes longer than the training: "
-            f"{duration(scoring)} and {duration(training)} a seed. With limit={fewer} it takes "
+            f"{duration(scoring)} and {duration(training)} a seed. With --set limit={fewer} it takes "
             f"{duration(scoring * tokens[fewer - 1] / tokens[-1])}; fewer documents tell less about others."
         ]
 

@@ -322,7 +322,7 @@ def _arm_name(arm: Any) -> str:
     """The name of an arm that is given without one: that of its recipe file, or of its class with options."""
     if is_variant(arm):
         return str(arm).rpartition("/")[-1].rpartition(":")[-1]
-    return Path(str(arm)).stem if _is_recipe(str(arm)) else str(arm)
+    return Path(str(arm)).stem if _is_recipe(str(arm)) else Path(str(arm)).name
 
 
 def _is_recipe(arm: str) -> bool:

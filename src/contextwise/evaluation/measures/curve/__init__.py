@@ -106,7 +106,7 @@ class Curve(Measure):
     )
     seed: int = Field(default=0, ge=0, description="Of the choice of targets.")
     worth: float = Field(
-        default=0.01, gt=0, description="Nats per token that a doubling is worth at least, below the effective context."
+        default=0.01, gt=0, description="Nats per token; from the effective context on, no doubling is worth as much."
     )
     rope: Literal["none", "linear", "dynamic", "yarn"] = Field(
         default="none", description="How rotary positions are extended beyond the training context."
@@ -206,7 +206,7 @@ class Curve(Measure):
             head += f"the same {summary['targets'] // contexts:,} targets at {contexts} context{plural}, in {counts}"
             head += " (bands)" if settings["mode"] == "bands" else ""
         if summary["trained_context"]:
-            head += f"; trained with {summary['trained_context']:,}"
+            head += f"; {'trained with' if summary['run'] else 'positions for'} {summary['trained_context']:,}"
         if settings["rope"] != "none":
             head += f"; positions extended by {settings['rope']}, factor {written(summary['rope_factor'], 'g')}"
         if summary["documents"] == 1:

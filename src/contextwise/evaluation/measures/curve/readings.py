@@ -87,7 +87,7 @@ class CurveJson(TypedDict):
 def curve_measures(sums: CurveSums, worth: float) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The bins and the measures of a curve, in the format of ``summary.json``.
 
-    ``worth`` is the number of nats that the next doubling of an effective context brings at most.
+    ``worth`` is the number of nats that a doubling brings at most from the effective context on.
     """
     bins, tail, count = sums.bins, sums.tail, len(sums.bins)
     # Columns: the bins, all of them together, and the last tenth.
@@ -178,10 +178,9 @@ def _effective(
 
 
 def effective_contexts(losses_RK: np.ndarray, centre_K: np.ndarray, worth: float) -> np.ndarray:
-    """The smallest context l of each curve with less than ``worth`` nats for a doubling: (R,), infinite if there is none.
+    """The smallest context of each curve from which no doubling is worth ``worth`` nats: (R,), infinite if the last one is.
 
-    That holds at l and at all measured contexts up to 2l. A curve is taken as straight between its bins on a logarithmic
-    axis, and so is what a doubling is worth.
+    A curve is taken as straight between its bins on a logarithmic axis, and so is what a doubling is worth.
     """
     x = np.log2(centre_K)
     last = int((2 * centre_K <= centre_K[-1]).sum())  # bins whose doubling lies on the curve
@@ -190,14 +189,11 @@ def effective_contexts(losses_RK: np.ndarray, centre_K: np.ndarray, worth: float
     share = (x[:last] + 1 - x[right - 1]) / (x[right] - x[right - 1])
     doubled = losses_RK[:, right - 1] * (1 - share) + losses_RK[:, right] * share
     gain = losses_RK[:, :last] - doubled
-    end = np.searchsorted(centre_K[:last], 2 * centre_K[:last], side="right")
-    # Doublings before each bin that are worth it.
-    above = np.cumsum(np.pad(gain >= worth, ((0, 0), (1, 0))), axis=1)
-    below = above[:, end] == above[:, np.arange(last)]
-    first = below.argmax(1)
-    rows = np.arange(len(gain))
+    worth_it = gain >= worth
+    behind = np.where(worth_it.any(1), last - worth_it[:, ::-1].argmax(1), 0)  # the last doubling that is worth it
+    rows, first = np.arange(len(gain)), np.minimum(behind, last - 1)
     before = np.maximum(first - 1, 0)
     drop = gain[rows, before] - gain[rows, first]
     part = np.where(first > 0, (gain[rows, before] - worth) / np.where(drop > 0, drop, 1), 1)
-    contexts = 2 ** (x[before] + part * (x[first] - x[before]))
-    return np.where(below.any(1), contexts, np.inf)
+    contexts = 2 ** (x[before] + part.clip(0, 1) * (x[first] - x[before]))
+    return np.where(behind < last, contexts, np.inf)

@@ -128,6 +128,13 @@ def test_effective_context_by_hand():
     assert sparse[0] == pytest.approx(32)
 
 
+def test_no_doubling_beyond_the_effective_context_is_worth_it():
+    """A curve that is flat at first: a doubling at its end is worth more than the limit."""
+    centre = 2.0 ** np.arange(8)
+    curve = np.array([[3.0, 3.0, 3.0, 3.0, 2.8, 2.8, 2.8, 2.8], [3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 2.8]])
+    assert effective_contexts(curve, centre, 0.1).tolist() == [pytest.approx(2**3.5), np.inf]
+
+
 def test_one_noisy_bin_is_no_effective_context():
     centre = 2.0 ** np.arange(8)
     # Doublings from 1, 2, ...: worth -1, 1, 1, 0.5, 0, 0, 0. The first is the noise of the first bin.
