@@ -23,7 +23,7 @@ from contextwise.comparison.comparison import compare
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.evaluation.kernel import Subject, measure
-from contextwise.evaluation.measures.curve import Curve
+from contextwise.evaluation.measures.curve import DEFAULT_SAMPLES, Curve
 from contextwise.evaluation.measures.loss import Loss
 from contextwise.experiments.trial.settings import TrialSettings
 from contextwise.reports.page import powers_of_two
@@ -337,6 +337,14 @@ def test_the_functions_have_the_options_of_what_they_call():
     assert keywords(contextwise.compare) == {"split": None} | keywords(compare, "results", "names") | {"verbose": False}
     fields = {name: None for name in TrialSettings.model_fields if name not in ("arms", "corpus", "output")}
     assert keywords(contextwise.trial) == fields | {"verbose": False}
+    for function, names in (
+        (contextwise.trial, fields),
+        (contextwise.curve, Curve.model_fields),
+        (contextwise.evaluate, Loss.model_fields),
+    ):
+        unsaid = [name for name in names if not re.search(rf"^ {{8}}.*\b{name}\b.*: ", function.__doc__, re.MULTILINE)]
+        assert unsaid == [], function
+    assert f"{DEFAULT_SAMPLES:,}" in contextwise.curve.__doc__
 
 
 def keywords(function, *left_out):

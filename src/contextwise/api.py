@@ -198,7 +198,7 @@ def curve(
             at many times the cost; ``running``, one pass over windows, with other targets at each.
         context: the longest context, or the tokens of a window; by default the training context, else the model's, up to 1024.
         contexts: the most visible tokens of each point; by default the powers of two up to ``context``.
-        samples: targets; by default 2,048 (in running mode all).
+        samples: targets; by default 1,024 (in running mode all).
         seed: of the choice of targets.
         worth: nats per token; from the effective context on, no doubling is worth as much.
         rope, rope_factor: how rotary positions are extended beyond the training context, and by what.
