@@ -145,6 +145,9 @@ def trial(
     else:
         show(trial_tables(result))
         show_line(f"page: {planned.path / PAGE}")
+        ranges = [each.seeds_to_decide or () for each in result.comparisons]
+        if result.stopped == "seeds" and (wanted := [seeds for each in ranges for seeds in each if seeds]):
+            show_line(f"next: {trial_command(planned.path)} --seeds {max(wanted)}")
 
 
 def _show_discoveries(folder: Path, rate: float, with_arms: bool, as_json: bool) -> None:

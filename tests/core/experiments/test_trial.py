@@ -23,6 +23,7 @@ from contextwise.base.errors import ConfigError, DataError, Interrupted
 from contextwise.base.estimates import as_json
 from contextwise.base.recipes import shipped_recipes
 from contextwise.base.runs import RunFolder
+from contextwise.comparison.decided import Comparison
 from contextwise.comparison.discoveries import tried_changes
 from contextwise.comparison.sequential import half_widths
 from contextwise.data import Corpus, prepare_corpus
@@ -736,6 +737,19 @@ def test_the_command_prints_the_decision_and_leaves_a_page(finished, contextwise
     page = (finished / "report.html").read_text()
     assert result["sentences"][0] in page and f"contextwise trial {finished}/trial.yaml" in page
     contextwise.refused(f"report {finished}", f"is no run, but has a page already; open {finished}/report.html")
+
+
+def test_an_undecided_trial_names_the_command_that_would_decide_it(finished, contextwise, monkeypatch):
+    def seeds(self) -> tuple[int | None, int | None] | None:
+        return 5, 28
+
+    run = Trial.run
+    monkeypatch.setattr(Comparison, "seeds_to_decide", property(seeds))
+    monkeypatch.setattr(
+        Trial, "run", lambda self, *given, **more: dataclasses.replace(run(self, *given, **more), stopped="seeds")
+    )
+    status, printed, _ = contextwise(f"trial {finished}")
+    assert status == 0 and printed.splitlines()[-1] == f"next: contextwise trial {finished}/trial.yaml --seeds 28"
 
 
 def test_the_command_plans(corpus_folder, contextwise):
