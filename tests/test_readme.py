@@ -171,14 +171,14 @@ def answers() -> list[str]:
         f"[More than {effective['measured_to']:.0f} tokens](docs/measure.md#the-context-curve): its loss still falls at "
         f"{curve['bins'][-1]['visible_to']:,} |",
         "| Does predicting the context (ContextLM, the paper's form: shared norm, untied head) lower the loss of a small "
-        f"GPT-2? {budget(name)} tokens of code, equal FLOPs | By [{low:.3f} to {high:.3f} nats a token]"
-        "(docs/results/injections.md#norms-and-their-control), but a norm behind GPT-2's embedding alone does no less: minus "
-        f"that, {adamw} with AdamW and {muon} with Muon. The default gate is undecided against GPT-2 |",
+        f"GPT-2? {budget(name)} tokens of code, equal FLOPs | Yes, by [{low:.3f} to {high:.3f} nats a token]"
+        "(docs/results/injections.md#norms-and-their-control). But so does GPT-2 with a norm behind its embedding and no "
+        f"prediction: ContextLM minus that is {adamw} with AdamW and {muon} with Muon |",
         "| How long does training to nanoGPT's loss take on two CPU cores? | "
-        f"[{ratio['median']:.3f} of nanoGPT's time](docs/results/speed.md#time-to-a-loss), "
-        f"{ratio['low']:.3f} to {ratio['high']:.3f} |",
+        f"[{ratio['median']:.3f} of nanoGPT's time](docs/results/speed.md#time-to-a-loss) "
+        f"({ratio['low']:.3f} to {ratio['high']:.3f} in three rounds) |",
         "| And how fast are the steps of a GPT-2 of 124M parameters on an H100? | "
-        f"[{on_gpu():.2f} times as fast as nanoGPT's](docs/results/speed.md#on-a-gpu), not measured again since the fixes |",
+        f"[{on_gpu():.2f} times as fast as nanoGPT's](docs/results/speed.md#on-a-gpu), before two changes that were not measured on a GPU yet |",
     ]
 
 
