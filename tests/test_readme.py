@@ -178,7 +178,8 @@ def answers() -> list[str]:
         f"[{ratio['median']:.3f} of nanoGPT's time](docs/results/speed.md#time-to-a-loss) "
         f"({ratio['low']:.3f} to {ratio['high']:.3f} in three rounds) |",
         "| And how fast are the steps of a GPT-2 of 124M parameters on an H100? | "
-        f"[{on_gpu():.2f} times as fast as nanoGPT's](docs/results/speed.md#on-a-gpu), before two changes that were not measured on a GPU yet |",
+        f"[{on_gpu():.2f} times as fast as nanoGPT's](docs/results/speed.md#on-a-gpu), before two changes "
+        "that were not measured on a GPU yet |",
     ]
 
 

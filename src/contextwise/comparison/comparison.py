@@ -10,7 +10,7 @@ import numpy as np
 
 from contextwise.base.config import checked
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.estimates import Estimate, exponential, listed, written
+from contextwise.base.estimates import Estimate, count, exponential, listed, written
 from contextwise.base.intervals import Interval, estimate, per_seed, seed_interval
 from contextwise.base.views import Viewed
 from contextwise.comparison.budgets import Budget, equal_budgets
@@ -217,7 +217,9 @@ def compare(
         pairs += [(later, earlier) for earlier, later in combinations(others, 2)]
     differences = [_difference(a, b, groups, sums, sizes_N, UNITS[unit]) for a, b in pairs]
     first = runs[0].evaluation.summary
+    measured = [_group(name, group, rows, unit) for name, group in groups.items()]
     notes += [
+        *_note_on_tokens(measured),
         *_note_on_lost_texts(runs),
         *_note_on_sentences(groups, differences),
         *_notes_on_seeds(groups, differences),
@@ -233,7 +235,7 @@ def compare(
         tokens=int(runs[0].evaluation.documents["tokens"].to_numpy()[rows[runs[0].source]].sum()),
         unit=UNITS[unit],
         reference=reference,
-        groups=[_group(name, group, rows, unit) for name, group in groups.items()],
+        groups=measured,
         differences=differences,
         budgets=at_budgets,
         notes=notes,
@@ -416,6 +418,15 @@ def _note_on_lost_texts(runs: list[ComparedRun]) -> list[str]:
                 f"tokenizer of {each.evaluation.summary['corpus']['path']} loses some."
             )
     return list(dict.fromkeys(notes))
+
+
+def _note_on_tokens(groups: list[Group]) -> list[str]:
+    """Note on groups of which one was trained on half as many tokens again as another, or more."""
+    trained = {group.name: group.training_tokens for group in groups if group.training_tokens}
+    if not trained or max(trained.values()) < 1.5 * min(trained.values()):
+        return []
+    each = listed([f"{name} on {count(int(tokens))}" for name, tokens in trained.items()])
+    return [f"They were trained on different numbers of tokens: {each}."]
 
 
 def _note_on_sentences(groups: dict[str, list[ComparedRun]], differences: list[Difference]) -> list[str]:

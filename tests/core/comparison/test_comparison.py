@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.estimates import as_json
+from contextwise.base.files import write_sealed_json
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.budgets import validation_curve
 from contextwise.comparison.comparison import compare
@@ -253,6 +255,15 @@ def test_one_seed_says_what_its_interval_leaves_out(runs):
         assert "in this one run each" in words and "better" not in words, place
     several = compare(runs)
     assert all(not each.single_runs and "one run" not in each.verdict for each in several.differences)
+
+
+def test_runs_with_more_training_are_said_to_have_it(runs, tmp_path):
+    assert not any("different numbers of tokens" in note for note in compare(runs).notes)
+    summary = RunFolder(runs[3]).summary()
+    path = shutil.copytree(runs[3], tmp_path / "longer")
+    write_sealed_json(path / "summary.json", summary | {"tokens": 2 * summary["tokens"]}, "the summary")
+    notes = compare([runs[0], str(path)]).notes
+    assert "They were trained on different numbers of tokens: gpt2 on 10k and contextlm on 20k." in notes
 
 
 def test_different_seeds_are_not_paired(runs):
