@@ -326,8 +326,8 @@ def test_fewer_documents_are_proposed_where_scoring_takes_longer_than_training(c
     arms.documents.count = 1000
     # Half of the time of the training is an eighth of that of the scoring.
     assert arms._scoring_note(lengths) == [
-        "Scoring the 1,000 held-out documents takes longer than the training: 4.0 min and 60 s a seed. With limit=125 it "
-        "takes 30 s; fewer documents tell less about others."
+        "Scoring the 1,000 held-out documents takes longer than the training: 4.0 min and 60 s a seed. With --set limit=125 "
+        "it takes 30 s; fewer documents tell less about others."
     ]
     assert arms._scoring_note([dataclasses.replace(each, seconds=120.0) for each in lengths]) == []
     arms.documents.count = 60

@@ -136,10 +136,10 @@ def test_ways_to_give_texts(contextwise, models, workplace, monkeypatch, way):
     ids=lambda value: value if isinstance(value, str) and "." in value[:12] else "",
 )
 def test_a_bad_file_is_refused_before_the_model_is_opened(contextwise, workplace, name, content, message):
-    """The model does not even exist."""
+    """The model is a folder without one."""
     if content is not None:
         (workplace / name).write_bytes(content)
-    contextwise.refused(f"model embed nomodel {name} --out v.npy", message)
+    contextwise.refused(f"model embed . {name} --out v.npy", message)
 
 
 @pytest.mark.parametrize(
