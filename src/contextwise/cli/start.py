@@ -46,11 +46,11 @@ def demo(
         Prints("contextwise.experiments.trial.result:TrialResult"),
     ] = False,
 ) -> None:
-    """Decide on real text whether rotary positions help a small GPT-2; then measure how much context a known model uses.
+    """Measure how much context a known model uses; then decide on real text whether rotary positions help a small GPT-2.
 
-    A trial in its smallest form: paired seeds of both models, at equal FLOPs,
-    until the difference is decided. The text is the source of Python's own
-    standard library. Run the same command again to resume.
+    The curve takes a minute, if SmolLM2 is installed. Then a trial in its
+    smallest form: paired seeds of both models, at equal FLOPs, until the
+    difference is decided. The text is the source of Python's own library. Run the same command again to resume.
     """
     from contextwise.experiments.demo import FULL, QUICK
 
@@ -66,7 +66,7 @@ def demo(
 
 
 def run_demo(scale: "DemoScale", out: Path, seed: int, command: str, as_json: bool = False) -> None:
-    """Prepare the corpus, run the trial and measure the curve; an earlier call with the same settings is resumed.
+    """Prepare the corpus, measure the curve and run the trial; an earlier call with the same settings is resumed.
 
     Args:
         command: the command line that makes the page again.
@@ -83,7 +83,15 @@ def run_demo(scale: "DemoScale", out: Path, seed: int, command: str, as_json: bo
     say_step("1/3 the corpus: the source of Python's standard library")
     demo_corpus(scale, out / "corpus")
     settings = demo_trial(scale, out, seed)
-    say_step(f"2/3 a trial: {QUESTION}")
+    if not as_json:
+        say_step("2/3 a curve: how much context does SmolLM2-135M-Instruct use on such text?")
+        curve = demo_curve(scale, out)
+        if isinstance(curve, str):
+            show_line(f"left out: {curve}")
+        else:
+            show_result(curve, as_json=False)
+            show_line("the same on your text: contextwise curve smollm2 --corpus FILE")
+    say_step(f"3/3 a trial: {QUESTION}")
     trial = Trial(settings)
     result = run_with_page(trial, command)
     if as_json:
@@ -94,13 +102,6 @@ def run_demo(scale: "DemoScale", out: Path, seed: int, command: str, as_json: bo
         words = ["contextwise", "trial", str(trial.folder.settings_file), "--seeds", str(2 * settings.seeds)]
         show_line(f"more seeds: {shlex.join(words)}")
     show_line(f"page: {trial.path / PAGE}")
-    say_step("3/3 a curve: how much context does SmolLM2-135M-Instruct use on such text?")
-    curve = demo_curve(scale, out)
-    if isinstance(curve, str):
-        show_line(f"left out: {curve}")
-    else:
-        show_result(curve, as_json=False)
-        show_line("the same on your text: contextwise curve smollm2 --corpus FILE")
 
 
 def prepare(

@@ -131,7 +131,7 @@ def test_another_demo_in_the_same_folder_is_refused(finished: Path, monkeypatch:
     with pytest.raises(DataError, match=r"corpus already exists, prepared from other texts or with other options"):
         run_demo(dataclasses.replace(TINY, documents=41), finished, 3, "contextwise demo")
     with pytest.raises(ConfigError, match=r"other settings \(first_seed\); choose another folder with --out"):
-        run_demo(TINY, finished, 4, "contextwise demo")
+        run_demo(TINY, finished, 4, "contextwise demo", as_json=True)
     monkeypatch.setattr("platform.python_version", lambda: "9.9.9")  # whose library has other texts
     with pytest.raises(DataError, match=r"corpus already exists, prepared from other texts or with other options"):
         run_demo(TINY, finished, 3, "contextwise demo")
