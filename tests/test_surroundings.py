@@ -351,7 +351,7 @@ def test_an_output_may_be_a_link_to_a_folder_that_will_be_made(tmp_path: Path) -
         "decide losses.jsonl --out {}",
         "recipes --copy {}",
         "evaluate {} --corpus {}",
-        "evaluate a --corpus {}",
+        "evaluate . --corpus {}",
         "decide {}",
         "report {}",
     ],
