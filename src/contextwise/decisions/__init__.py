@@ -93,9 +93,9 @@ def decide(
         margin: the smallest difference that matters, in the unit of the losses.
         confidence: of the intervals of all comparisons together.
         documents: decide about these held-out documents (fixed) or any like them (random).
-        comparisons: that share the error; more than there are leaves room for arms added later.
+        comparisons: number of comparisons that share the error; a larger one than now leaves room for later arms.
         step: of the rows to take, where they have steps; by default the last of each run.
-        out: a folder that keeps what was looked at, and the result.
+        out: folder of the result and of the list of runs that were looked at.
 
     Raises:
         ConfigError: a value is out of range, there is no such arm, or the folder holds another decision.

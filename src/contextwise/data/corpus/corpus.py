@@ -85,7 +85,7 @@ class Corpus:
         lengths: int64, tokens of each document, without end-of-text.
         dtype: type of the token ids.
         columns: names of the metadata columns: ``document_hash`` (of the text, hexadecimal) and the source's.
-        chosen: whether these documents were asked for: a split by its name, or the first tokens; not the default split.
+        chosen: whether a split was named, or its first tokens; functions measure such a corpus as it is.
     """
 
     chosen = False
