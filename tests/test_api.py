@@ -19,6 +19,7 @@ import contextwise
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
 from contextwise.base.tables import Column, Table
+from contextwise.comparison import compared_runs
 from contextwise.comparison.comparison import compare
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.tokenizers import byte_tokenizer
@@ -118,6 +119,9 @@ def test_loaded_models_are_compared_under_their_names(results, corpus_folder, tm
     assert contextwise.compare(evaluations).differences[0].difference.value == pytest.approx(found, abs=1e-6)
     with pytest.raises(ConfigError, match="is an evaluation already; give its model"):
         contextwise.compare(evaluations, corpus)
+    with monkeypatch.context() as patch, pytest.raises(ConfigError, match="models holds 1 model; give a list of two"):
+        patch.setattr(compared_runs, "measure", lambda *_: pytest.fail("it was measured"))
+        contextwise.compare({"a": one}, corpus)
     with pytest.raises(ConfigError, match=r"a loaded model \(.*\) was not evaluated yet; give the corpus"):
         contextwise.compare([one, other])
 

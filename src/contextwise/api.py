@@ -240,6 +240,10 @@ def compare(
         )
     names = list(models) if isinstance(models, Mapping) else None
     listed = list(models.values()) if isinstance(models, Mapping) else list(models)
+    if len(listed) < 2:
+        raise ConfigError(
+            f"models holds {len(listed)} model{'s' * (len(listed) != 1)}; give a list of two models or more"
+        )
     kinds = [type(model).__name__ for model in listed]
     subjects: list[Any] = []
     for i, (model, kind) in enumerate(zip(listed, kinds, strict=True)):

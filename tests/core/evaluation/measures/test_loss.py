@@ -344,6 +344,7 @@ def test_whole_numbers_are_no_weights(corpus, tmp_path, model_of, dtype):
     weights = load_file(tmp_path / "m" / "model.safetensors")
     weights["h.0.attn.bias"] = torch.ones(1, 1, 32, 32, dtype=dtype)  # the mask that old checkpoints hold
     save_file(weights, tmp_path / "m" / "model.safetensors", {"format": "pt"})
+    (tmp_path / "m" / "other.safetensors").write_bytes(b"not read by transformers")
     evaluate_model(tmp_path / "m", corpus, out=tmp_path / "e", limit=1)
     weights["transformer.wpe.weight"] = weights["transformer.wpe.weight"].to(dtype)
     save_file(weights, tmp_path / "m" / "model.safetensors", {"format": "pt"})
