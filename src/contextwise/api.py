@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from contextwise.comparison.comparison import Comparison
+    from contextwise.comparison.curves import CurveComparison
     from contextwise.data import Corpus
     from contextwise.evaluation.kernel import Measure, Result, Subject
     from contextwise.evaluation.measures.curve import CurveResult
@@ -220,18 +221,21 @@ def compare(
     unit: Literal["token", "byte"] = "token",
     label: str | None = None,
     budgets: bool = True,
+    curves: bool = False,
     verbose: bool = False,
-) -> "Comparison":
+) -> "Comparison | CurveComparison":
     """Compare runs and models on the same documents, as ``contextwise compare`` does.
 
     Args:
         models: two or more runs, evaluations, or models that were evaluated; with a corpus those that lack it are evaluated
-            first, loaded models too. A dictionary gives each its name.
+            first, loaded models too. A dictionary gives each its name. Or context curves: results, or their folders.
         split: as for :func:`measure`.
+        curves: compare the context curves of runs, not their losses.
         reference, all_pairs, unit, label, budgets: as for :func:`contextwise.comparison.comparison.compare`.
     """
     from contextwise.comparison import comparison
     from contextwise.comparison.compared_runs import evaluate_all
+    from contextwise.comparison.curves import are_curves, compare_curves, open_curves
     from contextwise.evaluation.kernel import Subject
 
     if isinstance(models, str | Path | RunFolder) or not isinstance(models, Iterable):
@@ -256,6 +260,11 @@ def compare(
             own = names[i] if names else kind if kinds.count(kind) == 1 else f"{kind}-{i + 1}"
             subjects.append(model if isinstance(model, Subject) else Subject(model, name=own))
     with output(verbose):
+        paths = [each for each in subjects if isinstance(each, str)]
+        if curves or are_curves(paths):
+            others = {"corpus": corpus, "split": split, "label": label, "reference": reference}
+            given = {name: value is not None for name, value in others.items()}
+            return compare_curves(open_curves(paths, **given, all_pairs=all_pairs, unit=unit != "token"), names)
         results = None if corpus is None else evaluate_all(subjects, _documents(corpus, split))
         sources = [
             each if isinstance(each, str) else str(results[i].path) if results and each.loaded else each.source

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
+from rich.console import RenderableType
 from typer import Argument, Option
 
 from contextwise.base.config import read_yaml
@@ -194,17 +195,18 @@ def compare(
     """
     if len(runs) < 2:
         raise ConfigError("a comparison needs two runs or more; name them one after the other")
-    from contextwise.evaluation.kernel import Result, is_result
     from contextwise.reports.page import check_file
 
     for run in runs:
         refuse_absent(run)
     if html is not None:
         check_file(html)
-    if curves or any(is_result(run) and Result.open(run).measure == "curve" for run in runs):
+    from contextwise.comparison.curves import are_curves
+
+    if curves or are_curves(runs):
         options = {"--corpus": corpus is not None, "--split": split != "validation", "--label": label is not None}
         options |= {"--reference": reference is not None, "--all-pairs": all_pairs, "--unit": unit != "token"}
-        _show_curves(runs, options | {"--html": html is not None}, out, as_json)
+        _show_curves(runs, options, out, html, as_json)
         return
     from contextwise.comparison.compared_runs import evaluate_all
     from contextwise.comparison.comparison import compare as compare_evaluations
@@ -218,25 +220,24 @@ def compare(
         runs, label=label, results=results, reference=reference, all_pairs=all_pairs, unit=unit
     )
     show_and_write([comparison_tables(comparison)], "the comparison", comparison, out, as_json)
+    _show_page(comparison, html, as_json)
+
+
+def _show_curves(runs: list[str], options: dict[str, bool], out: Path | None, html: Path | None, as_json: bool) -> None:
+    """Print the context curves side by side, and what they are worth; raises for ``options`` that were given."""
+    from contextwise.comparison.curves import compare_curves, curves_table, open_curves
+
+    comparison = compare_curves(open_curves(runs, **options))
+    tables: list[RenderableType] = [curves_table(comparison.curves), f"{comparison.answer}."]
+    show_and_write(tables, "the comparison", comparison.curves, out, as_json)
+    _show_page(comparison, html, as_json)
+
+
+def _show_page(comparison: Any, html: Path | None, as_json: bool) -> None:
+    """Write the page of a comparison where one is asked for."""
     if html is not None:
         comparison.page(html)
         (say if as_json else show_line)(f"page: {html}")
-
-
-def _show_curves(runs: list[str], options: dict[str, bool], out: Path | None, as_json: bool) -> None:
-    """Print the context curves side by side, and what they are worth; raises for ``options`` that were given."""
-    from contextwise.comparison.curves import compare_curves, curves_table, open_curves, ranking
-
-    if given := [option for option, was_given in options.items() if was_given]:
-        raise ConfigError(
-            f"{given[0]} chooses among losses of documents, and context curves are compared; leave it out"
-        )
-    curves = compare_curves(open_curves(runs))
-    note = (
-        "Minus the first: with 95% intervals over documents; a bin is a range of visible tokens that both models have."
-    )
-    lines = [line for line in (ranking(curves), note) if line]
-    show_and_write([curves_table(curves), *lines], "the comparison", curves, out, as_json)
 
 
 _PAGED = {f"a {name}": kind.resolved for name, kind in recipe_kinds().items() if kind.page}

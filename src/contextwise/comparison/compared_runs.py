@@ -198,7 +198,7 @@ def _evaluations(source: str) -> list[Evaluation]:
     if results and results[0].measure not in known:
         raise DataError(
             f"{source} is a result of contextwise measure {results[0].measure}, which has no losses of documents; give an "
-            "evaluation, or only context curves to contextwise compare --curves (contextwise.comparison.curves.compare_curves)"
+            "evaluation, or only context curves"
         )
     return [Evaluation(result.path, result.summary) for result in results]
 

@@ -10,6 +10,7 @@ Legend of shapes: D documents, K bins.
 """
 
 import itertools
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate, as_json, listed
 from contextwise.base.intervals import ratio_difference, ratios, resampled_ratios
 from contextwise.base.tables import Column, Row, Table
+from contextwise.base.views import Viewed
 from contextwise.comparison.compared_runs import of_single_runs, run_of
-from contextwise.evaluation.kernel import is_result
+from contextwise.evaluation.kernel import Result, is_result
 from contextwise.evaluation.kernel.subject import results_of_model
 from contextwise.evaluation.measures.curve import Curve, CurveResult, visible
 from contextwise.evaluation.measures.curve.readings import lowest_estimate
@@ -32,6 +34,7 @@ class ComparedCurve:
     Args:
         documents: indices of the documents that all curves have.
         first: the first curve; None for itself.
+        name: by default the model's.
 
     Attributes:
         context: longest that was measured.
@@ -58,9 +61,11 @@ class ComparedCurve:
     below: tuple[int, int] | None
     single_run: bool
 
-    def __init__(self, curve: CurveResult, documents: list[int], first: "ComparedCurve | None" = None) -> None:
+    def __init__(
+        self, curve: CurveResult, documents: list[int], first: "ComparedCurve | None" = None, name: str | None = None
+    ) -> None:
         limits = [(each["visible_from"], each["visible_to"]) for each in curve.bins]
-        self.name, self.context = str(curve.summary["model"]), limits[-1][1]
+        self.name, self.context = str(curve.summary["model"]) if name is None else name, limits[-1][1]
         self.single_run = run_of(curve) is not None
         self._sums, self._tail = _sums(curve, documents), _tail(curve, documents)
         nats, targets = self._sums.sum(axis=1)
@@ -104,13 +109,38 @@ class ComparedCurve:
         return as_json({n: value for n, value in vars(self).items() if n[0] != "_" and n != "bin_differences"})
 
 
-def open_curves(sources: list[str]) -> list[CurveResult]:
+@dataclass(frozen=True, repr=False)
+class CurveComparison(Viewed):
+    """Result of :func:`compare_curves`: the curves as they were measured, and each with its differences to the first."""
+
+    measured: list[CurveResult]
+    curves: list[ComparedCurve]
+
+    @property
+    def answer(self) -> str:
+        """The curves in the order of their losses, each with its distance to the one before."""
+        return ranking(self.curves).removesuffix(".")
+
+
+def are_curves(sources: list[str]) -> bool:
+    """Whether one of these is the folder of a curve."""
+    return any(is_result(source) and Result.open(source).measure == Curve.name for source in sources)
+
+
+def open_curves(sources: list[str], **others: bool) -> list[CurveResult]:
     """Curves by their folders, or by the runs that have one.
+
+    Args:
+        others: options of a comparison of losses -> whether they were given.
 
     Raises:
         DataError: there is none, or curves of different data or modes.
-        ConfigError: a run has several, or fewer than two curves were given.
+        ConfigError: a run has several, fewer than two curves were given, or one of ``others`` was.
     """
+    if given := [option for option, was_given in others.items() if was_given]:
+        raise ConfigError(
+            f"{given[0]} chooses among losses of documents, and context curves are compared; leave it out"
+        )
     if len(sources) < 2:
         raise ConfigError("there is one curve; give two or more to compare")
     curves = [_curve_of(source) for source in sources]
@@ -148,13 +178,16 @@ def _curve_of(source: str) -> CurveResult:
     return CurveResult(results[0].path, results[0].summary)
 
 
-def compare_curves(curves: list[CurveResult]) -> list[ComparedCurve]:
-    """Compare all curves to the first."""
+def compare_curves(curves: list[CurveResult], names: list[str] | None = None) -> CurveComparison:
+    """Compare all curves to the first; ``names`` are by default those of the models."""
     common = set.intersection(*(set(curve.documents["document"].to_pylist()) for curve in curves))
     if not common:
         raise DataError("the curves have no document in common; measure them on longer documents")
-    first = ComparedCurve(curves[0], sorted(common))
-    return [first, *(ComparedCurve(curve, sorted(common), first) for curve in curves[1:])]
+    compared: list[ComparedCurve] = []
+    for i, curve in enumerate(curves):
+        own = names[i] if names else None
+        compared.append(ComparedCurve(curve, sorted(common), compared[0] if compared else None, own))
+    return CurveComparison(curves, compared)
 
 
 def _sums(curve: CurveResult, documents: list[int]) -> np.ndarray:
@@ -202,12 +235,14 @@ def curves_table(curves: list[ComparedCurve], title: str = "") -> Table:
             below = "" if curve.below is None else f"lower in {curve.below[0]} of {curve.below[1]} bins"
             differences = curve.average_difference, curve.last_tenth_difference, curve.lowest_difference
             rows.append(Row([("minus the first", below), *differences], kind="difference"))
-    columns = [
-        Column("model"),
-        Column("average\nloss", "estimate", ".4f", interval="none"),
-        Column("best-context\nloss", "estimate", ".4f", interval="none"),
-        Column("lowest\nbin", "estimate", ".4f", interval="none"),
-    ]
+    names = ["average\nloss", "best-context\nloss", "lowest\nbin"]
+    known = [i for i in range(len(names)) if any(row.cells[i + 1] is not None for row in rows)]
+    rows = [replace(row, cells=[row.cells[0], *(row.cells[i + 1] for i in known)]) for row in rows]
+    columns = [Column("model"), *(Column(names[i], "estimate", ".4f", interval="none") for i in known)]
     single = [Path(curve.name).name for curve in curves if curve.single_run]
-    notes = [f"One run of {listed(single)}: intervals are over documents, and say nothing about other seeds."]
-    return Table(title, columns, rows, notes if single else [])
+    notes = [
+        "Minus the first: with 95% intervals over documents; a bin is a range of visible tokens that both models have."
+    ]
+    if single:
+        notes += [f"One run of {listed(single)}: intervals are over documents, and say nothing about other seeds."]
+    return Table(title, columns, rows, notes)

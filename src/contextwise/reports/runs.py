@@ -163,7 +163,7 @@ def curve_figure(results: Mapping[str, tuple[Any, int]]) -> dict[str, Any]:
         traces.append(scatter(at, y, series, f"{plain(name)} %{{x:.0f}} visible: %{{y:.4f}}", **style))
         most = max([most, *(each["visible_to"] for each in bins)])
     xaxis = page.powers_of_two("visible tokens", most)
-    return page.figure(traces, xaxis=xaxis, yaxis={"title": "loss, nats per token"}, showlegend=len(results) > 1)
+    return page.figure(traces, xaxis=xaxis, yaxis={"title": "loss, nats per token"}, showlegend=any(results))
 
 
 def _validated(curves: list[Curve]) -> str:

@@ -47,6 +47,19 @@ def _page_of_comparison(comparison: Any) -> Page:
     return report_page([], comparison)
 
 
+def _page_of_curves(comparison: Any) -> Page:
+    from contextwise.comparison.curves import curves_table
+    from contextwise.reports.runs import curve_plot
+
+    names = [Path(curve.name).name for curve in comparison.curves]
+    named = [f"{name} ({i + 1})" if names.count(name) > 1 else name for i, name in enumerate(names)]
+    drawn = {name: (result, i) for i, (name, result) in enumerate(zip(named, comparison.measured, strict=True))}
+    plot = curve_plot("curves", drawn, "Loss at each number of visible tokens")
+    sections = [Section("The curves", [plot]), Section("Side by side", [curves_table(comparison.curves)])]
+    label = str(comparison.measured[0].summary.get("label") or "")
+    return Page("Context curves", sections, label, [f"{comparison.answer}."])
+
+
 def _page_of_trial(result: Any) -> Page:
     from contextwise.experiments.folder import Question
     from contextwise.reports.trial import trial_command, trial_page
@@ -143,6 +156,12 @@ def _text_of_comparison(comparison: Any) -> list[Any]:
     return [comparison_tables(comparison)]
 
 
+def _text_of_curves(comparison: Any) -> list[Any]:
+    from contextwise.comparison.curves import curves_table
+
+    return [curves_table(comparison.curves), f"{comparison.answer}."]
+
+
 def _text_of_trial(result: Any) -> list[Any]:
     from contextwise.reports.trial import trial_tables
 
@@ -157,6 +176,7 @@ def _text_of_decision(decision: Any) -> list[Any]:
 
 TEXTS: dict[str, Callable[[Any], list[Any]]] = {
     "Comparison": _text_of_comparison,
+    "CurveComparison": _text_of_curves,
     "TrialResult": _text_of_trial,
     "Decision": _text_of_decision,
     "Result": _text_of_measurement,
@@ -283,6 +303,7 @@ ROWS: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
 PAGES: dict[str, Callable[[Any], Page]] = {
     "RunFolder": _page_of_run,
     "Comparison": _page_of_comparison,
+    "CurveComparison": _page_of_curves,
     "TrialResult": _page_of_trial,
     "Decision": _page_of_decision,
     "Evaluation": _page_of_evaluation,

@@ -124,7 +124,7 @@ class TrainingLossMisleads(CorpusMeasure, name="training_loss_misleads"):
         tables, pairs, figures = [], [], {}
         for index, seed in enumerate(self.seeds):
             pair = curves[2 * index : 2 * index + 2]
-            pairs.append(compare_curves(pair))
+            pairs.append(compare_curves(pair).curves)
             tables += [bins_table(pair), curves_table(pairs[-1], "By average, best-context loss and lowest bin")]
             figures[str(seed)] = [curve.measures for curve in pair]
         return Outcome(tables, misleading_claims(pairs), figures, runs, [curves_plot(curves)])

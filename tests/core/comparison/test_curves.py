@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+import contextwise
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.comparison.curves import compare_curves, curves_table, open_curves, ranking
 from contextwise.evaluation.kernel.result import write_result
@@ -45,7 +46,7 @@ def test_the_average_ranks_them_one_way_and_the_best_context_the_other(tmp_path)
     short = written(tmp_path, "short", 8, SHORT, DOCUMENTS)
     # One more document, which does not count
     long = written(tmp_path, "long", 512, LONG, [(1, 5.0), *DOCUMENTS])
-    a, b = compare_curves(open_curves([short, long]))
+    a, b = compare_curves(open_curves([short, long])).curves
     bumps = np.mean([bump for _, bump in DOCUMENTS])
     # By hand: averages over all positions; the lowest bins.
     assert a.average.value == pytest.approx(3.0 + np.mean(1 / np.arange(1, 9)) + bumps)
@@ -67,17 +68,27 @@ def test_models_are_ranked_by_the_last_tenth(tmp_path):
     short = written(tmp_path, "short", 8, SHORT, SIX)
     long = written(tmp_path, "long", 512, LONG, SIX)
     third = written(tmp_path, "third", 8, SHORT, [(number, bump + 0.3 * (-1) ** number) for number, bump in SIX])
-    _, b, c = curves = compare_curves(open_curves([short, long, third]))
+    compared = compare_curves(open_curves([short, long, third]))
+    _, b, c = compared.curves
+    named = contextwise.compare(dict(zip("xyz", compared.measured, strict=True)))
+    assert [each.name for each in named.curves] == ["x", "y", "z"]
+    assert named.answer.startswith("By the best-context loss x has the lowest loss; y: +0.0773 [")
+    assert f"{named.answer}." in " ".join(str(named).split())
+    page = named.page(tmp_path / "page.html").read_text()
+    assert all(f'"name":"{name}"' in page for name in "xyz")
+    for given in ({"label": "here"}, {"corpus": tmp_path}, {"unit": "byte"}):
+        with pytest.raises(ConfigError, match=f"{next(iter(given))} chooses among losses of documents"):
+            contextwise.compare(compared.measured, **given)
     assert b.last_tenth_difference.value == pytest.approx(0.2 + 1.2 / 512 - 1 / 8)
     assert b.last_tenth_difference.low == pytest.approx(b.last_tenth_difference.value)
     assert c.last_tenth_difference.low < 0 < c.last_tenth_difference.high
-    words = ranking(curves)
+    words = ranking(compared.curves)
     assert words.startswith("By the best-context loss short has the lowest loss; long: +0.0773 [")
     assert "to the one before, higher; third: +0.0227 [" in words
     assert words.endswith("to the one before, no significant difference.")
     laws = {"y": LONG, "x": SHORT}
     same = [written(tmp_path / "bands", name, 8, law, SIX, mode="bands") for name, law in laws.items()]
-    words = ranking(compare_curves(open_curves(same)))
+    words = ranking(compare_curves(open_curves(same)).curves)
     assert words.startswith("By the lowest bin x has the lowest loss; y: +0.2250 [") and "before, higher." in words
 
 
@@ -85,7 +96,7 @@ def test_chosen_contexts_have_no_average(tmp_path):
     """Both losses are the same, but the mean over the contexts would depend on which were listed."""
     here, there = compare_curves(
         open_curves([written(tmp_path, name, 8, SHORT, SIX, mode="truncated") for name in ("here", "there")])
-    )
+    ).curves
     assert here.average is None and there.average is None and there.average_difference is None
     assert there.lowest_difference.value == 0 and there.below == (0, 6)
     assert [row.kind for row in curves_table([here, there]).rows][-1] == "difference"
@@ -94,7 +105,7 @@ def test_chosen_contexts_have_no_average(tmp_path):
 def test_the_table_leaves_room_for_names_of_a_trial_s_runs(tmp_path):
     curves = [written(tmp_path, f"{arm}-s0-d6f7bced", 512, LONG, SIX) for arm in ("from-64", "by-stages")]
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(curves_table(compare_curves(open_curves(curves))))
+    console.print(curves_table(compare_curves(open_curves(curves)).curves))
     lines = console.export_text().splitlines()
     assert any("from-64-s0" in line for line in lines) and any("lower in" in line for line in lines)
     assert max(map(len, lines)) <= 80 and not any(len(line.strip()) == 1 for line in lines)
@@ -105,7 +116,7 @@ def test_few_documents_rank_nothing(tmp_path, count):
     """The models differ alike in each document, so that the interval of three excludes zero; one document has none."""
     short = written(tmp_path, "short", 8, SHORT, DOCUMENTS[:count])
     long = written(tmp_path, "long", 512, LONG, DOCUMENTS[:count])
-    words = ranking(compare_curves(open_curves([short, long])))
+    words = ranking(compare_curves(open_curves([short, long])).curves)
     why = " (3 documents allow no verdict, which takes 6 or more)" if count == 3 else ""
     assert "higher" not in words and words.endswith(f"to the one before, no significant difference{why}.")
 
@@ -128,7 +139,7 @@ def test_the_interval_of_the_best_context_draws_the_lowest_bin_again(tmp_path):
 
 def test_one_document_has_no_interval(tmp_path):
     one = [written(tmp_path, name, 8, SHORT, DOCUMENTS[:1]) for name in ("a", "b")]
-    assert compare_curves(open_curves(one))[1].lowest_difference.low is None
+    assert compare_curves(open_curves(one)).curves[1].lowest_difference.low is None
 
 
 def test_what_cannot_be_compared(tmp_path):
@@ -168,11 +179,11 @@ def test_curves_of_runs_are_ranked_for_these_runs_alone(tmp_path):
         (tmp_path / name / "recipe.yaml").write_text(f"name: {name}\n")
         folders.append(written(tmp_path / name / "evaluation", name, context, law, SIX))
     model = written(tmp_path, "model", 8, SHORT, SIX)
-    curves = compare_curves(open_curves(folders))
+    curves = compare_curves(open_curves(folders)).curves
     assert ranking(curves).startswith("In this one run each, by the best-context loss") and "higher" in ranking(curves)
     assert [curve.to_dict()["single_run"] for curve in curves] == [True, True]
     assert "nothing about other seeds" in " ".join(curves_table(curves).notes)
-    mixed = compare_curves(open_curves([model, folders[1]]))
+    mixed = compare_curves(open_curves([model, folders[1]])).curves
     assert ranking(mixed).startswith("With this one run of long, by the best-context loss")
-    only = compare_curves(open_curves([model, written(tmp_path, "other", 512, LONG, SIX)]))
-    assert ranking(only).startswith("By the best-context loss") and not curves_table(only).notes
+    only = compare_curves(open_curves([model, written(tmp_path, "other", 512, LONG, SIX)])).curves
+    assert ranking(only).startswith("By the best-context loss") and "seeds" not in " ".join(curves_table(only).notes)

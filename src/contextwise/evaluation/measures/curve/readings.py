@@ -3,8 +3,7 @@
 - **Best-context loss**: the minimum of the binned curve (context scaling, Section 2), and the number of visible tokens at
   which it is reached. Its low-noise form is the mean over the last tenth of the training context (footnote 4), which is the
   same thing for models that do not generalise beyond it.
-- **Effective context**: the smallest context from which the next doubling is worth less than a given number of nats, and
-  stays so up to twice that context: one noisy bin does not decide.
+- **Effective context**: the smallest context from which on no doubling is worth a given number of nats.
 - **Average loss**: the mean over all positions, which is what a trainer logs; it ranks models of different contexts wrongly.
 
 Legend of shapes: D documents, K bins, R resamples.
