@@ -33,8 +33,19 @@ OTHER_OPTIONS = {"--targets": "--samples", "--vocab-size": "--tokenizer", "--voc
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 
+def _without_values(options: list[Any]) -> list[Any]:
+    """Options of a command; the help shows no type of a value for those that take none."""
+    for each in options:
+        if getattr(each, "is_flag", False):
+            each.metavar = ""
+    return options
+
+
 class Verb(TyperCommand):
     """Command of a verb; an error that names a setting names its option in place of it."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_values(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
@@ -115,6 +126,9 @@ class LazyCommands(TyperGroup):
         super().__init__(**arguments)
         self.group = group
         del self.commands
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_values(super().get_params(ctx))
 
     @cached_property
     def commands(self) -> dict[str, Any]:  # type: ignore[override]

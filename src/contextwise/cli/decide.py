@@ -1,7 +1,7 @@
 """Verbs that decide: ``trial``, and those that compare, plan and report."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from rich.console import RenderableType
 from typer import Argument, Option
@@ -27,6 +27,9 @@ from contextwise.cli.common import (
     show_line,
     show_values,
 )
+
+if TYPE_CHECKING:
+    from contextwise.experiments.trial.result import TrialResult
 
 PANEL = "Decide"
 
@@ -117,7 +120,7 @@ def trial(
 
         Corpus.open(corpus)
     from contextwise.experiments.trial import Trial, load_trial
-    from contextwise.reports.trial import PAGE, plan_tables, run_with_page, trial_command, trial_tables
+    from contextwise.reports.trial import plan_tables, run_with_page, trial_command
 
     given: dict[str, Any] = {
         "corpus": None if corpus is None else str(corpus),
@@ -141,14 +144,23 @@ def trial(
         show_values(plan, as_json, plan_tables(plan, loaded.equal))
         return
     result = run_with_page(planned, trial_command(planned.path))
+    show_trial(result, as_json)
+
+
+def show_trial(result: "TrialResult", as_json: bool = False, question: str = "") -> None:
+    """Print a trial's result, where its page is, and what decides it if its seeds did not."""
+    from contextwise.comparison.sequential import FEWEST_SEEDS
+    from contextwise.reports.trial import PAGE, trial_command, trial_tables
+
     if as_json:
         show_json(result)
-    else:
-        show(trial_tables(result))
-        show_line(f"page: {planned.path / PAGE}")
-        ranges = [each.seeds_to_decide or () for each in result.comparisons]
-        if result.stopped == "seeds" and (wanted := [seeds for each in ranges for seeds in each if seeds]):
-            show_line(f"next: {trial_command(planned.path)} --seeds {max(wanted)}")
+        return
+    show(*filter(None, [question]), trial_tables(result))
+    show_line(f"page: {result.path / PAGE}")
+    twice = max(FEWEST_SEEDS, 2 * max(len(each.looks) for each in result.comparisons))
+    ranges = [each.seeds_to_decide or (twice,) for each in result.comparisons if each.decision == "undecided"]
+    if result.stopped == "seeds" and (wanted := [seeds for each in ranges for seeds in each if seeds]):
+        show_line(f"next: {trial_command(result.path)} --seeds {max(wanted)}")
 
 
 def _show_discoveries(folder: Path, rate: float, with_arms: bool, as_json: bool) -> None:

@@ -74,10 +74,11 @@ def run_demo(scale: "DemoScale", out: Path, seed: int, command: str, as_json: bo
     Raises:
         ConfigError, DataError: ``out`` holds something else, or cannot be written to.
     """
+    from contextwise.cli.decide import show_trial
     from contextwise.cli.measures import show_result
     from contextwise.experiments.demo import QUESTION, demo_corpus, demo_curve, demo_trial
     from contextwise.experiments.trial import Trial
-    from contextwise.reports.trial import PAGE, run_with_page, trial_tables
+    from contextwise.reports.trial import run_with_page
 
     say_step = partial(console.print, style="bold", markup=False)
     say_step("1/3 the corpus: the source of Python's standard library")
@@ -92,16 +93,7 @@ def run_demo(scale: "DemoScale", out: Path, seed: int, command: str, as_json: bo
             show_result(curve, as_json=False)
             show_line("the same on your text: contextwise curve smollm2 --corpus FILE")
     say_step(f"3/3 a trial: {QUESTION}")
-    trial = Trial(settings)
-    result = run_with_page(trial, command)
-    if as_json:
-        show_json(result)
-        return
-    show(QUESTION, trial_tables(result))
-    if result.stopped == "seeds":  # all seeds are trained, and the comparison is open
-        words = ["contextwise", "trial", str(trial.folder.settings_file), "--seeds", str(2 * settings.seeds)]
-        show_line(f"more seeds: {shlex.join(words)}")
-    show_line(f"page: {trial.path / PAGE}")
+    show_trial(run_with_page(Trial(settings), command), as_json, QUESTION)
 
 
 def prepare(

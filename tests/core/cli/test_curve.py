@@ -169,5 +169,6 @@ def test_curves_side_by_side(contextwise, workplace):
     assert written(difference, "+.4f") in words
     contextwise.refused("compare --curves a b", "there is no run and no model at a")
     contextwise.refused("compare --curves runs/alpha", "a comparison needs two runs or more")
-    contextwise.refused("compare curve-8 curve-64 --html page.html", "--html chooses among losses of documents")
+    assert "page: page.html" in contextwise.words("compare curve-8 curve-64 --html page.html")
+    assert "Loss at each number of visible tokens" in (workplace / "page.html").read_text()
     contextwise.refused("compare curve-8 runs/alpha --unit byte", "--unit chooses among losses of documents")

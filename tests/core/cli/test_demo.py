@@ -122,7 +122,7 @@ def test_a_finished_demo_trains_nothing_again(finished: Path, output: str) -> No
 
 
 def test_the_command_that_it_names_works(finished: Path, output: str, contextwise: Any) -> None:
-    (more,) = re.findall(r"^more seeds: contextwise (.*)$", output, re.MULTILINE)
+    (more,) = re.findall(r"^next: contextwise (.*)$", output, re.MULTILINE)
     assert more.endswith("--seeds 4")
     assert "At most 4 seeds" in contextwise.words(f"{more} --dry-run")
 
