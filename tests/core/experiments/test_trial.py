@@ -740,16 +740,25 @@ def test_the_command_prints_the_decision_and_leaves_a_page(finished, contextwise
 
 
 def test_an_undecided_trial_names_the_command_that_would_decide_it(finished, contextwise, monkeypatch):
-    def seeds(self) -> tuple[int | None, int | None] | None:
-        return 5, 28
+    run, known = Trial.run, (5, 28)
 
-    run = Trial.run
+    def seeds(self) -> tuple[int | None, int | None] | None:
+        return known
+
+    def undecided(self) -> str:
+        return "undecided"
+
+    monkeypatch.setattr(Comparison, "decision", property(undecided))
     monkeypatch.setattr(Comparison, "seeds_to_decide", property(seeds))
     monkeypatch.setattr(
         Trial, "run", lambda self, *given, **more: dataclasses.replace(run(self, *given, **more), stopped="seeds")
     )
-    status, printed, _ = contextwise(f"trial {finished}")
-    assert status == 0 and printed.splitlines()[-1] == f"next: contextwise trial {finished}/trial.yaml --seeds 28"
+    status, printed, errors = contextwise(f"trial {finished}")
+    command = f"next: contextwise trial {finished}/trial.yaml --seeds"
+    assert status == 0, errors
+    assert printed.splitlines()[-1] == f"{command} 28"
+    known = None  # before seeds give an interval
+    assert contextwise(f"trial {finished}")[1].splitlines()[-1] == f"{command} 10"
 
 
 def test_the_command_plans(corpus_folder, contextwise):
