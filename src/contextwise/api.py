@@ -257,7 +257,7 @@ def compare(
         elif corpus is None:
             raise ConfigError(f"a loaded model ({kind}) was not evaluated yet; give the corpus to compare on")
         else:
-            own = names[i] if names else kind if kinds.count(kind) == 1 else f"{kind}-{i + 1}"
+            own = names[i] if names else f"{kind}-{i + 1}" if kinds.count(kind) > 1 else None
             subjects.append(model if isinstance(model, Subject) else Subject(model, name=own))
     with output(verbose):
         paths = [each for each in subjects if isinstance(each, str)]

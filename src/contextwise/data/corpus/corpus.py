@@ -135,7 +135,9 @@ class Corpus:
             if is_file_name(path):
                 raise DataError(f"there is no file {path}")
             prepare = f"contextwise prepare SOURCE --tokenizer train:4096 --out {path}"
-            raise DataError(f"there is no corpus at {path}; make one with `{prepare}`")
+            raise DataError(
+                f"there is no corpus at {path}; make one with `{prepare}`, or give one that is there (--corpus)"
+            )
         if not stores:
             raise DataError(
                 f"{path} is not a corpus: neither a folder with a {MANIFEST} (`contextwise prepare` writes it), a Zarr "

@@ -43,7 +43,7 @@ class Subject:
         dtype: ``float32``, ``bfloat16``, ``float16``, or ``auto``: float32 on the CPU, else as the model was saved.
         device: a torch device, or ``auto``: a GPU if there is one.
         batch_tokens: positions of one batch, padding included.
-        tokenizer, name: of a loaded model.
+        tokenizer, name: of a loaded model; its name is by default that of its class.
 
     Attributes:
         source: as given; the name of a loaded model.
@@ -61,7 +61,7 @@ class Subject:
         device: str = "auto",
         batch_tokens: int | None = None,
         tokenizer: "PreTrainedTokenizerBase | None" = None,
-        name: str = "model",
+        name: str | None = None,
     ) -> None:
         if dtype not in ("auto", *DTYPES):
             raise ConfigError(f"dtype is {dtype!r}; it must be one of auto, {', '.join(DTYPES)}")
@@ -79,7 +79,7 @@ class Subject:
             if not hasattr(source, "config"):
                 known = "a run, a model's folder or Hub name, or a loaded model of transformers"
                 raise ConfigError(Problem(f"but must be {known}", "model", source))
-            self.source, self.model = name, source
+            self.source, self.model = name or type(source).__name__, source
             if tokenizer is not None:
                 self.tokenizer = tokenizer
             self._refuse_other_form()
