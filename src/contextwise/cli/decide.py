@@ -115,12 +115,8 @@ def trial(
         read_yaml(recipe_path(file, "trial"))
     elif corpus is None and not any(each.strip().startswith("corpus=") for each in settings or []):
         raise ConfigError("--corpus is missing; give the folder of a prepared corpus (contextwise prepare makes one)")
-    if corpus is not None:
-        from contextwise.data import Corpus
-
-        Corpus.open(corpus)
-    from contextwise.experiments.trial import Trial, load_trial
-    from contextwise.reports.trial import plan_tables, run_with_page, trial_command
+    from contextwise.data import Corpus
+    from contextwise.experiments.trial import load_trial
 
     given: dict[str, Any] = {
         "corpus": None if corpus is None else str(corpus),
@@ -137,7 +133,11 @@ def trial(
     }
     overrides = [*(settings or []), *([f"executor.jobs={jobs}"] if jobs is not None else [])]
     values = {name: value for name, value in given.items() if value is not None}
-    loaded = load_trial(file, values, overrides, out)
+    loaded = load_trial(file, values, overrides, out)  # before torch is imported
+    Corpus.open(loaded.corpus)
+    from contextwise.experiments.trial import Trial
+    from contextwise.reports.trial import plan_tables, run_with_page, trial_command
+
     planned = Trial(loaded)
     if dry_run:
         plan = planned.plan()

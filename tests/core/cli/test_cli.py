@@ -415,6 +415,8 @@ def test_lists_and_refusals_import_neither_torch_nor_transformers(tmp_path: Path
         (2, ["compare", "nowhere", "neither"]),
         (2, ["trial", "gpt2", "contextlm"]),
         (2, ["trial", "gpt2", "contextlm", "--corpus", "no/corpus"]),
+        (2, ["trial", "gpt2", "gtp2", "--corpus", "no/corpus"]),
+        (2, ["trial", "stdlib-quick"]),
         (2, ["curve", str(tmp_path), "--corpus", "no/*.md"]),
     ]
     code = (
