@@ -1,12 +1,14 @@
 """The command line as a user types it; the fixture ``contextwise`` makes one."""
 
 import functools
+import io
 import json
 import shlex
 from pathlib import Path
 
 import jsonschema
 import pytest
+from rich.console import Console, RenderableType
 
 from contextwise.cli import main
 from contextwise.cli.commands import groups
@@ -19,6 +21,18 @@ def printed_validator(command: str) -> jsonschema.Draft202012Validator:
     schema = printed_schema(command)
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
+
+
+def in_terminal(shown: RenderableType, width: int = 80) -> str:
+    """The lines of a table or of several, as a terminal of so many columns shows them."""
+    console = Console(width=width, highlight=False, record=True, file=io.StringIO())
+    console.print(shown)
+    return console.export_text()
+
+
+def words_of(shown: RenderableType) -> str:
+    """The same in one line, its words a space apart."""
+    return " ".join(in_terminal(shown).split())
 
 
 class Contextwise:

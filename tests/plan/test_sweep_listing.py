@@ -1,10 +1,8 @@
 """The list of the runs of a sweep."""
 
-import io
 from dataclasses import replace
 
-from rich.console import Console
-
+from command_line import in_terminal
 from contextwise.experiments.folder import Failure, PlannedRun, RunState
 from contextwise_plan.sweeps.listing import plan_table
 
@@ -17,8 +15,6 @@ def test_a_run_has_its_cost_and_how_far_it_is():
         RunState(RUN, "failed", 20, 9000.0, None, Failure("nan", 2)),
         RunState(replace(RUN, id="pico"), "unfinished", 49, 12_345.6, 7.5),
     ]
-    console = Console(width=80, highlight=False, record=True, file=io.StringIO())
-    console.print(plan_table(states))
-    _, finished, failed, begun = (line.split() for line in console.export_text().splitlines())
+    _, finished, failed, begun = (line.split() for line in in_terminal(plan_table(states)).splitlines())
     assert finished == [RUN.id, "1.33M", "0.002", "201k", "2.86e+12", "100%", "6.0427"]
     assert failed[-2:] == ["failed", "–"] and begun[-2:] == ["50%", "7.5000"]

@@ -7,6 +7,7 @@ import math
 import pytest
 from rich.console import Console
 
+from command_line import in_terminal
 from contextwise.base.estimates import Estimate, as_json, count, duration, number, written
 from contextwise.base.tables import Column, Row, Table
 
@@ -29,9 +30,7 @@ TABLE = Table(
 
 
 def lines(table, width=80):
-    console = Console(width=width, record=True, file=io.StringIO())
-    console.print(table)
-    return [line.rstrip() for line in console.export_text().splitlines()]
+    return [line.rstrip() for line in in_terminal(table, width).splitlines()]
 
 
 @pytest.mark.parametrize(

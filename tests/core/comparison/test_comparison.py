@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
-from rich.console import Console
 
+from command_line import in_terminal
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.estimates import as_json
 from contextwise.base.files import write_sealed_json
@@ -226,9 +226,7 @@ def test_the_dictionary_is_json_and_holds_the_verdicts(runs):
 
 
 def test_tables_fit_80_columns_and_hold_the_figures(runs):
-    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
-    console.print(comparison_tables(compare(runs)))
-    text = console.export_text()
+    text = in_terminal(comparison_tables(compare(runs)))
     assert max(len(line) for line in text.splitlines()) <= 80
     assert "…" not in text
     for wanted in ("contextlm", "3 seeds", "1.25k", "Logged while training: loss after 8 s", "4.2020*"):
@@ -241,10 +239,8 @@ def test_one_seed_says_what_its_interval_leaves_out(runs):
     assert comparison.differences[0].seed_interval is None
     (only,) = as_json(comparison)["differences"]
     assert only["single_runs"] == ["contextlm", "gpt2"] and only["lower"] == "contextlm"
-    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
-    console.print(comparison_tables(comparison))
     places = {
-        "terminal": console.export_text(),
+        "terminal": in_terminal(comparison_tables(comparison)),
         "JSON": only["verdict"],
         "notebook": comparison._repr_html_(),
         "page": " ".join(verdict(comparison)) + difference_table(comparison).__html__(),
@@ -426,8 +422,6 @@ def test_what_the_losses_of_training_were_measured_on_and_why_they_differ_stands
     """One run has two losses of one split in the same output: of documents, and of windows while it trained."""
     comparison = compare(runs[:4])
     assert {budget.measured_on for budget in comparison.budgets} == {" on at most 8 windows of 64 tokens"}
-    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
-    console.print(comparison_tables(comparison))
-    text = " ".join(console.export_text().split())
+    text = " ".join(in_terminal(comparison_tables(comparison)).split())
     assert "Logged while training: loss after" in text and " on at most 8 windows of 64 tokens" in text
     assert "logged loss" in text and "validation loss" not in text and "So the two of one run differ." in text

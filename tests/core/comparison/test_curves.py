@@ -1,12 +1,10 @@
 """Two models of different training contexts: where the average and the best context disagree."""
 
-import io
-
 import numpy as np
 import pytest
-from rich.console import Console
 
 import contextwise
+from command_line import in_terminal
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.comparison.curves import compare_curves, curves_table, open_curves, ranking
 from contextwise.evaluation.kernel.result import write_result
@@ -104,9 +102,7 @@ def test_chosen_contexts_have_no_average(tmp_path):
 
 def test_the_table_leaves_room_for_names_of_a_trial_s_runs(tmp_path):
     curves = [written(tmp_path, f"{arm}-s0-d6f7bced", 512, LONG, SIX) for arm in ("from-64", "by-stages")]
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(curves_table(compare_curves(open_curves(curves)).curves))
-    lines = console.export_text().splitlines()
+    lines = in_terminal(curves_table(compare_curves(open_curves(curves)).curves)).splitlines()
     assert any("from-64-s0" in line for line in lines) and any("lower in" in line for line in lines)
     assert max(map(len, lines)) <= 80 and not any(len(line.strip()) == 1 for line in lines)
 

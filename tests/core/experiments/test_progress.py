@@ -1,11 +1,9 @@
 """Messages of a sweep while it runs."""
 
-import io
 import time
 from dataclasses import replace
 
-from rich.console import Console
-
+from command_line import in_terminal
 from contextwise.base.estimates import duration
 from contextwise.experiments.folder import Failure, PlannedRun, RunState
 from contextwise.experiments.scheduling import LiveTable, state_table
@@ -19,14 +17,8 @@ STATES = [
 ]
 
 
-def shown(table):
-    console = Console(width=80, highlight=False, record=True, file=io.StringIO())
-    console.print(table)
-    return [line.rstrip() for line in console.export_text().splitlines()]
-
-
 def test_tables_fit_a_terminal_and_show_a_dash_for_a_missing_loss():
-    lines = shown(state_table(STATES, {RUN.id: None, STATES[3].run.id: 4000.0}))
+    lines = in_terminal(state_table(STATES, {RUN.id: None, STATES[3].run.id: 4000.0})).splitlines()
     assert lines[1].split() == [RUN.id, "finished", "98/98", "3,500", "6.0427", "–"]
     assert lines[2].split() == [STATES[1].run.id, "failed", "20/98", "9,000", "–", "–"]
     assert lines[3].split() == [STATES[2].run.id, "missing", "0/98", "–", "–", "–"]

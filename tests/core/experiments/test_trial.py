@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import io
 import json
 import math
 import shutil
@@ -15,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from rich.console import Console
 
 import contextwise
+from command_line import words_of
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, DataError, Interrupted
 from contextwise.base.estimates import as_json
@@ -862,9 +861,3 @@ def test_runs_of_a_trial_have_no_validation_loss_of_their_own(finished):
     for folder in (finished / "runs").iterdir():
         run = RunFolder(folder)
         assert run.metrics("validation") == [] and run.summary()["validation_loss"] is None
-
-
-def words_of(shown: Any) -> str:
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(shown)
-    return " ".join(console.export_text().split())

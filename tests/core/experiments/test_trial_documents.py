@@ -1,6 +1,5 @@
 """The held-out documents of a trial: near-copies of training text, documents that weigh much, and who uses which."""
 
-import io
 import json
 import random
 from pathlib import Path
@@ -8,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
+from command_line import words_of
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus, near_copies, prepare_corpus
@@ -60,12 +59,6 @@ def settings(corpus: Path, folder: Path, **changes: Any) -> TrialSettings:
     arms = {"gpt2": None, "slower": ["training.learning_rate=1e-6"]}
     values = {"arms": arms, "corpus": str(corpus), "recipe": RECIPE, "tokens": 128, "rates": "fixed", "seeds": 2}
     return load_trial(None, values | changes, output=folder)
-
-
-def words_of(shown: Any) -> str:
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(shown)
-    return " ".join(console.export_text().split())
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """The rate of whole runs, from short runs at several rates and two lengths."""
 
-import io
 import json
 import math
 from pathlib import Path
@@ -8,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
+from command_line import in_terminal
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import as_json
 from contextwise.base.runs import RunFolder
@@ -173,9 +172,7 @@ def test_whole_runs_take_the_scaled_rate_and_every_output_says_so(corpus_folder,
     trial._tokens_N = np.ones(8)
     given = trial._result(lengths, 0, "")
     assert [each["arm"] for each in as_json(given)["chosen_rates"]] == ["gpt2", "slower"]
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(terminal(rate_table(given)))
-    words = " ".join(console.export_text().split())
+    words = " ".join(in_terminal(terminal(rate_table(given))).split())
     for each in given.chosen_rates:
         assert each.sentence in words
 

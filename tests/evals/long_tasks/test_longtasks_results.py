@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from rich.console import Console
 
+from command_line import in_terminal
 from contextwise.base.intervals import ratios
 from contextwise_evals.long_tasks import LongBench, _heading, verdict
 from contextwise_evals.long_tasks.results import level_of, level_rows, mean_level
@@ -121,9 +121,7 @@ def test_tables_fit_80_columns():
         "trained_context": 2048, "visible": visible, "datasets": {name: dataset}, "overall": row,
         "groups": {"Code & Class.": {"datasets": [name], **row}}, "notes": ["one"],
     }  # fmt: skip
-    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
-    console.print(LongBench.table(summary))
-    text = console.export_text()
+    text = in_terminal(LongBench.table(summary))
     assert max(map(len, text.splitlines())) <= 80 and "…" not in text
     for context in visible:
         assert f"{context:,}" in text

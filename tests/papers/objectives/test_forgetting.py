@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
-from rich.console import Console
 
+from command_line import in_terminal
 from contextwise.base.errors import ConfigError
 from contextwise.evaluation.measures.loss import Evaluation
 from contextwise_papers.objectives.forgetting import Forgetting, forgetting_tables
@@ -141,9 +141,7 @@ def test_a_run_from_elsewhere_is_noted_and_budgets_are_not_spoken_of(runs, tmp_p
 
 
 def test_the_tables_fit_80_columns_and_hold_the_figures(runs):
-    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
-    console.print(forgetting_tables(Forgetting(runs, OLD, NEW)))
-    text = console.export_text()
+    text = in_terminal(forgetting_tables(Forgetting(runs, OLD, NEW)))
     assert max(map(len, text.splitlines())) <= 80 and "…" not in text
     words = " ".join(text.split())
     for wanted in (
