@@ -1,5 +1,6 @@
 """Small CUE models for tests, in which everything matters: e_cue of the empty set and the constants are drawn too."""
 
+import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config
 
@@ -20,6 +21,13 @@ from contextwise_papers.cue import (
 
 VOCABULARY, LONGEST, END = 47, 24, 0
 TEXT, STATES, WIDTH, CUE = 10, 16, 12, 8  # C, S, D and W all differ, so that no projection is left out
+
+FORMS = pytest.mark.parametrize(
+    "options",
+    [{}, {"form": "concatenate"}, {"sentence_inputs": False}, {"form": "concatenate", "sentence_inputs": False}],
+    ids=["transformer", "concatenate", "no sentence", "concatenate, no sentence"],
+)
+ENCODERS = pytest.mark.parametrize("kind", ["gpt2", "lstm"])
 
 
 def sentence_encoder(kind="gpt2", dropout=0.0):

@@ -201,13 +201,6 @@ class Disk:
                 (os, "rename", self.rename),
                 (os, "replace", self.rename),
                 (os, "mkdir", self.mkdir),
-                (pq, "write_table", self._library(pq.write_table, OSError, 1)),
-                (pa.ipc, "new_stream", self._library(pa.ipc.new_stream, OSError, 0)),
-                (
-                    safetensors.torch,
-                    "serialize_file",
-                    self._library(safetensors.torch.serialize_file, SafetensorError, 1),
-                ),
                 (os, "listdir", self._reader(os.listdir)),
                 (os, "scandir", self._reader(os.scandir)),
                 (pa, "memory_map", self._reader(pa.memory_map)),

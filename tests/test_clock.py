@@ -14,7 +14,7 @@ import yaml
 from contextwise.base.runs import RunFolder
 from contextwise.training import Recipe, train
 from golden import TIMES, weights_hash
-from small import EXACT, recipe_values, save_model, small_gpt2, write_rows
+from small import EXACT, loss_rows, recipe_values, save_model, small_gpt2, write_rows
 
 SOURCES = Path(__file__).parents[1] / "src"
 WALL_CLOCK = {"time", "time_ns", "strftime", "localtime", "gmtime", "now", "today", "utcnow", "ctime"}
@@ -100,15 +100,7 @@ def test_results_are_those_of_a_clock_that_stands(
     trial = {"corpus": str(corpus_folder), "arms": ["gpt2", "pm"], "recipe": shared, "tokens": 128, "seeds": 2}
     (workplace / "trial.yaml").write_text(yaml.safe_dump(trial | {"rates": "fixed", "equal": "tokens", "budget": "1h"}))
     save_model(workplace / "model", small_gpt2())
-    rows = [(arm, each, number) for arm in "ab" for each in range(3) for number in range(6)]
-    fields = ("arm", "seed", "document")
-    write_rows(
-        workplace / "losses.jsonl",
-        [
-            dict(zip(fields, row, strict=True)) | {"tokens": 9, "nats": 9.0 + row[1] / 9 + (row[0] == "b")}
-            for row in rows
-        ],
-    )
+    write_rows(workplace / "losses.jsonl", loss_rows("ab", 3, range(6)))
     outcomes = []
     for name in ("whole", "jumping"):
         for command in (

@@ -11,7 +11,7 @@ import pytest
 import contextwise
 from contextwise.data import Corpus
 from processes import _FORKS
-from small import EXACT, WORDS, recipe_values, save_model, small_gpt2, write_rows
+from small import EXACT, WORDS, loss_rows, recipe_values, save_model, small_gpt2, write_rows
 
 GIB = 2**30
 
@@ -68,12 +68,7 @@ def test_a_corpus_of_one_document(contextwise: Callable, workplace: Path) -> Non
         "the corpus corpus holds out 1 document, 1 of them for the rates, but a decision needs 6",
     )
     contextwise.refused("trial gpt2 pm --corpus 0.5", "has no split 'validation'")
-    rows = [
-        {"arm": a, "seed": s, "document": "d", "tokens": 9, "nats": 20.0 + s + (a == "b")}
-        for a in "ab"
-        for s in range(3)
-    ]
-    write_rows(workplace / "losses.jsonl", rows)
+    write_rows(workplace / "losses.jsonl", loss_rows("ab", 3, "d"))
     assert "1 document cannot show how far documents differ" in contextwise.words("decide losses.jsonl")
 
 

@@ -40,6 +40,7 @@ from contextwise_plan.sweeps.listing import plan_table
 from contextwise_plan.sweeps.page import write_sweep_page
 from entropy_measurements import measurement
 from html_pages import Page
+from small import loss_rows
 from synthetic_sweep import write_sweep
 from written_runs import write_run
 
@@ -68,13 +69,7 @@ EACH = [title if title == "all" else pytest.param(title, marks=pytest.mark.slow)
 
 def decided(title: str, folder: Path) -> Decision:
     """A decision between arms of this name, with documents of this name."""
-    documents = [f"{title}{number}" for number in range(8)]
-    rows = [
-        {"arm": arm, "seed": seed, "document": document, "tokens": 10, "nats": 20.0 + seed + number * (arm != "b")}
-        for arm in ("b", title)
-        for seed in range(4)
-        for number, document in enumerate(documents)
-    ]
+    rows = loss_rows(("b", title), 4, [f"{title}{number}" for number in range(8)])
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     decision = decide(columns, out=folder / "decision")
     return dataclasses.replace(decision, decision=title, reference=title, notes=[title])

@@ -24,7 +24,7 @@ from contextwise.experiments.trial import Trial, load_trial
 from contextwise.experiments.trial import trial as trial_module
 from contextwise_plan.scaling.observations import read_observations, write_table
 from fuzzing import VALUES, mutated_bytes, report
-from small import recipe_values, write_documents, write_rows
+from small import loss_rows, recipe_values, write_documents, write_rows
 from synthetic_sweep import write_sweep
 
 LONGEST = 30
@@ -82,13 +82,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     measure(run, "corpus", context=8)
         for path in (run.summary_file, run.model, run.checkpoints / "step-4"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-        rows = [
-            {"arm": arm, "seed": seed, "document": document, "tokens": 9, "nats": 20.0 + seed * document + (arm == "b")}
-            for arm in ("a", "b")
-            for seed in range(4)
-            for document in range(8)
-        ]
-        decide([str(write_rows(Path("losses.jsonl"), rows))], out="decision")
+        decide([str(write_rows(Path("losses.jsonl"), loss_rows("ab", 4, range(8))))], out="decision")
         write_sweep(Path("sweep"), sizes=("pico", "nano"), contexts=(64, 128, 256, 512), measurements=6, noise=0.002)
         write_table(read_observations(Path("sweep")), Path("sweep.json"), Path("sweep"))
         outcome = {"title": "t", "source": "s", "scale": "tiny", "printed": {}, "supports": "", "inferred": []}

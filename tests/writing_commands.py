@@ -11,7 +11,7 @@ import yaml
 
 from longtasks_files import longbench_line
 from sentence_models import cue_model, make_corpus, save, sentence_model, write_text_encoder
-from small import recipe_values, save_model, small_gpt2, write_documents, write_rows
+from small import loss_rows, recipe_values, save_model, small_gpt2, write_documents, write_rows
 from sweeping import sweep_values
 from synthetic_sweep import write_sweep
 
@@ -149,20 +149,7 @@ def write_measured(folder: Path) -> None:
     turns = {"category": "writing", "turns": ["Say it.", "Again."]}
     write_rows(folder / "questions.jsonl", [{"question_id": i, **turns} for i in range(2)])
     write_rows(folder / "hotpotqa.jsonl", [longbench_line(i) for i in range(2)])
-    runs = [(arm, seed, number) for arm in "ab" for seed in range(3) for number in range(6)]
-    write_rows(
-        folder / "losses.jsonl",
-        (
-            {
-                "arm": arm,
-                "seed": seed,
-                "document": number,
-                "tokens": 9,
-                "nats": 20.0 + number + seed / 9 + (arm == "b") / 2,
-            }
-            for arm, seed, number in runs
-        ),
-    )
+    write_rows(folder / "losses.jsonl", loss_rows("ab", 3, range(6)))
     (folder / "tasks").mkdir()
     write_rows(folder / "tasks" / "mine.jsonl", [{"text": f"a {word}"} for word in ("b", "c", "d")])
     task = {"task": "mine", "dataset_path": "json", "output_type": "loglikelihood_rolling", "test_split": "train"}

@@ -1,8 +1,6 @@
 """The output folder is complete or absent: full disks, kills, folders with other content."""
 
-import contextlib
 import multiprocessing
-import resource
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +13,7 @@ from contextwise.base import files
 from contextwise.base.errors import DataError
 from contextwise.base.files import PARTIAL
 from contextwise.data import Corpus, prepare_corpus
+from faults import no_file_above
 from processes import Program
 
 PREPARE = """
@@ -27,17 +26,6 @@ prepare_corpus(sys.argv[1], "bytes", sys.argv[2], **{name: True for name in sys.
 def prepare_in_process(source: Path, out: Path, *flags: str) -> Program:
     """A process of its own that prepares ``source``."""
     return Program(PREPARE, source, out, *flags)
-
-
-@contextlib.contextmanager
-def no_file_above(size: int) -> Iterator[None]:
-    """While this lasts, the system refuses to let any file of this process grow beyond ``size`` bytes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.fixture

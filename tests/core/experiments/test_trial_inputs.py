@@ -9,8 +9,6 @@ import pytest
 from contextwise.base.errors import ConfigError
 from contextwise.data import prepare_corpus
 from contextwise.experiments.trial import Trial, TrialSettings, load_trial
-from contextwise.experiments.trial import trial as trial_module
-from contextwise.experiments.trial.arms import Arms
 from small import save_model, small_gpt2, write_rows
 
 RECIPE = {
@@ -20,10 +18,7 @@ RECIPE = {
 }
 
 
-@pytest.fixture(autouse=True)
-def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial_module, "seconds_per_step", lambda recipes, *_: dict.fromkeys(recipes, 1.0))
-    monkeypatch.setattr(Arms, "check_causality", lambda self: None)
+pytestmark = pytest.mark.usefixtures("untimed")
 
 
 def corpus_of(folder: Path, title: str, held_out: str = "a") -> None:

@@ -8,7 +8,6 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DataError, Interrupted
-from contextwise.base.progress import interruption
 from contextwise.evaluation.kernel import measure
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM, load_model
 from contextwise.models.rope import extend_positions, frequencies_for
@@ -61,12 +60,6 @@ def rows_of(result):
     return result.rows_of("answers")
 
 
-def stop_at(monkeypatch, number):
-    """Ask the process to stop at the check of this number, from 0, and at those after it."""
-    checks = iter(range(10_000))
-    monkeypatch.setattr(type(interruption), "requested", property(lambda self: next(checks) >= number))
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["plain", "contextlm"])
 def test_answers_beyond_the_trained_length_are_those_of_full_passes(models, file, tmp_path, name):
@@ -115,20 +108,20 @@ def test_an_answer_does_not_depend_on_what_it_is_answered_beside(models, file, t
 
 
 @pytest.mark.long
-def test_an_interrupted_measurement_ends_like_an_uninterrupted_one(models, file, tmp_path, monkeypatch):
+def test_an_interrupted_measurement_ends_like_an_uninterrupted_one(models, file, tmp_path, stop_at):
     whole = measured(models, file, tmp_path / "whole", batch_tokens=1)
-    for number, message in ((2, "while the questions were encoded"), (6 + 7, r"stopped after \d+ of 17 answers")):
-        with monkeypatch.context() as patch:
-            stop_at(patch, number)
-            with pytest.raises(Interrupted, match=f"{message}; run the same command again"):
-                measured(models, file, tmp_path / "cut", batch_tokens=1)
+    for number, message in ((3, "while the questions were encoded"), (7 + 7, r"stopped after \d+ of 17 answers")):
+        stop_at(number)
+        with pytest.raises(Interrupted, match=f"{message}; run the same command again"):
+            measured(models, file, tmp_path / "cut", batch_tokens=1)
         assert not (tmp_path / "cut").exists()
+    stop_at(0)
     cut = measured(models, file, tmp_path / "cut", batch_tokens=1)
     assert not list(tmp_path.glob("*.unfinished"))
     assert (cut.path / "answers.jsonl").read_bytes() == (whole.path / "answers.jsonl").read_bytes()
     assert {**cut.summary, "seconds": 0} == {**whole.summary, "seconds": 0}
     # A finished measurement is not made again; a file with the same content is the same file.
-    stop_at(monkeypatch, 0)
+    stop_at(1)
     copy = write_lines(tmp_path / "copy.jsonl", map(json.loads, file.read_text().splitlines()))
     assert measured(models, copy, tmp_path / "cut", batch_tokens=1).summary == cut.summary
     with pytest.raises(ConfigError, match="holds another result of contextwise measure longbench"):

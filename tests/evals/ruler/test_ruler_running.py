@@ -1,6 +1,7 @@
 """A whole measurement: by a reader whose accuracy is known, by small models, interrupted and resumed."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ from ruler_reader import BYTES, WholeParagraphReader, write_squad
 
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError, Interrupted
-from contextwise.base.progress import interruption
 from contextwise.evaluation.kernel import Result, Subject, Work, measure
 from contextwise.models import load_model
 from contextwise_evals.answering.prompts import Encoded, Encoder, answer_all, plan_batches
@@ -32,12 +32,6 @@ def asked(squad: Path, **values: Any) -> tuple[list[Any], dict[str, list[Encoded
     settings = Ruler(tasks=["qa_1"], length=900, qa=squad, samples=30, **values)
     tasks, _ = settings.make_tasks(encoder)
     return tasks, settings.encode(tasks, encoder)
-
-
-def stop_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """Ask the process to stop at the check of this number, from 0, and at those after it."""
-    checks = iter(range(10_000))
-    monkeypatch.setattr(type(interruption), "requested", property(lambda self: next(checks) >= number))
 
 
 @pytest.mark.parametrize("gamma", [0.0, 2.0])
@@ -86,15 +80,15 @@ def test_every_visible_context_gets_the_same_questions_once(squad: Path) -> None
     assert first.prompt(100)[len(first.head) :] == first.prompt(900)[-(100 + len(first.tail)) :]
 
 
-def test_interrupted_answers_resume(tmp_path: Path, squad: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_answers_resume(tmp_path: Path, squad: Path, stop_at: Callable) -> None:
     _, questions = asked(squad)
     batches = plan_batches(questions, {"qa_1": 32}, VISIBLE, 3000)
     whole = answer_all(WholeParagraphReader(), questions, batches, Work(tmp_path / "whole", "key", {}))
     reader, work = WholeParagraphReader(), Work(tmp_path / "cut", "key", {})
-    with monkeypatch.context() as patch:
-        stop_at(patch, 5)
-        with pytest.raises(Interrupted, match=r"stopped after \d+ of 150 answers"):
-            answer_all(reader, questions, batches, work)
+    stop_at(6)
+    with pytest.raises(Interrupted, match=r"stopped after \d+ of 150 answers"):
+        answer_all(reader, questions, batches, work)
+    stop_at(0)
     file = tmp_path / "cut" / "answers.jsonl"
     torn = file.read_bytes()[:-7]  # the last answer was not written to its end
     file.write_bytes(torn)
@@ -137,15 +131,15 @@ def measured(model: Path, squad: Path, out: Path, **values: Any) -> Result:
 
 @pytest.mark.long
 def test_an_interrupted_measurement_ends_like_an_uninterrupted_one(
-    tmp_path: Path, model: Path, squad: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, model: Path, squad: Path, stop_at: Callable
 ) -> None:
     whole = measured(model, squad, tmp_path / "whole")
-    for number, message in ((2, "while the questions were made"), (8 + 2, r"stopped after \d+ of 16 answers")):
-        with monkeypatch.context() as patch:
-            stop_at(patch, number)
-            with pytest.raises(Interrupted, match=f"{message}; run the same command again"):
-                measured(model, squad, tmp_path / "cut")
+    for number, message in ((3, "while the questions were made"), (9 + 2, r"stopped after \d+ of 16 answers")):
+        stop_at(number)
+        with pytest.raises(Interrupted, match=f"{message}; run the same command again"):
+            measured(model, squad, tmp_path / "cut")
         assert not (tmp_path / "cut").exists()
+    stop_at(0)
     cut = measured(model, squad, tmp_path / "cut")
     assert not list(tmp_path.glob("*.unfinished"))
     assert (cut.path / "answers.jsonl").read_bytes() == (whole.path / "answers.jsonl").read_bytes()
@@ -158,7 +152,7 @@ def test_an_interrupted_measurement_ends_like_an_uninterrupted_one(
             scores = [r["answered"][i]["score"] for r in rows if r["task"] == name]
             assert row["accuracy"]["value"] == pytest.approx(np.mean(scores))
     # A finished measurement is not made again, and one with other settings does not replace it.
-    stop_at(monkeypatch, 0)
+    stop_at(1)
     assert measured(model, squad, tmp_path / "cut").summary == cut.summary
     with pytest.raises(ConfigError, match="holds another result of contextwise measure ruler"):
         measured(model, squad, tmp_path / "cut", seed=1)

@@ -15,6 +15,8 @@ from contextwise.testing import measure_causality
 from contextwise_papers.cue import CueDecoderConfig, CueForCausalLM, UnigramConfig
 from cue_models import (
     CUE,
+    ENCODERS,
+    FORMS,
     LONGEST,
     STATES,
     TEXT,
@@ -31,14 +33,6 @@ from cue_models import (
     proxy_of,
     sentence_encoder,
 )
-
-FORMS = pytest.mark.parametrize(
-    "options",
-    [{}, {"form": "concatenate"}, {"sentence_inputs": False}, {"form": "concatenate", "sentence_inputs": False}],
-    ids=["transformer", "concatenate", "no sentence", "concatenate, no sentence"],
-)
-ENCODERS = pytest.mark.parametrize("kind", ["gpt2", "lstm"])
-
 
 # What it computes
 

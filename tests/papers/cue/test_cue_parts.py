@@ -21,6 +21,8 @@ from contextwise_papers.cue import (
 )
 from cue_models import (
     CUE,
+    ENCODERS,
+    FORMS,
     LONGEST,
     TEXT,
     VOCABULARY,
@@ -34,14 +36,6 @@ from cue_models import (
     proxy_model,
     sentence_encoder,
 )
-
-FORMS = pytest.mark.parametrize(
-    "options",
-    [{}, {"form": "concatenate"}, {"sentence_inputs": False}, {"form": "concatenate", "sentence_inputs": False}],
-    ids=["transformer", "concatenate", "no sentence", "concatenate, no sentence"],
-)
-ENCODERS = pytest.mark.parametrize("kind", ["gpt2", "lstm"])
-
 
 # What is trained
 
