@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from processes import _FORKS
+from processes import forked
 
 SECONDS, MEMORY = 60, 12 * 2**30
 """What a command may take."""
@@ -89,8 +89,7 @@ def run(words: Sequence[str], folder: Path) -> Ended:
         files = [Path(logs) / name for name in ("output", "errors")]
         for file in files:
             file.touch()
-        process = _FORKS.Process(target=_run, args=(list(words), str(folder), *map(str, files)))
-        process.start()
+        process = forked(_run, list(words), str(folder), *map(str, files))
         process.join(SECONDS)
         status = process.exitcode
         if status is None:

@@ -172,6 +172,19 @@ def forked(function: Callable[..., None], *arguments: object) -> multiprocessing
     return process  # type: ignore[return-value]
 
 
+def type_command(folder: Path, words: list[str], log: Path) -> None:
+    """Type a command in this process, which is its own; its messages go into a file."""
+    from contextwise import cli
+
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for standard in (1, 2):
+        os.dup2(output, standard)
+    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+    os.chdir(folder)
+    sys.argv = ["contextwise", *words]
+    cli.main()
+
+
 def start_training(recipe_file: Path, delay: float = 0.0, processes: int = 1) -> TrainingProcesses:
     return TrainingProcesses(recipe_file, delay, processes)
 

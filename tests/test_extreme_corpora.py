@@ -10,7 +10,7 @@ import pytest
 
 import contextwise
 from contextwise.data import Corpus
-from processes import _FORKS
+from processes import forked
 from small import EXACT, WORDS, loss_rows, recipe_values, save_model, small_gpt2, write_rows
 
 GIB = 2**30
@@ -95,8 +95,7 @@ def test_a_document_of_100_million_tokens(tmp_path: Path) -> None:
     for number, size in enumerate((10**6, 10**8)):
         folder = tmp_path / str(number)
         folder.mkdir()
-        process = _FORKS.Process(target=long_document, args=(folder, size, folder / "peak"))
-        process.start()
+        process = forked(long_document, folder, size, folder / "peak")
         process.join()
         assert process.exitcode == 0
         used.append(int((folder / "peak").read_text()))

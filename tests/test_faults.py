@@ -2,22 +2,19 @@
 
 import inspect
 import json
-import os
 import random
 import shlex
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from contextwise import cli
 from contextwise.base.files import PARTIAL
 from contextwise.cli.commands import groups, points, verb_of
 from faults import POWER_FAILS, Disk, fresh, no_file_above, tree, until_power_fails
 from golden import TIMES
-from processes import _FORKS
+from processes import forked, type_command
 from writing_commands import COMMANDS, LINES, READING, small_demo, write_template
 
 SAME_BYTES = (
@@ -220,23 +217,12 @@ def test_after_a_power_failure_the_same_command_succeeds(
     for number in chosen(name, whole.operations, 1, every):
         monkeypatch.chdir(tmp_path)  # the folder of the command before this one is removed
         folder = contextwise.folder = fresh(template, tmp_path / "faulty")
-        process = _FORKS.Process(target=until_power_fails, args=(folder, shlex.split(command), number))
-        process.start()
+        process = forked(until_power_fails, folder, shlex.split(command), number)
         process.join()
         assert process.exitcode == POWER_FAILS
         status, _, errors = contextwise(command)
         assert status == 0, errors
         same(tree(folder), whole.files)
-
-
-def run_here(folder: Path, words: list[str], log: Path) -> None:
-    """A command in a process of its own, whose messages go into a file."""
-    for standard in (1, 2):
-        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), standard)
-    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
-    os.chdir(folder)
-    sys.argv = ["contextwise", *words]
-    cli.main()
 
 
 @pytest.mark.long
@@ -248,9 +234,7 @@ def test_three_at_once_have_one_result(template: Path, tmp_path: Path, whole: Wh
     """One does the work, or they share it; one that ends without the result says that another process has it."""
     folder, words = fresh(template, tmp_path / "shared"), shlex.split(COMMANDS[name])
     logs = [tmp_path / f"log {number}" for number in range(3)]
-    processes = [_FORKS.Process(target=run_here, args=(folder, words, log)) for log in logs]
-    for process in processes:
-        process.start()
+    processes = [forked(type_command, folder, words, log) for log in logs]
     for process in processes:
         process.join()
     texts = [log.read_text() for log in logs]

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from contextwise import cli
 from golden import weights_hash
-from processes import _FORKS
+from processes import forked, type_command
 from small import EXACT, recipe_values
 
 STEPS = {"steps": 6, "save_every": 2, "evaluate_every": 3, **EXACT}
@@ -81,17 +79,8 @@ def test_a_set_of_runs_is_found_again_where_it_was_moved(contextwise: Callable, 
     }
 
 
-def training(folder: Path, log: Path) -> None:
-    """A long training in a process of its own."""
-    for standard in (1, 2):
-        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), standard)
-    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
-    os.chdir(folder / "here")
-    line = "train ../recipe.yaml --set data.corpus=../corpus --set training.steps=100000 --out ../runs/run"
-    sys.argv = ["contextwise", *line.split()]
-    cli.main()
-
-
+LONG = "train ../recipe.yaml --set data.corpus=../corpus --set training.steps=100000 --out ../runs/run"
+"""A long training, in a folder beside its corpus."""
 MOVES = {
     "the run": ("runs/run", "or moved with its folder"),
     "what it is in": ("runs", "or moved with its folder"),
@@ -107,8 +96,7 @@ def test_a_folder_that_is_moved_during_a_training(workplace: Path, tmp_path: Pat
     path, message = MOVES[moved]
     (workplace / "here").mkdir()
     log = tmp_path / "log"
-    process = _FORKS.Process(target=training, args=(workplace, log))
-    process.start()
+    process = forked(type_command, workplace / "here", LONG.split(), log)
     limit = time.monotonic() + 120
     while not list(workplace.glob("runs/run/checkpoints/step-*")):
         assert process.is_alive() and time.monotonic() < limit, log.read_text()

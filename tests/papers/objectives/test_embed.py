@@ -225,6 +225,8 @@ def test_vectors_are_written_whole_or_not_at_all(tmp_path):
         with no_file_above(limit), pytest.raises(DataError, match="no space left"):
             write_vectors(path, vectors)
         assert not list(tmp_path.iterdir())
+    with pytest.raises(DataError, match="the vectors cannot be written to .*v.npy"):
+        write_vectors(Path("/dev/null/v.npy"), vectors)
     for rows in (vectors, vectors[:0]):
         write_vectors(path, rows)
         read = np.load(path)

@@ -5,7 +5,7 @@ import pytest
 from sklearn.decomposition import PCA
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise_papers.objectives.embedding.whitening import Whitening, write_vectors
+from contextwise_papers.objectives.embedding.whitening import Whitening
 
 DRAW = np.random.default_rng(0)
 VECTORS = (DRAW.normal(size=(200, 6)) @ DRAW.normal(size=(6, 6)) + 3).astype(np.float32)
@@ -63,31 +63,3 @@ def test_a_stored_whitening_is_the_same(tmp_path):
     (tmp_path / "other").write_text("text")
     with pytest.raises(DataError, match="cannot be read as a whitening"):
         Whitening.load(tmp_path / "other")
-
-
-ROWS = np.arange(21, dtype=np.float32).reshape(7, 3)
-
-
-def test_numpy_reads_vectors_as_float32(tmp_path):
-    out = tmp_path / "new" / "v.npy"
-    write_vectors(out, ROWS.astype(np.float64))
-    array = np.load(out, allow_pickle=False)
-    assert array.dtype == np.float32
-    np.testing.assert_array_equal(array, ROWS)
-
-
-def test_vectors_at_a_path_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="the vectors cannot be written to .*v.npy"):
-        write_vectors(tmp_path / "file" / "v.npy", ROWS)
-
-
-def test_vectors_on_a_full_disk(tmp_path, monkeypatch):
-    def full(_):
-        raise OSError(28, "No space left on device")
-
-    (tmp_path / "v.npy").write_text("before")
-    monkeypatch.setattr("contextwise.base.files.os.fsync", full)
-    with pytest.raises(DataError, match="no space left while writing the vectors"):
-        write_vectors(tmp_path / "v.npy", ROWS)
-    assert [file.read_text() for file in tmp_path.iterdir()] == ["before"]
