@@ -1,9 +1,6 @@
 """Made-up files of LongBench's and L-Eval's form, and a reader that answers with what it sees."""
 
 import importlib.util
-import json
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,8 +43,3 @@ def leval_line(number: int = 0, **values: Any) -> dict[str, Any]:
         "evaluation": "exam",
     }
     return {**line, **values}
-
-
-def write_lines(path: Path, lines: Sequence[Any]) -> Path:
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path

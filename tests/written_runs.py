@@ -1,6 +1,5 @@
 """Run folders written by hand: plausible figures, no trainer."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ from contextwise.base.files import write_json
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation.scoring.windows import totals
 from measured import write_evaluation
-from small import run_summary
+from small import run_summary, write_rows
 
 DOCUMENTS = 40
 STEPS = 390
@@ -55,7 +54,7 @@ def write_run(
         lines.append({"kind": "train", **spent, "loss": loss + random.normal(0, 0.05)})
         if step % 50 == 0 or step == STEPS:
             lines.append({"kind": "validation", **spent, "loss": loss + 0.05})
-    run.metrics_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_rows(run.metrics_file, lines)
     if finished:
         corpus = {"path": "corpus", "fingerprint": "c0ffee"}
         spent = {

@@ -1,6 +1,5 @@
 """GGUF files: what ``examples/serving/gguf_file.py`` writes is the model, and a file is measured as its model is."""
 
-import json
 import runpy
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from contextwise.data.tokenizers import learn_bpe
 from contextwise.data.tokenizers import load_tokenizer as open_tokenizer
 from contextwise.models.loading import load_model, load_tokenizer
 from contextwise.training.identity import start_digest
-from small import save_model
+from small import save_model, write_rows
 
 EXAMPLE = Path(__file__).parents[3] / "examples/serving/gguf_file.py"
 LLAMA = LlamaConfig(
@@ -56,7 +55,7 @@ def test_a_plain_run_is_written(family: str, tmp_path: Path, monkeypatch: pytest
     folders = sorted((tmp_path / "cache" / "contextwise" / "gguf").iterdir())
     assert [folder.name.partition("-")[0] for folder in folders if folder.is_dir()] == ["copy", "model"]
     assert start_digest(str(tmp_path / "model.gguf")) == start_digest(str(tmp_path / "copy.gguf"))
-    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS[:4]))
+    write_rows(tmp_path / "texts.jsonl", ({"text": text} for text in TEXTS[:4]))
     monkeypatch.chdir(tmp_path)
     texts = tmp_path / "texts.jsonl"
     measured = [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.files import write_sealed_json
 from contextwise.base.runs import RunFolder, differing_keys
-from small import run_summary
+from small import run_summary, write_rows
 
 
 def row(kind: str, step: int, **values: object) -> dict:
@@ -121,7 +121,7 @@ def test_rows_with_numbers_that_no_run_has_are_named_and_left_out(tmp_path, caps
         {"step": 10**400},
     ]
     rows = [good, *(good | each for each in bad), good | {"step": 9}]
-    run.metrics_file.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    write_rows(run.metrics_file, rows)
     assert [each["step"] for each in run.metrics("train")] == [1, 9]
     assert (
         "metrics.jsonl is read without line 2, 3, 4, 5, 6, 7: the number 1e+308 is too large" in capsys.readouterr().err

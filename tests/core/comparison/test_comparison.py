@@ -19,7 +19,7 @@ from contextwise.comparison.budgets import validation_curve
 from contextwise.comparison.comparison import compare
 from contextwise.comparison.tables import comparison_tables, difference_table, verdict
 from measured import write_evaluation
-from small import run_summary
+from small import run_summary, write_rows
 
 DOCUMENTS = 60
 LENGTHS = np.random.default_rng(0).integers(20, 400, DOCUMENTS)
@@ -98,7 +98,7 @@ def write_run(
         }
         for step in range(10, steps + 1, 10)
     ]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(folder / "metrics.jsonl", rows)
     noise = np.random.default_rng([seed, *name.encode()]).normal(0, 0.02, DOCUMENTS)
     nats = LENGTHS * (HARDNESS - 4 + loss + noise)
     write_result(folder / "evaluation" / label, name, nats, **changes)
@@ -411,7 +411,7 @@ def test_validations_of_a_few_windows_are_not_compared(tmp_path, tokens, counted
         recipe["training"]["evaluation_tokens"] = tokens
         run.recipe_file.write_text(yaml.safe_dump(recipe))
         rows = [row | ({} if counted is None else {"examples": counted}) for row in run.metrics()]
-        run.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_rows(run.metrics_file, rows)
     comparison = compare(sources)
     windows = {1: "1 window"}.get(counted or 1, f"{counted} windows")
     assert not comparison.budgets

@@ -1,12 +1,11 @@
 """Splits that the sources name: the split of each document, and errors."""
 
-import json
-
 import pytest
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.documents import read_splits
+from small import write_rows
 
 
 @pytest.fixture
@@ -15,7 +14,7 @@ def write(tmp_path):
 
     def to_file(name, texts):
         path = tmp_path / name
-        path.write_text("".join(json.dumps({"text": text, "from": name}) + "\n" for text in texts))
+        write_rows(path, ({"text": text, "from": name} for text in texts))
         return path
 
     return to_file

@@ -22,6 +22,7 @@ from contextwise.decisions import decide
 from contextwise.decisions.power import plan
 from contextwise.decisions.rows import read_losses
 from contextwise.stats import LossWriter
+from small import write_rows
 
 TOKENS = np.array([100, 250, 30, 400, 77, 120, 90, 310])
 
@@ -300,14 +301,14 @@ def test_logs_of_other_tools(tmp_path):
             folder.mkdir(parents=True)
             samples = [{"doc_id": n, "doc_hash": f"{n:064d}", "acc": float(n % 10 < right)} for n in range(30)]
             old = folder / "samples_arc_2026-01-01T00-00-00.0.jsonl"
-            old.write_text("".join(json.dumps(sample | {"acc": 0.0}) + "\n" for sample in samples))
+            write_rows(old, (sample | {"acc": 0.0} for sample in samples))
             new = folder / "samples_arc_2026-02-01T00-00-00.0.jsonl"
-            new.write_text("".join(json.dumps(sample) + "\n" for sample in samples))
+            write_rows(new, samples)
     result = decide(sorted(tmp_path.glob("*-s?")), "base")
     assert result.comparisons[0].last.fixed.value == pytest.approx(-0.3) and result.held_out["documents"] == 30
     rolling = [{"doc_id": n, "bits_per_byte": [-20.0 - n, 40], "doc_hash": "h"} for n in range(6)]
     file = tmp_path / "samples_wikitext_2026-01-01T00-00-00.0.jsonl"
-    file.write_text("".join(json.dumps(sample) + "\n" for sample in rolling))
+    write_rows(file, rolling)
     losses = read_losses([f"a:0={file}", f"b:0={file}"])
     assert losses.unit == "nats per byte" and losses.values["a", 0].sum() == 6 * 20 + 15
     scored = [{"id": n, "epoch": 1, "scores": {"match": {"value": "C" if n % 2 else "I"}}} for n in range(8)]

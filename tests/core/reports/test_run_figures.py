@@ -1,6 +1,5 @@
 """The curves and the paired differences hold the run's own numbers."""
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 from contextwise.comparison.comparison import compare
 from contextwise.reports.runs import MOST_POINTS, Curve, difference_figure, smoothed, spikes, training_figure
+from small import write_rows
 
 
 def test_axes_hold_tokens_time_and_flops_of_every_trace(make_run: Callable[..., Any]) -> None:
@@ -31,7 +31,7 @@ def test_axes_hold_tokens_time_and_flops_of_every_trace(make_run: Callable[..., 
 def test_the_loss_on_an_old_corpus_is_drawn_beside_that_on_the_new_one(make_run: Callable[..., Any]) -> None:
     run = make_run("A")
     rows = [row | {"replay_loss": row["loss"] + 1} for row in run.metrics("validation")]
-    run.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in [*run.metrics("train"), *rows]))
+    write_rows(run.metrics_file, [*run.metrics("train"), *rows])
     figure = training_figure([Curve(run, "A", 0)])
     assert figure is not None
     new, old = figure["data"][2:]

@@ -12,7 +12,7 @@ from contextwise.base.hashes import MANIFEST, seal
 from contextwise.base.runs import RunFolder
 from contextwise.training.trainer import PretrainingTrainer
 from contextwise.training.verify import verify_run
-from small import recipe_values
+from small import recipe_values, write_rows
 from trained import half_done, trained
 
 
@@ -85,7 +85,7 @@ def flip(file):
 
 def another_loss(run):
     rows = [row | {"loss": row["loss"] + 1e-9 * (row["step"] == 10)} for row in run.metrics()]
-    run.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(run.metrics_file, rows)
 
 
 def another_number_of_steps(run):

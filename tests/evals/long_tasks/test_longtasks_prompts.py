@@ -15,7 +15,8 @@ from contextwise.models.rope import extend_positions
 from contextwise_evals.answering.prompts import Encoder
 from contextwise_evals.long_tasks.items import _Definition, read_items
 from contextwise_evals.long_tasks.prompts import LongPrompt, check_visible, encode_item, filled, plan_answers, shown_at
-from longtasks_files import BYTES, leval_line, longbench_line, write_lines
+from longtasks_files import BYTES, leval_line, longbench_line
+from small import write_rows
 
 pytest.importorskip("lm_eval", reason="needs contextwise[eval]")
 FOLDER = Path(importlib.util.find_spec("lm_eval").submodule_search_locations[0]) / "tasks" / "longbench"
@@ -23,7 +24,7 @@ LONGBENCH = sorted(f.stem for f in FOLDER.glob("*.yaml") if not f.stem.startswit
 
 
 def item_of(tmp_path, **values):
-    (item, *_), _ = read_items([write_lines(tmp_path / "x.jsonl", [longbench_line(0, **values)])])
+    (item, *_), _ = read_items([write_rows(tmp_path / "x.jsonl", [longbench_line(0, **values)])])
     return item
 
 
@@ -108,7 +109,7 @@ def test_plain_templates(tmp_path, values, ending):
 
 
 def test_exams_are_asked_for_letters(tmp_path):
-    (item, _), _ = read_items([write_lines(tmp_path / "leval_tpo.jsonl", [leval_line()])])
+    (item, _), _ = read_items([write_rows(tmp_path / "leval_tpo.jsonl", [leval_line()])])
     assert "give the letter alone" in filled(item)[0]
 
 
@@ -152,7 +153,7 @@ def items_of(tmp_path, sizes):
     lines = [
         longbench_line(i, context="x" * size, max_new_tokens=4, prompt="{context}") for i, size in enumerate(sizes)
     ]
-    items, _ = read_items([write_lines(tmp_path / "sizes.jsonl", lines)])
+    items, _ = read_items([write_rows(tmp_path / "sizes.jsonl", lines)])
     return {"hotpotqa": [encode_item(item, Encoder(BYTES), None, "ends") for item in items]}
 
 

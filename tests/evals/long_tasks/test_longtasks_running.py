@@ -12,7 +12,8 @@ from contextwise.evaluation.kernel import measure
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM, load_model
 from contextwise.models.rope import extend_positions, frequencies_for
 from contextwise_evals.long_tasks import LongBench, read_range
-from longtasks_files import BYTES, leval_line, longbench_line, needs_longbench, write_lines
+from longtasks_files import BYTES, leval_line, longbench_line, needs_longbench
+from small import write_rows
 
 pytestmark = needs_longbench
 
@@ -48,7 +49,7 @@ def models(tmp_path_factory):
 def file(tmp_path_factory):
     lines = [longbench_line(i, max_new_tokens=12, prompt=PROMPT) for i in range(4)]
     lines += [longbench_line(i, dataset="lcc", context="x = 1\n" * i, input="y =", answers=["y = 2"]) for i in (3, 60)]
-    return write_lines(tmp_path_factory.mktemp("files") / "made.jsonl", lines)
+    return write_rows(tmp_path_factory.mktemp("files") / "made.jsonl", lines)
 
 
 def measured(models, file, out, name="plain", batch_tokens=4000, **values):
@@ -122,7 +123,7 @@ def test_an_interrupted_measurement_ends_like_an_uninterrupted_one(models, file,
     assert {**cut.summary, "seconds": 0} == {**whole.summary, "seconds": 0}
     # A finished measurement is not made again; a file with the same content is the same file.
     stop_at(1)
-    copy = write_lines(tmp_path / "copy.jsonl", map(json.loads, file.read_text().splitlines()))
+    copy = write_rows(tmp_path / "copy.jsonl", map(json.loads, file.read_text().splitlines()))
     assert measured(models, copy, tmp_path / "cut", batch_tokens=1).summary == cut.summary
     with pytest.raises(ConfigError, match="holds another result of contextwise measure longbench"):
         measured(models, file, tmp_path / "cut", batch_tokens=1, limit=2)
@@ -151,7 +152,7 @@ def test_the_summary_is_what_the_answers_say(models, file, tmp_path):
 
 
 def test_lengths_limit_and_notes(models, file, tmp_path):
-    leval = write_lines(tmp_path / "leval_quiz.jsonl", [leval_line(0), leval_line(1)])
+    leval = write_rows(tmp_path / "leval_quiz.jsonl", [leval_line(0), leval_line(1)])
     options = {"visible": [64, 100], "lengths": "0-2000", "limit": 3, "new_tokens": 2}
     settings = LongBench(files=[file, leval], **options)
     found = measure(models / "plain", settings, out=tmp_path / "out").summary
@@ -196,7 +197,7 @@ def test_a_text_longer_than_the_model(models, file, tmp_path):
 def test_a_data_set_has_one_group_and_metric(models, tmp_path, field, own, known):
     lines = [longbench_line(0), longbench_line(1, **{field: own})]
     with pytest.raises(DataError, match=rf"x\.jsonl:2: the {field} of 'hotpotqa' is '{own}', but '{known}' at"):
-        measured(models, write_lines(tmp_path / "x.jsonl", lines), tmp_path / "out")
+        measured(models, write_rows(tmp_path / "x.jsonl", lines), tmp_path / "out")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise_evals.ruler.questions import Size
+from small import write_rows
 
 BYTES: PreTrainedTokenizerBase = byte_tokenizer().tokenizer
 COLOURS = ("red", "blue", "green", "white", "black", "brown", "pink", "grey")
@@ -41,8 +42,7 @@ def write_squad(path: Path, items: int = 40, nested: bool = False) -> Path:
         for item in range(items)
     ]
     if not nested:
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return path
+        return write_rows(path, rows)
     articles: dict[str, list[dict[str, object]]] = {}
     for row in rows:
         answers = [{"text": text, "answer_start": 73} for text in row["answers"]["text"]]

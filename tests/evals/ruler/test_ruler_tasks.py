@@ -20,6 +20,7 @@ from contextwise_evals.ruler.documents import DocumentQA, read_passages
 from contextwise_evals.ruler.questions import NOISE, Size, Task, largest_fit
 from contextwise_evals.ruler.tasks import CommonWords, FrequentWords, VariableTracking, made_words
 from contextwise_papers.intrinsic_entropy.needles import two_needle_question
+from small import write_rows
 
 
 @pytest.fixture(scope="module")
@@ -123,8 +124,7 @@ def test_no_paragraph_that_is_left_fits_into_a_text(tmp_path: Path, length: int)
         for i in range(39)
     ]
     path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    task = DocumentQA(read_passages(path), size(length))
+    task = DocumentQA(read_passages(write_rows(path, rows)), size(length))
     for index in range(12):
         body = task.question(index).body
         used = set(re.findall(r"Q\d\d", body))
@@ -261,10 +261,6 @@ ROW = {"context": "A text.", "question": "What?", "answers": {"text": ["A"]}}
         (json.dumps({"text": "a", "label": 1}), r"'context' is missing.* \(fields: 'text', 'label'\); give SQuAD's"),
         (json.dumps({**ROW, "answers": "A"}), "q:1: 'answers' is wrong"),
         (json.dumps({**ROW, "answers": {"text": []}}), "has no question with an answer"),
-        (json.dumps(ROW) + "\n{", "q:2 is not JSON"),
-        ("[1]", "q entry 1 is not a JSON object"),
-        (json.dumps({**ROW, "context": "\ud800"}), "q:1 holds half of a surrogate pair"),
-        (json.dumps({"data": ["\ud800"]}, indent=1), "q holds half of a surrogate pair"),
         (json.dumps({"data": {}}), "q: 'data' is wrong"),
         (json.dumps({"data": [{"title": "t"}]}), "q: 'data.0.paragraphs' is missing"),
         (

@@ -23,6 +23,7 @@ from contextwise.objectives.kind import PromptForm
 from contextwise_papers.contextlm.answers import Answers, Question, read_questions
 from contextwise_papers.contextlm.speaker import Speaker
 from contextwise_papers.objectives.alpaca import CHAT_TEMPLATE, prompt_text
+from small import write_rows
 
 GREEDY = Sampling(greedy=True)
 TURNS = ("Name a colour.", "And another one?", "Which is the darker of the two?")
@@ -72,7 +73,7 @@ def mt_bench(tmp_path: Path) -> Path:
         {"question_id": 81 + i, "category": category, "turns": [f"Question {i}?", f"And {i} again?"]}
         for i, category in enumerate(["writing", "math", "stem"])
     ]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(file, rows)
     return file
 
 

@@ -16,6 +16,7 @@ from contextwise_papers.claims import above
 from contextwise_papers.contextlm.attention import ModelReading, Reading
 from contextwise_papers.contextlm.figure_5_attention import AttentionReceived, chunks_table, tokens_of
 from contextwise_papers.contextlm.table_4_figure_3_answers import InstructionAnswers, mean_over_seeds, win_rate
+from small import write_rows
 
 pytestmark = pytest.mark.long
 
@@ -29,7 +30,7 @@ QUESTIONS = [
 def instructions(folder):
     records = [{"instruction": f"Say {i}.", "input": "", "output": f"It is {i}, the model says."} for i in range(40)]
     (folder / "alpaca.json").write_text(json.dumps(records))
-    (folder / "question.jsonl").write_text("".join(json.dumps(question) + "\n" for question in QUESTIONS))
+    write_rows(folder / "question.jsonl", QUESTIONS)
     outputs = [{"instruction": f"Say {i}.", "output": "", "generator": "x"} for i in range(3)]
     (folder / "alpaca_eval.json").write_text(json.dumps(outputs))
 

@@ -15,8 +15,8 @@ from contextwise_papers.claims import above
 from contextwise_papers.contextlm.table_5_long_tasks import OVERALL, LongTaskScores, levels_of, with_each_seed
 from contextwise_papers.contextlm.tables_1_2_3_12_harness import NORMAL, Average, TaskAccuracy, TextPerplexity, accuracy
 from contextwise_papers.item import Item, Scale
-from longtasks_files import longbench_line, needs_longbench, write_lines
-from small import write_documents
+from longtasks_files import longbench_line, needs_longbench
+from small import write_documents, write_rows
 
 BETTER = [{"text": "b is above a", "better": "b", "than": "a"}]
 
@@ -46,7 +46,7 @@ def define(folder, task, family, rows):
     from lm_eval import tasks
 
     folder.mkdir(exist_ok=True)
-    file = write_lines(folder / f"{task}.jsonl", rows)
+    file = write_rows(folder / f"{task}.jsonl", rows)
     own = {"include": str(Path(tasks.__file__).parent / family / f"{task}.yaml"), "dataset_path": "json"}
     own |= {"dataset_name": None, "dataset_kwargs": {"data_files": {"test": str(file)}}}
     own |= {"training_split": None, "validation_split": None}
@@ -216,7 +216,7 @@ def test_the_gain_of_long_tasks_covers_the_seeds(corpus, gains, holds):
 
 @needs_longbench
 def test_long_tasks_in_miniature(corpus, tmp_path):
-    files = write_lines(tmp_path / "long.jsonl", [longbench_line(i, length=100, max_new_tokens=8) for i in range(3)])
+    files = write_rows(tmp_path / "long.jsonl", [longbench_line(i, length=100, max_new_tokens=8) for i in range(3)])
     values = settings(corpus, files=[str(files)], visible=[48, 200], new_tokens=4)
     measure = validate(LongTaskScores, values, "the settings")
     outcome = measure.measure(item_of("long_task_scores"), tmp_path / "out")

@@ -13,6 +13,7 @@ from contextwise.training.parameters import modules_of
 from contextwise_papers.cue import CueConfig
 from contextwise_papers.item import RECIPES
 from cue_runs import CONTEXTS, recipe, save_text_encoder, write_articles
+from small import write_rows
 
 FOLDER = RECIPES / "cue"
 STAGES = ["sentence-lm", "sentence-lstm", "joint", "adapt", "unigrams", "proxy", "adapt-proxy", "swap"]
@@ -122,7 +123,7 @@ def test_columns_that_are_not_there_are_named_with_the_nearest(life):
 def test_contexts_that_are_all_missing(life, tmp_path, text_encoder):
     lines = [{"text": "One two three. Four five.", "who": None}, {"text": "Six. Seven eight nine.", "who": ""}]
     file = tmp_path / "a.jsonl"
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines * 1))
+    write_rows(file, lines * 1)
     prepare_corpus([f"train={file}"], life.corpus / "tokenizer", tmp_path / "corpus")
     values = life.stage("joint")
     values["data"] |= {"corpus": str(tmp_path / "corpus"), "contexts": {"columns": ["who"]}}

@@ -1,6 +1,5 @@
 """Metadata of documents: all text is a target once an epoch, conditions have no loss, appended metadata has."""
 
-import json
 import shutil
 
 import numpy as np
@@ -30,7 +29,7 @@ from contextwise_papers.cue.metadata import Conditioning, HeldOutWindows, Metada
 from contextwise_papers.cue.metadata_loss import MetadataLoss
 from contextwise_papers.cue.metadata_texts import MetadataTexts
 from objective_corpora import same
-from small import recipe_values
+from small import recipe_values, write_rows
 
 ROWS = [
     {"text": "abcdefghij" * 3, "who": "Ann", "day": "1985-05-29"},
@@ -57,7 +56,7 @@ UPPER = [None if i % 3 == 2 else letter.upper() for i, (letter, _) in enumerate(
 def letters(tmp_path_factory):
     rows = [{"text": a * n, "who": upper} for (a, n), upper in zip(LETTERS, UPPER, strict=True)]
     folder = tmp_path_factory.mktemp("letters")
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(folder / "rows.jsonl", rows)
     return prepare_corpus([f"train={folder / 'rows.jsonl'}"], "bytes", folder / "corpus").path
 
 
@@ -65,7 +64,7 @@ def prepared(folder, rows, **options):
     sources = []
     for split, end in [("train", ""), ("validation", "!")]:  # no text is in two splits
         file = folder / f"{split}.jsonl"
-        file.write_text("".join(json.dumps(row | {"text": row["text"] + end}) + "\n" for row in rows))
+        write_rows(file, (row | {"text": row["text"] + end} for row in rows))
         sources.append(f"{split}={file}")
     return prepare_corpus(sources, "bytes", folder / "corpus", **options).path
 
@@ -284,7 +283,7 @@ def test_a_plan_and_a_trial_say_how_much_text_is_conditioned(path, tmp_path, mon
     values = recipe(path, tmp_path / "run", steps=2)
     assert dry_run(values).notes == {"metadata": Conditioning(31 / 36, 36 / 60).sentence()}
     rows = [{"text": f"{i} {'ab' * 12}", "who": f"N{i}"} for i in range(80)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "rows.jsonl", rows)
     corpus = prepare_corpus([f"{tmp_path / 'rows.jsonl'}"], "bytes", tmp_path / "rows", validation=0.5).path
     arms = {"none": ["data.metadata=null"], "given": ["data.metadata={columns: [who]}"]}
     shared = {"data": {"context": 40}, "model": {"layers": 1, "width": 16, "heads": 2}}

@@ -1,7 +1,6 @@
 """The objective of single sentences, and the texts of their contexts."""
 
 import itertools
-import json
 import pickle
 
 import numpy as np
@@ -16,6 +15,7 @@ from contextwise_papers.cue.sentence import ContextTexts
 from contextwise_papers.cue.settings import ContextSettings
 from contextwise_papers.objectives.text import SentenceIndex
 from objective_corpora import Memory, of_texts, same, vocabulary
+from small import write_rows
 
 pytest.importorskip("sentencex", reason="needs contextwise[sentences]")
 
@@ -48,7 +48,7 @@ def prepare(tmp_path):
 
     def to_corpus(articles=ARTICLES):
         path = tmp_path / "articles.jsonl"
-        path.write_text("".join(json.dumps(article) + "\n" for article in articles))
+        write_rows(path, articles)
         return prepare_corpus(path, "bytes", tmp_path / "corpus", validation=0)
 
     return to_corpus
@@ -216,7 +216,7 @@ def test_white_space_between_sentences_belongs_to_the_one_before(letters):
 
 def test_opening_a_corpus_by_split_keeps_its_numbering_apart(tmp_path):
     for name, texts in (("a", ["A one. A two."]), ("b", ["B one.", "B two. B three."])):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+        write_rows(tmp_path / f"{name}.jsonl", ({"text": t} for t in texts))
     sources = [f"train={tmp_path / 'a.jsonl'}", f"test={tmp_path / 'b.jsonl'}"]
     prepare_corpus(sources, "bytes", tmp_path / "corpus")
     contexts = contexts_of(Corpus.open(tmp_path / "corpus", "test"), previous=True)

@@ -14,6 +14,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.evaluation.measures.loss import Evaluation
 from contextwise_papers.objectives.forgetting import Forgetting, forgetting_tables
 from measured import write_evaluation
+from small import write_rows
 
 TOKENS = np.array([10, 30])
 OLD = SimpleNamespace(path=Path("corpora/books"), split="validation", fingerprint="books")
@@ -53,7 +54,7 @@ def write_run(folder, name, nats, seed=0, start="base", replay=None, curve=()):
         | ({} if old is None else {"replay_loss": old})
         for step, loss, old in curve
     ]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(folder / "metrics.jsonl", rows)
     return str(folder)
 
 

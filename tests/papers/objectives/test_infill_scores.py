@@ -1,6 +1,5 @@
 """Exact match and edit similarity, and what an evaluation of infilling writes."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from contextwise_papers.objectives.infill.filling import Filling
 from contextwise_papers.objectives.infill.tasks import Task, edit_similarity, exact_match, scores
 from filling import LETTERS, middle, write_run
 from measured import stopped_and_resumed
-from small import run_summary
+from small import run_summary, write_rows
 
 
 def common(a: str, b: str) -> int:
@@ -74,7 +73,7 @@ def pattern(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for i, (a, b) in enumerate(pairs)
     ]
     file = tmp_path_factory.mktemp("holes") / "pattern.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(file, rows)
     return file
 
 

@@ -4,7 +4,6 @@ import gzip
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,14 +12,10 @@ from hypothesis import strategies as st
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data import prepare_corpus
 from contextwise_papers.objectives.infill.tasks import cut_line, open_tasks, tasks_label
+from small import write_rows
 
 CODE = "import os\n\n\ndef f(x):\n    y = x + 1\n    \n    return y\n"
 SETS = Path(__file__).parents[4] / "shared" / "data" / "eval"
-
-
-def write(path: Path, rows: list[Any]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 @settings(max_examples=200)
@@ -46,8 +41,8 @@ def test_every_line_that_may_be_cut_is() -> None:
 
 def test_a_line_depends_on_its_document_and_the_seed_alone(tmp_path: Path) -> None:
     texts = [f"{CODE}# {i}\n" + "".join(f"line {j}\n" for j in range(i)) for i in range(12)]
-    forward = open_tasks(write(tmp_path / "a.jsonl", [{"text": text} for text in texts]))
-    backward = open_tasks(write(tmp_path / "b.jsonl", [{"text": text} for text in reversed(texts)]))
+    forward = open_tasks(write_rows(tmp_path / "a.jsonl", [{"text": text} for text in texts]))
+    backward = open_tasks(write_rows(tmp_path / "b.jsonl", [{"text": text} for text in reversed(texts)]))
     assert [t.expected for t in forward.tasks] == [t.expected for t in reversed(backward.tasks)]
     other = open_tasks(tmp_path / "a.jsonl", seed=1)
     assert [t.expected for t in forward.tasks] != [t.expected for t in other.tasks]
@@ -55,7 +50,7 @@ def test_a_line_depends_on_its_document_and_the_seed_alone(tmp_path: Path) -> No
 
 def test_a_corpus_and_its_source_give_the_same_holes(tmp_path: Path) -> None:
     texts = [CODE, "one line only", "two\nlines é\n"]
-    source = write(tmp_path / "texts.jsonl", [{"text": text} for text in texts])
+    source = write_rows(tmp_path / "texts.jsonl", [{"text": text} for text in texts])
     prepare_corpus(source, "train:300", tmp_path / "corpus", validation=0.0)
     of_file = open_tasks(source)
     with pytest.raises(ConfigError, match="split is 'train', but .* is a file, which has no splits; leave it out"):
@@ -77,7 +72,7 @@ def test_tasks_of_a_file_are_taken_as_they_are(tmp_path: Path) -> None:
          "prompt": f"def f{problem}():\n", "suffix": "\n    return x\n", "canonical_solution": f"    x = {line}"}
         for problem in range(3) for line in range(2)
     ]  # fmt: skip
-    result = open_tasks(write(tmp_path / "HumanEval-SingleLineInfilling.jsonl", rows))
+    result = open_tasks(write_rows(tmp_path / "HumanEval-SingleLineInfilling.jsonl", rows))
     assert [(t.prefix, t.expected, t.suffix) for t in result.tasks] == [
         (row["prompt"], row["canonical_solution"], row["suffix"]) for row in rows
     ]

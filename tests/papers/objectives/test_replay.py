@@ -23,7 +23,7 @@ from contextwise.training import Recipe, train
 from contextwise.training.inputs import TrainingInputs
 from contextwise_papers.objectives.alpaca import CHAT_TEMPLATE
 from processes import finish_training
-from small import EXACT, recipe_values, write_documents
+from small import EXACT, recipe_values, write_documents, write_rows
 from trained import farthest
 
 CHANCE = 1e-4  # a test of a share fails where what was seen is rarer than this
@@ -32,7 +32,7 @@ CHANCE = 1e-4  # a test of a share fails where what was seen is rarer than this
 def write_code(path, count=90):
     """Documents that look nothing like those of :func:`write_documents`."""
     lines = [f"X{i % 7}_{i} = [{', '.join(str((i * k) % 97) for k in range(4 + i % 50))}];\n" for i in range(count)]
-    path.write_text("".join(json.dumps({"text": line * 2}) + "\n" for line in lines))
+    write_rows(path, ({"text": line * 2} for line in lines))
     return path
 
 

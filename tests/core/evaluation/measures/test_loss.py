@@ -23,6 +23,7 @@ from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Subject, 
 from contextwise.evaluation.measures.loss import Evaluation, Loss
 from contextwise.models.tokenizers import corpus_tokenizer_hash
 from measured import evaluate_model
+from small import write_rows
 
 WORDS = ["the", "model", "predicts", "its", "context", "before", "next", "token", "text", "of"]
 
@@ -365,7 +366,7 @@ def test_figures_per_byte_are_of_the_documents_whose_text_the_tokens_hold(tmp_pa
     settings["normalizer"] = {"type": "Lowercase"}
     (tmp_path / "lower.json").write_text(json.dumps(settings))
     texts = [f"{'T' if i % 3 == 0 else 't'}ext number {i}{' é' * i}" for i in range(30)]
-    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    write_rows(tmp_path / "texts.jsonl", ({"text": text} for text in texts))
     prepare_corpus("validation=texts.jsonl", "lower.json", "lower", end_of_text="<|endoftext|>")
     prepare_corpus("validation=texts.jsonl", "bytes", "whole")
     results = {}
@@ -398,7 +399,7 @@ def test_a_tokenizer_that_holds_no_text_has_no_figure_per_byte(tmp_path, model_o
     backend = Tokenizer(models.WordLevel({"the": 0, "<unk>": 1, "</s>": 2}, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     backend.save("words.json")
-    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": f"the end {i}"}) + "\n" for i in range(8)))
+    write_rows(tmp_path / "texts.jsonl", ({"text": f"the end {i}"} for i in range(8)))
     corpus = prepare_corpus("validation=texts.jsonl", "words.json", "c")
     model_of("gpt2", vocab_size=3, n_positions=64).save_pretrained("m")
     corpus.tokenizer().save_pretrained("m")
