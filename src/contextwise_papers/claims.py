@@ -15,13 +15,12 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypedDict
 
 from pydantic import Field
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import CONFIDENCE, Estimate
+from contextwise.base.estimates import CONFIDENCE, NOT_IN_JSON, Estimate
 from contextwise.base.intervals import student_t
 from contextwise.comparison.sequential import seeds_to_decide, simultaneous
 
@@ -110,14 +109,6 @@ class Verdict:
         return replace(change(self), rule=again, comparisons=self.comparisons)
 
 
-class ClaimJson(TypedDict):
-    """A claim as JSON."""
-
-    text: str
-    holds: bool | None
-    evidence: str
-
-
 @dataclass(frozen=True)
 class Claim:
     """A sentence of the document, whether it holds here (None: undecided), and the numbers that decide it."""
@@ -125,7 +116,7 @@ class Claim:
     text: str
     holds: bool | None
     evidence: str
-    verdict: Verdict | None = field(default=None, compare=False, repr=False)
+    verdict: Verdict | None = field(default=None, compare=False, repr=False, metadata=NOT_IN_JSON)
 
     @classmethod
     def of(cls, text: str, verdict: Verdict, evidence: str = "") -> "Claim":
@@ -145,10 +136,6 @@ class Claim:
         verdict = self.verdict and self.verdict.mapped(lambda v: undecided(reason) if v.holds is False else v)
         evidence = f"{reason}: {self.evidence}" if self.holds is False else self.evidence
         return replace(self, holds=self.holds or None, evidence=evidence, verdict=verdict)
-
-    def to_dict(self) -> ClaimJson:
-        """Text, verdict and evidence as JSON values."""
-        return {"text": self.text, "holds": self.holds, "evidence": self.evidence}
 
 
 def share_error(claims: Sequence[Claim]) -> list[Claim]:

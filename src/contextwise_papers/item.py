@@ -38,7 +38,7 @@ from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.launchers import AnyExecutor
 from contextwise.experiments.run_set import RunSet
 from contextwise.training.recipe import Recipe
-from contextwise_papers.claims import Claim, ClaimJson, share_error
+from contextwise_papers.claims import Claim, share_error
 from contextwise_papers.tables import Plot
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ class OutcomeJson(TypedDict):
     date: str
     environment: Environment
     tables: list[dict[str, Any]]
-    claims: list[ClaimJson]
+    claims: list[Claim]
     plots: list[Plot]
     runs: list[dict[str, Any]]
     figures: dict[str, Any]
@@ -273,8 +273,8 @@ class Outcome:
             "inferred": item.inferred,
             "date": datetime.now(UTC).date().isoformat(),
             "environment": describe_environment(),
-            "tables": [table.to_dict() for table in self.tables],
-            "claims": [claim.to_dict() for claim in self.claims],
+            "tables": as_json(self.tables),
+            "claims": as_json(self.claims),
             "plots": self.plots,
             "runs": [{name: summary[name] for name in facts} for summary in summaries],
             "figures": self.figures,
