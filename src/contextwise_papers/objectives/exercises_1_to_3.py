@@ -27,7 +27,7 @@ from contextwise_papers.item import CorpusMeasure, Item, Outcome
 from contextwise_papers.objectives import Infilling, SpanCorruption
 from contextwise_papers.objectives.infilling import Arrangement, Characters, InfilledDocuments, token_cuts
 from contextwise_papers.objectives.multitoken.modeling import future_targets
-from contextwise_papers.objectives.spans import SpanExamples, kept_and_sentinels
+from contextwise_papers.objectives.spans import SpanExamples
 from contextwise_papers.objectives.text import TokenText
 from contextwise_papers.tables import table_of
 
@@ -158,7 +158,7 @@ class SpanBudget(TextOnly, name="span_budget"):
     def counted(self, item: Item, corpus: Corpus) -> Outcome:
         vocabulary = vocabulary_of(self.objective, corpus)
         sentinels = np.array(vocabulary.ids(self.objective.special_tokens, "spans"))
-        context = kept_and_sentinels(self.window, self.objective.rate, self.objective.mean_span) + 1
+        context = self.objective.input_length(self.window)
         examples = self.objective.examples(corpus, Cut(context), self.seed, vocabulary)
         assert isinstance(examples, SpanExamples)
         rows: dict[str, list[int]] = {"window": [], "noise": [], "spans": [], "encoder": [], "decoder": []}

@@ -52,15 +52,16 @@ class SpanCorruption(SingleObjective):
         """The corruption of windows with this vocabulary's sentinels."""
         return Corruption(np.array(vocabulary.ids(self.special_tokens, self.name)))
 
+    def input_length(self, length: int) -> int:
+        """Tokens of the input of a window of ``length`` tokens, with end-of-text."""
+        noise, spans = span_numbers(length, self.rate, self.mean_span)
+        return length - noise + spans + 1
+
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> Examples:
         cut.refuse_separate_documents(self.name)
         corruption, end = self.corruption(vocabulary), vocabulary.end(self.name)
         denoiser = Denoiser(mode="R", rate=self.rate, mean_span=self.mean_span)
-
-        def size(length: int) -> int:
-            return kept_and_sentinels(length, self.rate, self.mean_span) + 1
-
-        length = window_length(self.name, denoiser, size, cut.context, self.sentinels, filled=True)
+        length = window_length(self.name, denoiser, self.input_length, cut.context, self.sentinels, filled=True)
         windows = cut.windows(corpus, length, vocabulary)
         return SpanExamples(self, windows, corruption, end, seed)
 
@@ -127,12 +128,6 @@ def span_numbers(length: int, rate: float, mean_span: float) -> tuple[int, int]:
     """Numbers of noise tokens and of spans in a window, as in T5's ``random_spans_noise_mask``: the same for every draw."""
     noise = min(max(round(length * rate), 1), length - 1)
     return noise, min(max(round(noise / mean_span), 1), length - noise)
-
-
-def kept_and_sentinels(length: int, rate: float, mean_span: float) -> int:
-    """Tokens of the corrupted input of a window, without an end."""
-    noise, spans = span_numbers(length, rate, mean_span)
-    return length - noise + spans
 
 
 def longest(size: Callable[[int], int], room: int) -> int:
