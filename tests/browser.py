@@ -18,6 +18,22 @@ def needs_browser() -> Any:
     )
 
 
+class Opened:
+    """A page in the browser."""
+
+    def __init__(self, driver: Any, page: Path) -> None:
+        self.driver = driver
+        driver.get(page.as_uri())
+
+    def do(self, script: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(script, *arguments)
+
+    def click(self, selector: str, place: int = 0) -> None:
+        found = self.driver.find_elements("css selector", selector)[place]
+        self.do("arguments[0].scrollIntoView({block: 'center'})", found)
+        found.click()
+
+
 @contextmanager
 def browser(downloads: Path) -> Iterator[Any]:
     """Headless Chromium, whose downloads go into a folder."""

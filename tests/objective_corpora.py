@@ -3,30 +3,15 @@
 import copy
 import json
 
-import numpy as np
 import pytest
 
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.sources.stdlib import StandardLibrary
 from contextwise.data.tokenizers import CorpusTokenizer, byte_tokenizer
 from contextwise.objectives import Vocabulary, add_special_tokens
+from small import Memory
 
 CHANCE = 1e-4  # a test of a distribution fails where what was seen is rarer than this
-
-
-class Memory:
-    """A corpus in memory, with what the objectives read of one."""
-
-    def __init__(self, documents, end_of_text=99):
-        self.documents = [np.array(d, dtype=np.uint16) for d in documents]
-        self.end_of_text, self.path, self.split, self.manifest = end_of_text, "memory", "train", {}
-        self.lengths = np.array([len(d) for d in documents], dtype=np.int64)
-
-    def __len__(self):
-        return len(self.documents)
-
-    def document(self, index):
-        return self.documents[index]
 
 
 def of_texts(texts, tokenizer):

@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 import torch
-from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
+from transformers import BertConfig, BertModel, GPT2LMHeadModel
 
 from contextwise.data import prepare_corpus
 from contextwise.data.tokenizers import byte_tokenizer
@@ -18,6 +18,7 @@ from contextwise_papers.cue import (
     UnigramConfig,
 )
 from contextwise_papers.cue.encoding import TextEncoder
+from small import small_gpt2
 
 SENTENCE = "grain oil bank trade rises falls in on the a of Japan London price said it will"
 WORDS = SENTENCE.split(" ")
@@ -67,12 +68,7 @@ def write_text_encoder(folder: Path, seed: int = 0) -> Path:
 
 def sentence_model(seed: int = 0, positions: int = POSITIONS) -> GPT2LMHeadModel:
     """A GPT-2 of a few thousand parameters, its weights large enough for every token to matter."""
-    torch.manual_seed(seed)
-    config = GPT2Config(
-        vocab_size=VOCABULARY, n_positions=positions, n_embd=16, n_layer=1, n_head=2, initializer_range=0.3,
-        bos_token_id=256, eos_token_id=256,
-    )  # fmt: skip
-    return GPT2LMHeadModel(config).eval()
+    return small_gpt2(VOCABULARY, positions, seed, initializer_range=0.3, bos_token_id=256, eos_token_id=256)
 
 
 def cue_model(
@@ -104,10 +100,3 @@ def cue_model(
 def proxy_model(noise: float) -> CueForCausalLM:
     """A small CUE model that was trained on proxies."""
     return cue_model(None, noise=noise)
-
-
-def save(model: torch.nn.Module, folder: Path) -> Path:
-    """The model with its tokenizer, as a run exports them."""
-    model.save_pretrained(folder)
-    byte_tokenizer().tokenizer.save_pretrained(folder)
-    return folder

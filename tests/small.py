@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import yaml
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -94,6 +95,21 @@ def loss_rows(arms: Iterable[str], seeds: int, documents: Iterable[Any], tokens:
         for seed in range(seeds)
         for number, document in enumerate(documents)
     ]
+
+
+class Memory:
+    """A corpus in memory, with what windows and objectives read of one."""
+
+    def __init__(self, documents: Iterable[Any], end_of_text: int | None = 99) -> None:
+        self.documents = [np.array(d, dtype=np.uint16) for d in documents]
+        self.end_of_text, self.path, self.split, self.manifest = end_of_text, "memory", "train", {}
+        self.lengths = np.array([len(d) for d in self.documents], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+    def document(self, index: int) -> Any:
+        return self.documents[index]
 
 
 def write_rows(path: Path, rows: Iterable[Any]) -> Path:

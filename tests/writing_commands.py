@@ -10,7 +10,7 @@ from unittest import mock
 import yaml
 
 from longtasks_files import longbench_line
-from sentence_models import cue_model, make_corpus, save, sentence_model, write_text_encoder
+from sentence_models import cue_model, make_corpus, sentence_model, write_text_encoder
 from small import loss_rows, recipe_values, save_model, small_gpt2, write_documents, write_rows
 from sweeping import sweep_values
 from synthetic_sweep import write_sweep
@@ -141,8 +141,8 @@ def write_measured(folder: Path) -> None:
     sentences = folder / "sentences"
     sentences.mkdir()
     make_corpus(sentences)
-    save(cue_model(write_text_encoder(sentences / "bert")), sentences / "cue")
-    save(sentence_model(), sentences / "lm")
+    save_model(sentences / "cue", cue_model(write_text_encoder(sentences / "bert")))
+    save_model(sentences / "lm", sentence_model())
     write_rows(folder / "contexts.jsonl", [{"title": "Oil"}, {}])
     write_rows(folder / "lists.jsonl", [{"id": i, "candidates": ["Oil rises.", "Oil falls."]} for i in range(3)])
     write_rows(folder / "code.jsonl", [{"text": "def one():\n    return 1\n\nprint(one())\n"}] * 4)

@@ -9,22 +9,13 @@ from typing import Any
 import pytest
 from sweep_pages import rows
 
-from browser import browser, needs_browser
+from browser import Opened, browser, needs_browser
 from contextwise_plan.sweeps.figures import budget_words
 from contextwise_plan.sweeps.page import sweep_tables
 from contextwise_plan.sweeps.page_data import SweepData
 
 
-class Opened:
-    """The page in the browser."""
-
-    def __init__(self, driver: Any, page: Path) -> None:
-        self.driver = driver
-        driver.get(page.as_uri())
-
-    def do(self, script: str, *arguments: Any) -> Any:
-        return self.driver.execute_script(script, *arguments)
-
+class SweepPage(Opened):
     def figure(self, name: str) -> list[dict[str, Any]]:
         """The traces that Plotly has drawn."""
         return self.do(
@@ -43,16 +34,11 @@ class Opened:
         slider.send_keys(keys)
         assert slider.get_attribute("value") == str(step)
 
-    def click(self, selector: str, place: int = 0) -> None:
-        found = self.driver.find_elements("css selector", selector)[place]
-        self.do("arguments[0].scrollIntoView({block: 'center'})", found)
-        found.click()
-
 
 @pytest.fixture(scope="module")
-def opened(page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+def opened(page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SweepPage]:
     with browser(tmp_path_factory.mktemp("downloads")) as driver:
-        yield Opened(driver, page)
+        yield SweepPage(driver, page)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +52,7 @@ def at(table: list[dict[str, str]], unit: str, step: int) -> list[dict[str, str]
     return [row for row in table if row["unit"] == unit and float(row["budget"]) == budgets[step]]
 
 
-def drawn(opened: Opened) -> dict[tuple[str, int], tuple[float, float]]:
+def drawn(opened: SweepPage) -> dict[tuple[str, int], tuple[float, float]]:
     """Size and context -> loss and half of its interval, as they stand in the figure."""
     return {
         (trace["name"], context): (loss, error)
@@ -79,7 +65,7 @@ def drawn(opened: Opened) -> dict[tuple[str, int], tuple[float, float]]:
 @pytest.mark.long
 @needs_browser()
 @pytest.mark.parametrize(("place", "unit"), [(0, "flops"), (3, "tokens")])
-def test_the_slider_draws_the_table(opened: Opened, tables: dict[str, Any], place: int, unit: str) -> None:
+def test_the_slider_draws_the_table(opened: SweepPage, tables: dict[str, Any], place: int, unit: str) -> None:
     opened.click("#units button", place)
     for step in (0, 12, 85, 96):
         opened.slide(step)
@@ -103,7 +89,7 @@ def test_the_slider_draws_the_table(opened: Opened, tables: dict[str, Any], plac
 
 @pytest.mark.long
 @needs_browser()
-def test_contexts_have_the_colours_of_a_scale_and_sizes_their_dashes(opened: Opened) -> None:
+def test_contexts_have_the_colours_of_a_scale_and_sizes_their_dashes(opened: SweepPage) -> None:
     opened.do(
         "window.off = [...document.querySelectorAll('#switches input:not(:checked)')]; off.forEach((each) => each.click())"
     )
@@ -125,7 +111,7 @@ def test_contexts_have_the_colours_of_a_scale_and_sizes_their_dashes(opened: Ope
 
 @pytest.mark.long
 @needs_browser()
-def test_the_lines_over_the_budget_are_those_of_the_table(opened: Opened, tables: dict[str, Any]) -> None:
+def test_the_lines_over_the_budget_are_those_of_the_table(opened: SweepPage, tables: dict[str, Any]) -> None:
     for place, unit in ((3, "tokens"), (0, "flops")):
         opened.click("#units button", place)
         for size in ("pico", "nano", "micro"):
@@ -154,7 +140,7 @@ def test_the_lines_over_the_budget_are_those_of_the_table(opened: Opened, tables
 
 @pytest.mark.long
 @needs_browser()
-def test_curves_are_switched_on_and_off(opened: Opened, tables: dict[str, Any]) -> None:
+def test_curves_are_switched_on_and_off(opened: SweepPage, tables: dict[str, Any]) -> None:
     opened.click("#units button", 3)
     names = {trace["name"] for trace in opened.figure("curves")}
     place = opened.do(
@@ -185,7 +171,7 @@ def test_curves_are_switched_on_and_off(opened: Opened, tables: dict[str, Any]) 
 
 @pytest.mark.long
 @needs_browser()
-def test_the_browser_complains_of_nothing(opened: Opened) -> None:
+def test_the_browser_complains_of_nothing(opened: SweepPage) -> None:
     assert opened.driver.get_log("browser") == []
     for width in (1280, 400):
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}

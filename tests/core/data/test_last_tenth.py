@@ -9,22 +9,12 @@ from hypothesis import strategies as st
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data.windows import LastTenthWindows, last_tenth_length, log_bins
+from small import Memory
 
 
-class Text:
+def text(lengths, end_of_text=0):
     """Documents whose tokens are all different: a token is its position plus one."""
-
-    def __init__(self, lengths, end_of_text=0):
-        borders = np.cumsum([0, *lengths])
-        self.documents = [np.arange(start, end, dtype=np.int64) + 1 for start, end in pairwise(borders)]
-        self.end_of_text, self.path, self.split = end_of_text, "memory", "validation"
-        self.lengths = np.array(lengths, dtype=np.int64)
-
-    def __len__(self):
-        return len(self.documents)
-
-    def document(self, index):
-        return self.documents[index]
+    return Memory([range(start + 1, end + 1) for start, end in pairwise(np.cumsum([0, *lengths]))], end_of_text)
 
 
 def tails(windows):
@@ -36,7 +26,7 @@ def tails(windows):
 
 def test_worked_example():
     # end-of-text, 1 ... 45: two blocks of 20 inputs, whose last two targets are 19, 20 and 39, 40.
-    corpus = Text([45])
+    corpus = text([45])
     long = LastTenthWindows(corpus, 20, None, tokens=10_000)
     assert [window["input_ids"].tolist() for window in (long[0], long[1])] == [list(range(20)), list(range(20, 40))]
     assert tails(long).tolist() == [19, 20, 39, 40]
@@ -56,7 +46,7 @@ def test_worked_example():
     tokens=st.integers(1, 3000),
 )
 def test_every_context_ends_in_the_same_targets(lengths, longest, share, end, tokens):
-    corpus, context = Text(lengths, end), max(1, round(share * longest))
+    corpus, context = text(lengths, end), max(1, round(share * longest))
     blocks = sum((n + (end is not None) - 1) // longest for n in lengths if n + (end is not None) > 1)
     if not blocks:
         with pytest.raises(DataError, match=f"longer than {longest} tokens"):
@@ -91,8 +81,8 @@ def test_bins_hold_every_number_of_visible_tokens_once(context, per_doubling):
 
 def test_invalid_settings_are_refused():
     with pytest.raises(ConfigError, match="longest context to compare is 10, shorter than the training context 20"):
-        LastTenthWindows(Text([100]), 20, 10, 100)
+        LastTenthWindows(text([100]), 20, 10, 100)
     with pytest.raises(DataError, match="the longest has 100"):
-        LastTenthWindows(Text([100, 20]), 20, 128, 100)
+        LastTenthWindows(text([100, 20]), 20, 128, 100)
     with pytest.raises(IndexError):
-        LastTenthWindows(Text([100]), 20, 20, 100)[5]
+        LastTenthWindows(text([100]), 20, 20, 100)[5]

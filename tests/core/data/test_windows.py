@@ -1,6 +1,5 @@
 """Windows: every token is a target once; borders between documents."""
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,22 +7,7 @@ from torch.utils.data import default_collate
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data.windows import Windows
-
-
-class Memory:
-    """A corpus in memory, with what Windows reads of one."""
-
-    def __init__(self, documents, end_of_text=99):
-        self.documents = [np.array(d, dtype=np.uint16) for d in documents]
-        self.end_of_text, self.path, self.split = end_of_text, "memory", "train"
-        self.lengths = np.array([len(d) for d in documents], dtype=np.int64)
-
-    def __len__(self):
-        return len(self.documents)
-
-    def document(self, index):
-        return self.documents[index]
-
+from small import Memory
 
 DOCUMENTS = st.lists(st.lists(st.integers(0, 98), max_size=12), min_size=1, max_size=8)
 

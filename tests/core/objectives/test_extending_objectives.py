@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from contextwise.objectives import Cut, Objective, Vocabulary, build_objective
-from objective_corpora import Memory
+from small import Memory
 
 GUIDE = Path(__file__).parents[3] / "docs" / "extend.md"
 

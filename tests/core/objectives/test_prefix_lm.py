@@ -5,7 +5,8 @@ import pytest
 from scipy.stats import chisquare
 
 from contextwise.objectives import NO_LOSS, Cut, build_objective
-from objective_corpora import CHANCE, Memory, vocabulary
+from objective_corpora import CHANCE, vocabulary
+from small import Memory
 
 
 @pytest.mark.long

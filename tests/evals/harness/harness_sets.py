@@ -61,13 +61,6 @@ def model_of_bytes(kind: str = "gpt2", positions: int = POSITIONS, seed: int = 0
     return GPT2LMHeadModel(gpt2).eval()
 
 
-def save_model(folder: Path, model: PreTrainedModel) -> Path:
-    """With the tokenizer of bytes."""
-    model.save_pretrained(folder)
-    BYTES.save_pretrained(folder)
-    return folder
-
-
 def request(*arguments: str, task: str = "made_up", document: int = 0) -> Any:
     """What the harness hands to a model."""
     return SimpleNamespace(args=arguments, task_name=task, doc_id=document)

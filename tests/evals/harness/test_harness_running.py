@@ -10,17 +10,7 @@ import torch
 
 pytest.importorskip("lm_eval", reason="needs contextwise[eval]")
 
-from harness_sets import (
-    BYTES,
-    POSITIONS,
-    arc_lines,
-    define,
-    few_tasks,
-    hellaswag_lines,
-    lambada_lines,
-    model_of_bytes,
-    save_model,
-)
+from harness_sets import BYTES, POSITIONS, arc_lines, define, few_tasks, hellaswag_lines, lambada_lines, model_of_bytes
 from lm_eval import evaluator
 from lm_eval.tasks.hellaswag.utils import preprocess
 
@@ -32,6 +22,7 @@ from contextwise_evals.harness import HarnessTasks
 from contextwise_evals.harness.tables import ACCURACY_TASKS, table_rows
 from contextwise_evals.harness.tasks import quiet
 from measured import stopped_and_resumed
+from small import save_model
 
 
 @pytest.fixture(autouse=True)

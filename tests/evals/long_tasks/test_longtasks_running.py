@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DataError, Interrupted
@@ -13,7 +13,7 @@ from contextwise.models import ContextLMConfig, ContextLMForCausalLM, load_model
 from contextwise.models.rope import extend_positions, frequencies_for
 from contextwise_evals.long_tasks import LongBench, read_range
 from longtasks_files import BYTES, leval_line, longbench_line, needs_longbench
-from small import write_rows
+from small import save_model, small_gpt2, write_rows
 
 pytestmark = needs_longbench
 
@@ -33,15 +33,13 @@ def models(tmp_path_factory):
     """A plain model and a ContextLM with rotary positions, and one with learned ones; of bytes, with random weights."""
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("models")
-    learned = GPT2Config(vocab_size=257, n_positions=TRAINED, n_embd=16, n_layer=1, n_head=2, eos_token_id=256)
     made = {
         "plain": LlamaForCausalLM(llama()),
         "contextlm": ContextLMForCausalLM(ContextLMConfig(backbone_config=llama(), chunk_size=4, injection="add")),
-        "learned": GPT2LMHeadModel(learned),
+        "learned": small_gpt2(positions=TRAINED, eos_token_id=256),
     }
     for name, model in made.items():
-        model.save_pretrained(folder / name)
-        BYTES.save_pretrained(folder / name)
+        save_model(folder / name, model)
     return folder
 
 

@@ -18,6 +18,7 @@ from contextwise_evals.answering.readers import ModelReader
 from contextwise_evals.ruler import Ruler
 from contextwise_evals.ruler.results import task_results
 from measured import make_model
+from small import save_model, small_gpt2
 
 VISIBLE = (100, 300, 500, 700, 900)
 
@@ -110,17 +111,8 @@ def test_a_batch_gets_the_answers_that_each_prompt_gets_alone(kind: str) -> None
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A GPT-2 with 1,700 positions that reads bytes, with random weights."""
-    import torch
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    torch.manual_seed(0)
-    folder = tmp_path_factory.mktemp("model") / "tiny"
-    config = GPT2Config(
-        vocab_size=257, n_positions=1700, n_embd=16, n_layer=1, n_head=2, initializer_range=0.3, eos_token_id=256
-    )  # fmt: skip
-    GPT2LMHeadModel(config).save_pretrained(folder)
-    BYTES.save_pretrained(folder)
-    return folder
+    made = small_gpt2(positions=1700, initializer_range=0.3, eos_token_id=256)
+    return save_model(tmp_path_factory.mktemp("model") / "tiny", made)
 
 
 def measured(model: Path, squad: Path, out: Path, **values: Any) -> Result:
@@ -210,8 +202,7 @@ def test_what_does_not_fit_the_model_is_refused(tmp_path: Path, model: Path) -> 
         measure(model, Ruler(**long, chat=True), out=tmp_path / "new")
     few = load_model(str(model))
     few.resize_token_embeddings(100)
-    few.save_pretrained(tmp_path / "few")
-    BYTES.save_pretrained(tmp_path / "few")
+    save_model(tmp_path / "few", few)
     with pytest.raises(ConfigError, match=r"made the token \d+, but the model has a vocabulary of 100"):
         measure(tmp_path / "few", fits, out=tmp_path / "new")
     assert not (tmp_path / "new").exists() and not (tmp_path / "new.unfinished").exists()

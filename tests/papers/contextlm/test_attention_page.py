@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attention_readings import PIECES, model, reading
-from browser import browser, needs_browser
+from browser import Opened, browser, needs_browser
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import written
 from contextwise_papers.contextlm.attention import mean_received
@@ -70,16 +70,7 @@ def test_places_that_cannot_be_written_are_refused(found, tmp_path):
         write_attention_page(found, tmp_path)
 
 
-class Opened:
-    """The page in the browser."""
-
-    def __init__(self, driver, page):
-        self.driver = driver
-        driver.get(page.as_uri())
-
-    def do(self, script, *arguments):
-        return self.driver.execute_script(script, *arguments)
-
+class AttentionPage(Opened):
     def tints(self, name):
         """Share of colour behind each token, in per cent, and whether it is of the first model's colour."""
         styles = self.do(
@@ -99,16 +90,11 @@ class Opened:
 
         Select(self.driver.find_element("id", select)).select_by_value(str(value))
 
-    def click(self, selector, place=0):
-        found = self.driver.find_elements("css selector", selector)[place]
-        self.do("arguments[0].scrollIntoView({block: 'center'})", found)
-        found.click()
-
 
 @pytest.fixture(scope="module")
 def opened(page, tmp_path_factory):
     with browser(tmp_path_factory.mktemp("downloads")) as driver:
-        yield Opened(driver, page)
+        yield AttentionPage(driver, page)
 
 
 def colours(values, most):

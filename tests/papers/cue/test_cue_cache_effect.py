@@ -29,7 +29,8 @@ from contextwise_papers.cue.sentences.cache_effect import (
 )
 from contextwise_papers.objectives.text import TokenText
 from measured import evaluate_model, evaluate_sentences
-from sentence_models import cue_model, make_corpus, save, write_text_encoder
+from sentence_models import cue_model, make_corpus, write_text_encoder
+from small import save_model
 
 BYTES = byte_tokenizer().tokenizer
 
@@ -130,8 +131,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cache_effect")
     make_corpus(folder)
     model = cue_model(write_text_encoder(folder / "bert"))
-    save(model, folder / "cue")
-    save(model.sentence_encoder, folder / "lm")
+    save_model(folder / "cue", model)
+    save_model(folder / "lm", model.sentence_encoder)
     return folder
 
 

@@ -22,7 +22,8 @@ from contextwise_papers.cue.rescoring.ranking import Candidate, rescore
 from contextwise_papers.cue.scoring import Sentences, settings_of
 from contextwise_papers.cue.sentence import ContextTexts
 from measured import evaluate_sentences
-from sentence_models import cue_model, make_corpus, save, sentence_model, write_text_encoder
+from sentence_models import cue_model, make_corpus, sentence_model, write_text_encoder
+from small import save_model
 
 BYTES = byte_tokenizer().tokenizer
 CONTEXTS = {
@@ -37,8 +38,8 @@ CONTEXTS = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cue_rescoring")
     make_corpus(folder)
-    save(cue_model(write_text_encoder(folder / "bert")), folder / "cue")
-    save(sentence_model(), folder / "lm")
+    save_model(folder / "cue", cue_model(write_text_encoder(folder / "bert")))
+    save_model(folder / "lm", sentence_model())
     return folder
 
 

@@ -20,7 +20,8 @@ from contextwise.objectives.objective import generator
 from contextwise_papers.cue.encoding import TextEncoder
 from contextwise_papers.cue.scoring import Rows, Sentences, dropped, score_rows
 from measured import evaluate_model, evaluate_sentences
-from sentence_models import cue_model, make_corpus, proxy_model, save, sentence_model, write_text_encoder
+from sentence_models import cue_model, make_corpus, proxy_model, sentence_model, write_text_encoder
+from small import save_model
 
 LONGEST = 128
 
@@ -31,10 +32,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cue_scoring")
     make_corpus(folder)
     encoder = write_text_encoder(folder / "bert")
-    save(sentence_model(positions=LONGEST), folder / "lm")
-    save(cue_model(encoder, positions=LONGEST), folder / "cue")
-    save(cue_model(encoder), folder / "short-cue")
-    save(cue_model(None), folder / "plain-cue")
+    save_model(folder / "lm", sentence_model(positions=LONGEST))
+    save_model(folder / "cue", cue_model(encoder, positions=LONGEST))
+    save_model(folder / "short-cue", cue_model(encoder))
+    save_model(folder / "plain-cue", cue_model(None))
     return folder
 
 
@@ -186,7 +187,7 @@ def test_a_context_of_no_training_is_said(corpus: Corpus) -> None:
 
 def test_another_text_encoder_is_refused(folder: Path, corpus: Corpus, tmp_path: Path) -> None:
     model = cue_model(write_text_encoder(tmp_path / "bert"))
-    save(model, tmp_path / "other")
+    save_model(tmp_path / "other", model)
     write_text_encoder(tmp_path / "bert", seed=5)
     with pytest.raises(CheckpointError, match=r"is not the one that the context encoder was trained with"):
         evaluate_sentences(tmp_path / "other", corpus)
@@ -206,7 +207,7 @@ def test_a_model_without_a_context_encoder_gets_none(corpus: Corpus) -> None:
 def test_proxies_are_scored_when_asked_for(folder: Path, corpus: Corpus) -> None:
     for noise in (0.0, 0.7):
         model = proxy_model(noise)
-        save(model, folder / f"proxy-{noise}")
+        save_model(folder / f"proxy-{noise}", model)
         result = evaluate_sentences(f"proxy-{noise}", corpus, contexts=["proxy"])
         assert result.summary["condition"] == "proxies" and result.summary["contexts"]["noise"] == noise
         sentences = Sentences(corpus)

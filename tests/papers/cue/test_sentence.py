@@ -14,8 +14,8 @@ from contextwise.objectives import NO_LOSS, Cut, Vocabulary, build_objective
 from contextwise_papers.cue.sentence import ContextTexts
 from contextwise_papers.cue.settings import ContextSettings
 from contextwise_papers.objectives.text import SentenceIndex
-from objective_corpora import Memory, of_texts, same, vocabulary
-from small import write_rows
+from objective_corpora import of_texts, same, vocabulary
+from small import Memory, write_rows
 
 pytest.importorskip("sentencex", reason="needs contextwise[sentences]")
 

@@ -11,8 +11,8 @@ import torch
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise_papers.cue import CueForCausalLM
 from contextwise_papers.cue.encoding import TextEncoder
-from sentence_models import cue_model, make_corpus, save, sentence_model, write_text_encoder
-from small import write_rows
+from sentence_models import cue_model, make_corpus, sentence_model, write_text_encoder
+from small import save_model, write_rows
 
 
 @pytest.fixture(scope="module")
@@ -21,11 +21,11 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sentences")
     make_corpus(folder)
     model = cue_model(write_text_encoder(folder / "bert"))
-    save(model, folder / "cue")
+    save_model(folder / "cue", model)
     for name in ("context_encoder", "decoder"):
         model.parts[name].save_pretrained(folder / "cue" / "parts" / name)
-    save(cue_model(None), folder / "plain-cue")
-    save(sentence_model(), folder / "lm")
+    save_model(folder / "plain-cue", cue_model(None))
+    save_model(folder / "lm", sentence_model())
     rows = [{"id": i, "candidates": ["Oil rises.", "Oil falls."], "contexts": {"title": "Oil"}} for i in range(7)]
     write_rows(folder / "lists.jsonl", rows)
     (folder / "contexts.jsonl").write_text('{"title": "Oil", "topics": ["oil", "trade"]}\n{}\n')

@@ -29,7 +29,7 @@ from contextwise_papers.intrinsic_entropy.needles import (
     two_needle_question,
 )
 from measured import make_model
-from small import small_gpt2
+from small import save_model, small_gpt2
 
 BYTES = byte_tokenizer().tokenizer
 SURE = 0.99
@@ -155,14 +155,8 @@ def test_answer_tokens_of_a_bpe_follow_the_prompt() -> None:
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    torch.manual_seed(1)
-    folder = tmp_path_factory.mktemp("needles") / "tiny"
-    config = GPT2Config(vocab_size=257, n_positions=700, n_embd=16, n_layer=1, n_head=2, initializer_range=0.3)
-    GPT2LMHeadModel(config).save_pretrained(folder)
-    BYTES.save_pretrained(folder)
-    return str(folder)
+    model = small_gpt2(positions=700, seed=1, initializer_range=0.3)
+    return str(save_model(tmp_path_factory.mktemp("needles") / "tiny", model))
 
 
 def test_a_measurement_of_a_model_equals_a_loop(tmp_path: Any, tiny: str) -> None:
@@ -210,7 +204,6 @@ def test_damaged_models_are_refused(tmp_path: Any, tiny: str) -> None:
     model = load_model(tiny)
     with torch.no_grad():
         model.transformer.wte.weight[:] = math.nan
-    model.save_pretrained(tmp_path / "nan")
-    BYTES.save_pretrained(tmp_path / "nan")
+    save_model(tmp_path / "nan", model)
     with pytest.raises(CheckpointError, match="not finite"):
         measure(tmp_path / "nan", Needles(length=400, samples=1), out=tmp_path / "new")

@@ -16,8 +16,8 @@ from contextwise.training.export import model_card, validation_loss
 from contextwise.training.inputs import TrainingInputs
 from contextwise_papers.objectives.embedding.embedder import Embedder, load_text_model
 from contextwise_papers.objectives.specs import contrastive_losses
-from objective_corpora import Memory, vocabulary
-from small import recipe_values
+from objective_corpora import vocabulary
+from small import Memory, recipe_values
 
 DOCUMENTS = [list(range(10, 30)), list(range(40, 43)), list(range(50, 60))]
 

@@ -13,7 +13,8 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.data.tokenizers import CorpusTokenizer
 from contextwise.objectives import Cut, Vocabulary, add_special_tokens, build_objective
 from contextwise_papers.objectives.infilling import Arrangement
-from objective_corpora import CHANCE, Memory, of_texts, vocabulary
+from objective_corpora import CHANCE, of_texts, vocabulary
+from small import Memory
 
 P, S, M, E = 1, 2, 3, 4
 

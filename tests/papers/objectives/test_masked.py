@@ -11,7 +11,8 @@ from transformers import PreTrainedTokenizerFast
 from contextwise.objectives import NO_LOSS, Cut, Vocabulary, build_objective
 from contextwise_papers.objectives.masked import Masking
 from contextwise_papers.objectives.text import TokenText
-from objective_corpora import CHANCE, Memory, of_texts, same, vocabulary
+from objective_corpora import CHANCE, of_texts, same, vocabulary
+from small import Memory
 
 WINDOWS = 2000
 

@@ -11,7 +11,8 @@ from scipy.stats import chisquare
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.objectives import Cut, build_objective
 from contextwise_papers.objectives.spans import Corruption, noise_mask, span_numbers
-from objective_corpora import CHANCE, Memory, vocabulary
+from objective_corpora import CHANCE, vocabulary
+from small import Memory
 
 SENTINELS = np.arange(1000, 1100)
 
