@@ -38,54 +38,32 @@ from contextwise.reports.trial import plan_tables, trial_page, trial_tables
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import starting_model
 from small import run_summary, save_model, small_gpt2, write_documents
+from small_trials import RECIPE, SLOWER, small_trial
 
-RECIPE = {
-    "data": {"context": 16},
-    "model": {"layers": 1, "width": 16, "heads": 2},
-    "training": {"tokens_per_step": 64, "learning_rate": 3e-3, "evaluation_tokens": 16, "log_every": 1},
-}
 TRIALS = [each.path for each in shipped_recipes("trials")]
-SLOWER = ["training.learning_rate=1e-6"]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def untimed() -> Any:
-    """Steps take a second, and twice as long with a context; scoring takes no time: the machine has no say."""
+def timed(untimed: pytest.MonkeyPatch, unscored: None) -> None:
+    """Steps take a second, and twice as long with a context: the machine has no say."""
 
     def seconds(recipes: dict, rounds: int, executor: Any) -> dict[str, float]:
         return {name: 2.0 if "context" in name else 1.0 for name in recipes}
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trial_module, "seconds_per_step", seconds)
-        patch.setattr(Arms, "check_causality", lambda self: None)
-        patch.setattr(Arms, "scored_tokens", 0)
-        yield
-
-
-def settings(corpus: Path, folder: Path, **changes: Any) -> TrialSettings:
-    values = {
-        "arms": {"gpt2": None, "slower": SLOWER},
-        "corpus": str(corpus),
-        "recipe": RECIPE,
-        "tokens": 256,
-        "rates": "fixed",
-        "seeds": 5,
-    }
-    return load_trial(None, values | changes, output=folder)
+    untimed.setattr(trial_module, "seconds_per_step", seconds)
 
 
 @pytest.fixture(scope="module")
 def finished(corpus_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trial of an arm like the reference and one that hardly learns; 4 seeds decide both."""
     folder = tmp_path_factory.mktemp("trial") / "three"
-    arms = {"gpt2": None, "alike": [], "slower": SLOWER}
-    result = Trial(settings(corpus_folder, folder, arms=arms)).run()
+    result = Trial(three(corpus_folder, folder)).run()
     assert result.stopped == "decided"
     return folder
 
 
 def three(corpus: Path, folder: Path, **changes: Any) -> TrialSettings:
-    return settings(corpus, folder, **{"arms": {"gpt2": None, "alike": [], "slower": SLOWER}} | changes)
+    return small_trial(corpus, folder, **{"arms": {"gpt2": None, "alike": [], "slower": SLOWER}} | changes)
 
 
 # ---- decisions ----
@@ -125,7 +103,7 @@ def test_arms_of_a_seed_share_their_windows_and_their_first_values(finished, cor
         assert run.recipe()["seed"] == seed
         rows[arm, seed] = run.metrics("train")[0]
     assert rows["gpt2", 1]["loss"] == rows["slower", 1]["loss"] != rows["gpt2", 2]["loss"]
-    trial = Trial(settings(corpus_folder, tmp_path / "t", arms=["gpt2", "pm"]))
+    trial = Trial(small_trial(corpus_folder, tmp_path / "t", arms=["gpt2", "pm"]))
     values, windows = [], []
     for run in trial.arms.run_set(trial.lengths(), 1, {}).runs:
         recipe = run.recipe()
@@ -165,7 +143,7 @@ def test_more_seeds_continue_the_same_sequence(finished, corpus_folder, tmp_path
 
 @pytest.mark.long
 def test_a_trial_that_was_stopped_anywhere_ends_like_one_that_was_not(finished, corpus_folder, tmp_path, stop_at):
-    given = settings(corpus_folder, tmp_path / "stopped", seeds=2)
+    given = small_trial(corpus_folder, tmp_path / "stopped", seeds=2)
     stops = 0
     for looks in (1, 9, 14, 23):
         stop_at(looks)
@@ -211,7 +189,7 @@ def test_a_decided_arm_gets_no_further_seeds(corpus_folder, tmp_path, monkeypatc
 
 
 def test_the_budget_ends_a_trial_undecided(corpus_folder, tmp_path, monkeypatch):
-    trial = Trial(settings(corpus_folder, tmp_path / "t", budget="40s"))
+    trial = Trial(small_trial(corpus_folder, tmp_path / "t", budget="40s"))
     clock = iter(range(0, 10_000, 7))
     monkeypatch.setattr(trial_module.time, "monotonic", lambda: float(next(clock)))
     with_losses(trial, lambda length, number: (length.arm == "slower") * (number % 2), monkeypatch)
@@ -228,7 +206,7 @@ def test_documents_that_differ_leave_any_text_open(corpus_folder, tmp_path, monk
 
     decisions = {}
     for documents in ("fixed", "random"):
-        trial = Trial(settings(corpus_folder, tmp_path / documents, documents=documents, seeds=6))
+        trial = Trial(small_trial(corpus_folder, tmp_path / documents, documents=documents, seeds=6))
         with_losses(trial, losses, monkeypatch)
         decisions[documents] = trial.run().comparisons[0]
     assert decisions["fixed"].decision == "worse"
@@ -240,13 +218,13 @@ def test_seeds_that_differ_are_not_said_to_be_documents(corpus_folder, tmp_path,
     def losses(length: Any, number: int) -> Any:
         return (np.linspace(0.009, 0.011, 8) + (-1) ** number * 0.5) * (length.arm == "slower")
 
-    trial = Trial(settings(corpus_folder, tmp_path / "t", documents="random", seeds=4))
+    trial = Trial(small_trial(corpus_folder, tmp_path / "t", documents="random", seeds=4))
     with_losses(trial, losses, monkeypatch)
     assert "More than 1000 seeds would be needed" in trial.run().comparisons[0].sentence
 
 
 def test_runs_that_took_another_time_than_planned_are_noted(corpus_folder, tmp_path, monkeypatch):
-    trial = Trial(settings(corpus_folder, tmp_path / "t", equal="time", seeds=2))
+    trial = Trial(small_trial(corpus_folder, tmp_path / "t", equal="time", seeds=2))
     with_losses(trial, lambda length, number: number, monkeypatch)
     notes = trial.run().notes
     assert any("slower at 256 tokens took 1.50 times those of gpt2" in note for note in notes)
@@ -259,7 +237,7 @@ def test_equal_flops_time_and_tokens(corpus_folder, tmp_path):
     arms = ["gpt2", "contextlm"]
     by_equal = {}
     for equal in ("flops", "time", "tokens"):
-        trial = Trial(settings(corpus_folder, tmp_path / equal, arms=arms, tokens=64_000, equal=equal))
+        trial = Trial(small_trial(corpus_folder, tmp_path / equal, arms=arms, tokens=64_000, equal=equal))
         by_equal[equal] = {length.arm: length for length in trial.lengths()}
     flops, time, tokens = (by_equal[equal] for equal in ("flops", "time", "tokens"))
     assert flops["contextlm"].flops == pytest.approx(flops["gpt2"].flops, rel=0.002)
@@ -269,7 +247,7 @@ def test_equal_flops_time_and_tokens(corpus_folder, tmp_path):
 
 
 def test_steps_are_timed_by_dry_runs_that_leave_nothing(corpus_folder, tmp_path):
-    arms = Arms(settings(corpus_folder, tmp_path / "t", arms=["gpt2", "contextlm"]))
+    arms = Arms(small_trial(corpus_folder, tmp_path / "t", arms=["gpt2", "contextlm"]))
     seconds = seconds_per_step(arms.recipes, 2, ExecutorSettings())
     assert seconds.keys() == {"gpt2", "contextlm"} and min(seconds.values()) > 0
     assert not list(tmp_path.iterdir())
@@ -283,7 +261,7 @@ def test_steps_are_timed_with_the_threads_of_the_runs(corpus_folder, tmp_path, m
         return 1.0
 
     monkeypatch.setattr(cost, "_step", step)
-    recipes = Arms(settings(corpus_folder, tmp_path / "t", arms=["gpt2", "contextlm"])).recipes
+    recipes = Arms(small_trial(corpus_folder, tmp_path / "t", arms=["gpt2", "contextlm"])).recipes
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     here = torch.get_num_threads()
     for executor in (None, ExecutorSettings(jobs=2), ExecutorSettings(threads=2)):
@@ -298,26 +276,26 @@ def test_steps_are_timed_with_the_threads_of_the_runs(corpus_folder, tmp_path, m
 
 def test_a_part_of_the_corpus_is_read_more_than_once(corpus_folder, tmp_path):
     recipe = {**RECIPE, "data": {"context": 16, "tokens": 640}}
-    given = settings(corpus_folder, tmp_path / "t", arms=["gpt2", "pm"], recipe=recipe, tokens=6400)
+    given = small_trial(corpus_folder, tmp_path / "t", arms=["gpt2", "pm"], recipe=recipe, tokens=6400)
     notes = Trial(given).plan().notes
     assert any("The longest runs read the corpus" in note for note in notes)
 
 
 def test_what_is_not_equal_is_noted(corpus_folder, tmp_path):
     arms = {"gpt2": None, "contextlm": None, "wide": ["training.tokens_per_step=128"]}
-    notes = Trial(settings(corpus_folder, tmp_path / "t", arms=arms, tokens=64)).plan().notes
+    notes = Trial(small_trial(corpus_folder, tmp_path / "t", arms=arms, tokens=64)).plan().notes
     assert any("wide reads other batches than gpt2" in note for note in notes)
     assert any("contextlm at 64 tokens have" in note and "more FLOPs than those of gpt2" in note for note in notes)
-    far = Trial(settings(corpus_folder, tmp_path / "t", arms=["gpt2", "contextlm"], tokens=640_000)).plan().notes
+    far = Trial(small_trial(corpus_folder, tmp_path / "t", arms=["gpt2", "contextlm"], tokens=640_000)).plan().notes
     compute = [note for note in far if "documents that decide" not in note]  # one document of ten is long
     assert len(compute) == 1 and "read the corpus" in compute[0]
     long = {**RECIPE, "data": {"context": 4096}, "training": RECIPE["training"] | {"tokens_per_step": 4096}}
-    given = settings(corpus_folder, tmp_path / "t", arms=["gpt2", "pm"], recipe=long)
+    given = small_trial(corpus_folder, tmp_path / "t", arms=["gpt2", "pm"], recipe=long)
     assert "data.context is 4,096 tokens, but no document" in Trial(given).plan().notes[-1]
 
 
 def test_fewer_documents_are_proposed_where_scoring_takes_longer_than_training(corpus_folder, tmp_path):
-    arms = Trial(settings(corpus_folder, tmp_path / "t")).arms
+    arms = Trial(small_trial(corpus_folder, tmp_path / "t")).arms
     lengths = [
         dataclasses.replace(each, seconds=30.0, scoring=120.0) for each in arms.lengths({"gpt2": 1.0, "slower": 1.0})
     ]
@@ -334,7 +312,7 @@ def test_fewer_documents_are_proposed_where_scoring_takes_longer_than_training(c
 
 
 def test_each_run_ends_with_its_own_schedule(corpus_folder, tmp_path):
-    trial = Trial(settings(corpus_folder, tmp_path / "t", arms=["gpt2", "contextlm"], tokens=6400))
+    trial = Trial(small_trial(corpus_folder, tmp_path / "t", arms=["gpt2", "contextlm"], tokens=6400))
     lengths = trial.lengths()
     runs = trial.arms.run_set(lengths, 3, {"contextlm": 2.0})
     recipes = {run.arm: run.recipe() for run in runs.runs}
@@ -345,7 +323,7 @@ def test_each_run_ends_with_its_own_schedule(corpus_folder, tmp_path):
 
 
 def test_several_budgets_are_several_comparisons_that_share_the_error(corpus_folder, tmp_path):
-    trial = Trial(settings(corpus_folder, tmp_path / "t", tokens=[1280, 320, 320]))
+    trial = Trial(small_trial(corpus_folder, tmp_path / "t", tokens=[1280, 320, 320]))
     assert [(length.arm, length.budget) for length in trial.lengths()] == [
         ("gpt2", 320),
         ("slower", 320),
@@ -357,7 +335,7 @@ def test_several_budgets_are_several_comparisons_that_share_the_error(corpus_fol
 
 @pytest.mark.long
 def test_a_head_start_that_is_lost_is_found_along_the_budgets(corpus_folder, tmp_path, monkeypatch):
-    trial = Trial(settings(corpus_folder, tmp_path / "t", tokens=[640, 1280, 2560], seeds=8, keep_going=True))
+    trial = Trial(small_trial(corpus_folder, tmp_path / "t", tokens=[640, 1280, 2560], seeds=8, keep_going=True))
     luck = np.random.default_rng(0).normal(0, 0.002, (8, 3, 2))
 
     def loss(length: Any, number: int) -> float:
@@ -397,7 +375,7 @@ def losses_around(best: dict[str, float]) -> Any:
 
 def test_the_search_widens_for_all_arms_where_one_is_at_an_edge(corpus_folder, tmp_path, monkeypatch):
     monkeypatch.setattr(Trial, "_train_rates", losses_around({"gpt2": 4.0, "slower": 1.0}))
-    trial = Trial(settings(corpus_folder, tmp_path / "t", rates="search"))
+    trial = Trial(small_trial(corpus_folder, tmp_path / "t", rates="search"))
     trial._search(trial.lengths())
     assert trial.factors == {"gpt2": 4.0, "slower": 1.0}
     tried = {arm: [row.factor for row in trial.rates if row.arm == arm] for arm in ("gpt2", "slower")}
@@ -408,7 +386,7 @@ def test_the_search_widens_for_all_arms_where_one_is_at_an_edge(corpus_folder, t
 def test_the_notes_name_rates_at_an_edge_and_those_that_hardly_lead(corpus_folder, tmp_path, monkeypatch):
     """Losses at 0.5, 1 and 2: gpt2 is best at the edge; slower is best at 1 and level with 2, as best lies between them."""
     monkeypatch.setattr(Trial, "_train_rates", losses_around({"gpt2": 2.0, "slower": 2**0.499}))
-    trial = Trial(settings(corpus_folder, tmp_path / "t", rates={"widenings": 0}))
+    trial = Trial(small_trial(corpus_folder, tmp_path / "t", rates={"widenings": 0}))
     trial._search(trial.lengths())
     edge, tie = trial._doubtful_rates()
     assert edge.startswith("The best learning rate of gpt2 is at an edge")
@@ -417,7 +395,7 @@ def test_the_notes_name_rates_at_an_edge_and_those_that_hardly_lead(corpus_folde
 
 def test_the_search_is_widened_where_the_budget_leaves_two_seeds(corpus_folder, tmp_path, monkeypatch):
     monkeypatch.setattr(Trial, "_train_rates", losses_around({"gpt2": 4.0, "slower": 1.0}))
-    given = settings(corpus_folder, tmp_path / "t", rates="search", budget="30s")
+    given = small_trial(corpus_folder, tmp_path / "t", rates="search", budget="30s")
     trial = Trial(given)
     plan = trial.plan()
     # A run takes 4 s and a short one 1 s: 3 factors of 2 arms, and up to two more factors twice.
@@ -445,7 +423,7 @@ def test_an_arm_that_comes_later_changes_no_factor_of_the_others(corpus_folder, 
     monkeypatch.setattr(Trial, "_train_rates", train_rates)
     factors = []
     for arms in ({"gpt2": None, "slower": SLOWER}, {"gpt2": None, "slower": SLOWER, "alike": []}):
-        given = settings(corpus_folder, tmp_path / "t", rates="search", comparisons=2, seeds=2, arms=arms)
+        given = small_trial(corpus_folder, tmp_path / "t", rates="search", comparisons=2, seeds=2, arms=arms)
         trial = Trial(given)
         with_losses(trial, lambda length, number: number, monkeypatch)
         trial.run()
@@ -456,12 +434,12 @@ def test_an_arm_that_comes_later_changes_no_factor_of_the_others(corpus_folder, 
 def test_short_runs_have_the_same_schedule(corpus_folder, tmp_path):
     training = RECIPE["training"] | {"schedule": "wsd", "decay_steps": 20, "warmup_steps": 8}
     recipe = {**RECIPE, "training": training}
-    trial = Trial(settings(corpus_folder, tmp_path / "t", recipe=recipe, tokens=40 * 64, rates="search"))
+    trial = Trial(small_trial(corpus_folder, tmp_path / "t", recipe=recipe, tokens=40 * 64, rates="search"))
     lengths = trial.plan().lengths
     short = trial.arms.search_runs(lengths, 0.25, [7], [1.0])["gpt2", 1.0, 7].runs[0].recipe()
     assert (short.total_steps, short.training.decay_steps, short.training.warmup_steps) == (10, 5, 2)
     training["decay_steps"] = 60
-    trial = Trial(settings(corpus_folder, tmp_path / "t", recipe=recipe, tokens=40 * 64, rates="search"))
+    trial = Trial(small_trial(corpus_folder, tmp_path / "t", recipe=recipe, tokens=40 * 64, rates="search"))
     with pytest.raises(ConfigError, match="decay_steps"):
         trial.run()
     assert not (tmp_path / "t").exists()
@@ -471,7 +449,7 @@ def test_short_runs_have_the_same_schedule(corpus_folder, tmp_path):
 def test_the_search_uses_documents_and_seeds_that_no_decision_uses(corpus_folder, tmp_path):
     rates = {"factors": [1.0, 2.0], "shares": [0.5], "widenings": 0}
     arms = {"gpt2": None, "slower": SLOWER}
-    given = settings(corpus_folder, tmp_path / "t", arms=arms, rates=rates, seeds=2)
+    given = small_trial(corpus_folder, tmp_path / "t", arms=arms, rates=rates, seeds=2)
     result = Trial(given).run()
     held_out = Corpus.open(corpus_folder, split="validation")
     reserved = len(held_out) // 4
@@ -510,7 +488,7 @@ def test_the_plan_promises_seeds_from_the_spread_of_the_trial(finished, corpus_f
 def test_a_plan_trains_no_run_and_writes_nothing(corpus_folder, tmp_path, capsys):
     from contextwise.cli.common import show
 
-    trial = Trial(settings(corpus_folder, tmp_path / "t", arms=["gpt2", "contextlm"], rates="search", budget="1h"))
+    trial = Trial(small_trial(corpus_folder, tmp_path / "t", arms=["gpt2", "contextlm"], rates="search", budget="1h"))
     show(plan_tables(trial.plan(), "flops"))
     assert "At most 5 seeds: 16 runs (6 of them short, for the rates)" in " ".join(capsys.readouterr().out.split())
     assert not (tmp_path / "t").exists()
@@ -539,7 +517,7 @@ def test_arms_of_a_file_are_names_recipes_and_settings(corpus_folder, tmp_path):
     recipe = tmp_path / "own.yaml"
     recipe.write_text(yaml.safe_dump({"name": "own", "seed": 3, **RECIPE}))
     arms = {"gpt2": None, "pm": ["model.width=32"], "small": "contextlm", "own": str(recipe)}
-    trial = Trial(settings(corpus_folder, tmp_path / "t", arms=arms))
+    trial = Trial(small_trial(corpus_folder, tmp_path / "t", arms=arms))
     models = {name: each.model for name, each in trial.arms.recipes.items()}
     assert (models["pm"].extra_layers, models["pm"].width) == (2, 32)
     assert models["small"].context_predictor is not None and models["gpt2"].context_predictor is None
@@ -560,7 +538,7 @@ def test_the_wait_for_another_process_is_not_counted_again(corpus_folder, tmp_pa
 
     monkeypatch.setattr(trial_module, "exclusive", exclusive)
     monkeypatch.setattr(trial_module, "time", SimpleNamespace(monotonic=lambda: real() + waited))
-    assert Trial(settings(corpus_folder, tmp_path / "t", seeds=2, tokens=64)).run().seconds < 1e5
+    assert Trial(small_trial(corpus_folder, tmp_path / "t", seeds=2, tokens=64)).run().seconds < 1e5
 
 
 # ---- bad input ----
@@ -593,7 +571,7 @@ def test_the_wait_for_another_process_is_not_counted_again(corpus_folder, tmp_pa
 )
 def test_bad_input_is_refused_before_anything_is_trained(changes, message, corpus_folder, tmp_path):
     with pytest.raises((ConfigError, DataError), match=message.replace("(", r"\(")):
-        Trial(settings(corpus_folder, tmp_path / "t", **changes)).plan()
+        Trial(small_trial(corpus_folder, tmp_path / "t", **changes)).plan()
     assert not (tmp_path / "t").exists()
 
 
@@ -601,7 +579,7 @@ def test_bad_input_is_refused_before_anything_is_trained(changes, message, corpu
 def test_documents_that_are_trained_on_decide_nothing(split, corpus_folder, tmp_path):
     arms = {"gpt2": [f"data.{split}"], "b": [f"data.{split}"]}
     with pytest.raises(DataError, match="holds out the documents that the arms are trained on .its split"):
-        Trial(settings(corpus_folder, tmp_path / "t", arms=arms))
+        Trial(small_trial(corpus_folder, tmp_path / "t", arms=arms))
 
 
 def test_a_file_without_splits_holds_nothing_out(tmp_path):
@@ -609,12 +587,12 @@ def test_a_file_without_splits_holds_nothing_out(tmp_path):
     zarr.save_array(tmp_path / "rows.zarr", np.random.default_rng(0).integers(0, 64, (40, 300), dtype=np.uint16))
     recipe = {"data": {"context": 16, "cross_documents": False}, "model": RECIPE["model"] | {"vocab_size": 64}}
     with pytest.raises(DataError, match="holds out the documents that the arms are trained on"):
-        Trial(settings(tmp_path / "rows.zarr", tmp_path / "t", recipe=recipe))
+        Trial(small_trial(tmp_path / "rows.zarr", tmp_path / "t", recipe=recipe))
 
 
 def test_an_empty_section_is_none(corpus_folder, tmp_path):
     recipe = {"data": None, "model": RECIPE["model"], "training": {"tokens_per_step": 512}}
-    trial = Trial(settings(corpus_folder, tmp_path / "t", recipe=recipe))
+    trial = Trial(small_trial(corpus_folder, tmp_path / "t", recipe=recipe))
     assert trial.arms.recipes["gpt2"].data.context == 256
 
 
@@ -640,7 +618,7 @@ def test_arms_with_another_tokenizer_or_corpus_are_refused(corpus_folder, tmp_pa
     for name, message in (("other", "different documents"), ("pieces", "another tokenizer")):
         arms = {"gpt2": None, "b": [f"data.corpus={tmp_path / name}"]}
         with pytest.raises(ConfigError, match=message):
-            Trial(settings(corpus_folder, tmp_path / "t", arms=arms))
+            Trial(small_trial(corpus_folder, tmp_path / "t", arms=arms))
 
 
 def with_training(recipe, training):
@@ -664,11 +642,11 @@ def test_after_a_look_the_question_stays(finished, corpus_folder):
 
 
 def test_an_arm_for_which_a_comparison_was_reserved_may_come_later(corpus_folder, tmp_path, monkeypatch):
-    trial = Trial(settings(corpus_folder, tmp_path / "t", comparisons=2, seeds=2))
+    trial = Trial(small_trial(corpus_folder, tmp_path / "t", comparisons=2, seeds=2))
     with_losses(trial, lambda length, number: number, monkeypatch)
     trial.run()
     with_third = {"gpt2": None, "slower": SLOWER, "alike": []}
-    trial = Trial(settings(corpus_folder, tmp_path / "t", comparisons=2, seeds=2, arms=with_third))
+    trial = Trial(small_trial(corpus_folder, tmp_path / "t", comparisons=2, seeds=2, arms=with_third))
     with_losses(trial, lambda length, number: number, monkeypatch)
     assert trial.confidence == pytest.approx(0.975)
     assert [each.arm for each in trial.run().comparisons] == ["slower", "alike"]
@@ -677,7 +655,7 @@ def test_an_arm_for_which_a_comparison_was_reserved_may_come_later(corpus_folder
 def test_other_files_are_refused(corpus_folder, tmp_path):
     (tmp_path / "note.txt").write_text("mine")
     with pytest.raises(ConfigError, match="holds no trial"):
-        Trial(settings(corpus_folder, tmp_path))
+        Trial(small_trial(corpus_folder, tmp_path))
 
 
 def test_the_written_settings_open_the_trial_again(finished, corpus_folder):
@@ -834,7 +812,7 @@ def test_every_output_says_how_long_the_runs_are(finished, corpus_folder, tmp_pa
         assert "tokens steps a step epochs parameter" in words and row in words
     assert all(title in html for title in ("tokens a step", "epochs", "tokens a parameter"))
     part = {**RECIPE, "data": {"context": 16, "tokens": 640}}
-    read_often = Trial(settings(corpus_folder, tmp_path / "t", recipe=part, tokens=6400)).plan()
+    read_often = Trial(small_trial(corpus_folder, tmp_path / "t", recipe=part, tokens=6400)).plan()
     assert [length.epochs for length in read_often.lengths] == [10, 10]
 
 

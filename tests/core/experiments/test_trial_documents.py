@@ -14,17 +14,13 @@ from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus, near_copies, prepare_corpus
 from contextwise.data.near_copies import COPIED, containment, copied_documents, copied_length, split_overlap
 from contextwise.evaluation.measures.loss import Evaluation
-from contextwise.experiments.trial import Trial, TrialSettings, load_trial
+from contextwise.experiments.trial import Trial, TrialSettings
 from contextwise.experiments.trial import documents as documents_module
 from contextwise.experiments.trial.arms import total_nats
 from contextwise.reports.trial import plan_tables, trial_page, trial_tables
 from small import WORDS, write_rows
+from small_trials import RECIPE, small_trial
 
-RECIPE = {
-    "data": {"context": 16},
-    "model": {"layers": 1, "width": 16, "heads": 2},
-    "training": {"tokens_per_step": 64, "learning_rate": 3e-3, "evaluation_tokens": 16},
-}
 COPIES = {3: 7, 8: 2}
 """Held-out document -> the training document that it copies but for a word."""
 LONG = 5
@@ -56,9 +52,7 @@ def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings(corpus: Path, folder: Path, **changes: Any) -> TrialSettings:
-    arms = {"gpt2": None, "slower": ["training.learning_rate=1e-6"]}
-    values = {"arms": arms, "corpus": str(corpus), "recipe": RECIPE, "tokens": 128, "rates": "fixed", "seeds": 2}
-    return load_trial(None, values | changes, output=folder)
+    return small_trial(corpus, folder, **{"tokens": 128, "seeds": 2} | changes)
 
 
 @pytest.fixture(scope="module")

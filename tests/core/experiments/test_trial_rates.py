@@ -13,16 +13,12 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import as_json
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import terminal
-from contextwise.experiments.trial import Trial, TrialSettings, load_trial
+from contextwise.experiments.trial import Trial, TrialSettings
 from contextwise.experiments.trial import arms as arms_module
 from contextwise.experiments.trial.rates import ChosenRate, Optimum
 from contextwise.reports.trial import rate_table
+from small_trials import small_trial
 
-RECIPE = {
-    "data": {"context": 16},
-    "model": {"layers": 1, "width": 16, "heads": 2},
-    "training": {"tokens_per_step": 64, "learning_rate": 3e-3, "evaluation_tokens": 16},
-}
 MARGIN = 0.01
 
 
@@ -30,9 +26,7 @@ pytestmark = pytest.mark.usefixtures("unscored")
 
 
 def settings(corpus: Path, folder: Path, **changes: Any) -> TrialSettings:
-    arms = {"gpt2": None, "slower": ["training.learning_rate=1e-4"]}
-    values = {"arms": arms, "corpus": str(corpus), "recipe": RECIPE, "tokens": 64 * 1600, "rates": "search", "seeds": 5}
-    return load_trial(None, values | changes, output=folder)
+    return small_trial(corpus, folder, **{"tokens": 64 * 1600, "rates": "search"} | changes)
 
 
 def parabola(lowest: float, curvature: float = 0.1, factors: tuple[float, ...] = (0.5, 1.0, 2.0)) -> dict[float, float]:
@@ -168,7 +162,7 @@ def test_whole_runs_take_the_scaled_rate_and_every_output_says_so(corpus_folder,
     lengths = trial.lengths()
     trial._search(lengths)
     runs = trial.arms.run_set(lengths, 0, trial.factors).runs
-    assert [run.recipe().learning_rate for run in runs] == [pytest.approx(0.8 * 3e-3), pytest.approx(1e-4)]
+    assert [run.recipe().learning_rate for run in runs] == [pytest.approx(0.8 * 3e-3), pytest.approx(1e-6)]
     trial._tokens_N = np.ones(8)
     given = trial._result(lengths, 0, "")
     assert [each["arm"] for each in as_json(given)["chosen_rates"]] == ["gpt2", "slower"]

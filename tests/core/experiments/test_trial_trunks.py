@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from contextwise.base.runs import RunFolder
-from contextwise.experiments.trial import Trial, TrialSettings, load_trial
+from contextwise.experiments.trial import Trial, TrialSettings
 from contextwise.experiments.trial import arms as arms_module
+from small_trials import small_trial
 
 TRAINING = {"tokens_per_step": 64, "learning_rate": 3e-3, "evaluation_tokens": 16, "precision": "fp32"}
 RECIPE = {
@@ -22,9 +23,7 @@ pytestmark = pytest.mark.usefixtures("unscored")
 
 
 def settings(corpus: Path, folder: Path, **changes: Any) -> TrialSettings:
-    arms = {"gpt2": None, "slower": ["training.learning_rate=1e-4"]}
-    values = {"arms": arms, "corpus": str(corpus), "recipe": RECIPE, "tokens": BUDGETS, "rates": "fixed", "seeds": 2}
-    return load_trial(None, values | changes, output=folder)
+    return small_trial(corpus, folder, **{"recipe": RECIPE, "tokens": BUDGETS, "seeds": 2} | changes)
 
 
 def without_trunks(monkeypatch: pytest.MonkeyPatch) -> None:
