@@ -10,7 +10,7 @@ import pytest
 from ruler_reader import BYTES, WholeParagraphReader, write_squad
 
 from contextwise.base.config import validate
-from contextwise.base.errors import ConfigError, Interrupted
+from contextwise.base.errors import CheckpointError, ConfigError, Interrupted
 from contextwise.evaluation.kernel import Result, Subject, Work, measure
 from contextwise.models import load_model
 from contextwise_evals.answering.prompts import Encoded, Encoder, answer_all, plan_batches
@@ -148,6 +148,19 @@ def test_an_interrupted_measurement_ends_like_an_uninterrupted_one(
     assert measured(model, squad, tmp_path / "cut").summary == cut.summary
     with pytest.raises(ConfigError, match="holds another result of contextwise measure ruler"):
         measured(model, squad, tmp_path / "cut", seed=1)
+
+
+def test_a_model_whose_logits_are_nan_has_no_accuracy_of_zero(tmp_path: Path, model: Path, squad: Path) -> None:
+    import torch
+
+    damaged = load_model(str(model))
+    with torch.no_grad():
+        damaged.transformer.h[0].mlp.c_fc.weight[0, 0] = float("nan")
+    damaged.save_pretrained(tmp_path / "nan")
+    BYTES.save_pretrained(tmp_path / "nan")
+    with pytest.raises(CheckpointError, match="hold numbers that are not finite"):
+        measured(tmp_path / "nan", squad, tmp_path / "out")
+    assert not (tmp_path / "out").exists() and not (tmp_path / "out.unfinished").exists()
 
 
 def test_answers_are_what_the_model_writes_behind_the_prompt(tmp_path: Path, model: Path, squad: Path) -> None:

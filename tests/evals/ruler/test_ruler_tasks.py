@@ -261,6 +261,10 @@ ROW = {"context": "A text.", "question": "What?", "answers": {"text": ["A"]}}
         (json.dumps({"text": "a", "label": 1}), r"'context' is missing.* \(fields: 'text', 'label'\); give SQuAD's"),
         (json.dumps({**ROW, "answers": "A"}), "q:1: 'answers' is wrong"),
         (json.dumps({**ROW, "answers": {"text": []}}), "has no question with an answer"),
+        (json.dumps(ROW) + "\n{", "q:2 is not JSON"),
+        ("[1]", "q entry 1 is not a JSON object"),
+        (json.dumps({**ROW, "context": "\ud800"}), "q:1 holds half of a surrogate pair"),
+        (json.dumps({"data": ["\ud800"]}, indent=1), "q holds half of a surrogate pair"),
         (json.dumps({"data": {}}), "q: 'data' is wrong"),
         (json.dumps({"data": [{"title": "t"}]}), "q: 'data.0.paragraphs' is missing"),
         (
