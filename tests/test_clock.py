@@ -78,14 +78,17 @@ def seconds_in(value: Any) -> list[float]:
 def test_work_may_take_no_time(
     contextwise, corpus_folder: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For a coarse clock; the loss was said to be no finite number, and the speed was a division by zero."""
+    """For a coarse clock; the loss was said to be no finite number, and the speed was 0."""
     for name in ("perf_counter", "monotonic"):
         monkeypatch.setattr(time, name, lambda: 5.0)
     (workplace / "a.txt").write_text("some words")
     status, _, errors = contextwise("prepare a.txt --tokenizer bytes --out prepared")
     assert status == 0, errors
     run = train(Recipe.model_validate(recipe_values(corpus_folder, workplace / "run", steps=2, save_every=2)))
-    assert {row["tokens_per_second"] for row in run.metrics() if row["kind"] == "train"} == {0}
+    assert {row[name] for row in run.metrics("train") for name in ("tokens_per_second", "flops_per_second")} == {None}
+    assert run.summary()["tokens_per_second"] is None
+    status, _, errors = contextwise("report run")
+    assert status == 0, errors
 
 
 @pytest.mark.long

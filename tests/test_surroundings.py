@@ -455,10 +455,13 @@ def test_a_variable_is_named_wherever_the_library_is_imported(monkeypatch: pytes
 
     monkeypatch.setenv("TORCH_LOGS", "bananas")
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    for name in ("HF_DEBUG", "SOURCE_DATE_EPOCH"):
+        monkeypatch.setenv(name, "yes")
     for code, named in (
         ("raise ValueError('no bananas, but 2')", "TORCH_LOGS is 'bananas'"),
         ("raise ValueError('Unknown level: BANANAS')", "TORCH_LOGS is 'bananas'"),
         ("raise ValueError('2')", None),
+        ("raise ValueError('no number: yes')", "HF_DEBUG or SOURCE_DATE_EPOCH is 'yes'"),
     ):
         try:
             exec(compile(code, "library.py", "exec"), {})

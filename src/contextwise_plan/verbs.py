@@ -1,5 +1,6 @@
 """Choose model size, training context, tokens and learning rates of a training run."""
 
+import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -68,7 +69,7 @@ def sweep(
         _list_runs(Sweep.open(status or ""), as_json)
         return
     given = {"kind": executor, "jobs": jobs, "address": address, "retries": retries}
-    options = [f"executor.{name}={value}" for name, value in given.items() if value is not None]
+    options = [f"executor.{name}={json.dumps(value)}" for name, value in given.items() if value is not None]
     sweep_settings = load_sweep(recipe, [*(settings or []), *options], out)
     if not dry_run:
         print(run_sweep(sweep_settings).path)

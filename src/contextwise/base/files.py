@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import psutil
-
 from contextwise.base.errors import ConfigError, ContextwiseError, DataError, one_line, refuse_pipe
 from contextwise.base.hashes import sealed, unsealed
 from contextwise.base.progress import interruption, say
@@ -369,7 +367,14 @@ def _owner(file: Path) -> str | None:
 def _may_live(owner: str) -> bool:
     """Whether a process of this machine lives; those of other machines may."""
     host, _, process = owner.partition(" ")
-    return host != socket.gethostname() or not process.isdigit() or psutil.pid_exists(int(process))
+    if host == socket.gethostname() and process.isdigit():
+        try:
+            os.kill(int(process), 0)
+        except ProcessLookupError:
+            return False
+        except (PermissionError, OverflowError):
+            pass
+    return True
 
 
 def _shown_owner(file: Path) -> str:

@@ -9,9 +9,9 @@ import sys
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, one_line
 from contextwise.base.schemas import Count
 
 if TYPE_CHECKING:
@@ -63,7 +63,6 @@ class Environment(TypedDict, total=False):
 
 def describe_environment() -> Environment:
     """Hardware, versions and the source revision as JSON values, without names of users, hosts or folders."""
-    import psutil
     import torch
 
     return {
@@ -72,7 +71,7 @@ def describe_environment() -> Environment:
         "processor": _line_of("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "memory_gib": round(memory().total / 2**30, 1),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "cuda": torch.version.cuda,
         "versions": dict(_versions()),
@@ -129,6 +128,25 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError):
         return False
     return bool(mallopt(_M_MMAP_THRESHOLD, _LARGEST) and mallopt(_M_TRIM_THRESHOLD, _LARGEST))
+
+
+class Memory(NamedTuple):
+    """What :func:`memory` finds, bytes; ``resident`` is this process's."""
+
+    total: int
+    available: int
+    resident: int
+
+
+def memory() -> Memory:
+    """The memory of this machine and of this process. ConfigError where the system does not describe it."""
+    import psutil
+
+    try:
+        whole = psutil.virtual_memory()
+        return Memory(whole.total, whole.available, psutil.Process().memory_info().rss)
+    except (psutil.Error, OSError) as error:
+        raise ConfigError(f"the memory of this machine cannot be read ({one_line(error)}); mount /proc") from None
 
 
 def peak_memory() -> int:

@@ -169,7 +169,7 @@ class RunSummary(TypedDict):
     flops: Number
     seconds: Number
     precision: str
-    tokens_per_second: Number
+    tokens_per_second: Number | None
     validation_loss: float | None
     validation_examples: NotRequired[int | None]
     corpus: CorpusOfRun

@@ -34,7 +34,7 @@ from contextwise.cli.commands import HELP_OPTIONS, LazyCommands
 
 _NO_FOLDER = "the current folder was removed; run the same command again in a folder that exists"
 OF_LIBRARIES = re.compile(
-    r"(TORCH|PYTORCH|HF_|TRANSFORMERS_|DATASETS_|TOKENIZERS_|ACCELERATE_|CUDA_|NCCL_|OMP_|MKL_|LOGLEVEL$)"
+    r"(TORCH|PYTORCH|HF_|TRANSFORMERS_|DATASETS_|TOKENIZERS_|ACCELERATE_|CUDA_|NCCL_|OMP_|MKL_|LOGLEVEL$|SOURCE_DATE_EPOCH$)"
 )
 """Begins the name of a variable that is read by a library of ours."""
 _NO_MEMORY = re.compile(
@@ -264,10 +264,11 @@ def _of_the_environment(error: BaseException) -> ContextwiseError | None:
     # A number may stand in the message for other reasons.
     words = {name: value for name, value in given.items() if value and not value.isdecimal()}
     quoted = [name for name, value in words.items() if re.search(rf"(?<!\w){re.escape(value)}(?!\w)", message, re.I)]
-    for name in named or quoted:
-        why = f"which is refused ({one_line(error, 120)})"
-        return ConfigError(Problem(why, name, given[name], "correct it, or unset it"))
-    return None
+    if not (names := named or quoted):
+        return None
+    alike = " or ".join(name for name in names if given[name] == given[names[0]])
+    why = f"which is refused ({one_line(error, 120)})"
+    return ConfigError(Problem(why, alike, given[names[0]], "correct it, or unset it"))
 
 
 def _has_current_folder() -> bool:

@@ -64,12 +64,13 @@ class Verb(TyperCommand):
             return super().invoke(ctx)
         except ContextwiseError as error:
             options = {str(each.name): each.opts[0] for each in self.params if each.param_type_name == "option"}
+            options |= {f"executor.{'kind' if name == 'executor' else name}": each for name, each in options.items()}
             error.args = (with_options(str(error), options), *error.args[1:])
             raise
 
 
 SETTING = re.compile(
-    r"(?P<start>^|problem: |\n  - )(?P<first>\w+)(?:\.\d+(?:\.\w+)*)?(?=:? )"
+    r"(?P<start>^|problem: |\n  - )(?P<first>(?:executor\.)?\w+)(?:\.\d+(?:\.\w+)*)?(?=:? )"
     r"|`(?P<marked>\w+)`"
     r"|(?<![\w./'\"-])(?P<long>[a-z]+(?:_[a-z]+)+)(?![\w/'\"-]|\.\w)"
 )

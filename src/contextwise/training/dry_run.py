@@ -14,12 +14,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import psutil
 import torch
 from transformers import TrainerCallback
 
 from contextwise.base.files import PARTIAL, exclusive, sync_directory
-from contextwise.base.machine import peak_memory
+from contextwise.base.machine import memory, peak_memory
 from contextwise.base.progress import interruption, say
 from contextwise.base.runs import RunFolder
 from contextwise.base.undisturbed import random_state, without_launch_settings
@@ -107,8 +106,8 @@ def dry_run(recipe: Recipe, *, saves: bool = True) -> DryRun:
     args = training_arguments(recipe, run, inputs, [], processes)
     micro = args.per_device_train_batch_size
     passes = recipe.examples_per_step // processes.num_processes // micro
-    start = psutil.Process().memory_info().rss if on_cpu else torch.cuda.memory_allocated()
-    free = psutil.virtual_memory().available if on_cpu else torch.cuda.mem_get_info()[0]
+    start = memory().resident if on_cpu else torch.cuda.memory_allocated()
+    free = memory().available if on_cpu else torch.cuda.mem_get_info()[0]
     state, activations = training_memory(inputs.config, micro * sum(inputs.lengths))
     needed = state + (0 if args.gradient_checkpointing else activations * (1 if args.bf16 else 2))
     steps, peak = _Steps(recipe.total_steps, passes), start + needed

@@ -160,7 +160,8 @@ class ProgressLine(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if logs and logs["kind"] == "train":
-            self.advance(0, note=f"loss {logs['loss']:.3f}, {logs['tokens_per_second']:,.0f} tok/s")
+            speed = logs["tokens_per_second"]
+            self.advance(0, note=f"loss {logs['loss']:.3f}" + (f", {speed:,.0f} tok/s" if speed else ""))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.shown.close()

@@ -18,7 +18,8 @@ from contextwise.training.recipe import Recipe
 
 SECONDS = 5.0
 """Of waiting before this is said; and of a connection of a machine to itself."""
-_VARIABLES = ("WORLD_SIZE", "RANK", "MASTER_PORT")
+_VARIABLES = {"WORLD_SIZE": 1, "RANK": 0, "MASTER_PORT": 29500}
+"""What a launcher sets, and what applies where it does not."""
 _UNSET = "start the processes with torchrun, or unset WORLD_SIZE, RANK and LOCAL_RANK"
 
 
@@ -54,9 +55,10 @@ def _meeting() -> Iterator[None]:
     if wrong:
         why = f"but must be a whole number below {2**16:,}"
         raise ConfigError(*(Problem(why, name, value, _UNSET) for name, value in wrong))
-    size, rank, port = (int(given.get(name, 0)) for name in ("WORLD_SIZE", "RANK", "MASTER_PORT"))
+    size, rank, port = (int(given.get(name, other)) for name, other in _VARIABLES.items())
     address = os.environ.get("MASTER_ADDR")
-    if size < 2 or address is None or torch.distributed.is_initialized():
+    alone = size < 2 and os.environ.get("LOCAL_RANK", "-1") == "-1"  # with another one torch lets a process meet itself
+    if alone or address is None or torch.distributed.is_initialized():
         yield
         return
     if rank >= size:

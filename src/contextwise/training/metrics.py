@@ -1,7 +1,6 @@
 """The metrics of a run: tokens, operations and seconds so far, losses, and the rows of ``metrics.jsonl``."""
 
 import json
-import math
 import re
 import time
 from collections.abc import Sequence
@@ -70,8 +69,8 @@ class RunMetrics:
         return flops
 
     @property
-    def tokens_per_second(self) -> float:
-        return self.tokens / self.seconds if self.seconds else 0.0
+    def tokens_per_second(self) -> float | None:
+        return self.tokens / self.seconds if self.seconds else None
 
     def start_clock(self) -> None:
         """Count the time from now on as training time (including data loading, excluding evaluation and saving)."""
@@ -106,7 +105,7 @@ class RunMetrics:
     def training_row(self, step: int, learning_rate: float) -> dict[str, Any]:
         """The row of the steps since the last one; resets the sums."""
         since = self.since
-        seconds = since["seconds"] or math.inf  # no time, as a coarse clock measures it, has no rate
+        seconds = since["seconds"]
         first = self.steps - since["steps"]
         examples = self.sizes.before(self.steps) - self.sizes.before(first)
         flops = self._flops_before(self.steps) - self._flops_before(first) + since["targets"] * self.flops_per_target
@@ -120,9 +119,9 @@ class RunMetrics:
         rates = {
             "grad_norm": self.norm,
             "learning_rate": learning_rate,
-            "tokens_per_second": examples * self.example_tokens / seconds,
-            "flops_per_second": flops / seconds,
-            "mfu": flops / seconds / self.peak if self.peak else None,
+            "tokens_per_second": examples * self.example_tokens / seconds if seconds else None,  # of a coarse clock
+            "flops_per_second": flops / seconds if seconds else None,
+            "mfu": flops / seconds / self.peak if seconds and self.peak else None,
         }
         return self.row("train", step, losses | rates)
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
@@ -26,7 +25,7 @@ from contextwise.base.errors import (
 from contextwise.base.estimates import count
 from contextwise.base.files import PARTIAL, atomic_write, exclusive, remove_leftovers, write_json
 from contextwise.base.hashes import damage
-from contextwise.base.machine import describe_environment, has_fast_bf16, keep_freed_memory
+from contextwise.base.machine import describe_environment, has_fast_bf16, keep_freed_memory, memory
 from contextwise.base.progress import interruption, say
 from contextwise.base.runs import SUMS_IN_ANOTHER_ORDER, RunFolder, comparable, differing_keys
 from contextwise.base.undisturbed import without_launch_settings
@@ -232,7 +231,7 @@ def _find_checkpoint(
 def _check_memory(recipe: Recipe, inputs: TrainingInputs, processes: PartialState) -> None:
     """Raise a ConfigError if the machine cannot hold the weights, with gradients and moments where all are trained."""
     on_cpu = processes.device.type == "cpu"
-    total = psutil.virtual_memory().total if on_cpu else torch.cuda.mem_get_info()[1]
+    total = memory().total if on_cpu else torch.cuda.mem_get_info()[1]
     total *= processes.num_processes if recipe.training.fsdp and not on_cpu else 1
     needed, _ = training_memory(inputs.config, 0)
     if needed > total * (1 if recipe.model.trained is None else 4):

@@ -41,6 +41,7 @@ from contextwise.training.metrics import RunMetrics
 from contextwise.training.model import TrainedModel, parameter_scales
 from contextwise.training.optimizer import create_optimizer, learning_rate_share
 from contextwise.training.recipe import Recipe
+from contextwise.training.workers import as_of_this_process, check_shared_memory, end_with_parent
 
 NOT_FOR_MODELS = ("window", "objective", "corpus", "length", "counted", "read")
 """Fields of examples that the trainer uses and does not pass to the model: ``length`` () is the number of positions of a
@@ -143,6 +144,10 @@ class PretrainingTrainer(Trainer):
         # The Trainer divides each loss by the number of micro-batches; `compute_loss` undoes that.
         self.model_accepts_loss_kwargs = False
 
+    def train(self, *arguments: Any, **options: Any) -> Any:
+        with as_of_this_process():
+            return super().train(*arguments, **options)
+
     # ---- forward and backward ----
 
     def get_train_dataloader(self) -> DataLoader:
@@ -151,11 +156,13 @@ class PretrainingTrainer(Trainer):
         The Trainer sees one batch per step, because its gradient accumulation allows no steps of different sizes.
         """
         args, limit = self.args, self.args.per_device_train_batch_size
+        check_shared_memory(args.dataloader_num_workers)
         return DataLoader(
             self.train_dataset,
             batch_sampler=StepIndices(self.metrics.sizes, args.process_index, self.accelerator.num_processes, limit),
             collate_fn=partial(collate_step, limit=limit),
             num_workers=args.dataloader_num_workers,
+            worker_init_fn=end_with_parent,
             pin_memory=args.dataloader_pin_memory,
         )
 

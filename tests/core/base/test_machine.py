@@ -8,6 +8,7 @@ import pytest
 
 import contextwise
 from contextwise.base import machine
+from contextwise.base.errors import ConfigError
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has the setting")
@@ -24,6 +25,13 @@ def test_other_systems_are_not_changed(system, monkeypatch):
 def test_a_c_library_without_the_setting_is_not_changed(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     assert not machine.keep_freed_memory()
+
+
+def test_a_machine_that_does_not_describe_itself_is_refused(monkeypatch, tmp_path):
+    """Such as a container without ``/proc``; the error of psutil was not explained."""
+    monkeypatch.setattr("psutil.PROCFS_PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="the memory of this machine cannot be read .*; mount /proc"):
+        machine.describe_environment()
 
 
 def test_a_source_tree_that_is_not_installed_has_a_version(monkeypatch):

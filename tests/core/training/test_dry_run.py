@@ -11,6 +11,7 @@ import yaml
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, Interrupted
 from contextwise.base.files import exclusive
+from contextwise.base.machine import Memory
 from contextwise.base.progress import interruption
 from contextwise.experiments.cost import step_rounds
 from contextwise.training import Recipe, dry_run
@@ -103,7 +104,7 @@ def test_a_request_to_stop_is_no_lack_of_memory(passes, corpus_folder, tmp_path,
 
 
 def test_what_does_not_fit_is_estimated_and_not_run(corpus_folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(dry_run.psutil, "virtual_memory", lambda: SimpleNamespace(available=2**20))
+    monkeypatch.setattr(dry_run, "memory", lambda: Memory(2**40, 2**20, 0))
     monkeypatch.setattr(dry_run, "build_trainer", None)
     values = recipe_values(corpus_folder, tmp_path / "run", **EXACT)  # 34 bytes of activations are those of float32
     values["model"] = {"layers": 3, "width": 64, "heads": 2, "vocab_size": 5000}

@@ -1,5 +1,7 @@
 """Whole runs: exact resume, kills at any instant, several processes, losses that go bad, data that changed."""
 
+import contextlib
+import errno
 import importlib.util
 import json
 import os
@@ -19,7 +21,7 @@ from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.models import load_model, token_losses
 from contextwise.objectives import Causal, Cut, Vocabulary
-from contextwise.training import Recipe, checkpoints, train
+from contextwise.training import Recipe, checkpoints, train, trainer, workers
 from contextwise.training.trainer import PretrainingTrainer
 from processes import finish_training, start_training, torchrun, wait_for
 from small import EXACT, recipe_values, write_documents
@@ -143,6 +145,37 @@ def test_micro_batches_add_up_to_the_same_step(exact, corpus_folder, tmp_path):
 def test_workers_change_nothing(whole, corpus_folder, tmp_path, workers):
     trained(recipe_values(corpus_folder, tmp_path / "run", workers=workers))
     assert same(whole, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("act", "raised", "message"),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGTERM), None, ""),  # as to all processes of a job; the parent decides
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), ConfigError, "DataLoader worker .*; set training.workers to 0"),
+        (lambda: (_ for _ in ()).throw(DataError("a is damaged")), DataError, "^a is damaged$"),
+        (
+            lambda: (_ for _ in ()).throw(OSError(28, "no space")),
+            ConfigError,
+            r"\(OSError: .* no space\); set training.wo",
+        ),
+    ],
+)
+def test_a_process_that_loads_examples_ends_or_fails(corpus_folder, tmp_path, monkeypatch, act, raised, message):
+    """Their errors held a traceback, and a full /dev/shm was said to be a full disk."""
+    collate, parent = trainer.collate, os.getpid()
+    monkeypatch.setattr(trainer, "collate", lambda items: (os.getpid() == parent or act(), collate(items))[1])
+    with pytest.raises(raised, match=message) if raised else contextlib.nullcontext():
+        trained(recipe_values(corpus_folder, tmp_path / "run", steps=2, save_every=2, workers=1))
+
+
+def test_processes_that_cannot_share_memory_are_refused(corpus_folder, tmp_path, monkeypatch):
+    def refuse():
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(workers.multiprocessing, "Lock", refuse)
+    trained(recipe_values(corpus_folder, tmp_path / "alone", steps=2, save_every=2))
+    with pytest.raises(ConfigError, match=r"\(Read-only .*\); set training.workers to 0, .* larger /dev/shm"):
+        trained(recipe_values(corpus_folder, tmp_path / "run", steps=2, save_every=2, workers=1))
 
 
 def test_threads_change_the_last_bits_only(exact, corpus_folder, tmp_path):
