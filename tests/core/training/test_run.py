@@ -189,19 +189,14 @@ def test_threads_change_the_last_bits_only(exact, corpus_folder, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("sharded", "starts", "last"), [(False, {3: 1, 6: 2, 9: 4}, 1), (True, {3: 2}, 2)], ids=["DDP", "FSDP2"]
-)
-def test_the_number_of_processes_may_change_at_every_start(exact, corpus_folder, tmp_path, sharded, starts, last):
-    """``starts``: the step after which each start is stopped, and its number of processes; ``last``: that of the last start."""
-    values = recipe_values(corpus_folder, tmp_path / "run", save_every=3, fsdp=sharded, **EXACT)
-    recipe = write_recipe(tmp_path, values)
-    for step, processes in starts.items():
+def test_the_number_of_processes_may_change_at_every_start(exact, corpus_folder, tmp_path):
+    recipe = write_recipe(tmp_path, recipe_values(corpus_folder, tmp_path / "run", save_every=3, **EXACT))
+    for processes, step in ((1, 3), (2, 6), (4, 9)):
         process = start_training(recipe, 0.5, processes)
         wait_for(lambda step=step: (tmp_path / "run" / "checkpoints" / f"step-{step}").exists(), process)
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=90)
-    code, output = finish_training(recipe, processes=last)
+    code, output = finish_training(recipe)
     assert code == 0, output
     assert farthest(exact, tmp_path / "run") < 1e-4
 
@@ -231,6 +226,18 @@ def test_two_processes_give_the_loss_of_one(exact, corpus_folder, tmp_path, shar
     for one, two in zip(RunFolder(exact).metrics(), RunFolder(tmp_path / "two").metrics(), strict=True):
         assert two["loss"] == pytest.approx(one["loss"], abs=1e-4)
         assert two.get("grad_norm", 0) == pytest.approx(one.get("grad_norm", 0), rel=1e-3)
+
+
+@pytest.mark.slow
+def test_a_sharded_run_that_is_stopped_goes_on(exact, corpus_folder, tmp_path):
+    recipe = write_recipe(tmp_path, recipe_values(corpus_folder, tmp_path / "two", fsdp=True, **EXACT))
+    process = start_training(recipe, 0.3, processes=2)
+    wait_for(lambda: (tmp_path / "two" / "checkpoints" / "step-4").exists(), process)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=90)
+    code, output = finish_training(recipe, processes=2)
+    assert code == 0, output
+    assert farthest(exact, tmp_path / "two") < 1e-4
 
 
 def test_a_loss_that_is_not_finite_stops_before_the_step(corpus_folder, tmp_path, monkeypatch):
