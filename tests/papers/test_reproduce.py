@@ -143,7 +143,7 @@ def test_runs_trained_two_at_a_time_give_the_same_figures(contextwise, workplace
     # A second call finds all runs.
     status, _, errors = contextwise(f"{command} --out beside --jobs 2")
     assert status == 0 and "all 2 runs are finished" in errors
-    contextwise.refused(f"{command} --jobs 0", "executor.jobs is 0")
+    contextwise.refused(f"{command} --jobs 0", "--jobs is 0")
 
 
 @pytest.mark.slow
