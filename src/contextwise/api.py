@@ -265,7 +265,9 @@ def compare(
             others = {"corpus": corpus, "split": split, "label": label, "reference": reference}
             given = {name: value is not None for name, value in others.items()}
             return compare_curves(open_curves(paths, **given, all_pairs=all_pairs, unit=unit != "token"), names)
-        results = None if corpus is None else evaluate_all(subjects, _documents(corpus, split))
+        if corpus is not None and not isinstance(corpus, str | Path):
+            corpus = _documents(corpus, split)
+        results = None if corpus is None else evaluate_all(subjects, corpus, split or HELD_OUT)
         sources = [
             each if isinstance(each, str) else str(results[i].path) if results and each.loaded else each.source
             for i, each in enumerate(subjects)

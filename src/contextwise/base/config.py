@@ -77,12 +77,12 @@ def _takes_numbers_only(annotation: Any) -> bool:
     )
 
 
-def _as_numbers(value: Any, name: str) -> Any:
+def as_numbers(value: Any, name: str) -> Any:
     """A number for a text such as ``1M``, ``1_000`` or ``1e6``, also in a list; other values as they are."""
     if isinstance(value, bool):
         raise ConfigError(Problem("but must be a number", name, value))
     if isinstance(value, list):
-        return [_as_numbers(each, name) for each in value]
+        return [as_numbers(each, name) for each in value]
     found = _NUMBER.fullmatch(value.strip()) if isinstance(value, str) else None
     if found is None:
         return value
@@ -203,7 +203,7 @@ class Settings(BaseModel):
         for name, value in data.items():
             field = cls.model_fields.get(name)
             if field is not None and name not in own and _takes_numbers_only(field.annotation):
-                read[name] = _as_numbers(value, name)
+                read[name] = as_numbers(value, name)
         return read
 
     @model_validator(mode="after")
@@ -295,7 +295,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"the recipe {path} cannot be read: {error}") from None
     except ValueError as error:
+        if path.suffix == ".py":
+            raise ConfigError(f"{path} is a Python file, but a recipe is YAML; name it there (model.variant)") from None
         raise ConfigError(f"the recipe {path} is not valid YAML: {error}") from None
+    if data is None:
+        raise ConfigError(f"the recipe {path} is empty; give a YAML file with settings")
     if not isinstance(data, dict):
         raise ConfigError(f"the recipe {path} must be a mapping of keys to values, not {type(data).__name__}")
     return data

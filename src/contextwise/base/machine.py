@@ -149,6 +149,18 @@ def memory() -> Memory:
         raise ConfigError(f"the memory of this machine cannot be read ({one_line(error)}); mount /proc") from None
 
 
+def busy() -> str:
+    """What other work on this machine does to times that are measured now; empty where there is little."""
+    cores = os.cpu_count() or 1
+    load = os.getloadavg()[0]
+    if load < 1.5 * cores:
+        return ""
+    return (
+        f"{load:.0f} processes want the {cores} cores of this machine, so times are longer than on a quiet one; steps of small "
+        "models suffer least with OMP_NUM_THREADS=1, or with --jobs 2"
+    )
+
+
 def peak_memory() -> int:
     """The most memory that this process has held so far, bytes: resident, or of the GPU if there is one."""
     import torch

@@ -223,11 +223,10 @@ def compare(
     from contextwise.comparison.compared_runs import evaluate_all
     from contextwise.comparison.comparison import compare as compare_evaluations
     from contextwise.comparison.tables import comparison_tables
-    from contextwise.data import Corpus
 
     if corpus is not None and label is not None:
         raise ConfigError("--label and --corpus both choose the evaluation; give one of them")
-    results = None if corpus is None else evaluate_all(runs, Corpus.open(corpus, split=split))
+    results = None if corpus is None else evaluate_all(runs, corpus, split)
     comparison = compare_evaluations(
         runs, label=label, results=results, reference=reference, all_pairs=all_pairs, unit=unit
     )
@@ -237,10 +236,11 @@ def compare(
 
 def _show_curves(runs: list[str], options: dict[str, bool], out: Path | None, html: Path | None, as_json: bool) -> None:
     """Print the context curves side by side, and what they are worth; raises for ``options`` that were given."""
-    from contextwise.comparison.curves import compare_curves, curves_table, open_curves
+    from contextwise.comparison.curves import compare_curves, curves_table, differences_table, open_curves
 
     comparison = compare_curves(open_curves(runs, **options))
-    tables: list[RenderableType] = [curves_table(comparison.curves), f"{comparison.answer}."]
+    tables: list[RenderableType] = [curves_table(comparison.curves), differences_table(comparison.curves)]
+    tables.append(f"{comparison.answer}.")
     show_and_write(tables, "the comparison", comparison.curves, out, as_json)
     _show_page(comparison, html, as_json)
 

@@ -17,7 +17,7 @@ from contextwise.base.estimates import listed
 from contextwise.base.hashes import content_key
 from contextwise.base.runs import RunFolder, comparable
 from contextwise.data import Corpus
-from contextwise.evaluation.kernel import Result, Subject, is_result, measure, measures
+from contextwise.evaluation.kernel import Result, Subject, is_result, measure, measures, open_documents
 from contextwise.evaluation.kernel.result import column_or_none
 from contextwise.evaluation.kernel.subject import results_of_model
 from contextwise.evaluation.measures.loss import Evaluation, Loss
@@ -80,12 +80,16 @@ def measures_of_loss() -> list[str]:
     return [name for name, each in measures().items() if issubclass(each.result, Evaluation)]
 
 
-def evaluate_all(sources: Sequence[str | Path | Subject], corpus: Corpus, **settings: Any) -> list[Evaluation]:
+def evaluate_all(
+    sources: Sequence[str | Path | Subject], corpus: Corpus | str | Path, split: str = "validation", **settings: Any
+) -> list[Evaluation]:
     """Evaluate runs and models on one corpus; evaluations that were made before are found again.
 
     If one of them needs a measure of its own, all are measured with that.
 
     Args:
+        corpus: or its path, or that of texts, which each model reads with its own tokenizer.
+        split: of a path.
         settings: of :class:`~contextwise.evaluation.measures.loss.Loss`, or of that other measure.
     """
     if done := [each for each in sources if not isinstance(each, Subject) and is_result(each)]:
@@ -96,7 +100,8 @@ def evaluate_all(sources: Sequence[str | Path | Subject], corpus: Corpus, **sett
     _refuse_repeated([subject.source for subject in subjects])  # before they are measured
     own = [name for subject in subjects if (name := subject.spec.loss_measure) != Loss.name]
     how = validate(measures()[own[0]] if own else Loss, settings, "the evaluation")
-    return [measure(subject, how, corpus) for subject in subjects]
+    documents = [corpus if isinstance(corpus, Corpus) else open_documents(each, corpus, split) for each in subjects]
+    return [measure(subject, how, own) for subject, own in zip(subjects, documents, strict=True)]
 
 
 def _refuse_repeated(sources: Sequence[str | Path]) -> None:

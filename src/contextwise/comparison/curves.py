@@ -207,6 +207,16 @@ def _tail(curve: CurveResult, documents: list[int]) -> np.ndarray | None:
     return np.array([table[name].to_numpy()[kept].astype(float) for name in ("tail_nats", "tail_targets")])
 
 
+def differences_table(curves: list[ComparedCurve]) -> Table:
+    """The difference of each curve to the first at each number of visible tokens that both have."""
+    first, *others = curves
+    known = [curve.bin_differences or {} for curve in others]
+    rows = [[visible(*limits), *(each.get(limits) for each in known)] for limits in sorted(set().union(*known))]
+    names = [Column(Path(curve.name).name, "estimate", "+.4f", interval="own") for curve in others]
+    title = f"Minus {Path(first.name).name}, nats per token, paired by document; 95% intervals"
+    return Table(title, [Column("visible tokens", align="right"), *names], rows)
+
+
 def ranking(curves: list[ComparedCurve]) -> str:
     """The curves in the order of their last tenths, else of their lowest bins, each with its distance to the one before.
 

@@ -129,8 +129,8 @@ def decide(
         if len(nats_SN) > 1 and not np.ptp(nats_SN, axis=0).any():
             notes.append(f"All {len(nats_SN)} seeds of {arm} have the same losses, as if they were one run.")
     notes += [
-        f"The decision on {each.arm} was made after {each.decided_after} of {len(each.looks)} seeds, and stands: later ones "
-        "change neither it nor its interval."
+        f"The decision on {each.arm} was made after {each.decided_after} of {len(each.looks)} seeds, and stands. With all of "
+        f"them: {each.last.of(documents):+.4f}."
         for each in found
         if each.decided_after and each.decided_after < len(each.looks)
     ]

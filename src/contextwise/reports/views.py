@@ -15,7 +15,20 @@ from contextwise.base.progress import Terminal
 from contextwise.base.runs import RunFolder, measured_on
 from contextwise.base.tables import Column, Table
 from contextwise.reports.drawing import colours, drawn
-from contextwise.reports.page import Page, Plot, Section, figure, joined, level, markup, powers_of_two, scatter, shown
+from contextwise.reports.page import (
+    Page,
+    Plot,
+    Section,
+    error_bars,
+    figure,
+    joined,
+    level,
+    markup,
+    plain,
+    powers_of_two,
+    scatter,
+    shown,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,15 +60,44 @@ def _page_of_comparison(comparison: Any) -> Page:
     return report_page([], comparison)
 
 
+def _curve_differences(curves: list[Any], names: list[str]) -> Plot:
+    """The plot of the differences of curves to the first."""
+    traces, most = [], 1
+    for series, (curve, name) in enumerate(zip(curves, names, strict=True)):
+        bins = sorted(curve.bin_differences or {})
+        values = [curve.bin_differences[each] for each in bins]
+        if not bins:
+            continue
+        most = max(most, bins[-1][1])
+        bars = {"error_y": error_bars(values)} if all(each.has_interval for each in values) else {}
+        at = [(low * high) ** 0.5 for low, high in bins]
+        hover = f"{plain(name)} %{{x:.0f}} visible: %{{y:.4f}}"
+        style = {"mode": "lines+markers", "name": plain(name), **bars}
+        traces.append(scatter(at, [each.value for each in values], series, hover, **style))
+    title = {"title": f"loss minus that of {names[0]}, nats per token"}
+    layout = figure(
+        traces, xaxis=powers_of_two("visible tokens", most), yaxis=title, shapes=[level(0)], showlegend=True
+    )
+    caption = (
+        "Bars: 95% intervals over documents of the difference between the two models. Below zero the loss is lower."
+    )
+    return Plot("differences", layout, f"Differences to {names[0]} at each number of visible tokens", caption)
+
+
 def _page_of_curves(comparison: Any) -> Page:
-    from contextwise.comparison.curves import curves_table
+    from contextwise.comparison.curves import curves_table, differences_table
     from contextwise.reports.runs import curve_plot
 
     names = [Path(curve.name).name for curve in comparison.curves]
     named = [f"{name} ({i + 1})" if names.count(name) > 1 else name for i, name in enumerate(names)]
     drawn = {name: (result, i) for i, (name, result) in enumerate(zip(named, comparison.measured, strict=True))}
     plot = curve_plot("curves", drawn, "Loss at each number of visible tokens")
-    sections = [Section("The curves", [plot]), Section("Side by side", [curves_table(comparison.curves)])]
+    parts: list[Plot | Table] = [_curve_differences(comparison.curves, named), differences_table(comparison.curves)]
+    sections = [
+        Section("The curves", [plot]),
+        Section("The differences", parts),
+        Section("Side by side", [curves_table(comparison.curves)]),
+    ]
     label = str(comparison.measured[0].summary.get("label") or "")
     return Page("Context curves", sections, label, [f"{comparison.answer}."])
 
@@ -157,9 +199,9 @@ def _text_of_comparison(comparison: Any) -> list[Any]:
 
 
 def _text_of_curves(comparison: Any) -> list[Any]:
-    from contextwise.comparison.curves import curves_table
+    from contextwise.comparison.curves import curves_table, differences_table
 
-    return [curves_table(comparison.curves), f"{comparison.answer}."]
+    return [curves_table(comparison.curves), differences_table(comparison.curves), f"{comparison.answer}."]
 
 
 def _text_of_trial(result: Any) -> list[Any]:
@@ -269,15 +311,28 @@ def _rows_of_comparison(comparison: Any) -> list[dict[str, Any]]:
     return rows
 
 
+def _rows_of_curves(comparison: Any) -> list[dict[str, Any]]:
+    """A row for each bin of each model: its loss, and its difference to the first model where both have the bin."""
+    rows = []
+    for compared, measured in zip(comparison.curves, comparison.measured, strict=True):
+        for each in measured.bins:
+            row = {"model": Path(compared.name).name, **{name: each[name] for name in ("visible_from", "visible_to")}}
+            loss = Estimate(each["loss"], each["low"], each["high"])
+            difference = (compared.bin_differences or {}).get((each["visible_from"], each["visible_to"]))
+            rows.append(row | _limits("loss", loss) | _limits("difference", difference))
+    return rows
+
+
 def _rows_of_decision(result: Any) -> list[dict[str, Any]]:
     """A row for each comparison: its difference at the look that decided, or at the newest."""
     rows = []
     for each in result.comparisons:
         row = {"arm": each.arm, "reference": each.reference, "decision": each.decision}
         row |= _limits("difference", each.difference)
-        row |= {"seeds": len(each.looks), "decided_after": each.decided_after, "margin": each.margin}
+        look = each.looks[(each.decided_after or len(each.looks)) - 1]
+        row |= {"seeds": look.seeds, "decided_after": each.decided_after, "margin": each.margin}
         on = {name: result.held_out[name] for name in ("documents", "tokens")}
-        rows.append(row | {"deviation": each.last.deviation, **on})
+        rows.append(row | {"deviation": look.deviation, **on})
     return rows
 
 
@@ -296,6 +351,7 @@ ROWS: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
     "RunFolder": lambda run: run.metrics(),
     "CurveResult": lambda result: result.bins,
     "Comparison": _rows_of_comparison,
+    "CurveComparison": _rows_of_curves,
     "TrialResult": _rows_of_trial,
     "Decision": _rows_of_decision,
 }

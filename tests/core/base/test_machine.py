@@ -42,3 +42,11 @@ def test_a_source_tree_that_is_not_installed_has_a_version(monkeypatch):
 
     monkeypatch.setattr(machine.metadata, "version", missing)
     assert machine.own_version() == "0+source"
+
+
+def test_a_busy_machine_is_said_where_times_are_measured(monkeypatch):
+    monkeypatch.setattr(machine.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(machine.os, "getloadavg", lambda: (2.9, 9.0, 9.0))
+    assert machine.busy() == ""
+    monkeypatch.setattr(machine.os, "getloadavg", lambda: (6.2, 0.0, 0.0))
+    assert machine.busy().startswith("6 processes want the 2 cores") and "OMP_NUM_THREADS=1" in machine.busy()

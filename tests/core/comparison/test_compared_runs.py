@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import yaml
 
+import contextwise
 from contextwise.base.errors import ConfigError
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.compared_runs import SeededRun, evaluate_all
@@ -13,6 +14,7 @@ from contextwise.comparison.comparison import compare
 from contextwise.data import Corpus
 from contextwise.evaluation.measures.loss import Evaluation
 from measured import evaluate_model
+from small import write_rows
 
 
 @pytest.fixture
@@ -116,3 +118,12 @@ def test_runs_that_continue_seeds_of_one_model_are_seeds_of_one_recipe(cue, tmp_
 
     assert key("runs/base-seed0") == key("runs/base-seed1") and key("runs/seed0") == key("runs/seed1")
     assert key("runs/base-steps100") != key("runs/base-steps500")
+
+
+def test_texts_are_read_by_each_model_with_its_own_tokenizer(make_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts = write_rows(tmp_path / "texts.jsonl", [{"text": f"Text {i} of a few words. " * 8} for i in range(8)])
+    runs = [make_run("one"), make_run("two", seed=1)]
+    compared = contextwise.compare(runs, texts)
+    assert compared.documents == 8 and [each.name for each in compared.groups] == ["one", "two"]
+    assert compared.differences[0].difference.has_interval and len(list((tmp_path / "corpora").iterdir())) == 1

@@ -409,7 +409,13 @@ def test_a_later_seed_of_a_smaller_number_comes_behind_the_looks_before(tmp_path
     assert second.comparisons[0].looks[:5] == first.comparisons[0].looks
     assert second.comparisons[0].last.fixed.value > first.comparisons[0].last.fixed.value
     after = second.comparisons[0].decided_after
-    assert after < 7 and f"The decision on b was made after {after} of 7 seeds, and stands" in second.notes[-1]
+    assert (
+        after < 7 and f"The decision on b was made after {after} of 7 seeds, and stands. With all" in second.notes[-1]
+    )
+    assert f"{second.comparisons[0].last.fixed:+.4f}" in second.notes[-1]
+    row = second.to_pandas().iloc[0]
+    decided = second.comparisons[0].looks[after - 1]
+    assert (row["seeds"], row["deviation"], row["difference"]) == (after, decided.deviation, decided.fixed.value)
     assert repr(second).endswith(f"better after {after} seeds")
     assert list(json.loads((out / "looked.json").read_text())["runs"]["a"]) == ["2", "3", "4", "5", "6", "0", "1"]
 

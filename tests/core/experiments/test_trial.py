@@ -839,3 +839,9 @@ def test_runs_of_a_trial_have_no_validation_loss_of_their_own(finished):
     for folder in (finished / "runs").iterdir():
         run = RunFolder(folder)
         assert run.metrics("validation") == [] and run.summary()["validation_loss"] is None
+
+
+@pytest.mark.parametrize(("tokens", "budgets"), [("131k", [131_000]), (["2M", 1e6], [1_000_000, 2_000_000])])
+def test_tokens_may_be_given_as_in_recipes(tokens, budgets):
+    settings = load_trial(None, {"arms": ["gpt2", "pm"], "corpus": "c", "tokens": tokens}, [], None)
+    assert settings.tokens == budgets

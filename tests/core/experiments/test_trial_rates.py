@@ -106,7 +106,7 @@ def test_the_lead_is_that_over_the_better_neighbour_and_said_in_margins():
     losses = {0.5: 4.05, 1.0: 4.0, 2.0: 4.02, 4.0: 4.001}
     chosen = ChosenRate.of("a", 1600, [(400, losses)], MARGIN)
     assert chosen.lead == pytest.approx(0.02) and chosen.lead_in_margins == pytest.approx(2)
-    assert "leads the next by 0.0200 nats (2.0 margins)" in chosen.sentence
+    assert "leads those next to it by 0.0200 nats or more (2.0 margins)" in chosen.sentence
     shown = json.loads(json.dumps(as_json(chosen)))
     assert shown["lead_in_margins"] == pytest.approx(2) and shown["sentence"] == chosen.sentence
     diverged = ChosenRate.of("a", 1600, [(400, {1.0: 4.0, 2.0: math.inf})], MARGIN)

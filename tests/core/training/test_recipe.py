@@ -164,7 +164,12 @@ def test_overrides_go_before_the_file(tmp_path):
 def test_files_that_are_no_recipes(tmp_path):
     with pytest.raises(ConfigError, match="there is no recipe"):
         load_recipe(tmp_path / "nothing.yaml")
-    for content, words in [("a: [", "not valid YAML"), ("- 1", "must be a mapping"), ("\0", "recipe")]:
+    for content, words in [
+        ("a: [", "not valid YAML"),
+        ("- 1", "must be a mapping"),
+        ("\0", "recipe"),
+        ("# a\n", "is empty"),
+    ]:
         file = tmp_path / "bad.yaml"
         file.write_text(content)
         with pytest.raises(ConfigError, match=words):

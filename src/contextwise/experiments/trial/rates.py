@@ -158,7 +158,7 @@ class ChosenRate:
     def _lead_in_words(self) -> str:
         if self.lead is None:
             return "the best rate has no neighbour with a loss; "
-        return f"the best rate leads the next by {self.lead:.4f} nats ({self.lead_in_margins:.1f} margins); "
+        return f"the best rate leads those next to it by {self.lead:.4f} nats or more ({self.lead_in_margins:.1f} margins); "
 
     @property
     def _move_in_words(self) -> str:

@@ -9,7 +9,16 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from contextwise.base import plugins
-from contextwise.base.config import Name, Settings, parse_yaml, read_yaml, validate, with_output, with_overrides
+from contextwise.base.config import (
+    Name,
+    Settings,
+    as_numbers,
+    parse_yaml,
+    read_yaml,
+    validate,
+    with_output,
+    with_overrides,
+)
 from contextwise.base.errors import ConfigError, Problem, did_you_mean
 from contextwise.base.files import expanded
 from contextwise.base.recipes import recipe_path, shipped_recipe, shipped_recipes
@@ -178,7 +187,8 @@ class TrialSettings(Settings):
     @field_validator("tokens", mode="before", json_schema_input_type=int | list[int])
     @classmethod
     def _one_budget(cls, tokens: Any) -> Any:
-        return [tokens] if isinstance(tokens, int) and not isinstance(tokens, bool) else tokens
+        tokens = as_numbers(tokens, "tokens")
+        return [tokens] if isinstance(tokens, int | float) else tokens
 
     @field_validator("tokens")
     @classmethod

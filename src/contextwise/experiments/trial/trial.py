@@ -26,7 +26,8 @@ from contextwise.base.errors import ConfigError, ContextwiseError, TrainingError
 from contextwise.base.estimates import as_json, count, duration, listed
 from contextwise.base.files import exclusive, read_json, write_json
 from contextwise.base.intervals import within_groups
-from contextwise.base.progress import interruption
+from contextwise.base.machine import busy
+from contextwise.base.progress import interruption, say
 from contextwise.base.runs import RunFolder, differing_keys
 from contextwise.comparison.decided import RESULT, Comparison
 from contextwise.comparison.sequential import document_half_width, looks, simultaneous
@@ -171,6 +172,9 @@ class Trial:
                 )
         self.arms.check_causality()
         rounds = TIMED_ROUNDS[self.settings.equal]
+        say(f"timing a few steps of {listed(list(self.arms.recipes))}")
+        if note := busy():
+            say(f"note: {note}")
         return self.arms.lengths(seconds_per_step(self.arms.recipes, rounds, self.settings.executor.processes))
 
     def _plan_fits(self) -> bool:
@@ -499,8 +503,8 @@ class Trial:
             )
         if ties:
             notes.append(
-                f"In the search the best learning rate leads the next by less than the margin for {listed(ties)}: whole runs "
-                "may order them otherwise, and by much more; rates.shares=[1] or rates.seeds=3 tells."
+                f"In the search the best learning rate leads one next to it by less than the margin for {listed(ties)}: whole "
+                "runs may order them otherwise, and by much more; rates.shares=[1] or rates.seeds=3 tells."
             )
         return notes
 
