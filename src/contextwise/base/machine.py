@@ -151,8 +151,9 @@ def memory() -> Memory:
 
 def busy() -> str:
     """What other work on this machine does to times that are measured now; empty where there is little."""
-    cores = os.cpu_count() or 1
-    load = os.getloadavg()[0]
+    cores, load = os.cpu_count() or 1, 0.0
+    with contextlib.suppress(OSError):  # without /proc
+        load = os.getloadavg()[0]
     if load < 1.5 * cores:
         return ""
     return (

@@ -50,3 +50,9 @@ def test_a_busy_machine_is_said_where_times_are_measured(monkeypatch):
     assert machine.busy() == ""
     monkeypatch.setattr(machine.os, "getloadavg", lambda: (6.2, 0.0, 0.0))
     assert machine.busy().startswith("6 processes want the 2 cores") and "OMP_NUM_THREADS=1" in machine.busy()
+
+    def unobtainable():
+        raise OSError("Load averages are unobtainable")
+
+    monkeypatch.setattr(machine.os, "getloadavg", unobtainable)
+    assert machine.busy() == ""
