@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from contextwise.base.config import Lengths, Seeds
 from contextwise.base.errors import CheckpointError, ConfigError
-from contextwise.base.estimates import Estimate
+from contextwise.base.estimates import Estimate, written
 from contextwise.base.intervals import mean_correlation, mean_estimate
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
@@ -283,7 +283,7 @@ def _fits(kind: str, parity: Parity, measured: dict[int, list[Features]]) -> Tab
     dimensions = {c: float(parity.visible_tasks(c)) for c in measured}
     line = fit_line(dimensions, losses)
     rows = [
-        ["CE = k ID + b: k", f"{line.slope:.5f}", f"{-math.log(2) / parity.tasks:.5f}"],
+        ["CE = k ID + b: k", f"{line.slope:.5f}", written(-math.log(2) / parity.tasks, ".5f")],
         ["b", f"{line.intercept:.4f}", f"{math.log(2):.4f}"],
         ["R²", f"{line.r_squared:.6f}", "1"],
     ]
@@ -293,6 +293,6 @@ def _fits(kind: str, parity: Parity, measured: dict[int, list[Features]]) -> Tab
         except ConfigError:
             rows.append([name, "no power law fits", ""])
             continue
-        rows.append([f"{name}: C0", f"{fit.floor:.3f}", ""])
-        rows += [["C", f"{fit.scale:.1f}", ""], ["γ", f"{fit.exponent:.2f}", ""]]
+        rows.append([f"{name}: C0", written(fit.floor, ".3f"), ""])
+        rows += [["C", written(fit.scale, ".1f"), ""], ["γ", f"{fit.exponent:.2f}", ""]]
     return Table(f"Fits to the mean over seeds, {kind} weights, with 95% intervals", ["fit", "ours", "exact"], rows)
