@@ -178,7 +178,9 @@ def compare(
     runs: Annotated[
         list[str], Argument(help="Runs, models that were evaluated, or folders of results; of curves with --curves.")
     ],
-    corpus: Annotated[Path | None, Option(help="Evaluate on this corpus the runs that lack it, then compare.")] = None,
+    corpus: Annotated[
+        Path | None, Option(help="A corpus, or texts: evaluate on it the runs that lack it, then compare.")
+    ] = None,
     split: Annotated[str, Option(help="Which documents of --corpus.")] = "validation",
     label: Label = None,
     reference: Annotated[

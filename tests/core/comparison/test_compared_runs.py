@@ -7,11 +7,12 @@ import pytest
 import yaml
 
 import contextwise
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.compared_runs import SeededRun, evaluate_all
 from contextwise.comparison.comparison import compare
 from contextwise.data import Corpus
+from contextwise.data.tokenizers import learn_bpe
 from contextwise.evaluation.measures.loss import Evaluation
 from measured import evaluate_model
 from small import write_rows
@@ -120,10 +121,20 @@ def test_runs_that_continue_seeds_of_one_model_are_seeds_of_one_recipe(cue, tmp_
     assert key("runs/base-steps100") != key("runs/base-steps500")
 
 
-def test_texts_are_read_by_each_model_with_its_own_tokenizer(make_run, tmp_path, monkeypatch):
+def test_texts_are_read_by_each_model_with_its_own_tokenizer(make_run, model_of, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     texts = write_rows(tmp_path / "texts.jsonl", [{"text": f"Text {i} of a few words. " * 8} for i in range(8)])
     runs = [make_run("one"), make_run("two", seed=1)]
     compared = contextwise.compare(runs, texts)
     assert compared.documents == 8 and [each.name for each in compared.groups] == ["one", "two"]
     assert compared.differences[0].difference.has_interval and len(list((tmp_path / "corpora").iterdir())) == 1
+    learned = learn_bpe(["Text of a few words. " * 9], 270).tokenizer
+    for part in (learned, model_of("gpt2", seed=1, vocab_size=len(learned))):
+        part.save_pretrained(f"{runs[1]}/model")
+    with pytest.raises(DataError, match="have different tokenizers"):
+        contextwise.compare(runs, texts)
+    by_byte = contextwise.compare(runs, texts, unit="byte")
+    read = [contextwise.evaluate(run, texts).documents for run in runs]
+    assert len(list((tmp_path / "corpora").iterdir())) == 2 and read[0]["tokens"] != read[1]["tokens"]
+    one, two = (each["nats"].to_numpy().sum() / each["bytes"].to_numpy().sum() for each in read)
+    assert by_byte.differences[0].difference.value == pytest.approx((two - one) / np.log(2))
