@@ -161,6 +161,9 @@ def answers() -> list[str]:
     gate = against("gpt2", name, "gate")
     assert not decided(gate, -1) and not decided(gate, 1)
     low, high = sorted(-value for value, _, _ in plain.values())
+    (_, low_adamw, high_adamw), (_, low_muon, _) = norm.values()
+    assert low_adamw < 0 < high_adamw and low_muon > 0  # undecided, and worse
+    assert all(value < 0 for value, _, _ in against("gpt2", name, "embedding_norm").values())
     adamw, muon = map(whole, norm.values())
     ratio = read("time_to_loss-cpu")["time_to_loss"]["gpt2-nano"]["share_of_nanogpt"]
     curve = read("curve-smollm2-cpu")
@@ -170,10 +173,11 @@ def answers() -> list[str]:
         "| How much of its context does SmolLM2-135M-Instruct (4-bit weights) use on web pages? | "
         f"[More than {effective['measured_to']:.0f} tokens](docs/measure.md#the-context-curve): its loss still falls at "
         f"{curve['bins'][-1]['visible_to']:,} |",
-        "| Does predicting the context (ContextLM, the paper's form: shared norm, untied head) lower the loss of a small "
-        f"GPT-2? {budget(name)} tokens of code, equal FLOPs | Yes, by [{low:.3f} to {high:.3f} nats a token]"
-        "(docs/results/injections.md#norms-and-their-control). But so does GPT-2 with a norm behind its embedding and no "
-        f"prediction: ContextLM minus that is {adamw} with AdamW and {muon} with Muon |",
+        "| Does a small GPT-2 have a lower loss if it also predicts its context, as in the paper on ContextLM? "
+        f"{budget(name)} tokens of code, equal FLOPs | Yes, by [{low:.3f} to {high:.3f} nats a token]"
+        "(docs/results/injections.md#norms-and-their-control). But a norm after the embedding, which ContextLM has and GPT-2 "
+        "lacks, lowers the loss by as much without any prediction. The loss of ContextLM minus that of GPT-2 with this norm is "
+        f"{adamw} with AdamW (undecided) and {muon} with Muon (worse) |",
         "| How long does training to nanoGPT's loss take on two CPU cores? | "
         f"[{ratio['median']:.3f} of nanoGPT's time](docs/results/speed.md#time-to-a-loss) "
         f"({ratio['low']:.3f} to {ratio['high']:.3f} in three rounds) |",

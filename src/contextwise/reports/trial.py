@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import RenderableType
 
 from contextwise.base.config import parse_yaml
-from contextwise.base.estimates import count, duration, written
+from contextwise.base.estimates import count, duration, listed, written
 from contextwise.base.progress import say
 from contextwise.base.tables import Cell, Column, Row, Table, terminal
 from contextwise.comparison.decided import READINGS, Comparison
@@ -168,27 +168,30 @@ def _expected(plan: TrialPlan) -> str:
     if plan.deviation is None:
         first, ten, twenty = (half_widths(20, plan.confidence)[seeds - 1] for seeds in (FEWEST_SEEDS, 10, 20))
         return (
-            "The spread between seeds is not known before the first seeds; the first interval comes after "
-            f"{FEWEST_SEEDS}. It is {first:.1f} standard deviations wide to each side, {ten:.1f} after ten seeds, "
-            f"{twenty:.1f} after twenty."
+            "The standard deviation of the difference over seeds is not known before the first seeds. The interval is the "
+            f"mean ± {first:.1f} standard deviations after {FEWEST_SEEDS} seeds, ± {ten:.1f} after ten, and ± {twenty:.1f} "
+            "after twenty."
         )
     deviation, seeds = plan.deviation
     words = []
     for times in (1, 2, 4, 0):
         expected = plan.expected_seeds(times * plan.margin)
-        within = f"{expected} seeds" if expected is not None else f"not within {plan.affordable_seeds} seeds"
-        words.append(f"{f'{times * plan.margin:g} nats' if times else 'no difference'}: {within}")
+        needed = f"{expected}" if expected is not None else f"more than {plan.affordable_seeds}"
+        words.append(f"{needed} if it is {times * plan.margin:g}")
     least = ""
     if plan.least_difference:
-        least = f" The least difference that {plan.affordable_seeds} seeds decide is {plan.least_difference:.4f} nats."
+        least = (
+            f" The smallest measured difference that {plan.affordable_seeds} seeds can decide is "
+            f"{plan.least_difference:.4f} nats."
+        )
     documents = ""
     if plan.documents == "random":
         half = plan.documents_half_width
         size = f"± {half:.4f} nats" if math.isfinite(half) else "no interval: hold out more"
         documents = f" The held-out documents add {size}, which no seeds reduce."
     return (
-        f"Differences between seeds have a standard deviation of {deviation:.4f} nats ({plan.source}, {seeds} seeds)."
-        f"{documents} A true difference is decided in 4 of 5 trials within: {'; '.join(words)}.{least}"
+        f"The standard deviation of the difference over seeds is {deviation:.4f} nats ({plan.source}, {seeds} seeds)."
+        f"{documents} How many seeds decide in 4 of 5 trials depends on the true difference, in nats: {listed(words)}.{least}"
     )
 
 

@@ -69,8 +69,10 @@ def test_a_rate_that_falls_with_the_length_falls_as_fast_up_to_whole_runs():
     """From 100 to 400 steps the best rate falls to 0.8 of what it was, in two doublings; 1600 steps are two more."""
     chosen = ChosenRate.of("a", 1600, [(100, parabola(1.25)), (400, parabola(1.0))], MARGIN)
     assert chosen.moved == pytest.approx(0.8) and chosen.factor == pytest.approx(0.8)
-    assert "moves with the length, from 1.25 times its own at 100 steps to 1 at 400" in chosen.sentence
-    assert "whole runs of 1,600 steps take 0.8 times its own rate" in chosen.sentence
+    assert (
+        "The best rate changes with the run length: it is 1.25 × the recipe's rate at 100 steps and" in chosen.sentence
+    )
+    assert chosen.sentence.endswith("Full-length runs (1,600 steps) use 0.8 × the recipe's rate.")
     rising = ChosenRate.of("a", 800, [(100, parabola(1.0)), (400, parabola(1.2))], MARGIN)
     assert rising.factor == pytest.approx(1.2 * 1.2**0.5, abs=0.01)
     far = ChosenRate.of("a", 1_000_000, [(100, parabola(1.4)), (400, parabola(1.0))], MARGIN)
@@ -79,18 +81,21 @@ def test_a_rate_that_falls_with_the_length_falls_as_fast_up_to_whole_runs():
 
 def test_a_rate_that_stays_is_the_lowest_point():
     chosen = ChosenRate.of("a", 1600, [(100, parabola(1.2)), (400, parabola(1.21))], MARGIN)
-    assert "hardly moves with the length" in chosen.sentence and chosen.factor == pytest.approx(1.22, abs=0.01)
+    assert "hardly changes with the run length" in chosen.sentence and chosen.factor == pytest.approx(1.22, abs=0.01)
 
 
 @pytest.mark.parametrize(
     ("by_steps", "why"),
     [
-        ([(100, parabola(8.0)), (400, parabola(1.3))], "as in runs of 100 steps the best is at an edge of the search"),
+        (
+            [(100, parabola(8.0)), (400, parabola(1.3))],
+            "is not known: in runs of 100 steps, the best is at an edge of the search",
+        ),
         (
             [(100, parabola(1.3)), (400, parabola(1.3) | {0.5: math.inf})],
-            "as in runs of 400 steps a rate next to the best",
+            "is not known: in runs of 400 steps, a rate next to the best diverges",
         ),
-        ([(400, parabola(1.3))], "whether the best one moves with the length is open."),
+        ([(400, parabola(1.3))], "Whether the best rate depends on the run length was not measured."),
     ],
 )
 def test_where_it_is_not_known_whether_the_rate_moves_the_best_of_the_longer_runs_is_taken(by_steps, why):
@@ -99,14 +104,15 @@ def test_where_it_is_not_known_whether_the_rate_moves_the_best_of_the_longer_run
 
 
 def test_runs_of_the_whole_length_leave_nothing_open():
-    assert "open" not in ChosenRate.of("a", 400, [(400, parabola(1.0))], MARGIN).sentence
+    sentence = ChosenRate.of("a", 400, [(400, parabola(1.0))], MARGIN).sentence
+    assert "length" not in sentence.replace("Full-length", "") and "  " not in sentence
 
 
 def test_the_lead_is_that_over_the_better_neighbour_and_said_in_margins():
     losses = {0.5: 4.05, 1.0: 4.0, 2.0: 4.02, 4.0: 4.001}
     chosen = ChosenRate.of("a", 1600, [(400, losses)], MARGIN)
     assert chosen.lead == pytest.approx(0.02) and chosen.lead_in_margins == pytest.approx(2)
-    assert "leads those next to it by 0.0200 nats or more (2.0 margins)" in chosen.sentence
+    assert "lower than at the rates next to it, by 0.0200 nats (2.0 margins) or more" in chosen.sentence
     shown = json.loads(json.dumps(as_json(chosen)))
     assert shown["lead_in_margins"] == pytest.approx(2) and shown["sentence"] == chosen.sentence
     diverged = ChosenRate.of("a", 1600, [(400, {1.0: 4.0, 2.0: math.inf})], MARGIN)

@@ -154,7 +154,7 @@ class ScoredDocuments:
             order = heavy[np.argsort(-shares[heavy], kind="stable")]
             named = listed([f"no. {self.decided[i]} ({shares[i]:.0%} of the tokens)" for i in order])
             notes.append(
-                f"Of the {len(shares)} documents that decide, {named} weigh{'s' * (len(heavy) == 1)} much: together all are "
-                f"worth {self._effective:.1f} of equal size."
+                f"Of the {len(shares)} documents that decide, {named} dominate{'s' * (len(heavy) == 1)} the result: "
+                f"the effective number of documents (of equal size, Kish 1965) is {self._effective:.1f}."
             )
         return notes

@@ -1,8 +1,8 @@
-"""The learning rates of whole runs, from short runs at several rates and one or two lengths.
+"""The learning rates of full-length runs, from short runs at several rates and one or two lengths.
 
-The best rate of a short run is often not that of a long one. At each length a parabola goes through the losses of the best
-rate and its neighbours, over the logarithm of the rate. How far its lowest point moves from the shorter to the longer runs, for
-each doubling of the length, is continued to the length of whole runs.
+The best rate of a short run is often not that of a long one. At each length a parabola is fitted to the losses of the best
+rate and its neighbours, over the logarithm of the rate. The shift of its minimum for each doubling of the length, from the
+shorter to the longer runs, is extrapolated to the full length.
 """
 
 import math
@@ -151,36 +151,45 @@ class ChosenRate:
 
     @property
     def sentence(self) -> str:
-        """The lead of the best rate over its neighbours, whether it moves with the length, and what whole runs take."""
-        return f"{self.arm}: {self._lead_in_words}{self._move_in_words}"
+        """How much lower the loss is at the best rate, how that rate changes with the run length, and the full-length rate."""
+        full = f"Full-length runs ({self.steps:,} steps) use {_times(self.factor)}."
+        return " ".join(filter(None, (f"{self.arm}:", self._lead_in_words, self._move_in_words, full)))
 
     @property
     def _lead_in_words(self) -> str:
         if self.lead is None:
-            return "the best rate has no neighbour with a loss; "
-        return f"the best rate leads those next to it by {self.lead:.4f} nats or more ({self.lead_in_margins:.1f} margins); "
+            return "The rates next to the best one diverged or were not tried."
+        return (
+            f"At the best rate the loss is lower than at the rates next to it, by {self.lead:.4f} nats "
+            f"({self.lead_in_margins:.1f} margins) or more."
+        )
 
     @property
     def _move_in_words(self) -> str:
-        whole = f"whole runs of {self.steps:,} steps take {self.factor:.3g} times its own rate"
-        if len(self.optima) < 2:
-            alone = (
-                "" if self.optima[-1].steps >= self.steps else "; whether the best one moves with the length is open"
-            )
-            return whole + alone + "."
         shorter, longer = self.optima[0], self.optima[-1]
+        if len(self.optima) < 2:
+            return (
+                ""
+                if longer.steps >= self.steps
+                else "Whether the best rate depends on the run length was not measured."
+            )
         if self.moved is None:
             unknown = next((each for each in self.optima if each.lowest is None), longer)
             return (
-                "whether it moves with the length is open, as in runs of "
-                f"{unknown.steps:,} steps {unknown.unknown}; {whole}."
+                "Whether the best rate depends on the run length is not known: in runs of "
+                f"{unknown.steps:,} steps, {unknown.unknown}."
             )
-        hardly = max(self.moved, 1 / self.moved) < STEADY
-        moves = "hardly moves with the length" if hardly else "moves with the length"
+        hardly = " hardly" * (max(self.moved, 1 / self.moved) < STEADY)
+        assert shorter.lowest is not None and longer.lowest is not None
         return (
-            f"it {moves}, from {shorter.lowest:.3g} times its own at {shorter.steps:,} steps to "
-            f"{longer.lowest:.3g} at {longer.steps:,}; {whole}."
+            f"The best rate{hardly} changes with the run length: it is {_times(shorter.lowest)} at {shorter.steps:,} steps "
+            f"and {_times(longer.lowest)} at {longer.steps:,}."
         )
+
+
+def _times(factor: float) -> str:
+    """A learning rate, as a multiple of that of the arm's recipe."""
+    return f"{factor:.3g} × the recipe's rate"
 
 
 def _doublings(optima: Sequence[Optimum]) -> float | None:
