@@ -192,7 +192,7 @@ def curve(
     batch_tokens: int | None = None,
     verbose: bool = False,
 ) -> "CurveResult":
-    """The loss at each number of visible tokens.
+    """Measure the loss at each number of visible tokens, as ``contextwise curve`` does.
 
     Args:
         mode: ``bands``, the same targets at every context l, each with 7l/8 to l tokens visible; ``truncated``, with exactly l,

@@ -37,7 +37,7 @@ def sha256_file(path: Path) -> str:
 
 
 def content_key(**content: Any) -> str:
-    """SHA-256, hexadecimal, of JSON values by name."""
+    """Hash named JSON values: SHA-256, hexadecimal."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

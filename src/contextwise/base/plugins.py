@@ -63,7 +63,7 @@ def points(group: str) -> dict[str, EntryPoint]:
 
 @cache
 def load(group: str) -> dict[str, Any]:
-    """The features of a group by name; one of another package that cannot be imported is left out, with a note.
+    """Load the features of a group, by name. Those of other packages that cannot be imported are left out, with a note.
 
     Raises:
         ConfigError: as :func:`points`.

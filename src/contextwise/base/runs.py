@@ -178,7 +178,7 @@ class RunSummary(TypedDict):
 
 
 class RunFolder(Viewed):
-    """A run on disk; the constructor reads and writes nothing."""
+    """The folder of a run. The constructor reads and writes nothing."""
 
     path = KeptPath()
     recipe_file = property(lambda self: self.path / "recipe.yaml")

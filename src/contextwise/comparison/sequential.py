@@ -261,7 +261,7 @@ def discoveries(evidence_K: Sequence[float], rate: float = 0.1) -> list[bool]:
 
 
 def decide(difference: Estimate, margin: float) -> Decision:
-    """The decision that an interval of a difference in loss (arm minus reference) allows.
+    """Decide by the interval of a difference in loss (arm minus reference).
 
     ``equivalent``: the interval lies within ± ``margin``; ``better`` or ``worse``: it lies below or above zero.
     """

@@ -12,7 +12,7 @@ from contextwise.base.errors import ConfigError, Problem
 
 @dataclass(frozen=True)
 class ModelSize:
-    """Depth, width, heads and learning rate of a backbone, and whether the rate is a published one."""
+    """A size of a backbone: its shape and learning rate, and whether the rate was published."""
 
     layers: int
     width: int

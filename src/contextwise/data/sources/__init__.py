@@ -92,13 +92,13 @@ def source_digest(name: str) -> str:
 
 
 def source_path(name: str) -> Path:
-    """The file or folder that a source may be read from, without a prefix."""
+    """The path of a source: its name without the prefix of a kind."""
     kind, rest = _offered(name)
     return expanded(rest if kind is not None and kind.wraps else name)
 
 
 def with_parts(given: Sequence[str]) -> list[str]:
-    """The sources; the only one, if it has parts and names none, as its parts, each in the split of its name."""
+    """Replace a single source that names no part by its parts (``PART=KIND:PART``), each for the split of its name."""
     kind, rest = _offered(given[0]) if len(given) == 1 else (None, "")
     return list(given) if kind is None or rest else [f"{part}={kind.kind}:{part}" for part in kind.parts] or list(given)
 

@@ -72,7 +72,7 @@ class Outcome:
 
 
 class Measure(Settings):
-    """Settings of a measurement, and how it is made.
+    """Base class of a measure: its settings, and the method that runs it.
 
     A measure is an entry point of the group ``contextwise.measures``; its verb, options and folder of results
     follow from it. Each field has its help text (``Field(description=...)``), default and bounds.

@@ -181,7 +181,7 @@ class Work:
             raise Interrupted(f"the measurement was stopped {where}")
 
     def load(self, name: str, torch: bool = False) -> Any:
-        """The arrays that were kept under a name, as tensors if ``torch``; None if there are none, or they are damaged."""
+        """Load the arrays that were saved under a name (tensors if ``torch``), or None if they are missing or damaged."""
         from safetensors import SafetensorError
         from safetensors import numpy as arrays
         from safetensors import torch as tensors

@@ -274,7 +274,7 @@ def load_trial(
     overrides: Sequence[str] | Mapping[str, Any] | None = None,
     output: str | Path | None = None,
 ) -> TrialSettings:
-    """Read a trial file, or take the settings of a command line.
+    """Load the settings of a trial from a file, or from a command line.
 
     Args:
         trial: a YAML file, or the name of a trial that comes with the package; None if ``values`` are all.

@@ -57,7 +57,7 @@ class Spent(TypedDict):
 
 
 class Trial:
-    """A trial on disk, or one that is planned; the constructor trains and writes nothing.
+    """A planned or existing trial. The constructor trains and writes nothing.
 
     Raises:
         ConfigError, DataError: the arms cannot be compared, or the folder holds another trial.

@@ -59,5 +59,5 @@ class EmbeddingNormForCausalLM(ComposedForCausalLM):
 
 
 def with_embedding_norm(config: PreTrainedConfig) -> PreTrainedConfig:
-    """The configuration of a model that is nothing but stock, or that of the composition which its mark asks for."""
+    """The configuration itself, or that of a model with an embedding norm if it has the mark ``embedding_norm``."""
     return EmbeddingNormConfig(config) if getattr(config, "embedding_norm", False) else config
