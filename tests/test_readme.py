@@ -176,8 +176,8 @@ def answers() -> list[str]:
         "| Does a small GPT-2 have a lower loss if it also predicts its context, as in the paper on ContextLM? "
         f"{budget(name)} tokens of code, equal FLOPs | Yes, by [{low:.3f} to {high:.3f} nats a token]"
         "(docs/results/injections.md#norms-and-their-control). But a norm after GPT-2's embedding lowers the loss as much, "
-        f"without any prediction. ContextLM's loss minus that of GPT-2 with this norm is {adamw} with AdamW (undecided) and {muon} "
-        "with Muon (worse) |",
+        f"without any prediction. ContextLM's loss minus that of GPT-2 with this norm is {adamw} with AdamW (undecided) and "
+        f"{muon} with Muon (worse) |",
         "| How long does training to nanoGPT's loss take on two CPU cores? | "
         f"[{ratio['median']:.3f} of nanoGPT's time](docs/results/speed.md#time-to-a-loss) "
         f"({ratio['low']:.3f} to {ratio['high']:.3f} in three rounds) |",
