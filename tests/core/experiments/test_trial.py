@@ -124,6 +124,25 @@ def test_a_finished_trial_is_opened_again_without_training(finished, corpus_fold
     assert as_json(result)["comparisons"] == json.loads(before)["comparisons"]
 
 
+def test_a_decided_trial_says_that_it_trains_no_more_seeds(finished, corpus_folder, tmp_path, monkeypatch, capsys):
+    folder = Path(shutil.copytree(finished, tmp_path / "three"))
+    monkeypatch.setattr(RunSet, "train_missing", None)
+    assert Trial(three(corpus_folder, folder, seeds=12)).run().seeds == 4
+    said = (
+        "is decided after 4 seeds, so no further seed is trained; with --keep-going, seeds are trained up to --seeds 12"
+    )
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_another_question_names_a_free_folder(finished, corpus_folder, tmp_path):
+    folder = Path(shutil.copytree(finished, tmp_path / "the trial"))
+    (tmp_path / "the trial-2").mkdir()
+    with pytest.raises(
+        ConfigError, match=r"other settings \(tokens\); .* --out, such as --out '\S*/the trial-3': after"
+    ):
+        Trial(three(corpus_folder, folder, tokens=512))
+
+
 @pytest.mark.long
 def test_more_seeds_continue_the_same_sequence(finished, corpus_folder, tmp_path):
     folder = Path(shutil.copytree(finished, tmp_path / "three"))
@@ -483,6 +502,32 @@ def test_the_plan_promises_seeds_from_the_spread_of_the_trial(finished, corpus_f
     about_any = dataclasses.replace(plan, documents="random", documents_half_width=0.5)
     assert about_any.least_difference == pytest.approx(math.hypot(plan.least_difference, 0.5))
     assert about_any.expected_seeds(0.4) is None and about_any.expected_seeds(9.0) is not None
+
+
+def test_the_plan_takes_the_spread_of_the_trials_that_are_most_like_it(finished, corpus_folder, tmp_path):
+    result = json.loads((finished / "result.json").read_text())
+
+    def beside(name: str, step: float, **changes: Any) -> None:
+        """A trial whose differences by seed go up and down by a step."""
+        losses = {
+            arm: {"256": [step * (-1) ** seed * (arm != "gpt2") for seed in range(4)]} for arm in result["losses"]
+        }
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "result.json").write_text(json.dumps({**result, "losses": losses, **changes}))
+
+    def spread() -> tuple[float, str]:
+        plan = Trial(three(corpus_folder, tmp_path / "new")).plan()
+        assert plan.deviation is not None
+        return plan.deviation[0], plan.source
+
+    other = {"gpt2": {"256": [0.0] * 4}, "slower": {"256": [0.0, 8.0] * 2}}
+    beside("other-arms", 0.0, losses=other)
+    assert spread() == (pytest.approx(4 * math.sqrt(4 / 3)), "other-arms beside this trial, with other arms")
+    beside("wider", 2.0, parameters={name: 10 * number for name, number in result["parameters"].items()})
+    assert spread() == (pytest.approx(2 * math.sqrt(4 / 3)), "wider beside this trial, with models of other sizes")
+    beside("alike", 0.1)
+    beside("second", 0.1)
+    assert spread() == (pytest.approx(0.1 * math.sqrt(4 / 3)), "alike and second beside this trial")
 
 
 def test_a_plan_trains_no_run_and_writes_nothing(corpus_folder, tmp_path, capsys):
