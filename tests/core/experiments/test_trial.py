@@ -412,6 +412,22 @@ def test_the_notes_name_rates_at_an_edge_and_those_that_hardly_lead(corpus_folde
     assert "for slower (0.0020)" in tie and "gpt2" not in tie
 
 
+def test_the_notes_name_an_arm_whose_losses_have_two_minima(corpus_folder, tmp_path, monkeypatch):
+    def train_rates(self: Trial, lengths: Any, share: float, factors: list[float], losses: dict) -> None:
+        for place, factor in enumerate(factors):
+            losses["gpt2", factor] = 4 + 0.1 * abs(place - 1)
+            losses["slower", factor] = (4.3, 4.0, 4.2, 4.1, 4.3)[place]
+
+    monkeypatch.setattr(Trial, "_train_rates", train_rates)
+    factors = [0.25, 0.5, 1.0, 2.0, 4.0]
+    trial = Trial(small_trial(corpus_folder, tmp_path / "t", rates={"factors": factors}))
+    trial._search(trial.lengths())
+    assert trial._doubtful_rates() == [
+        "In the search the loss of slower has its lowest value at 0.5 times its own rates and another minimum at 2, with a "
+        "loss between them that is higher by more than the margin; more seeds (rates.seeds=3) tell whether that is chance."
+    ]
+
+
 def test_the_search_is_widened_where_the_budget_leaves_two_seeds(corpus_folder, tmp_path, monkeypatch):
     monkeypatch.setattr(Trial, "_train_rates", losses_around({"gpt2": 4.0, "slower": 1.0}))
     given = small_trial(corpus_folder, tmp_path / "t", rates="search", budget="30s")

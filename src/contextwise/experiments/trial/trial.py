@@ -40,7 +40,7 @@ from contextwise.experiments.folder import Question
 from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.trial.arms import Arms, Length, held_fixed, total_nats
 from contextwise.experiments.trial.documents import SEARCH_SHARE, PlanOfTrial
-from contextwise.experiments.trial.rates import ChosenRate, RateRow
+from contextwise.experiments.trial.rates import ChosenRate, RateRow, other_minima
 from contextwise.experiments.trial.result import AlongBudgets, TrialPlan, TrialResult
 from contextwise.experiments.trial.settings import TrialSettings, setting_in_words
 
@@ -523,6 +523,16 @@ class Trial:
         leads = {each.arm: each.lead for each in self.chosen_rates}
         ties = [f"{arm} ({lead:.4f})" for arm, lead in leads.items() if lead is not None and lead < margin]
         notes = []
+        for each in self.chosen_rates:
+            rows = [row for row in self.rates if (row.arm, row.steps) == (each.arm, each.optima[-1].steps)]
+            losses = {row.factor: math.inf if row.loss is None else row.loss for row in rows}
+            if minima := other_minima(losses, margin):
+                at = listed([f"{factor:.3g}" for factor in minima])
+                notes.append(
+                    f"In the search the loss of {each.arm} has its lowest value at {each.optima[-1].factor:.3g} times its own "
+                    f"rates and another minimum at {at}, with a loss between them that is higher by more than the margin; more "
+                    "seeds (rates.seeds=3) tell whether that is chance."
+                )
         if edges:
             notes.append(
                 f"The best learning rate of {listed(edges)} is at an edge of the search, so a better one may exist; give other "
