@@ -119,6 +119,7 @@ def test_the_verb_lists_prints_and_copies(contextwise, tmp_path):
     (tmp_path / "mine" / "contextlm-nano.yaml").write_text("mine")
     contextwise.refused("recipes contextlm-nano --copy mine", "exists already, with another content")
     contextwise.refused("recipes nothing", "there is no recipe nothing")
+    contextwise.refused("recipes contextlm-nanno", "there is no recipe contextlm-nanno; did you mean 'contextlm-nano'?")
     contextwise("recipes cue --copy all")
     assert {path.name for path in (tmp_path / "all" / "cue").iterdir()} == {
         path.name for path in recipe_path("cue/joint").parent.glob("*.yaml")

@@ -61,6 +61,7 @@ def test_a_failed_run_is_listed_with_its_reason(contextwise, workplace, monkeypa
         ("no.yaml", "there is no recipe at no.yaml"),
         ("tiny.yaml --status x", "leave the recipe tiny.yaml out"),
         ("--status .", ". is not a sweep: it has no plan.json"),
+        ("--status corpu", "corpu is not a sweep: it has no plan.json; did you mean corpus?"),
         ("tiny.yaml --json", "--json goes with --dry-run or --status"),
         ("tiny.yaml --jobs 0", "--jobs is 0, but at least one run at a time is needed"),
         ("tiny.yaml --executor 010", "--executor is '010', but must be local or ray"),

@@ -825,6 +825,7 @@ def test_the_list_of_discoveries_keeps_no_change_without_a_gain(finished, contex
         ("trial gpt2 pm --discoveries .", "leave the arms out"),
         ("trial", "there is nothing to compare"),
         ("trial gpt2 --corpus corpus", "one arm (gpt2) has nothing to be compared to"),
+        ("trial stdlib-quik", "(a YAML file, its name or its folder); did you mean stdlib-quick?"),
         ("trial gpt2 pm", "corpus is missing"),
         ("trial gpt2 pm --corpus nowhere", "there is no corpus at"),
         ("trial gpt2 pm --corpus CORPUS --margin=-1", "margin is -1.0, but"),

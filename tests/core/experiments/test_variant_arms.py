@@ -359,7 +359,7 @@ def test_code_that_was_not_named_here_is_not_run(corpus_folder, tmp_path, models
     ("variant", "message"),
     [
         ("absent.py:Same", "absent.py cannot be read (No such file or directory)"),
-        ("modles.py:Same", "modles.py cannot be read (No such file or directory); did you mean 'models.py'?"),
+        ("modles.py:Same", "(No such file or directory); give the path of a Python file; did you mean models.py?"),
         ("models.py", "names no variant; write path.py:ClassName"),
         ("models.py:Same,factor", "names no variant; write path.py:ClassName"),
         ("models.py:Other", "models.py has no class and no function 'Other'; "),
