@@ -61,7 +61,6 @@ def test_a_failed_run_is_listed_with_its_reason(contextwise, workplace, monkeypa
         ("no.yaml", "there is no recipe at no.yaml"),
         ("tiny.yaml --status x", "leave the recipe tiny.yaml out"),
         ("--status .", ". is not a sweep: it has no plan.json"),
-        ("--status corpu", "corpu is not a sweep: it has no plan.json; did you mean corpus?"),
         ("tiny.yaml --json", "--json goes with --dry-run or --status"),
         ("tiny.yaml --jobs 0", "--jobs is 0, but at least one run at a time is needed"),
         ("tiny.yaml --executor 010", "--executor is '010', but must be local or ray"),
@@ -71,3 +70,8 @@ def test_a_failed_run_is_listed_with_its_reason(contextwise, workplace, monkeypa
 )  # fmt: skip
 def test_bad_input_is_refused(contextwise, arguments, message):
     contextwise.refused(f"plan sweep {arguments}", message)
+
+
+def test_a_folder_with_a_similar_name_is_named(contextwise, tmp_path):
+    (tmp_path / "sweeps/choose").mkdir(parents=True)
+    contextwise.refused("plan sweep --status sweeps/chose", "it has no plan.json; did you mean sweeps/choose?")

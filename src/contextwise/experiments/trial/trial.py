@@ -101,7 +101,7 @@ class Trial:
                 f"{kept['comparisons']} comparisons; begin another trial, and reserve more (comparisons: N) if arms may follow"
             )
         if others:
-            free = next(new for i in itertools.count(2) if not (new := Path(f"{path}-{i}")).exists())
+            free = next(each for number in itertools.count(2) if not (each := Path(f"{path}-{number}")).exists())
             raise ConfigError(
                 f"{path} holds a trial that was looked at with other settings ({', '.join(others[:5])}); choose another folder "
                 f"with --out, such as --out {shlex.quote(str(free))}: after a look only seeds, budget and arms for which "
