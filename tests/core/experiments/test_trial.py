@@ -541,6 +541,9 @@ def test_the_plan_takes_the_spread_of_the_trials_that_are_most_like_it(finished,
     assert spread() == (pytest.approx(4 * math.sqrt(4 / 3)), "other-arms beside this trial, with other arms")
     beside("wider", 2.0, parameters={name: 10 * number for name, number in result["parameters"].items()})
     assert spread() == (pytest.approx(2 * math.sqrt(4 / 3)), "wider beside this trial, with models of other sizes")
+    longer = {arm: {"512": [(-1) ** seed * (arm != "gpt2") for seed in range(4)]} for arm in result["losses"]}
+    beside("longer", 0.0, losses=longer)
+    assert spread() == (pytest.approx(math.sqrt(4 / 3)), "longer beside this trial, with other tokens")
     beside("alike", 0.1)
     beside("second", 0.1)
     assert spread() == (pytest.approx(0.1 * math.sqrt(4 / 3)), "alike and second beside this trial")

@@ -277,13 +277,18 @@ class Trial:
                 own = file.parent.resolve() == self.path.resolve()
                 like.setdefault((own, *same, same_budgets), []).append((file.parent.name, groups, halves))
         for likeness in sorted(like, reverse=True):
-            own, same_arms, same_sizes, _ = likeness
+            own, same_arms, same_sizes, same_budgets = likeness
             names, groups, halves = ([*each] for each in zip(*like[likeness], strict=True))
             spread = within_groups([differences for each in groups for differences in each])
             if spread is None or spread.variance <= 0:
                 continue
             more = [f"{len(names) - 3} more"] if len(names) > 4 else []
-            unlike = ", with other arms" * (not same_arms) or ", with models of other sizes" * (not same_sizes)
+            differ = {
+                "other arms": not same_arms,
+                "models of other sizes": not same_sizes,
+                "other tokens": not same_budgets,
+            }
+            unlike = next((f", with {what}" for what, differs in differ.items() if differs), "")
             beside = f"{listed([*names[:3], *more] if more else names)} beside this trial{unlike}"
             half = statistics.median(half for each in halves for half in each)
             return (math.sqrt(spread.variance), int(spread.freedom) + 1), half, "this trial" if own else beside
