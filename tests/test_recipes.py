@@ -73,6 +73,21 @@ def test_a_wrong_name_is_answered_with_the_right_one(name, message):
         load_recipe(name)
 
 
+@pytest.mark.parametrize(
+    ("key", "command"), [("training", "train"), ("grid", "plan sweep"), ("arms", "trial"), ("scales", "reproduce")]
+)
+@pytest.mark.parametrize("verb", ["train", "plan sweep", "trial"])
+def test_a_file_for_another_verb_is_answered_with_that_verb(verb, key, command, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"name: mine\n{key}: {{}}\n")
+    if command == verb:
+        assert recipe_path(file, verb) == file
+        return
+    message = f"mine.yaml is not for {verb}, because it has the key '{key}'; run: contextwise {command} {file}"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        recipe_path(file, verb)
+
+
 def test_several_recipes_of_one_name_are_listed():
     with pytest.raises(ConfigError, match="contextlm/table1 or cue/table1"):
         shipped_recipe("table1", "reproduce")
@@ -104,6 +119,7 @@ def test_the_verb_lists_prints_and_copies(contextwise, tmp_path):
     (tmp_path / "mine" / "contextlm-nano.yaml").write_text("mine")
     contextwise.refused("recipes contextlm-nano --copy mine", "exists already, with another content")
     contextwise.refused("recipes nothing", "there is no recipe nothing")
+    contextwise.refused("recipes contextlm-nanno", "there is no recipe contextlm-nanno; did you mean 'contextlm-nano'?")
     contextwise("recipes cue --copy all")
     assert {path.name for path in (tmp_path / "all" / "cue").iterdir()} == {
         path.name for path in recipe_path("cue/joint").parent.glob("*.yaml")

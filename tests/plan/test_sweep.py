@@ -70,3 +70,8 @@ def test_a_failed_run_is_listed_with_its_reason(contextwise, workplace, monkeypa
 )  # fmt: skip
 def test_bad_input_is_refused(contextwise, arguments, message):
     contextwise.refused(f"plan sweep {arguments}", message)
+
+
+def test_a_folder_with_a_similar_name_is_named(contextwise, tmp_path):
+    (tmp_path / "sweeps/choose").mkdir(parents=True)
+    contextwise.refused("plan sweep --status sweeps/chose", "it has no plan.json; did you mean sweeps/choose?")

@@ -27,7 +27,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
-from contextwise.base.errors import ConfigError, Problem, did_you_mean, one_line, refuse_pipe
+from contextwise.base.errors import ConfigError, Problem, did_you_mean, misspelt, one_line, refuse_pipe
 from contextwise.base.files import at_home
 
 Model = TypeVar("Model", bound="Settings")
@@ -289,7 +289,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         refuse_pipe(path)
         data = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"there is no recipe at {path}; give the path of a YAML file") from None
+        raise ConfigError(f"there is no recipe at {path}; give the path of a YAML file{misspelt(path)}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"the recipe {path} is not UTF-8 text (byte {error.start + 1}); save it as UTF-8") from None
     except OSError as error:

@@ -4,6 +4,7 @@ Each message has one or two sentences: what is wrong, where (the field or file, 
 The command line prints it without a traceback and exits with :attr:`ContextwiseError.exit_status`.
 """
 
+import contextlib
 import difflib
 import errno
 from collections.abc import Iterable
@@ -94,6 +95,21 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     names = list(known)
     near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     return f"did you mean {near[0]!r}?" if near else otherwise or f"it may be {', '.join(names) or 'nothing'}"
+
+
+def misspelt(path: str | Path, known: Iterable[str] = ()) -> str:
+    """The end of a message on a path that does not exist: ``; did you mean notes.jsonl?``, or empty without a similar one.
+
+    Args:
+        known: names that may be meant, beside the files and folders there.
+    """
+    given, near = Path(path), list[str | Path]()
+    with contextlib.suppress(OSError, ValueError, StopIteration):  # no name that a file may have
+        missing = next(each for each in [*reversed(given.parents), given] if not each.exists())
+        beside = {each.name: each / given.relative_to(missing) for each in missing.parent.iterdir()}
+        near = [beside[name] for name in difflib.get_close_matches(missing.name, beside) if beside[name].exists()]
+    near = [*difflib.get_close_matches(given.name, known, n=1), *near]
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def one_line(error: object, most: int = 200) -> str:

@@ -201,10 +201,10 @@ def exponential(value: float) -> float:
 
 
 def number(value: float) -> str:
-    """Format a measured value with about five significant digits."""
+    """Format a measured value with five significant digits, and all digits before the point up to ten million."""
     if value < 100:
         return f"{value:.4f}" if value < 10 else f"{value:.3f}"
-    return f"{value:,.1f}" if value < 1e5 else f"{value:.3e}"
+    return f"{value:,.1f}" if value < 9999.95 else f"{value:,.0f}" if value < 1e7 else f"{value:.3e}"
 
 
 def count(value: float) -> str:

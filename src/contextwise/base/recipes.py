@@ -106,10 +106,11 @@ def recipe_path(name: str | Path, verb: str = "train", folder: Path = Path()) ->
         verb: what the recipe is for, where several recipes have the name.
 
     Raises:
-        ConfigError: there is no such recipe.
+        ConfigError: there is no such recipe, or it is for another verb.
     """
     path = folder / name
     if path.is_file() or path.suffix in (".yaml", ".yml"):
+        _refuse_other_kind(path, verb)
         return path
     shipped = shipped_recipe(str(name), verb)
     if shipped is None and path.is_dir():
@@ -120,3 +121,14 @@ def recipe_path(name: str | Path, verb: str = "train", folder: Path = Path()) ->
         hint = did_you_mean(str(name), known, "contextwise recipes lists those that come with the package")
         raise ConfigError(f"there is no recipe {name}; give the path of a YAML file, or a name ({hint})")
     return shipped
+
+
+def _refuse_other_kind(path: Path, verb: str) -> None:
+    """Refuse a file that has the key of another kind of recipe, and not that of the verb's own."""
+    values = read_yaml(path) if path.is_file() else {}
+    kinds = [kind for kind in recipe_kinds().values() if kind.key in values]
+    if kinds and verb not in [kind.verb for kind in kinds]:
+        other = kinds[0]
+        raise ConfigError(
+            f"the file {path} is not for {verb}, because it has the key {other.key!r}; run: contextwise {other.verb} {path}"
+        )

@@ -7,11 +7,11 @@ from rich.console import RenderableType
 from typer import Argument, Option
 
 from contextwise.base.config import read_yaml
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.errors import ConfigError, DataError, misspelt
 from contextwise.base.estimates import listed
 from contextwise.base.lazy import object_named
 from contextwise.base.progress import say
-from contextwise.base.recipes import recipe_kinds, recipe_path, shipped_recipe
+from contextwise.base.recipes import recipe_kinds, recipe_path, shipped_recipe, shipped_recipes
 from contextwise.cli.common import (
     AsJson,
     Discoveries,
@@ -110,7 +110,7 @@ def trial(
         if not (file.endswith((".yaml", ".yml")) or shipped_recipe(file, "trial") or Path(file).is_dir()):
             raise ConfigError(
                 f"one arm ({file}) has nothing to be compared to; give two arms, or a trial (a YAML file, its name or its "
-                "folder)"
+                f"folder){misspelt(file, [each.path.stem for each in shipped_recipes('trials')])}"
             )
         read_yaml(recipe_path(file, "trial"))
     elif corpus is None and not any(each.strip().startswith("corpus=") for each in settings or []):
@@ -306,8 +306,9 @@ def report(
     if len(runs) == 1 and not (first / "recipe.yaml").is_file():
         if (first / "report.html").is_file():
             raise ConfigError(f"{first} is no run, but has a page already; open {first / 'report.html'}")
+        hint = "" if first.exists() else misspelt(first)
         raise ConfigError(
-            f"{first} is neither a run (it has no recipe.yaml) nor {HAVING}; give the folder of one, or its table"
+            f"{first} is neither a run (it has no recipe.yaml) nor {HAVING}; give the folder of one, or its table{hint}"
         )
     if csv is not None:
         raise ConfigError(f"--csv writes the tables of {PAGED}, and {first} is a run; leave it out")

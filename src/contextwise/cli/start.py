@@ -352,7 +352,10 @@ def recipes(
         return
     found = shipped_recipes(name or "")
     if not found:
-        raise ConfigError(f"there is no recipe {name}; contextwise recipes lists all")
+        known = [key for each in shipped_recipes() for key in (each.path.stem, each.name)]
+        raise ConfigError(
+            f"there is no recipe {name}; {did_you_mean(str(name), known, 'contextwise recipes lists all')}"
+        )
     if copy is not None:
         copies = {
             copy / (each.path.name if len(found) == 1 else f"{each.name}.yaml"): each.path.read_bytes()

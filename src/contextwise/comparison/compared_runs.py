@@ -97,14 +97,14 @@ def evaluate_all(
             f"{done[0]} is an evaluation already; give its model, or compare evaluations without a corpus"
         )
     subjects = [source if isinstance(source, Subject) else Subject(source) for source in sources]
-    _refuse_repeated([subject.source for subject in subjects])  # before they are measured
+    refuse_repeated([subject.source for subject in subjects])  # before they are measured
     own = [name for subject in subjects if (name := subject.spec.loss_measure) != Loss.name]
     how = validate(measures()[own[0]] if own else Loss, settings, "the evaluation")
     documents = [corpus if isinstance(corpus, Corpus) else open_documents(each, corpus, split) for each in subjects]
     return [measure(subject, how, own) for subject, own in zip(subjects, documents, strict=True)]
 
 
-def _refuse_repeated(sources: Sequence[str | Path]) -> None:
+def refuse_repeated(sources: Sequence[str | Path]) -> None:
     """Raise a ConfigError for a source that is given twice."""
     counts = Counter(str(Path(source).resolve()) for source in sources)
     if repeated := [source for source, count in counts.items() if count > 1]:
@@ -123,7 +123,7 @@ def open_compared(
         ConfigError: a source given twice, or several evaluations to choose from.
         DataError: a source has no evaluation (the message has the command that makes one).
     """
-    _refuse_repeated(sources)
+    refuse_repeated(sources)
     chosen = results or _common(sources, label)
     compared = [_compared(source, result) for source, result in zip(sources, chosen, strict=True)]
     return compared if names is None else [replace(each, name=name) for each, name in zip(compared, names, strict=True)]

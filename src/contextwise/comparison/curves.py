@@ -21,7 +21,7 @@ from contextwise.base.estimates import Estimate, as_json, listed
 from contextwise.base.intervals import ratio_difference, ratios, resampled_ratios
 from contextwise.base.tables import Column, Row, Table
 from contextwise.base.views import Viewed
-from contextwise.comparison.compared_runs import of_single_runs, run_of
+from contextwise.comparison.compared_runs import of_single_runs, refuse_repeated, run_of
 from contextwise.evaluation.kernel import Result, is_result
 from contextwise.evaluation.kernel.subject import results_of_model
 from contextwise.evaluation.measures.curve import Curve, CurveResult, visible
@@ -135,7 +135,7 @@ def open_curves(sources: list[str], **others: bool) -> list[CurveResult]:
 
     Raises:
         DataError: there is none, or curves of different data or modes.
-        ConfigError: a run has several, fewer than two curves were given, or one of ``others`` was.
+        ConfigError: a run has several, fewer than two curves or one curve twice were given, or one of ``others`` was.
     """
     if given := [option for option, was_given in others.items() if was_given]:
         raise ConfigError(
@@ -144,6 +144,7 @@ def open_curves(sources: list[str], **others: bool) -> list[CurveResult]:
     if len(sources) < 2:
         raise ConfigError("there is one curve; give two or more to compare")
     curves = [_curve_of(source) for source in sources]
+    refuse_repeated([curve.path for curve in curves])
     first = curves[0].summary
     for source, curve in zip(sources, curves, strict=True):
         if curve.summary["corpus"]["fingerprint"] != first["corpus"]["fingerprint"]:
@@ -224,15 +225,17 @@ def ranking(curves: list[ComparedCurve]) -> str:
     """
     ordered = sorted(curves, key=lambda curve: (curve.last_tenth or curve.lowest).value)
     where = of_single_runs([Path(curve.name).name for curve in ordered if curve.single_run], len(curves))
-    by = f"{where[:1].upper()}{where[1:]}, by" if where else "By"
-    what = "best-context loss" if curves[0].last_tenth else "lowest bin"
-    words = [f"{by} the {what} {Path(ordered[0].name).name} has the lowest loss"]
+    what = "best-context loss" if curves[0].last_tenth else "loss in its lowest bin"
+    first = f"{f'{where[:1].upper()}{where[1:]}, ' if where else ''}{Path(ordered[0].name).name} has the lowest {what}"
+    words = []
     for before, curve in itertools.pairwise(ordered):
         difference = curve.tail_minus(before) or curve.lowest_minus(before)
         how = "higher" if difference.decided else "no significant difference"
         why = f" ({difference.too_few})" if difference.too_few else ""
-        words.append(f"{Path(curve.name).name}: {difference:+.4f} to the one before, {how}{why}")
-    return "; ".join(words) + "."
+        words.append(
+            f"{Path(curve.name).name} − {Path(before.name).name} = {difference:+.4f} nats per token, {how}{why}"
+        )
+    return f"{first}: {'; '.join(words)}."
 
 
 def curves_table(curves: list[ComparedCurve], title: str = "") -> Table:

@@ -118,8 +118,12 @@ def _costs(comparison: Comparison, best: Group) -> list[str]:
     Speeds are not compared: each run's is its own, beside whatever else the machine did.
     """
     others = [group for group in comparison.groups if group is not best]
-    parameters = listed([f"{count(group.parameters)} of {group.name}" for group in others])
-    sentences = [f"{best.name} has {count(best.parameters)} parameters, against {parameters}."]
+    numbers = {group.parameters for group in comparison.groups}
+    shown = count if len({count(number) for number in numbers}) == len(numbers) else "{:,}".format
+    same = [group.name for group in others if group.parameters == best.parameters]
+    unlike = [f"{shown(group.parameters)} of {group.name}" for group in others if group.name not in same]
+    parts = [f"as many as {listed(same)}"] * bool(same) + [f"against {listed(unlike)}"] * bool(unlike)
+    sentences = [", ".join([f"{best.name} has {shown(best.parameters)} parameters", *parts]) + "."]
     own, known = best.flops_per_token, [(group.name, group.flops_per_token) for group in others]
     if own and all(flops for _, flops in known):
         ratios = listed([f"{own / flops:.2f} times the FLOPs of {name}" for name, flops in known if flops])

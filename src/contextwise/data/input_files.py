@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from contextwise.base.errors import DataError, one_line, refuse_pipe
+from contextwise.base.errors import DataError, misspelt, one_line, refuse_pipe
 from contextwise.base.schemas import object_of
 
 UNREAD = (".bz2", ".xz", ".zst", ".lz4")
@@ -31,7 +31,7 @@ def readable(path: Path) -> Iterator[None]:
         refuse_pipe(path)
         yield
     except FileNotFoundError:
-        raise DataError(f"there is no file {path}") from None
+        raise DataError(f"there is no file {path}{misspelt(path)}") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise damaged(path, error) from None
     except OSError as error:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from contextwise.base.errors import CheckpointError, ConfigError, DataError
+from contextwise.base.errors import CheckpointError, ConfigError, DataError, misspelt
 from contextwise.base.files import expanded
 from contextwise.base.gguf import gguf_folder
 from contextwise.base.hashes import content_digest, content_key, model_files, sha256_file
 from contextwise.base.machine import hub_problem
-from contextwise.base.pretrained import failure_reason, from_pretrained, hub_revision
+from contextwise.base.pretrained import PACKAGED, failure_reason, from_pretrained, hub_revision
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -349,6 +349,8 @@ def load_tokenizer(spec: str, end_of_text: str | None = None) -> CorpusTokenizer
     """
     if spec == "bytes":
         return byte_tokenizer()
+    learned = [f"train:{size[1]}"] if (size := re.search(r":(\d+)$", spec)) else []
+    hint = misspelt(spec, [*PACKAGED, "bytes", *learned])
     try:
         path = gguf_folder(spec) or expanded(spec)
     except CheckpointError as error:
@@ -358,11 +360,11 @@ def load_tokenizer(spec: str, end_of_text: str | None = None) -> CorpusTokenizer
     elif re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", hub_revision(spec)[0]):
         absent = f"there is no tokenizer folder {spec} here, and"
         if problem := hub_problem():
-            raise DataError(f"{absent} {problem}")
-        tokenizer = _from_pretrained(spec, f"{absent} the Hub did not give that tokenizer")
+            raise DataError(f"{absent} {problem}{hint}")
+        tokenizer = _from_pretrained(spec, f"{absent} the Hub did not give that tokenizer", hint)
         kind, name = "hub", spec
     else:
-        raise DataError(f"there is no tokenizer folder {spec}")
+        raise DataError(f"there is no tokenizer folder {spec}{hint}")
     if getattr(tokenizer, "backend_tokenizer", None) is None:
         raise DataError(f"the tokenizer {spec} has no fast version; give one that has a tokenizer.json")
     vocabulary = tokenizer.get_vocab()
@@ -411,10 +413,11 @@ def _from_files(file: Path, merges: Path | None = None) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=backend, clean_up_tokenization_spaces=False)
 
 
-def _from_pretrained(name: str, problem: str) -> Any:
+def _from_pretrained(name: str, problem: str, hint: str = "") -> Any:
     from transformers import AutoTokenizer  # imports torch
 
     try:
         return from_pretrained(AutoTokenizer, name)
     except Exception as error:
-        raise DataError(f"{problem}: {failure_reason(error)}") from None
+        reason = failure_reason(error)
+        raise DataError(f"{problem}: {reason.rstrip('.') if hint else reason}{hint}") from None

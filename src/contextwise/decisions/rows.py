@@ -19,7 +19,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from contextwise.base.errors import ConfigError, DataError, did_you_mean, one_line, refuse_pipe
+from contextwise.base.errors import ConfigError, DataError, did_you_mean, misspelt, one_line, refuse_pipe
 from contextwise.base.estimates import LARGEST, listed
 from contextwise.base.hashes import content_key
 from contextwise.decisions.logs import (
@@ -185,7 +185,10 @@ def _read(path: Path, label: RunLabel) -> pa.Table:
 
             return pyarrow.parquet.read_table(path)
     except FileNotFoundError:
-        raise DataError(f"there is no file {path}; give files with a row for each held-out document of a run") from None
+        hint = misspelt(path)
+        raise DataError(
+            f"there is no file {path}; give files with a row for each held-out document of a run{hint}"
+        ) from None
     except (OSError, pa.ArrowException) as error:
         # Arrow counts from 0.
         why = re.sub(r"(?<=in row )\d+", lambda row: str(int(row[0]) + 1), one_line(error))

@@ -21,9 +21,9 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from contextwise.base.errors import CheckpointError, refuse_pipe
+from contextwise.base.errors import CheckpointError, misspelt, refuse_pipe
 from contextwise.base.machine import torch_device
-from contextwise.base.pretrained import failure_reason, from_pretrained, refuse_missing, refuse_unreachable
+from contextwise.base.pretrained import PACKAGED, failure_reason, from_pretrained, refuse_missing, refuse_unreachable
 from contextwise.models.prefix import with_prefix
 from contextwise.objectives.kind import Kind
 
@@ -125,7 +125,7 @@ def _register_models() -> None:
 def _failure_reason(folder: str, error: Exception) -> str:
     """Describe on one line why loading failed."""
     if not Path(folder).exists():
-        return "there is no such folder, and the Hub could not provide it"
+        return f"there is no such folder, and the Hub could not provide it{misspelt(folder, PACKAGED)}"
     if "ignore_mismatched_sizes" in str(error):
         fix = "export it again, or use the config.json that belongs to it"
         return f"the shapes of its weights do not match its config.json; {fix}"

@@ -72,7 +72,7 @@ def path_plot(comparison: Comparison, number: int, result: "Decided") -> Plot:
     lines = [page.level(0.0, "solid"), page.level(margin), page.level(-margin)]
     layout = page.figure(traces, xaxis=xaxis, yaxis=yaxis, shapes=lines)
     caption = (
-        f"{name}: below zero the loss of {comparison.arm} is lower; the dotted lines are the margin of ± {margin:g}."
+        f"{name}: below zero the loss of {comparison.arm} is lower; the dashed lines are the margin of ± {margin:g}."
     )
     caption += f" {ANYTIME}"
     if not shown:

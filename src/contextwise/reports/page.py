@@ -275,7 +275,7 @@ def _binary(value: int) -> str:
     return str(value)
 
 
-def level(y: float, dash: str = "dot") -> dict[str, Any]:
+def level(y: float, dash: str = "dash") -> dict[str, Any]:
     """A horizontal line across a figure, for the ``shapes`` of its layout."""
     across = {"type": "line", "xref": "x domain", "x0": 0, "x1": 1, "y0": y, "y1": y}
     return across | {"line": {"color": "rgba(128, 128, 128, 0.7)", "width": 1, "dash": dash}}

@@ -126,7 +126,9 @@ def _page_of_evaluation(result: Any) -> Page:
     yaxis = {"title": "loss, nats per token"}
     mean = level(float(nats.sum() / tokens.sum()))
     layout = figure([points], xaxis=xaxis, yaxis=yaxis, shapes=[mean])
-    plot = Plot("documents", layout, "Loss of each document", "A point is a document; the line is the loss of all.")
+    plot = Plot(
+        "documents", layout, "Loss of each document", "A point is a document; the dashed line is the loss of all."
+    )
     return _measured(result, Section("Document by document", [plot]))
 
 

@@ -30,7 +30,7 @@ FIGURES = {
     ),
     "spectra": (
         "Spectra",
-        "Eigenvalues of the covariance of the features, each over the largest. Dotted lines: some thresholds θ of the "
+        "Eigenvalues of the covariance of the features, each over the largest. Dashed lines: some thresholds θ of the "
         "intrinsic dimension.",
     ),
     "increments": (

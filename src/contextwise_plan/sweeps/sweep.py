@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NotRequired, TypedDict
 
-from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError
+from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, misspelt
 from contextwise.base.estimates import listed
 from contextwise.base.files import exclusive
 from contextwise.base.progress import say
@@ -76,7 +76,8 @@ class Sweep(RunSet):
         """
         file = Path(path) / Question.PLAN
         if not file.exists():
-            raise CheckpointError(f"{path} is not a sweep: it has no {file.name}")
+            hint = "" if Path(path).exists() else misspelt(path)
+            raise CheckpointError(f"{path} is not a sweep: it has no {file.name}{hint}")
         data = Question(Path(path), "sweep").plan(SweepPlan)
         plan = [built(PlannedRun, run) for run in data["runs"]]
         return cls(Path(path), plan, data["inputs"], step_seconds=data.get("step_seconds"))

@@ -1,5 +1,7 @@
 """Tests of what long work prints: a line now and then in a log, and once for all the processes of a launch."""
 
+from typing import Any
+
 import pytest
 
 from contextwise.base import progress
@@ -27,6 +29,20 @@ def test_in_a_log_long_work_prints_a_line_every_twenty_seconds(
         "measure: 8,000 of 12,000 predictions, context 8",
     ]
     assert all(line.endswith(("left", "context 8")) for line in lines)
+
+
+@pytest.mark.parametrize("resumed", [0, 40])
+def test_the_time_left_is_that_of_steps_after_the_first(resumed: int, clock: list[float], capsys: Any) -> None:
+    with progress_bar("train", 100, "steps") as advance:
+        advance(done=resumed)
+        for step in range(4):
+            clock[0] += 2 if step else 60  # with its warm-up
+            advance()
+        clock[0] += 20
+        advance(0)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == f"train: {resumed + 1} of 100 steps"
+    assert lines[1] == f"train: {resumed + 4} of 100 steps, about {'112 s' if resumed else '3.2 min'} left"
 
 
 def test_work_whose_end_is_unknown_counts_only(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:

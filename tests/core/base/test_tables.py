@@ -51,7 +51,14 @@ def test_a_difference_is_decided_where_its_interval_excludes_zero(estimate, abov
 def test_an_estimate_is_written_with_its_interval():
     assert f"{BETTER:+.2f}" == "−0.50 [−0.75, −0.25]"
     assert f"{-BETTER:percent}" == "50.0% [25.0%, 75.0%]"
-    assert f"{Estimate(123456.0)}" == "1.235e+05"
+    # Perplexities of one table: the same form from hundreds to millions.
+    assert [number(value) for value in (123.456, 9999.96, 89_380.7, 357_812.4)] == [
+        "123.5",
+        "10,000",
+        "89,381",
+        "357,812",
+    ]
+    assert f"{Estimate(12_345_678.0)}" == "1.235e+07"
     assert f"{BETTER.scaled(100):.0f}" == "−50 [−75, −25]"
     assert [written(None), count(8_190_000), duration(150), number(12.3456)] == ["–", "8.19M", "2.5 min", "12.346"]
     counts = {950: "950", 1234: "1.23k", 999_499: "999k", 999_500: "1M", 124_439_808: "124M", 3e11: "300B"}

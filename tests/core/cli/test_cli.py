@@ -385,12 +385,15 @@ def test_lists_and_refusals_import_neither_torch_nor_transformers(tmp_path: Path
         "name: x\ndata: {corpus: no/corpus, context: 8}\nmodel: {layers: 1, width: 8, heads: 1}\n"
         "training: {steps: 5, tokens_per_step: 8}\n"
     )
+    other = tmp_path / "trial.yaml"
+    other.write_text("arms: [gpt2, pm]\ncorpus: no/corpus\n")
     commands = [
         (0, ["--version"]),
         (0, ["reproduce", "--list"]),
         (2, ["reproduce", "contextlm/table1", "--scale", "huge"]),
         (2, ["train", str(bad)]),
         (2, ["train", "no/recipe.yaml"]),
+        (2, ["train", str(other)]),
         (2, ["train", str(good)]),
         (2, ["train", str(good), "--json"]),
         (2, ["train", str(good), "--set", "training.step=3"]),

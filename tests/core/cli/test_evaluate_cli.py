@@ -92,8 +92,10 @@ def test_a_file_of_texts_is_read_with_the_models_tokenizer(contextwise, workplac
         == found["loss"]
     )
     model = load_model(workplace / "runs" / "alpha", device="cpu")
-    with pytest.raises(ConfigError, match=r"a loaded model cannot read the texts in .*texts\.jsonl"):
-        contextwise_python.evaluate(model, workplace / "texts.jsonl")
+    fixes = r".*texts\.jsonl, because .*; give the model's folder or name .* contextwise\.prepare\('.*texts\.jsonl', TOKENIZER,"
+    for ask in (contextwise_python.evaluate, contextwise_python.curve, contextwise_python.compare):
+        with pytest.raises(ConfigError, match=rf"a loaded model cannot read the texts in {fixes}"):
+            ask([model, model] if ask is contextwise_python.compare else model, workplace / "texts.jsonl")
     contextwise.refused("evaluate runs/alpha --corpus no.jsonl", "there is no file no.jsonl")
 
 

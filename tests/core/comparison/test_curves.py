@@ -70,7 +70,7 @@ def test_models_are_ranked_by_the_last_tenth(tmp_path):
     _, b, c = compared.curves
     named = contextwise.compare(dict(zip("xyz", compared.measured, strict=True)))
     assert [each.name for each in named.curves] == ["x", "y", "z"]
-    assert named.answer.startswith("By the best-context loss x has the lowest loss; y: +0.0773 [")
+    assert named.answer.startswith("x has the lowest best-context loss: y − x = +0.0773 [")
     assert f"{named.answer}." in " ".join(str(named).split())
     page = named.page(tmp_path / "page.html").read_text()
     assert all(f'"name":"{name}"' in page for name in "xyz") and "loss minus that of x" in page
@@ -85,13 +85,19 @@ def test_models_are_ranked_by_the_last_tenth(tmp_path):
     assert b.last_tenth_difference.low == pytest.approx(b.last_tenth_difference.value)
     assert c.last_tenth_difference.low < 0 < c.last_tenth_difference.high
     words = ranking(compared.curves)
-    assert words.startswith("By the best-context loss short has the lowest loss; long: +0.0773 [")
-    assert "to the one before, higher; third: +0.0227 [" in words
-    assert words.endswith("to the one before, no significant difference.")
+    assert words.startswith("short has the lowest best-context loss: long − short = +0.0773 [")
+    assert "nats per token, higher; third − long = +0.0227 [" in words
+    assert words.endswith("nats per token, no significant difference.")
     laws = {"y": LONG, "x": SHORT}
     same = [written(tmp_path / "bands", name, 8, law, SIX, mode="bands") for name, law in laws.items()]
     words = ranking(compare_curves(open_curves(same)).curves)
-    assert words.startswith("By the lowest bin x has the lowest loss; y: +0.2250 [") and "before, higher." in words
+    assert words.startswith("x has the lowest loss in its lowest bin: y − x = +0.2250 [") and "token, higher." in words
+
+
+def test_a_curve_that_is_given_twice_is_refused(tmp_path):
+    curve, other = (written(tmp_path, name, 8, SHORT, SIX) for name in ("here", "there"))
+    with pytest.raises(ConfigError, match="here is given twice"):
+        open_curves([curve, other, f"{tmp_path}/there/../here"])
 
 
 def test_chosen_contexts_have_no_average(tmp_path):
@@ -118,7 +124,7 @@ def test_few_documents_rank_nothing(tmp_path, count):
     long = written(tmp_path, "long", 512, LONG, DOCUMENTS[:count])
     words = ranking(compare_curves(open_curves([short, long])).curves)
     why = " (3 documents allow no verdict, which takes 6 or more)" if count == 3 else ""
-    assert "higher" not in words and words.endswith(f"to the one before, no significant difference{why}.")
+    assert "higher" not in words and words.endswith(f"nats per token, no significant difference{why}.")
 
 
 def test_the_interval_of_the_best_context_draws_the_lowest_bin_again(tmp_path):
@@ -180,10 +186,14 @@ def test_curves_of_runs_are_ranked_for_these_runs_alone(tmp_path):
         folders.append(written(tmp_path / name / "evaluation", name, context, law, SIX))
     model = written(tmp_path, "model", 8, SHORT, SIX)
     curves = compare_curves(open_curves(folders)).curves
-    assert ranking(curves).startswith("In this one run each, by the best-context loss") and "higher" in ranking(curves)
+    assert ranking(curves).startswith(
+        "In this one run each, short has the lowest best-context loss:"
+    ) and "higher" in ranking(curves)
     assert [curve.to_dict()["single_run"] for curve in curves] == [True, True]
     assert "nothing about other seeds" in " ".join(curves_table(curves).notes)
     mixed = compare_curves(open_curves([model, folders[1]])).curves
-    assert ranking(mixed).startswith("With this one run of long, by the best-context loss")
+    assert ranking(mixed).startswith("With this one run of long, model has the lowest best-context loss:")
     only = compare_curves(open_curves([model, written(tmp_path, "other", 512, LONG, SIX)])).curves
-    assert ranking(only).startswith("By the best-context loss") and "seeds" not in " ".join(curves_table(only).notes)
+    assert ranking(only).startswith("model has the lowest best-context loss:") and "seeds" not in " ".join(
+        curves_table(only).notes
+    )

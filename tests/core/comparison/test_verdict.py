@@ -128,7 +128,7 @@ def test_costs_are_ratios_of_the_best_to_the_others() -> None:
 def test_speeds_are_not_compared() -> None:
     groups = [group("A", 4.0), group("B", 3.9, tokens_per_second=900.0)]
     result = comparison(groups, [difference("B", "A", -0.1, -0.2, -0.05)])
-    assert verdict(result)[1] == "B has 1M parameters, against 1M of A."
+    assert verdict(result)[1] == "B has 1M parameters, as many as A."
     assert "of each run by itself" in model_table(result).notes[0]
 
 
@@ -153,7 +153,18 @@ def test_five_documents_allow_no_claim_and_seven_do() -> None:
 def test_costs_that_are_not_known_are_not_told() -> None:
     groups = [group("A", 4.0, tokens_per_second=None), group("B", 3.9)]
     costs = verdict(comparison(groups, [difference("B", "A", -0.1, -0.2, -0.05)]))[1]
-    assert costs == "B has 1M parameters, against 1M of A."
+    assert costs == "B has 1M parameters, as many as A."
+
+
+def test_numbers_of_parameters_that_look_alike_have_all_their_digits() -> None:
+    groups = [
+        group("A", 4.0, parameters=378_900),
+        group("B", 3.9, parameters=379_100),
+        group("C", 4.1, parameters=379_100),
+    ]
+    pairs = [difference("B", "A", -0.1, -0.2, -0.05), difference("B", "C", -0.2, -0.3, -0.1)]
+    costs = verdict(comparison(groups, pairs))[-1]
+    assert costs.startswith("B has 379,100 parameters, as many as C, against 378,900 of A.")
 
 
 def test_only_a_model_that_beats_all_others_is_bold_and_a_tie_never() -> None:

@@ -156,6 +156,8 @@ def test_invalid_tokenizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(DataError, match=r"there is no tokenizer folder \./missing/folder"):
         load_tokenizer("./missing/folder")
     monkeypatch.setattr(module, "hub_problem", lambda: "the Hub is away")
+    with pytest.raises(DataError, match=r"there is no tokenizer folder tran:300; did you mean train:300\?"):
+        load_tokenizer("tran:300")
     with pytest.raises(DataError, match=r"there is no tokenizer folder gpt9 here, and the Hub is away"):
         load_tokenizer("gpt9")
 

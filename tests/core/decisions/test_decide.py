@@ -554,7 +554,9 @@ def test_the_command(contextwise, tmp_path, monkeypatch):
     files = " ".join(f"{arm}-{seed}.csv" for arm in ("base", "new") for seed in range(5))
     words = contextwise.words(f"decide {files}")
     assert "new is better than base: −0.0" in words and "page: decisions/vs-base/report.html" in words
-    assert "new is better than base" in Path("decisions/vs-base/report.html").read_text()
+    page = Path("decisions/vs-base/report.html").read_text()
+    assert "new is better than base" in page
+    assert "the dashed lines are the margin" in page and page.count('"dash":"dash"') == 2 and "stroke-dasharray" in page
     status, output, _ = contextwise(f"decide {files} --json")
     assert status == 0 and json.loads(output)["comparisons"][0]["decision"] == "better"
     assert "needs" in contextwise.words("decide base-0.csv base-1.csv --plan")

@@ -124,6 +124,25 @@ def test_a_finished_trial_is_opened_again_without_training(finished, corpus_fold
     assert as_json(result)["comparisons"] == json.loads(before)["comparisons"]
 
 
+def test_a_decided_trial_says_that_it_trains_no_more_seeds(finished, corpus_folder, tmp_path, monkeypatch, capsys):
+    folder = Path(shutil.copytree(finished, tmp_path / "three"))
+    monkeypatch.setattr(RunSet, "train_missing", None)
+    assert Trial(three(corpus_folder, folder, seeds=12)).run().seeds == 4
+    said = (
+        "is decided after 4 seeds, so no further seed is trained; with --keep-going, seeds are trained up to --seeds 12"
+    )
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_another_question_names_a_free_folder(finished, corpus_folder, tmp_path):
+    folder = Path(shutil.copytree(finished, tmp_path / "the trial"))
+    (tmp_path / "the trial-2").mkdir()
+    with pytest.raises(
+        ConfigError, match=r"other settings \(tokens\); .* --out, such as --out '\S*/the trial-3': after"
+    ):
+        Trial(three(corpus_folder, folder, tokens=512))
+
+
 @pytest.mark.long
 def test_more_seeds_continue_the_same_sequence(finished, corpus_folder, tmp_path):
     folder = Path(shutil.copytree(finished, tmp_path / "three"))
@@ -393,6 +412,22 @@ def test_the_notes_name_rates_at_an_edge_and_those_that_hardly_lead(corpus_folde
     assert "for slower (0.0020)" in tie and "gpt2" not in tie
 
 
+def test_the_notes_name_an_arm_whose_losses_have_two_minima(corpus_folder, tmp_path, monkeypatch):
+    def train_rates(self: Trial, lengths: Any, share: float, factors: list[float], losses: dict) -> None:
+        for place, factor in enumerate(factors):
+            losses["gpt2", factor] = 4 + 0.1 * abs(place - 1)
+            losses["slower", factor] = (4.3, 4.0, 4.2, 4.1, 4.3)[place]
+
+    monkeypatch.setattr(Trial, "_train_rates", train_rates)
+    factors = [0.25, 0.5, 1.0, 2.0, 4.0]
+    trial = Trial(small_trial(corpus_folder, tmp_path / "t", rates={"factors": factors}))
+    trial._search(trial.lengths())
+    assert trial._doubtful_rates() == [
+        "In the search the loss of slower has its lowest value at 0.5 times its own rates and another minimum at 2, with a "
+        "loss between them that is higher by more than the margin; more seeds (rates.seeds=3) tell whether that is chance."
+    ]
+
+
 def test_the_search_is_widened_where_the_budget_leaves_two_seeds(corpus_folder, tmp_path, monkeypatch):
     monkeypatch.setattr(Trial, "_train_rates", losses_around({"gpt2": 4.0, "slower": 1.0}))
     given = small_trial(corpus_folder, tmp_path / "t", rates="search", budget="30s")
@@ -483,6 +518,35 @@ def test_the_plan_promises_seeds_from_the_spread_of_the_trial(finished, corpus_f
     about_any = dataclasses.replace(plan, documents="random", documents_half_width=0.5)
     assert about_any.least_difference == pytest.approx(math.hypot(plan.least_difference, 0.5))
     assert about_any.expected_seeds(0.4) is None and about_any.expected_seeds(9.0) is not None
+
+
+def test_the_plan_takes_the_spread_of_the_trials_that_are_most_like_it(finished, corpus_folder, tmp_path):
+    result = json.loads((finished / "result.json").read_text())
+
+    def beside(name: str, step: float, **changes: Any) -> None:
+        """A trial whose differences by seed go up and down by a step."""
+        losses = {
+            arm: {"256": [step * (-1) ** seed * (arm != "gpt2") for seed in range(4)]} for arm in result["losses"]
+        }
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "result.json").write_text(json.dumps({**result, "losses": losses, **changes}))
+
+    def spread() -> tuple[float, str]:
+        plan = Trial(three(corpus_folder, tmp_path / "new")).plan()
+        assert plan.deviation is not None
+        return plan.deviation[0], plan.source
+
+    other = {"gpt2": {"256": [0.0] * 4}, "slower": {"256": [0.0, 8.0] * 2}}
+    beside("other-arms", 0.0, losses=other)
+    assert spread() == (pytest.approx(4 * math.sqrt(4 / 3)), "other-arms beside this trial, with other arms")
+    beside("wider", 2.0, parameters={name: 10 * number for name, number in result["parameters"].items()})
+    assert spread() == (pytest.approx(2 * math.sqrt(4 / 3)), "wider beside this trial, with models of other sizes")
+    longer = {arm: {"512": [(-1) ** seed * (arm != "gpt2") for seed in range(4)]} for arm in result["losses"]}
+    beside("longer", 0.0, losses=longer)
+    assert spread() == (pytest.approx(math.sqrt(4 / 3)), "longer beside this trial, with other tokens")
+    beside("alike", 0.1)
+    beside("second", 0.1)
+    assert spread() == (pytest.approx(0.1 * math.sqrt(4 / 3)), "alike and second beside this trial")
 
 
 def test_a_plan_trains_no_run_and_writes_nothing(corpus_folder, tmp_path, capsys):
@@ -764,6 +828,7 @@ def test_the_list_of_discoveries_keeps_no_change_without_a_gain(finished, contex
         ("trial gpt2 pm --discoveries .", "leave the arms out"),
         ("trial", "there is nothing to compare"),
         ("trial gpt2 --corpus corpus", "one arm (gpt2) has nothing to be compared to"),
+        ("trial stdlib-quik", "(a YAML file, its name or its folder); did you mean stdlib-quick?"),
         ("trial gpt2 pm", "corpus is missing"),
         ("trial gpt2 pm --corpus nowhere", "there is no corpus at"),
         ("trial gpt2 pm --corpus CORPUS --margin=-1", "margin is -1.0, but"),

@@ -15,7 +15,7 @@ from contextwise.base.runs import RunFolder
 from contextwise.base.tables import terminal
 from contextwise.experiments.trial import Trial, TrialSettings
 from contextwise.experiments.trial import arms as arms_module
-from contextwise.experiments.trial.rates import ChosenRate, Optimum
+from contextwise.experiments.trial.rates import ChosenRate, Optimum, other_minima
 from contextwise.reports.trial import rate_table
 from small_trials import small_trial
 
@@ -44,6 +44,21 @@ def test_the_lowest_point_lies_between_the_rates_that_were_tried(lowest):
     assert found.leads == (pytest.approx(losses[0.5] - losses[1.0]), pytest.approx(losses[2.0] - losses[1.0]))
     uneven = Optimum.of(128, parabola(lowest, factors=(0.25, 1.0, 4.0)), MARGIN)
     assert uneven.lowest == pytest.approx(lowest)
+
+
+@pytest.mark.parametrize(
+    ("values", "minima"),
+    [
+        ([4.2, 4.1, 4.0, 4.1, 4.2], []),
+        ([4.2, 4.0, 4.1, 4.095, 4.2], []),  # by less than the margin
+        ([4.2, 4.0, 4.1, 4.05, 4.2], [2.0]),
+        ([4.05, 4.1, 4.0, 4.1, 4.02], [0.25, 4.0]),
+        ([4.0, 4.3, math.inf, 4.1, 4.05], [4.0]),
+    ],
+)
+def test_losses_with_two_minima_are_noticed(values, minima):
+    factors = (0.25, 0.5, 1.0, 2.0, 4.0)
+    assert other_minima(dict(zip(factors, values, strict=True)), MARGIN) == minima
 
 
 @pytest.mark.parametrize(

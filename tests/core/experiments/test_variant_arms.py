@@ -359,7 +359,10 @@ def test_code_that_was_not_named_here_is_not_run(corpus_folder, tmp_path, models
     ("variant", "message"),
     [
         ("absent.py:Same", "absent.py cannot be read (No such file or directory)"),
-        ("modles.py:Same", "modles.py cannot be read (No such file or directory); did you mean 'models.py'?"),
+        (
+            "modles.py:Same",
+            "(No such file or directory); give the path of a Python file; did you mean FOLDER/models.py?",
+        ),
         ("models.py", "names no variant; write path.py:ClassName"),
         ("models.py:Same,factor", "names no variant; write path.py:ClassName"),
         ("models.py:Other", "models.py has no class and no function 'Other'; "),
@@ -391,6 +394,7 @@ def test_bad_input_is_refused_before_anything_is_trained(
     written = values(corpus_folder, tmp_path / "run", variant)
     written["data"]["context"] = 2 * CONTEXT
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(written))
+    message = message.replace("FOLDER", str(tmp_path))
     contextwise.refused("train own.yaml", message)
     small = "--set recipe.model.size=pico --set recipe.data.context=32"
     contextwise.refused(f"trial gpt2 {variant} --corpus {corpus_folder} {small}", message)

@@ -58,6 +58,9 @@ def test_bad_input_is_refused(make_run: Callable[..., Any], contextwise: Context
     (contextwise.folder / "notes.json").write_text("{}")
     contextwise.refused("report notes.json", "notes.json is no table of a sweep (it has no columns); give a file that")
     run = make_run("A").path
+    contextwise.refused(
+        f"report {run.parent}/{run.name}x", f"give the folder of one, or its table; did you mean {run}?"
+    )
     contextwise.refused(f"report {run} {run}", "is given twice")
     contextwise.refused(f"report {run} --out .", ". is a folder; give the name of a file for the page")
     before = (run / "recipe.yaml").read_bytes()

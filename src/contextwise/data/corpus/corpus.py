@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from contextwise.base.config import checked
-from contextwise.base.errors import DataError, did_you_mean, refuse_pipe
+from contextwise.base.errors import DataError, did_you_mean, misspelt, refuse_pipe
 from contextwise.base.files import KeptPath, check_schema, expanded, read_json, write_json
 from contextwise.base.hashes import sha256_file
 from contextwise.base.machine import own_version
@@ -133,10 +133,11 @@ class Corpus:
             from contextwise.data.sources import is_file_name
 
             if is_file_name(path):
-                raise DataError(f"there is no file {path}")
+                raise DataError(f"there is no file {path}{misspelt(path)}")
             prepare = f"contextwise prepare SOURCE --tokenizer train:4096 --out {path}"
             raise DataError(
                 f"there is no corpus at {path}; make one with `{prepare}`, or give one that is there (--corpus)"
+                f"{misspelt(path)}"
             )
         if not stores:
             raise DataError(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from contextwise.base import plugins
-from contextwise.base.errors import DataError
+from contextwise.base.errors import DataError, misspelt
 from contextwise.base.files import expanded
 from contextwise.base.hashes import content_digest, content_key
 from contextwise.data.input_files import UNREAD, readable
@@ -62,7 +62,7 @@ def open_source(name: str | Path, limit: int | None = None) -> Source:
             raise DataError(f"no file matches {given}")
         return _open_files(path.name, files, Path(os.path.commonpath([file.parent for file in files])))
     if is_file_name(path) or not HUB_NAME.fullmatch(given):
-        raise DataError(f"there is no file or folder {given}")
+        raise DataError(f"there is no file or folder {given}{misspelt(path)}")
     return open_hub(given, limit)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contextwise.base.errors import DataError, one_line
+from contextwise.base.errors import DataError, misspelt, one_line
 from contextwise.base.machine import hub_problem
 from contextwise.data.input_files import damaged, readable
 from contextwise.data.sources.files import FileSource
@@ -88,7 +88,7 @@ def open_hub(given: str, limit: int | None) -> DatasetRows:
     """Load ``NAME``, ``NAME:CONFIG`` or ``NAME:CONFIG:SPLIT`` (``train`` by default), or stream it if there is a ``limit``."""
     absent = f"there is no file or folder {given} here, and"
     if problem := hub_problem():
-        raise DataError(f"{absent} {problem}")
+        raise DataError(f"{absent} {problem}{misspelt(given)}")
     import datasets
 
     name, _, rest = given.partition(":")

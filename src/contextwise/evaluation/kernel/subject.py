@@ -297,7 +297,10 @@ def open_documents(source: "str | Path | PreTrainedModel | Subject", path: str |
 
     model = source.source if isinstance(source, Subject) and not source.loaded else source
     if not isinstance(model, str | Path):
-        raise ConfigError(f"a loaded model cannot read the texts in {texts}; prepare a corpus with its tokenizer")
+        raise ConfigError(
+            f"a loaded model cannot read the texts in {texts}, because that takes the tokenizer in a model's folder; give the "
+            f"model's folder or name in its place, or a corpus: contextwise.prepare({texts!r}, TOKENIZER, 'corpora/NAME')"
+        )
     folder, text = model_folder(str(model)), source_digest(texts)
     tokenizer = load_tokenizer(folder)
     added = [[token, str(about)] for token, about in sorted(tokenizer.backend.get_added_tokens_decoder().items())]

@@ -192,6 +192,21 @@ def _times(factor: float) -> str:
     return f"{factor:.3g} × the recipe's rate"
 
 
+def other_minima(losses: Losses, margin: float) -> list[float]:
+    """The rates, at most one on each side of the best, where the loss has another minimum.
+
+    There is a loss between the two that is higher than both by more than the margin.
+    """
+    factors = sorted(losses)
+    best = factors.index(min(factors, key=losses.__getitem__))
+    minima = []
+    for side in (factors[best::-1], factors[best:]):
+        highest = [max(losses[factor] for factor in side[: place + 1]) for place in range(len(side))]
+        if lower := [factor for factor, most in zip(side, highest, strict=True) if losses[factor] < most - margin]:
+            minima.append(min(lower, key=losses.__getitem__))
+    return minima
+
+
 def _doublings(optima: Sequence[Optimum]) -> float | None:
     """By how many doublings the best rate moves with each doubling of the length; None where that is not known."""
     first, last = optima[0], optima[-1]

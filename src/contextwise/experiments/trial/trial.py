@@ -11,7 +11,9 @@ from the finished runs, so a trial that was killed at any instant resumes, and m
 """
 
 import contextlib
+import itertools
 import math
+import shlex
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -38,7 +40,7 @@ from contextwise.experiments.folder import Question
 from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.trial.arms import Arms, Length, held_fixed, total_nats
 from contextwise.experiments.trial.documents import SEARCH_SHARE, PlanOfTrial
-from contextwise.experiments.trial.rates import ChosenRate, RateRow
+from contextwise.experiments.trial.rates import ChosenRate, RateRow, other_minima
 from contextwise.experiments.trial.result import AlongBudgets, TrialPlan, TrialResult
 from contextwise.experiments.trial.settings import TrialSettings, setting_in_words
 
@@ -99,9 +101,11 @@ class Trial:
                 f"{kept['comparisons']} comparisons; begin another trial, and reserve more (comparisons: N) if arms may follow"
             )
         if others:
+            free = next(each for number in itertools.count(2) if not (each := Path(f"{path}-{number}")).exists())
             raise ConfigError(
                 f"{path} holds a trial that was looked at with other settings ({', '.join(others[:5])}); choose another folder "
-                "with --out: after a look only seeds, budget and arms for which comparisons were reserved may be added"
+                f"with --out, such as --out {shlex.quote(str(free))}: after a look only seeds, budget and arms for which "
+                "comparisons were reserved may be added"
             )
 
     def _in_words(self, key: str, kept: dict[str, Any]) -> str:
@@ -115,14 +119,24 @@ class Trial:
         return f"the content of {rest}" if part == "inputs" else key
 
     def _refuse_fewer_seeds(self) -> None:
-        """Refuse to end before the last look of the trial in the folder: the look would be chosen by what it says."""
-        looked = 0
+        """Refuse to end before the last look of the trial in the folder: the look would be chosen by what it says.
+
+        More seeds of a decided trial get a note, because they are trained only if it keeps going.
+        """
+        looked, result = 0, dict[str, Any]()
         with contextlib.suppress(ContextwiseError):  # none yet, or damaged: it is written again
-            looked = read_json(self.path / RESULT, "a trial's result", TrialResult)["seeds"]
+            result = read_json(self.path / RESULT, "a trial's result", TrialResult)
+            looked = result["seeds"]
         if looked > self.settings.seeds:
             raise ConfigError(
                 f"the trial in {self.path} has an answer after {looked} seeds, which fewer cannot replace; "
                 f"give --seeds {looked} or more"
+            )
+        over = result.get("stopped") == "decided" and result["losses"].keys() == self.settings.arms.keys()
+        if over and looked < self.settings.seeds and not self.settings.keep_going:
+            say(
+                f"note: the trial in {self.path} is decided after {looked} seeds, so no further seed is trained; with "
+                f"--keep-going, seeds are trained up to --seeds {self.settings.seeds}"
             )
 
     def _question(self) -> dict[str, Any]:
@@ -242,24 +256,42 @@ class Trial:
         return factors * search.seeds * each
 
     def _known_spread(self) -> tuple[tuple[float, int] | None, float, str]:
-        """The spread of paired differences by seed and over documents, and whose: of this trial, else of those beside it."""
-        for files, source in (
-            ([self.path / RESULT], "this trial"),
-            (sorted(self.path.parent.glob(f"*/{RESULT}")), "earlier trials beside this one"),
-        ):
-            groups, halves = [], []
-            for file in files:
-                with contextlib.suppress(ContextwiseError, KeyError):  # of a decision, or damaged
-                    result = read_json(file, "a trial's result", TrialResult)
-                    losses, base = result["losses"], result["reference"]
-                    halves += [each["documents_half_width"] or math.inf for each in result["comparisons"]]
-                    for arm, budgets in losses.items():
-                        for at, values in budgets.items():
-                            pairs = zip(values, losses[base][at], strict=False)
-                            groups += [[a - b for a, b in pairs]] if arm != base else []
-            spread = within_groups(groups)
-            if spread is not None and spread.variance > 0:
-                return (math.sqrt(spread.variance), int(spread.freedom) + 1), statistics.median(halves), source
+        """The spread of paired differences by seed and over documents, and its source.
+
+        The source is this trial, else the trials beside it that are most like it: with the same arms, then with models of the
+        same sizes, then with the same budgets.
+        """
+        sizes = {name: run.parameters for name, run in self.arms.planned.items()}
+        like: dict[tuple[bool, ...], list[tuple[str, list[list[float]], list[float]]]] = {}
+        for file in sorted(self.path.parent.glob(f"*/{RESULT}")):
+            with contextlib.suppress(ContextwiseError, KeyError):  # of a decision, or damaged
+                result = read_json(file, "a trial's result", TrialResult)
+                losses, base, groups = result["losses"], result["reference"], []
+                halves = [each["documents_half_width"] or math.inf for each in result["comparisons"]]
+                for arm, budgets in losses.items():
+                    for at, values in budgets.items():
+                        pairs = zip(values, losses[base][at], strict=False)
+                        groups += [[a - b for a, b in pairs]] if arm != base else []
+                same = losses.keys() == sizes.keys(), result["parameters"] == sizes
+                same_budgets = {int(at) for at in losses[base]} == set(self.arms.budgets)
+                own = file.parent.resolve() == self.path.resolve()
+                like.setdefault((own, *same, same_budgets), []).append((file.parent.name, groups, halves))
+        for likeness in sorted(like, reverse=True):
+            own, same_arms, same_sizes, same_budgets = likeness
+            names, groups, halves = ([*each] for each in zip(*like[likeness], strict=True))
+            spread = within_groups([differences for each in groups for differences in each])
+            if spread is None or spread.variance <= 0:
+                continue
+            more = [f"{len(names) - 3} more"] if len(names) > 4 else []
+            differ = {
+                "other arms": not same_arms,
+                "models of other sizes": not same_sizes,
+                "other tokens": not same_budgets,
+            }
+            unlike = next((f", with {what}" for what, differs in differ.items() if differs), "")
+            beside = f"{listed([*names[:3], *more] if more else names)} beside this trial{unlike}"
+            half = statistics.median(half for each in halves for half in each)
+            return (math.sqrt(spread.variance), int(spread.freedom) + 1), half, "this trial" if own else beside
         return None, 0.0, ""
 
     # ---- running ----
@@ -496,6 +528,16 @@ class Trial:
         leads = {each.arm: each.lead for each in self.chosen_rates}
         ties = [f"{arm} ({lead:.4f})" for arm, lead in leads.items() if lead is not None and lead < margin]
         notes = []
+        for each in self.chosen_rates:
+            rows = [row for row in self.rates if (row.arm, row.steps) == (each.arm, each.optima[-1].steps)]
+            losses = {row.factor: math.inf if row.loss is None else row.loss for row in rows}
+            if minima := other_minima(losses, margin):
+                at = listed([f"{factor:.3g}" for factor in minima])
+                notes.append(
+                    f"In the search the loss of {each.arm} has its lowest value at {each.optima[-1].factor:.3g} times its own "
+                    f"rates and another minimum at {at}, with a loss between them that is higher by more than the margin; more "
+                    "seeds (rates.seeds=3) tell whether that is chance."
+                )
         if edges:
             notes.append(
                 f"The best learning rate of {listed(edges)} is at an edge of the search, so a better one may exist; give other "

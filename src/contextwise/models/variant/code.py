@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from contextwise.base.config import parse_yaml
-from contextwise.base.errors import CheckpointError, ConfigError, did_you_mean, one_line
+from contextwise.base.errors import CheckpointError, ConfigError, misspelt, one_line
 from contextwise.base.files import expanded
 from contextwise.base.hashes import cache_folder
 
@@ -46,13 +46,8 @@ def read_code(file: str | Path) -> bytes:
     try:
         return expanded(file).read_bytes()
     except OSError as error:
-        fix = did_you_mean(Path(file).name, _files_beside(file), "give the path of a Python file")
+        fix = f"give the path of a Python file{misspelt(expanded(file))}"
         raise ConfigError(f"the variant's file {file} cannot be read ({error.strerror}); {fix}") from None
-
-
-def _files_beside(file: str | Path) -> list[str]:
-    """Names of the Python files in the folder of a file."""
-    return sorted(each.name for each in expanded(file).parent.glob("*.py") if each.is_file())
 
 
 def digest(code: bytes) -> str:
