@@ -19,6 +19,8 @@ from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_f
 
 LONGEST = 1024
 """The longest context in blocks; the probabilities of longer ones would need more memory than other activations."""
+SIZE = 128
+"""Queries of a block. Blocks of 64 compute fewer scores, in products too small for a processor with AMX."""
 
 
 class _BlockwiseAttention(torch.autograd.Function):
@@ -27,13 +29,12 @@ class _BlockwiseAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         length = query.shape[1]
-        size = 64 if length <= 256 else 128
-        later = torch.ones(size, size, dtype=torch.bool, device=query.device).triu(1)
+        later = query.new_full((SIZE, SIZE), -torch.inf).triu(1)
         output, kept = torch.empty_like(query), []
-        for start in range(0, length, size):
-            end = min(start + size, length)
+        for start in range(0, length, SIZE):
+            end = min(start + SIZE, length)
             scores = query[:, start:end] @ key[:, :end].transpose(1, 2)
-            scores[:, :, start:].masked_fill_(later[: end - start, : end - start], -torch.inf)
+            scores[:, :, start:].add_(later[: end - start, : end - start])
             probabilities = scores.softmax(-1)
             output[:, start:end] = probabilities @ value[:, :end]
             kept.append(probabilities)
@@ -55,8 +56,8 @@ class _BlockwiseAttention(torch.autograd.Function):
                 rows @ value[:, :end].transpose(1, 2), probabilities, -1, query.dtype
             )
             grad_query[:, start:end] = grad_scores @ key[:, :end]
-            grad_key[:, :end] += grad_scores.transpose(1, 2) @ query[:, start:end]
-            grad_value[:, :end] += probabilities.transpose(1, 2) @ rows
+            grad_key[:, :end].add_(grad_scores.transpose(1, 2) @ query[:, start:end])
+            grad_value[:, :end].add_(probabilities.transpose(1, 2) @ rows)
             start = end
         return grad_query, grad_key.to(key.dtype), grad_value.to(value.dtype)
 

@@ -52,11 +52,15 @@ def _loss_and_gradients(
     total = torch.zeros((), dtype=torch.float32, device=hidden.device)
     compute = autocast_dtype(hidden.device.type) or hidden.dtype
     matrix = weight.to(compute)
-    # All pieces share two buffers: on a CPU the first access to new memory costs more than the arithmetic on it.
-    rows = min(hidden.shape[0], rows_at_once(weight.shape[0], hidden.device))
+    rows = wide = rows_at_once(weight.shape[0], hidden.device)
     compiled = torch.compiler.is_compiling()
+    if hidden.device.type == "cpu" and compute != torch.float32 and not compiled:
+        # Of bf16 only as many rows are in float32 at a time as stay in the caches: half a MB for each thread.
+        rows, wide = 2 * rows, max(1, 2**17 // weight.shape[0]) * torch.get_num_threads()
+    rows = min(hidden.shape[0], rows)
+    # All pieces share two buffers: on a CPU the first access to new memory costs more than the arithmetic on it.
     all_logits = hidden.new_empty((0 if compiled else rows, weight.shape[0]), dtype=compute)
-    all_probabilities = torch.empty_like(all_logits, dtype=torch.float32)
+    probabilities = torch.empty_like(all_logits[:wide], dtype=torch.float32)
     for start in range(0, hidden.shape[0], max(rows, 1)):
         x = hidden[start : start + rows].to(compute)
         y = targets[start : start + rows]
@@ -64,17 +68,10 @@ def _loss_and_gradients(
         index = y.where(counted, 0)[:, None]  # another negative id is out of range, as in torch
         if compiled:
             loss, grad = _fused_loss(x @ matrix.t(), index, counted)
-            total += loss
         else:
             logits = torch.mm(x, matrix.t(), out=all_logits[: len(x)])
-            largest, logit = logits.amax(-1).float(), logits.gather(1, index)[:, 0].float()
-            p = torch.softmax(logits, -1, dtype=torch.float32, out=all_probabilities[: len(x)])
-            # The log of the partition function from the largest probability, which never underflows.
-            total += ((largest - p.amax(-1).log() - logit) * counted).sum()
-            if not any(needed):
-                continue
-            grad = p.scatter_add_(1, index, -torch.ones_like(index, dtype=torch.float32))
-            grad = grad if compute == torch.float32 else logits.copy_(grad)
+            loss, grad = _loss_in_pieces(logits, index, counted, probabilities)
+        total += loss
         # Rows that do not count are left out of the two products, which costs less than a pass over the gradient.
         counts = counted[:, None]
         if grad_hidden is not None:
@@ -85,6 +82,27 @@ def _loss_and_gradients(
             else:
                 grad_weight += grad.t() @ (x * counts)
     return total, (grad_hidden, grad_weight)
+
+
+def _loss_in_pieces(logits: Tensor, index: Tensor, counted: Tensor, buffer: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum of the losses of logits, and the gradient of all rows in their dtype; overwrites logits below float32.
+
+    Args:
+        buffer: float32, for the probabilities of some rows at a time; of all rows if the logits are float32.
+    """
+    nats, low = torch.empty_like(counted, dtype=torch.float32), logits.dtype != torch.float32
+    for start in range(0, len(logits), len(buffer)):
+        part = slice(start, start + len(buffer))
+        z, target = logits[part], index[part]
+        if z.device.type == "cpu":
+            z = z.float()  # as its softmax would do again; a GPU's reads bf16
+        p = torch.softmax(z, -1, dtype=torch.float32, out=buffer[: len(z)])
+        # The log of the partition function from the largest probability, which never underflows.
+        nats[part] = z.amax(-1).float() - p.amax(-1).log() - z.gather(1, target)[:, 0].float()
+        p.scatter_add_(1, target, -torch.ones_like(target, dtype=torch.float32))
+        if low:
+            logits[part] = p
+    return (nats * counted).sum(), logits if low else p
 
 
 def _fused_loss(logits: Tensor, index: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
