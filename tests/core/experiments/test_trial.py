@@ -158,6 +158,8 @@ def test_more_seeds_continue_the_same_sequence(finished, corpus_folder, tmp_path
     ):
         Trial(three(corpus_folder, folder, keep_going=True, seeds=4)).run()
     assert (folder / "result.json").read_bytes() == answer
+    kept = Trial(three(corpus_folder, folder, seeds=9)).run()  # neither back to the deciding look, nor further
+    assert (kept.seeds, as_json(kept)["comparisons"]) == (5, as_json(result)["comparisons"])
 
 
 @pytest.mark.long

@@ -118,10 +118,11 @@ class Trial:
                 return f"the code of {name}"
         return f"the content of {rest}" if part == "inputs" else key
 
-    def _refuse_fewer_seeds(self) -> None:
+    def _heed_last_look(self) -> None:
         """Refuse to end before the last look of the trial in the folder: the look would be chosen by what it says.
 
-        More seeds of a decided trial get a note, because they are trained only if it keeps going.
+        A trial that kept going after its decision keeps the seeds of its last look. More seeds of a decided trial get a note,
+        because they are trained only if it keeps going.
         """
         looked, result = 0, dict[str, Any]()
         with contextlib.suppress(ContextwiseError):  # none yet, or damaged: it is written again
@@ -132,12 +133,16 @@ class Trial:
                 f"the trial in {self.path} has an answer after {looked} seeds, which fewer cannot replace; "
                 f"give --seeds {looked} or more"
             )
-        over = result.get("stopped") == "decided" and result["losses"].keys() == self.settings.arms.keys()
-        if over and looked < self.settings.seeds and not self.settings.keep_going:
+        over = looked and result["losses"].keys() == self.settings.arms.keys()
+        if not over or any(each["decision"] == "undecided" for each in result["comparisons"]) or self.settings.keep_going:
+            return
+        if looked < self.settings.seeds:
             say(
                 f"note: the trial in {self.path} is decided after {looked} seeds, so no further seed is trained; with "
                 f"--keep-going, seeds are trained up to --seeds {self.settings.seeds}"
             )
+        if result["stopped"] != "decided":
+            self.settings = self.settings.model_copy(update={"keep_going": True, "seeds": looked})
 
     def _question(self) -> dict[str, Any]:
         """What a later call may not change: settings, and the content of all that the runs start from or are scored on."""
@@ -312,7 +317,7 @@ class Trial:
             stack.enter_context(exclusive(self.path, "the trial in", wait=True))
             self._started += time.monotonic() - before  # another process's time is in its seconds
             self._refuse_other()
-            self._refuse_fewer_seeds()
+            self._heed_last_look()
             if self._plan_fits():
                 plan = self.plan()  # that of another process that has begun the trial meanwhile
             if (self.path / SECONDS).exists():
