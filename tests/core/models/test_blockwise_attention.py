@@ -36,13 +36,13 @@ def test_blocks_equal_fused_attention(length, heads, seed):
 
 
 def model_of(family: str) -> Any:
-    """A model whose context of 96 tokens has two blocks."""
+    """A model whose context of 160 tokens has two blocks."""
     torch.manual_seed(0)
     if family == "ContextLM":
-        config = ContextLMConfig(backbone("llama", max_position_embeddings=96), chunk_size=2)
+        config = ContextLMConfig(backbone("llama", max_position_embeddings=160), chunk_size=2)
         return ContextLMForCausalLM(config).eval()
     name = "n_positions" if family == "gpt2" else "max_position_embeddings"
-    return AutoModelForCausalLM.from_config(backbone(family, **{name: 96})).eval()
+    return AutoModelForCausalLM.from_config(backbone(family, **{name: 160})).eval()
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def lengths(monkeypatch) -> list[int]:
 
 
 def loss_of(model: Any, dtype: torch.dtype, **inputs: Any) -> torch.Tensor:
-    ids = torch.randint(0, 60, (2, 96), generator=torch.Generator().manual_seed(1))
+    ids = torch.randint(0, 60, (2, 160), generator=torch.Generator().manual_seed(1))
     with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
         hidden = final_hidden_states(model, input_ids=ids, **inputs)
         return linear_cross_entropy(hidden, model.get_output_embeddings().weight, ids.roll(-1, 1))
@@ -80,7 +80,7 @@ def test_a_training_step_of_a_stock_model_in_bf16(family, lengths):
     assert not lengths
     with fast_attention():
         result = gradients(torch.bfloat16)
-    assert 96 in lengths
+    assert 160 in lengths
     assert (result - exact).norm() < 1.5 * (usual - exact).norm() < 0.1 * exact.norm()
 
 
@@ -88,7 +88,7 @@ def test_where_the_fused_attention_stays(lengths):
     model, low = model_of("gpt2"), torch.bfloat16
     with fast_attention():
         loss_of(model, torch.float32)
-        padding = torch.ones(2, 96, dtype=torch.long)
+        padding = torch.ones(2, 160, dtype=torch.long)
         padding[0, :9] = 0
         loss_of(model, low, attention_mask=padding)
         with torch.no_grad():

@@ -91,6 +91,25 @@ def test_the_loss_under_autocast_is_close():
     assert weight.grad is not None and weight.grad.dtype == torch.float32
 
 
+def test_bf16_loss_is_that_of_its_logits_in_float32_whatever_rows_stay_in_the_caches():
+    torch.manual_seed(0)
+    vocabulary, rows = 70_000, 3 * torch.get_num_threads() + 1  # one row of this vocabulary for each thread at a time
+    hidden, weight = torch.randn(rows, 8, requires_grad=True), torch.randn(vocabulary, 8, requires_grad=True)
+    targets = torch.randint(0, vocabulary, (rows,))
+    targets[1] = losses.IGNORED
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = linear_cross_entropy(hidden, weight, targets)
+    gradients = torch.autograd.grad(loss, (hidden, weight))
+    low = [tensor.detach().bfloat16() for tensor in (hidden, weight)]
+    logits = (low[0] @ low[1].t()).float().requires_grad_()
+    expected = cross_entropy(logits, targets, ignore_index=losses.IGNORED, reduction="sum")
+    (of_logits,) = torch.autograd.grad(expected, logits)
+    torch.testing.assert_close(loss, expected)
+    expected_gradients = of_logits @ low[1].float(), of_logits.t() @ low[0].float()
+    for gradient, exact in zip(gradients, expected_gradients, strict=True):
+        assert (gradient - exact).norm() < 0.01 * exact.norm()
+
+
 def test_no_tensor_as_large_as_all_logits(monkeypatch):
     """The claim itself: nothing of tokens x vocabulary elements is ever made."""
     n, v = 512, 300
