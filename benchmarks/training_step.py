@@ -208,7 +208,8 @@ def main(arguments: list[str] | None = None) -> None:
         )
     if nanogpt is None:
         print(f"training step: nanoGPT was not measured; there is no model.py in {options.nanogpt}")
-    publish("training_step", {"shapes": results}, records="shapes")
+    amx = not torch.cuda.is_available() and torch.cpu._is_amx_tile_supported()
+    publish("training_step-amx" if amx else "training_step", {"shapes": results}, records="shapes")
 
 
 if __name__ == "__main__":
