@@ -156,10 +156,9 @@ def busy() -> str:
         load = os.getloadavg()[0]
     if load < 1.5 * cores:
         return ""
-    return (
-        f"{load:.0f} processes want the {cores} cores of this machine, so times are longer than on a quiet one; steps of small "
-        "models suffer least with OMP_NUM_THREADS=1, or with --jobs 2"
-    )
+    spins = "OMP_WAIT_POLICY" not in os.environ and os.environ.get("OMP_NUM_THREADS") != "1"
+    hint = "; steps of small models suffer least with the variable OMP_WAIT_POLICY=passive" if spins else ""
+    return f"{load:.0f} processes want the {cores} cores of this machine, so times are longer than on a quiet one{hint}"
 
 
 def peak_memory() -> int:

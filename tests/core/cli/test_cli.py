@@ -54,6 +54,33 @@ def test_command_and_module_are_the_same(command: list[str]) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"contextwise {metadata.version('contextwise')}\n", "")
 
 
+@pytest.mark.parametrize(
+    ("loads", "given", "policy"),
+    [
+        ("0.60 0.10 0.00 2/95 777", {}, "passive"),  # one other process, for half a minute
+        ("1.90 1.10 0.50 1/95 777", {}, None),  # a command that has ended
+        ("0.10 0.00 0.00 2/95 777", {}, None),  # an instant of other work
+        ("no numbers", {}, None),
+        ("0.60 0.10 0.00 2/95 777", {"OMP_WAIT_POLICY": "active"}, "active"),
+        ("0.60 0.10 0.00 2/95 777", {"GOMP_SPINCOUNT": "9"}, None),
+    ],
+)
+def test_threads_sleep_beside_other_work(loads, given, policy, tmp_path, monkeypatch) -> None:
+    (tmp_path / "loadavg").write_text(loads + "\n")
+    monkeypatch.setattr(cli, "LOADS", tmp_path / "loadavg")
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    cli.let_threads_sleep()
+    assert os.environ.get("OMP_WAIT_POLICY") == policy
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.setattr(cli, "LOADS", tmp_path / "absent")
+    cli.let_threads_sleep()
+    assert "OMP_WAIT_POLICY" not in os.environ
+
+
 def test_a_mistyped_command_is_a_usage_error(contextwise) -> None:
     contextwise.refused("generat", "there is no verb 'generat'; did you mean 'contextwise generate'?")
     contextwise.refused("ruler", "did you mean 'contextwise measure ruler'?")

@@ -134,7 +134,11 @@ class Trial:
                 f"give --seeds {looked} or more"
             )
         over = looked and result["losses"].keys() == self.settings.arms.keys()
-        if not over or any(each["decision"] == "undecided" for each in result["comparisons"]) or self.settings.keep_going:
+        if (
+            not over
+            or any(each["decision"] == "undecided" for each in result["comparisons"])
+            or self.settings.keep_going
+        ):
             return
         if looked < self.settings.seeds:
             say(
