@@ -425,8 +425,8 @@ def test_the_notes_name_an_arm_whose_losses_have_two_minima(corpus_folder, tmp_p
     trial = Trial(small_trial(corpus_folder, tmp_path / "t", rates={"factors": factors}))
     trial._search(trial.lengths())
     assert trial._doubtful_rates() == [
-        "In the search the loss of slower has its lowest value at 0.5 times its own rates and another minimum at 2, with a "
-        "loss between them that is higher by more than the margin; more seeds (rates.seeds=3) tell whether that is chance."
+        "The loss of slower has two minima in the search, at 0.5 (the lowest) and 2 × the recipe's rate: between them it is "
+        "higher by more than the margin. More seeds (rates.seeds=3) show whether that is chance."
     ]
 
 

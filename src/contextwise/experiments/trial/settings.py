@@ -73,8 +73,8 @@ class RateSearch(Settings):
         default=[0.0625, 0.25],
         min_length=1,
         max_length=2,
-        description="of a run's tokens, for each short run: one length; or two, by which the best rate is scaled to whole runs "
-        "(the shorter is left out if its runs would have fewer than 100 steps)",
+        description="of a run's tokens, for each short run: one length; or two, which show how the best rate changes up to "
+        "full length (the shorter is left out if its runs would have fewer than 100 steps)",
     )
     seeds: int = Field(default=1, ge=1, description="runs for each rate")
     widenings: int = Field(
@@ -103,7 +103,7 @@ class RateSearch(Settings):
 
 
 class TrialSettings(Settings):
-    """A comparison of ways to train, by paired seeds, until it is decided."""
+    """A comparison of two or more ways to train, with paired seeds: seeds are added until the answer is decided."""
 
     below = dict.fromkeys(("data", "objective", "model", "training"), "recipe")
 

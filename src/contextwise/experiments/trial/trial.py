@@ -541,21 +541,22 @@ class Trial:
             rows = [row for row in self.rates if (row.arm, row.steps) == (each.arm, each.optima[-1].steps)]
             losses = {row.factor: math.inf if row.loss is None else row.loss for row in rows}
             if minima := other_minima(losses, margin):
-                at = listed([f"{factor:.3g}" for factor in minima])
+                lowest, others = f"{each.optima[-1].factor:.3g}", listed([f"{factor:.3g}" for factor in minima])
                 notes.append(
-                    f"In the search the loss of {each.arm} has its lowest value at {each.optima[-1].factor:.3g} times its own "
-                    f"rates and another minimum at {at}, with a loss between them that is higher by more than the margin; more "
-                    "seeds (rates.seeds=3) tell whether that is chance."
+                    f"The loss of {each.arm} has two minima in the search, at {lowest} (the lowest) and {others} "
+                    "× the recipe's rate: between them it is higher by more than the margin. More seeds (rates.seeds=3) show "
+                    "whether that is chance."
                 )
         if edges:
             notes.append(
-                f"The best learning rate of {listed(edges)} is at an edge of the search, so a better one may exist; give other "
+                f"The best learning rate of {listed(edges)} is at an edge of the search, so a better one may exist. Give other "
                 "factors (rates.factors)."
             )
         if ties:
             notes.append(
-                f"In the search the best learning rate leads one next to it by less than the margin for {listed(ties)}: whole "
-                "runs may order them otherwise, and by much more; rates.shares=[1] or rates.seeds=3 tells."
+                "In the search the loss at the best learning rate is lower than at a neighbouring rate by less than the margin "
+                f"for {listed(ties)}. In full-length runs the neighbour may be better, and by much more: search with "
+                "rates.shares=[1] (full-length runs) or rates.seeds=3 to find out."
             )
         return notes
 

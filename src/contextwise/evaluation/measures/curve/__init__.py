@@ -94,7 +94,7 @@ class Curve(Measure):
         default=None,
         ge=1,
         description="Tokens of a window, or the longest context; may exceed the training context where positions are rotary; "
-        "default: the training context, else the model's, up to 1024; in bands less, where no six documents are as long.",
+        "default: the training context, else the model's, up to 1024; in bands, at most the length that six documents have.",
     )
     contexts: list[int] | None = Field(
         default=None,
