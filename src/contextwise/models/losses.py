@@ -70,7 +70,7 @@ def _loss_and_gradients(
             loss, grad = _fused_loss(x @ matrix.t(), index, counted)
         else:
             logits = torch.mm(x, matrix.t(), out=all_logits[: len(x)])
-            loss, grad = _loss_in_pieces(logits, index, counted, probabilities)
+            loss, grad = _loss_in_pieces(logits, index, counted, probabilities, any(needed))
         total += loss
         # Rows that do not count are left out of the two products, which costs less than a pass over the gradient.
         counts = counted[:, None]
@@ -84,11 +84,14 @@ def _loss_and_gradients(
     return total, (grad_hidden, grad_weight)
 
 
-def _loss_in_pieces(logits: Tensor, index: Tensor, counted: Tensor, buffer: Tensor) -> tuple[Tensor, Tensor]:
+def _loss_in_pieces(
+    logits: Tensor, index: Tensor, counted: Tensor, buffer: Tensor, gradient: bool
+) -> tuple[Tensor, Tensor]:
     """Sum of the losses of logits, and the gradient of all rows in their dtype; overwrites logits below float32.
 
     Args:
         buffer: float32, for the probabilities of some rows at a time; of all rows if the logits are float32.
+        gradient: whether it is needed; what is returned for it is of no use otherwise.
     """
     nats, low = torch.empty_like(counted, dtype=torch.float32), logits.dtype != torch.float32
     for start in range(0, len(logits), len(buffer)):
@@ -99,9 +102,10 @@ def _loss_in_pieces(logits: Tensor, index: Tensor, counted: Tensor, buffer: Tens
         p = torch.softmax(z, -1, dtype=torch.float32, out=buffer[: len(z)])
         # The log of the partition function from the largest probability, which never underflows.
         nats[part] = z.amax(-1).float() - p.amax(-1).log() - z.gather(1, target)[:, 0].float()
-        p.scatter_add_(1, target, -torch.ones_like(target, dtype=torch.float32))
-        if low:
-            logits[part] = p
+        if gradient:
+            p.scatter_add_(1, target, -torch.ones_like(target, dtype=torch.float32))
+            if low:
+                logits[part] = p
     return (nats * counted).sum(), logits if low else p
 
 
