@@ -274,13 +274,14 @@ def open_documents(source: "str | Path | PreTrainedModel | Subject", path: str |
     """A split of a prepared corpus; or texts, read with the model's tokenizer, as a corpus ``corpora/NAME-KEY``.
 
     Args:
-        source: the model, or its subject.
+        source: the model, or its subject. The tokenizer of a loaded model is that of the folder or the name on the Hub that it
+            was loaded from (``model.name_or_path``).
         path: of a corpus; or texts as for :func:`contextwise.data.sources.open_source` (a file, a folder, a pattern,
             ``paragraphs:FILE``), which become that split.
 
     Raises:
         DataError: it is neither, or the model has no tokenizer that could prepare the texts.
-        ConfigError: the model was given loaded.
+        ConfigError: the model was given loaded, and was not loaded from a folder or a name.
     """
     from contextwise.data import Corpus, prepare_corpus
     from contextwise.data.corpus.corpus import holds_corpus, is_corpus
@@ -295,11 +296,15 @@ def open_documents(source: "str | Path | PreTrainedModel | Subject", path: str |
     from contextwise.models.loading import model_folder
     from contextwise.models.tokenizers import model_tokenizer_hash
 
-    model = source.source if isinstance(source, Subject) and not source.loaded else source
+    model = source
+    if isinstance(source, Subject):
+        model = source.model if source.loaded else source.source
     if not isinstance(model, str | Path):
+        model = str(getattr(model, "name_or_path", None) or "")
+    if not model:
         raise ConfigError(
-            f"a loaded model cannot read the texts in {texts}, because that takes the tokenizer in a model's folder; give the "
-            f"model's folder or name in its place, or a corpus: contextwise.prepare({texts!r}, TOKENIZER, 'corpora/NAME')"
+            f"a model that was loaded from no folder has no tokenizer to read the texts in {texts} with; give a corpus: "
+            f"contextwise.prepare({texts!r}, TOKENIZER, 'corpora/NAME')"
         )
     folder, text = model_folder(str(model)), source_digest(texts)
     tokenizer = load_tokenizer(folder)
