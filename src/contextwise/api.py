@@ -267,7 +267,7 @@ def compare(
             return compare_curves(open_curves(paths, **given, all_pairs=all_pairs, unit=unit != "token"), names)
         if corpus is not None and not isinstance(corpus, str | Path):
             corpus = _documents(corpus, split)
-        results = None if corpus is None else evaluate_all(subjects, corpus, split or HELD_OUT)
+        results = None if corpus is None else evaluate_all(subjects, corpus, split or HELD_OUT, unit)
         sources = [
             each if isinstance(each, str) else str(results[i].path) if results and each.loaded else each.source
             for i, each in enumerate(subjects)

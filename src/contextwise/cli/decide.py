@@ -228,7 +228,7 @@ def compare(
 
     if corpus is not None and label is not None:
         raise ConfigError("--label and --corpus both choose the evaluation; give one of them")
-    results = None if corpus is None else evaluate_all(runs, corpus, split)
+    results = None if corpus is None else evaluate_all(runs, corpus, split, unit)
     comparison = compare_evaluations(
         runs, label=label, results=results, reference=reference, all_pairs=all_pairs, unit=unit
     )

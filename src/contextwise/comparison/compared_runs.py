@@ -80,8 +80,17 @@ def measures_of_loss() -> list[str]:
     return [name for name, each in measures().items() if issubclass(each.result, Evaluation)]
 
 
+def other_tokenizer(pair: str, offer: str = "compare them in bits per byte (`unit` byte)") -> DataError:
+    """The refusal of losses per token of two tokenizers."""
+    return DataError(f"{pair} have different tokenizers, so their losses per token are not comparable; {offer}")
+
+
 def evaluate_all(
-    sources: Sequence[str | Path | Subject], corpus: Corpus | str | Path, split: str = "validation", **settings: Any
+    sources: Sequence[str | Path | Subject],
+    corpus: Corpus | str | Path,
+    split: str = "validation",
+    unit: str | None = None,
+    **settings: Any,
 ) -> list[Evaluation]:
     """Evaluate runs and models on one corpus; evaluations that were made before are found again.
 
@@ -90,6 +99,7 @@ def evaluate_all(
     Args:
         corpus: or its path, or that of texts, which each model reads with its own tokenizer.
         split: of a path.
+        unit: in which they will be compared: if it is ``token``, texts that are read with several tokenizers are refused.
         settings: of :class:`~contextwise.evaluation.measures.loss.Loss`, or of that other measure.
     """
     if done := [each for each in sources if not isinstance(each, Subject) and is_result(each)]:
@@ -101,6 +111,11 @@ def evaluate_all(
     own = [name for subject in subjects if (name := subject.spec.loss_measure) != Loss.name]
     how = validate(measures()[own[0]] if own else Loss, settings, "the evaluation")
     documents = [corpus if isinstance(corpus, Corpus) else open_documents(each, corpus, split) for each in subjects]
+    from contextwise.models.tokenizers import corpus_tokenizer_hash
+
+    for subject, read in zip(subjects, documents, strict=True):
+        if unit == "token" and corpus_tokenizer_hash(read.path) != corpus_tokenizer_hash(documents[0].path):
+            raise other_tokenizer(f"{subjects[0].source} and {subject.source}")
     return [measure(subject, how, own) for subject, own in zip(subjects, documents, strict=True)]
 
 

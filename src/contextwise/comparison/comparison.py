@@ -14,7 +14,15 @@ from contextwise.base.estimates import Estimate, count, exponential, listed, wri
 from contextwise.base.intervals import Interval, estimate, per_seed, seed_interval
 from contextwise.base.views import Viewed
 from contextwise.comparison.budgets import Budget, equal_budgets
-from contextwise.comparison.compared_runs import ComparedRun, groups_of, is_single_run, of_single_runs, open_compared
+from contextwise.comparison.compared_runs import (
+    ComparedRun,
+    groups_of,
+    is_single_run,
+    of_single_runs,
+    open_compared,
+    other_tokenizer,
+)
+from contextwise.comparison.decided import RESULT
 from contextwise.evaluation.kernel import measures
 from contextwise.evaluation.measures.loss import Evaluation
 
@@ -223,6 +231,7 @@ def compare(
         *_note_on_lost_texts(runs),
         *_note_on_sentences(groups, differences),
         *_notes_on_seeds(groups, differences),
+        *_notes_on_trials(runs),
     ]
     at_budgets: list[Budget] = []
     # Budgets compare training runs; the contexts that are withheld in scoring have no effect on those.
@@ -365,8 +374,7 @@ def _check_same_data(runs: list[ComparedRun], unit: str) -> list[str]:
         ours, theirs = base["corpus"], other["corpus"]
         same_corpus = ours["fingerprint"] == theirs["fingerprint"]
         if not same_corpus and unit == "token" and ours["tokenizer_hash"] != theirs["tokenizer_hash"]:
-            offer = "compare them in bits per byte (`unit` byte)" if same_text else "use one tokenizer for both"
-            raise DataError(f"{pair} have different tokenizers, so their losses per token are not comparable; {offer}")
+            raise other_tokenizer(pair) if same_text else other_tokenizer(pair, "use one tokenizer for both")
         if same_corpus and base["documents"] != other["documents"]:
             raise DataError(
                 f"{pair} were evaluated on {base['documents']} and {other['documents']} documents; "
@@ -446,6 +454,18 @@ def _note_on_sentences(groups: dict[str, list[ComparedRun]], differences: list[D
     ]
     further = f" Relative perplexity of {'; '.join(parts)}." if parts else ""
     return [f"Every sentence was scored on its own, its end included.{further}"]
+
+
+def _notes_on_trials(runs: list[ComparedRun]) -> list[str]:
+    """A note where runs are of a trial, which has an answer of its own."""
+    folders = dict.fromkeys(each.run.path.parent.parent for each in runs if each.run is not None)
+    trials = [str(folder) for folder in folders if (folder / RESULT).is_file()]
+    if not trials:
+        return []
+    return [
+        f"These runs are of the trial {listed(trials)}. Its own answer (report.html there) stays valid although one looked at "
+        "it after each seed, and leaves out the documents of the search for rates. The intervals here do neither."
+    ]
 
 
 def _notes_on_seeds(groups: dict[str, list[ComparedRun]], differences: list[Difference]) -> list[str]:

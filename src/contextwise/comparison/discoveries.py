@@ -16,7 +16,8 @@ class TriedChange:
     """A comparison of a trial.
 
     Attributes:
-        evidence: e-value of the arm being better than the reference at the newest look; 0 where its loss is not lower.
+        evidence: e-value of the arm being better than the reference at the newest look; 0 where its loss is not lower, or is
+            equivalent.
         kept: whether it is among the discoveries.
     """
 
@@ -73,6 +74,6 @@ def _row(trial: str, comparison: dict[str, Any]) -> TriedChange:
         difference=difference,
         seeds=len(looks),
         decision=comparison["decision"],
-        evidence=looks[-1]["evidence"] if difference.value < 0 else 0.0,
+        evidence=looks[-1]["evidence"] if difference.value < 0 and comparison["decision"] != "equivalent" else 0.0,
         kept=False,
     )

@@ -282,13 +282,15 @@ def _path_table(comparison: Comparison, result: TrialResult) -> Table:
     """The looks of a comparison."""
     arms = comparison.arm, comparison.reference
     losses = [dict(enumerate(result.losses[arm][comparison.budget])) for arm in arms]
-    rows = [
-        [written(look.seeds, "integer"), *(of_arm.get(number) for of_arm in losses), look.fixed, look.random]
-        for number, look in enumerate(comparison.looks)
-    ]
-    loss = [Column(f"loss of\n{arm}", "estimate", ".4f") for arm in arms]
-    readings = [Column(f"difference\n{words}", "difference", interval="below") for words in READINGS.values()]
-    return Table(" against ".join(arms) + at_budget(comparison, result), ["seeds", *loss, *readings], rows)
+    rows: list[list[Cell]] = []
+    for number, look in enumerate(comparison.looks):
+        of_seed = [of_arm.get(number) for of_arm in losses]
+        difference = None if None in of_seed else of_seed[0] - of_seed[1]  # type: ignore[operator]
+        rows.append([written(look.seeds, "integer"), *of_seed, difference, look.fixed, look.random])
+    columns = [Column(f"loss of\n{arm}", "estimate", ".4f") for arm in arms]
+    columns.append(Column("difference of\nthis seed", "estimate", "+.4f"))
+    columns += [Column(f"mean so far\n{words}", "difference", interval="below") for words in READINGS.values()]
+    return Table(" against ".join(arms) + at_budget(comparison, result), ["seed", *columns], rows)
 
 
 def _equal(equal: str) -> str:

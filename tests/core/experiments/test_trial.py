@@ -22,6 +22,7 @@ from contextwise.base.errors import ConfigError, DataError, Interrupted
 from contextwise.base.estimates import as_json
 from contextwise.base.recipes import shipped_recipes
 from contextwise.base.runs import RunFolder
+from contextwise.comparison.comparison import compare
 from contextwise.comparison.decided import Comparison
 from contextwise.comparison.discoveries import tried_changes
 from contextwise.comparison.sequential import half_widths
@@ -34,7 +35,7 @@ from contextwise.experiments.trial import Trial, TrialSettings, load_trial
 from contextwise.experiments.trial import trial as trial_module
 from contextwise.experiments.trial.arms import Arms, total_nats
 from contextwise.experiments.trial.settings import DEFAULT_TOKENS
-from contextwise.reports.trial import plan_tables, trial_page, trial_tables
+from contextwise.reports.trial import _path_table, plan_tables, trial_page, trial_tables
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import starting_model
 from small import run_summary, save_model, small_gpt2, write_documents
@@ -122,6 +123,30 @@ def test_a_finished_trial_is_opened_again_without_training(finished, corpus_fold
     monkeypatch.setattr(RunSet, "train_missing", None)
     result = Trial(three(corpus_folder, finished)).run()
     assert as_json(result)["comparisons"] == json.loads(before)["comparisons"]
+
+
+def test_each_row_of_the_page_is_a_seed_with_its_own_difference(finished, corpus_folder):
+    result = Trial(three(corpus_folder, finished)).run()
+    for comparison in result.comparisons:
+        rows = _path_table(comparison, result).rows
+        assert len(rows) == len(comparison.looks) == 4
+        differences = [row[3] for row in rows]
+        assert differences == [row[1] - row[2] for row in rows]
+        for number, row in enumerate(rows, start=1):
+            assert row[4].value == pytest.approx(sum(differences[:number]) / number)
+
+
+def test_runs_of_a_trial_have_a_note_that_it_has_an_answer(finished):
+    runs = [str(path) for arm in ("gpt2", "slower") for path in sorted((finished / "runs").glob(f"{arm}-s?-*"))]
+    (note,) = [note for note in compare(runs).notes if note.startswith("These runs")]
+    assert f"the trial {finished}. Its own answer (report.html there) stays valid" in note
+
+
+def test_a_run_shorter_than_a_step_is_refused(corpus_folder, tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"tokens is 9, but one step of gpt2 reads \d+ tokens, and a run takes hundreds"
+    ):
+        Trial(small_trial(corpus_folder, tmp_path / "t", tokens=9))
 
 
 def test_a_decided_trial_says_that_it_trains_no_more_seeds(finished, corpus_folder, tmp_path, monkeypatch, capsys):
@@ -311,7 +336,7 @@ def test_what_is_not_equal_is_noted(corpus_folder, tmp_path):
     compute = [note for note in far if "documents that decide" not in note]  # one document of ten is long
     assert len(compute) == 1 and "read the corpus" in compute[0]
     long = {**RECIPE, "data": {"context": 4096}, "training": RECIPE["training"] | {"tokens_per_step": 4096}}
-    given = small_trial(corpus_folder, tmp_path / "t", arms=["gpt2", "pm"], recipe=long)
+    given = small_trial(corpus_folder, tmp_path / "t", arms=["gpt2", "pm"], recipe=long, tokens=4096)
     assert "data.context is 4,096 tokens, but no document" in Trial(given).plan().notes[-1]
 
 
@@ -657,7 +682,7 @@ def test_a_file_without_splits_holds_nothing_out(tmp_path):
 
 
 def test_an_empty_section_is_none(corpus_folder, tmp_path):
-    recipe = {"data": None, "model": RECIPE["model"], "training": {"tokens_per_step": 512}}
+    recipe = {"data": None, "model": RECIPE["model"], "training": {"tokens_per_step": 256}}
     trial = Trial(small_trial(corpus_folder, tmp_path / "t", recipe=recipe))
     assert trial.arms.recipes["gpt2"].data.context == 256
 
@@ -820,6 +845,7 @@ def test_the_list_of_discoveries_keeps_no_change_without_a_gain(finished, contex
     rows = json.loads(printed)
     assert status == 0 and [row["kept"] for row in rows] == [False, False]
     assert {row["arm"]: row["evidence"] for row in rows}["slower"] == 0  # it is worse
+    assert all(row["evidence"] == 0 for row in rows if row["decision"] == "equivalent")
     assert "0 of 2 changes are kept" in contextwise.words(f"trial --discoveries {finished.parent}")
 
 

@@ -15,7 +15,7 @@ from contextwise.base.runs import RunFolder
 from contextwise.base.tables import terminal
 from contextwise.experiments.trial import Trial, TrialSettings
 from contextwise.experiments.trial import arms as arms_module
-from contextwise.experiments.trial.rates import ChosenRate, Optimum, other_minima
+from contextwise.experiments.trial.rates import ChosenRate, Optimum, best_factor, other_minima
 from contextwise.reports.trial import rate_table
 from small_trials import small_trial
 
@@ -75,6 +75,12 @@ def test_a_lowest_point_that_is_not_known_has_a_reason(losses, why):
     found = Optimum.of(128, losses, MARGIN)
     assert found.lowest is None and why in found.unknown
     assert found.at_edge == (why == "the best is at an edge" and len(losses) > 1)
+
+
+def test_of_equal_losses_the_rate_of_the_recipe_is_the_best():
+    equal = dict.fromkeys((0.125, 0.25, 0.5, 1.0, 2.0), 8.3)
+    assert (best_factor(equal), Optimum.of(1, equal, MARGIN).factor) == (1, 1)
+    assert best_factor(equal | {0.25: 8.2, 2.0: 8.2}) == 2
 
 
 # ---- from two lengths to whole runs ----

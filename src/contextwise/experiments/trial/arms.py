@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from contextwise.base.config import with_overrides
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.errors import ConfigError, DataError, Problem
 from contextwise.base.estimates import count, duration
 from contextwise.base.files import expanded
 from contextwise.data import Corpus
@@ -97,6 +97,9 @@ class Arms:
         trained = self.text if self.data.tokens is None else self.text.first(self.data.tokens)
         self.documents = ScoredDocuments(settings, trained, self.held_out, self.fingerprints)
         given = settings.tokens or [reference.total_tokens]
+        if min(given) < reference.tokens_per_step:
+            why = f"but one step of {settings.baseline} reads {reference.tokens_per_step:,} tokens, and a run takes hundreds"
+            raise ConfigError(Problem(why, "tokens", min(given), "give more tokens"))
         self.budgets = sorted({_whole_steps(tokens, reference) for tokens in given})
 
     def _run_set(self, seed: int, named: dict[str, tuple[str, list[str]]], prefix: str = "") -> RunSet:

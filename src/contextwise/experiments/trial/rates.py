@@ -20,6 +20,11 @@ Losses = Mapping[float, float]
 """Factor of an arm's own rates -> loss of its short runs, nats per token; infinite where they diverged."""
 
 
+def best_factor(losses: Losses) -> float:
+    """The factor with the lowest loss; of several, the one nearest to 1, which is the recipe's own rate."""
+    return min(losses, key=lambda factor: (losses[factor], abs(math.log(factor))))
+
+
 @dataclass(frozen=True)
 class RateRow:
     """Loss of an arm's short runs at one rate.
@@ -69,8 +74,7 @@ class Optimum:
         Args:
             margin: the least by which the loss must rise from the lowest point to twice its rate for that point to be known.
         """
-        factors = sorted(losses)
-        best = min(factors, key=losses.__getitem__)
+        factors, best = sorted(losses), best_factor(losses)
         place = factors.index(best)
         below, above = place > 0, place + 1 < len(factors)
         leads = (
@@ -198,7 +202,7 @@ def other_minima(losses: Losses, margin: float) -> list[float]:
     There is a loss between the two that is higher than both by more than the margin.
     """
     factors = sorted(losses)
-    best = factors.index(min(factors, key=losses.__getitem__))
+    best = factors.index(best_factor(losses))
     minima = []
     for side in (factors[best::-1], factors[best:]):
         highest = [max(losses[factor] for factor in side[: place + 1]) for place in range(len(side))]

@@ -40,7 +40,7 @@ from contextwise.experiments.folder import Question
 from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.trial.arms import Arms, Length, held_fixed, total_nats
 from contextwise.experiments.trial.documents import SEARCH_SHARE, PlanOfTrial
-from contextwise.experiments.trial.rates import ChosenRate, RateRow, other_minima
+from contextwise.experiments.trial.rates import ChosenRate, RateRow, best_factor, other_minima
 from contextwise.experiments.trial.result import AlongBudgets, TrialPlan, TrialResult
 from contextwise.experiments.trial.settings import TrialSettings, setting_in_words
 
@@ -589,7 +589,7 @@ class Trial:
 
     def _rows(self, arm: str, steps: int, losses: dict[float, float]) -> list[RateRow]:
         """An arm's short runs of one length, by rate."""
-        rate, best = self.arms.recipes[arm].learning_rate, min(losses, key=losses.__getitem__)
+        rate, best = self.arms.recipes[arm].learning_rate, best_factor(losses)
         return [
             RateRow(arm, steps, factor, rate * factor, loss if math.isfinite(loss) else None, factor == best)
             for factor, loss in sorted(losses.items())
@@ -657,4 +657,4 @@ class Trial:
 
 
 def _lowest(losses: dict[tuple[str, float], float], arm: str, factors: list[float]) -> float:
-    return min(factors, key=lambda factor: losses[arm, factor])
+    return best_factor({factor: losses[arm, factor] for factor in factors})
