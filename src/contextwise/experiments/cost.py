@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from contextwise.base.errors import ConfigError
-from contextwise.base.progress import console
+from contextwise.base.progress import console, progress_bar
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.models.building import parameter_count, training_memory
 from contextwise.models.spec import training_flops_per_target
@@ -121,12 +121,15 @@ def step_rounds(
     measured: dict[str, list[float]] = {name: [] for name in recipes}
     names = list(recipes)
     torch.set_num_threads(threads if executor is None else executor.run_threads)
-    console.quiet = True  # the timed steps are no news
     try:
-        for number in range(rounds):
-            turn = number % len(names)
-            for name in names[turn:] + names[:turn]:
-                measured[name].append(_step(name, recipes[name]))
+        with progress_bar("timing", rounds * len(names), "dry runs") as advance:
+            for number in range(rounds):
+                turn = number % len(names)
+                for name in names[turn:] + names[:turn]:
+                    console.quiet = True  # the timed steps are no news
+                    measured[name].append(_step(name, recipes[name]))
+                    console.quiet = quiet
+                    advance()
     finally:
         console.quiet = quiet
         torch.set_num_threads(threads)

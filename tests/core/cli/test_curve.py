@@ -14,7 +14,7 @@ from contextwise.base.errors import CheckpointError
 from contextwise.base.estimates import Estimate, written
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import results_of, work
-from contextwise.evaluation.measures.curve import passes
+from contextwise.evaluation.measures.curve import measures_table, passes
 from small import write_run
 
 COMMAND = "curve runs/alpha --corpus corpus --mode running"
@@ -55,6 +55,18 @@ def test_the_tables_agree_with_the_summary(contextwise, workplace):
     ):
         assert wanted in printed
     assert printed.count("*") > 2  # bins beyond the training context are marked
+
+
+def test_an_effective_context_beyond_the_last_doubling_says_what_that_gains():
+    loss = {"value": 2.5, "low": None, "high": None, "visible_from": 9, "visible_to": 9}
+    reach = {"low": None, "high": None, "measured_from": 1.0, "measured_to": 496.4, "worth": 0.01}
+    measures = {"lowest_bin": loss, "last_tenth": None, "average_loss": None}
+    rows = [
+        measures_table({"measures": measures | {"effective_context": reach | {"value": value}}}).rows[1]
+        for value in (None, 41.2)
+    ]
+    assert rows[0] == ["effective context", "> 496", "–", "doubling 496 gains ≥ 0.01"]
+    assert rows[1] == ["effective context", "41", "–", "a doubling is worth < 0.01"]
 
 
 def test_json_alone_on_standard_output(contextwise, workplace):

@@ -17,6 +17,7 @@ import yaml
 
 import contextwise
 from command_line import words_of
+from contextwise.base import progress
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, DataError, Interrupted
 from contextwise.base.estimates import as_json
@@ -292,10 +293,12 @@ def test_equal_flops_time_and_tokens(corpus_folder, tmp_path):
     assert tokens["contextlm"].tokens == 64_000 and tokens["contextlm"].flops > tokens["gpt2"].flops
 
 
-def test_steps_are_timed_by_dry_runs_that_leave_nothing(corpus_folder, tmp_path):
+def test_steps_are_timed_by_dry_runs_that_leave_nothing(corpus_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "LINE_EVERY_SECONDS", 0)
     arms = Arms(small_trial(corpus_folder, tmp_path / "t", arms=["gpt2", "contextlm"]))
     seconds = seconds_per_step(arms.recipes, 2, ExecutorSettings())
     assert seconds.keys() == {"gpt2", "contextlm"} and min(seconds.values()) > 0
+    assert "timing: 1 of 4 dry runs" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
