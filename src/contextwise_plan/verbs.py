@@ -78,6 +78,12 @@ def sweep(
     _list_runs(planned, as_json)
     if not as_json:
         show(*(f"note: {note}" for note in planned.notes))
+        if sweep_settings.executor.kind == "local" and planned.count()["finished"] < len(planned.plan):
+            from contextwise.base.estimates import duration
+
+            show_line(
+                f"The training of the missing runs takes about {duration(planned.seconds_left())} on this machine."
+            )
 
 
 def _list_runs(sweep: "Sweep", as_json: bool) -> None:

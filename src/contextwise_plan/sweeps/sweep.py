@@ -112,6 +112,23 @@ class Sweep(RunSet):
         sweep.refuse_other()
         return sweep
 
+    def seconds_left(self) -> float:
+        """Seconds that the training of the missing runs takes, from a few steps of one context of each size, timed now."""
+        from contextwise.experiments.cost import seconds_per_step
+
+        assert self.settings is not None
+        cells = {cell_name(recipe): recipe for recipe in self.settings.recipes().values()}
+        chosen = {size: f"{size}-c{contexts[len(contexts) // 2]}" for size, contexts in self.contexts.items()}
+        say(f"timing a few steps of {listed(list(chosen.values()))}")
+        timed = seconds_per_step({name: cells[name] for name in chosen.values()}, 1, self.settings.executor)
+        per_flop = {
+            run.size: timed[chosen[run.size]] / (run.flops / run.tokens * cells[chosen[run.size]].tokens_per_step)
+            for run in self.plan
+            if f"{run.size}-c{run.context}" == chosen[run.size]
+        }
+        left = sum(state.run.own_flops * (1 - state.share) * per_flop[state.run.size] for state in self.states())
+        return left / self.settings.executor.jobs
+
     @property
     def sizes(self) -> dict[str, int]:
         """Model size -> fewest parameters of its runs, in ascending order."""
