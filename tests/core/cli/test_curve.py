@@ -137,11 +137,11 @@ def test_after_a_signal_the_same_command_resumes(contextwise, workplace, monkeyp
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--mode sliding", "--mode is 'sliding', but input should be 'bands', 'truncated' or 'running'"),
-        ("--rope ntk", "--rope is 'ntk', but input should be 'none', 'linear', 'dynamic' or 'yarn'"),
-        ("--rope linear --rope-factor 0.5", "--rope-factor is 0.5, but input should be greater than or"),
+        ("--mode sliding", "--mode is 'sliding', but must be one of bands, truncated, running"),
+        ("--rope ntk", "--rope is 'ntk', but must be one of none, linear, dynamic, yarn"),
+        ("--rope linear --rope-factor 0.5", "--rope-factor is 0.5, but must be at least 1"),
         ("--targets 16", "No such option: --targets (Possible options: --samples)"),
-        ("--worth 0", "--worth is 0, but input should be greater than 0"),
+        ("--worth 0", "--worth is 0, but must be greater than 0"),
         ("--mode bands --contexts 4;8", "--contexts is '4;8', but must be a whole number"),
         ("--mode bands --contexts 4,8,…", "--contexts is '…', but must be a whole number"),
         (f"--context {10**14}", "no document is long enough for a context of 100,000,000,000,000"),
