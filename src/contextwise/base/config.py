@@ -126,7 +126,12 @@ def checked(function: Function) -> Function:
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
-        given = signature.bind(*arguments, **options)
+        try:
+            given = signature.bind(*arguments, **options)
+        except TypeError as error:
+            unknown = [name for name in options if name not in signature.parameters][:1]
+            hint = "".join(f"; {did_you_mean(name, signature.parameters, ' ')}" for name in unknown).rstrip("; ")
+            raise TypeError(f"{function.__name__}() {error}{hint}") from None
         for name, value in given.arguments.items():
             kinds = [_kind(each) for each in types.get(name, ())]
             if name in types and not any(_is(value, kind) for kind, _ in kinds):

@@ -53,6 +53,11 @@ class Group:
         return is_single_run(self.seeds)
 
 
+def with_single_runs(single: Sequence[str], groups: int) -> str:
+    """What a sentence about groups is restricted to if ``single`` of them are one run (:func:`of_single_runs`)."""
+    return "with one run of each" if single and len(single) == groups else of_single_runs(single, groups)
+
+
 @dataclass(frozen=True)
 class Difference:
     """Group minus reference on the same documents: negative where the group's loss is lower.
@@ -80,8 +85,8 @@ class Difference:
 
     @property
     def restriction(self) -> str:
-        """The runs that the difference is restricted to (:func:`of_single_runs`)."""
-        return of_single_runs(self.single_runs, 2)
+        """The runs that the difference is restricted to."""
+        return with_single_runs(self.single_runs, 2)
 
     @property
     def relative_perplexity(self) -> Estimate | None:
@@ -108,8 +113,9 @@ class Difference:
                 f"contains zero ({pair} = {difference:+.4f} {self.unit}; {basis})"
             )
         side, size = ("lower", -difference) if difference.value < 0 else ("higher", difference)
-        words = f"{self.group} is {side} than {self.reference} by {size.value:.4f} {self.unit} {size.interval('.4f')}"
-        return f"{where[:1].upper()}{where[1:]}{comma}{words} ({basis})"
+        words = f"the loss of {self.group} is {side} than that of {self.reference} by {size.value:.4f} {self.unit}"
+        words = f"{where}{comma}{words} {size.interval('.4f')} ({basis})"
+        return f"{words[:1].upper()}{words[1:]}"
 
     @property
     def decision(self) -> str:

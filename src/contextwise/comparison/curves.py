@@ -21,7 +21,8 @@ from contextwise.base.estimates import Estimate, as_json, listed
 from contextwise.base.intervals import ratio_difference, ratios, resampled_ratios
 from contextwise.base.tables import Column, Row, Table
 from contextwise.base.views import Viewed
-from contextwise.comparison.compared_runs import of_single_runs, refuse_repeated, run_of
+from contextwise.comparison.compared_runs import refuse_repeated, run_of
+from contextwise.comparison.comparison import with_single_runs
 from contextwise.evaluation.kernel import Result, is_result
 from contextwise.evaluation.kernel.subject import results_of_model
 from contextwise.evaluation.measures.curve import Curve, CurveResult, visible
@@ -224,7 +225,7 @@ def ranking(curves: list[ComparedCurve]) -> str:
     Where they are of runs, the sentence says that it is about these runs alone.
     """
     ordered = sorted(curves, key=lambda curve: (curve.last_tenth or curve.lowest).value)
-    where = of_single_runs([Path(curve.name).name for curve in ordered if curve.single_run], len(curves))
+    where = with_single_runs([Path(curve.name).name for curve in ordered if curve.single_run], len(curves))
     what = "best-context loss" if curves[0].last_tenth else "loss in its lowest bin"
     first = f"{f'{where[:1].upper()}{where[1:]}, ' if where else ''}{Path(ordered[0].name).name} has the lowest {what}"
     words = []

@@ -570,6 +570,7 @@ def test_the_command(contextwise, tmp_path, monkeypatch):
     words = contextwise.words(f"decide {files}")
     assert "new is better than base: −0.0" in words and "page: decisions/vs-base/report.html" in words
     page = Path("decisions/vs-base/report.html").read_text()
+    assert "these held-out any text like dev. by" in words and "any text like these documents" in page
     assert "new is better than base" in page
     assert "the dashed lines are the margin" in page and page.count('"dash":"dash"') == 2 and "stroke-dasharray" in page
     status, output, _ = contextwise(f"decide {files} --json")
